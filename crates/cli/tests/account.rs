@@ -1,4 +1,4 @@
-//! Tests of `account` over captures: its lines against sums over the lines of `json`.
+//! Tests of `account` over captures. Its lines must equal sums over the lines of `json`.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 

@@ -142,7 +142,8 @@ fn ps_lists_the_shared_kernel_program() {
     // User names may differ in width from the numbers in the book.
     let mut free = testkit::user::unnamed_uids(1001);
     let mut typed = typed.to_owned();
-    // A new number may be that of the next user in the book, so the highest is replaced first.
+    // A new number may equal the number of the next user in the book, so the highest number is
+    // replaced first.
     let numbers = ["1001", "1002", "1003"].map(|uid| (uid, free.next().unwrap().to_string()));
     for (uid, free) in numbers.iter().rev() {
         typed = typed.replace(uid, free);
@@ -166,7 +167,7 @@ fn ps_lists_the_shared_kernel_program() {
     let said: Vec<String> =
         format!("{}\n{}", ran.out, ran.err).lines().map(without_numbers).collect();
     for shown in indented_blocks(section)[0].iter().filter(|line| !line.is_empty()) {
-        // Requests appear in order of arrival, and the kernel may send frames of its own on `lo`.
+        // Requests appear in order of arrival, and the kernel may itself send frames on `lo`.
         let shown = without_numbers(shown).replace("N lo", "lo");
         let same = |line: &String| line.split(' ').eq(shown.split(' '));
         assert!(said.iter().any(same), "{shown}\n{ran:?}");

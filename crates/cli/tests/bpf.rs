@@ -86,7 +86,7 @@ fn link_specific_primitive_is_refused_on_other_links() {
         let line = format!("replay ethernet | bpf '{expression}' | count");
         let checked = folder.run(&["check", &line]);
         assert_eq!(checked.status, Some(2), "{expression}: {}", checked.err);
-        // The link type of a pipe is that of its first frame.
+        // The link type of a pipe is known only once its first frame arrives.
         let piped = folder.run(&["check", &line.replace("ethernet", "-")]);
         assert_eq!(piped.status, Some(0), "{expression}: {}", piped.err);
     }

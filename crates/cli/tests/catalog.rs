@@ -248,7 +248,7 @@ fn v6_explain_reports_differences_to_the_analyzed_plan() {
     let kept = fs::read_dir(plans).unwrap().next().unwrap().unwrap().path();
     let text = fs::read_to_string(&kept).unwrap();
     assert!(text.contains("\nthread0 1 thread0 ") && text.contains(" count\n"), "{text}");
-    // Simulates a plan that ran `count` elsewhere at the costs known then.
+    // Simulates an earlier plan, based on the same costs, that ran `count` in another thread.
     let moved = text.replacen("thread0 1 thread0", "thread1 1 thread1", 3);
     fs::write(&kept, moved).unwrap();
     let explained = folder.run(&["explain", line]);

@@ -180,7 +180,7 @@ fn unread_journal_does_not_stop_the_daemon() {
 }
 
 #[test]
-fn journal_that_is_not_there_is_an_error() {
+fn missing_journal_is_an_error() {
     let folder = Folder::new();
     let ran = folder.run(&["daemon", "--socket", "here", "--log", "journal:/nonexistent/socket"]);
     assert_eq!(ran.status, Some(1));

@@ -22,7 +22,7 @@ const SECTIONS: [&str; 8] = [
     "\nwhat follows\n",
 ];
 
-/// A directory readable by all users, with a copy of the command.
+/// A directory that all users can read, with a copy of the command.
 struct Fixture {
     folder: Folder,
     program: PathBuf,
@@ -295,7 +295,8 @@ fn seccomp_filter_is_named_if_the_capability_is_present() {
     let Some(python) = need::require_command("python3") else { return };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doctor/seccomp.py");
     let fettered = Fixture::new();
-    // The filter returns EPERM, as container runtimes do, and EAFNOSUPPORT, as systemd does.
+    // The seccomp filter returns EPERM, as those of container runtimes do, and then EAFNOSUPPORT,
+    // as that of systemd does.
     for errno in ["1", "97"] {
         let before = [python.to_str().unwrap(), script, errno];
         let told = fettered.capture_verdict(&before);
@@ -320,7 +321,7 @@ fn unprivileged_request_prints_remedies() {
     assert_eq!((ran.status, ran.out.as_str()), (Some(1), ""), "{ran:?}");
     assert!(ran.err.contains("error: cannot watch lo: "), "{}", ran.err);
     assert!(ran.err.contains("\nnote: CAP_NET_RAW is missing"), "{}", ran.err);
-    // A suggested command is on a line of its own and quotes the request correctly.
+    // A suggested command is on a separate line and quotes the request correctly.
     let wanted = ran.err.lines().map(str::trim).find(|line| line.starts_with("sudo ")).unwrap();
     let own = wanted.strip_prefix("sudo ").unwrap();
     let words = fettered.folder.shell(&format!("printf '%s\\n' {own}")).output().unwrap();

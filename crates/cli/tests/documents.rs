@@ -1,6 +1,6 @@
-//! Tests that run every command of README, the book and `--help` exactly as printed: in a directory
-//! with the examples, as an unprivileged user, or as root if it starts with `sudo`. The output that
-//! a page shows under a command is compared with that of the command ([`pages`]).
+//! Tests that run each command of README, the book and `--help` exactly as printed: in a directory
+//! with the examples, as an unprivileged user, or as root if it starts with `sudo`. The output of
+//! the command is compared with the output that the page shows below it ([`pages`]).
 //!
 //! A command is a line indented by four spaces that starts with `streamline`, `sudo streamline` or
 //! `cargo run --release --`, or a block marked `sh`. The commands of a page run in order, in one
@@ -276,7 +276,7 @@ fn run_commands(place: &Environment, page: &Page, typed: &PageCommands) -> (usiz
             FAILING_COMMANDS.iter().find(|(begins, _)| command.text.starts_with(begins));
         let wanted = ends_with.map_or(0, |(_, status)| *status);
         let user = if page.root || command.sudo { 0 } else { READER_UID };
-        // Where a page produces traffic, its commands end by themselves.
+        // If a page produces traffic, its commands end by themselves.
         let endless = is_endless(&command.text) && traffic.is_none();
         let ran = finish_child(place.start(&command.text, user), endless);
         count += 1;

@@ -229,7 +229,7 @@ fn run_on_cable(
     run_on_cable_with(of, "", send_traffic)
 }
 
-/// Does the same as [`run_on_cable`], but with an additional option on the command line.
+/// Does the same as [`run_on_cable`], with an additional option on the command line.
 fn run_on_cable_with(
     of: usize,
     option: &str,
@@ -483,7 +483,7 @@ fn n7_frames_printed_and_lost_by_two_workers_equal_those_sent() {
     let each = report["engines"].as_array().unwrap();
     let saw = each.iter().map(|one| block_count(&one["run"]["sources"][0]["seen"]));
     let saw: BTreeSet<u64> = saw.collect();
-    // The kernel may have sent frames of its own.
+    // The kernel may also have sent frames.
     let others = saw.last().unwrap() - FRAMES_SENT;
     assert!(others < 40, "{report}");
     // The sum is unknown if a frame arrived after the first worker had closed its socket, or if

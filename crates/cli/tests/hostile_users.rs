@@ -123,7 +123,7 @@ fn serve_escapes(log: &str, ready: impl Fn()) {
             reply(&Reply::new(&PathDescription { log, ..PathDescription::default() }));
             continue;
         }
-        // From here on, `attach` would print the contents of the log.
+        // After this reply, `attach` would print the contents of the log.
         let is_file = fs::metadata(log).is_ok_and(|about| about.is_file());
         if is_file && let Ok(mut file) = fs::OpenOptions::new().append(true).open(log) {
             file.write_all("logged \u{9b}31m \x1b[2J\u{202e}\n".as_bytes()).unwrap();
@@ -177,7 +177,7 @@ fn t8_unresponsive_paths_of_a_user_hide_no_other_paths() {
     let stopped = run_as_root(&folder, &["stop", "1", "2", "41002/bobs"]);
     assert_eq!(stopped.status, Some(1), "{stopped:?}");
     assert!(stopped.err.contains("--kill 1`") && stopped.err.contains("--kill 2`"), "{stopped:?}");
-    // On a busy machine a path may not have replied in time.
+    // On a busy machine, this path may not have replied in time, so the command is repeated.
     wait_until("the other one has ended", || {
         run_as_root(&folder, &["stop", "41002/bobs"]).status == Some(3)
     });

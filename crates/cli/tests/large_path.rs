@@ -65,7 +65,7 @@ fn follow_to_the_end(folder: &Folder) {
     let stopped = folder.run(&["stop", "large"]);
     assert_eq!(stopped.status, Some(0), "{}", stopped.err);
     assert!(stopped.err.contains("large: "), "{}", stopped.err);
-    // The last sample is whole, too, and `top` ends with the path.
+    // The last sample is also complete, and `top` ends with the path.
     while sample().is_some() {}
     assert!(top.0.wait().unwrap().success());
 }

@@ -49,7 +49,7 @@ fn v14_blocks_waiting_in_a_ring_raise_an_alarm() {
 
 #[test]
 fn v14_request_within_its_bound_raises_no_alarm() {
-    // Even a machine that is a thousand times slower meets this bound.
+    // Even a machine that is a thousand times slower than usual meets this bound.
     let line = "--latency=60s generate count=500 rate=2000 | inspect | count @thread1";
     let (latency, warned, _) = run_measured(line);
     assert_eq!((latency["alarms"].as_u64(), warned.len()), (Some(0), 0), "{warned:?}");

@@ -10,8 +10,8 @@ use std::process::Stdio;
 use testkit::Random;
 use testkit::traffic::{Capture, mixed_traffic};
 
-/// Writes `parts` captures, each with the frames for which `part_of` returns its index, and
-/// `whole.pcap` with all frames.
+/// Writes `parts` captures, each with the frames for which `part_of` returns its index, and the
+/// capture `whole.pcap` with all frames.
 fn write_parts(folder: &Folder, parts: usize, mut part_of: impl FnMut(&[u8]) -> usize) {
     let whole = Capture::from_frames(mixed_traffic(5, 60).frames.into_iter().map(|(_, f)| f));
     std::fs::write(folder.path().join("whole.pcap"), whole.to_pcap()).unwrap();
@@ -51,7 +51,8 @@ fn packets_of_several_captures_are_merged_by_time() {
 #[test]
 fn directions_in_two_captures_give_the_same_messages() {
     let folder = Folder::new();
-    // A hash of the destination's MAC address keeps each direction together.
+    // A hash of the destination's MAC address assigns all frames of one direction to the same
+    // capture.
     write_parts(&folder, 2, |frame| usize::from(frame[..6].iter().fold(0_u8, |a, b| a ^ b) & 1));
     let rest = "| tcp | http |exchange weblog";
     let expected = run(&folder, &format!("replay whole.pcap {rest}")).out;

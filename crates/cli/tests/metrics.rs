@@ -179,7 +179,8 @@ fn server_answers_only_short_reads_of_metrics() {
 #[test]
 fn openmetrics_text_is_read_by_the_parser_of_prometheus_client() {
     let Some(python) = need::require_command("python3") else { return };
-    // The interpreter of the distribution has the modules of the distribution.
+    // Python packages of the distribution are only available to the interpreter of the
+    // distribution.
     let python = [Path::new("/usr/bin/python3"), &python].into_iter().find(|p| p.exists()).unwrap();
     let has = |module: &str| {
         let tried = Command::new(python).args(["-c", &format!("import {module}")]).output();
@@ -287,7 +288,7 @@ fn prometheus_answers_every_query_of_the_dashboard() {
         "busy",
         "--latency=1s generate rate=2000 | (sample 2 | pcap out.pcap + drop + count)",
     );
-    // A path whose input has ended but whose pipe is open: its numbers stand still.
+    // The input of this path has ended but its pipe is open, so its counters are constant.
     let mut still = folder.streamline(&["run", "--as", "still", "--json"]);
     still.args(["replay - | dport |80 json"]);
     still.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -334,7 +335,7 @@ fn daemon_without_root_rights_exports_the_paths_of_all_users() {
     let programs = ["unshare", "setpriv"].map(need::require_command);
     let [Some(unshare), Some(_)] = programs else { return };
     let folder = Folder::accessible_to_all();
-    // Clients trust a daemon without root rights only in the directory of the machine.
+    // Clients trust a daemon without root privileges only in the directory of the machine.
     let script = "export HOME=/run; unset STREAMLINE_DAEMON XDG_RUNTIME_DIR XDG_STATE_HOME\n\
          mount -t tmpfs tmpfs /run && mkdir -m 755 /run/streamline\n\
          chown 41011:41011 /run/streamline\n\

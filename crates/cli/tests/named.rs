@@ -191,10 +191,10 @@ fn f6_ring_for_readers_grows_within_the_range_shown() {
     assert!(grew || most == least, "{ring}");
 }
 
-/// `top` and `explain` show the rings of programs that write to a path, and what a sink keeps of
-/// the past and in how much memory.
+/// `top` and `explain` show the rings of programs that write to a path, and how many past frames a
+/// sink retains in how much memory.
 #[test]
-fn f6_d16_top_shows_rings_of_writers_and_what_is_kept() {
+fn f6_d16_top_shows_rings_of_writers_and_retained_frames() {
     let (folder, name) = (Folder::new(), unique_name());
     let _daemon = folder.daemon();
     let line = format!(

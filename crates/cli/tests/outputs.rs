@@ -122,7 +122,7 @@ fn file_of_another_owner_keeps_its_owner() {
     assert_eq!(count_packets(&folder, "x.pcap"), 105);
 }
 
-/// Runs a shell script with this argument in the directory, in a mount namespace of its own.
+/// Runs a shell script with this argument in the directory, in a separate mount namespace.
 fn run_unshared(folder: &Folder, script: &str, argument: &str) -> CommandResult {
     let mut command = Command::new("unshare");
     for (name, value) in folder.shell("true").get_envs() {
@@ -257,7 +257,7 @@ fn capture_on_standard_output_stays_a_capture() {
     assert_eq!(ran.status, Some(0), "{ran:?}");
 }
 
-/// Sinks in threads of their own write to one pipe in pieces that are longer than the pipe takes at
+/// Sinks in separate threads write to one pipe. Each piece is longer than what the pipe accepts at
 /// once.
 #[test]
 fn lines_of_several_sinks_are_not_torn() {
@@ -387,7 +387,7 @@ fn output_pipe_waits_for_reader_and_ends_on_one_signal() {
             status.is_some()
         });
         assert_eq!(status.and_then(|status| status.code()), Some(1), "{line}");
-        // A pipe with a reader is an ordinary target.
+        // A pipe with a reader is an ordinary output file.
         let script = format!("cat {name} > got & streamline -q '{line}'; wait");
         let ran = CommandResult::from(folder.shell(&script).output().unwrap());
         assert!(ran.status == Some(0) && ran.err.is_empty(), "{ran:?}");
@@ -481,7 +481,7 @@ fn h11_compressed_files_keep_names_and_index() {
 }
 
 #[test]
-fn reports_in_front_of_discard_are_printed() {
+fn reports_that_pass_to_discard_are_printed() {
     let folder = Folder::new();
     let ran = folder.run(&["replay examples/web.pcap | dport | (|80 count + |53 count) | discard"]);
     let open = folder.run(&["replay examples/web.pcap | dport | (|80 count + |53 count)"]);

@@ -1,5 +1,6 @@
-//! Tests of `streamline exec` with programs that use libpcap, over a virtual cable: each program
-//! captures the same traffic twice, once with libpcap and once from the rings, at the same time.
+//! Tests of `streamline exec` with programs that use libpcap, over a virtual cable. Two instances
+//! of each program capture the same traffic at the same time, one with libpcap and one from the
+//! rings.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 

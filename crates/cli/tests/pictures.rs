@@ -38,7 +38,7 @@ fn view_ends_with_its_path_and_then_prints_held_messages() {
 }
 
 #[test]
-fn view_without_a_terminal_of_its_own_is_refused() {
+fn view_without_a_separate_terminal_is_refused() {
     let folder = Folder::new();
     let ran = folder.run(&["run", "--view", "generate count=1 | count"]);
     assert_eq!(ran.status, Some(2));

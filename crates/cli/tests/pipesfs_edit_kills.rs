@@ -26,7 +26,7 @@ struct Scene {
 
 impl Scene {
     /// Starts all processes, and waits until both paths are visible in the mount. Reports a skip
-    /// and returns `None` if root rights or `/dev/fuse` are missing.
+    /// and returns `None` if root privileges or `/dev/fuse` are missing.
     fn new() -> Option<Self> {
         let folder = Folder::new();
         let mounted = Mounted::without_server(&folder)?;

@@ -252,7 +252,8 @@ fn b3_filters_of_frames_are_refused_below_a_stream_without_frames() {
     assert_eq!(web.rename("web/generate/udp", "notes/udp"), Err(EINVAL));
     assert!(web.error().contains("`udp` needs frames"), "{}", web.error());
     assert_eq!(web.mounted.text("notes/request"), "stream | discard\n");
-    // A filter that reads bytes is accepted there, and a filter of frames below a source of frames.
+    // The same path accepts a filter that reads bytes, and a source of frames accepts a filter that
+    // needs frames.
     web.rename("web/generate/tcp/http/get", "notes/get").unwrap();
     assert_eq!(web.mounted.text("notes/request"), "stream | http |get count\n");
     web.make("stream:form=frame").unwrap();

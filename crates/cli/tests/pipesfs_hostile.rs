@@ -1,6 +1,6 @@
 //! Tests of PipesFS against hostile users, who try to read, write and change another user's paths
-//! through permissions, names and links; of filters that need the right to send; and of filters
-//! whose files are below the mount itself. (RELIABILITY T8, T20)
+//! through permissions, names and links; of filters that need the permission to send; and of
+//! filters whose files are below the mount itself. (RELIABILITY T8, T20)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 

@@ -52,7 +52,8 @@ fn kill_server(folder: &Folder, mounted: &Mounted, round: usize) {
     assert!(Command::new("umount").arg(&mounted.directory).status().unwrap().success());
 }
 
-/// Starts and kills servers `rounds` times. Asserts that the path continues and has no tap left.
+/// Starts and kills servers `rounds` times. Asserts that the path continues and has no tap
+/// afterwards.
 fn kill_servers(rounds: usize) {
     if need::require_root().is_none() || need::require_file("/dev/fuse").is_none() {
         return;
@@ -85,7 +86,7 @@ fn b13_server_killed_200_times_during_operations_ends_all_of_them() {
 }
 
 #[test]
-fn b2_reader_that_stops_reading_delays_nobody_and_is_told_its_loss() {
+fn b2_stopped_reader_delays_no_other_and_learns_its_loss() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
@@ -95,7 +96,7 @@ fn b2_reader_that_stops_reading_delays_nobody_and_is_told_its_loss() {
     stopped.read_exact(&mut [0; 1400]).unwrap();
     let blocks = || mounted.number("web/generate/udp/stats/blocks");
     let begun = blocks();
-    // This is more than the buffer of the stopped reader holds.
+    // These blocks exceed the capacity of the stopped reader's buffer.
     wait_until("the path goes on", || blocks() > begun + 20_000);
     let mut other = File::open(mounted.path("web/generate/all")).unwrap();
     other.read_exact(&mut [0; 14_000]).unwrap();
@@ -125,7 +126,7 @@ fn b2_counters_of_a_stopped_path_always_fail_with_one_reason() {
         fails(&format!("web/generate/udp/stats/{name}"));
     }
     assert!(mounted.path("web/generate/udp/stats").is_dir());
-    // A mount that has never seen the path knows its name and its request.
+    // A mount that never had a reply of the path knows its name and its request.
     drop(mounted);
     let mounted = Mounted::again(&folder);
     assert_eq!(mounted.text("web/request"), "generate rate=2000 | udp | count\n");

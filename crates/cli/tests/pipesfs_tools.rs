@@ -1,5 +1,5 @@
-//! Tests of PipesFS with ordinary programs: those that walk trees, shells that complete names, and
-//! programs that read captures; and of the streams of replicas.
+//! Tests of PipesFS with ordinary programs (programs that walk trees, shells that complete names,
+//! programs that read captures), and tests of the streams of replicas.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 

@@ -38,7 +38,7 @@ fn assert_refused(mounted: &Mounted, name: &str, why: &str) {
 }
 
 #[test]
-fn b7_each_open_to_write_is_a_stream_of_its_own() {
+fn b7_each_open_for_writing_is_a_separate_stream() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
@@ -62,7 +62,7 @@ fn b7_each_open_to_write_is_a_stream_of_its_own() {
     );
     assert_eq!(status, 0);
     let http = "clean/buffer:clean/http";
-    // Each request is two blocks, its description and its bytes.
+    // Each request consists of two blocks, its description and its bytes.
     wait_until("4 of get", || mounted.number(&format!("{http}/get/count/stats/blocks")) >= 8);
     wait_until("1 of post", || mounted.number(&format!("{http}/post/count/stats/blocks")) >= 2);
     wait_balanced(&mounted, "clean/buffer:clean");
@@ -128,7 +128,7 @@ fn b7_slow_path_makes_writers_wait_and_a_signal_ends_the_wait() {
     let mut blocking = Command::new("sh");
     blocking.args(["-c", "exec head -c 100000000 /dev/zero > slow/buffer:slow/all"]);
     blocking.current_dir(&mounted.directory).stderr(Stdio::null());
-    // The process of the path is stopped, so it takes nothing.
+    // The process of the path is stopped, so it reads nothing.
     let _quiet = writer(&all);
     stop(process);
     let piece = [0u8; 100_000];
@@ -216,7 +216,7 @@ fn b7_killed_server_ends_sessions_and_not_the_path() {
         server.0.wait().unwrap();
         assert!(open.write_all(b"x").is_err(), "round {round}");
         drop(open);
-        // Children that other tests fork have the file open until they call exec.
+        // Children that other tests fork hold the file open until they call exec.
         wait_until("it is unmounted", || {
             let mut umount = Command::new("umount");
             umount.arg(&mounted.directory).stderr(Stdio::null()).status().unwrap().success()
@@ -252,7 +252,7 @@ fn b7_capture_that_is_written_gives_frames_and_damage_a_reason() {
 }
 
 #[test]
-fn b7_writes_leave_any_filter_as_if_it_had_made_them() {
+fn b7_written_blocks_leave_a_filter_like_its_own_output() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
@@ -278,7 +278,7 @@ fn b7_argument_is_changed_when_the_write_returns() {
     let write = |name: &str, value: &str| fs::write(mounted.path(&at(name)), value);
     write("ratelimit:500/config/burst", "7\n").unwrap();
     assert_eq!(mounted.text(&at("ratelimit:500/config/burst")), "7\n");
-    // The rate is a part of the directory's name.
+    // The rate is part of the directory's name.
     let (_, status) = run_in(&mounted, "printf 100 > web/generate/ratelimit:500/config/rate");
     assert_eq!(status, 0, "{}", mounted.text(".error"));
     assert_eq!(mounted.text(&at("ratelimit:100/config/rate")), "100\n");

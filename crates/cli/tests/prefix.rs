@@ -275,12 +275,13 @@ fn o6_o7_sharers_print_what_private_requests_print() {
         assert_eq!(seen["name"], "shared");
         assert_eq!(seen["seen"], seen["given"], "{report}");
     }
-    // The process that runs the prefix ends after its last reader, even without another block.
+    // The process that runs the prefix ends after its last reader, without waiting for another
+    // block.
     wait_until("it has ended", || site.prefix_server_ids().is_empty());
 }
 
 #[test]
-fn o6_late_leaving_or_killed_sharers_do_not_affect_others() {
+fn o6_sharers_that_come_go_or_are_killed_leave_others_alone() {
     let Some(site) = PrefixFixture::new() else { return };
     let mut first = site.start("first", &prefix_request("request"));
     let stays = site.start("stays", &prefix_request("request"));
@@ -326,8 +327,8 @@ fn o6_killed_process_of_a_prefix_is_replaced() {
         now.len() == 1 && now != servers
     });
     let has_joined = |reader: &Reader| {
-        // Each sharer joins at its own pace. A connection that neither sharer needs shows when both
-        // have joined.
+        // The sharers may join at different times. A connection that neither sharer needs is
+        // printed by both only after both have joined.
         site.request_each([7]);
         site.printed_messages(reader).len() > 5
     };
@@ -353,7 +354,7 @@ fn o6_stopped_sharer_reports_its_loss_and_delays_no_other() {
         (request + head + size) as u64
     };
     let before = exchange("/10", 10);
-    // One more byte requests the second half.
+    // The client sends one more byte to request the second half.
     let sent =
         before + exchange(&format!("/half/{BODY_BYTES}"), BODY_BYTES) + 1 + exchange("/11", 11);
     let given = |name: &str| {
@@ -462,8 +463,8 @@ fn o6_request_joins_a_prefix_of_messages_that_runs_already() {
     site.stop(shares);
     let joined = site.stop(joins);
     assert_source_remark(&site, &joined, "http`, which runs once for all that share it");
-    // Requests that started earlier, request a private prefix, or read streams run their beginning
-    // themselves.
+    // Requests that started earlier, that require a private prefix, or that read streams do not
+    // share their beginning.
     for reader in [alone, private, streams] {
         assert_eq!(site.stop(reader)["sources"][0]["name"], "rx");
     }

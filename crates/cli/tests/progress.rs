@@ -43,8 +43,9 @@ fn assert_interval(lines: &[&str], every: f64) {
     }
 }
 
-/// Calls `run` with a running time of `ms` milliseconds, and doubles the time up to 16 times `ms`
-/// while `enough` returns false for the output, as it may on a busy machine. Returns the output.
+/// Calls `run` with a running time of `ms` milliseconds. While `enough` returns false for the
+/// output, which may happen on a busy machine, doubles the time, up to 16 times `ms`. Returns the
+/// output.
 fn run_until_enough(ms: u32, run: impl Fn(u32) -> String, enough: impl Fn(&str) -> bool) -> String {
     let mut said = String::new();
     for times in [1, 2, 4, 8, 16] {
@@ -89,7 +90,7 @@ fn progress_line_is_erased_before_other_output() {
         run_on_terminal(&script, &folder, &typed)
     };
     let said = run_until_enough(500, run, |said| !status_lines(said).is_empty());
-    // The report of `count` is printed to the same terminal and must be on a line of its own.
+    // The report of `count` is printed to the same terminal and must be on a separate line.
     let (_, end) = said.rsplit_once(ERASE_LINE).unwrap();
     assert_eq!(end.lines().count(), 2, "{said:?}");
 }

@@ -53,15 +53,15 @@ fn p6_output_is_readable_by_readers_of_all_inputs() {
     }
     let folder = create_captures();
     let [alice, bob, member] = [(ALICE, ALICE), (BOB, BOB), (BOB, TEAM)];
-    // Each case is the group of alice, the inputs, and the readers of the inputs besides alice:
-    // bob, and bob as a group member.
+    // Each case contains the group of alice, the inputs, and whether the output is readable by bob
+    // and by bob as a member of the group TEAM.
     for (at, (group, inputs, others, members)) in [
         (ALICE, "replay open.pcap + replay open.pcap", true, true),
         (ALICE, "replay open.pcap + replay secret.pcap", false, false),
         (ALICE, "replay secret.pcap + generate count=3", false, false),
         (ALICE, "replay - + generate count=3", false, false),
         (TEAM, "replay team.pcap + replay open.pcap", false, true),
-        // Files that alice creates outside the group do not belong to the group.
+        // Alice runs outside the group, so her files cannot be given to it.
         (ALICE, "replay team.pcap + replay open.pcap", false, false),
         (TEAM, "replay team.pcap + replay secret.pcap", false, false),
     ]
@@ -83,7 +83,7 @@ fn p6_setgid_directory_and_existing_file_keep_their_modes() {
     }
     let folder = create_captures();
     let [bob, member] = [(BOB, BOB), (BOB, TEAM)];
-    // `files` writes its index into a directory of its own.
+    // `files` writes its index into a separate directory.
     run_as_alice(&folder, ALICE, "(replay open.pcap + replay secret.pcap) | files out per=block");
     let made: Vec<_> = fs::read_dir(folder.path().join("out")).unwrap().flatten().collect();
     assert!(made.len() > 2);

@@ -130,7 +130,7 @@ fn v3_v10_changes_of_a_recorded_path_are_replayed() {
     let told =
         "the recorded path was changed, and the replay repeats it: insert pcap got.pcap at ip";
     assert!(again.err.contains(told), "{again:?}");
-    // A sink that is inserted later also writes into the directory of the replay.
+    // A sink that was inserted during the run also writes into the directory of the replay.
     assert!(fs::read(folder.path().join("r.pcapng.replay/got.pcap")).unwrap() == got);
     assert!(fs::read(folder.path().join("got.pcap")).unwrap() == got);
     let asked = folder.run(&["why", "udp", "r.pcapng"]);

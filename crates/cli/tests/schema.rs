@@ -70,7 +70,8 @@ fn outputs_about_paths_fit_their_schemas() {
         ("f", "(generate rate=1000 + buffer yy) | freeze f.pcap"),
     ];
     let _paths = lines.map(|(name, line)| folder.spawn_named(name, line));
-    // A path whose filters run in a kernel program, where this user may load one.
+    // The filters of this path run in a kernel program, so it starts only if this user may load
+    // one.
     let has_kernel = need::require_bpf().is_some();
     let _kernel = has_kernel.then(|| folder.spawn_named("e", "rx lo | bpf \"udp\" | pcap e.pcap"));
     wait_until("the state is published", || folder.run(&["state"]).out.contains("ports"));

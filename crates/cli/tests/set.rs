@@ -206,8 +206,8 @@ fn v3_subtree_moves_to_another_path_with_its_state() {
     let mut positions = moved.out.split("switched at block ").skip(1).map(position);
     let (from, to) = (positions.next().unwrap(), positions.next().unwrap());
     let given = other["sources"][0]["given"]["blocks"].as_u64().unwrap();
-    // The sample continues where it was: block `from` of one path is followed by block `to` of the
-    // other.
+    // The sample continues at the same position: block `from` of one path is followed by block `to`
+    // of the other.
     let all = (from + given - to).div_ceil(10);
     let rows = other["filters"].as_array().unwrap();
     let count = rows.iter().find(|row| row["name"] == "count").unwrap();

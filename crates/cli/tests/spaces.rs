@@ -36,8 +36,7 @@ fn proc_status_value(space: &Value, name: &str) -> String {
     line.trim().to_owned()
 }
 
-/// Returns the reported processors of a space. Asserts that they equal those that the kernel
-/// reports.
+/// Returns the reported processors of a space. Asserts that the kernel reports the same processors.
 fn agreed_processors(space: &Value) -> Vec<u64> {
     let told = space["processors"].as_array().unwrap();
     let told: Vec<u64> = told.iter().map(|number| number.as_u64().unwrap()).collect();

@@ -121,8 +121,8 @@ fn m3_published_state_equals_the_ledger() {
 #[test]
 fn m3_published_state_has_a_row_per_session() {
     let (folder, name) = (Folder::new(), unique_name("tcp"));
-    // One connection ends by a reset, which takes effect after `gap` without further data, in
-    // capture time.
+    // One connection ends by a reset, which takes effect after `gap` of capture time without
+    // further data.
     let tcp = format!("tcp gap=5ms state={name}");
     let line = format!("replay - | {tcp} | (|80 http state={name}-h + count) | discard");
     let mut path = PathWithInput::start(&folder, &line);

@@ -1,7 +1,7 @@
 //! Tests of processes that are killed before each step at which they acquire a resource, of
 //! restarted daemons, of exhausted resources, and of conflicting commands. Other processes must
-//! continue, resources must be free at once, and each refusal must state its reason. The tests run
-//! real processes (docs/book/decisions/0029-steps.md).
+//! continue, resources must be free immediately, and each refusal must state its reason. The tests
+//! run real processes (docs/book/decisions/0029-steps.md).
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -36,8 +36,8 @@ impl Fixture {
         self.folder.path().join("daemon")
     }
 
-    /// Builds the command with these arguments. The environment tells it where the fixture's daemon
-    /// is. Its output is discarded.
+    /// Builds the command with these arguments, with the location of the fixture's daemon in its
+    /// environment. Its output is discarded.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         self.with_environment(self.folder.streamline(words))
     }

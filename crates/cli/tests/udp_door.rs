@@ -91,7 +91,7 @@ impl<'p> Server<'p> {
         socket
     }
 
-    /// Asks the server to end and waits until it has. Returns its standard error.
+    /// Sends `quit` to the server and waits until it has ended. Returns its standard error.
     fn finish(mut self, client: &UdpSocket) -> String {
         exchange(client, b"quit");
         wait_until("the server ends", || self.process.0.try_wait().unwrap().is_some());
@@ -113,7 +113,7 @@ fn exchange(client: &UdpSocket, bytes: &[u8]) {
     assert_eq!((&room[..length], from), (bytes, address()));
 }
 
-/// Receives a datagram. A signal during the wait does not end it.
+/// Receives a datagram, and repeats the call if a signal interrupts it.
 fn receive(client: &UdpSocket, room: &mut [u8]) -> (usize, SocketAddr) {
     loop {
         match client.recv_from(room) {

@@ -2,8 +2,8 @@
 //!
 //! Prints each candidate for the incomplete word on one line, given the command and the words
 //! before the incomplete one. Candidates are the user's paths, the nodes and spaces of a given
-//! path, the words of a change, and the shells. Paths, nodes and spaces are printed only if there is a daemon,
-//! and nodes and spaces only if the path replies.
+//! path, the words of a change, and the shells. Paths, nodes and spaces are printed only if there
+//! is a daemon, and nodes and spaces only if the path replies.
 
 use crate::status::Status;
 use crate::terminal;

@@ -13,8 +13,8 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts PipesFS on the directory `pipes`. Reports a skip and returns `None` if root rights or
-    /// `/dev/fuse` are missing.
+    /// Mounts PipesFS on the directory `pipes`. Reports a skip and returns `None` if root
+    /// privileges or `/dev/fuse` are missing.
     pub(crate) fn new(folder: &Folder, options: &[&str]) -> Option<Self> {
         Some(Self::without_server(folder)?.mount(folder, options))
     }
@@ -32,8 +32,8 @@ impl Mounted {
         self
     }
 
-    /// Creates the directory `pipes` and leaves mounting to the caller. Reports a skip and returns
-    /// `None` if root rights or `/dev/fuse` are missing.
+    /// Creates the directory `pipes` without mounting anything on it. Reports a skip and returns
+    /// `None` if root privileges or `/dev/fuse` are missing.
     pub(crate) fn without_server(folder: &Folder) -> Option<Self> {
         need::require_root()?;
         need::require_file("/dev/fuse")?;

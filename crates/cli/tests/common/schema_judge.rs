@@ -1,5 +1,4 @@
-//! Validator of JSON outputs: validates them against the published schemas with the Python module
-//! `jsonschema`.
+//! Validates JSON outputs against the published schemas with the Python module `jsonschema`.
 
 use super::CommandResult;
 use std::io::Write as _;

@@ -33,8 +33,8 @@ impl PageCommand {
         self.text.split_whitespace().any(|word| word.trim_matches('"') == program)
     }
 
-    /// Returns a description of the difference between the output that the page shows and that of
-    /// a run, or `None` if they are equal.
+    /// Compares the output of a run with the output that the page shows. Returns a description of
+    /// the difference, or `None` if they are equal.
     pub(crate) fn compare_output(&self, ran: &CommandResult) -> Option<String> {
         let shown = self.output.as_ref()?;
         let both = format!("{}{}", ran.out, ran.err);

@@ -10,7 +10,7 @@ use std::time::Duration;
 const IN_KERNEL: &str = ", filtered in the kernel";
 
 #[test]
-fn tcpdump_that_drops_its_rights_is_filtered_in_the_kernel() {
+fn tcpdump_that_drops_its_privileges_is_filtered_in_the_kernel() {
     let Some((pair, folder)) = prepare("tcpdump") else { return };
     let words = ["tcpdump", "-n", "-t", "-c", "20", "-i", SERVER_DEVICE, "udp port 5300"];
     let start = |is_ours| Observer::start((&pair, &folder), is_ours, (&words, LISTENING));
@@ -100,7 +100,7 @@ fn filters_are_replaced_while_frames_pass_without_loss() {
 }
 
 #[test]
-fn programs_behind_other_programs_are_served() {
+fn captures_by_programs_of_wrapper_programs_are_served() {
     let Some((pair, folder)) = prepare("tcpdump") else { return };
     let text = format!("tcpdump -n -c 5 -i {SERVER_DEVICE} udp port 5300");
     for words in [vec!["sh", "-c", &text], vec!["env", "A=b", "sh", "-c", &text]] {

@@ -1,5 +1,5 @@
-//! Tests of conflicting commands that run at the same time. One succeeds, and the others report the
-//! reason for their failure.
+//! Tests of conflicting commands that run at the same time. One must succeed, and the others must
+//! report why they failed.
 
 use super::Fixture;
 use crate::common::Guard;
@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use testkit::net::{Cable, Pair};
 use testkit::{need, wait_until};
 
-/// Starts all commands at once, and waits until at most one of them is still running. Returns the
-/// running commands and the error messages of the others.
+/// Starts all commands without waiting between them. Then waits until at most one command is still
+/// running. Returns the running commands and the error messages of the others.
 fn start_concurrently(commands: Vec<Command>) -> (Vec<Guard>, Vec<String>) {
     let start = |mut command: Command| Guard(command.stderr(Stdio::piped()).spawn().unwrap());
     let mut all: Vec<Guard> = commands.into_iter().map(start).collect();

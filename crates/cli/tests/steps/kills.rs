@@ -10,7 +10,7 @@ use testkit::net::{Cable, Pair, packet_sockets};
 use testkit::resources::KernelObjects;
 use testkit::{need, wait_until};
 
-/// The times from each kill in a series until all resources had been released.
+/// For each kill in a series, the time until all resources were released.
 #[derive(Default)]
 struct ReleaseTimes {
     times: Vec<Duration>,
@@ -82,8 +82,8 @@ const KILLED_REQUESTS: [&str; 5] = [
     "generate rate=1000 | exec \"cat\" | count",
 ];
 
-/// Kills runs of these requests before every n-th step, where n is `every`. Another run continues
-/// meanwhile.
+/// Kills runs of these requests before every n-th step, where n is `every`. Another run on the same
+/// interface must continue.
 fn kill_runs(lines: &[&str], every: usize, kills: &mut ReleaseTimes) {
     let Some(pair) = Pair::new(Cable { addresses: false, ..Cable::default() }) else { return };
     let fixture = Fixture::new();
@@ -119,8 +119,8 @@ fn kill_runs(lines: &[&str], every: usize, kills: &mut ReleaseTimes) {
     assert!(asked.unwrap().success() && survivor.0.wait().unwrap().success());
 }
 
-/// Kills registered paths before every n-th step, where n is `every`. Their name is free at once,
-/// and other paths continue.
+/// Kills registered paths before every n-th step, where n is `every`. Their names must be free
+/// immediately, and other paths must continue.
 fn kill_paths(every: usize, kills: &mut ReleaseTimes) {
     let fixture = Fixture::new();
     let _daemon = fixture.start_daemon();
@@ -146,8 +146,8 @@ fn kill_paths(every: usize, kills: &mut ReleaseTimes) {
     fixture.wait_progress("survivor");
 }
 
-/// Kills daemons before every n-th step, where n is `every`. The next daemon serves at once, and
-/// paths register with it.
+/// Kills daemons before every n-th step, where n is `every`. The next daemon must serve
+/// immediately, and paths must register with it.
 fn kill_daemons(every: usize, kills: &mut ReleaseTimes) {
     let fixture = Fixture::new();
     let mut first = fixture.start_daemon();
@@ -161,7 +161,8 @@ fn kill_daemons(every: usize, kills: &mut ReleaseTimes) {
         words.push(fault);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let mut daemon = fixture.spawn(&words);
-        // The surviving path registers by itself, which is the last step.
+        // The last step is passed when the surviving path has registered, which it does without a
+        // request.
         let past = || is_registered(&fixture, "survivor").unwrap_or(false);
         let stood = wait_stop(&mut daemon, &past);
         if !stood {
@@ -189,8 +190,8 @@ pub(crate) fn is_registered(fixture: &Fixture, name: &str) -> Option<bool> {
     Some(String::from_utf8_lossy(&answer[..length]).contains(&format!("\"{name}\"")))
 }
 
-/// Kills `streamline start` before each step. The path then either runs under its name or does not
-/// run, and the name can be used again.
+/// Kills `streamline start` before each step. Afterwards, the path either runs under its name or
+/// does not run, and the name can be used again.
 fn kill_clients(kills: &mut ReleaseTimes) {
     let fixture = Fixture::new();
     let _daemon = fixture.start_daemon();

@@ -1,6 +1,6 @@
 //! Tests of a daemon that is restarted by a service manager which stores the daemon's descriptors.
-//! After the restart, all paths are registered at once over their previous connections. The test
-//! acts as the service manager ([`testkit::service`]).
+//! After the restart, all paths are registered immediately over their previous connections. The
+//! test acts as the service manager ([`testkit::service`]).
 
 use super::Fixture;
 use super::kills::{is_registered, wait_stop};

@@ -1,13 +1,14 @@
-//! Test of the number of dropped datagrams that a program asks for (`SO_RXQ_OVFL`).
+//! Test of the number of dropped datagrams that a program requests with `SO_RXQ_OVFL`.
 
 use super::{PROMOTING_DATAGRAMS, Server, address, exchange, prepare, receive};
 use std::net::UdpSocket;
 use std::process::Command;
 use testkit::need;
 
-/// Python server that counts the datagrams `fill`, and reads how many were dropped. It answers the
-/// datagram `ask` with both, and others with their bytes. It pauses after `pause`. `kernel` sets an
-/// option that only the kernel can implement.
+/// Python server that counts the datagrams `fill` that it receives, and reads the reported number
+/// of dropped datagrams. It answers the datagram `ask` with both numbers, and any other datagram
+/// with its bytes. It pauses after `pause`. `kernel` sets an option that only the kernel can
+/// implement.
 const SERVER_WITH_DROPS: &str = "
 import socket, struct, sys, time
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -32,8 +33,9 @@ while data != b'quit':
     s.sendto(data, sender)
 ";
 
-/// Sends `count` datagrams of 1400 bytes while the server is stopped. Returns the numbers of
-/// those that the server has received so far, and of those that were dropped as it is told.
+/// Sends `count` datagrams of 1400 bytes while the server is stopped. Returns the total number of
+/// datagrams that the server has received, and the number of dropped datagrams that was reported to
+/// it.
 fn fill_stopped(server: &Server<'_>, client: &UdpSocket, count: usize) -> (u64, u64) {
     let number = server.process.0.id().to_string();
     let signal = |name: &str| {
@@ -61,9 +63,9 @@ fn send_filling(client: &UdpSocket, count: usize) {
     }
 }
 
-/// Asks until a question is not dropped itself.
+/// Returns the two numbers with which the server answers `ask`.
 fn read_counts(client: &UdpSocket) -> (u64, u64) {
-    // The drops are those before this datagram.
+    // The server reads the number of dropped datagrams when it receives this datagram.
     exchange(client, b"next");
     client.send_to(b"ask", address()).unwrap();
     let mut room = [0; 100];
@@ -74,14 +76,14 @@ fn read_counts(client: &UdpSocket) -> (u64, u64) {
 }
 
 #[test]
-fn c1_drops_told_are_those_of_ring_and_kernel_together() {
+fn c1_reported_drops_include_those_of_ring_and_kernel() {
     let Some((pair, ..)) = prepare() else { return };
     if need::require_command("python3").is_none() {
         return;
     }
     let server = Server::start(&pair, &["python3", "-c", SERVER_WITH_DROPS]);
     let client = server.client();
-    // By the kernel, by the ring, and by the kernel again.
+    // The kernel drops datagrams, then the ring, then the kernel again.
     let (received, dropped_first) = fill_stopped(&server, &client, 5000);
     assert_eq!(received + dropped_first, 5000);
     assert!(dropped_first > 0);

@@ -7,8 +7,9 @@ use super::{
 use std::net::UdpSocket;
 use testkit::{need, wait_until};
 
-/// Python server of two processes with a socket each at one port. Each datagram is answered with
-/// the number of the process, 1 or 2, before its bytes. The first argument is the script itself.
+/// Python server with two processes, each of which binds a separate socket to the same port. It
+/// answers a datagram with the number of the process, 1 or 2, followed by the bytes of the
+/// datagram. The first argument is the script itself.
 const TWO_PROCESSES: &str = "
 import os, signal, socket, subprocess, sys
 is_first = len(sys.argv) == 2
@@ -37,7 +38,7 @@ if is_first:
     other.wait()
 ";
 
-/// Sends a datagram to a server of [`TWO_PROCESSES`]. Returns the number of the process that has
+/// Sends a datagram to a server of [`TWO_PROCESSES`]. Returns the number of the process that
 /// answered.
 fn ask_member(client: &UdpSocket, bytes: &[u8]) -> u8 {
     client.send_to(bytes, address()).unwrap();
@@ -55,7 +56,7 @@ fn c1_flow_stays_with_its_process_among_those_that_share_a_port() {
     }
     let server = Server::start(&pair, &["python3", "-c", TWO_PROCESSES, TWO_PROCESSES]);
     let clients: Vec<UdpSocket> = (0..32).map(|_| server.client()).collect();
-    // Enough for a ring of each process.
+    // These datagrams suffice to promote the socket of each process.
     for client in clients.iter().cycle().take(clients.len() * 20) {
         ask_member(client, b"warm");
     }
@@ -102,7 +103,8 @@ while data != b'quit':
     let exchange_by_all = || clients.iter().for_each(|client| exchange(client, b"warm"));
     (0..30).for_each(|_| exchange_by_all());
     exchange(&clients[0], b"close");
-    // The closed socket reports its ring; then the other one that of its share.
+    // The closed socket reports the counts of its ring. The other socket then reports those of the
+    // ring for its share of the flows, before it is promoted again for all flows.
     wait_until("the other socket takes all flows", || {
         exchange_by_all();
         server.errors().matches("datagrams came from the ring").count() == 2

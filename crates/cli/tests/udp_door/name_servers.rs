@@ -1,5 +1,5 @@
-//! Tests of name servers of the distribution, whose answers from the ring are compared with those
-//! from the socket.
+//! Tests of name servers from packages of the distribution. Their answers from a ring must equal
+//! those from a socket.
 
 use super::{LIMIT, PORT, STREAMLINE, prepare, receive, reported_lines};
 use crate::common::{Folder, Guard};
@@ -9,7 +9,7 @@ use std::process::Command;
 use testkit::net::{Pair, SERVER, SERVER6};
 use testkit::{need, wait_until};
 
-/// A name server under test.
+/// A name server to test.
 struct NameServer<'s> {
     program: &'s str,
     /// The arguments before the name of the configuration file.
@@ -58,8 +58,8 @@ fn ask(pair: &Pair, host: &str, count: u16) -> Vec<Vec<u8>> {
     answers.collect()
 }
 
-/// Queries the server without and with a ring. The answers must be equal, and with a ring they must
-/// come from the ring.
+/// Queries the server without a ring and with one. The answers must be equal, and the datagrams of
+/// the second run must arrive through the ring.
 fn compare(configuration: impl Fn(&str) -> String, server: &NameServer<'_>) {
     let Some((pair, _folder, _)) = prepare() else { return };
     let Some(program) = need::require_command(server.program) else { return };
@@ -71,7 +71,7 @@ fn compare(configuration: impl Fn(&str) -> String, server: &NameServer<'_>) {
     std::fs::write(folder.path().join("zone"), zone).unwrap();
     let file = folder.path().join("configuration");
     std::fs::write(&file, configuration(&folder.path().display().to_string())).unwrap();
-    // Name servers give up the right to load programs when they start.
+    // Name servers drop the privilege to load programs when they start, so a daemon loads them.
     let mut daemon = pair.server.command(STREAMLINE);
     folder.set_environment(&mut daemon);
     let socket = folder.path().join("no-daemon");
@@ -99,7 +99,8 @@ fn compare(configuration: impl Fn(&str) -> String, server: &NameServer<'_>) {
             let found = reported_lines(&folder.read("output"));
             let expected = server.hosts.len() * server.sockets;
             assert_eq!(found.len(), expected, "{}", folder.read("output"));
-            // Until all sockets of a port have a ring, each receives datagrams of the others, too.
+            // Until all sockets of a port have a ring, each socket also receives datagrams of the
+            // others.
             let least = if server.sockets == 1 { 95 } else { 80 };
             for (ring, all) in found {
                 assert!(ring >= 300 && ring * 100 >= all * least, "{ring} of {all}");
@@ -118,7 +119,7 @@ fn named_answers_from_its_ring_as_from_its_socket() {
     compare_named(1);
 }
 
-/// Each thread of the server has a socket of its own at the same port.
+/// Each thread of the server has a separate socket at the same port.
 #[test]
 fn threads_of_named_answer_each_from_a_ring() {
     compare_named(2);
@@ -144,7 +145,7 @@ fn compare_named(threads: usize) {
     compare(configuration, &server);
 }
 
-/// Knot binds a socket of each family, and answers from the address that `IP_PKTINFO` or
+/// Knot binds one socket of each address family, and answers from the address that `IP_PKTINFO` or
 /// `IPV6_PKTINFO` reports.
 #[test]
 fn knot_answers_from_its_rings_of_both_families() {

@@ -4,14 +4,14 @@
 //! or the reason why the change failed.
 //!
 //! 1. The edited text is checked and planned. Surviving nodes keep their spaces, so a change moves
-//!   no node unless the edit requests it; if no such plan exists, the planner may move nodes.
+//!    no node unless the edit requests it; if no such plan exists, the planner may move nodes.
 //! 2. New nodes, rings and programs are built beside the running path ([`crate::build`]). A failure
-//!   in this step or the next leaves the path unchanged.
+//!    in this step or the next leaves the path unchanged.
 //! 3. The spaces whose content differs are borrowed at block boundaries ([`switch`]): each space is
-//!   then between two passes and has no block in flight.
+//!    then between two passes and has no block in flight.
 //! 4. In the old graph, removed nodes release the blocks that they hold and finish, and removed
-//!   rings are drained. Now the counters of the old graph are final, and the new graph has counted
-//!   nothing.
+//!    rings are drained. Now the counters of the old graph are final, and the new graph has counted
+//!    nothing.
 //! 5. The new graph replaces the old one, and the spaces resume.
 //!
 //! So the old graph alone processes every block before the boundary, and the new graph alone every
