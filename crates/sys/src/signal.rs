@@ -119,23 +119,26 @@ fn install_action(
 mod tests {
     use super::*;
 
+    fn raise(signal: i32) {
+        // SAFETY: raise(3) sends a signal to this thread, and only after `watch` has installed a
+        // handler for it.
+        assert_eq!(unsafe { libc::raise(signal) }, 0);
+    }
+
     /// The only test that raises signals, because the count is global to the process.
     #[test]
     fn first_stop_signal_is_counted_and_wakes_the_watcher() {
         let event = watch().unwrap();
         assert!(ptr::eq(event, watch().unwrap()));
         assert_eq!(stop_requests(), 0);
-        // SAFETY: raise(3) sends a signal to this thread, whose handler was installed above.
-        assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0);
+        raise(libc::SIGTERM);
         assert_eq!(stop_requests(), 1);
         // Stands for the present time, however late this thread continues.
         FIRST_NS.store(u64::MAX, Ordering::Release);
-        // SAFETY: as above.
-        assert_eq!(unsafe { libc::raise(libc::SIGTERM) }, 0);
+        raise(libc::SIGTERM);
         assert_eq!(stop_requests(), 1, "the same signal, sent to us and to our group");
         FIRST_NS.store(1, Ordering::Release);
-        // SAFETY: as above.
-        assert_eq!(unsafe { libc::raise(libc::SIGHUP) }, 0);
+        raise(libc::SIGHUP);
         assert_eq!(stop_requests(), 1, "a closed terminal sends it twice");
         assert_eq!(crate::poll::readable(&[event.as_fd()], None), [true]);
     }

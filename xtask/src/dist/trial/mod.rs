@@ -3,8 +3,8 @@
 //!
 //! The machine is a Debian release made by mmdebstrap, with its kernel. KVM runs it if the
 //! processor shows its extensions for virtual machines; otherwise the machine is emulated, which is
-//! slow. The script `guest.sh` runs in it and reports each check. Needs root, qemu, mmdebstrap and mkfs.ext4;
-//! the Debian release is downloaded once.
+//! slow. The script `guest.sh` runs in it and reports each check. Needs root, qemu, mmdebstrap and
+//! mkfs.ext4; the Debian release is downloaded once.
 
 use super::release::program_output;
 use super::stage;
