@@ -202,7 +202,7 @@ fn v8_tap_ends_with_its_reader_owner_node_or_path() {
         let (moved, _, mut capture) = start_tap(live, Some("count"), None);
         assert!(capture.next().is_some());
         let edit = Edit::parse(&["remove", "count"]).expect("an edit");
-        change(live, &edit, &&Machine::example(), TIME_LIMIT).expect("a change");
+        change(live, &edit, &Machine::example(), TIME_LIMIT).expect("a change");
         wait_until("its node has gone", || capture.next().is_none());
         wait_until("it says why", || moved.stats().over == Some(TapEnd::NodeMoved));
         for (node, why) in [("nothing", "the request has no"), ("discard", "the node is a sink")] {

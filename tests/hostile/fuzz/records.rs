@@ -61,7 +61,7 @@ fn record_request(line: &str, changes: &[&str]) -> Vec<u8> {
         for words in changes {
             let words: Vec<&str> = words.split(' ').collect();
             let edit = Edit::parse(&words).expect("an edit");
-            let changed = change(&live, &edit, &&Machine::with_kernel(), CHANGE_TIMEOUT);
+            let changed = change(&live, &edit, &Machine::with_kernel(), CHANGE_TIMEOUT);
             changed.unwrap_or_else(|why| panic!("{edit}: {why}"));
         }
         if !changes.is_empty() {

@@ -189,7 +189,7 @@ fn v3_v18_sandboxed_filter_may_emit_blocks_of_a_new_source() {
     let (_, outcome) = run_while(&format!("{} | {behind}", source("one")), |live| {
         wait_for_blocks(live, 100);
         let both = format!("({} + {}) | {behind}", source("one"), source("two"));
-        change(live, &Edit::Whole(both), &&Machine::example(), TIME_LIMIT).expect("a change");
+        change(live, &Edit::Whole(both), &Machine::example(), TIME_LIMIT).expect("a change");
         let came =
             || live.counters(TIME_LIMIT).ledger.sources.get(1).map_or(0, |s| s.1.given.blocks);
         wait_until("blocks of the new one", || came() > 100);

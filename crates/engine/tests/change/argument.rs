@@ -57,8 +57,7 @@ fn v3_changed_request_sets_arguments_and_keeps_state() {
         for (every, more) in [(5, ""), (4, "| inspect ")] {
             wait_for_blocks(live, 200);
             let whole = Edit::Whole(line(every, more));
-            let switched =
-                change(live, &whole, &&Machine::example(), TIME_LIMIT).expect("a change");
+            let switched = change(live, &whole, &Machine::example(), TIME_LIMIT).expect("a change");
             let SwitchReport { lost, duplicated, reordered, position, .. } = switched;
             assert_eq!((lost, duplicated, reordered), (0, 0, 0));
             values.push((position, every));

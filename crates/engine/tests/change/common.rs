@@ -95,7 +95,7 @@ pub(crate) fn run_while<T>(text: &str, act: impl FnOnce(&Live) -> T) -> (T, Outc
 
 pub(crate) fn edit(live: &Live, words: &str) -> Result<SwitchReport, ChangeError> {
     let words: Vec<&str> = words.split(' ').collect();
-    change(live, &Edit::parse(&words).expect("an edit"), &&Machine::example(), TIME_LIMIT)
+    change(live, &Edit::parse(&words).expect("an edit"), &Machine::example(), TIME_LIMIT)
 }
 
 /// Makes an edit. Asserts that it loses, duplicates and reorders no block.

@@ -74,7 +74,7 @@ fn v3_ended_path_refuses_every_change() {
         [&["move", "pcap", "to", "thread0"][..], &["remove", "inspect"], &["upgrade", "pcap"]];
     let edits = words.iter().map(|words| Edit::parse(words).expect("an edit"));
     for edit in edits.chain([Edit::Whole(text.to_owned())]) {
-        let why = change(&live, &edit, &&Machine::example(), TIME_LIMIT).expect_err("it has ended");
+        let why = change(&live, &edit, &Machine::example(), TIME_LIMIT).expect_err("it has ended");
         assert_eq!(why.to_string(), "the path has ended", "{edit}");
     }
     assert_eq!((live.request_text().as_deref(), live.changes()), (Some(text), 0));
@@ -86,7 +86,7 @@ fn v3_change_of_a_built_path_waits_until_it_runs() {
     let live = paths[0].live();
     let change = |thread: &str, limit| {
         let edit = Edit::parse(&["move", "pcap", "to", thread]).expect("an edit");
-        change(&live, &edit, &&Machine::example(), limit)
+        change(&live, &edit, &Machine::example(), limit)
     };
     let why =
         change("thread1", Duration::from_millis(1)).expect_err("nobody could start its thread");

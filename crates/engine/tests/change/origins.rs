@@ -49,7 +49,7 @@ fn source_names(file: &str) -> Vec<Option<String>> {
 
 /// Replaces the whole request. Asserts that no block is lost, duplicated or reordered.
 fn replace_request(live: &Live, line: &str) {
-    let switched = change(live, &Edit::Whole(line.to_owned()), &&Machine::example(), TIME_LIMIT);
+    let switched = change(live, &Edit::Whole(line.to_owned()), &Machine::example(), TIME_LIMIT);
     let switched = switched.unwrap_or_else(|why| panic!("{line}: {why}"));
     let zeros = (switched.lost, switched.duplicated, switched.reordered);
     assert_eq!(zeros, (0, 0, 0), "{line}: {switched}");

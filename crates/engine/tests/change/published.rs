@@ -38,7 +38,7 @@ fn m3_m4_published_state_survives_upgrades_and_moves() {
         }
         // A name belongs to one filter, even during the replacement of that filter.
         let words = ["replace", "count", "with", &format!("count state={name}")];
-        let refused = change(live, &Edit::parse(&words).unwrap(), &&Machine::example(), TIME_LIMIT);
+        let refused = change(live, &Edit::parse(&words).unwrap(), &Machine::example(), TIME_LIMIT);
         let why = refused.unwrap_err().to_string();
         assert!(why.contains("is taken by another state of the same user"), "{why}");
         // The reader of a removed filter's state sees its end.

@@ -21,7 +21,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 fn edit(live: &Live, words: &str) -> Result<SwitchReport, ChangeError> {
     let edit = Edit::parse(&words.split(' ').collect::<Vec<_>>()).expect(words);
     // The machine passed here is ignored: a recorded path is planned for the recorded machine.
-    change(live, &edit, &&Machine::with_kernel(), TIME_LIMIT)
+    change(live, &edit, &Machine::with_kernel(), TIME_LIMIT)
 }
 
 fn edit_losslessly(live: &Live, words: &str) {
