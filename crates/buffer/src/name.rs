@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  creator                          kernel                               reader
-//!  Host: one thread listens at  @streamline/UID/NAME  ◄── connect ──  open("NAME")
+//!  Host: one thread listens on  @streamline/UID/NAME  ◄── connect ──  open("NAME")
 //!    user of the client  ◄────────  SO_PEERCRED  ────────────────►      user of the listener
 //!    AccessList and quota, once
 //!    page and reader slot  ──────── descriptors or refusal ─────────►   checks of seals and sizes
@@ -19,7 +19,7 @@
 //!
 //! A name belongs to the user that it contains: a client queries the user of the listening process
 //! from the kernel, and refuses any other user (T13). If a process of another user occupies the
-//! name, the owner listens at a spare socket instead, which clients find (`holder`).
+//! name, the owner listens on a spare socket instead, which clients find (`holder`).
 //!
 //! A reader that joins a running stream starts *now*: after the last published block
 //! ([`stream::joinable`]). When the reader leaves or is killed, its socket hangs up and its slot is

@@ -120,7 +120,7 @@ impl Drop for RunView {
     }
 }
 
-/// The texts of one sample of the counters.
+/// The text displayed for one sample of the counters.
 struct Picture {
     heading: String,
     request: String,

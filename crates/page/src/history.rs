@@ -77,7 +77,7 @@ impl History {
     /// Adds the counters of the edges at the time `time_ms`.
     pub fn push_edges(&mut self, time_ms: u64, counters: &Arc<Counters>) {
         let before = self.counters.replace(Arc::clone(counters));
-        if before.is_some_and(|before| !has_same_edges(&before, counters)) {
+        if before.is_some_and(|before| !have_same_edges(&before, counters)) {
             // The request was changed, so an index may now denote another edge.
             self.edges = Series::default();
         }
@@ -171,7 +171,7 @@ fn rates_between(before: &Sums, now: &Sums) -> Box<[(usize, [f32; 3])]> {
     values.collect()
 }
 
-fn has_same_edges(one: &Counters, other: &Counters) -> bool {
+fn have_same_edges(one: &Counters, other: &Counters) -> bool {
     let pairs = || one.edges.iter().zip(&other.edges);
     one.edges.len() == other.edges.len()
         && pairs().all(|(one, other)| {

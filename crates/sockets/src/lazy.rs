@@ -306,7 +306,7 @@ pub(crate) fn restore(from: usize, count: usize) {
     }
 }
 
-/// Ends lazy copies. Called before a fork or an exec.
+/// Completes all lazy copies and makes no more. Called before a fork or an exec.
 pub(crate) fn stop() {
     if !ENABLED.load(Ordering::Relaxed) {
         return;

@@ -3,7 +3,7 @@
 //!
 //! In the abstract socket namespace, a name belongs to the first process that binds it, regardless
 //! of the user that the name contains. Ownership is therefore never assumed: SO_PEERCRED reports
-//! the user whose process bound the name. If another user occupies a name, its owner listens at a
+//! the user whose process bound the name. If another user occupies a name, its owner listens on a
 //! spare socket `NAME/NUMBER`, whose random number prevents a squatter from occupying all spare
 //! sockets. A client that does not find the owner under the name searches the kernel's list for
 //! spare sockets, and verifies the owner of each.
@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use sys::abstract_socket::Accepts;
 
-/// The result of a probe: the user of the process that listens at a socket.
+/// The result of a probe: the user of the process that listens on a socket.
 pub(super) enum SocketOwner {
     /// A process of the user that owns the name. Contains the connection to that process.
     Owner(OwnedFd),
@@ -26,7 +26,7 @@ pub(super) enum SocketOwner {
     NoListener,
 }
 
-/// Connects to a socket without blocking, and determines the user whose process listens at it. If
+/// Connects to a socket without blocking, and determines the user whose process listens on it. If
 /// that user is `owner`, later receives on the connection time out after `limit`.
 pub(super) fn probe(socket: &[u8], owner: u32, limit: Duration) -> Result<SocketOwner, Error> {
     let connection = match sys::abstract_socket::try_connect(socket, limit) {
@@ -85,7 +85,7 @@ pub(crate) fn sockets() -> std::io::Result<Vec<String>> {
 }
 
 /// Claims a name for this process, which must run as the user in the name. If the name is occupied
-/// by another user, or by a process that accepts no connections, listens at a spare socket. Fails
+/// by another user, or by a process that accepts no connections, listens on a spare socket. Fails
 /// with [`Error::Taken`] if another process of this user holds the name.
 pub(super) fn claim(address: &Address, backlog: i32, accepts: Accepts) -> Result<OwnedFd, Error> {
     let socket = address.socket_name();

@@ -61,7 +61,7 @@ impl MatchedPlan {
         let mut last = None;
         for stays in stays {
             let plan = match plan(
-                pin_staying(graph, edited, state, stays),
+                pin_surviving_nodes(graph, edited, state, stays),
                 &MachineRegistry::Local,
                 machine,
             ) {
@@ -473,7 +473,7 @@ fn keeps_exits(exit_edges: &HashMap<usize, usize>, part: &RunningPart) -> bool {
 
 /// Returns `graph` with surviving nodes pinned to their current spaces: all sources, and every
 /// other node whose old node satisfies `stays`.
-fn pin_staying(
+fn pin_surviving_nodes(
     graph: &Graph,
     edited: &EditResult,
     state: &PathState,

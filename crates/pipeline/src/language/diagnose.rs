@@ -20,9 +20,9 @@ use super::limits::MISTAKES_MAX;
 /// A byte range in the text of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, PartialOrd, Ord)]
 pub struct Span {
-    /// The first byte.
+    /// Offset of the first byte.
     pub start: usize,
-    /// The byte after the last byte.
+    /// End offset in bytes, exclusive.
     pub end: usize,
 }
 

@@ -201,8 +201,8 @@ fn is_positional(text: &str) -> bool {
     !(text.starts_with("--") || text.starts_with(['@', '#']) || text.contains('='))
 }
 
-/// Writes a quoted text. Quotes, backslashes, line breaks and tabs are escaped with a backslash;
-/// invalid UTF-8 and other hidden characters become `\xHH`.
+/// Writes `bytes` in quotes. Quotes, backslashes, line breaks and tabs are escaped with a
+/// backslash; the bytes of other hidden characters and of invalid UTF-8 become `\xHH`.
 pub(crate) fn write_quoted(f: &mut dyn fmt::Write, bytes: &[u8]) -> fmt::Result {
     f.write_char('"')?;
     for chunk in bytes.utf8_chunks() {

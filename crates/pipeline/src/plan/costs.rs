@@ -242,7 +242,7 @@ impl Costs {
     /// Returns the cost of a block in the kernel, in ns.
     pub(super) fn kernel_cost(&self, graph: &Graph, id: NodeId) -> f64 {
         match graph.node(id).kind() {
-            Some(FilterKind::Source) if is_taken_from_host(graph, id) => self.take,
+            Some(FilterKind::Source) if takes_from_host(graph, id) => self.take,
             Some(FilterKind::Source) => self.tap,
             // A dropped frame stays in place, so nothing is handed over.
             Some(FilterKind::Sink) if graph.node(id).name() == "drop" => 0.0,
@@ -323,7 +323,7 @@ impl Costs {
 }
 
 /// Returns true if a source takes its frames from the host, which then does not receive them.
-pub(super) fn is_taken_from_host(graph: &Graph, id: NodeId) -> bool {
+pub(super) fn takes_from_host(graph: &Graph, id: NodeId) -> bool {
     let used = graph.node(id).filter();
     let attach = used.and_then(|used| used.attach()?.ok());
     attach.is_some_and(|attach| attach.redirects)

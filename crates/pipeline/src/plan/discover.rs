@@ -1,7 +1,7 @@
 //! Discovery of the spaces that can run each node, with the cost of the node in each space, or the
 //! reason why the space cannot run it. [SL §7.1]
 
-use super::costs::{compute_flows, is_taken_from_host};
+use super::costs::{compute_flows, takes_from_host};
 use super::kernel::{kernel_only_reason, refusal_reason};
 use super::machine::Machine;
 use super::model::{KernelRefusal, PlannedSpace, SpaceKind};
@@ -86,7 +86,7 @@ pub(super) fn discover(graph: &Graph, machine: &Machine, refused: &[KernelRefusa
     for id in order {
         let mut before = graph.inputs(id).filter(|edge| !edge.back);
         taken_from_host[id.0] =
-            before.any(|edge| taken_from_host[edge.from.0]) || is_taken_from_host(graph, id);
+            before.any(|edge| taken_from_host[edge.from.0]) || takes_from_host(graph, id);
     }
     let needs_headers = graph.ids().map(|(_, node)| needs_headers(node)).collect();
     Discovery { spaces, owners, verdicts, flows, components, taken_from_host, needs_headers }
@@ -151,9 +151,7 @@ fn may_write_where_read(graph: &Graph, components: &[usize], id: NodeId) -> bool
         let Some(used) = node.filter() else { return true };
         let facts = used.endpoint;
         match node.kind() {
-            Some(FilterKind::Source) => {
-                facts.attach_point.is_some() && !is_taken_from_host(graph, id)
-            }
+            Some(FilterKind::Source) => facts.attach_point.is_some() && !takes_from_host(graph, id),
             Some(FilterKind::Sink) if facts.writes_files => {
                 facts.only_appends.is_some_and(|appends| appends(&used.arguments))
             }
@@ -268,6 +266,6 @@ fn thread_cost(graph: &Graph, id: NodeId, machine: &Machine) -> f64 {
     // The filter of the socket is a program, too, and runs for every frame.
     let bound_ns = if past < 1.0 { machine.costs.tap + machine.costs.twin } else { 0.0 };
     let has_input =
-        if is_taken_from_host(graph, id) { machine.costs.xsk } else { machine.costs.socket };
+        if takes_from_host(graph, id) { machine.costs.xsk } else { machine.costs.socket };
     own + has_input * past + bound_ns
 }

@@ -5,7 +5,7 @@
 //! therefore measures these shares when it starts, and corrects its own placement.
 //! docs/book/decisions/0091-first-seconds.md
 
-use super::costs::{is_share_unknown, is_taken_from_host};
+use super::costs::{is_share_unknown, takes_from_host};
 use super::model::{Plan, Policy, SpaceKind};
 use crate::graph::{Graph, NodeId, Use};
 use filter::{FilterKind, StateScope};
@@ -61,7 +61,7 @@ impl Plan {
             });
             match (programs.next(), programs.next()) {
                 (Some(program), None) => {
-                    !program.sources.iter().any(|id| is_taken_from_host(graph, *id))
+                    !program.sources.iter().any(|id| takes_from_host(graph, *id))
                 }
                 _ => false,
             }

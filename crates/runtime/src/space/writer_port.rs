@@ -22,7 +22,7 @@ impl fmt::Debug for WriterPort {
 }
 
 impl WriterPort {
-    /// Returns the amount from all writers so far, including losses.
+    /// Returns the amount that all writers have written so far, including losses.
     pub(super) fn written(&self) -> Amount {
         let given = self.writers.iter().map(|writer| writer.counters().given);
         let lost = self.lost().map(|(_, amount)| amount);

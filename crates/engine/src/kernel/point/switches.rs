@@ -145,8 +145,8 @@ impl Switches {
 }
 
 impl Version {
-    /// Opens and closes the taps of the program's requests; `lines` may also contain other
-    /// requests. Fails with the reason, and then changes nothing.
+    /// Opens the taps that the program's requests in `lines` ask for, and closes their other taps.
+    /// Ignores requests of other programs. On failure, returns the reason and changes nothing.
     pub(super) fn set_taps<'l>(
         &mut self,
         lines: impl Iterator<Item = &'l AttachedRequest> + Clone,

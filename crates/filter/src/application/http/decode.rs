@@ -189,7 +189,7 @@ fn decode_coding(
     }
 }
 
-/// Final state of the decompression of one coding.
+/// The way in which the decompression of a deflate stream ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum InflateEnd {
     /// The decoder has reached the end marker of the compressed data.
