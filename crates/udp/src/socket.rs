@@ -1,6 +1,7 @@
 //! The state of a UDP socket.
 
 mod load;
+mod order;
 
 use crate::control::ReceivedForm;
 use crate::drops::Drops;
@@ -16,9 +17,6 @@ use std::time::Instant;
 use sys::preload;
 use sys::preload::udp::{ControlMessage, ControlMessages};
 
-/// One in this many receive calls reads the placeholder before the ring, so that neither is starved
-/// by the other.
-const PLACEHOLDER_PERIOD: u32 = 64;
 /// A UDP socket of the program.
 #[derive(Debug)]
 pub(crate) struct Socket {
@@ -157,30 +155,6 @@ impl Socket {
         self.is_promoted() && is_of_port && !locked.state.is_connected
     }
 
-    /// Lets datagrams reach the placeholder, before the caller reads it or waits for it. Returns
-    /// false if the ring has a datagram, which is older.
-    pub(crate) fn fall_asleep(&self) -> bool {
-        // Sync point: waiting.
-        if !self.may_have_datagrams.load(Ordering::SeqCst) {
-            return true;
-        }
-        let Some(mut locked) = self.lock() else { return true };
-        let state = &mut *locked.state;
-        let Stage::Promoted(ring) = &mut state.stage else { return true };
-        if ring.find_next() {
-            return false;
-        }
-        if std::mem::replace(&mut state.is_awake, false) && !ring.fall_asleep() {
-            return false;
-        }
-        if ring.is_detached() {
-            self.end_ring(state);
-        }
-        self.has_older.store(false, Ordering::Relaxed);
-        self.may_have_datagrams.store(false, Ordering::SeqCst);
-        true
-    }
-
     /// Returns true if the ring has a datagram.
     pub(crate) fn has_datagram(&self) -> bool {
         if !self.may_have_datagrams.load(Ordering::SeqCst) {
@@ -191,23 +165,6 @@ impl Socket {
             Stage::Promoted(ring) => ring.find_next(),
             _ => false,
         }
-    }
-
-    /// Returns true if the placeholder may have datagrams from before the ring woke up.
-    pub(crate) fn has_older(&self) -> bool {
-        self.has_older.load(Ordering::Relaxed)
-    }
-
-    /// Returns true if this call must read the placeholder before the ring, whatever is in the
-    /// ring: once in [`PLACEHOLDER_PERIOD`] calls.
-    pub(crate) fn reads_placeholder_first(&self, number: i32) -> bool {
-        let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        let is_due = call % PLACEHOLDER_PERIOD == PLACEHOLDER_PERIOD - 1;
-        if is_due {
-            self.check_rate();
-            self.check_share(number);
-        }
-        is_due
     }
 
     /// Updates the set of control messages that the program requests.
@@ -232,11 +189,6 @@ impl Socket {
         }
         self.drops.update_kernel(number);
         self.drops.update_ring(locked.state.stage.dropped())
-    }
-
-    /// Records that the placeholder was empty after a newer datagram had been found in the ring.
-    pub(crate) fn note_placeholder_empty(&self) {
-        self.has_older.store(false, Ordering::Relaxed);
     }
 
     /// Passes the next datagram from the ring to `take`, with the form in which the program expects

