@@ -266,8 +266,8 @@ fn reference_packets(bytes: &[u8]) -> Option<Vec<(u64, Vec<u8>)>> {
             PcapBlockOwned::Legacy(packet) => {
                 let time_ns =
                     u64::from(packet.ts_sec) * SECOND + u64::from(packet.ts_usec) * tick_ns;
-                let shown = packet.data.len().min(snap_length);
-                all.push((time_ns, packet.data[..shown].to_vec()));
+                let length = packet.data.len().min(snap_length);
+                all.push((time_ns, packet.data[..length].to_vec()));
             }
             PcapBlockOwned::NG(Block::SectionHeader(_)) => interfaces.clear(),
             PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => {

@@ -194,7 +194,7 @@ fn write_generic(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     if !bytes.is_empty() {
         f.write_char(' ')?;
     }
-    let shown = bytes.get(..DISPLAY_MAX).unwrap_or(bytes);
-    shown.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
-    if shown.len() < bytes.len() { f.write_str("...") } else { Ok(()) }
+    let displayed = bytes.get(..DISPLAY_MAX).unwrap_or(bytes);
+    displayed.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+    if displayed.len() < bytes.len() { f.write_str("...") } else { Ok(()) }
 }

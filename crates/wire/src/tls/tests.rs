@@ -212,9 +212,9 @@ fn first_messages_other_than_hello_are_distinguished() {
 
 #[test]
 fn tls_versions_are_displayed_and_negotiated() {
-    let shown = |value: u16| Version(value).to_string();
-    assert_eq!([shown(0x0300), shown(0x0301), shown(0x0304)], ["SSL 3.0", "1.0", "1.3"]);
-    assert_eq!([shown(0x7f1c), shown(0x0a0a)], ["1.3", "0x0a0a"]);
+    let display = |value: u16| Version(value).to_string();
+    assert_eq!([display(0x0300), display(0x0301), display(0x0304)], ["SSL 3.0", "1.0", "1.3"]);
+    assert_eq!([display(0x7f1c), display(0x0a0a)], ["1.3", "0x0a0a"]);
     assert!(is_grease(0x0a0a) && is_grease(0xfafa) && !is_grease(0x0a1a) && !is_grease(0x0b0b));
     // Without the extension at most TLS 1.2 is negotiated.
     let mut body = client_hello_body();
