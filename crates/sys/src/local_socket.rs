@@ -95,20 +95,21 @@ pub fn listen_at(
 pub fn connect_to(path: &Path, form: Framing, limit: Duration) -> Result<OwnedFd> {
     let socket = open_socket(form, SocketFlags::CLOEXEC)?;
     set_timeouts(&socket, limit)?;
-    let shown = path.display().to_string();
-    let named = |path: &Path| SocketAddrUnix::new(path).context("connect", shown.clone());
+    let operand = path.display().to_string();
+    let socket_address =
+        |path: &Path| SocketAddrUnix::new(path).context("connect", operand.clone());
     // A socket path has at most 107 bytes: connect to a longer one through its directory.
-    let (address, _folder) = match (named(path), path.parent().zip(path.file_name())) {
+    let (address, _folder) = match (socket_address(path), path.parent().zip(path.file_name())) {
         (Err(error), Some((folder, name))) if error.errno == libc::ENAMETOOLONG => {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let folder = rustix::fs::open(folder, flags, Mode::empty())
                 .context("open", folder.display().to_string())?;
             let short = Path::new("/proc/self/fd").join(folder.as_raw_fd().to_string()).join(name);
-            (named(&short)?, Some(folder))
+            (socket_address(&short)?, Some(folder))
         }
         (address, _) => (address?, None),
     };
-    retry_on_intr(|| connect(&socket, &address)).context("connect", shown.clone())?;
+    retry_on_intr(|| connect(&socket, &address)).context("connect", operand.clone())?;
     Ok(socket)
 }
 
@@ -210,11 +211,11 @@ pub fn peer_process(socket: impl AsFd) -> Result<OwnedFd> {
 
 /// Opens a pidfd by process id. The pidfd becomes readable when the process ends.
 pub fn open_process(number: i32) -> Result<OwnedFd> {
-    let shown = format!("process {number}");
-    let no_process = || Error::new("pidfd_open", shown.clone(), libc::ESRCH);
+    let operand = format!("process {number}");
+    let no_process = || Error::new("pidfd_open", operand.clone(), libc::ESRCH);
     let pid = rustix::process::Pid::from_raw(number).ok_or_else(no_process)?;
     rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())
-        .context("pidfd_open", shown)
+        .context("pidfd_open", operand)
 }
 
 /// Kills the process that a pidfd names.

@@ -219,11 +219,11 @@ fn two_sockets_share_one_queue() {
     let mut free: Vec<u64> = (0..FRAMES).map(|number| umem.address(number)).collect();
     lend_all_frames(&mut one, &mut free);
     let frames = numbered_frames(20, 200);
-    for turn in 0..2 {
-        redirect.redirect(0, if turn == 0 { &one } else { &two }).unwrap();
+    for round in 0..2 {
+        redirect.redirect(0, if round == 0 { &one } else { &two }).unwrap();
         let mut pieces = Vec::new();
         send_batches(&pair, CLIENT_DEVICE, &frames, |sent| {
-            let socket = if turn == 0 { &mut one } else { &mut two };
+            let socket = if round == 0 { &mut one } else { &mut two };
             wait_until("they have come", || {
                 socket.rx.as_mut().unwrap().take(&mut pieces, 1000).unwrap();
                 pieces.len() == sent

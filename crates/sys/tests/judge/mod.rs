@@ -88,9 +88,9 @@ impl Judge for KernelJudge {
             (true, _) => {
                 self.loaded.test_run_output(&frame).map(|(run, left)| (run.value, Some(left)))
             }
-            (false, Hook::Cgroup) => self.loaded.test_run_with_cb(&frame).map(|(run, told)| {
+            (false, Hook::Cgroup) => self.loaded.test_run_with_cb(&frame).map(|(run, verdict)| {
                 assert_eq!(run.value, 1, "whatever it finds, the packet goes on");
-                (told, None)
+                (verdict, None)
             }),
             (false, _) => self.loaded.test_run(&frame, 1).map(|run| (run.value, None)),
         };
