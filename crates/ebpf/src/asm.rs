@@ -31,7 +31,7 @@ pub enum AsmError {
         at: usize,
     },
     /// The distance of a jump exceeds 32,767 slots.
-    TooFar {
+    JumpTooLong {
         /// Slot of the jump.
         at: usize,
     },
@@ -44,7 +44,7 @@ impl fmt::Display for AsmError {
         match self {
             Self::UnboundLabel { at } => write!(f, "the jump at {at} names an unbound label"),
             Self::ReboundLabel { at } => write!(f, "a label is bound a second time at {at}"),
-            Self::TooFar { at } => {
+            Self::JumpTooLong { at } => {
                 write!(f, "the jump at {at} goes further than 32,767 instructions")
             }
             Self::OpenEnd => write!(f, "the program has no exit at its end"),
@@ -172,9 +172,9 @@ impl Asm {
         for (at, label) in &self.jumps {
             let target = self.labels.get(label.0).and_then(|site| site.at);
             let target = target.ok_or(AsmError::UnboundLabel { at: *at })?;
-            let far = AsmError::TooFar { at: *at };
+            let too_long = AsmError::JumpTooLong { at: *at };
             let distance = target.checked_sub(at + 1).ok_or(AsmError::ReboundLabel { at: *at })?;
-            let off = i16::try_from(distance).map_err(|_| far)?;
+            let off = i16::try_from(distance).map_err(|_| too_long)?;
             if let Some(insn) = self.code.get_mut(*at) {
                 insn.off = off;
             }
@@ -260,6 +260,6 @@ mod tests {
         (0..40_000).for_each(|_| far.push(Insn::mov(R0, 0)));
         far.bind(label);
         far.push(Insn::exit());
-        assert_eq!(far.finish(), Err(AsmError::TooFar { at: 0 }));
+        assert_eq!(far.finish(), Err(AsmError::JumpTooLong { at: 0 }));
     }
 }

@@ -446,15 +446,18 @@ fn check_reject_table(table: &[Value]) {
         };
         let theirs = text_value(case, "errstr").unwrap();
         let ours = error.to_string();
-        let says = format!("{name}: `{expression}`: ours `{ours}`, theirs `{theirs}`");
-        assert!(error.span.end <= expression.len() && error.span.start <= error.span.end, "{says}");
+        let context = format!("{name}: `{expression}`: ours `{ours}`, theirs `{theirs}`");
+        assert!(
+            error.span.end <= expression.len() && error.span.start <= error.span.end,
+            "{context}"
+        );
         let rejects = theirs.contains("rejects all");
-        assert_eq!(error.kind == ErrorKind::RejectsAll, rejects, "{says}");
+        assert_eq!(error.kind == ErrorKind::RejectsAll, rejects, "{context}");
         let known = EQUIVALENT_WORDS.iter().find(|(words, _)| theirs.contains(words));
-        let (_, words) = known.unwrap_or_else(|| panic!("{says}: no fact is known for this"));
-        assert!(words.iter().any(|word| ours.contains(word)), "{says}");
+        let (_, words) = known.unwrap_or_else(|| panic!("{context}: no fact is known for this"));
+        assert!(words.iter().any(|word| ours.contains(word)), "{context}");
         for fact in quoted_facts(theirs) {
-            assert!(ours.contains(&fact), "{says}: `{fact}` is missing");
+            assert!(ours.contains(&fact), "{context}: `{fact}` is missing");
         }
         refused += 1;
     }
