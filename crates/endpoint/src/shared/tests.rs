@@ -38,11 +38,11 @@ fn read_with(
             all.push(*entry);
         }
     }
-    let shown = |entry: &Entry| {
+    let entry_fields = |entry: &Entry| {
         assert_eq!((entry.pointer.class, entry.context.time), (Class(80), 5));
         (entry.context.session, entry.pointer.length(), entry.context.flags)
     };
-    (all.iter().map(shown).collect(), reader)
+    (all.iter().map(entry_fields).collect(), reader)
 }
 
 const BACKWARD: Flags = Flags::BACKWARD;
