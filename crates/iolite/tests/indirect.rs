@@ -135,7 +135,8 @@ fn d5_p2_dbuf_is_mapped_on_demand_for_permitted_readers() {
     send_offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
     drop(offers);
     let blocks = [secret.copy(&[3; 10]).unwrap(), named.copy(&[4; 10]).unwrap()];
-    let [hidden, shown] = blocks.each_ref().map(|block| block.slices().next().unwrap().bytes());
+    let [secret_bytes, readable] =
+        blocks.each_ref().map(|block| block.slices().next().unwrap().bytes());
     let file = frozen.aggregate().unwrap();
     let file = file.slices().next().unwrap().bytes();
     for pool in [&secret, &named] {
@@ -143,7 +144,7 @@ fn d5_p2_dbuf_is_mapped_on_demand_for_permitted_readers() {
     }
     output.register_frozen(&frozen, 1);
     for _ in 0..2 {
-        for block in [b"open", hidden, shown, &file[5990..]] {
+        for block in [b"open", secret_bytes, readable, &file[5990..]] {
             output.write(block).unwrap();
         }
     }
@@ -178,13 +179,14 @@ fn e5_g4_file_pointer_in_stream_needs_read_permission() {
         std::fs::set_permissions(&path, Permissions::from_mode(bits)).unwrap();
         path
     };
-    let (shown, hidden) = (named("shown", 0o644), named("hidden", 0o600));
+    let (readable_path, secret_path) = (named("shown", 0o644), named("hidden", 0o600));
     let reader = |number: u32, path: &Path| {
         let file = CachedFile::open(dbuf_id(number), path).unwrap();
         fixture.server.owner(|owner| owner.share_file(&file)).unwrap();
         file.reader().by_pointer()
     };
-    let (mut open, mut closed) = (reader(NAMED_DBUF, &shown), reader(SECRET_DBUF, &hidden));
+    let (mut open, mut closed) =
+        (reader(NAMED_DBUF, &readable_path), reader(SECRET_DBUF, &secret_path));
     let mut pass = |from: &mut FileReader| {
         let moved = splice(from, &mut output, 5).unwrap();
         assert_eq!((moved.bytes, moved.by_pointer), (5, 5));
@@ -198,7 +200,12 @@ fn e5_g4_file_pointer_in_stream_needs_read_permission() {
     pass(&mut open);
     assert_eq!(other.receive_line().unwrap(), format!("{:?}", b"56789"));
     open.seek_to(3);
-    std::fs::OpenOptions::new().write(true).open(&shown).unwrap().write_at(b"xyz", 4).unwrap();
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open(&readable_path)
+        .unwrap()
+        .write_at(b"xyz", 4)
+        .unwrap();
     pass(&mut open);
     assert_eq!(
         other.receive_line().unwrap(),
@@ -207,14 +214,14 @@ fn e5_g4_file_pointer_in_stream_needs_read_permission() {
     );
     let behind = RichPointer::new(dbuf_id(NAMED_DBUF), Extent::new(2, 5), Class::YES);
     open.seek_to(2);
-    let blocked = write_truncated_pointer(&mut output, &mut open, &shown);
+    let blocked = write_truncated_pointer(&mut output, &mut open, &readable_path);
     assert_eq!(blocked.unwrap(), 5);
     let cut = Fault::OutOfWindow(behind.place);
     assert_eq!(other.receive_line().unwrap(), format!("{cut:?}"));
     drop(output);
     assert_eq!(other.receive_line().unwrap(), "end None mapped 1 refused 1 lost 2");
     other.wait_for_success();
-    for path in [shown, hidden] {
+    for path in [readable_path, secret_path] {
         std::fs::remove_file(path).unwrap();
     }
 }

@@ -282,7 +282,7 @@ fn dropped_block_of_a_copying_source_is_counted_once() {
 #[test]
 fn e2_runs_of_blocks_arrive_like_single_blocks() {
     let mut random = Random::replayable();
-    for turn in 0..40 {
+    for trial in 0..40 {
         let place = SpliceFixture::new(Space::new());
         let (mut to, mut read, _) = place.pair(50);
         let bytes = random.bytes(random.clone().within(1..30_000));
@@ -291,7 +291,7 @@ fn e2_runs_of_blocks_arrive_like_single_blocks() {
         let file = frozen.aggregate().unwrap();
         let mut lent = AggregateBlocks::new(&file, block);
         let mut owned = FrozenReader::new(&frozen, block).unwrap();
-        let from: &mut dyn StreamReader = if turn % 2 == 0 { &mut lent } else { &mut owned };
+        let from: &mut dyn StreamReader = if trial % 2 == 0 { &mut lent } else { &mut owned };
         let (mut lengths, mut all) = (Vec::new(), Vec::new());
         loop {
             // The ring has 256 entries, and one call must not fill it: nobody else reads.
