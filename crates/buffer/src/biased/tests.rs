@@ -21,10 +21,10 @@ fn lock_is_busy_while_this_thread_or_another_holds_it() {
 fn other_thread_becomes_the_owner_and_keeps_the_value() {
     let lock = BiasedLock::new(0);
     // More changes of the owner than a lock makes before it becomes shared.
-    for turn in 0..3 * HANDOVERS_MAX {
+    for round in 0..3 * HANDOVERS_MAX {
         let add = || {
             let mut guard = lock.try_lock().unwrap();
-            assert_eq!(*guard, 2 * turn + u32::from(*guard % 2 == 1));
+            assert_eq!(*guard, 2 * round + u32::from(*guard % 2 == 1));
             *guard += 1;
         };
         add();
@@ -75,14 +75,14 @@ fn additions_of_many_threads_are_all_counted() {
         let mut added = 0;
         while added < rounds {
             // Each thread ends after one call, and the next thread gets its record.
-            let turn = || {
+            let add_one = || {
                 lock.try_lock().map_or(0, |mut guard| {
                     *guard += 1;
                     1
                 })
             };
-            let other = || scope.spawn(turn).join().unwrap();
-            added += turn() + if added % 16 == 0 { other() } else { 0 };
+            let on_new_thread = || scope.spawn(add_one).join().unwrap();
+            added += add_one() + if added % 16 == 0 { on_new_thread() } else { 0 };
         }
         stop.store(true, Ordering::Relaxed);
         report.send(added).unwrap();
