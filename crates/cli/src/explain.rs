@@ -253,11 +253,11 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
 
 fn threads(plan: &Plan, machine: &Machine) -> Object {
     let count = plan.thread_count();
-    let (near, why) = match machine.near.place(count) {
-        ThreadPlacement::Near(near) => (near, None),
+    let (processors, why) = match machine.near.place(count) {
+        ThreadPlacement::Near(processors) => (processors, None),
         ThreadPlacement::Anywhere(why) => (machine.near.allowed.clone(), Some(why)),
     };
-    to_object(&[("count", &count), ("processors", &near), ("anywhere", &why)])
+    to_object(&[("count", &count), ("processors", &processors), ("anywhere", &why)])
 }
 
 fn machine_facts(machine: &Machine) -> Object {

@@ -65,7 +65,7 @@ const GROUP_KINDS: &[(&str, &[&str])] = &[
 /// Returns the catalog entries by group: sources, filters, programs, sinks.
 pub(crate) fn entries_by_group() -> impl Iterator<Item = (&'static str, Vec<Page>)> {
     GROUP_KINDS.iter().map(|(title, kinds)| {
-        let there = MachineRegistry::descriptions().filter(|entry| {
+        let entries = MachineRegistry::descriptions().filter(|entry| {
             kinds.contains(&if MachineRegistry::Local.endpoint(entry).is_program {
                 "program"
             } else {
@@ -74,7 +74,7 @@ pub(crate) fn entries_by_group() -> impl Iterator<Item = (&'static str, Vec<Page
         });
         (
             *title,
-            there
+            entries
                 .map(|entry| Page::for_entry(entry, MachineRegistry::Local.endpoint(entry)))
                 .collect(),
         )

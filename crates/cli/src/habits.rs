@@ -22,8 +22,8 @@ pub(crate) fn suggest(given: impl Iterator<Item = OsString>) -> bool {
     let Some(meant) = translate::translate_command(words, &MachineRegistry::Local) else {
         return false;
     };
-    let said = words.join(" ");
-    terminal::print_error(&format!("`{}` {}", Visible(&said), meant.message));
+    let command = words.join(" ");
+    terminal::print_error(&format!("`{}` {}", Visible(&command), meant.message));
     terminal::print_error_text(&format!("  write: {}\n", Visible(&meant.command())));
     true
 }

@@ -92,7 +92,7 @@ fn serve(
     given: &MountArguments,
 ) -> Result<Status, Status> {
     let failed = |error: sys::Error| report_system_error(&error);
-    let told = match given.background {
+    let starter = match given.background {
         true => {
             sys::process::leave_terminal().map_err(failed)?;
             Some(sys::process::detach_stdin().map_err(failed)?)
@@ -101,9 +101,9 @@ fn serve(
     };
     let signals = engine::signal::watch().map_err(failed)?;
     let mount = Mount::new(directory, options).map_err(|error| report_mount_error(&error))?;
-    match told {
+    match starter {
         // If the starting process no longer waits, it was interrupted; the mount remains.
-        Some(told) => drop(sys::descriptor::send(&told, b"mounted", &[])),
+        Some(starter) => drop(sys::descriptor::send(&starter, b"mounted", &[])),
         None => terminal::print_note(&describe(directory)),
     }
     let stdin = std::io::stdin();
@@ -115,12 +115,14 @@ fn serve(
 
 /// Starts a background process that serves the mount, and waits until the mount is ready.
 fn start(given: &MountArguments, directory: &Path) -> Result<Status, Status> {
-    let (near, far) = sys::descriptor::pair().map_err(|error| report_system_error(&error))?;
-    let mut child = spawn(given, directory, Stdio::from(far)).map_err(|error| {
+    let (parent_end, child_end) =
+        sys::descriptor::pair().map_err(|error| report_system_error(&error))?;
+    let mut child = spawn(given, directory, Stdio::from(child_end)).map_err(|error| {
         terminal::print_error(&format!("cannot start the server: {}", terminal::reason(&error)));
         Status::Failed
     })?;
-    let mounted = sys::descriptor::receive(&near, &mut [0; 16]).is_ok_and(|(length, _)| length > 0);
+    let mounted =
+        sys::descriptor::receive(&parent_end, &mut [0; 16]).is_ok_and(|(length, _)| length > 0);
     if mounted {
         terminal::print_note(&describe(directory));
         return Ok(Status::Done);

@@ -95,10 +95,10 @@ pub(crate) fn has_printing_sink(plan: &Plan) -> bool {
 impl SourceTotals {
     fn add_up(progress: &Progress) -> Self {
         let mut sum = Self { elapsed_ns: progress.elapsed_ns, ..Self::default() };
-        for (_, seen) in &progress.sources {
-            sum.blocks += seen.given.blocks;
-            sum.bytes += seen.given.bytes;
-            sum.lost += seen.dropped.iter().filter_map(|(_, n)| *n).sum::<u64>();
+        for (_, source) in &progress.sources {
+            sum.blocks += source.given.blocks;
+            sum.bytes += source.given.bytes;
+            sum.lost += source.dropped.iter().filter_map(|(_, n)| *n).sum::<u64>();
         }
         sum
     }
@@ -143,7 +143,7 @@ fn format_line(time: &str, progress: &Progress, now: SourceTotals, before: Sourc
 /// Formats the position in the input files in percent, and the remaining time at the average rate,
 /// such as ` 42 %, 3:07 left`. Returns `None` if the end of a source is unknown.
 fn format_position(progress: &Progress) -> Option<String> {
-    let positions = progress.sources.iter().map(|(_, seen)| seen.position);
+    let positions = progress.sources.iter().map(|(_, source)| source.position);
     let positions = positions.collect::<Option<Vec<_>>>().filter(|all| !all.is_empty())?;
     let sum = |of: fn(&Position) -> u64| positions.iter().map(of).fold(0, u64::saturating_add);
     let (read, size) = (sum(|at| at.read), sum(|at| at.size));
@@ -161,7 +161,7 @@ fn format_position(progress: &Progress) -> Option<String> {
 /// Formats losses by location in order of decreasing number.
 fn format_losses(progress: &Progress) -> String {
     let mut places: Vec<(DropReason, u64)> = Vec::new();
-    for (place, n) in progress.sources.iter().flat_map(|(_, seen)| &seen.dropped) {
+    for (place, n) in progress.sources.iter().flat_map(|(_, source)| &source.dropped) {
         match places.iter_mut().find(|(known, _)| known == place) {
             Some((_, sum)) => *sum += n.unwrap_or(0),
             None => places.push((*place, n.unwrap_or(0))),

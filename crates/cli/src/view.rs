@@ -199,14 +199,14 @@ impl Session {
     fn take_sample(&mut self) {
         let results = self.observer.results_so_far();
         let figures = analysis::drawn_figures(&results);
-        let shown = self.before.as_ref().map_or_else(|| figures.clone(), |old| figures.since(old));
+        let recent = self.before.as_ref().map_or_else(|| figures.clone(), |old| figures.since(old));
         let sources = results.plan.graph.heads();
         let measured = &figures.measured;
         let blocks = |figures: &DrawnFigures| -> u64 {
             let nodes = sources.iter().filter_map(|id| figures.measured.nodes.get(id.0));
             nodes.map(|node| node.blocks).sum()
         };
-        let rate = blocks(&shown) as f64 * 1e9 / shown.measured.elapsed_ns.max(1) as f64;
+        let rate = blocks(&recent) as f64 * 1e9 / recent.measured.elapsed_ns.max(1) as f64;
         let lost: u64 = figures.lost_in_nodes.iter().chain(&figures.lost_on_edges).sum();
         let heading = format!(
             "{}   {} blocks/s   {} blocks   lost {lost}",
@@ -214,7 +214,7 @@ impl Session {
             short_rate(rate),
             blocks(&figures),
         );
-        let graph = explain::format_drawing(&results.plan, Some(&shown));
+        let graph = explain::format_drawing(&results.plan, Some(&recent));
         self.now = Some(Picture {
             heading,
             request: escape_hidden(&results.text.replace('\n', " ")),

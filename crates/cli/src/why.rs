@@ -35,7 +35,7 @@ pub(crate) fn trace_flow(given: &WhyArguments) -> Status {
 }
 
 /// A request to trace: the prepared request, its input, and the block limit or `None`.
-type TracedRequest = (Prepared, RecordMode, Option<u64>);
+type TraceInput = (Prepared, RecordMode, Option<u64>);
 
 fn print_trace(given: &WhyArguments, expression: &str) -> Result<Status, Status> {
     let (prepared, record_mode, count) = match given.words.as_slice() {
@@ -79,7 +79,7 @@ fn print_trace(given: &WhyArguments, expression: &str) -> Result<Status, Status>
 
 /// Opens a record. Fails for a record whose request was changed during the run, because such a run
 /// cannot be traced.
-fn open_record(file: &Path) -> Result<TracedRequest, Status> {
+fn open_record(file: &Path) -> Result<TraceInput, Status> {
     let recorded = Recorded::open(file).map_err(report_open_error)?;
     if recorded.is_changed() {
         let file = file.display();
@@ -93,7 +93,7 @@ fn open_record(file: &Path) -> Result<TracedRequest, Status> {
 }
 
 /// Prepares a request that reads the packets of a capture.
-fn prepare_capture(file: &Path, words: &str) -> Result<TracedRequest, Status> {
+fn prepare_capture(file: &Path, words: &str) -> Result<TraceInput, Status> {
     let name = file.display().to_string().replace('\\', "\\\\").replace('"', "\\\"");
     let source = format!("replay \"{name}\"");
     let (graph, _) = pipeline::read_request(words, &MachineRegistry::Local);

@@ -18,18 +18,18 @@ const CONNECTIONS: u32 = 1000;
 /// Returns one half of each connection: the handshake and half of a message if `first` is true,
 /// otherwise the rest.
 fn connection_halves(first: bool) -> Capture {
-    let frame = |at: u32, sequence: u32, flags: u8, said: &str| {
-        let source = format!("10.0.{}.{}", at >> 8, at & 0xff);
+    let frame = |connection: u32, sequence: u32, flags: u8, payload: &str| {
+        let source = format!("10.0.{}.{}", connection >> 8, connection & 0xff);
         let ports = Segment { source: 4000, target: 80, window: 8192, ..Segment::default() };
         let segment = Segment { sequence, flags, ..ports };
-        Frame::ethernet().ipv4(&source, "192.0.2.1").tcp(&segment, said.as_bytes())
+        Frame::ethernet().ipv4(&source, "192.0.2.1").tcp(&segment, payload.as_bytes())
     };
-    let of = |at: u32| {
-        let said = format!("GET /{at} HTTP/1.1\r\nHost: somewhere\r\n\r\n");
-        let (one, other) = said.split_at(20);
+    let of = |connection: u32| {
+        let message = format!("GET /{connection} HTTP/1.1\r\nHost: somewhere\r\n\r\n");
+        let (first_part, second_part) = message.split_at(20);
         match first {
-            true => vec![frame(at, 6, 0x02, ""), frame(at, 7, 0x10, one)],
-            false => vec![frame(at, 27, 0x10, other)],
+            true => vec![frame(connection, 6, 0x02, ""), frame(connection, 7, 0x10, first_part)],
+            false => vec![frame(connection, 27, 0x10, second_part)],
         }
     };
     Capture::from_frames((0..CONNECTIONS).flat_map(of))
@@ -67,9 +67,9 @@ fn v18_connections_survive_a_move_of_their_filter() {
     }
     // Returns the number of blocks that the filters with this name have received.
     let taken = |name: &str| -> u64 {
-        let told = ran(&["top", "--once", "--json", "web"]).out;
-        let told: Value = serde_json::from_str(&told).unwrap_or_default();
-        let nodes = told["nodes"].as_array().cloned().unwrap_or_default();
+        let picture = ran(&["top", "--once", "--json", "web"]).out;
+        let picture: Value = serde_json::from_str(&picture).unwrap_or_default();
+        let nodes = picture["nodes"].as_array().cloned().unwrap_or_default();
         let named = nodes.iter().filter(|node| node["name"] == name);
         named.filter_map(|node| node["taken"]["blocks"].as_u64()).sum()
     };
@@ -95,8 +95,8 @@ fn v18_connections_survive_a_move_of_their_filter() {
     assert_eq!((&report["balanced"], &report["lost"]), (&true.into(), &0.into()), "{report}");
     let out = folder.read("out");
     let targets = out.lines().filter_map(|line| {
-        let told: Value = serde_json::from_str(line).unwrap();
-        Some(told["url"].as_str()?.trim_start_matches('/').parse::<u32>().unwrap())
+        let message: Value = serde_json::from_str(line).unwrap();
+        Some(message["url"].as_str()?.trim_start_matches('/').parse::<u32>().unwrap())
     });
     let mut targets: Vec<u32> = targets.collect();
     targets.sort_unstable();

@@ -91,12 +91,13 @@ fn j5_security_page_runs_without_privilege() {
     let ran = run(typed[0]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
     assert!(ran.out.contains("GET http://www.example.org/"), "{ran:?}");
-    let shown: Vec<&str> = page.lines().filter(|line| line.contains("sandbox http")).collect();
-    assert_eq!(shown.len(), 2);
-    for line in shown {
+    let rows: Vec<&str> = page.lines().filter(|line| line.contains("sandbox http")).collect();
+    assert_eq!(rows.len(), 2);
+    for line in rows {
         let words: Vec<&str> = line.split_whitespace().take(3).collect();
-        let same = |told: &str| told.split_whitespace().take(3).eq(words.iter().copied());
-        assert!(ran.out.lines().any(same), "{line}: {ran:?}");
+        let has_words =
+            |output_line: &str| output_line.split_whitespace().take(3).eq(words.iter().copied());
+        assert!(ran.out.lines().any(has_words), "{line}: {ran:?}");
     }
     assert!(typed[1].contains("\nsleep 1\n") && typed[1].contains("count=5000 "), "{typed:?}");
     // On a slow machine the path may end before it is killed.
@@ -164,15 +165,15 @@ fn ps_lists_the_shared_kernel_program() {
     shell.env("PATH", format!("{}:{others}", folder.path().display()));
     shell.env("TMPDIR", folder.path()).env("NO_COLOR", "1");
     let ran = CommandResult::from(shell.stdin(Stdio::null()).output().unwrap());
-    let said: Vec<String> =
+    let lines: Vec<String> =
         format!("{}\n{}", ran.out, ran.err).lines().map(without_numbers).collect();
-    for shown in indented_blocks(section)[0].iter().filter(|line| !line.is_empty()) {
+    for expected in indented_blocks(section)[0].iter().filter(|line| !line.is_empty()) {
         // Requests appear in order of arrival, and the kernel may itself send frames on `lo`.
-        let shown = without_numbers(shown).replace("N lo", "lo");
-        let same = |line: &String| line.split(' ').eq(shown.split(' '));
-        assert!(said.iter().any(same), "{shown}\n{ran:?}");
+        let expected = without_numbers(expected).replace("N lo", "lo");
+        let is_expected = |line: &String| line.split(' ').eq(expected.split(' '));
+        assert!(lines.iter().any(is_expected), "{expected}\n{ran:?}");
     }
-    let all = said.join(" ");
+    let all = lines.join(" ");
     let words =
         "N may not watch lo: an observer sees the frames of all users there, and root has not";
     assert!(all.contains(words), "{ran:?}");
@@ -225,12 +226,12 @@ fn kernel_chapter_matches_explain() {
         let _: Option<()> = need::report_skip("needs a kernel that takes programs");
         return;
     }
-    let shown = &indented_blocks(&page)[0];
-    assert!(shown.len() > 8, "{shown:?}");
+    let expected = &indented_blocks(&page)[0];
+    assert!(expected.len() > 8, "{expected:?}");
     // The plan uses the built-in cost table, so that the numbers are equal, too.
-    let said: Vec<String> = ran.out.lines().map(without_numbers).collect();
+    let lines: Vec<String> = ran.out.lines().map(without_numbers).collect();
     let missing: Vec<_> =
-        shown.iter().filter(|line| !said.contains(&without_numbers(line))).collect();
+        expected.iter().filter(|line| !lines.contains(&without_numbers(line))).collect();
     assert!(missing.is_empty(), "explain does not say {missing:#?}, but\n{}", ran.out);
 }
 
@@ -242,7 +243,7 @@ fn kernel_chapter_refusal_note_and_tables_match() {
     space.run_ip("link set lo up");
     let page = read_page("08-kernel.md");
     let blocks = indented_blocks(&page);
-    let shown = blocks.iter().find(|block| block[0].starts_with("note: ")).unwrap();
+    let expected = blocks.iter().find(|block| block[0].starts_with("note: ")).unwrap();
     let folder = Folder::new();
     let mut command = space.command(env!("CARGO_BIN_EXE_streamline"));
     let line = "rx lo | ip | udp | count";
@@ -259,9 +260,9 @@ fn kernel_chapter_refusal_note_and_tables_match() {
     });
     wait_until("it ends", || child.try_wait().unwrap().is_some());
     let ran = CommandResult::from(child.wait_with_output().unwrap());
-    let said: Vec<String> = ran.err.lines().map(without_numbers).collect();
+    let lines: Vec<String> = ran.err.lines().map(without_numbers).collect();
     let missing: Vec<_> =
-        shown.iter().filter(|line| !said.contains(&without_numbers(line))).collect();
+        expected.iter().filter(|line| !lines.contains(&without_numbers(line))).collect();
     assert!(missing.is_empty(), "it does not say {missing:#?}, but\n{}", ran.err);
 }
 

@@ -172,9 +172,9 @@ fn each_link_type_has_its_own_filter_program() {
     assert_eq!(count_selected(&folder, "udp port 53"), "1");
     let warned = folder.run(&["run", "replay x | bpf 'type data' | count"]);
     assert_eq!(warned.out, "1 blocks, 44 bytes\n");
-    let says = "warning: `bpf`: no frame of EN10MB (Ethernet) is let through: `type` is not \
+    let warning = "warning: `bpf`: no frame of EN10MB (Ethernet) is let through: `type` is not \
                 supported on EN10MB (Ethernet)\n";
-    assert!(warned.err.starts_with(says), "{}", warned.err);
+    assert!(warned.err.starts_with(warning), "{}", warned.err);
 }
 
 /// A host name is resolved only once. The result is stored in the request and in the record.

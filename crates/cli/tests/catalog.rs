@@ -20,16 +20,17 @@ fn every_filter_is_listed_and_described() {
             list.lines().any(|line| line.trim_start().starts_with(&format!("{name} "))),
             "{name}"
         );
-        let told = folder.run(&["filters", name]);
-        assert_eq!(told.status, Some(0));
+        let description = folder.run(&["filters", name]);
+        assert_eq!(description.status, Some(0));
         assert!(
-            told.out.starts_with(&format!("{name}: ")) && told.out.lines().count() > 8,
+            description.out.starts_with(&format!("{name}: "))
+                && description.out.lines().count() > 8,
             "{name}"
         );
         let entry = MachineRegistry::Local.find(name).unwrap();
         for known in entry.parameters {
             assert!(
-                told.out.contains(known.help.split(' ').next().unwrap()),
+                description.out.contains(known.help.split(' ').next().unwrap()),
                 "{name} {}",
                 known.name
             );
@@ -75,10 +76,13 @@ fn filters_page_of_the_book_matches_the_descriptions() {
             // `filters NAME` describes a name that is both a source and a sink as both.
             Some(name) if page.contains(&format!("\n### {name}\n")) => {}
             Some(name) => {
-                let told = folder.run(&["filters", name]).out;
-                removed += told.matches(&of_every_filter).count();
-                let told = told.replace(&of_every_filter, "");
-                page.push_str(&format!("\n### {name}\n\n```text\n{}\n```\n", told.trim_end()));
+                let description = folder.run(&["filters", name]).out;
+                removed += description.matches(&of_every_filter).count();
+                let description = description.replace(&of_every_filter, "");
+                page.push_str(&format!(
+                    "\n### {name}\n\n```text\n{}\n```\n",
+                    description.trim_end()
+                ));
             }
             None if line.is_empty() || line.starts_with('`') => {}
             None => page.push_str(&format!("\n## {line}\n")),
@@ -99,10 +103,10 @@ fn request_options_are_in_help_and_book() {
     let book = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/book/02-language.md");
     let book = fs::read_to_string(book).unwrap();
     for command in ["run", "start", "check", "explain"] {
-        let told = folder.run(&[command, "--help"]).out;
+        let help = folder.run(&[command, "--help"]).out;
         for known in pipeline::check::OPTIONS {
             let option = format!("  --{}", known.name);
-            assert!(told.contains(&option), "{command}: {option}");
+            assert!(help.contains(&option), "{command}: {option}");
             assert!(book.contains(&format!("`--{}", known.name)), "{option} is not in the book");
         }
     }
@@ -134,8 +138,8 @@ fn examples_are_written_once_and_run() {
     assert!(same("web.pcap") && same("packets.pipe"));
     let typed = ran.out.lines().find_map(|line| line.trim_start().strip_prefix("streamline "));
     let mut shell = folder.shell(&format!("streamline {} | head -1", typed.unwrap()));
-    let told = CommandResult::from(shell.output().unwrap());
-    assert!(told.out.contains(" TCP ") || told.out.contains("tcp"), "{told:?}");
+    let printed = CommandResult::from(shell.output().unwrap());
+    assert!(printed.out.contains(" TCP ") || printed.out.contains("tcp"), "{printed:?}");
     // A second call changes nothing. Modified files are kept and reported.
     assert_eq!(folder.run(&["examples", "--write", "new/tour"]).status, Some(0));
     fs::write(tour.join("count.pipe"), "# mine\n").unwrap();
@@ -171,23 +175,30 @@ fn explain_has_text_json_and_dot_forms() {
 #[test]
 fn kernel_prefilter_is_explained_without_an_interface() {
     let folder = Folder::new();
-    let asked = "rx nowhere0 both=yes | bpf \"tcp port 80\" | count";
-    let not = "tx@thread0 nowhere0 | bpf \"ip protochain 51\" | count";
-    let ahead = |line| {
+    let offloadable = "rx nowhere0 both=yes | bpf \"tcp port 80\" | count";
+    let unsupported = "tx@thread0 nowhere0 | bpf \"ip protochain 51\" | count";
+    let prefilters_of = |line| {
         let ran = folder.run(&["explain", "--json", line]);
         assert_eq!(ran.status, Some(0), "{}", ran.err);
         serde_json::from_str::<Value>(&ran.out).unwrap()["ahead"].clone()
     };
-    let told = ahead(asked);
-    assert_eq!((&told[0]["source"], &told[0]["filter"]), (&"rx".into(), &"bpf".into()), "{told}");
-    assert!(told[0]["except"].is_null() && told[0]["refused"].is_null(), "{told}");
-    let refused = ahead(not)[0]["refused"].as_str().unwrap().to_owned();
+    let prefilters = prefilters_of(offloadable);
+    assert_eq!(
+        (&prefilters[0]["source"], &prefilters[0]["filter"]),
+        (&"rx".into(), &"bpf".into()),
+        "{prefilters}"
+    );
+    assert!(
+        prefilters[0]["except"].is_null() && prefilters[0]["refused"].is_null(),
+        "{prefilters}"
+    );
+    let refused = prefilters_of(unsupported)[0]["refused"].as_str().unwrap().to_owned();
     assert!(
         refused.ends_with("its program has a loop, which the kernel does not take"),
         "{refused}"
     );
-    assert_eq!(ahead("replay examples/web.pcap | bpf tcp | count"), serde_json::json!([]));
-    let text = folder.run(&["explain", asked]).out;
+    assert_eq!(prefilters_of("replay examples/web.pcap | bpf tcp | count"), serde_json::json!([]));
+    let text = folder.run(&["explain", offloadable]).out;
     assert!(text.contains(" bpf: runs in the kernel too, as the socket filter of rx: "), "{text}");
 }
 
@@ -229,8 +240,8 @@ fn v1_analyze_prints_and_saves_measurements_and_estimates() {
     let share: f64 = share.split(' ').nth(1).unwrap().parse().unwrap();
     assert!(share > 0.0 && share < 1.0, "{share}");
     let explained = folder.run(&["explain", line]);
-    let seen = "a block of a source, by measured flows";
-    assert!(explained.out.contains(seen), "{}", explained.out);
+    let provenance = "a block of a source, by measured flows";
+    assert!(explained.out.contains(provenance), "{}", explained.out);
     let counted = folder.run(&["explain", "--analyze", "-c", "10", "generate | print"]);
     assert_eq!(counted.status, Some(0), "{}", counted.err);
     let timed =
@@ -252,8 +263,8 @@ fn v6_explain_reports_differences_to_the_analyzed_plan() {
     let moved = text.replacen("thread0 1 thread0", "thread1 1 thread1", 3);
     fs::write(&kept, moved).unwrap();
     let explained = folder.run(&["explain", line]);
-    let told = "since it was analyzed: `count` runs in thread0 now, not in thread1: thread0 ";
-    assert!(explained.err.contains(told), "{}", explained.err);
+    let note = "since it was analyzed: `count` runs in thread0 now, not in thread1: thread0 ";
+    assert!(explained.err.contains(note), "{}", explained.err);
     assert!(explained.err.contains("thread1 refuses it now, then "), "{}", explained.err);
 }
 

@@ -56,10 +56,10 @@ impl Fixture {
     /// Returns the verdict on capturing as JSON, and asserts that the exit status agrees.
     fn capture_verdict(&self, before: &[&str]) -> Value {
         let ran = self.run(before, &["doctor", "rx", "--json"]);
-        let told: Value = serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{ran:?}"));
-        let open = told["open"].as_bool().unwrap();
+        let verdict: Value = serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{ran:?}"));
+        let open = verdict["open"].as_bool().unwrap();
         assert_eq!(ran.status, Some(i32::from(!open)), "{ran:?}");
-        told
+        verdict
     }
 }
 
@@ -74,7 +74,7 @@ fn suggested_commands(verdict: &Value) -> Vec<&str> {
 }
 
 /// Wrapper command that runs a command as an unprivileged user.
-const AS_NOBODY: [&str; 6] =
+const AS_UNPRIVILEGED: [&str; 6] =
     ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--"];
 
 #[test]
@@ -98,32 +98,32 @@ fn doctor_page_is_complete_in_80_columns() {
 
 #[test]
 fn o3_calibration_is_saved_and_reported() {
-    let fettered = Fixture::new();
-    let ran = fettered.run(&[], &["doctor", "--calibrate", "--json"]);
+    let fixture = Fixture::new();
+    let ran = fixture.run(&[], &["doctor", "--calibrate", "--json"]);
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
-    let told: Value = serde_json::from_str(&ran.out).unwrap();
-    let kept = fettered.folder.path().join("state/streamline/costs");
-    assert_eq!(told["path"].as_str().unwrap(), kept.display().to_string());
-    let filters = told["filters"].as_array().unwrap();
-    let of = |name: &str, space: &str| {
+    let report: Value = serde_json::from_str(&ran.out).unwrap();
+    let costs_file = fixture.folder.path().join("state/streamline/costs");
+    assert_eq!(report["path"].as_str().unwrap(), costs_file.display().to_string());
+    let filters = report["filters"].as_array().unwrap();
+    let cost_of = |name: &str, space: &str| {
         filters.iter().find(|cost| cost["filter"] == name && cost["space"] == space)
     };
-    assert!(of("bpf", "thread").unwrap()["block_ns"].as_f64().unwrap() > 0.0);
-    assert!(told["costs"]["copy"].as_f64().unwrap() > 0.0);
-    let unmeasured = told["missing"].as_array().unwrap().iter();
+    assert!(cost_of("bpf", "thread").unwrap()["block_ns"].as_f64().unwrap() > 0.0);
+    assert!(report["costs"]["copy"].as_f64().unwrap() > 0.0);
+    let unmeasured = report["missing"].as_array().unwrap().iter();
     let kernel = unmeasured.filter(|one| one["what"].as_str().unwrap().contains("in the kernel"));
-    assert!(kernel.count() > 0 || of("bpf", "kernel").is_some());
+    assert!(kernel.count() > 0 || cost_of("bpf", "kernel").is_some());
 
-    let page = fettered.run(&[], &["doctor"]).out;
+    let page = fixture.run(&[], &["doctor"]).out;
     assert!(page.contains("table              measured just now"), "{page}");
-    let line = fettered.folder.path().join("a.pcap").display().to_string();
+    let line = fixture.folder.path().join("a.pcap").display().to_string();
     std::fs::write(&line, b"").unwrap();
-    let explained = fettered.run(&[], &["explain", "replay a.pcap | bpf udp | count"]).out;
+    let explained = fixture.run(&[], &["explain", "replay a.pcap | bpf udp | count"]).out;
     assert!(explained.contains(" calibration  measured here just now, version 5"), "{explained}");
 
-    let text = std::fs::read_to_string(&kept).unwrap();
-    std::fs::write(&kept, text.replacen("kernel ", "kernel 0.", 1)).unwrap();
-    let page = fettered.run(&[], &["doctor"]).out;
+    let text = std::fs::read_to_string(&costs_file).unwrap();
+    std::fs::write(&costs_file, text.replacen("kernel ", "kernel 0.", 1)).unwrap();
+    let page = fixture.run(&[], &["doctor"]).out;
     assert!(page.contains("not used: measured on Linux 0."), "{page}");
 }
 
@@ -131,8 +131,8 @@ fn o3_calibration_is_saved_and_reported() {
 fn doctor_json_has_all_findings() {
     let ran = Fixture::new().run(&[], &["doctor", "--json"]);
     assert_eq!((ran.status, ran.err.as_str()), (Some(0), ""));
-    let told: Value = serde_json::from_str(&ran.out).unwrap();
-    assert_eq!(told["version"], 1);
+    let report: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(report["version"], 1);
     let names = |list: &Value| -> Vec<String> {
         list.as_array()
             .unwrap()
@@ -140,16 +140,16 @@ fn doctor_json_has_all_findings() {
             .map(|one| one["name"].as_str().unwrap().to_owned())
             .collect()
     };
-    assert_eq!(names(&told["doors"]), ["rx", "tx", "kernel", "replay"]);
-    let who = names(&told["sections"][0]["rows"]);
+    assert_eq!(names(&report["doors"]), ["rx", "tx", "kernel", "replay"]);
+    let process_rows = names(&report["sections"][0]["rows"]);
     for row in ["user", "program", "CAP_NET_RAW", "CAP_BPF", "no_new_privs", "seccomp"] {
-        assert!(who.iter().any(|name| name == row), "{row}: {who:?}");
+        assert!(process_rows.iter().any(|name| name == row), "{row}: {process_rows:?}");
     }
-    let kernel = names(&told["sections"][1]["rows"]);
-    let apart = kernel.iter().position(|name| name == "seccomp filters").unwrap();
-    assert_eq!(kernel[apart + 1], "Landlock", "what `untrusted=yes` can have");
-    assert!(names(&told["interfaces"]).contains(&"lo".to_owned()));
-    for section in told["sections"].as_array().unwrap() {
+    let kernel_rows = names(&report["sections"][1]["rows"]);
+    let apart = kernel_rows.iter().position(|name| name == "seccomp filters").unwrap();
+    assert_eq!(kernel_rows[apart + 1], "Landlock", "what `untrusted=yes` can have");
+    assert!(names(&report["interfaces"]).contains(&"lo".to_owned()));
+    for section in report["sections"].as_array().unwrap() {
         for row in section["rows"].as_array().unwrap() {
             let bad = row["state"] == "bad";
             assert_eq!(row["advice"].is_string(), bad, "what is bad says what to do: {row}");
@@ -162,12 +162,12 @@ fn privileged_user_can_capture() {
     let (Some(()), Some(unshare)) = (need::require_root(), need::require_command("unshare")) else {
         return;
     };
-    let fettered = Fixture::new();
+    let fixture = Fixture::new();
     // The command runs in an empty network namespace, in which any user is root.
     let unshare = unshare.to_str().unwrap();
-    let told = fettered.capture_verdict(&[unshare, "-n"]);
-    assert!(told["open"].as_bool().unwrap(), "{told}");
-    assert_eq!(explanation(&told), "but no interface is up except lo: nothing will arrive");
+    let verdict = fixture.capture_verdict(&[unshare, "-n"]);
+    assert!(verdict["open"].as_bool().unwrap(), "{verdict}");
+    assert_eq!(explanation(&verdict), "but no interface is up except lo: nothing will arrive");
 }
 
 #[test]
@@ -178,13 +178,14 @@ fn cap_net_raw_alone_suffices_to_capture() {
         return;
     };
     // The capability is granted as the systemd unit grants it.
-    let fetters = ["--inh-caps=-all,+net_raw", "--ambient-caps=+net_raw", "--no-new-privs"];
+    let setpriv_options = ["--inh-caps=-all,+net_raw", "--ambient-caps=+net_raw", "--no-new-privs"];
     let bound = "--bounding-set=-all,+net_raw";
     let before =
-        [&[setpriv.to_str().unwrap()], &AS_NOBODY[1..4], &fetters, &[bound, "--"]].concat();
-    let fettered = Fixture::new();
-    assert!(fettered.capture_verdict(&before)["open"].as_bool().unwrap());
-    let ran = fettered.run(&before, &["run", "--for", "100ms", "rx lo both=yes | count"]);
+        [&[setpriv.to_str().unwrap()], &AS_UNPRIVILEGED[1..4], &setpriv_options, &[bound, "--"]]
+            .concat();
+    let fixture = Fixture::new();
+    assert!(fixture.capture_verdict(&before)["open"].as_bool().unwrap());
+    let ran = fixture.run(&before, &["run", "--for", "100ms", "rx lo both=yes | count"]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
 }
 
@@ -196,26 +197,26 @@ fn file_capability_suffices_to_capture() {
         return;
     };
     let Some(setcap) = need::require_command("setcap") else { return };
-    let fettered = Fixture::new();
+    let fixture = Fixture::new();
     // The command must be a separate copy, because a hard link would modify the file that cargo
     // built.
-    let own = fettered.folder.path().join("own");
-    testkit::copy_program(&fettered.program, &own);
-    std::fs::rename(&own, &fettered.program).unwrap();
-    let told = fettered.capture_verdict(&AS_NOBODY);
-    if !suggested_commands(&told).iter().any(|line| line.starts_with("sudo setcap ")) {
+    let own = fixture.folder.path().join("own");
+    testkit::copy_program(&fixture.program, &own);
+    std::fs::rename(&own, &fixture.program).unwrap();
+    let verdict = fixture.capture_verdict(&AS_UNPRIVILEGED);
+    if !suggested_commands(&verdict).iter().any(|line| line.starts_with("sudo setcap ")) {
         let _: Option<()> = need::report_skip("needs a folder for temporary files without nosuid");
         return;
     }
-    let given = Command::new(setcap).arg("cap_net_raw+ep").arg(&fettered.program).output();
+    let given = Command::new(setcap).arg("cap_net_raw+ep").arg(&fixture.program).output();
     assert!(given.as_ref().is_ok_and(|output| output.status.success()), "{given:?}");
-    assert!(fettered.capture_verdict(&AS_NOBODY)["open"].as_bool().unwrap());
-    let ran = fettered.run(&AS_NOBODY, &["run", "--for", "100ms", "rx lo | count"]);
+    assert!(fixture.capture_verdict(&AS_UNPRIVILEGED)["open"].as_bool().unwrap());
+    let ran = fixture.run(&AS_UNPRIVILEGED, &["run", "--for", "100ms", "rx lo | count"]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
     // The command runs as the remedy suggests. The inner namespace lacks the privileges of the
     // outer one.
-    let bound = [&AS_NOBODY[..], &["setpriv", "--no-new-privs", "--"]].concat();
-    assert!(!fettered.capture_verdict(&bound)["open"].as_bool().unwrap());
+    let bound = [&AS_UNPRIVILEGED[..], &["setpriv", "--no-new-privs", "--"]].concat();
+    assert!(!fixture.capture_verdict(&bound)["open"].as_bool().unwrap());
 }
 
 #[test]
@@ -224,9 +225,9 @@ fn terminal_marks_are_colored() {
     let folder = Folder::new();
     let mut command = folder.shell("unset NO_COLOR; exec \"$@\"");
     command.arg("sh").arg(script).args(["-qec", "streamline doctor", "/dev/null"]);
-    let said = CommandResult::from(command.env("TERM", "xterm").output().unwrap()).out;
-    assert!(said.contains("\x1b[1mthis process\x1b[0m\r\n"), "{said:?}");
-    assert!(said.contains(" \x1b[32m✓\x1b[0m captures (replay)  always\r\n"), "{said:?}");
+    let output = CommandResult::from(command.env("TERM", "xterm").output().unwrap()).out;
+    assert!(output.contains("\x1b[1mthis process\x1b[0m\r\n"), "{output:?}");
+    assert!(output.contains(" \x1b[32m✓\x1b[0m captures (replay)  always\r\n"), "{output:?}");
 }
 
 #[test]
@@ -234,14 +235,14 @@ fn unprivileged_user_sees_capability_and_remedies() {
     let (Some(()), Some(_)) = (need::require_root(), need::require_command("setpriv")) else {
         return;
     };
-    let fettered = Fixture::new();
-    let told = fettered.capture_verdict(&AS_NOBODY);
+    let fixture = Fixture::new();
+    let verdict = fixture.capture_verdict(&AS_UNPRIVILEGED);
     assert_eq!(
-        explanation(&told),
+        explanation(&verdict),
         "CAP_NET_RAW is missing, without which no process may open packet sockets"
     );
-    let program = fettered.program.display();
-    let commands = suggested_commands(&told);
+    let program = fixture.program.display();
+    let commands = suggested_commands(&verdict);
     assert_eq!(commands[0], format!("sudo {program} 'rx | count'"));
     assert!(commands.contains(&"unshare -Urn"), "{commands:?}");
     // On a temporary directory mounted with nosuid, setcap would have no effect.
@@ -249,7 +250,7 @@ fn unprivileged_user_sees_capability_and_remedies() {
     let install = format!("sudo install -m 755 {program} /usr/local/bin/streamline");
     assert!(commands[1] == setcap || commands[1] == install, "{commands:?}");
 
-    let page = fettered.run(&AS_NOBODY, &["doctor"]);
+    let page = fixture.run(&AS_UNPRIVILEGED, &["doctor"]);
     assert_eq!(page.status, Some(0), "looking is no failure");
     assert!(page.out.contains("\n ✗ packet socket "), "{}", page.out);
     assert!(page.out.contains("→ see the end: capturing (rx)\n"), "{}", page.out);
@@ -261,15 +262,18 @@ fn unobtainable_capability_is_distinguished() {
     let (Some(()), Some(setpriv)) = (need::require_root(), need::require_command("setpriv")) else {
         return;
     };
-    let fettered = Fixture::new();
+    let fixture = Fixture::new();
     let bound = [setpriv.to_str().unwrap(), "--bounding-set=-net_raw", "--inh-caps=-net_raw", "--"];
-    let told = fettered.capture_verdict(&bound);
-    assert!(explanation(&told).contains("not in the bounding set"), "{told}");
-    assert_eq!(suggested_commands(&told), ["unshare -Urn"]);
-    let fetters = [&AS_NOBODY[..5], &["--no-new-privs", "--"]].concat();
-    let told = fettered.capture_verdict(&fetters);
-    assert!(told["ways"][0]["says"].as_str().unwrap().starts_with("no_new_privs is set"), "{told}");
-    assert_eq!(suggested_commands(&told), ["unshare -Urn"]);
+    let verdict = fixture.capture_verdict(&bound);
+    assert!(explanation(&verdict).contains("not in the bounding set"), "{verdict}");
+    assert_eq!(suggested_commands(&verdict), ["unshare -Urn"]);
+    let setpriv_options = [&AS_UNPRIVILEGED[..5], &["--no-new-privs", "--"]].concat();
+    let verdict = fixture.capture_verdict(&setpriv_options);
+    assert!(
+        verdict["ways"][0]["says"].as_str().unwrap().starts_with("no_new_privs is set"),
+        "{verdict}"
+    );
+    assert_eq!(suggested_commands(&verdict), ["unshare -Urn"]);
 }
 
 #[test]
@@ -280,13 +284,16 @@ fn root_of_a_user_namespace_cannot_capture() {
         let _: Option<()> = need::report_skip("needs user namespaces");
         return;
     }
-    let fettered = Fixture::new();
-    let told = fettered.capture_verdict(&[unshare, "-Ur"]);
-    assert!(explanation(&told).starts_with("CAP_NET_RAW is there and does not help"), "{told}");
-    assert!(explanation(&told).contains("user namespace"), "{told}");
-    assert_eq!(suggested_commands(&told), ["unshare -Urn"]);
-    let told = fettered.capture_verdict(&[unshare, "-Urn"]);
-    assert!(told["open"].as_bool().unwrap(), "and its own network namespace has: {told}");
+    let fixture = Fixture::new();
+    let verdict = fixture.capture_verdict(&[unshare, "-Ur"]);
+    assert!(
+        explanation(&verdict).starts_with("CAP_NET_RAW is there and does not help"),
+        "{verdict}"
+    );
+    assert!(explanation(&verdict).contains("user namespace"), "{verdict}");
+    assert_eq!(suggested_commands(&verdict), ["unshare -Urn"]);
+    let verdict = fixture.capture_verdict(&[unshare, "-Urn"]);
+    assert!(verdict["open"].as_bool().unwrap(), "and its own network namespace has: {verdict}");
 }
 
 #[test]
@@ -294,16 +301,19 @@ fn seccomp_filter_is_named_if_the_capability_is_present() {
     let (Some(()), Some(())) = (need::require_root(), need::require_net_raw()) else { return };
     let Some(python) = need::require_command("python3") else { return };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doctor/seccomp.py");
-    let fettered = Fixture::new();
+    let fixture = Fixture::new();
     // The seccomp filter returns EPERM, as those of container runtimes do, and then EAFNOSUPPORT,
     // as that of systemd does.
     for errno in ["1", "97"] {
         let before = [python.to_str().unwrap(), script, errno];
-        let told = fettered.capture_verdict(&before);
-        assert!(explanation(&told).contains("CAP_NET_RAW is there"), "{told}");
-        assert!(explanation(&told).contains("a seccomp filter refuses"), "{told}");
-        assert!(suggested_commands(&told).is_empty(), "neither sudo nor setcap helps: {told}");
-        let ran = fettered.run(&before, &["run", "rx@thread0 lo | count"]);
+        let verdict = fixture.capture_verdict(&before);
+        assert!(explanation(&verdict).contains("CAP_NET_RAW is there"), "{verdict}");
+        assert!(explanation(&verdict).contains("a seccomp filter refuses"), "{verdict}");
+        assert!(
+            suggested_commands(&verdict).is_empty(),
+            "neither sudo nor setcap helps: {verdict}"
+        );
+        let ran = fixture.run(&before, &["run", "rx@thread0 lo | count"]);
         assert_eq!(ran.status, Some(1), "{ran:?}");
         assert!(ran.err.contains("\nnote: CAP_NET_RAW is there and does not help"), "{}", ran.err);
         assert!(!ran.err.contains("setcap"), "{}", ran.err);
@@ -315,34 +325,37 @@ fn unprivileged_request_prints_remedies() {
     let (Some(()), Some(_)) = (need::require_root(), need::require_command("setpriv")) else {
         return;
     };
-    let fettered = Fixture::new();
+    let fixture = Fixture::new();
     let line = "rx lo | match \"it's\" | count";
-    let ran = fettered.run(&AS_NOBODY, &["run", line]);
+    let ran = fixture.run(&AS_UNPRIVILEGED, &["run", line]);
     assert_eq!((ran.status, ran.out.as_str()), (Some(1), ""), "{ran:?}");
     assert!(ran.err.contains("error: cannot watch lo: "), "{}", ran.err);
     assert!(ran.err.contains("\nnote: CAP_NET_RAW is missing"), "{}", ran.err);
     // A suggested command is on a separate line and quotes the request correctly.
-    let wanted = ran.err.lines().map(str::trim).find(|line| line.starts_with("sudo ")).unwrap();
-    let own = wanted.strip_prefix("sudo ").unwrap();
-    let words = fettered.folder.shell(&format!("printf '%s\\n' {own}")).output().unwrap();
+    let remedy = ran.err.lines().map(str::trim).find(|line| line.starts_with("sudo ")).unwrap();
+    let remedy_command = remedy.strip_prefix("sudo ").unwrap();
+    let words = fixture.folder.shell(&format!("printf '%s\\n' {remedy_command}")).output().unwrap();
     let words = CommandResult::from(words).out;
-    assert_eq!(words, format!("{}\n{line}\n", fettered.program.display()));
+    assert_eq!(words, format!("{}\n{line}\n", fixture.program.display()));
     // `explain` also reports the missing capability, without starting anything.
-    let told = fettered.run(&AS_NOBODY, &["explain", line]);
-    assert_eq!(told.status, Some(0), "{told:?}");
-    assert!(told.err.starts_with("note: this request would not start: CAP_NET_RAW is"), "{told:?}");
-    assert!(told.err.lines().any(|said| said.trim() == wanted), "{told:?}");
-    assert!(!told.out.contains("run as root"), "{told:?}");
-    let told = fettered.run(&AS_NOBODY, &["doctor"]);
-    assert!(told.out.contains("TCX") && !told.out.contains("run as root"), "{told:?}");
-    let told = fettered.run(&AS_NOBODY, &["explain", "generate | count"]);
-    assert_eq!((told.status, told.err.as_str()), (Some(0), ""), "it lacks nothing");
+    let explained = fixture.run(&AS_UNPRIVILEGED, &["explain", line]);
+    assert_eq!(explained.status, Some(0), "{explained:?}");
+    assert!(
+        explained.err.starts_with("note: this request would not start: CAP_NET_RAW is"),
+        "{explained:?}"
+    );
+    assert!(explained.err.lines().any(|err_line| err_line.trim() == remedy), "{explained:?}");
+    assert!(!explained.out.contains("run as root"), "{explained:?}");
+    let page = fixture.run(&AS_UNPRIVILEGED, &["doctor"]);
+    assert!(page.out.contains("TCX") && !page.out.contains("run as root"), "{page:?}");
+    let explained = fixture.run(&AS_UNPRIVILEGED, &["explain", "generate | count"]);
+    assert_eq!((explained.status, explained.err.as_str()), (Some(0), ""), "it lacks nothing");
     // Entering a namespace needs a capability that is never granted to a file.
-    let ran = fettered.run(&AS_NOBODY, &["run", "rx netns=/proc/self/ns/net | count"]);
+    let ran = fixture.run(&AS_UNPRIVILEGED, &["run", "rx netns=/proc/self/ns/net | count"]);
     assert!(ran.err.contains("CAP_SYS_ADMIN is missing"), "{}", ran.err);
     assert!(ran.err.contains("\n  sudo ") && !ran.err.contains("setcap"), "{}", ran.err);
     // Errors for other reasons do not mention privileges.
-    let ran = fettered.run(&[], &["run", "rx nosuch0 | count"]);
+    let ran = fixture.run(&[], &["run", "rx nosuch0 | count"]);
     assert!(
         !ran.err.contains("CAP_NET_RAW is missing") || need::require_net_raw().is_none(),
         "{ran:?}"
@@ -363,14 +376,14 @@ fn unit_is_accepted_by_systemd() {
     let Some(systemd) = need::require_command("systemd-analyze") else { return };
     let unit = folder.path().join("streamline.service");
     // systemd checks that the program exists, so the test substitutes a program that does.
-    let there = |line: &str| match line.strip_prefix("ExecStart=") {
+    let with_existing_program = |line: &str| match line.strip_prefix("ExecStart=") {
         Some(words) => format!("ExecStart=/bin/sh {}\n", words.split_once(' ').unwrap().1),
         None => format!("{line}\n"),
     };
-    std::fs::write(&unit, ran.out.lines().map(there).collect::<String>()).unwrap();
+    std::fs::write(&unit, ran.out.lines().map(with_existing_program).collect::<String>()).unwrap();
     let output = Command::new(systemd).arg("verify").arg(&unit).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && !said.contains("streamline.service"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && !stderr.contains("streamline.service"), "{stderr}");
 }
 
 #[test]

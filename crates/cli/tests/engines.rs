@@ -120,8 +120,8 @@ fn n7_workers_match_one_process_with_each_session_in_order() {
             all.entry(ends.concat()).or_default().push(block);
         }
         // The end of a stream does not identify its flow.
-        let nobody = "null".repeat(4);
-        all.entry(nobody).or_default().sort_by_key(Value::to_string);
+        let no_flow = "null".repeat(4);
+        all.entry(no_flow).or_default().sort_by_key(Value::to_string);
         all
     };
     for (line, given) in lines {
@@ -134,13 +134,13 @@ fn n7_workers_match_one_process_with_each_session_in_order() {
             assert_eq!(by_flow(&several.out), by_flow(&one.out), "{line}, {of} engines");
             let report: Value = serde_json::from_str(&folder.read("report")).unwrap();
             assert_ledger_sum(&report, of);
-            let seen: u64 = report["sources"]
+            let sum: u64 = report["sources"]
                 .as_array()
                 .unwrap()
                 .iter()
                 .map(|s| block_count(&s["given"]))
                 .sum();
-            assert_eq!(seen, given, "{line}: each block once");
+            assert_eq!(sum, given, "{line}: each block once");
         }
     }
     let count = |words: &str| folder.run(&[words]).out;
@@ -395,8 +395,8 @@ fn n7_workers_act_as_one_path_for_ps_top_set_and_stop() {
     wait_workers(&child, 2);
     wait_until("it is listed", || run(&["ps"]).out.matches("both").count() == 1);
     wait_until("all that comes is counted", || {
-        let told = run(&["top", "--once", "--json", "both"]).out;
-        told.contains("ipproto") && told.contains("shard")
+        let picture = run(&["top", "--once", "--json", "both"]).out;
+        picture.contains("ipproto") && picture.contains("shard")
     });
     let set = run(&["set", "both", "insert", "count", "after", "ipproto"]);
     assert_eq!(set.status, Some(0), "{}", set.err);

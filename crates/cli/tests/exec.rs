@@ -59,7 +59,7 @@ fn ledger_counts_input_and_output_of_a_program() {
 #[test]
 fn failed_program_is_reported_with_command_and_status() {
     let folder = Folder::new();
-    for (command, told) in [
+    for (command, message) in [
         ("exit 3", "the program \"exit 3\" ended with status 3\n"),
         (
             "no_such 2>&-",
@@ -75,17 +75,17 @@ fn failed_program_is_reported_with_command_and_status() {
         {
             let ran = folder.run(&[&line]);
             assert_eq!((ran.status, ran.out.as_str()), (Some(1), ""), "{line}");
-            assert!(ran.err.ends_with(&format!("error: `exec`: {told}")), "{line}: {}", ran.err);
+            assert!(ran.err.ends_with(&format!("error: `exec`: {message}")), "{line}: {}", ran.err);
         }
     }
-    for (line, told) in [
+    for (line, message) in [
         ("exec \"\"", "error: `exec`: the command is empty\n"),
         ("exec cat README", "error: `exec` takes one command: quote it\n"),
         ("exec \"cat\" @thread1 | print", "error: no space can run `exec`\n"),
     ] {
         let ran = folder.run(&[line]);
         assert_ne!(ran.status, Some(0));
-        assert!(ran.err.starts_with(told), "{line}: {}", ran.err);
+        assert!(ran.err.starts_with(message), "{line}: {}", ran.err);
     }
 }
 

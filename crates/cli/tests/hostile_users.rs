@@ -39,8 +39,8 @@ fn spawn_hostile(folder: &Folder, role: &str, name: &str) -> Guard {
     command.env(ROLE_VARIABLE, role).env(NAME_VARIABLE, name);
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut hostile = Guard(command.spawn().unwrap());
-    let mut said = BufReader::new(hostile.0.stdout.take().unwrap()).lines();
-    assert!(said.any(|line| line.unwrap().ends_with("ready")), "{role} did not begin");
+    let mut lines = BufReader::new(hostile.0.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().ends_with("ready")), "{role} did not begin");
     hostile
 }
 
@@ -87,15 +87,15 @@ fn register_path(log: Option<String>) -> (OwnedFd, OwnedFd) {
     let packets = place.join("io.streamline.packets");
     let socket =
         local_socket::connect_to(&packets, Framing::Packets, testkit::wait::LIMIT).unwrap();
-    let (near, far) = sys::descriptor::pair().unwrap();
+    let (path_end, daemon_end) = sys::descriptor::pair().unwrap();
     let path = Register { line: "rx lo | count".to_owned(), log, ..Register::default() };
     let call = Call::new("io.streamline.Register", &path).to_bytes();
-    sys::descriptor::send(&socket, &call, &[far.as_fd()]).unwrap();
+    sys::descriptor::send(&socket, &call, &[daemon_end.as_fd()]).unwrap();
     let mut bytes = [0; 4096];
     let (length, _) = sys::descriptor::receive(&socket, &mut bytes).unwrap();
     let answer = String::from_utf8_lossy(&bytes[..length]);
     assert!(answer.contains("number"), "{answer}");
-    (socket, near)
+    (socket, path_end)
 }
 
 /// Registers a path whose replies contain terminal escapes and the name of a planted log file, and
@@ -157,8 +157,8 @@ fn t8_unresponsive_paths_of_a_user_hide_no_other_paths() {
     let mut ran = run_as_root(&folder, &["ps", "--json"]);
     wait_until("a path of another user is seen to run beside the mute ones", || {
         ran = run_as_root(&folder, &["ps", "--json"]);
-        let told: Value = serde_json::from_str(&ran.out).unwrap();
-        let paths = told["paths"].as_array().unwrap();
+        let list: Value = serde_json::from_str(&ran.out).unwrap();
+        let paths = list["paths"].as_array().unwrap();
         let state = |state: &str| paths.iter().filter(|path| path["state"] == state).count();
         (state("silent"), state("running")) == (32, 1)
     });

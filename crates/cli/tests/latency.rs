@@ -30,8 +30,9 @@ fn v14_slow_program_exceeds_the_bound_and_alarms_each_second() {
     assert!(way["worst_ns"].as_u64().unwrap() > 1_000_000_000, "{latency}");
     assert!(!warned.is_empty() && warned.len() as f64 <= seconds + 1.0, "{seconds} s: {warned:?}");
     assert_eq!(latency["alarms"], warned.len(), "{warned:?}");
-    let says = |text: &String| text.contains("when `exec` received it") && text.contains("20ms");
-    assert!(warned.iter().all(says), "{warned:?}");
+    let names_program_and_bound =
+        |text: &String| text.contains("when `exec` received it") && text.contains("20ms");
+    assert!(warned.iter().all(names_program_and_bound), "{warned:?}");
 }
 
 #[test]
@@ -43,8 +44,9 @@ fn v14_blocks_waiting_in_a_ring_raise_an_alarm() {
     let wait = &latency["waits"][0];
     assert_eq!(wait["name"], "generate → match", "{latency}");
     assert!(wait["late"].as_u64().unwrap() >= 1, "{latency}");
-    let told = warned.iter().find(|text| text.contains("generate → match: a block has waited for"));
-    assert!(told.is_some(), "before the sink has taken any: {warned:?}");
+    let alarm =
+        warned.iter().find(|text| text.contains("generate → match: a block has waited for"));
+    assert!(alarm.is_some(), "before the sink has taken any: {warned:?}");
 }
 
 #[test]
@@ -75,19 +77,19 @@ fn v14_ps_and_top_report_an_exceeded_bound() {
     let _late = folder.spawn_named("late", line);
     let _soon = folder.spawn_named("soon", "--latency=60s generate rate=1000 | count");
     let _none = folder.spawn_named("none", "generate rate=1000 | count");
-    let mut told = String::new();
+    let mut listing = String::new();
     wait_until("ps tells which path is late", || {
-        told = folder.run(&["ps"]).out;
-        told.contains(" late: ")
+        listing = folder.run(&["ps"]).out;
+        listing.contains(" late: ")
     });
     let number = |name: &str| {
-        let row = told.lines().find(|row| row.split_whitespace().nth(1) == Some(name)).unwrap();
+        let row = listing.lines().find(|row| row.split_whitespace().nth(1) == Some(name)).unwrap();
         row.split_whitespace().next().unwrap().to_owned()
     };
-    let late: Vec<&str> = told.lines().filter(|row| row.contains(" late: ")).collect();
-    assert_eq!(late.len(), 1, "{told}");
-    assert!(late[0].starts_with(&format!("{} late: ", number("late"))), "{told}");
-    assert!(late[0].contains("exec took ") && late[0].contains(" of 20 ms"), "{told}");
+    let late: Vec<&str> = listing.lines().filter(|row| row.contains(" late: ")).collect();
+    assert_eq!(late.len(), 1, "{listing}");
+    assert!(late[0].starts_with(&format!("{} late: ", number("late"))), "{listing}");
+    assert!(late[0].contains("exec took ") && late[0].contains(" of 20 ms"), "{listing}");
     let picture = folder.run(&["top", "--once", "late"]);
     assert_eq!(picture.status, Some(0), "{picture:?}");
     assert!(picture.out.contains("late: ") && picture.out.contains("exec took "), "{picture:?}");

@@ -66,14 +66,14 @@ fn groff_accepts_every_manual_page() {
         pages.into_iter().flatten().map(|page| page.unwrap().path()).collect();
     assert!(pages.len() > 15, "{}", pages.len());
     for page in pages {
-        let told = Command::new(&groff)
+        let rendered = Command::new(&groff)
             .args(["-K", "utf8", "-t", "-man", "-T", "utf8", "-w", "w", "-P", "-cbou"])
             .arg(&page)
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&told.stderr);
-        assert!(told.status.success() && said.is_empty(), "{}: {said}", page.display());
-        let shown = String::from_utf8_lossy(&told.stdout);
-        assert!(shown.contains("SEE ALSO"), "{}", page.display());
+        let warnings = String::from_utf8_lossy(&rendered.stderr);
+        assert!(rendered.status.success() && warnings.is_empty(), "{}: {warnings}", page.display());
+        let text = String::from_utf8_lossy(&rendered.stdout);
+        assert!(text.contains("SEE ALSO"), "{}", page.display());
     }
 }

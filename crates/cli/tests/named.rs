@@ -54,8 +54,8 @@ fn h19_readers_get_every_block_of_a_path_that_waits() {
     let line = format!("replay examples/web.pcap | bpf \"tcp\" | user name={name} full=wait");
     let path = spawn_captured(folder.streamline(&["run", "--json", &line]));
     wait_for_endpoint(&name);
-    let got = folder.streamline(&["cat", &name]).output().unwrap();
-    assert_eq!((got.status.code(), got.stdout.len()), (Some(0), TCP_BYTES));
+    let reader = folder.streamline(&["cat", &name]).output().unwrap();
+    assert_eq!((reader.status.code(), reader.stdout.len()), (Some(0), TCP_BYTES));
     let ran = wait_output(path);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     let report = parse_report(&ran);
@@ -129,15 +129,20 @@ fn h19_p6_mode_decides_which_users_may_read_and_write() {
         return;
     }
     let folder = Folder::accessible_to_all();
-    for (mode, may) in [("600", false), ("644", true)] {
+    for (mode, is_permitted) in [("600", false), ("644", true)] {
         let name = unique_name();
         let line = format!("replay examples/web.pcap | user {name} full=wait mode={mode}");
         let path = Guard(spawn_captured(folder.streamline(&["run", &line])));
         wait_for_endpoint(&name);
         let mut bobs = folder.command_as_user((BOB, BOB), None);
-        let got = wait_output(spawn_piped(bobs.args(["cat", "-c", "1", &format!("0/{name}")])));
-        assert_eq!((got.status == Some(0), got.err.is_empty()), (may, may), "{mode}: {}", got.err);
-        assert!(may || got.err.contains("600"), "{}", got.err);
+        let reader = wait_output(spawn_piped(bobs.args(["cat", "-c", "1", &format!("0/{name}")])));
+        assert_eq!(
+            (reader.status == Some(0), reader.err.is_empty()),
+            (is_permitted, is_permitted),
+            "{mode}: {}",
+            reader.err
+        );
+        assert!(is_permitted || reader.err.contains("600"), "{}", reader.err);
         drop(path);
     }
 }
@@ -159,17 +164,17 @@ fn read_generated(arguments: &str) -> (Vec<u8>, serde_json::Value) {
     );
     let path = spawn_captured(folder.streamline(&["run", "--json", &line]));
     wait_for_endpoint(&name);
-    let got = folder.streamline(&["cat", &name]).output().unwrap();
-    assert_eq!(got.status.code(), Some(0));
+    let reader = folder.streamline(&["cat", &name]).output().unwrap();
+    assert_eq!(reader.status.code(), Some(0));
     let ran = wait_output(path);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
-    (got.stdout, parse_report(&ran))
+    (reader.stdout, parse_report(&ran))
 }
 
 /// A ring without a requested size grows while its reader is late, within the range that `explain`
 /// prints. The reader receives every byte.
 #[test]
-fn f6_ring_for_readers_grows_within_the_range_shown() {
+fn f6_ring_for_readers_grows_within_the_explained_range() {
     let explained = Folder::new().run(&["explain", "--json", "generate | user full=wait"]);
     let explained: serde_json::Value = serde_json::from_str(&explained.out).unwrap();
     let range = &explained["reader_rings"][0];

@@ -217,8 +217,8 @@ fn full_disk_report_counts_only_what_was_written() {
         assert_eq!(lines[2 * at], "status 1", "{ran:?}");
         let report = folder.read(&format!("{name}.err"));
         let expected = format!("{} {unit} ", lines[2 * at + 1]);
-        let is_said = report.lines().any(|line| line.trim_start().starts_with(&expected));
-        assert!(is_said, "{expected:?}: {report}");
+        let is_reported = report.lines().any(|line| line.trim_start().starts_with(&expected));
+        assert!(is_reported, "{expected:?}: {report}");
     }
     let report = folder.read("record.err");
     assert!(report.contains("error: the record full/record is incomplete: no space"), "{report}");
@@ -289,8 +289,8 @@ fn torn_line_of_a_killed_run_is_repaired_and_reported() {
     let torn = File::options().append(true).open(at("d/index.jsonl")).unwrap();
     (&torn).write_all(b"{\"version\":1,\"file\":\"0000").unwrap();
     let ran = folder.run(&[&format!("{REPLAY_CAPTURE} | tcp | http | files d")]);
-    let told = "d/index.jsonl ended in the middle of a record";
-    assert!(ran.status == Some(0) && ran.err.contains(told), "{ran:?}");
+    let warning = "d/index.jsonl ended in the middle of a record";
+    assert!(ran.status == Some(0) && ran.err.contains(warning), "{ran:?}");
     assert!(ran.err.contains("its 25 bytes were cut off"), "{ran:?}");
     assert_eq!(objects("d/index.jsonl"), 2 * whole);
     // A text log keeps its incomplete line, which is then terminated.

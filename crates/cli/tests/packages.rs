@@ -32,8 +32,8 @@ fn units_are_accepted_by_systemd() {
     }
     let verified =
         Command::new(&systemd).args(["verify", "--man=no"]).args(&units).output().unwrap();
-    let said = String::from_utf8_lossy(&verified.stderr).into_owned();
-    assert!(verified.status.success() && !said.contains("streamline"), "{said}");
+    let stderr = String::from_utf8_lossy(&verified.stderr).into_owned();
+    assert!(verified.status.success() && !stderr.contains("streamline"), "{stderr}");
     // An exposure of 3.0 of 10 is allowed. The daemon has three capabilities.
     let mut rated = Command::new(&systemd);
     rated.args(["security", "--offline=yes", "--threshold=30", "--no-pager"]).arg(&units[0]);

@@ -126,9 +126,9 @@ fn sh_with_few_descriptors_falls_back_to_kernel_pipes() {
     let mut plain = Command::new("sh");
     plain.args(["-c", script]).env("F", text_file());
     assert_eq!((ran.status.code(), &ran.stdout), (Some(0), &run_with_timeout(plain).stdout));
-    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
-    assert!(said.starts_with("note: kernel pipes, no streams: "), "{said}");
-    assert_eq!(said.lines().count(), 1, "{said}");
+    let stderr = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert!(stderr.starts_with("note: kernel pipes, no streams: "), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
 }
 
 #[test]
@@ -296,15 +296,17 @@ fn large_transfer_uses_a_ring_and_leaves_nothing() {
 
 #[test]
 fn d19_edge_is_a_kernel_pipe_if_isolated_or_not_preloadable() {
-    let told = |options: &[&str], script| {
+    let stderr = |options: &[&str], script| {
         let output = run_with_timeout(shell_command(options, script));
         assert!(output.status.success());
         String::from_utf8(output.stderr).unwrap()
     };
-    assert!(told(&["-v"], "true | cat").contains("edge 1, true → cat"), "a shell's own word");
-    assert!(told(&["-v"], "cat /dev/null | cat").contains("cat → cat: a stream"));
-    assert!(told(&["-v", "--isolate"], "cat /dev/null | cat").contains("a kernel pipe: --isolate"));
-    assert!(told(&["-v"], "cat /dev/null; true").contains("not a plain pipeline"));
+    assert!(stderr(&["-v"], "true | cat").contains("edge 1, true → cat"), "a shell's own word");
+    assert!(stderr(&["-v"], "cat /dev/null | cat").contains("cat → cat: a stream"));
+    assert!(
+        stderr(&["-v", "--isolate"], "cat /dev/null | cat").contains("a kernel pipe: --isolate")
+    );
+    assert!(stderr(&["-v"], "cat /dev/null; true").contains("not a plain pipeline"));
 }
 
 /// Asserts that lazy copies leave the output of `cat` or `dd` unchanged, on standard output and in
@@ -637,9 +639,9 @@ fn missing_library_is_reported_with_a_remedy() {
     let mut command = shell_command(&[], "cat /dev/null | cat");
     command.env("STREAMLINE_LIB", "/nowhere");
     let output = run_with_timeout(command);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(126), "{said}");
-    assert!(said.contains("STREAMLINE_LIB: /nowhere is no library"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(126), "{stderr}");
+    assert!(stderr.contains("STREAMLINE_LIB: /nowhere is no library"), "{stderr}");
 }
 
 #[test]

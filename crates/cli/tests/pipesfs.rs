@@ -92,7 +92,7 @@ fn b12_any_valid_class_can_be_opened_and_arcs_are_listed() {
 }
 
 #[test]
-fn b2_readers_get_what_leaves_a_filter_each_at_its_own_pace() {
+fn b2_slow_reader_does_not_delay_other_readers() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
@@ -251,9 +251,9 @@ fn b13_directories_are_closed_to_other_users() {
         let (out, status) = as_user(BOB, &format!("{script} 2>/dev/null"));
         assert!(status != 0 && out.is_empty(), "{script}: {out}");
     }
-    let (seen, _) = as_user(BOB, "ls");
-    let seen: Vec<&str> = seen.lines().collect();
-    assert_eq!(seen, ["README", "hers"], "the source is part of her request");
+    let (names, _) = as_user(BOB, "ls");
+    let names: Vec<&str> = names.lines().collect();
+    assert_eq!(names, ["README", "hers"], "the source is part of her request");
     assert_eq!(fs::metadata(mounted.path("hers")).unwrap().uid(), ALICE);
     assert_eq!(as_user(ALICE, "cat .error").0, "");
 }
@@ -350,9 +350,9 @@ fn b2_lost_blocks_and_changed_nodes_are_reported_to_their_reader() {
     let _path = folder.spawn_named("web", "generate | udp | count");
     wait_until("it is shown", || mounted.path("web/generate/udp").is_dir());
     let slow = fs::File::open(mounted.path("web/generate/all")).unwrap();
-    let seen = || mounted.number("web/generate/stats/blocks");
-    let begin = seen();
-    wait_until("more came than a reader may be behind", || seen() > begin + 400_000);
+    let emitted = || mounted.number("web/generate/stats/blocks");
+    let begin = emitted();
+    wait_until("more came than a reader may be behind", || emitted() > begin + 400_000);
     drop(slow);
     wait_until("the loss is reported", || mounted.text(".error").contains("blocks were skipped"));
     let mut open = fs::File::open(mounted.path("web/generate/udp/all")).unwrap();

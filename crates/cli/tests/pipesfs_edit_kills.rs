@@ -36,8 +36,8 @@ impl Scene {
         let mut server = folder.streamline(&["mount", "--foreground", "pipes"]);
         let server = Reader(server.stderr(Stdio::null()).spawn().unwrap());
         wait_until("both are shown", || {
-            let shown = |name: &str| mounted.path(name).is_dir();
-            shown("giver/generate/udp/count") && shown("taker/generate/sample:3")
+            let is_listed = |name: &str| mounted.path(name).is_dir();
+            is_listed("giver/generate/udp/count") && is_listed("taker/generate/sample:3")
         });
         Some(Self { server, giver, taker, mounted, folder, _daemon: daemon })
     }

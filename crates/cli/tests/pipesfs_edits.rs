@@ -455,9 +455,9 @@ fn b10_edits_of_a_recorded_path_are_replayed() {
     assert!(recording.0.wait().unwrap().success());
     let again = folder.run(&["run", "--replay", "r.pcapng"]);
     assert_eq!(again.status, Some(0), "{}", again.err);
-    for said in ["matches the recorded run", "add sample 3 below udp", "move count from udp below"]
+    for text in ["matches the recorded run", "add sample 3 below udp", "move count from udp below"]
     {
-        assert!(again.err.contains(said), "{said}: {}", again.err);
+        assert!(again.err.contains(text), "{text}: {}", again.err);
     }
 }
 
@@ -478,20 +478,20 @@ fn b13_users_edit_their_own_paths_alone() {
         let error = String::from_utf8(output.stderr).unwrap();
         (String::from_utf8(output.stdout).unwrap() + &error, output.status.code().unwrap_or(-1))
     };
-    let (said, status) = as_user(ALICE, "mkdir hers generate:rate=9 && mkdir hers/http");
+    let (output, status) = as_user(ALICE, "mkdir hers generate:rate=9 && mkdir hers/http");
     let error = as_user(ALICE, "cat .error").0;
-    assert_eq!(status, 0, "{said} {error}");
+    assert_eq!(status, 0, "{output} {error}");
     assert_eq!(fs::metadata(mounted.path("hers")).unwrap().uid(), ALICE);
     assert_eq!(fs::metadata(mounted.path("generate")).unwrap().uid(), ALICE);
     for script in
         ["mkdir hers/count", "rmdir hers", "rm -r hers", "mv hers/http .", "rmdir generate"]
     {
-        let (said, status) = as_user(BOB, &format!("{script} 2>&1"));
-        assert_ne!(status, 0, "{script}: {said}");
+        let (output, status) = as_user(BOB, &format!("{script} 2>&1"));
+        assert_ne!(status, 0, "{script}: {output}");
     }
     assert_eq!(mounted.text("hers/request"), "stream | http\n");
-    let (said, status) = as_user(ALICE, "mkdir hers/http/get/count && rm -r hers generate");
-    assert_eq!(status, 0, "{said} {}", as_user(ALICE, "cat .error").0);
+    let (output, status) = as_user(ALICE, "mkdir hers/http/get/count && rm -r hers generate");
+    assert_eq!(status, 0, "{output} {}", as_user(ALICE, "cat .error").0);
     let names: BTreeSet<String> = mounted.names("");
     assert!(!names.contains("hers") && !names.contains("generate"), "{names:?}");
     // Root can edit the paths of all users.

@@ -102,9 +102,9 @@ fn b13_hostile_user_reads_and_changes_no_path_of_another() {
     wait_until("hers is shown", || shared.mounted.path("hers/generate/udp").is_dir());
     assert_eq!(shared.run_as(BOB, "mkdir his his/http").1, 0);
     for script in ATTEMPTS {
-        let (said, status) = shared.run_as(BOB, script);
-        assert_ne!(status, 0, "{script}: {said}");
-        assert!(!said.contains("rate="), "{script}: {said}");
+        let (output, status) = shared.run_as(BOB, script);
+        assert_ne!(status, 0, "{script}: {output}");
+        assert!(!output.contains("rate="), "{script}: {output}");
         // The reason reveals nothing about the other path.
         let (error, _) = shared.run_as(BOB, "cat .error");
         assert!(!error.contains("rate=") && !error.contains("another path"), "{script}: {error}");
@@ -130,8 +130,8 @@ fn b13_hostile_user_reads_and_changes_no_path_of_another() {
 fn t20_filter_that_sends_needs_the_right_of_its_path() {
     let Some(shared) = Shared::new(&["--all-users"]) else { return };
     assert_eq!(shared.run_as(ALICE, "mkdir stream:form=frame").1, 0);
-    let (said, status) = shared.run_as(ALICE, "mkdir stream/tx:lo");
-    assert!(status != 0 && said.contains("Operation not permitted"), "{said}");
+    let (output, status) = shared.run_as(ALICE, "mkdir stream/tx:lo");
+    assert!(status != 0 && output.contains("Operation not permitted"), "{output}");
     let (error, _) = shared.run_as(ALICE, "cat .error; cat stream/config/form");
     assert!(error.contains("packet socket") && error.ends_with("frame\n"), "{error}");
     assert_eq!(shared.run_as(ALICE, "rmdir stream/tx:lo").1, 1, "nothing was made");
@@ -172,10 +172,10 @@ fn b6_recursive_copy_makes_the_filters_and_reports_their_files() {
     let _path = shared.folder.spawn_named("web", line);
     wait_until("it is shown", || shared.mounted.path("web/generate/inspect").is_dir());
     let copy = "timeout -s KILL 60 cp -r web/generate/udp web/generate/inspect/ 2>&1";
-    let (said, status) = run_in(&shared.mounted, copy);
-    assert_eq!(status, 1, "{said}");
-    assert!(said.contains("stats'") && !said.contains("/9'"), "{said}");
+    let (output, status) = run_in(&shared.mounted, copy);
+    assert_eq!(status, 1, "{output}");
+    assert!(output.contains("stats'") && !output.contains("/9'"), "{output}");
     let request = || shared.mounted.text("web/request").trim_end().to_owned();
     let before = "generate rate=1000 | (udp | dport |9 sample 3) + (inspect | udp";
-    assert_eq!(request(), format!("{before} | dport |9 sample 3)"), "{said}");
+    assert_eq!(request(), format!("{before} | dport |9 sample 3)"), "{output}");
 }

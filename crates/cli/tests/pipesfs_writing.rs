@@ -153,9 +153,9 @@ print(len(poll.poll(0)), len(poll.poll(30000)), file=sys.stderr)";
         let waits = || in_file_system(waiting.0.id(), "poll");
         wait_until("it polls", waits);
         signal("-CONT", process);
-        let mut told = String::new();
-        waiting.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
-        assert_eq!(told.trim(), "0 1");
+        let mut polled = String::new();
+        waiting.0.stderr.take().unwrap().read_to_string(&mut polled).unwrap();
+        assert_eq!(polled.trim(), "0 1");
     } else {
         signal("-CONT", process);
     }
@@ -290,8 +290,8 @@ fn b7_argument_is_changed_when_the_write_returns() {
     for (value, why) in [("many", "many"), ("1\n2\n", "one value"), ("", "")] {
         let refused = write("ratelimit:100/config/rate", value);
         assert!(refused.is_err() || value.is_empty(), "{value}");
-        let told = mounted.text(".error");
-        assert!(told.contains(why), "{told}");
+        let error = mounted.text(".error");
+        assert!(error.contains(why), "{error}");
     }
     let truncate = |name: &str, length: u64| writer(&mounted.path(&at(name))).set_len(length);
     truncate("ratelimit:100/config/burst", 0).unwrap();

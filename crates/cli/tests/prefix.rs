@@ -34,10 +34,10 @@ impl PrefixFixture {
         let pair = Pair::new(Cable::default())?;
         let listener = pair.server.run_inside(|| TcpListener::bind((SERVER, PORT)).unwrap());
         let ended = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&ended);
+        let is_ended = Arc::clone(&ended);
         let server = std::thread::spawn(move || {
             for stream in listener.incoming() {
-                if told.load(Ordering::Relaxed) {
+                if is_ended.load(Ordering::Relaxed) {
                     return;
                 }
                 let stream = stream.unwrap();
@@ -271,9 +271,9 @@ fn o6_o7_sharers_print_what_private_requests_print() {
     for reader in [one, other, answers] {
         let report = site.stop(reader);
         assert_eq!(report["lost"], 0, "{report}");
-        let seen = shared_source(&report);
-        assert_eq!(seen["name"], "shared");
-        assert_eq!(seen["seen"], seen["given"], "{report}");
+        let source = shared_source(&report);
+        assert_eq!(source["name"], "shared");
+        assert_eq!(source["seen"], source["given"], "{report}");
     }
     // The process that runs the prefix ends after its last reader, without waiting for another
     // block.

@@ -24,15 +24,15 @@ fn run_on_terminal(script: &Path, folder: &Folder, typed: &str) -> String {
 }
 
 /// Extracts the status lines of a text, without control sequences.
-fn status_lines(said: &str) -> Vec<&str> {
-    let after = said.split("\r\x1b[?7l").skip(1);
+fn status_lines(output: &str) -> Vec<&str> {
+    let after = output.split("\r\x1b[?7l").skip(1);
     after.map(|line| line.split("\x1b[K\x1b[?7h").next().unwrap()).collect()
 }
 
 /// Returns the time in a status line, in seconds.
 fn status_seconds(line: &str) -> f64 {
-    let told = line.trim_start().split(" s").next().and_then(|time| time.parse().ok());
-    told.unwrap_or_else(|| panic!("{line:?} begins with no time"))
+    let seconds = line.trim_start().split(" s").next().and_then(|time| time.parse().ok());
+    seconds.unwrap_or_else(|| panic!("{line:?} begins with no time"))
 }
 
 /// Asserts that no status line appears more than 0.11 s early. The n-th line is due n times `every`
@@ -47,14 +47,14 @@ fn assert_interval(lines: &[&str], every: f64) {
 /// output, which may happen on a busy machine, doubles the time, up to 16 times `ms`. Returns the
 /// output.
 fn run_until_enough(ms: u32, run: impl Fn(u32) -> String, enough: impl Fn(&str) -> bool) -> String {
-    let mut said = String::new();
+    let mut output = String::new();
     for times in [1, 2, 4, 8, 16] {
-        said = run(ms * times);
-        if enough(&said) {
-            return said;
+        output = run(ms * times);
+        if enough(&output) {
+            return output;
         }
     }
-    panic!("nothing is said in {} ms: {said:?}", 16 * ms);
+    panic!("too little output in {} ms: {output:?}", 16 * ms);
 }
 
 #[test]
@@ -66,8 +66,8 @@ fn terminal_progress_line_is_erased_at_the_end() {
         let typed = format!("streamline '{line}' --for {ms}ms --progress 200ms");
         run_on_terminal(&script, &folder, &typed)
     };
-    let said = run_until_enough(700, run, |said| !status_lines(said).is_empty());
-    let lines = status_lines(&said);
+    let output = run_until_enough(700, run, |output| !status_lines(output).is_empty());
+    let lines = status_lines(&output);
     assert_interval(&lines, 0.2);
     for line in &lines {
         assert!(line.starts_with(" ") && line.contains(" s  "), "{line:?}");
@@ -75,9 +75,9 @@ fn terminal_progress_line_is_erased_at_the_end() {
         assert!(line.contains("B/s"), "{line:?}");
         assert!(!line.contains("lost"), "{line:?}");
     }
-    let (_, end) = said.rsplit_once(ERASE_LINE).unwrap();
-    assert!(end.contains(" blocks read, ") && end.ends_with("none lost\r\n"), "{said:?}");
-    assert!(!end.contains('\x1b'), "{said:?}");
+    let (_, end) = output.rsplit_once(ERASE_LINE).unwrap();
+    assert!(end.contains(" blocks read, ") && end.ends_with("none lost\r\n"), "{output:?}");
+    assert!(!end.contains('\x1b'), "{output:?}");
 }
 
 #[test]
@@ -89,14 +89,14 @@ fn progress_line_is_erased_before_other_output() {
             format!("streamline 'generate rate=20000 | count' --for {ms}ms --progress 200ms");
         run_on_terminal(&script, &folder, &typed)
     };
-    let said = run_until_enough(500, run, |said| !status_lines(said).is_empty());
+    let output = run_until_enough(500, run, |output| !status_lines(output).is_empty());
     // The report of `count` is printed to the same terminal and must be on a separate line.
-    let (_, end) = said.rsplit_once(ERASE_LINE).unwrap();
-    assert_eq!(end.lines().count(), 2, "{said:?}");
+    let (_, end) = output.rsplit_once(ERASE_LINE).unwrap();
+    assert_eq!(end.lines().count(), 2, "{output:?}");
 }
 
 #[test]
-fn progress_is_shown_only_on_a_free_foreground_terminal() {
+fn progress_appears_only_on_a_free_foreground_terminal() {
     let Some(script) = need::require_command("script") else { return };
     let cases = [
         ("generate rate=20 | discard", "", true),
@@ -110,7 +110,7 @@ fn progress_is_shown_only_on_a_free_foreground_terminal() {
         ("generate rate=20 | discard", "& wait", false),
     ];
     std::thread::scope(|scope| {
-        for (line, words, shown) in cases {
+        for (line, words, is_visible) in cases {
             let script = &script;
             scope.spawn(move || {
                 let folder = Folder::new();
@@ -120,9 +120,10 @@ fn progress_is_shown_only_on_a_free_foreground_terminal() {
                     run_on_terminal(script, &folder, &typed)
                 };
                 // This is long enough for one line, which appears after a second.
-                let said =
-                    run_until_enough(1500, run, |said| status_lines(said).is_empty() != shown);
-                assert_interval(&status_lines(&said), 1.0);
+                let output = run_until_enough(1500, run, |output| {
+                    status_lines(output).is_empty() != is_visible
+                });
+                assert_interval(&status_lines(&output), 1.0);
             });
         }
     });
@@ -138,10 +139,10 @@ fn progress_on_request_prints_lines_to_a_file() {
         let time = format!("{ms}ms");
         folder.run(&[&words[..3], &[&time, "--progress", "200ms"]].concat()).err
     };
-    let asked = run_until_enough(700, run, |said| said.lines().count() > 1);
-    let told: Vec<&str> = asked.lines().collect();
-    assert_interval(&told[..told.len() - 1], 0.2);
-    assert!(!asked.contains(['\r', '\x1b']), "{asked}");
+    let stderr = run_until_enough(700, run, |stderr| stderr.lines().count() > 1);
+    let lines: Vec<&str> = stderr.lines().collect();
+    assert_interval(&lines[..lines.len() - 1], 0.2);
+    assert!(!stderr.contains(['\r', '\x1b']), "{stderr}");
     let wrong = folder.run(&[&words[..], &["--progress", "often"]].concat());
     assert_eq!(wrong.status, Some(2));
     assert!(wrong.err.contains("write `yes`, `no`, seconds"), "{}", wrong.err);
@@ -154,8 +155,8 @@ fn paced_replay_shows_no_estimate_by_its_file() {
         let (time, line) = (format!("{ms}ms"), "replay examples/web.pcap speed=0.01 | discard");
         folder.run(&["run", line, "--for", &time, "--progress", "200ms"]).err
     };
-    let said = run_until_enough(700, run, |said| said.lines().count() > 1);
-    assert!(!said.contains('%') && !said.contains("left"), "{said}");
+    let stderr = run_until_enough(700, run, |stderr| stderr.lines().count() > 1);
+    assert!(!stderr.contains('%') && !stderr.contains("left"), "{stderr}");
 }
 
 #[test]
@@ -164,6 +165,6 @@ fn progress_restores_the_terminal() {
     let folder = Folder::new();
     // Each line disables and reenables autowrap.
     let typed = "streamline 'generate rate=100 | discard' --for 400ms --progress 100ms";
-    let said = run_on_terminal(&script, &folder, typed);
-    assert_eq!(said.matches("\x1b[?7l").count(), said.matches("\x1b[?7h").count());
+    let output = run_on_terminal(&script, &folder, typed);
+    assert_eq!(output.matches("\x1b[?7l").count(), output.matches("\x1b[?7h").count());
 }

@@ -114,32 +114,32 @@ fn v3_v10_changes_of_a_recorded_path_are_replayed() {
         assert_eq!(done.status, Some(0), "{words:?}: {done:?}");
         assert!(done.out.contains("lost 0, duplicated 0"), "{done:?}");
         wait_until("something came to it", || {
-            let got = fs::metadata(folder.path().join("got.pcap"));
-            words[1] == "ip" || got.is_ok_and(|got| got.len() > 1000)
+            let metadata = fs::metadata(folder.path().join("got.pcap"));
+            words[1] == "ip" || metadata.is_ok_and(|metadata| metadata.len() > 1000)
         });
     }
     let stopped = Command::new("kill").args(["-INT", &path.0.id().to_string()]).status();
     assert!(stopped.unwrap().success() && path.0.wait().unwrap().success());
-    let got = fs::read(folder.path().join("got.pcap")).unwrap();
+    let captured = fs::read(folder.path().join("got.pcap")).unwrap();
     let again = folder.run(&["run", "--replay", "r.pcapng"]);
     assert_eq!(again.status, Some(0), "{again:?}");
     assert!(
         again.err.contains("the replay matches the recorded run, block for block"),
         "{again:?}"
     );
-    let told =
+    let message =
         "the recorded path was changed, and the replay repeats it: insert pcap got.pcap at ip";
-    assert!(again.err.contains(told), "{again:?}");
+    assert!(again.err.contains(message), "{again:?}");
     // A sink that was inserted during the run also writes into the directory of the replay.
-    assert!(fs::read(folder.path().join("r.pcapng.replay/got.pcap")).unwrap() == got);
-    assert!(fs::read(folder.path().join("got.pcap")).unwrap() == got);
-    let asked = folder.run(&["why", "udp", "r.pcapng"]);
-    assert_eq!(asked.status, Some(1), "{asked:?}");
+    assert!(fs::read(folder.path().join("r.pcapng.replay/got.pcap")).unwrap() == captured);
+    assert!(fs::read(folder.path().join("got.pcap")).unwrap() == captured);
+    let explained = folder.run(&["why", "udp", "r.pcapng"]);
+    assert_eq!(explained.status, Some(1), "{explained:?}");
     let needs = "a path that was changed at run time, and `why` traces one request: `why FLOW \
                  r.pcapng REQUEST`";
-    assert!(asked.err.contains(needs), "{asked:?}");
-    let asked = folder.run(&["why", "udp", "r.pcapng", "ip | count"]);
-    assert_eq!(asked.status, Some(0), "{asked:?}");
+    assert!(explained.err.contains(needs), "{explained:?}");
+    let explained = folder.run(&["why", "udp", "r.pcapng", "ip | count"]);
+    assert_eq!(explained.status, Some(0), "{explained:?}");
 }
 
 #[test]

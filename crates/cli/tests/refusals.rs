@@ -50,8 +50,8 @@ fn full_disk_is_reported_with_file_and_loss() {
     ] {
         let ran = folder.run(&["run", &format!("{source} | {sink}")]);
         assert_eq!(ran.status, Some(1), "{sink}: {}", ran.err);
-        let told = format!("cannot write {file}");
-        assert!(ran.err.contains(&told), "{sink}: {}", ran.err);
+        let message = format!("cannot write {file}");
+        assert!(ran.err.contains(&message), "{sink}: {}", ran.err);
         assert!(ran.err.contains("no space left on device; free space there"), "{}", ran.err);
         assert!(ran.err.contains("blocks were lost: "), "{sink}: {}", ran.err);
         assert!(ran.err.contains("the ledger balances"), "{sink}: {}", ran.err);
@@ -69,15 +69,15 @@ fn full_device_is_reported_by_every_sink() {
         let line = format!("streamline run -q '{REPLAY_WEB} | {sink}' > /dev/full");
         let ran = CommandResult::from(folder.shell(&line).output().unwrap());
         assert_eq!(ran.status, Some(1), "{sink}");
-        let told = "cannot write standard output: no space left on device; free space there";
-        assert!(ran.err.contains(told), "{sink}: {}", ran.err);
+        let message = "cannot write standard output: no space left on device; free space there";
+        assert!(ran.err.contains(message), "{sink}: {}", ran.err);
         assert!(ran.err.contains(" blocks were lost: "), "{sink}: {}", ran.err);
         assert!(ran.err.contains("the ledger balances"), "{sink}: {}", ran.err);
     }
 }
 
 /// Runs a request as an unprivileged user in this directory. Returns `None` if that is impossible.
-fn run_as_nobody(folder: &Folder, line: &str) -> Option<CommandResult> {
+fn run_unprivileged(folder: &Folder, line: &str) -> Option<CommandResult> {
     if is_unprivileged() {
         return Some(folder.run(&["run", line]));
     }
@@ -121,17 +121,17 @@ fn unwritable_directory_is_reported() {
     let closed = folder.path().join("closed");
     fs::create_dir(&closed).unwrap();
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o555)).unwrap();
-    for (sink, told) in [
+    for (sink, message) in [
         ("files closed", "cannot open closed/index.jsonl: permission denied"),
         ("files closed/out", "cannot make closed/out: permission denied"),
         ("pcap closed per=session", "cannot open closed/index.jsonl: permission denied"),
         ("pcap closed/all.pcap", "cannot open closed/all.pcap: permission denied"),
     ] {
-        let Some(ran) = run_as_nobody(&folder, &format!("generate count=3 | {sink}")) else {
+        let Some(ran) = run_unprivileged(&folder, &format!("generate count=3 | {sink}")) else {
             return;
         };
         assert_eq!(ran.status, Some(1), "{sink}: {}", ran.err);
-        assert!(ran.err.contains(told), "{sink}: {}", ran.err);
+        assert!(ran.err.contains(message), "{sink}: {}", ran.err);
         assert!(ran.err.contains("run as a user who has them"), "{sink}: {}", ran.err);
     }
     assert_eq!(fs::read_dir(&closed).unwrap().count(), 0);
@@ -159,7 +159,7 @@ fn directory_link_is_followed_and_dangling_link_reported() {
     let ran = folder.run(&["run", &format!("{REPLAY_WEB} | udp | files link")]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     assert!(path("real/index.jsonl").is_file());
-    for (name, status, told, hint) in [
+    for (name, status, message, hint) in [
         (
             "dangling",
             3,
@@ -171,7 +171,7 @@ fn directory_link_is_followed_and_dangling_link_reported() {
         for sink in [format!("files {name}"), format!("pcap {name} per=connection")] {
             let ran = folder.run(&["run", &format!("{REPLAY_WEB} | {sink}")]);
             assert_eq!(ran.status, Some(status), "{sink}: {}", ran.err);
-            assert!(ran.err.contains(told) && ran.err.contains(hint), "{sink}: {}", ran.err);
+            assert!(ran.err.contains(message) && ran.err.contains(hint), "{sink}: {}", ran.err);
         }
     }
     assert!(!path("nowhere").exists());
@@ -244,10 +244,10 @@ fn tcpdump_syntax_is_answered_with_the_equivalent() {
         assert_eq!(ran.status, Some(0), "{}", ran.err);
     }
     let refused = folder.run(&["tcp", "port", "80"]);
-    let shown = [
+    let message = [
         "error: `tcp port 80` is written for tcpdump\n",
         "  tcp port 80\n",
         "  ^^^^^^^^^^^ write `rx | bpf \"tcp port 80\" | print`\n",
     ];
-    assert_eq!((refused.status, refused.err), (Some(2), shown.concat()));
+    assert_eq!((refused.status, refused.err), (Some(2), message.concat()));
 }

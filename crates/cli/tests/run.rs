@@ -70,10 +70,10 @@ fn report_and_data_use_separate_streams() {
     let folder = Folder::new();
     let plain = folder.run(&["run", "-q", FIRST_REQUEST]);
     assert_eq!(plain.err, "");
-    let told = folder.run(&["run", "--stats", FIRST_REQUEST]);
-    assert_eq!(told.out, plain.out);
+    let ran = folder.run(&["run", "--stats", FIRST_REQUEST]);
+    assert_eq!(ran.out, plain.out);
     for word in ["replay", "dport", "!bpf", "unselected", "ns/block", "the ledger balances"] {
-        assert!(told.err.contains(word), "{word}: {}", told.err);
+        assert!(ran.err.contains(word), "{word}: {}", ran.err);
     }
     let json = folder.run(&["run", "--json", FIRST_REQUEST]);
     assert_eq!(json.out, plain.out);
@@ -123,12 +123,13 @@ fn v2_loss_is_a_warning_or_a_failure_with_no_loss() {
     let line = "replay examples/web.pcap | dport --name=again |80 count | dport --name=again";
     let ran = folder.run(&["run", line]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
-    let told = "warning: 39 blocks were lost: 39 between count and dport#again (too many hops)\n";
-    assert!(ran.err.starts_with(told), "{}", ran.err);
+    let warning =
+        "warning: 39 blocks were lost: 39 between count and dport#again (too many hops)\n";
+    assert!(ran.err.starts_with(warning), "{}", ran.err);
     assert!(ran.err.contains("the ledger balances"), "{}", ran.err);
     let refused = folder.run(&["run", "--no-loss", line]);
     assert_eq!(refused.status, Some(1));
-    assert!(refused.err.starts_with(&told.replace("warning", "error")), "{}", refused.err);
+    assert!(refused.err.starts_with(&warning.replace("warning", "error")), "{}", refused.err);
     let inside = folder.run(&[&format!("--no-loss {line}")]);
     assert_eq!((inside.status, inside.err.starts_with("error: 39 blocks")), (Some(1), true));
     let json = parse_report(folder.run(&["run", "--json", line]).err.lines().nth(1).unwrap());

@@ -69,9 +69,9 @@ fn set_argument(folder: &Folder, words: &[&str]) -> Vec<u64> {
 /// Waits until the sources have emitted this many more blocks.
 fn wait_for_blocks(folder: &Folder, more: u64) {
     let count = || -> u64 {
-        let told = folder.run(&["top", "--once", "--json", "web"]).out;
-        let Ok(told) = serde_json::from_str::<Value>(&told) else { return 0 };
-        told["given"]["blocks"].as_u64().unwrap_or(0)
+        let picture = folder.run(&["top", "--once", "--json", "web"]).out;
+        let Ok(picture) = serde_json::from_str::<Value>(&picture) else { return 0 };
+        picture["given"]["blocks"].as_u64().unwrap_or(0)
     };
     let from = count();
     testkit::wait_until("blocks come", || count() >= from + more);
@@ -161,8 +161,8 @@ fn v3_v10_argument_set_in_a_recorded_run_is_replayed() {
         "{again:?}"
     );
     assert!(again.err.contains("and the replay repeats it: arg sample every=4"), "{again:?}");
-    let got = |file: &str| std::fs::read(folder.path().join(file)).unwrap();
-    assert!(got("r.pcapng.replay/got.pcap") == got("got.pcap"));
+    let read_file = |file: &str| std::fs::read(folder.path().join(file)).unwrap();
+    assert!(read_file("r.pcapng.replay/got.pcap") == read_file("got.pcap"));
 }
 
 #[test]
@@ -219,9 +219,9 @@ fn v3_subtree_moves_to_another_path_with_its_state() {
 /// Waits until the sources of a path have emitted this many blocks.
 fn wait_for_blocks_of(folder: &Folder, path: &str, wanted: u64) {
     let count = || -> u64 {
-        let told = folder.run(&["top", "--once", "--json", path]).out;
-        let Ok(told) = serde_json::from_str::<Value>(&told) else { return 0 };
-        told["given"]["blocks"].as_u64().unwrap_or(0)
+        let picture = folder.run(&["top", "--once", "--json", path]).out;
+        let Ok(picture) = serde_json::from_str::<Value>(&picture) else { return 0 };
+        picture["given"]["blocks"].as_u64().unwrap_or(0)
     };
     testkit::wait_until("blocks come", || count() >= wanted);
 }

@@ -159,9 +159,9 @@ fn p1_paths_are_controlled_by_their_owner_only() {
         return;
     }
     let fixture = Fixture::new();
-    let nobody = fixture.run(ALICE, &["ps"]);
-    assert_eq!(nobody.status, Some(3), "{nobody:?}");
-    assert!(nobody.err.contains("streamline daemon --user"), "{nobody:?}");
+    let no_daemon = fixture.run(ALICE, &["ps"]);
+    assert_eq!(no_daemon.status, Some(3), "{no_daemon:?}");
+    assert!(no_daemon.err.contains("streamline daemon --user"), "{no_daemon:?}");
     let daemon = fixture.daemon();
     let number = fixture.start(ALICE, "web");
     let taken = fixture.run(ALICE, &["start", "web", COUNT_REQUEST]);
@@ -178,27 +178,27 @@ fn p1_paths_are_controlled_by_their_owner_only() {
     let taken = fixture.run(ALICE, &["start", "--as=web", COUNT_REQUEST]);
     assert_eq!(taken.status, Some(1), "`--as` gives the name, too: {taken:?}");
 
-    let seen = |uid: u32| -> Value {
+    let listed_path = |uid: u32| -> Value {
         let ran = fixture.run(uid, &["ps", "--json"]);
         assert_eq!(ran.status, Some(0), "{ran:?}");
-        let told: Value = serde_json::from_str(&ran.out).unwrap();
-        let paths = told["paths"].as_array().unwrap();
+        let list: Value = serde_json::from_str(&ran.out).unwrap();
+        let paths = list["paths"].as_array().unwrap();
         paths.iter().find(|path| path["number"] == number).cloned().unwrap()
     };
     // On a busy machine a path may not reply in time.
     wait_until("it is seen to run", || {
-        let own = seen(ALICE);
+        let own = listed_path(ALICE);
         own["state"] == "running" && own["rate"]["blocks"].as_f64().is_some_and(|rate| rate > 0.0)
     });
-    let (own, other, root) = (seen(ALICE), seen(BOB), seen(0));
+    let (own, other, root) = (listed_path(ALICE), listed_path(BOB), listed_path(0));
     assert_eq!(own["line"], COUNT_REQUEST);
     assert_eq!((&other["name"], &other["state"]), (&"web".into(), &"hidden".into()));
     let hidden = ["line", "process", "log", "counters"];
     assert!(hidden.iter().all(|key| other[key].is_null()), "{other}");
     assert_eq!((&root["line"], &root["uid"]), (&COUNT_REQUEST.into(), &ALICE.into()));
 
-    let shown = number.to_string();
-    for words in [["stop", &shown], ["attach", &shown], ["top", &shown]] {
+    let number_text = number.to_string();
+    for words in [["stop", &number_text], ["attach", &number_text], ["top", &number_text]] {
         let refused = fixture.run(BOB, &words);
         assert_eq!(refused.status, Some(1), "{words:?}: {refused:?}");
         assert!(refused.err.contains("belongs to user 41001"), "{words:?}: {refused:?}");
@@ -206,7 +206,7 @@ fn p1_paths_are_controlled_by_their_owner_only() {
     let stopped = fixture.run(ALICE, &["stop", "web"]);
     assert_eq!(stopped.status, Some(0), "{stopped:?}");
     assert!(stopped.err.contains("none lost"), "{stopped:?}");
-    let gone = fixture.run(ALICE, &["stop", &shown]);
+    let gone = fixture.run(ALICE, &["stop", &number_text]);
     assert_eq!(gone.status, Some(3), "{gone:?}");
     let root = fixture.run(0, &["stop", "--kill", &format!("{BOB}/web")]);
     assert_eq!(root.status, Some(0), "{root:?}");
@@ -264,13 +264,13 @@ fn t10_name_of_an_ended_path_is_free_in_any_event_order() {
     let socket =
         sys::local_socket::connect_to(&packets, sys::local_socket::Framing::Packets, LONG_TIMEOUT)
             .unwrap();
-    let hear = || {
+    let receive_reply = || {
         let mut answer = vec![0; 1 << 16];
         let (length, _) = sys::descriptor::receive(&socket, &mut answer).unwrap();
         String::from_utf8_lossy(&answer[..length]).into_owned()
     };
     sys::descriptor::send(&socket, b"{\"method\":\"io.streamline.About\"}", &[]).unwrap();
-    assert!(hear().contains("version"));
+    assert!(receive_reply().contains("version"));
     // While the daemon is stopped, events accumulate. The daemon then handles the new client before
     // the one that has ended.
     let number = i32::try_from(daemon.child.id()).unwrap();
@@ -279,16 +279,16 @@ fn t10_name_of_an_ended_path_is_free_in_any_event_order() {
         let stat = fs::read_to_string(format!("/proc/{number}/stat")).unwrap();
         stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
     });
-    let (_near, far) = sys::descriptor::pair().unwrap();
+    let (_daemon_end, path_end) = sys::descriptor::pair().unwrap();
     let (name, line) = (Some("web".to_owned()), COUNT_REQUEST.to_owned());
     let register = Register { name, line, ..Register::default() };
     let call = Call::new("io.streamline.Register", &register).to_bytes();
-    sys::descriptor::send(&socket, &call, &[far.as_fd()]).unwrap();
+    sys::descriptor::send(&socket, &call, &[path_end.as_fd()]).unwrap();
     signal_process(process, "KILL");
     wait_until("the path has ended", || !is_alive(process));
     signal_process(number, "CONT");
-    let told = hear();
-    assert!(told.contains("\"number\""), "{told}");
+    let reply = receive_reply();
+    assert!(reply.contains("\"number\""), "{reply}");
     // The process of the path is this test, which must not be killed with the path.
     drop(socket);
     wait_until("the register is empty", || daemon.list_paths().is_empty());
@@ -315,8 +315,8 @@ fn t12_one_user_cannot_occupy_all_connections() {
         .current_dir(fixture.folder.path());
     let greedy = greedy.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut greedy = Guard(greedy.spawn().unwrap());
-    let said = std::io::BufReader::new(greedy.0.stdout.take().unwrap()).lines();
-    let refused = said.map_while(Result::ok).find(|line| line.ends_with(" refused"));
+    let lines = std::io::BufReader::new(greedy.0.stdout.take().unwrap()).lines();
+    let refused = lines.map_while(Result::ok).find(|line| line.ends_with(" refused"));
     assert_eq!(refused.as_deref(), Some("236 refused"), "64 of 300 were let in");
     let shut = fixture.run(ALICE, &["ps"]);
     assert!(shut.status == Some(1) && shut.err.contains("connections"), "{shut:?}");
@@ -380,9 +380,9 @@ fn run_is_registered_unless_embedded() {
         assert!(picture.out.contains(part), "{part}: {picture:?}");
     }
     wait_until("it is seen to be fast", || {
-        let told = fixture.run(own_uid(), &["top", "--once", "--json", "mine"]);
-        let told: Value = serde_json::from_str(&told.out).unwrap();
-        told["rate"]["blocks"].as_f64().is_some_and(|rate| rate > 0.0)
+        let picture = fixture.run(own_uid(), &["top", "--once", "--json", "mine"]);
+        let picture: Value = serde_json::from_str(&picture.out).unwrap();
+        picture["rate"]["blocks"].as_f64().is_some_and(|rate| rate > 0.0)
     });
 
     let set = fixture.run(own_uid(), &["set", "mine", "insert", "eth", "after", "generate"]);
@@ -410,10 +410,13 @@ fn run_is_registered_unless_embedded() {
     assert!(named.wait().unwrap().success());
     // The follower may start after the path has ended; otherwise it ends with the path.
     let followed = follower.wait().unwrap().code();
-    let mut said = String::new();
-    follower.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    let heard = followed == Some(0) && said.contains("none lost");
-    assert!(heard || said.contains("no path is called") || said.contains("ended"), "{said}");
+    let mut stderr = String::new();
+    follower.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    let has_followed = followed == Some(0) && stderr.contains("none lost");
+    assert!(
+        has_followed || stderr.contains("no path is called") || stderr.contains("ended"),
+        "{stderr}"
+    );
     wait_until("nothing is registered", || daemon.list_paths().is_empty());
     embedded.kill().unwrap();
     embedded.wait().unwrap();
@@ -442,10 +445,10 @@ fn v9_tap_starts_in_the_past_of_a_path() {
     wait_until("past and present are there", || frames() > 300);
     signal_process(tap.id().try_into().unwrap(), "INT");
     assert!(tap.wait().unwrap().success());
-    let mut said = String::new();
-    tap.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.contains("tap at past begins at block 100, "), "{said}");
-    assert!(said.contains("of the past") && said.contains("tap: "), "{said}");
+    let mut stderr = String::new();
+    tap.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert!(stderr.contains("tap at past begins at block 100, "), "{stderr}");
+    assert!(stderr.contains("of the past") && stderr.contains("tap: "), "{stderr}");
     let bytes = fs::read(&file).unwrap();
     let numbers = bytes[24..]
         .chunks_exact(16 + 64)
@@ -486,17 +489,17 @@ fn service_manager_passes_sockets_and_is_notified() {
     early.write_all(b"{\"method\":\"io.streamline.List\"}\0").unwrap();
     let child = command.stdin(Stdio::from(OwnedFd::from(stream))).spawn().unwrap();
     let mut child = Guard(child);
-    let said = |notified: &UnixDatagram| {
+    let receive_notification = |notified: &UnixDatagram| {
         let mut bytes = [0; 999];
         let length = notified.recv(&mut bytes).unwrap();
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     };
-    assert!(said(&notified).starts_with("READY=1\n"));
+    assert!(receive_notification(&notified).starts_with("READY=1\n"));
     let mut answer = [0; 27];
     early.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"{\"parameters\":{\"paths\":[]}}");
     signal_process(i32::try_from(child.0.id()).unwrap(), "TERM");
-    assert!(said(&notified).starts_with("STOPPING=1"));
+    assert!(receive_notification(&notified).starts_with("STOPPING=1"));
     assert!(child.0.wait().unwrap().success());
     assert!(place.join("io.streamline").exists(), "the socket is the manager's");
     assert!(!place.join("lock").exists());

@@ -38,15 +38,15 @@ fn proc_status_value(space: &Value, name: &str) -> String {
 
 /// Returns the reported processors of a space. Asserts that the kernel reports the same processors.
 fn agreed_processors(space: &Value) -> Vec<u64> {
-    let told = space["processors"].as_array().unwrap();
-    let told: Vec<u64> = told.iter().map(|number| number.as_u64().unwrap()).collect();
+    let reported = space["processors"].as_array().unwrap();
+    let reported: Vec<u64> = reported.iter().map(|number| number.as_u64().unwrap()).collect();
     let list = proc_status_value(space, "Cpus_allowed_list:");
-    let said = list.split(',').flat_map(|range| {
+    let allowed = list.split(',').flat_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         first.parse::<u64>().unwrap()..=last.parse().unwrap()
     });
-    assert_eq!(told, said.collect::<Vec<_>>(), "{space}");
-    told
+    assert_eq!(reported, allowed.collect::<Vec<_>>(), "{space}");
+    reported
 }
 
 fn run_set_spaces(folder: &Folder, words: &[&str]) -> CommandResult {
@@ -285,14 +285,14 @@ fn j2_j4_users_list_and_pin_only_their_own_spaces() {
         common::Guard(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     });
     wait_until("both are listed", || folder.run(&["ps"]).out.matches(" own ").count() == 2);
-    let seen = |ran: CommandResult| {
+    let listed_uids = |ran: CommandResult| {
         assert_eq!(ran.status, Some(0), "{ran:?}");
-        let told: Value = serde_json::from_str(&ran.out).unwrap();
-        let paths = told["paths"].as_array().unwrap().clone();
+        let list: Value = serde_json::from_str(&ran.out).unwrap();
+        let paths = list["paths"].as_array().unwrap().clone();
         paths.into_iter().map(|path| path["uid"].as_u64().unwrap()).collect::<Vec<_>>()
     };
-    assert_eq!(seen(run(ALICE, &["spaces", "--json"])), [u64::from(ALICE)]);
-    let mut all = seen(folder.run(&["spaces", "--json"]));
+    assert_eq!(listed_uids(run(ALICE, &["spaces", "--json"])), [u64::from(ALICE)]);
+    let mut all = listed_uids(folder.run(&["spaces", "--json"]));
     all.sort_unstable();
     assert_eq!(all, [ALICE, BOB].map(u64::from), "root sees all");
     let others = format!("{BOB}/own");

@@ -93,10 +93,10 @@ fn m3_published_state_equals_the_ledger() {
         wait::wait_until("what came", || reader.snapshot().rows == all);
         assert!(reader.snapshot().whole);
         assert_eq!(sample.snapshot().rows, [[300 * round]]);
-        let told = printed_state(&folder, &name);
-        assert_eq!((&told["rows"][0][0], &told["whole"]), (&(100 * round).into(), &true.into()));
+        let state = printed_state(&folder, &name);
+        assert_eq!((&state["rows"][0][0], &state["whole"]), (&(100 * round).into(), &true.into()));
         assert_eq!(
-            (&told["filter"], &told["columns"][1]["unit"]),
+            (&state["filter"], &state["columns"][1]["unit"]),
             (&"count".into(), &"bytes".into())
         );
     }
@@ -158,20 +158,25 @@ fn m3_authorized_reader_sees_state_and_end_of_killed_path() {
     let mut path = PathWithInput::start(&folder, &line);
     let reader = open_table(&name);
     wait::wait_until("blocks", || reader.snapshot().rows.first().is_some_and(|row| row[0] > 0));
-    let stranger = |words: &[&str]| {
+    let as_unprivileged = |words: &[&str]| {
         let mut command = folder.streamline(words);
         CommandResult::from(command.current_dir("/").uid(65534).gid(65534).output().unwrap())
     };
-    let may = stranger(&["state", &format!("0/{name}")]);
-    assert_eq!(path.child.try_wait().unwrap(), None, "the path runs: {}", may.err);
-    if may.status.is_none() || may.err.contains("ermission denied") {
+    let permitted = as_unprivileged(&["state", &format!("0/{name}")]);
+    assert_eq!(path.child.try_wait().unwrap(), None, "the path runs: {}", permitted.err);
+    if permitted.status.is_none() || permitted.err.contains("ermission denied") {
         let _: Option<()> = need::report_skip("nobody may not run this program");
         return;
     }
-    assert_eq!((may.status, may.out.contains("blocks")), (Some(0), true), "{}", may.err);
-    let may_not = stranger(&["state", &format!("0/{name}-own")]);
-    assert_eq!(may_not.status, Some(1), "{}", may_not.out);
-    assert!(may_not.err.contains("may not open 0/"), "{}", may_not.err);
+    assert_eq!(
+        (permitted.status, permitted.out.contains("blocks")),
+        (Some(0), true),
+        "{}",
+        permitted.err
+    );
+    let refused = as_unprivileged(&["state", &format!("0/{name}-own")]);
+    assert_eq!(refused.status, Some(1), "{}", refused.out);
+    assert!(refused.err.contains("may not open 0/"), "{}", refused.err);
     let mut follows = folder.streamline(&["state", "--follow", "--json", &name]);
     let mut follows = follows.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(follows.stdout.take().unwrap()).lines();

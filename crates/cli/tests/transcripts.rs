@@ -16,12 +16,12 @@ use std::path::Path;
 /// Returns the output of a shell command, followed by the exit status if that is not 0.
 fn shell_output(folder: &Folder, typed: &str) -> String {
     let output = folder.shell(&format!("{{ {typed}\n}} 2>&1")).output().unwrap();
-    let mut said = String::from_utf8(output.stdout).unwrap();
+    let mut text = String::from_utf8(output.stdout).unwrap();
     let status = output.status.code().unwrap();
     if status != 0 {
-        let _ = writeln!(said, "[{status}]");
+        let _ = writeln!(text, "[{status}]");
     }
-    said.lines().map(|line| format!("{}\n", without_filter_count(line.trim_end()))).collect()
+    text.lines().map(|line| format!("{}\n", without_filter_count(line.trim_end()))).collect()
 }
 
 /// Removes the number of filters from a line, because this number changes with every new filter.

@@ -251,8 +251,8 @@ fn server_outlives_daemon_and_leaves_nothing_when_killed() {
     let server = Server { pair: &pair, folder: shared, process };
     wait_until("the server is ready", || server.errors().contains("ready"));
     exchange_numbered(&client, PROMOTING_DATAGRAMS);
-    let shown = server.folder.run(&["ps"]).out;
-    assert!(shown.contains("echo["), "{shown}");
+    let listing = server.folder.run(&["ps"]).out;
+    assert!(listing.contains("echo["), "{listing}");
     daemon.0.kill().unwrap();
     daemon.0.wait().unwrap();
     wait_until("the program is gone", || ingress_programs(&pair) == 0);

@@ -38,10 +38,10 @@ fn run_hostile(attack: &str) -> CommandResult {
 fn assert_error(attack: &str, what: &[&str]) {
     let ran = run_hostile(attack);
     let head = "error: `hostile`: the filter `hostile`, in a process of its own, ";
-    let told = ran.err.lines().find(|line| line.starts_with(head));
-    let told = told.unwrap_or_else(|| panic!("{attack}: {}", ran.err));
-    assert!(what.iter().any(|what| told.contains(what)), "{attack}: {told}");
-    assert!(told.ends_with("; its later input was dropped"), "{attack}: {told}");
+    let error = ran.err.lines().find(|line| line.starts_with(head));
+    let error = error.unwrap_or_else(|| panic!("{attack}: {}", ran.err));
+    assert!(what.iter().any(|what| error.contains(what)), "{attack}: {error}");
+    assert!(error.ends_with("; its later input was dropped"), "{attack}: {error}");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn j5_filter_that_sleeps_ends_alone() {
 #[test]
 fn j5_unsandboxable_filter_is_refused_before_the_start() {
     let folder = Folder::new();
-    for (line, told) in [
+    for (line, error) in [
         ("generate | count untrusted=yes", "its report would stay in a process that ends with it"),
         ("generate | (dport untrusted=yes ++ sport) | discard", "operands run within one thread"),
         ("generate untrusted=yes | discard", "`generate` has no parameter `untrusted`"),
@@ -141,15 +141,15 @@ fn j5_unsandboxable_filter_is_refused_before_the_start() {
     ] {
         let ran = folder.run(&[line]);
         assert!(
-            ran.status == Some(2) && ran.err.contains(told),
+            ran.status == Some(2) && ran.err.contains(error),
             "{line}: {:?} {}",
             ran.status,
             ran.err
         );
     }
     let pinned = folder.run(&["generate | dport untrusted=yes @thread0 | discard"]);
-    let told = "thread0: untrusted: a process";
-    assert!(pinned.status == Some(1) && pinned.err.contains(told), "{}", pinned.err);
+    let error = "thread0: untrusted: a process";
+    assert!(pinned.status == Some(1) && pinned.err.contains(error), "{}", pinned.err);
     let plain = folder.run(&["generate count=10 | dport untrusted=no |all count"]);
     assert_eq!((plain.status, plain.err.contains("sandbox")), (Some(0), false), "{}", plain.err);
 }

@@ -108,10 +108,10 @@ fn bodies_equal_the_objects_exported_by_tshark() {
     assert_eq!(ran.status, Some(0), "{}", ran.err);
     let index = folder.read("out/index.jsonl");
     let lines = index.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let mut told: Vec<String> =
+    let mut digests: Vec<String> =
         lines.filter_map(|line| Some(line["sha256"].as_str()?.to_owned())).collect();
-    told.sort();
-    assert_eq!(told, file_digests(&folder, "out"));
+    digests.sort();
+    assert_eq!(digests, file_digests(&folder, "out"));
     let Some(tshark) = need::require_command("tshark") else { return };
     let exported = Command::new(tshark)
         .args(["-Q", "-d", "tcp.port==8080,http", "--export-objects", "http,objects", "-r"])
@@ -119,8 +119,8 @@ fn bodies_equal_the_objects_exported_by_tshark() {
         .current_dir(folder.path())
         .status();
     assert!(exported.unwrap().success());
-    assert_eq!(told, file_digests(&folder, "objects"));
-    assert!(told.len() > 50, "{} bodies", told.len());
+    assert_eq!(digests, file_digests(&folder, "objects"));
+    assert!(digests.len() > 50, "{} bodies", digests.len());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use common::Folder;
 use serde_json::Value;
 
 /// Returns the traced nodes that `why` prints as JSON.
-fn traced_nodes(folder: &Folder, words: &[&str]) -> Vec<Value> {
+fn node_fates(folder: &Folder, words: &[&str]) -> Vec<Value> {
     let ran = folder.run(&[&["why", "--json"], words].concat());
     assert_eq!(ran.status, Some(0), "{ran:?}");
     let value: Value = serde_json::from_str(&ran.out).unwrap();
@@ -45,7 +45,7 @@ fn v12_trace_of_one_connection_ignores_others() {
     assert!(packets > 5, "{text}");
     let before = std::fs::read_dir(folder.path().join("got")).unwrap().count();
     for words in [&[&*flow, "examples/web.pcap", line][..], &[&flow, "r.pcapng"]] {
-        let nodes = traced_nodes(&folder, words);
+        let nodes = node_fates(&folder, words);
         let names: Vec<_> = nodes.iter().map(|node| node["filter"].as_str().unwrap()).collect();
         assert_eq!(names, ["replay", "tcp", "http", "files"]);
         assert_eq!(json_number(&nodes[0]["answered"]["yes"]), packets);
@@ -66,13 +66,13 @@ fn v12_trace_of_one_connection_ignores_others() {
 #[test]
 fn v12_trace_has_reasons_for_drops_and_waits() {
     let folder = Folder::new();
-    let nodes = traced_nodes(&folder, &["port 53", "examples/web.pcap", "tcp | discard"]);
+    let nodes = node_fates(&folder, &["port 53", "examples/web.pcap", "tcp | discard"]);
     let (source, tcp) = (&nodes[0], &nodes[1]);
     let came = json_number(&source["answered"]["yes"]);
     assert_eq!(json_number(&tcp["unanswered"]["not tcp"]), came);
     assert_eq!((json_number(&tcp["unselected"]), nodes.len()), (came, 2));
     let limited =
-        traced_nodes(&folder, &["ip", "examples/web.pcap", "dport | ratelimit 1 | discard"]);
+        node_fates(&folder, &["ip", "examples/web.pcap", "dport | ratelimit 1 | discard"]);
     let names: Vec<_> = limited.iter().map(|node| node["filter"].as_str().unwrap()).collect();
     assert_eq!(names, ["replay", "dport", "ratelimit", "discard"]);
     let rate = &limited[2];

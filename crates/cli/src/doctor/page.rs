@@ -83,18 +83,18 @@ fn format_interfaces(all: &[InterfaceFinding], colours: bool) -> String {
     // If not all interfaces fit, the active ones have precedence.
     let mut listed: Vec<&InterfaceFinding> = all.iter().collect();
     if all.len() > INTERFACES_MAX {
-        listed.sort_by_key(|seen| (seen.state != "up", seen.index));
+        listed.sort_by_key(|interface| (interface.state != "up", interface.index));
     }
-    for seen in listed.into_iter().take(INTERFACES_MAX) {
+    for interface in listed.into_iter().take(INTERFACES_MAX) {
         table.add_row([
-            seen.index.to_string(),
-            seen.name.clone(),
-            seen.kind.clone(),
-            seen.link.clone(),
-            seen.state.to_owned(),
-            seen.mtu.to_string(),
-            seen.received.to_string(),
-            seen.lost.to_string(),
+            interface.index.to_string(),
+            interface.name.clone(),
+            interface.kind.clone(),
+            interface.link.clone(),
+            interface.state.to_owned(),
+            interface.mtu.to_string(),
+            interface.received.to_string(),
+            interface.lost.to_string(),
         ]);
     }
     if table.is_empty() {

@@ -18,7 +18,7 @@ use streamline::privilege::INSTALLED_PATH;
 
 /// Prints the unit file of a request. Refuses a request that enters a network namespace.
 pub(super) fn print_unit(given: &RequestArguments) -> Status {
-    let told = line::request_text(given).and_then(|text| {
+    let printed = line::request_text(given).and_then(|text| {
         let options = Options { notices: failure::notices(false), ..Options::default() };
         let graph = streamline::read_graph(&text, &options).map_err(failure::report_open_error)?;
         if let Some(space) = network_namespace(&graph) {
@@ -35,7 +35,7 @@ pub(super) fn print_unit(given: &RequestArguments) -> Status {
             &Binary::locate(),
         )))
     });
-    told.unwrap_or_else(|status| status)
+    printed.unwrap_or_else(|status| status)
 }
 
 fn is_live(graph: &Graph) -> bool {
@@ -119,12 +119,12 @@ WantedBy=multi-user.target
 fn service_program(path: Option<&Path>) -> (String, String) {
     let hidden = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
     let Some(path) = path else { return (INSTALLED_PATH.to_owned(), String::new()) };
-    let shown = path.display().to_string();
-    let plain = shown.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+".contains(c));
-    if plain && !hidden.iter().any(|folder| path.starts_with(folder)) {
-        return (shown, String::new());
+    let program = path.display().to_string();
+    let is_plain = program.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+".contains(c));
+    if is_plain && !hidden.iter().any(|folder| path.starts_with(folder)) {
+        return (program, String::new());
     }
-    (INSTALLED_PATH.to_owned(), format!("# sudo install -m 755 {shown} {INSTALLED_PATH}\n"))
+    (INSTALLED_PATH.to_owned(), format!("# sudo install -m 755 {program} {INSTALLED_PATH}\n"))
 }
 
 /// Formats a request as the value of `Description=`: on one line, with percent signs doubled.

@@ -91,8 +91,8 @@ impl Alarms {
                     0 => String::new(),
                     _ => format!(", for {}", rounded_duration(held_ns)),
                 };
-                let shown = format_value(value);
-                let text = format!("alarm `{condition}`: {name} is {shown}{since}");
+                let value_text = format_value(value);
+                let text = format!("alarm `{condition}`: {name} is {value_text}{since}");
                 self.reporter.report(PathEvent::Alarm, &text);
                 terminal::print_warning(&text);
                 raised.push((condition.to_string(), value));

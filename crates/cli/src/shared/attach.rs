@@ -27,7 +27,7 @@ pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
     let (to, about) = connect_path(&given.path)?;
     let mut log = about.log.as_deref().and_then(|log| LogReader::open_for(log, to.uid()));
     to.subscribe_to_totals(UPDATE_INTERVAL, None).map_err(|error| report_client_error(&error))?;
-    let mut heard = false;
+    let mut is_subscribed = false;
     loop {
         let ready = wait_readable(&[to.as_fd(), to.process()], signals, None);
         if ready.is_none() {
@@ -36,26 +36,26 @@ pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
             return Ok(Status::Done);
         }
         // The last update can still be read after the process has ended.
-        let followed = to.next_update();
-        let printed = log.as_mut().map_or(Status::Done, LogReader::print_new_lines);
-        if printed != Status::Done {
-            return Ok(printed);
+        let update = to.next_update();
+        let log_status = log.as_mut().map_or(Status::Done, LogReader::print_new_lines);
+        if log_status != Status::Done {
+            return Ok(log_status);
         }
-        match followed {
-            Ok(followed) => {
-                heard = true;
-                if let Some(ended) = followed.ended {
+        match update {
+            Ok(update) => {
+                is_subscribed = true;
+                if let Some(ended) = update.ended {
                     terminal::erase_status();
                     terminal::print_error_text(&format!("{}\n", escape_hidden(&ended.report)));
                     return Ok(Status::from_exit_code(ended.status));
                 }
-                let totals = super::rates::update_totals(&followed);
+                let totals = super::rates::update_totals(&update);
                 if let Some(totals) = totals.filter(|_| terminal::can_rewrite()) {
                     terminal::show_status(&progress_line(&totals));
                 }
             }
             // The path had ended before it received the subscription.
-            Err(ClientError::Disconnected) if !heard => {
+            Err(ClientError::Disconnected) if !is_subscribed => {
                 return Err(report_client_error(&ClientError::PathEnded(given.path.clone())));
             }
             Err(ClientError::Disconnected) => {
@@ -97,8 +97,9 @@ impl LogReader {
             let sought = file.seek(SeekFrom::End(0)).map_err(|error| terminal::reason(&error));
             sought.map(|_| Self { file, rest: Vec::new() })
         });
-        let told = |why| terminal::print_note(&format!("the log {path} is not shown: {why}"));
-        opened.map_err(told).ok()
+        let print_reason =
+            |why| terminal::print_note(&format!("the log {path} is not shown: {why}"));
+        opened.map_err(print_reason).ok()
     }
 
     fn print_new_lines(&mut self) -> Status {

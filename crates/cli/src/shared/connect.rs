@@ -96,10 +96,10 @@ mod tests {
 
     #[test]
     fn ages_and_path_lists_are_formatted_briefly() {
-        let told: Vec<String> = [0, 59, 61, 3661, 90_000].map(format_age).into();
+        let ages: Vec<String> = [0, 59, 61, 3661, 90_000].map(format_age).into();
         assert_eq!(list_numbers(&[7]), "path 7");
         let many: Vec<u32> = (1..=32).collect();
         assert_eq!(list_numbers(&many), "paths 1, 2, 3, 4, 5, 6, 7, 8 and 24 more");
-        assert_eq!(told, ["0 s", "59 s", "1:01", "1:01:01", "1 d 1 h"]);
+        assert_eq!(ages, ["0 s", "59 s", "1:01", "1:01:01", "1 d 1 h"]);
     }
 }

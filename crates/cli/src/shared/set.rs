@@ -15,20 +15,20 @@ const VERSION: u32 = 1;
 /// Applies the change in the arguments to a path.
 pub(super) fn run(given: &SetArguments) -> Result<Status, Status> {
     let (to, about) = connect_path(&given.path)?;
-    let changed = to.change(&given.words).map_err(|error| report_client_error(&error))?;
+    let change = to.change(&given.words).map_err(|error| report_client_error(&error))?;
     if given.json {
         return Ok(terminal::print_text(&json_line(&to_object(&[
             ("version", &VERSION),
             ("path", &about.number),
             ("name", &about.name),
-            ("request", &changed.line),
-            ("report", &changed.said),
+            ("request", &change.line),
+            ("report", &change.said),
         ]))));
     }
     if given.words.first().is_some_and(|word| word == "pin") {
         // Pinning does not change the request.
-        return Ok(terminal::print_text(&format!("{}\n", escape_hidden(&changed.said))));
+        return Ok(terminal::print_text(&format!("{}\n", escape_hidden(&change.said))));
     }
-    terminal::print_note(&format!("now runs: {}", escape_hidden(&changed.line)));
-    Ok(terminal::print_text(&format!("{}\n", escape_hidden(&changed.said))))
+    terminal::print_note(&format!("now runs: {}", escape_hidden(&change.line)));
+    Ok(terminal::print_text(&format!("{}\n", escape_hidden(&change.said))))
 }

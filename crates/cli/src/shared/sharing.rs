@@ -158,14 +158,14 @@ mod tests {
             "lo received: program 7, 2 requests of 2 users; for several: ip (2)"
         );
         let page = format_tables(&[program], 120);
-        let shown: Vec<&str> = page.lines().collect();
+        let lines: Vec<&str> = page.lines().collect();
         assert_eq!(
-            shown[2],
+            lines[2],
             "lo received        7      12         2  41001 8.50 MB, 41002 8.50 MB  \
              ip (2), 1 more"
         );
-        assert_eq!(shown[5], " 1  41001  tcpdump[812]  lo received     12      3     0   113");
-        assert_eq!(shown.len(), 6, "of the other's line one is not told how much it had");
+        assert_eq!(lines[5], " 1  41001  tcpdump[812]  lo received     12      3     0   113");
+        assert_eq!(lines.len(), 6, "of the other's line one is not told how much it had");
         assert_eq!(format_tables(&[], 80), "");
     }
 }

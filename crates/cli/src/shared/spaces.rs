@@ -126,8 +126,8 @@ fn path_spaces(about: PathDescription, uid: u32, counters: Counters) -> PathSpac
     let filters = |space: &Space| -> Vec<String> {
         let engine = space.kind == "engine";
         let copied = |node: &Node| node.copies.contains(&space.name);
-        let here = about.nodes.iter().filter(|n| engine || n.space == space.name || copied(n));
-        here.map(|node| node.name.clone()).collect()
+        let nodes = about.nodes.iter().filter(|n| engine || n.space == space.name || copied(n));
+        nodes.map(|node| node.name.clone()).collect()
     };
     let mut spaces = counters.spaces;
     let engines = spaces.iter().any(|space| space.kind == "engine");

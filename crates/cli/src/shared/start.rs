@@ -58,36 +58,38 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
         .as_ref()
         .to_owned();
     let steps = Steps::with_fault(given.fault.clone().unwrap_or_default());
-    let untaken = |error: sys::Error| report_system_error(&error);
-    steps.announce(Resource::Descriptor, "a connection to the daemon").map_err(untaken)?;
+    let report_error = |error: sys::Error| report_system_error(&error);
+    steps.announce(Resource::Descriptor, "a connection to the daemon").map_err(report_error)?;
     check_name(&connect_daemon()?, name)?;
     let signals = watch_signals()?;
-    steps.announce(Resource::File, "a log").map_err(untaken)?;
+    steps.announce(Resource::File, "a log").map_err(report_error)?;
     let (log, file) = open_log(given, name)?;
-    let about = file.metadata();
-    let before = about.as_ref().map_or(0, fs::Metadata::len);
+    let metadata = file.metadata();
+    let before = metadata.as_ref().map_or(0, fs::Metadata::len);
     // Output to a device cannot be read again, so errors are also stored in memory.
-    let kept = match about.is_ok_and(|about| about.is_file()) {
+    let stored_errors = match metadata.is_ok_and(|metadata| metadata.is_file()) {
         true => None,
-        false => Some(File::from(sys::service::memfd_with(b"").map_err(untaken)?)),
+        false => Some(File::from(sys::service::memfd_with(b"").map_err(report_error)?)),
     };
-    let errors = kept.as_ref().unwrap_or(&file).try_clone();
+    let errors = stored_errors.as_ref().unwrap_or(&file).try_clone();
     let errors = errors.map_err(|error| spawn_failure(&error))?;
-    let (near, far) = sys::descriptor::pair().map_err(|error| report_system_error(&error))?;
-    steps.announce(Resource::Thread, "the process of a path").map_err(untaken)?;
-    let mut child = spawn_path(given, name, &text, (&log, file, errors), far)?;
+    let (parent_end, child_end) =
+        sys::descriptor::pair().map_err(|error| report_system_error(&error))?;
+    steps.announce(Resource::Thread, "the process of a path").map_err(report_error)?;
+    let mut child = spawn_path(given, name, &text, (&log, file, errors), child_end)?;
     steps.checkpoint("the path is about to run");
-    let Some(_) = wait_readable(&[near.as_fd()], signals, None) else {
+    let Some(_) = wait_readable(&[parent_end.as_fd()], signals, None) else {
         // The user has interrupted the start.
         let _ = child.kill();
         return Err(Status::Failed);
     };
     steps.checkpoint("the path has said whether it runs");
     let mut bytes = [0; 256];
-    let told = sys::descriptor::receive(&near, &mut bytes).map(|(length, _)| length).unwrap_or(0);
-    let number = serde_json::from_slice::<PathNumber>(bytes.get(..told).unwrap_or_default());
+    let length =
+        sys::descriptor::receive(&parent_end, &mut bytes).map(|(length, _)| length).unwrap_or(0);
+    let number = serde_json::from_slice::<PathNumber>(bytes.get(..length).unwrap_or_default());
     let Ok(PathNumber { number }) = number else {
-        return Err(print_failure(&mut child, &log, before, kept));
+        return Err(print_failure(&mut child, &log, before, stored_errors));
     };
     if given.json {
         return Ok(terminal::print_text(&json_line(&to_object(&[
@@ -98,10 +100,10 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
             ("log", &log.display().to_string()),
         ]))));
     }
-    let shown = name.map_or_else(String::new, |name| format!(" {name}"));
-    let which = name.map_or_else(|| number.to_string(), str::to_owned);
+    let suffix = name.map_or_else(String::new, |name| format!(" {name}"));
+    let path_id = name.map_or_else(|| number.to_string(), str::to_owned);
     terminal::print_note(&format!(
-        "path {number}{shown} runs; its output is in {}; `streamline stop {which}` ends it",
+        "path {number}{suffix} runs; its output is in {}; `streamline stop {path_id}` ends it",
         log.display()
     ));
     Ok(terminal::print_text(&format!("{number}\n")))
@@ -113,20 +115,21 @@ fn check_name(client: &Client, name: Option<&str>) -> Result<(), Status> {
     let Some(name) = name else { return Ok(()) };
     let own = sys::process::identity().0;
     let listed = client.list_paths().map_err(|error| failure::report_client_error(&error))?;
-    let has_it = |path: &&Listed| path.uid == own && path.name.as_deref() == Some(name);
-    let Some(there) = listed.iter().find(has_it) else { return Ok(()) };
+    let has_name = |path: &&Listed| path.uid == own && path.name.as_deref() == Some(name);
+    let Some(existing) = listed.iter().find(has_name) else { return Ok(()) };
     // A path that has just ended may still be listed.
-    let ended =
-        |to: PathClient| sys::poll::readable(&[to.process()], Some(Duration::ZERO)) == [true];
-    if client.connect(&there.number.to_string()).map_or(true, ended) {
+    let has_ended = |path_client: PathClient| {
+        sys::poll::readable(&[path_client.process()], Some(Duration::ZERO)) == [true]
+    };
+    if client.connect(&existing.number.to_string()).map_or(true, has_ended) {
         return Ok(());
     }
     let log =
-        there.log.as_ref().map_or_else(String::new, |log| format!(", which prints into {log}"));
+        existing.log.as_ref().map_or_else(String::new, |log| format!(", which prints into {log}"));
     terminal::print_error(&format!(
         "the name `{name}` is that of your path {}{log}: choose another, or `streamline stop \
          {name}`",
-        there.number
+        existing.number
     ));
     Err(Status::Failed)
 }
@@ -231,21 +234,27 @@ fn spawn_failure(error: &std::io::Error) -> Status {
     Status::Failed
 }
 
-/// Prints the output of a path that failed to start. The output is in `kept`, or in the log after
-/// the first `before` bytes. Returns `Usage` or `Nothing` if the path's process exited with that
-/// status, and otherwise `Failed`.
-fn print_failure(child: &mut Child, log: &Path, before: u64, kept: Option<File>) -> Status {
+/// Prints the output of a path that failed to start. The output is in `stored_errors`, or in the
+/// log after the first `before` bytes. Returns `Usage` or `Nothing` if the path's process exited
+/// with that status, and otherwise `Failed`.
+fn print_failure(
+    child: &mut Child,
+    log: &Path,
+    before: u64,
+    stored_errors: Option<File>,
+) -> Status {
     let status = child.wait().ok().and_then(|status| status.code());
-    let mut said = String::new();
-    let (is_kept, file) = (kept.is_some(), kept.or_else(|| OpenRegular::read().open(log).ok()));
+    let mut output = String::new();
+    let (is_stored, file) =
+        (stored_errors.is_some(), stored_errors.or_else(|| OpenRegular::read().open(log).ok()));
     if let Some(mut file) = file {
         // If the log cannot be read, the following message still names it.
-        let _ = file.seek(SeekFrom::Start(if is_kept { 0 } else { before }));
-        let _ = file.take(OUTPUT_MAX).read_to_string(&mut said);
+        let _ = file.seek(SeekFrom::Start(if is_stored { 0 } else { before }));
+        let _ = file.take(OUTPUT_MAX).read_to_string(&mut output);
     }
-    terminal::print_error_text(&VisibleLines(&said).to_string());
+    terminal::print_error_text(&VisibleLines(&output).to_string());
     let place = quote_word(&log.display().to_string());
-    let place = if is_kept { String::new() } else { format!(": see {place}") };
+    let place = if is_stored { String::new() } else { format!(": see {place}") };
     terminal::print_error(&format!("the path did not start{place}"));
     match status {
         Some(2) => Status::Usage,

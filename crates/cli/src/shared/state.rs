@@ -120,19 +120,22 @@ fn read_summary(address: &Address, answer: Result<TableReader, Error>) -> Option
 fn print_state(name: &str, given: &StateArguments) -> Result<Status, Status> {
     let reader = TableReader::open(name).map_err(|error| report_error(&error))?;
     let signals = if given.follow { Some(watch_signals()?) } else { None };
-    let mut told: Option<Snapshot> = None;
+    let mut printed_snapshot: Option<Snapshot> = None;
     loop {
-        let look = reader.snapshot();
-        let ended = look.ended;
-        if told.as_ref() != Some(&look) {
-            let text =
-                if given.json { to_json(&reader, &look) } else { format_page(&reader, &look) };
+        let snapshot = reader.snapshot();
+        let ended = snapshot.ended;
+        if printed_snapshot.as_ref() != Some(&snapshot) {
+            let text = if given.json {
+                to_json(&reader, &snapshot)
+            } else {
+                format_page(&reader, &snapshot)
+            };
             let printed = terminal::print_text(&text);
             if printed != Status::Done {
                 return Ok(printed);
             }
         }
-        told = Some(look);
+        printed_snapshot = Some(snapshot);
         let Some(signals) = signals else { return Ok(Status::Done) };
         if ended {
             terminal::print_note(&format!("{} has ended", reader.address()));

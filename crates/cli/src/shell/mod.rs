@@ -277,10 +277,10 @@ fn create_edge(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
 /// Creates the rendezvous sockets. Programs inherit them at descriptor numbers that are not
 /// otherwise used.
 fn create_rendezvous() -> std::io::Result<(OwnedFd, OwnedFd)> {
-    let (here, there) = sys::descriptor::pair().map_err(std::io::Error::from)?;
+    let (socket, peer) = sys::descriptor::pair().map_err(std::io::Error::from)?;
     // A missing descriptor number must be detected before one of the two programs runs.
-    drop(sys::children::dup_inheritable(here.as_fd(), DESCRIPTOR_MIN)?);
-    Ok((here, there))
+    drop(sys::children::dup_inheritable(socket.as_fd(), DESCRIPTOR_MIN)?);
+    Ok((socket, peer))
 }
 
 /// A program to start, with the descriptors and files that it shares with the other programs.

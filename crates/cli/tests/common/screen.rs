@@ -33,7 +33,7 @@ impl Screen {
         let mut child = command.spawn().unwrap();
         let (keys, mut screen) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let output = Arc::new(Mutex::new(String::new()));
-        let seen = Arc::clone(&output);
+        let shared_output = Arc::clone(&output);
         let reader = std::thread::spawn(move || {
             let (mut part, mut rest) = ([0; 4096], Vec::new());
             while let Ok(length @ 1..) = screen.read(&mut part) {
@@ -44,7 +44,7 @@ impl Screen {
                     Err(error) => error.valid_up_to(),
                 };
                 let text: Vec<u8> = rest.drain(..valid).collect();
-                seen.lock().unwrap().push_str(&String::from_utf8_lossy(&text));
+                shared_output.lock().unwrap().push_str(&String::from_utf8_lossy(&text));
             }
         });
         Some(Self { process: Guard(child), keys, output, reader: Some(reader) })

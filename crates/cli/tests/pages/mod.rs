@@ -36,28 +36,28 @@ impl PageCommand {
     /// Compares the output of a run with the output that the page shows. Returns a description of
     /// the difference, or `None` if they are equal.
     pub(crate) fn compare_output(&self, ran: &CommandResult) -> Option<String> {
-        let shown = self.output.as_ref()?;
+        let expected = self.output.as_ref()?;
         let both = format!("{}{}", ran.out, ran.err);
-        if is_output(shown, &both) {
+        if is_output(expected, &both) {
             return None;
         }
         // A page may omit the closing line, but neither a warning nor an error.
         let omits = !["warning:", "error:"].iter().any(|word| ran.err.contains(word));
-        if omits && is_output(shown, &ran.out) {
+        if omits && is_output(expected, &ran.out) {
             return None;
         }
-        Some(format!("the page shows\n{shown}but the output is\n{both}"))
+        Some(format!("the page shows\n{expected}but the output is\n{both}"))
     }
 }
 
 /// Returns true if an output has the form that a page shows.
-fn is_output(shown: &str, output: &str) -> bool {
-    let shown: Vec<String> = shown.lines().map(without_duration).collect();
+fn is_output(expected: &str, output: &str) -> bool {
+    let expected: Vec<String> = expected.lines().map(without_duration).collect();
     let output: Vec<String> = output.lines().map(without_duration).collect();
-    is_sequence(&shown, &output, &|shown| shown == "…", &|shown, line| {
-        let shown: Vec<String> = shown.chars().map(String::from).collect();
+    is_sequence(&expected, &output, &|expected| expected == "…", &|expected, line| {
+        let expected: Vec<String> = expected.chars().map(String::from).collect();
         let line: Vec<String> = line.chars().map(String::from).collect();
-        is_sequence(&shown, &line, &|shown| shown == "…", &|a, b| a == b)
+        is_sequence(&expected, &line, &|expected| expected == "…", &|a, b| a == b)
     })
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn page_commands(file: &str, text: &str) -> PageCommands {
     let mut traffic = None;
     let mut fence: Option<(usize, String, String)> = None;
     // The preceding lines of text, which name the user who runs the commands.
-    let mut said = String::new();
+    let mut prose = String::new();
     // True if only empty lines follow the last command.
     let mut is_directly_after = false;
     for (number, line) in text.lines().enumerate() {
@@ -116,8 +116,8 @@ pub(crate) fn page_commands(file: &str, text: &str) -> PageCommands {
                 continue;
             };
             if kind == "sh" {
-                let sudo =
-                    block.lines().any(|line| line.starts_with("sudo ")) || said.contains("As root");
+                let sudo = block.lines().any(|line| line.starts_with("sudo "))
+                    || prose.contains("As root");
                 let (place, text) = (format!("{file}:{at}"), block.replace("sudo ", ""));
                 found.push(PageCommand { place, text, sudo, output: None });
             } else if kind == "sh traffic" {
@@ -143,10 +143,10 @@ pub(crate) fn page_commands(file: &str, text: &str) -> PageCommands {
                 found.push(PageCommand { place, text, sudo, output: None });
             }
         } else if line.starts_with('#') {
-            (is_directly_after, said) = (false, String::new());
+            (is_directly_after, prose) = (false, String::new());
         } else {
             is_directly_after &= line.trim().is_empty();
-            said.push_str(line);
+            prose.push_str(line);
         }
     }
     PageCommands { all: found, traffic }

@@ -30,7 +30,7 @@ fn c6_captures_of_one_interface_keep_their_own_filters() {
     let Some((pair, folder)) = prepare("tcpdump") else { return };
     let _daemon = start_daemon(&pair, &folder);
     let filters = ["udp port 5300", "udp port 5301", "udp[4:2] > 100", "less 60 and udp", "udp"];
-    let wanted = [40, 40, 60, 20, 80];
+    let expected = [40, 40, 60, 20, 80];
     let folders: Vec<(Folder, &str)> = filters.map(|filter| (Folder::new(), filter)).into();
     let observers = folders.iter().map(|(own, filter)| {
         let file = own.path().join("ours.pcap").display().to_string();
@@ -41,27 +41,27 @@ fn c6_captures_of_one_interface_keep_their_own_filters() {
     // Each frame is 42 bytes longer than its datagram.
     send(&pair, PORT, (0..40).map(|number| if number < 20 { 10 } else { 100 }));
     send(&pair, PORT + 1, [200; 40]);
-    let shown = folder.run(&["ps"]).out;
-    for (((own, filter), observer), wanted) in folders.iter().zip(observers).zip(wanted) {
+    let listing = folder.run(&["ps"]).out;
+    for (((own, filter), observer), expected) in folders.iter().zip(observers).zip(expected) {
         let file = own.path().join("ours.pcap");
-        wait_until(&format!("{wanted} packets match {filter:?}"), || {
-            read_packets(&file).len() >= wanted
+        wait_until(&format!("{expected} packets match {filter:?}"), || {
+            read_packets(&file).len() >= expected
         });
         let errors = observer.interrupt();
-        assert_eq!(read_packets(&file).len(), wanted, "{filter}");
-        assert_eq!(number_before(&errors, " packets received by filter"), wanted as u64);
+        assert_eq!(read_packets(&file).len(), expected, "{filter}");
+        assert_eq!(number_before(&errors, " packets received by filter"), expected as u64);
         assert_eq!(number_before(&errors, " packets dropped by kernel"), 0, "{errors}");
         assert!(errors.contains(IN_KERNEL), "{errors}");
     }
     let received = format!("{SERVER_DEVICE} received");
-    let rows: Vec<&str> = shown.lines().filter(|row| row.contains("tcpdump[")).collect();
-    let given = |row: &&str| {
-        let counts = row.split(&received).nth(1)?.split_whitespace().nth(1)?;
-        counts.parse::<usize>().ok()
+    let rows: Vec<&str> = listing.lines().filter(|row| row.contains("tcpdump[")).collect();
+    let received_count = |row: &&str| {
+        let count = row.split(&received).nth(1)?.split_whitespace().nth(1)?;
+        count.parse::<usize>().ok()
     };
-    let mut given: Vec<usize> = rows.iter().filter_map(given).collect();
-    given.sort_unstable();
-    assert_eq!(given, [20, 40, 40, 60, 80], "{shown}");
+    let mut counts: Vec<usize> = rows.iter().filter_map(received_count).collect();
+    counts.sort_unstable();
+    assert_eq!(counts, [20, 40, 40, 60, 80], "{listing}");
 }
 
 #[test]
@@ -149,15 +149,15 @@ fn programs_that_cannot_be_preloaded_are_reported() {
         folder.set_environment(&mut command);
         command.arg("exec").args(words).output().unwrap()
     };
-    let told = |output: &Output| String::from_utf8(output.stderr.clone()).unwrap();
+    let stderr = |output: &Output| String::from_utf8(output.stderr.clone()).unwrap();
     let behind = run(&["env", &name, "tcpdump", "-i", "lo"]);
     let note = format!("note: {name} changes its user: what it captures is read by libpcap");
-    assert!(told(&behind).contains(&note), "{}", told(&behind));
+    assert!(stderr(&behind).contains(&note), "{}", stderr(&behind));
     assert_eq!(behind.status.code(), Some(0));
     let itself = run(&[&name, "tcpdump"]);
     let error = format!("error: the library cannot be preloaded: {name} changes its user");
-    assert!(told(&itself).contains(&error), "{}", told(&itself));
+    assert!(stderr(&itself).contains(&error), "{}", stderr(&itself));
     assert_eq!(itself.status.code(), Some(126));
     let unconcerned = run(&["env", &name, "something"]);
-    assert_eq!(told(&unconcerned), "");
+    assert_eq!(stderr(&unconcerned), "");
 }

@@ -16,19 +16,19 @@ fn start_concurrently(commands: Vec<Command>) -> (Vec<Guard>, Vec<String>) {
     wait_until("one is left, or none", || {
         all.iter_mut().filter_map(|guard| guard.0.try_wait().unwrap()).count() + 1 >= all.len()
     });
-    let (mut run, mut said) = (Vec::new(), Vec::new());
+    let (mut running, mut errors) = (Vec::new(), Vec::new());
     for mut guard in all {
         match guard.0.try_wait().unwrap() {
-            None => run.push(guard),
+            None => running.push(guard),
             Some(status) => {
                 let mut text = String::new();
                 guard.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
                 assert!(!status.success(), "{text}");
-                said.push(text);
+                errors.push(text);
             }
         }
     }
-    (run, said)
+    (running, errors)
 }
 
 #[test]
@@ -36,9 +36,9 @@ fn o10_one_of_concurrent_paths_with_one_name_wins() {
     let fixture = Fixture::new();
     let _daemon = fixture.start_daemon();
     let words = ["run", "--as", "web", "-q", "generate rate=1000 | count"];
-    let (run, said) = start_concurrently((0..4).map(|_| fixture.command(&words)).collect());
-    assert_eq!((run.len(), said.len()), (1, 3), "{said:?}");
-    for text in said {
+    let (running, errors) = start_concurrently((0..4).map(|_| fixture.command(&words)).collect());
+    assert_eq!((running.len(), errors.len()), (1, 3), "{errors:?}");
+    for text in errors {
         assert!(text.contains("the name `web` is that of your path"), "{text}");
         assert!(text.contains("choose another, or `streamline stop web`"), "{text}");
     }
@@ -58,12 +58,12 @@ fn o10_one_of_concurrent_exclusive_captures_wins() {
         command.args(["run", "--embedded", "-q", "rx server0 take | count"]);
         fixture.with_environment(command)
     };
-    let (run, said) = start_concurrently((0..3).map(|_| take()).collect());
-    assert_eq!((run.len(), said.len()), (1, 2), "{said:?}");
-    for text in said {
+    let (running, errors) = start_concurrently((0..3).map(|_| take()).collect());
+    assert_eq!((running.len(), errors.len()), (1, 2), "{errors:?}");
+    for text in errors {
         assert!(text.contains("server0"), "{text}");
     }
-    drop(run);
+    drop(running);
     wait_until("it can be taken from again", || {
         let mut command = take();
         command.args(["--for", "1ms"]);
@@ -82,17 +82,17 @@ fn o10_v3_concurrent_changes_apply_one_after_another() {
         Guard(command.stderr(Stdio::piped()).spawn().unwrap())
     };
     let mut all: Vec<Guard> = (0..3).map(|_| remove()).collect();
-    let (mut won, mut said) = (0, Vec::new());
+    let (mut won, mut errors) = (0, Vec::new());
     for guard in &mut all {
         let mut text = String::new();
         guard.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
         match guard.0.wait().unwrap().success() {
             true => won += 1,
-            false => said.push(text),
+            false => errors.push(text),
         }
     }
-    assert_eq!(won, 1, "{said:?}");
-    assert!(said.iter().all(|text| text.contains("the path runs as before")), "{said:?}");
+    assert_eq!(won, 1, "{errors:?}");
+    assert!(errors.iter().all(|text| text.contains("the path runs as before")), "{errors:?}");
     assert_eq!(fixture.list_paths()[0].line.as_deref(), Some("generate rate=1000 | count"));
     fixture.wait_progress("web");
 }

@@ -113,10 +113,10 @@ fn kill_runs(lines: &[&str], every: usize, kills: &mut ReleaseTimes) {
             assert!(survivor.0.try_wait().unwrap().is_none(), "{line}: {step}");
         }
     }
-    let shown = pair.server.run_ip("link show dev server0");
-    assert!(!shown.contains("xdp"), "{shown}");
-    let asked = Command::new("kill").args(["-INT", &survivor.0.id().to_string()]).status();
-    assert!(asked.unwrap().success() && survivor.0.wait().unwrap().success());
+    let link = pair.server.run_ip("link show dev server0");
+    assert!(!link.contains("xdp"), "{link}");
+    let interrupted = Command::new("kill").args(["-INT", &survivor.0.id().to_string()]).status();
+    assert!(interrupted.unwrap().success() && survivor.0.wait().unwrap().success());
 }
 
 /// Kills registered paths before every n-th step, where n is `every`. Their names must be free

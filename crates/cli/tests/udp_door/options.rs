@@ -23,7 +23,7 @@ for name in sys.argv[2:]:
 s.bind(('::' if is_v6 else '', 5400))
 print('ready', file=sys.stderr, flush=True)
 room = 1000
-def shown(level, kind, data):
+def described(level, kind, data):
     if (level, kind) == (1, 35) and len(data) == 16:
         seconds, rest = struct.unpack('qq', data)
         if abs(seconds * 10**9 + rest - time.time_ns()) < 60 * 10**9: return (level, kind, 'now')
@@ -36,7 +36,7 @@ while True:
     words = data.split()
     if words[:1] == [b'room']: room = int(words[1])
     if words[:1] == [b'set']: s.setsockopt(0, int(words[1]), 1)
-    answer = repr((sender, [shown(*one) for one in control], flags)).encode()
+    answer = repr((sender, [described(*one) for one in control], flags)).encode()
     s.sendto(data if words[:1] == [b'quit'] or words[:1] == [b'warm'] else answer, sender)
     if data == b'quit': break
 ";

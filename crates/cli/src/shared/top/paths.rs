@@ -85,17 +85,17 @@ impl PathsView {
             let [number, name, user, .., line] = row.cells();
             self.list.shows(&[&number, &name, &user, &line])
         };
-        let mut shown: Vec<&PathRow> = rows.iter().filter(is_listed).collect();
-        shown.sort_by(|a, b| self.order.value(b).total_cmp(&self.order.value(a)));
-        shown
+        let mut listed: Vec<&PathRow> = rows.iter().filter(is_listed).collect();
+        listed.sort_by(|a, b| self.order.value(b).total_cmp(&self.order.value(a)));
+        listed
     }
 
     /// Applies a key. Refuses to open a path that belongs to another user.
     fn apply_key(&mut self, key: KeyEvent, rows: &[PathRow]) -> Effect {
-        let shown = self.rows(rows);
+        let listed = self.rows(rows);
         self.refusal = None;
-        match self.list.apply_key(key, shown.len()) {
-            Some(Effect::Open) => match shown.get(self.list.selected_of(shown.len())) {
+        match self.list.apply_key(key, listed.len()) {
+            Some(Effect::Open) => match listed.get(self.list.selected_of(listed.len())) {
                 Some(row) if row.path.yours => return Effect::Open,
                 Some(row) => {
                     let owner = row.cells()[2].clone();
@@ -176,9 +176,9 @@ impl<'c> PathsScreen<'c> {
                     Effect::Redraw => {}
                     Effect::Quit => return Ok(None),
                     Effect::Open => {
-                        let shown = self.view.rows(&self.latest.rows);
-                        let at = self.view.list.selected_of(shown.len());
-                        return Ok(shown.get(at).map(|row| row.path.number));
+                        let listed = self.view.rows(&self.latest.rows);
+                        let index = self.view.list.selected_of(listed.len());
+                        return Ok(listed.get(index).map(|row| row.path.number));
                     }
                 }
             }
@@ -247,10 +247,10 @@ fn heading(rows: &[PathRow]) -> Line<'static> {
 }
 
 /// Formats the paths as a table of `height` rows that contains the selected path.
-fn path_table(shown: &[&PathRow], view: &PathsView, height: usize) -> Table<'static> {
-    let selected = view.list.selected_of(shown.len());
-    let first = view.list.first_visible(shown.len(), height);
-    let all: Vec<_> = shown.iter().skip(first).take(height).map(|row| (row, row.cells())).collect();
+fn path_table(rows: &[&PathRow], view: &PathsView, height: usize) -> Table<'static> {
+    let selected = view.list.selected_of(rows.len());
+    let first = view.list.first_visible(rows.len(), height);
+    let all: Vec<_> = rows.iter().skip(first).take(height).map(|row| (row, row.cells())).collect();
     let width = |column: usize| {
         let cells = all.iter().map(|(_, cells)| cells[column].chars().count());
         // One column is added to the title for the mark of the order.
@@ -264,7 +264,7 @@ fn path_table(shown: &[&PathRow], view: &PathsView, height: usize) -> Table<'sta
             column => Constraint::Length(width(column)),
         })
         .collect();
-    let rows = all.iter().enumerate().map(|(number, (row, cells))| {
+    let table_rows = all.iter().enumerate().map(|(number, (row, cells))| {
         let cells = cells.iter().enumerate().map(|(column, text)| {
             if RIGHT_ALIGNED.contains(&column) {
                 right_aligned(text.clone())
@@ -281,7 +281,7 @@ fn path_table(shown: &[&PathRow], view: &PathsView, height: usize) -> Table<'sta
         highlight_row(line, first + number == selected)
     });
     let head = head_row(&TITLES, |column| RIGHT_ALIGNED.contains(&column), view.order.title());
-    Table::new(rows.collect::<Vec<_>>(), widths).header(head).column_spacing(2)
+    Table::new(table_rows.collect::<Vec<_>>(), widths).header(head).column_spacing(2)
 }
 
 /// Formats the help of all keys.

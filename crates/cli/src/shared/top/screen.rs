@@ -32,9 +32,9 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
     let fixed = View::default();
     let is_interactive = view.is_some();
     let view = view.unwrap_or(&fixed);
-    let shown = view.nodes(snapshot);
-    let selected = view.list.selected_of(shown.len());
-    let details = shown.get(selected).filter(|_| view.is_open);
+    let nodes = view.nodes(snapshot);
+    let selected = view.list.selected_of(nodes.len());
+    let details = nodes.get(selected).filter(|_| view.is_open);
     let rings = match details {
         Some(_) => DETAIL_LINES,
         None => ring_count(snapshot).min(LINES_MAX),
@@ -48,27 +48,27 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
         Constraint::Length(rows(lost + 1)),
         Constraint::Length(1),
     ]);
-    let [head, nodes, ring, loss, foot] = areas.areas(frame.area());
+    let [head, nodes_area, ring, loss, foot] = areas.areas(frame.area());
     frame.render_widget(Paragraph::new(heading_lines(snapshot, head)), head);
     match view.list.shows_help {
-        true => frame.render_widget(section_paragraph("keys", help_lines()), nodes),
+        true => frame.render_widget(section_paragraph("keys", help_lines()), nodes_area),
         false if view.shows_graph => {
             let rows = graph_rows(snapshot);
             // The arrow keys scroll by one node, which has at least one row.
-            let wanted = selected * rows.len() / shown.len().max(1);
-            let first = wanted.min(rows.len().saturating_sub(usize::from(nodes.height)));
+            let target_row = selected * rows.len() / nodes.len().max(1);
+            let first = target_row.min(rows.len().saturating_sub(usize::from(nodes_area.height)));
             let lines: Vec<Line<'_>> = {
                 let has_colour = terminal::has_colour_output();
                 rows.iter().skip(first).map(|row| graph_line(row, has_colour)).collect()
             };
-            frame.render_widget(Paragraph::new(lines), nodes);
+            frame.render_widget(Paragraph::new(lines), nodes_area);
         }
         false => {
-            let height = usize::from(nodes.height.saturating_sub(1));
-            let first = view.list.first_visible(shown.len(), height);
+            let height = usize::from(nodes_area.height.saturating_sub(1));
+            let first = view.list.first_visible(nodes.len(), height);
             let selected = is_interactive.then_some(selected);
-            let table = node_table(&shown, view.order, (first, selected));
-            frame.render_widget(table, nodes);
+            let table = node_table(&nodes, view.order, (first, selected));
+            frame.render_widget(table, nodes_area);
         }
     }
     if let Some(node) = details {
@@ -114,12 +114,12 @@ fn heading_lines(snapshot: &Snapshot, area: Rect) -> Vec<Line<'static>> {
 
 /// Formats the nodes with the index `first` and above. Highlights the selected node.
 fn node_table(
-    shown: &[&NodeRates],
+    nodes: &[&NodeRates],
     order: Order,
     (first, selected): (usize, Option<usize>),
 ) -> Table<'static> {
     let head = ["filter", "runs in", "blocks/s", "bytes/s", "ns/block", "held", "lost"];
-    let rows = shown.iter().enumerate().skip(first).map(|(number, node)| {
+    let rows = nodes.iter().enumerate().skip(first).map(|(number, node)| {
         highlight_row(node_row(node, order == Order::Graph), selected == Some(number))
     });
     let widths = [

@@ -193,9 +193,9 @@ impl PathSampler {
             let mut sum = NodeTotals::default();
             let own = counters.filters.iter().filter(|filter| filter.node == node);
             for filter in own.filter(|filter| !NodeName::from(filter.name.as_str()).is_ring()) {
-                let (came, made) = (filter.taken, filter.made);
-                sum.taken.blocks += if came.blocks > 0 { came.blocks } else { made.blocks };
-                sum.taken.bytes += if came.blocks > 0 { came.bytes } else { made.bytes };
+                let (taken, made) = (filter.taken, filter.made);
+                sum.taken.blocks += if taken.blocks > 0 { taken.blocks } else { made.blocks };
+                sum.taken.bytes += if taken.blocks > 0 { taken.bytes } else { made.bytes };
                 sum.held += filter.held.blocks;
                 sum.lost += filter.lost.iter().filter_map(|lost| lost.blocks).sum::<u64>();
                 sum.busy_ns += filter.busy_ns;
