@@ -22,10 +22,10 @@ static UNUSED_ENDS: Mutex<Vec<(String, OwnedFd)>> = Mutex::new(Vec::new());
 /// side if `reads` is true, and writes to it otherwise.
 pub(crate) fn create_end(reads: bool) -> Outcome<(String, i32)> {
     let (reading, writing) = sys::descriptor::pipe()?;
-    let (near, far) = if reads { (reading, writing) } else { (writing, reading) };
-    let path = format!("/proc/self/fd/{}", far.as_raw_fd());
-    UNUSED_ENDS.lock().unwrap_or_else(PoisonError::into_inner).push((path.clone(), far));
-    Ok((path, raw_fd::into_raw(near)))
+    let (local, remote) = if reads { (reading, writing) } else { (writing, reading) };
+    let path = format!("/proc/self/fd/{}", remote.as_raw_fd());
+    UNUSED_ENDS.lock().unwrap_or_else(PoisonError::into_inner).push((path.clone(), remote));
+    Ok((path, raw_fd::into_raw(local)))
 }
 
 /// Opens a request and returns a descriptor number, which becomes readable when the run has ended.
@@ -37,8 +37,8 @@ pub(crate) fn open(request: &str, options: Options) -> Outcome<i32> {
         places.any(|(at, _)| !behind(at).is_some_and(|c| c.is_ascii_digit()))
     };
     let mut ends = UNUSED_ENDS.lock().unwrap_or_else(PoisonError::into_inner);
-    for (_, far) in ends.extract_if(.., |(path, _)| is_named(path)) {
-        own.add_descriptor(far);
+    for (_, remote) in ends.extract_if(.., |(path, _)| is_named(path)) {
+        own.add_descriptor(remote);
     }
     drop(ends);
     let running = streamline::open(request, Options { own, ..options })?;
