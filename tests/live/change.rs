@@ -25,7 +25,7 @@ pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) fn change_request(live: &Live, words: &str) -> SwitchReport {
     let words: Vec<&str> = words.split(' ').collect();
     let edit = Edit::parse(&words).expect("an edit");
-    let switched = change(live, &edit, &&engine::machine::inspect(), OPERATION_TIMEOUT);
+    let switched = change(live, &edit, &engine::machine::inspect(), OPERATION_TIMEOUT);
     let switched = switched.unwrap_or_else(|why| panic!("{words:?}: {why}"));
     let SwitchReport { lost, duplicated, reordered, .. } = switched;
     assert_eq!((lost, duplicated, reordered), (0, 0, 0), "{words:?}: {switched}");

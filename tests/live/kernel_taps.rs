@@ -258,7 +258,7 @@ fn check_tap_during_changes(filters: &str, edits: &[&str]) {
             let words: Vec<&str> = words.split(' ').collect();
             let edit = Edit::parse(&words).expect("an edit");
             let machine = pair.server.run_inside(engine::machine::inspect);
-            let done = pair.server.run_inside(|| change(&live, &edit, &&machine, LIMIT));
+            let done = pair.server.run_inside(|| change(&live, &edit, &machine, LIMIT));
             assert!(done.is_ok(), "{done:?}");
         }
         let before = reader.read().len();

@@ -72,7 +72,7 @@ fn g7_expression_of_a_running_request_stays() {
     for words in [other.as_str(), "arg rx expression=udp"] {
         let words: Vec<&str> = words.split(' ').collect();
         let changed = Edit::parse(&words).map_err(|why| why.to_string()).and_then(|edit| {
-            change(&line.live, &edit, &&engine::machine::inspect(), OPERATION_TIMEOUT)
+            change(&line.live, &edit, &engine::machine::inspect(), OPERATION_TIMEOUT)
                 .map_err(|why| why.to_string())
         });
         let why = changed.expect_err("the expression cannot change");
