@@ -254,7 +254,7 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
 fn threads(plan: &Plan, machine: &Machine) -> Object {
     let count = plan.thread_count();
     let (processors, why) = match machine.near.place(count) {
-        ThreadPlacement::Near(processors) => (processors, None),
+        ThreadPlacement::SharedCache(processors) => (processors, None),
         ThreadPlacement::Anywhere(why) => (machine.near.allowed.clone(), Some(why)),
     };
     to_object(&[("count", &count), ("processors", &processors), ("anywhere", &why)])

@@ -30,9 +30,9 @@ pub(crate) fn find_prefixes(plan: &Plan) -> Vec<SharedPrefix> {
     }
     let uid = sys::process::identity().0;
     let listed = Client::find(None).and_then(|client| client.list_paths()).unwrap_or_default();
-    let own: Vec<Path> = listed.into_iter().filter(|path| path.uid == uid).collect();
+    let own: Vec<RegisteredPath> = listed.into_iter().filter(|path| path.uid == uid).collect();
     let numbers = |matches: &dyn Fn(&str) -> bool| -> Vec<u32> {
-        let reads = |path: &&Path| path.line.as_ref().is_some_and(|line| matches(line));
+        let reads = |path: &&RegisteredPath| path.line.as_ref().is_some_and(|line| matches(line));
         own.iter().filter(reads).map(|path| path.number).collect()
     };
     let found = |prefix: &str| SharedPrefix {
@@ -73,7 +73,7 @@ pub(crate) fn find_alike_requests(text: &str) -> Option<AlikeRequests> {
     prefixes.first()?;
     let uid = sys::process::identity().0;
     let listed = Client::find(None).and_then(|client| client.list_paths()).ok()?;
-    let begins = |path: &Path, prefix: &String| {
+    let begins = |path: &RegisteredPath, prefix: &String| {
         let line = path.line.as_deref().filter(|line| !line.contains("share \""));
         line.is_some_and(|line| {
             prefix::request_prefixes(line, &MachineRegistry::Local).contains(prefix)
@@ -81,7 +81,8 @@ pub(crate) fn find_alike_requests(text: &str) -> Option<AlikeRequests> {
     };
     prefixes.into_iter().find_map(|prefix| {
         let all = listed.iter().filter(|path| begins(path, &prefix));
-        let (own, others): (Vec<&Path>, Vec<&Path>) = all.partition(|path| path.uid == uid);
+        let (own, others): (Vec<&RegisteredPath>, Vec<&RegisteredPath>) =
+            all.partition(|path| path.uid == uid);
         let is_apart =
             |line: &str| !text.contains(SHARED_SOURCE_TEXT) || !line.contains(SHARED_SOURCE_TEXT);
         let apart = own.iter().filter(|path| path.line.as_deref().is_some_and(is_apart));

@@ -7,7 +7,7 @@ mod common;
 
 use common::{CommandResult, Folder, Guard};
 use member::client::Client;
-use member::protocol::{Path as Listed, Register};
+use member::protocol::{Register, RegisteredPath as Listed};
 use member::varlink::Call;
 use serde_json::Value;
 use std::fs;

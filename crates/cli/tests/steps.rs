@@ -17,7 +17,7 @@ mod restart;
 
 use common::{CommandResult, Folder, Guard};
 use member::client::Client;
-use member::protocol::Path as Listed;
+use member::protocol::RegisteredPath as Listed;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use testkit::wait_until;

@@ -151,10 +151,10 @@ impl Directory {
             // unlinked. Try again in that case.
             if local_socket::is_same_file(directory, LOCK_FILE, &file) {
                 let mut file = File::from(file);
-                let told = file
+                let written = file
                     .set_len(0)
                     .and_then(|()| file.write_all(format!("{}\n", std::process::id()).as_bytes()));
-                told.map_err(|error| system_error("write", &path.join(LOCK_FILE), &error))?;
+                written.map_err(|error| system_error("write", &path.join(LOCK_FILE), &error))?;
                 return Ok(file);
             }
         }

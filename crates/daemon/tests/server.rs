@@ -33,8 +33,8 @@ impl Daemon {
         let mut server =
             Server::open(&folder, true, Policy::default(), &sys::steps::UNLOGGED).unwrap();
         let stop = Arc::new(EventFd::new().unwrap());
-        let heard = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || server.serve(heard.as_fd()).unwrap());
+        let stop_signal = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || server.serve(stop_signal.as_fd()).unwrap());
         Self { folder, stop, thread: Some(thread) }
     }
 
@@ -121,8 +121,8 @@ fn daemon_serves_any_number_of_passed_sockets() {
     )
     .unwrap();
     let stop = Arc::new(EventFd::new().unwrap());
-    let heard = Arc::clone(&stop);
-    let thread = std::thread::spawn(move || server.serve(heard.as_fd()).unwrap());
+    let stop_signal = Arc::clone(&stop);
+    let thread = std::thread::spawn(move || server.serve(stop_signal.as_fd()).unwrap());
     for name in &names {
         let socket = local_socket::connect_to(name, Framing::Stream, REPLY_TIMEOUT).unwrap();
         send_bytes(&socket, b"{\"method\":\"io.streamline.List\"}\0");
@@ -252,9 +252,9 @@ fn path_is_registered_as_long_as_its_connection() {
     let (socket, near, answer) = register_path(&daemon, "web");
     assert_eq!(answer.parameters["number"], json!(1));
     let event = |wanted: &str| {
-        let (told, _) = receive_reply(&watch).unwrap();
-        assert!(told.continues);
-        let event: Event = told.deserialize_result().unwrap();
+        let (reply, _) = receive_reply(&watch).unwrap();
+        assert!(reply.continues);
+        let event: Event = reply.deserialize_result().unwrap();
         assert_eq!((event.event.as_str(), event.path.name.as_deref()), (wanted, Some("web")));
     };
     event("came");

@@ -77,8 +77,9 @@ impl BuiltPath {
             _ => None,
         });
         // Only the kernel program counts the blocks of a source in the kernel.
-        let quiet =
-            |seen: endpoint::SourceCounters| seen.observed.is_some_and(|seen| seen.blocks == 0);
+        let quiet = |source: endpoint::SourceCounters| {
+            source.observed.is_some_and(|amount| amount.blocks == 0)
+        };
         sources
             .into_iter()
             .all(|part| !part.properties.chooses_arc && quiet(part.source.counters()))
@@ -172,7 +173,7 @@ impl Builder<'_> {
                 work: self.create_pool(PoolConfig::default())?,
                 inputs,
                 control: Arc::clone(&self.control),
-                bell: Arc::clone(&self.bells[place]),
+                doorbell: Arc::clone(&self.doorbells[place]),
                 clock: if self.drives_clock { Clock::Blocks(0) } else { Clock::Live },
                 epoch: self.epoch,
                 options: self.space_options(left.clone(), self.spaces[place]),
@@ -182,7 +183,7 @@ impl Builder<'_> {
             spaces.iter().enumerate().map(|(place, space)| running::RunningSpace {
                 name: space.name.clone(),
                 commands: space.queue(),
-                bell: Arc::clone(&self.bells[place]),
+                doorbell: Arc::clone(&self.doorbells[place]),
             });
         let kernels = Arc::new(Mutex::new(kernels));
         let part = running::RunningPart {

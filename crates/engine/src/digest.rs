@@ -14,8 +14,8 @@ pub fn digest(outcome: &Outcome) -> String {
     let mut text = String::new();
     let mut lines: Vec<String> = Vec::new();
     let ledger = &outcome.ledger;
-    for (name, seen) in &ledger.sources {
-        lines.push(format!("source {name}: given {}", format_amount(seen.given)));
+    for (name, source) in &ledger.sources {
+        lines.push(format!("source {name}: given {}", format_amount(source.given)));
     }
     for filter in &ledger.filters {
         let mut line = format!("filter {} {}:", filter.planned, filter.name);

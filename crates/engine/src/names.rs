@@ -58,18 +58,17 @@ mod tests {
         let written = "replay x | bpf \"host localhost\" names=\"host:localhost=";
         assert!(graph.text.starts_with(written), "{}", graph.text);
         assert!(graph.text.ends_with("\" | count + discard"), "{}", graph.text);
-        for catalogue in [
+        for registry in [
             &MachineRegistry::Local as &dyn Registry,
             &MachineRegistry::Recorded,
             &MachineRegistry::Untrusted,
         ] {
-            let (again, mistakes) = pipeline::read_request(&graph.text, catalogue);
+            let (again, mistakes) = pipeline::read_request(&graph.text, registry);
             assert_eq!(mistakes, []);
             assert_eq!((&again.text, again.insertions.as_slice()), (&graph.text, &[][..]));
         }
-        for catalogue in [&MachineRegistry::Recorded as &dyn Registry, &MachineRegistry::Untrusted]
-        {
-            let (_, mistakes) = pipeline::read_request(text, catalogue);
+        for registry in [&MachineRegistry::Recorded as &dyn Registry, &MachineRegistry::Untrusted] {
+            let (_, mistakes) = pipeline::read_request(text, registry);
             let [mistake] = mistakes.as_slice() else { panic!("{mistakes:?}") };
             assert!(mistake.what.contains("are not looked up here"), "{}", mistake.what);
         }

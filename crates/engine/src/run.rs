@@ -365,7 +365,7 @@ impl<'f> ProgressReports<'f> {
             if !answer.fresh {
                 progress.held_up.push(answer.name.clone());
             }
-            progress.sources.push((answer.name, answer.seen));
+            progress.sources.push((answer.name, answer.counters));
         }
         (self.watch.report)(&progress);
         // A late report must not cause further reports in quick succession.

@@ -188,8 +188,8 @@ fn failed_program_fails_the_path() {
         ),
     ] {
         let outcome = run_request(text, None, StopConditions::default());
-        let told: Vec<String> = outcome.failures.iter().map(ToString::to_string).collect();
-        assert_eq!(told, [format!("`exec`: {what}")], "{text}");
+        let failures: Vec<String> = outcome.failures.iter().map(ToString::to_string).collect();
+        assert_eq!(failures, [format!("`exec`: {what}")], "{text}");
         assert!(matches!(outcome.failures[0].cause, Cause::Program(_)));
     }
 }
@@ -231,8 +231,8 @@ fn stop_drains_programs_in_the_path() {
     // A program at the head gets SIGTERM once it has installed a handler, and its last output is
     // read too.
     let mark = folder.file_path("mark");
-    let says = format!("trap 'echo the end; exit' TERM; : > {mark}; while :; do echo more; done");
-    let text = format!("exec \"{says}\" | exec \"tail -1\" | match \"the end\" | count");
+    let script = format!("trap 'echo the end; exit' TERM; : > {mark}; while :; do echo more; done");
+    let text = format!("exec \"{script}\" | exec \"tail -1\" | match \"the end\" | count");
     let hears = EventFd::new().expect("an event");
     let outcome = std::thread::scope(|scope| {
         scope.spawn(|| {

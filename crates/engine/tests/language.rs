@@ -179,12 +179,12 @@ fn b3_filters_of_frames_are_refused_behind_streams_without_frames() {
         }
         // A filter of frames that accepts streams reads the headers around them.
         if bare_forms == [false, true] {
-            let said = mistakes(&format!("stream | {name}"));
-            assert!(said.contains(&format!("`{name}` needs frames")), "{name}: {said}");
+            let messages = mistakes(&format!("stream | {name}"));
+            assert!(messages.contains(&format!("`{name}` needs frames")), "{name}: {messages}");
             refused += 1;
         }
-        let said = mistakes(&format!("stream form=frame | {name}"));
-        assert!(!said.contains("needs frames"), "{name}: {said}");
+        let messages = mistakes(&format!("stream form=frame | {name}"));
+        assert!(!messages.contains("needs frames"), "{name}: {messages}");
     }
     assert!(refused >= 9, "{refused}");
     for (text, what, hint) in [
@@ -196,8 +196,8 @@ fn b3_filters_of_frames_are_refused_behind_streams_without_frames() {
         ("stream form=bytes | dport | count", "`stream` gives is bytes", "form=frame"),
         ("buffer x link=stream | udp | count", "is a stream that no frame", "link=ethernet"),
     ] {
-        let said = mistakes(text);
-        assert!(said.contains(what) && said.contains(hint), "{text}: {said}");
+        let messages = mistakes(text);
+        assert!(messages.contains(what) && messages.contains(hint), "{text}: {messages}");
     }
     for text in [
         "stream | http |get count",

@@ -46,17 +46,17 @@ fn blocks_emitted(snapshot: &Snapshot) -> u64 {
 #[test]
 fn live_counters_balance_and_grow_to_the_final_counters() {
     let text = "generate rate=20000 | ipproto | count + discard";
-    let (told, live, outcome) = run_while(text, Settings::default(), |live| {
-        let mut told = vec![live.counters(TIME_LIMIT)];
-        while told.len() < 3 {
+    let (snapshots, live, outcome) = run_while(text, Settings::default(), |live| {
+        let mut snapshots = vec![live.counters(TIME_LIMIT)];
+        while snapshots.len() < 3 {
             let next = live.counters(TIME_LIMIT);
-            if blocks_emitted(&next) > told.last().map_or(0, blocks_emitted) {
-                told.push(next);
+            if blocks_emitted(&next) > snapshots.last().map_or(0, blocks_emitted) {
+                snapshots.push(next);
             }
         }
-        told
+        snapshots
     });
-    for snapshot in &told {
+    for snapshot in &snapshots {
         assert_eq!(snapshot.ledger.imbalances(), []);
         assert!(snapshot.spaces.iter().all(|space| space.fresh == Freshness::Now), "{snapshot:?}");
         let count = snapshot.ledger.filters.iter().find(|node| node.name == "count");
@@ -78,11 +78,11 @@ fn live_counters_balance_and_grow_to_the_final_counters() {
 #[test]
 fn snapshot_of_two_spaces_includes_ring_residents() {
     let text = "generate rate=50000 | count | pcap /dev/null";
-    let (told, live, _) = run_while(text, Settings::default(), |live| {
+    let (snapshots, live, _) = run_while(text, Settings::default(), |live| {
         assert_eq!(live.spaces().len(), 2);
         (0..50).map(|_| live.counters(TIME_LIMIT)).collect::<Vec<_>>()
     });
-    for snapshot in told {
+    for snapshot in snapshots {
         assert_eq!(snapshot.ledger.imbalances(), []);
         let ring = snapshot.ledger.edges.iter().find(|edge| edge.events.is_some()).expect("a ring");
         assert_eq!(ring.put.blocks, ring.taken.blocks + ring.resident.blocks);

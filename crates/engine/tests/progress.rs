@@ -29,14 +29,14 @@ fn collect_reports(
     let plan = plan(graph, &MachineRegistry::Local, &Machine::example()).expect("a plan");
     let paths = build(&plan, Settings::default()).expect("spaces");
     let (reports, stop) = (RefCell::new(Vec::new()), EventFd::new().expect("an event"));
-    let tell = |progress: &Progress| {
+    let report_progress = |progress: &Progress| {
         let mut reports = reports.borrow_mut();
         reports.push(progress.clone());
         if enough(&reports) {
             stop.notify();
         }
     };
-    let watch = Some(ProgressWatch { every_ns, report: &tell });
+    let watch = Some(ProgressWatch { every_ns, report: &report_progress });
     let until = StopConditions {
         elapsed: Some(TIME_LIMIT_NS),
         readable: Some(stop.as_fd()),

@@ -176,11 +176,11 @@ fn v8_stalled_tap_reader_is_skipped_or_ended() {
             last = Some(number);
         }
         assert!(last > Some(began.block + 20_000), "something was skipped");
-        let told: Vec<(u64, u64)> =
+        let missed: Vec<(u64, u64)> =
             skips.stats().missing.gaps().map(|gap| (gap.from, gap.to)).collect();
         // The list contains only the first [`LossRanges::STORED_PER_END`] gaps.
         jumps.truncate(LossRanges::STORED_PER_END);
-        assert!(!jumps.is_empty() && told.starts_with(&jumps), "{jumps:?} of {told:?}");
+        assert!(!jumps.is_empty() && missed.starts_with(&jumps), "{jumps:?} of {missed:?}");
         assert_eq!(skips.stats().over, None);
         drop((full, unread));
     });

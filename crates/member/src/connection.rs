@@ -263,8 +263,9 @@ mod tests {
     fn slow_reader_is_disconnected() {
         for framing in [Framing::Packets, Framing::Stream] {
             let (mut here, there) = connection_pair(framing);
-            let said = (0..1_000_000).find(|_| here.send(vec![b'x'; 1000], Vec::new()).is_err());
-            assert!(said.is_some_and(|n| n > 100), "{framing:?}: {said:?}");
+            let refused_at =
+                (0..1_000_000).find(|_| here.send(vec![b'x'; 1000], Vec::new()).is_err());
+            assert!(refused_at.is_some_and(|n| n > 100), "{framing:?}: {refused_at:?}");
             assert!(here.has_unsent());
             drop(there);
             assert_eq!(here.flush(), Err(Disconnected));

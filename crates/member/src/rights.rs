@@ -35,7 +35,7 @@ impl Denial<'_> {
     /// Explains that the user may not take flows from an interface in this network namespace away
     /// from the host.
     #[must_use]
-    pub fn taking_denied(self, interface: &str, netns: Option<&str>) -> String {
+    pub fn diversion_denied(self, interface: &str, netns: Option<&str>) -> String {
         let space = netns.map_or_else(String::new, |name| format!("{name}/"));
         format!(
             "{} may watch {space}{interface} but not take from it: taken frames do not reach their \

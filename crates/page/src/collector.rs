@@ -11,7 +11,7 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use streamline::paths::rates::{self, Rate};
-use streamline::paths::{Client, ClientError, Path, PathClient, PathUpdate, Totals};
+use streamline::paths::{Client, ClientError, PathClient, PathUpdate, RegisteredPath, Totals};
 
 /// Interval between two samples.
 pub const INTERVAL: Duration = Duration::from_millis(500);
@@ -116,7 +116,7 @@ impl Collector {
         Ok(())
     }
 
-    fn take_event(&mut self, what: &str, path: Path) {
+    fn take_event(&mut self, what: &str, path: RegisteredPath) {
         let number = path.number;
         if what == "went" {
             self.followed.remove(&number);

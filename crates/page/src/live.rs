@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use streamline::paths::rates::{self, Rate};
-use streamline::paths::{About, Client, ClientError, Counters, Ended, Path, Totals, user_name};
+use streamline::paths::{
+    About, Client, ClientError, Counters, Ended, RegisteredPath, Totals, user_name,
+};
 use tokio::sync::watch;
 
 /// The figures of all paths at one time.
@@ -29,7 +31,7 @@ pub struct Figures {
 #[derive(Clone, Debug)]
 pub struct PathFigures {
     /// The path as listed by the daemon.
-    pub path: Path,
+    pub path: RegisteredPath,
     /// The reachability of the path.
     pub state: PathState,
     /// The latest totals.
@@ -58,7 +60,7 @@ pub enum PathState {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct EndedPath {
     /// The path as last listed by the daemon.
-    pub path: Path,
+    pub path: RegisteredPath,
     /// Exit status and report, if the path sent them.
     pub ended: Option<Ended>,
     /// Time of the end in ms since 1970.
@@ -69,7 +71,7 @@ pub struct EndedPath {
 #[derive(Serialize)]
 struct ListedPath<'f> {
     #[serde(flatten)]
-    path: &'f Path,
+    path: &'f RegisteredPath,
     user: String,
     state: PathState,
     rate: Rate,

@@ -14,10 +14,10 @@ pub fn unique_names(graph: &Graph) -> Vec<String> {
     let plain: Vec<String> = graph.ids().map(|(id, _)| unnumbered_name(graph, id)).collect();
     let mut totals: HashMap<&str, usize> = HashMap::new();
     plain.iter().for_each(|name| *totals.entry(name).or_default() += 1);
-    let mut seen: HashMap<&str, usize> = HashMap::new();
+    let mut counts: HashMap<&str, usize> = HashMap::new();
     let mut names = Vec::with_capacity(plain.len());
     for name in &plain {
-        let number = seen.entry(name).or_default();
+        let number = counts.entry(name).or_default();
         *number += 1;
         let is_single = totals.get(name.as_str()) == Some(&1);
         names.push(if is_single { name.clone() } else { format!("{name}#{number}") });

@@ -333,8 +333,8 @@ fn request_before_shell(
     let line = text.get(..before.end)?;
     let name = stage_words(text.get(before.start..before.end)?).first().copied()?;
     let entry = registry.find(name)?;
-    let says = entry.kind == FilterKind::Sink || entry.ends_with_report();
-    Some(if says { line.to_owned() } else { format!("{line} | print") })
+    let writes_output = entry.kind == FilterKind::Sink || entry.ends_with_report();
+    Some(if writes_output { line.to_owned() } else { format!("{line} | print") })
 }
 
 fn with_argument(name: &str, value: Option<&str>) -> String {

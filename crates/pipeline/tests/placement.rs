@@ -246,11 +246,11 @@ fn v6_measurements_move_a_filter_and_explain_gives_the_reason() {
     slow.costs.set_filter(FilterCost { filter, kernel: true, block: 500.0, byte: 0.0 });
     let second = first.replan(&slow).unwrap();
     assert_eq!(kernel_node_flags(&second), [true, true, false, false]);
-    let told = PersistedPlan::from_plan(&first).describe_changes(&second);
+    let changes = PersistedPlan::from_plan(&first).describe_changes(&second);
     let wanted = "`bpf \"tcp port 80\"` runs in thread0 now, not in kernel: thread0 9 ns; \
                   kernel 500 ns, then 3 ns";
-    assert_eq!(told[0], wanted);
-    assert!(told[1].starts_with("it costs "), "{told:?}");
+    assert_eq!(changes[0], wanted);
+    assert!(changes[1].starts_with("it costs "), "{changes:?}");
     assert_eq!(PersistedPlan::from_plan(&first).describe_changes(&first), Vec::<String>::new());
 }
 

@@ -169,7 +169,7 @@ fn text_of_maximum_length_parses_in_linear_time() {
 
 #[test]
 fn text_over_each_limit_fails_with_its_own_message() {
-    let says = |text: &str, what: &str| {
+    let mistake_start = |text: &str, what: &str| {
         let (_, mistakes) = parse(text);
         assert_eq!(mistakes.len(), 1, "{mistakes:?}");
         assert!(mistakes[0].what.contains(what), "{:?}", mistakes[0]);
@@ -177,27 +177,33 @@ fn text_over_each_limit_fails_with_its_own_message() {
     };
     let nested = |depth: usize| format!("{}a{}", "(".repeat(depth), ")".repeat(depth));
     assert!(parse(&nested(DEPTH_MAX)).1.is_empty());
-    assert_eq!(says(&nested(DEPTH_MAX + 1), "deeper than 64"), DEPTH_MAX);
+    assert_eq!(mistake_start(&nested(DEPTH_MAX + 1), "deeper than 64"), DEPTH_MAX);
     assert!(parse(&format!("{}a", "!".repeat(DEPTH_MAX))).1.is_empty());
-    assert_eq!(says(&format!("{}a", "!".repeat(DEPTH_MAX + 1)), "deeper than 64"), DEPTH_MAX);
+    assert_eq!(
+        mistake_start(&format!("{}a", "!".repeat(DEPTH_MAX + 1)), "deeper than 64"),
+        DEPTH_MAX
+    );
 
     let chain = |filters: usize| vec!["a"; filters].join("|");
     assert!(parse(&chain(FILTERS_MAX)).1.is_empty());
-    assert_eq!(says(&chain(FILTERS_MAX + 5), "more than 1000 filters"), 2 * FILTERS_MAX);
+    assert_eq!(mistake_start(&chain(FILTERS_MAX + 5), "more than 1000 filters"), 2 * FILTERS_MAX);
 
     let named = |names: usize| {
         (0..names).map(|n| format!("a --name=X{n} | a --name=X{n}")).collect::<Vec<_>>().join("|")
     };
     assert!(parse(&named(NAMES_MAX)).1.is_empty());
-    says(&named(NAMES_MAX + 3), "more than 64 names");
+    mistake_start(&named(NAMES_MAX + 3), "more than 64 names");
 
     let listed = |classes: usize| format!("a |{} b", vec!["7"; classes].join(","));
     assert!(parse(&listed(CLASSES_MAX)).1.is_empty());
-    assert_eq!(says(&listed(CLASSES_MAX + 9), "more than 256 classes"), 3 + 2 * CLASSES_MAX);
+    assert_eq!(
+        mistake_start(&listed(CLASSES_MAX + 9), "more than 256 classes"),
+        3 + 2 * CLASSES_MAX
+    );
 
     let long = |bytes: usize| format!("a{}", " ".repeat(bytes - 1));
     assert!(parse(&long(TEXT_MAX)).1.is_empty());
-    assert_eq!(says(&long(TEXT_MAX + 1), "65537 bytes"), TEXT_MAX);
+    assert_eq!(mistake_start(&long(TEXT_MAX + 1), "65537 bytes"), TEXT_MAX);
 
     let (_, mistakes) = parse(&"a | | ".repeat(300));
     assert_eq!(mistakes.len(), MISTAKES_MAX + 1);

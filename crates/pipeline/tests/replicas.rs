@@ -145,17 +145,17 @@ fn n1_costly_filter_without_replicas_has_a_reason() {
         replica_refusals("replay a | regex x @thread0 | print", 2),
         "regex: pinned to thread0"
     );
-    let told = replica_refusals("replay a | dport | (|80 regex x + |22 bpf tcp) | print", 2);
-    assert_eq!(told, "regex: another branch joins the next filters");
-    let told = replica_refusals("replay a | tcp @thread0 | http @thread0 | print", 2);
-    assert_eq!(told, "http: pinned to thread0");
+    let refusals = replica_refusals("replay a | dport | (|80 regex x + |22 bpf tcp) | print", 2);
+    assert_eq!(refusals, "regex: another branch joins the next filters");
+    let refusals = replica_refusals("replay a | tcp @thread0 | http @thread0 | print", 2);
+    assert_eq!(refusals, "http: pinned to thread0");
     assert_eq!(
         replica_refusals("replay a | count | print", 2),
         "",
         "what costs little is not told"
     );
-    let told = replica_refusals("--parallel=2 replay a | count | print", 2);
-    assert_eq!(told, "count: private state: one for all blocks");
+    let refusals = replica_refusals("--parallel=2 replay a | count | print", 2);
+    assert_eq!(refusals, "count: private state: one for all blocks");
 }
 
 #[test]

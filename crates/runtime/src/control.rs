@@ -64,7 +64,7 @@ pub struct SourceProgress {
     /// Name of the source.
     pub name: String,
     /// Counts of the source at its latest answer to a position request.
-    pub seen: SourceCounters,
+    pub counters: SourceCounters,
     /// True if the source has answered the latest request or has ended. False while a full ring or
     /// a slow sink blocks its space.
     pub fresh: bool,
@@ -172,10 +172,16 @@ impl Control {
 
     /// Stores the position of a source, replacing the previous one. `last` is true if the source
     /// has ended.
-    pub fn store_position(&self, planned: usize, name: &str, seen: SourceCounters, last: bool) {
+    pub fn store_position(&self, planned: usize, name: &str, counters: SourceCounters, last: bool) {
         let mut answers = self.lock_positions();
         answers.retain(|answer| answer.planned != planned);
-        answers.push(SourceProgress { planned, name: name.to_owned(), seen, fresh: true, last });
+        answers.push(SourceProgress {
+            planned,
+            name: name.to_owned(),
+            counters,
+            fresh: true,
+            last,
+        });
     }
 
     /// Returns the latest reported position of each source, in plan order. Does not wait for

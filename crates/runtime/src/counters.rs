@@ -129,7 +129,7 @@ impl RetiredCounters {
 pub(crate) struct CountedNode {
     pub(crate) filtered: NodeEntry,
     /// Counts of the source; `None` for other nodes.
-    pub(crate) seen: Option<SourceCounters>,
+    pub(crate) source: Option<SourceCounters>,
     /// True for the source that receives a kernel program's output. Its edges count as edges of
     /// that program.
     pub(crate) transport: bool,
@@ -152,7 +152,7 @@ impl SpaceCounters {
     ) -> Self {
         let counted = nodes.iter().enumerate().map(|(number, node)| {
             let program = node.process();
-            let seen = match &node.operator {
+            let source = match &node.operator {
                 Operator::Source(_) if program.is_none_or(|program| program.is_head()) => {
                     node.source_counters()
                 }
@@ -167,7 +167,7 @@ impl SpaceCounters {
                     kept: kept_frames(node, kept),
                     ..node_entry(node, number, &imported)
                 },
-                seen,
+                source,
                 transport: matches!(
                     &node.operator,
                     Operator::Source(part) if part.properties.chooses_arc
@@ -204,13 +204,13 @@ impl SpaceCounters {
     /// `None` if it reads no such program. `source` is the planned index of the source.
     pub fn received_from_kernel(&self, source: usize) -> Option<&SourceCounters> {
         let receives = |node: &&CountedNode| node.transport && node.filtered.planned == source;
-        self.nodes.iter().find(receives).and_then(|node| node.seen.as_ref())
+        self.nodes.iter().find(receives).and_then(|node| node.source.as_ref())
     }
 
     /// Returns the number of blocks that have entered the space from sources and rings.
     pub fn position(&self) -> u64 {
-        let given = self.nodes.iter().filter_map(|node| node.seen.as_ref());
-        let given: u64 = given.map(|seen| seen.given.blocks).sum();
+        let given = self.nodes.iter().filter_map(|node| node.source.as_ref());
+        let given: u64 = given.map(|source| source.given.blocks).sum();
         given + self.imported.iter().map(|ring| ring.taken.blocks).sum::<u64>()
     }
 }
@@ -308,12 +308,12 @@ fn kept_frames(node: &Node, histories: &[(usize, RetainedFrames)]) -> Option<Ret
 
 fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEntry {
     let counts = &node.counts;
-    let seen = node.source_counters();
+    let source = node.source_counters();
     // A filter in a process of its own reports its counts from there.
-    let reported_by = seen.as_ref().and_then(|seen| seen.counts.as_ref()).unwrap_or(counts);
-    let is_source = seen.is_some();
-    let given = match &seen {
-        Some(seen) => seen.given,
+    let reported_by = source.as_ref().and_then(|source| source.counts.as_ref()).unwrap_or(counts);
+    let is_source = source.is_some();
+    let given = match &source {
+        Some(source) => source.given,
         None => imported
             .iter()
             .find(|imported| imported.node == number)

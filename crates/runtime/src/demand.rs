@@ -67,11 +67,11 @@ impl Demand {
 /// Returns the nodes that can be reached from `head` without entering a node in `around`. The
 /// result includes `head` unless `around` contains it.
 fn reachable(successors: &[Vec<usize>], head: usize, around: &[usize]) -> Vec<usize> {
-    let mut seen = vec![false; successors.len()];
+    let mut visited = vec![false; successors.len()];
     let mut open = vec![head];
     let mut reached = Vec::new();
     while let Some(at) = open.pop() {
-        if !around.contains(&at) && !std::mem::replace(&mut seen[at], true) {
+        if !around.contains(&at) && !std::mem::replace(&mut visited[at], true) {
             reached.push(at);
             open.extend(&successors[at]);
         }

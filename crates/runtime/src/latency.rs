@@ -152,15 +152,15 @@ impl Budget {
     pub fn measurements(&self, now: u64) -> Option<Latency> {
         let asked_ns = self.asked_ns.load(Ordering::Relaxed);
         let breaches = self.breaches.load(Ordering::Relaxed);
-        let mut told = Latency { asked_ns, breaches, ..Latency::default() };
+        let mut latency = Latency { asked_ns, breaches, ..Latency::default() };
         self.with_gauges(|gauges| {
             for gauge in gauges {
-                let list = if gauge.end_to_end { &mut told.sinks } else { &mut told.waits };
+                let list = if gauge.end_to_end { &mut latency.sinks } else { &mut latency.waits };
                 // Hot swaps may leave several gauges for one place.
                 merge_measurement(list, gauge.measurement(now));
             }
         });
-        (asked_ns > 0).then_some(told)
+        (asked_ns > 0).then_some(latency)
     }
 
     /// Returns the worst breach since the last call, including waits still in progress, and counts
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(breach.late_sink, Some(("b".to_owned(), 14 * MS)));
         assert_eq!(breach.worst_wait, Some(("a → b".to_owned(), 12 * MS, 4 * MS)));
         assert_eq!(budget.take_breach(0), None, "it has been told");
-        let told = budget.measurements(0).expect("there is a bound");
+        let latency = budget.measurements(0).expect("there is a bound");
         let line = |name: &str, share_ns, measured, exceeded, worst_ns| PlaceLatency {
             name: name.to_owned(),
             share_ns,
@@ -374,9 +374,9 @@ mod tests {
             exceeded,
             worst_ns,
         };
-        assert_eq!(told.waits, [line("a → b", 4 * MS, 4, 2, 12 * MS)]);
-        assert_eq!(told.sinks, [line("b", 10 * MS, 128, 7, 14 * MS)]);
-        assert_eq!((told.asked_ns, told.breaches), (10 * MS, 1));
+        assert_eq!(latency.waits, [line("a → b", 4 * MS, 4, 2, 12 * MS)]);
+        assert_eq!(latency.sinks, [line("b", 10 * MS, 128, 7, 14 * MS)]);
+        assert_eq!((latency.asked_ns, latency.breaches), (10 * MS, 1));
     }
 
     #[test]
@@ -403,7 +403,7 @@ mod tests {
         assert_eq!(ring.waiting_ns(u64::MAX), 0, "none is left");
         ring.stamp(129);
         ring.close();
-        assert_eq!(budget.measurements(u64::MAX).map(|told| told.waits[0].measured), Some(1));
+        assert_eq!(budget.measurements(u64::MAX).map(|latency| latency.waits[0].measured), Some(1));
         ring.stamp(130);
         assert_eq!(ring.waiting_ns(u64::MAX), 0, "nobody takes any more");
     }

@@ -429,10 +429,10 @@ impl Ledger {
             }
         }
         for (name, source) in &self.sources {
-            let Some(seen) = source.observed else { continue };
+            let Some(observed) = source.observed else { continue };
             let dropped: Option<u64> = source.dropped.iter().map(|(_, n)| *n).sum();
             let Some(dropped) = dropped else { continue };
-            let (left, right) = (seen.blocks, source.given.blocks + dropped);
+            let (left, right) = (observed.blocks, source.given.blocks + dropped);
             if left != right {
                 let rule = "seen = given + dropped";
                 found.push(Imbalance { place: name.clone(), rule, left, right });

@@ -109,8 +109,8 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
         }
         ledger.edges.extend(space.edges);
         for node in space.nodes.into_iter().filter(|node| !node.transport) {
-            let CountedNode { filtered: counted, seen, calls, ring, copied, .. } = node;
-            ledger.sources.extend(seen.map(|seen| (counted.name.to_string(), seen)));
+            let CountedNode { filtered: counted, source, calls, ring, copied, .. } = node;
+            ledger.sources.extend(source.map(|source| (counted.name.to_string(), source)));
             // These are nodes in the kernel whose user implementation also runs in a thread.
             let both = inside.contains(&counted.planned);
             let same = |line: &NodeEntry| {

@@ -67,7 +67,7 @@ impl RetiredCounters {
 /// Returns true if the counters of two removed nodes can be added.
 fn is_mergeable(one: &CountedNode, other: &CountedNode, live: &[usize]) -> bool {
     let is_plain = |node: &CountedNode| {
-        node.seen.is_none()
+        node.source.is_none()
             && !node.transport
             && node.ring.is_none()
             && !node.filtered.program
@@ -120,8 +120,8 @@ mod tests {
         let dropped = vec![(DropReason::NoRoom, Amount { blocks: 1, bytes: 10 })];
         let name = NodeName::from(name);
         let filtered = NodeEntry { name, planned, taken, passed, dropped, ..NodeEntry::default() };
-        let (seen, ring, calls) = (None, None, Vec::new());
-        CountedNode { filtered, seen, transport: false, copied: true, calls, ring }
+        let (source, ring, calls) = (None, None, Vec::new());
+        CountedNode { filtered, source, transport: false, copied: true, calls, ring }
     }
 
     #[test]

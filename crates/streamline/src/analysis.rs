@@ -73,8 +73,8 @@ pub fn drawn_figures(results: &Results) -> DrawnFigures {
         let place = lost_on_edges.get_mut(edge.planned);
         place.into_iter().for_each(|lost| *lost += amount(&edge.dropped));
     }
-    for (name, seen) in &outcome.ledger.sources {
-        let lost = seen.dropped.iter().filter(|(place, _)| place.is_lost());
+    for (name, source) in &outcome.ledger.sources {
+        let lost = source.dropped.iter().filter(|(place, _)| place.is_lost());
         let lost: u64 = lost.filter_map(|(_, blocks)| *blocks).sum();
         let node = names.iter().position(|known| known == name);
         node.into_iter().for_each(|node| lost_in_nodes[node] += lost);
@@ -138,13 +138,13 @@ fn run_measurements(plan: &Plan, outcome: &Outcome) -> Measurements {
         let leaves = |edge: &&usize| matches!(plan.edges.get(**edge), Some(PlannedEdge::Kernel(_)));
         for edge in program.edges.iter().filter(leaves) {
             if let Some(edge) = measurements.edges.get_mut(*edge) {
-                edge.events = Some(program.bells);
+                edge.events = Some(program.notifications);
             }
         }
         measurements.programs.push(ProgramMeasurement {
             source: NodeId(program.source),
             frames: program.frames,
-            notifications: program.bells,
+            notifications: program.notifications,
             measured: program.measured,
         });
     }

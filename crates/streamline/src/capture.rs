@@ -196,20 +196,20 @@ impl Capture {
                 is_sent: exported.header.sent,
                 is_undecided: exit.is_none_or(|exit| exit.is_unsure),
             };
-            let seen = copy_frame_start(&attached.rings, &exported, look, to);
-            let wanted = decide(&frame, to.get(..seen).unwrap_or_default());
-            let copied = match wanted {
-                Some(wanted) if wanted > seen => {
-                    copy_frame_start(&attached.rings, &exported, wanted, to)
+            let examined = copy_frame_start(&attached.rings, &exported, look, to);
+            let needed = decide(&frame, to.get(..examined).unwrap_or_default());
+            let copied = match needed {
+                Some(needed) if needed > examined => {
+                    copy_frame_start(&attached.rings, &exported, needed, to)
                 }
-                Some(wanted) => wanted,
+                Some(needed) => needed,
                 None => 0,
             };
             let reserved = reader.reserved_position(exported.cpu);
             reader.pass_frame(&exported);
             if !reader.is_intact(&exported, reserved) {
                 reader.count_passed_as_lost(&exported);
-            } else if wanted.is_some() {
+            } else if needed.is_some() {
                 self.read += 1;
                 return Some((frame, copied));
             } else {

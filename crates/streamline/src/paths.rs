@@ -10,8 +10,8 @@ pub use member::faults::{self, OUTDATED};
 pub use member::page_door;
 pub use member::protocol::{
     About, Amount, Argument, Change, Counters, Ended, Event, Filter, FreezeHistory, Loss, NodeArc,
-    NodeDetails, Path, PathDescription, PathUpdate, Source, Space, Tap, TapReport, TapStart,
-    Totals, WriteTo,
+    NodeDetails, PathDescription, PathUpdate, RegisteredPath, Source, Space, Tap, TapReport,
+    TapStart, Totals, WriteTo,
 };
 pub use member::rights::{home_directory, user_name};
 pub use member::varlink::Fault;
@@ -48,7 +48,7 @@ const ATTEMPTS_MAX: usize = 4;
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct PathView {
     /// The path as listed by the daemon.
-    pub path: Path,
+    pub path: RegisteredPath,
     /// Text of the request that the path runs; empty if the path was not queried or did not reply.
     pub line: String,
     /// Nodes of the path's plan; empty if the path was not queried or did not reply.
@@ -72,9 +72,9 @@ pub fn query_paths(
     let listed = client.list_paths()?;
     let known: HashMap<_, &PathView> =
         known.iter().map(|view| ((view.path.number, view.path.started), view)).collect();
-    let known = |path: &Path| known.get(&(path.number, path.started)).copied();
-    let open: Vec<&Path> = listed.iter().filter(|path| path.yours).collect();
-    let call = |path: &&Path| {
+    let known = |path: &RegisteredPath| known.get(&(path.number, path.started)).copied();
+    let open: Vec<&RegisteredPath> = listed.iter().filter(|path| path.yours).collect();
+    let call = |path: &&RegisteredPath| {
         let known = known(path).and_then(|view| view.version);
         let call = Call::new(NODES, &Nodes { first: None, known });
         (path.uid, (path.number.to_string(), vec![call]))
@@ -84,7 +84,7 @@ pub fn query_paths(
         all_nodes(&to, replies.into_iter().next().unwrap_or_default().deserialize_result()?)
     });
     let mut replies = replies.drain(..);
-    let view = |path: Path| {
+    let view = |path: RegisteredPath| {
         let reply = if path.yours { replies.next() } else { None };
         let NodesReply { version, line, nodes, .. } = match reply {
             Some(Ok(reply)) => reply,

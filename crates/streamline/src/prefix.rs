@@ -115,9 +115,9 @@ fn start_prefix(text: &str) -> Result<Started, Failure> {
     command.stdin(Stdio::from(far)).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(&error))?;
     drop(command);
-    let mut told = [0; 64];
-    let told = sys::descriptor::receive(&near, &mut told).map_or(0, |(length, _)| length);
-    if told > 0 {
+    let mut buffer = [0; 64];
+    let received = sys::descriptor::receive(&near, &mut buffer).map_or(0, |(length, _)| length);
+    if received > 0 {
         // Reaps the process after it has ended.
         let waits = std::thread::Builder::new().name("prefix".to_owned());
         let _ = waits.spawn(move || child.wait());
@@ -129,12 +129,12 @@ fn start_prefix(text: &str) -> Result<Started, Failure> {
 /// Returns the error output of a process, or its exit status if it wrote no error output. Blocks
 /// until the process has exited.
 fn end_message(child: &mut Child) -> String {
-    let mut said = Vec::new();
+    let mut stderr = Vec::new();
     if let Some(errors) = child.stderr.take() {
         // If the output cannot be read, only the exit status is known.
-        let _ = errors.take(MESSAGE_MAX).read_to_end(&mut said);
+        let _ = errors.take(MESSAGE_MAX).read_to_end(&mut stderr);
     }
     let ended = child.wait().map_or_else(|_| String::new(), |status| status.to_string());
-    let said = String::from_utf8_lossy(&said).trim().to_owned();
-    if said.is_empty() { ended } else { said }
+    let stderr = String::from_utf8_lossy(&stderr).trim().to_owned();
+    if stderr.is_empty() { ended } else { stderr }
 }

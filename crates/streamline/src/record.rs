@@ -128,7 +128,7 @@ pub type Differences = Vec<(Option<String>, Option<String>)>;
 #[must_use]
 pub fn compare_with_record(whole: &Completeness, results: &Results) -> Option<Differences> {
     match whole {
-        Completeness::Whole { told: before } if !results.outcome.stopped => {
+        Completeness::Whole { digest: before } if !results.outcome.stopped => {
             Some(differences(before, &digest(&results.outcome)))
         }
         _ => None,

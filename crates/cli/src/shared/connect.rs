@@ -4,7 +4,7 @@ use crate::failure::{report_client_error, report_system_error};
 use crate::status::Status;
 use crate::terminal;
 use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT};
-use member::protocol::{Path, PathDescription};
+use member::protocol::{PathDescription, RegisteredPath};
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(super) fn connect_path(name: &str) -> Result<(PathClient, PathDescription), 
 }
 
 /// Prints the paths that did not reply in time, by user.
-pub(super) fn print_silent_paths<'p>(paths: impl Iterator<Item = &'p Path>) {
+pub(super) fn print_silent_paths<'p>(paths: impl Iterator<Item = &'p RegisteredPath>) {
     let mut silent: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     paths.for_each(|path| silent.entry(path.uid).or_default().push(path.number));
     for (uid, numbers) in silent {

@@ -5,7 +5,7 @@ use super::rates::{self, Rate};
 use crate::failure::is_path_gone;
 use crate::progress::short_bytes;
 use member::client::{Client, ClientError, escape_hidden};
-use member::protocol::{Counters, Path};
+use member::protocol::{Counters, RegisteredPath};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -32,7 +32,7 @@ pub(super) enum PathState {
 #[derive(Serialize, Debug)]
 pub(super) struct PathRow {
     #[serde(flatten)]
-    pub(super) path: Path,
+    pub(super) path: RegisteredPath,
     pub(super) state: PathState,
     pub(super) counters: Option<Counters>,
     /// Output rate of the sources between the last two samples; `None` after one sample.
@@ -44,7 +44,7 @@ impl PathRow {
     /// Returns the row of a path after its latest query. `new` is `None` if the path was not
     /// queried.
     fn new(
-        path: Path,
+        path: RegisteredPath,
         old: Option<Result<Counters, ClientError>>,
         new: Option<&Result<Counters, ClientError>>,
     ) -> Self {
@@ -106,10 +106,10 @@ impl PathsSampler {
     pub(super) fn sample(
         &mut self,
         client: &Client,
-        paths: Vec<Path>,
+        paths: Vec<RegisteredPath>,
         (limit, asks_silent): (Duration, bool),
     ) -> Vec<PathRow> {
-        let is_asked = |path: &Path| {
+        let is_asked = |path: &RegisteredPath| {
             path.yours && (asks_silent || !matches!(self.before.get(&path.number), Some(Err(_))))
         };
         let asked = || paths.iter().filter(|path| is_asked(path));

@@ -47,7 +47,7 @@ pub(super) fn run(given: &PsArguments) -> Result<Status, Status> {
 }
 
 /// Samples the counters of the user's paths twice.
-fn sample_rows(client: &Client, paths: Vec<Path>) -> Result<Vec<PathRow>, Status> {
+fn sample_rows(client: &Client, paths: Vec<RegisteredPath>) -> Result<Vec<PathRow>, Status> {
     let began = Instant::now();
     let mut sampler = PathsSampler::default();
     let rows = sampler.sample(client, paths, (FIRST_SAMPLE_TIMEOUT, false));

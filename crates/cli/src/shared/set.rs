@@ -22,13 +22,13 @@ pub(super) fn run(given: &SetArguments) -> Result<Status, Status> {
             ("path", &about.number),
             ("name", &about.name),
             ("request", &change.line),
-            ("report", &change.said),
+            ("report", &change.message),
         ]))));
     }
     if given.words.first().is_some_and(|word| word == "pin") {
         // Pinning does not change the request.
-        return Ok(terminal::print_text(&format!("{}\n", escape_hidden(&change.said))));
+        return Ok(terminal::print_text(&format!("{}\n", escape_hidden(&change.message))));
     }
     terminal::print_note(&format!("now runs: {}", escape_hidden(&change.line)));
-    Ok(terminal::print_text(&format!("{}\n", escape_hidden(&change.said))))
+    Ok(terminal::print_text(&format!("{}\n", escape_hidden(&change.message))))
 }

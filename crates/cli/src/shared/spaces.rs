@@ -10,7 +10,7 @@ use crate::progress::{consecutive_ranges, short_bytes};
 use crate::status::Status;
 use crate::terminal;
 use member::client::{Client, ClientError, DESCRIBE, QUERY_TIMEOUT, escape_hidden};
-use member::protocol::{Amount, Counters, Edge, Node, Path, PathDescription, Space};
+use member::protocol::{Amount, Counters, Edge, Node, PathDescription, RegisteredPath, Space};
 use pipeline::explain::rounded_duration;
 use serde::Serialize;
 use streamline::report::{json_line, to_object};
@@ -93,8 +93,8 @@ pub(super) fn run(given: &SpacesArguments) -> Result<Status, Status> {
 
 /// Returns the spaces of the user's paths that reply. Prints the numbers of the other paths, except
 /// those that have ended.
-fn query_user_paths(client: &Client, listed: Vec<Path>) -> Vec<PathSpaces> {
-    let listed: Vec<Path> = listed.into_iter().filter(|path| path.yours).collect();
+fn query_user_paths(client: &Client, listed: Vec<RegisteredPath>) -> Vec<PathSpaces> {
+    let listed: Vec<RegisteredPath> = listed.into_iter().filter(|path| path.yours).collect();
     let names: Vec<_> = listed.iter().map(|path| (path.uid, path.number.to_string())).collect();
     let (mut paths, mut silent) = (Vec::new(), Vec::new());
     for (path, looked) in listed.iter().zip(query_paths(client, &names)) {

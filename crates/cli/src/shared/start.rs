@@ -16,7 +16,7 @@ use abi::text::VisibleLines;
 use engine::calibrate;
 use engine::registry::MachineRegistry;
 use member::client::{Client, PathClient};
-use member::protocol::{Path as Listed, PathNumber};
+use member::protocol::{PathNumber, RegisteredPath as Listed};
 use pipeline::Registry as _;
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};

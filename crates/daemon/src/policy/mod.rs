@@ -316,12 +316,15 @@ mod tests {
         let who = |uid, gid| Credentials { uid, gid, groups: vec![] };
         assert_eq!(policy.observable_interfaces(&who(1001, 77)), ["*", "blue/eth1", "eth0"]);
         assert_eq!(policy.observable_interfaces(&who(9, 9)), [""; 0]);
-        let nobody = Policy::default();
-        assert!(!nobody.may_observe(&who(1001, 1), "lo", None), "without a word nothing is open");
+        let default_policy = Policy::default();
         assert!(
-            nobody.may_run_filter(1001, "dport")
-                && !nobody.may_run_filter(1001, "files")
-                && nobody.may_run_filter(0, "x")
+            !default_policy.may_observe(&who(1001, 1), "lo", None),
+            "without a word nothing is open"
+        );
+        assert!(
+            default_policy.may_run_filter(1001, "dport")
+                && !default_policy.may_run_filter(1001, "files")
+                && default_policy.may_run_filter(0, "x")
         );
     }
 
@@ -369,8 +372,8 @@ mod tests {
             ("[[open]]\nusers = [1]\ninterfaces = [\"a/b/c\"]", "names no interface"),
             ("[[open]]\nusers = [1]\ninterface = [\"lo\"]", "line 3"),
         ] {
-            let told = parse_policy(text).unwrap_err();
-            assert!(told.contains(part), "{text:?}: {told}");
+            let message = parse_policy(text).unwrap_err();
+            assert!(message.contains(part), "{text:?}: {message}");
         }
     }
 

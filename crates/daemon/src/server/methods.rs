@@ -15,8 +15,8 @@ use member::faults;
 use member::place::PACKET_SOCKET;
 use member::protocol::{
     About, Admit, Amount, Connect, ConnectReply, DbufIds, Event, KernelProgram, KernelPrograms,
-    KernelRequest, KernelRing, KernelStep, NoParameters, Path, PathList, PathNumber, Permissions,
-    Quota, Register, SetTaps,
+    KernelRequest, KernelRing, KernelStep, NoParameters, PathList, PathNumber, Permissions, Quota,
+    Register, RegisteredPath, SetTaps,
 };
 use member::varlink::{Call, Fault, REPLY_MAX, interface};
 use serde::Serialize;
@@ -149,8 +149,8 @@ impl Server {
     /// fails if the list does not fit into one reply.
     fn list_paths(&self, client: &Client, more: bool) -> Result<Answer, Fault> {
         let status = |entry: &Entry| entry.status(client.who.uid, &self.policy);
-        let mut rest: Vec<Path> = self.registry.all().filter_map(status).collect();
-        let long = |path: &Path| path.line.as_ref().map_or(0, String::len) + PATH_BYTES;
+        let mut rest: Vec<RegisteredPath> = self.registry.all().filter_map(status).collect();
+        let long = |path: &RegisteredPath| path.line.as_ref().map_or(0, String::len) + PATH_BYTES;
         if !more {
             let fits = rest.iter().map(long).sum::<usize>() < REPLY_MAX;
             return if fits {
@@ -162,7 +162,7 @@ impl Server {
         let mut replies = Vec::new();
         while !rest.is_empty() || replies.is_empty() {
             let mut bytes = 0;
-            let fits = |path: &&Path| {
+            let fits = |path: &&RegisteredPath| {
                 bytes += long(path);
                 bytes < REPLY_MAX
             };
@@ -194,18 +194,19 @@ impl Server {
     }
 
     /// Describes the kernel programs, with the details that are visible to this user.
-    pub(super) fn describe_programs(&self, uid: u32, seen: &[ProgramStatus]) -> KernelPrograms {
+    pub(super) fn describe_programs(&self, uid: u32, statuses: &[ProgramStatus]) -> KernelPrograms {
         let free = self.policy.is_unrestricted(uid);
         let path_of = |process: i32| {
             let mut all = self.registry.all();
             all.find(|entry| entry.process == process).map(|entry| entry.number)
         };
-        let program = |seen: &ProgramStatus| {
-            let (status, (interface, netns, side)) = (&seen.status, seen.at.clone());
+        let program = |program_status: &ProgramStatus| {
+            let (status, (interface, netns, side)) =
+                (&program_status.status, program_status.at.clone());
             let ours = |owner: u32| free || owner == uid;
             let known = |owner: u32| ours(owner) || self.policy.others_see != Visibility::Nothing;
             let line = |line: &RequestStatus| {
-                let of_client = seen.lines.get(&line.number);
+                let of_client = program_status.lines.get(&line.number);
                 let ours = ours(line.owner);
                 let process =
                     of_client.filter(|_| ours).and_then(|(process, _)| (*process).try_into().ok());
@@ -263,7 +264,7 @@ impl Server {
                 rings: rings.map(ring).collect(),
             }
         };
-        let programs = seen.iter().map(program);
+        let programs = statuses.iter().map(program);
         // A program that runs only invisible requests is itself invisible.
         KernelPrograms {
             programs: programs.filter(|program| free || !program.lines.is_empty()).collect(),
@@ -367,8 +368,8 @@ impl Server {
         let process = worker.process.try_clone().map_err(|_| faults::busy(wanted))?;
         let admit = Call { oneway: true, ..Call::new("io.streamline.path.Admit", &Admit { uid }) };
         // Sending can also fail for reasons other than a hangup.
-        let said = worker.admissions.send(admit.to_bytes(), vec![far]);
-        match said {
+        let sent = worker.admissions.send(admit.to_bytes(), vec![far]);
+        match sent {
             Err(_) if local_socket::is_gone(&worker.admissions) => Err(gone()),
             Ok(()) if !worker.admissions.has_unsent() => {
                 Ok(Answer::single_with(&connected, vec![near, process]))

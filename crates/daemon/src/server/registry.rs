@@ -6,7 +6,7 @@
 use crate::policy::{Policy, Visibility};
 use buffer::name::{Address, Error as NameError};
 use member::faults;
-use member::protocol::{LINE_MAX, Path, Register};
+use member::protocol::{LINE_MAX, Register, RegisteredPath};
 use member::varlink::Fault;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -122,19 +122,19 @@ impl Registry {
     /// name is ambiguous.
     pub(crate) fn find(&self, wanted: &str, uid: u32, policy: &Policy) -> Result<&Entry, Fault> {
         let unknown = || faults::no_such_path(wanted);
-        let seen = |entry: &&Entry| entry.status(uid, policy).is_some();
+        let is_visible = |entry: &&Entry| entry.status(uid, policy).is_some();
         if let Ok(number) = wanted.parse() {
-            return self.entries.get(&number).filter(seen).ok_or_else(unknown);
+            return self.entries.get(&number).filter(is_visible).ok_or_else(unknown);
         }
         if let Some((user, name)) = wanted.split_once('/') {
             let user = user.parse().map_err(|_| unknown())?;
-            return self.find_named(user, name).filter(seen).ok_or_else(unknown);
+            return self.find_named(user, name).filter(is_visible).ok_or_else(unknown);
         }
         if let Some(own) = self.find_named(uid, wanted) {
             return Ok(own);
         }
         let named = |entry: &&Entry| entry.name.as_deref() == Some(wanted);
-        let others: Vec<&Entry> = self.all().filter(named).filter(seen).collect();
+        let others: Vec<&Entry> = self.all().filter(named).filter(is_visible).collect();
         match others[..] {
             [] => Err(unknown()),
             [only] => Ok(only),
@@ -171,13 +171,13 @@ impl Entry {
     }
 
     /// Returns the path as this user may see it, or `None` if it is hidden.
-    pub(crate) fn status(&self, uid: u32, policy: &Policy) -> Option<Path> {
+    pub(crate) fn status(&self, uid: u32, policy: &Policy) -> Option<RegisteredPath> {
         let yours = self.is_controlled_by(uid);
         let lines = yours || policy.others_see == Visibility::Lines;
         if !yours && policy.others_see == Visibility::Nothing {
             return None;
         }
-        Some(Path {
+        Some(RegisteredPath {
             number: self.number,
             name: self.name.clone(),
             uid: self.uid,

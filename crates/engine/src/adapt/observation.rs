@@ -48,16 +48,16 @@ impl CounterSnapshot {
 
     /// Returns the counters of a plan's nodes and edges, summed over threads and the kernel.
     fn measurements_of(&self, plan: &Plan) -> Measurements {
-        let mut seen = measurements(plan, &self.ledger);
+        let mut measured = measurements(plan, &self.ledger);
         for counts in &self.in_kernel {
             for (place, blocks) in &counts.nodes {
-                seen.nodes.get_mut(*place).into_iter().for_each(|node| node.blocks += blocks);
+                measured.nodes.get_mut(*place).into_iter().for_each(|node| node.blocks += blocks);
             }
             for (place, blocks) in &counts.edges {
-                seen.edges.get_mut(*place).into_iter().for_each(|edge| edge.put += blocks);
+                measured.edges.get_mut(*place).into_iter().for_each(|edge| edge.put += blocks);
             }
         }
-        seen
+        measured
     }
 }
 
@@ -89,7 +89,7 @@ impl Observation {
         }
         let (was, is) = (before.measurements_of(plan), after.measurements_of(plan));
         let given = |ledger: &Ledger| -> u64 {
-            ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum()
+            ledger.sources.iter().map(|(_, source)| source.given.blocks).sum()
         };
         let spent = before.spent.iter().zip(&after.spent);
         Some(Self {
@@ -110,8 +110,8 @@ impl Observation {
     pub(super) fn input_blocks(&self) -> u64 {
         let sources =
             self.plan.graph.ids().filter(|(_, node)| node.kind() == Some(FilterKind::Source));
-        let seen = sources.filter_map(|(id, _)| self.measured.nodes.get(id.0));
-        seen.map(|node| node.blocks).sum()
+        let measured = sources.filter_map(|(id, _)| self.measured.nodes.get(id.0));
+        measured.map(|node| node.blocks).sum()
     }
 
     /// Returns the number of blocks per second from all sources.
@@ -175,18 +175,18 @@ impl Observation {
 /// Extracts the measurements of a plan's nodes and edges from a ledger.
 #[must_use]
 pub fn measurements(plan: &Plan, ledger: &Ledger) -> Measurements {
-    let mut seen = Measurements::default();
-    seen.nodes.resize(plan.graph.nodes.len(), NodeMeasurement::default());
-    seen.edges.resize(plan.graph.edges.len(), EdgeMeasurement::default());
+    let mut measured = Measurements::default();
+    measured.nodes.resize(plan.graph.nodes.len(), NodeMeasurement::default());
+    measured.edges.resize(plan.graph.edges.len(), EdgeMeasurement::default());
     for filtered in ledger.filters.iter().filter(|filtered| !filtered.name.is_ring()) {
-        let Some(node) = seen.nodes.get_mut(filtered.planned) else { continue };
+        let Some(node) = measured.nodes.get_mut(filtered.planned) else { continue };
         node.blocks += filtered.taken.blocks + filtered.made.blocks;
         node.calls += filtered.calls;
         node.busy_ns += filtered.busy_ns;
         node.copies += filtered.edits.copied + filtered.edits.appended;
     }
     for counted in &ledger.edges {
-        let Some(edge) = seen.edges.get_mut(counted.planned) else { continue };
+        let Some(edge) = measured.edges.get_mut(counted.planned) else { continue };
         // The ledger reports an edge over a ring in two entries. Downstream of replicas, the join
         // counts the blocks.
         if matches!(counted.from.ring_end(), None | Some(RingEnd::Join)) {
@@ -196,7 +196,7 @@ pub fn measurements(plan: &Plan, ledger: &Ledger) -> Measurements {
             edge.events = counted.events.map(|events| events.total());
         }
     }
-    seen
+    measured
 }
 
 fn measurement_difference(was: &Measurements, is: &Measurements) -> Measurements {

@@ -140,13 +140,14 @@ fn location_names(places: &[(DropReason, Option<u64>)]) -> String {
 /// Sets the losses of a source, and sets its input to the sum of its output and these losses; the
 /// input is unknown if one of the losses is. Clears the positions of lost blocks, and appends the
 /// remark of `losses` to that of the source.
-pub(super) fn set_losses(seen: &mut SourceCounters, losses: Losses) {
+pub(super) fn set_losses(source: &mut SourceCounters, losses: Losses) {
     let lost: Option<u64> = losses.dropped.iter().map(|(_, blocks)| *blocks).sum();
-    seen.observed = lost.map(|lost| Amount { blocks: seen.given.blocks + lost, ..seen.given });
-    seen.dropped = losses.dropped;
+    source.observed =
+        lost.map(|lost| Amount { blocks: source.given.blocks + lost, ..source.given });
+    source.dropped = losses.dropped;
     // Positions refer to the socket of a single worker.
-    seen.missing.clear();
-    seen.remark = match (seen.remark.take(), losses.remark) {
+    source.missing.clear();
+    source.remark = match (source.remark.take(), losses.remark) {
         (Some(one), Some(other)) => Some(format!("{one}; {other}")),
         (one, other) => one.or(other),
     };

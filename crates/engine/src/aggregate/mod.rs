@@ -85,8 +85,8 @@ fn reduce_to_shares(graph: &Graph, shared: &DividedSource, engines: &mut [Worker
     let quiet = heir.is_none() && engines.iter().all(|engine| engine.quiet);
     let mut losses_once = Some(aggregate_losses(&alive, (quiet, engines.len() == 1)));
     for engine in engines {
-        let Some(seen) = shared.source_entry(&mut engine.outcome.ledger) else { continue };
-        set_losses(seen, losses_once.take().unwrap_or_default());
+        let Some(source) = shared.source_entry(&mut engine.outcome.ledger) else { continue };
+        set_losses(source, losses_once.take().unwrap_or_default());
     }
 }
 
@@ -136,11 +136,11 @@ fn add_counters(merged: &mut Ledger, other: Ledger) {
         places.push(view.iter().filter(|known| *known == name).count());
         view.push(name);
     }
-    for ((name, seen), nth) in other.sources.iter().zip(places) {
+    for ((name, source), nth) in other.sources.iter().zip(places) {
         let mut known = merged.sources.iter_mut().filter(|(known, _)| known == name);
         match known.nth(nth) {
-            Some((_, known)) => add_source_counters(known, seen),
-            None => merged.sources.push((name.clone(), seen.clone())),
+            Some((_, known)) => add_source_counters(known, source),
+            None => merged.sources.push((name.clone(), source.clone())),
         }
     }
     for row in other.filters {

@@ -109,8 +109,8 @@ impl DividedSource {
         }
         let mut lost = self.take_losses(ledger);
         self.subtract_upstream(ledger, SHARD_FILTER, others);
-        if let Some(seen) = self.source_entry(ledger) {
-            lost.extend(std::mem::take(&mut seen.dropped));
+        if let Some(source) = self.source_entry(ledger) {
+            lost.extend(std::mem::take(&mut source.dropped));
         }
         WorkerView { own: came.saturating_sub(others), came, lost }
     }
@@ -144,7 +144,7 @@ impl DividedSource {
         let edge = Edge::new(from, to, EdgeKind::Call, self.edge);
         ledger.edges.push(Edge { put: own, taken: own, ..edge });
         match self.source_entry(ledger) {
-            Some(seen) => (seen.given, seen.dropped) = (own, Vec::new()),
+            Some(source) => (source.given, source.dropped) = (own, Vec::new()),
             None => ledger.sources.push((self.name.clone(), SourceCounters::lossless(own))),
         }
         WorkerView { own, ..WorkerView::default() }
@@ -168,8 +168,8 @@ impl DividedSource {
             edge.put += more;
             edge.taken += more;
         }
-        if let Some(seen) = self.source_entry(ledger) {
-            seen.given += more;
+        if let Some(source) = self.source_entry(ledger) {
+            source.given += more;
         }
     }
 
@@ -179,7 +179,7 @@ impl DividedSource {
         ledger: &'l mut Ledger,
     ) -> Option<&'l mut SourceCounters> {
         let mut named = ledger.sources.iter_mut().filter(|(name, _)| *name == self.name);
-        named.nth(self.nth).map(|(_, seen)| seen)
+        named.nth(self.nth).map(|(_, source)| source)
     }
 
     fn is_dividing_filter(&self, row: &NodeEntry) -> bool {
@@ -246,8 +246,8 @@ impl DividedSource {
                 row.made = row.made.saturating_sub(part);
                 row.passed = row.passed.saturating_sub(part);
             }
-            if let Some(seen) = self.source_entry(ledger) {
-                seen.given = seen.given.saturating_sub(part);
+            if let Some(source) = self.source_entry(ledger) {
+                source.given = source.given.saturating_sub(part);
             }
             return;
         }
@@ -270,8 +270,8 @@ impl DividedSource {
                 let planned = graph.edges.get(edge.planned);
                 edge.to == row.name && planned.is_some_and(|edge| edge.to.0 == row.planned)
             });
-            let told: Amount = into.map(|edge| edge.taken).sum();
-            came += row.taken.saturating_sub(told);
+            let reported: Amount = into.map(|edge| edge.taken).sum();
+            came += row.taken.saturating_sub(reported);
         }
         came
     }

@@ -110,10 +110,10 @@ fn with_losses(
     mut worker_report: WorkerReport,
     places: &[(DropReason, Option<u64>)],
 ) -> WorkerReport {
-    let seen = &mut worker_report.outcome.ledger.sources[0].1;
-    seen.dropped = places.to_vec();
+    let source = &mut worker_report.outcome.ledger.sources[0].1;
+    source.dropped = places.to_vec();
     let lost: Option<u64> = places.iter().map(|(_, blocks)| *blocks).sum();
-    seen.observed = lost.map(|lost| block_amount(seen.given.blocks + lost));
+    source.observed = lost.map(|lost| block_amount(source.given.blocks + lost));
     assert_eq!(worker_report.outcome.ledger.imbalances(), []);
     worker_report
 }
@@ -199,11 +199,11 @@ fn n7_loss_of_equal_views_is_input_less_all_shares() {
     let all = all.map(|(arrived, in_share, lost)| {
         with_losses(worker_report(arrived, in_share, false), &[(RING_LOSS, Some(lost))])
     });
-    let (seen, lost) = merge_source_counters(all.into());
-    assert_eq!((seen.given, lost), (block_amount(85), 15));
-    assert_eq!(seen.dropped, [(RING_LOSS, Some(15))]);
-    assert_eq!(seen.observed.map(|seen| seen.blocks), Some(100));
-    assert_eq!(seen.remark, None);
+    let (source, lost) = merge_source_counters(all.into());
+    assert_eq!((source.given, lost), (block_amount(85), 15));
+    assert_eq!(source.dropped, [(RING_LOSS, Some(15))]);
+    assert_eq!(source.observed.map(|observed| observed.blocks), Some(100));
+    assert_eq!(source.remark, None);
 }
 
 #[test]
@@ -212,17 +212,17 @@ fn n7_loss_of_unequal_views_is_reported_as_bounds() {
     let lose = |(arrived, in_share, lost)| {
         with_losses(worker_report(arrived, in_share, false), &[(RING_LOSS, Some(lost))])
     };
-    let (seen, lost) = merge_source_counters(all.map(lose).into());
-    assert_eq!((seen.observed, lost), (None, 15), "100 and 102 seen, 85 arrived");
-    assert_eq!(seen.dropped, [(RING_LOSS, None), (losses::LOSS_LOWER_BOUND, Some(15))]);
-    assert!(seen.remark.unwrap().starts_with("from 15 to 17 blocks are missing by ring"));
+    let (source, lost) = merge_source_counters(all.map(lose).into());
+    assert_eq!((source.observed, lost), (None, 15), "100 and 102 seen, 85 arrived");
+    assert_eq!(source.dropped, [(RING_LOSS, None), (losses::LOSS_LOWER_BOUND, Some(15))]);
+    assert!(source.remark.unwrap().starts_with("from 15 to 17 blocks are missing by ring"));
     // If there was traffic before the start, equal counts prove nothing.
     let mut all = [(80, 50, 20), (90, 35, 10)].map(lose);
     all[1].quiet = false;
-    let (seen, lost) = merge_source_counters(all.into());
-    assert_eq!((seen.observed, lost), (None, 0));
-    assert_eq!(seen.dropped, [(RING_LOSS, None)]);
-    assert!(seen.remark.unwrap().starts_with("from 0 to 30 blocks are missing by ring"));
+    let (source, lost) = merge_source_counters(all.into());
+    assert_eq!((source.observed, lost), (None, 0));
+    assert_eq!(source.dropped, [(RING_LOSS, None)]);
+    assert!(source.remark.unwrap().starts_with("from 0 to 30 blocks are missing by ring"));
     // There are two loss locations, so the total is known but the location is not.
     let all = [(80, 50, [20, 0]), (90, 35, [4, 6])].map(|(arrived, in_share, [ring, socket])| {
         with_losses(
@@ -230,9 +230,9 @@ fn n7_loss_of_unequal_views_is_reported_as_bounds() {
             &[(SOCKET_LOSS, Some(socket)), (RING_LOSS, Some(ring))],
         )
     });
-    let (seen, lost) = merge_source_counters(all.into());
+    let (source, lost) = merge_source_counters(all.into());
     assert_eq!(
-        (seen.dropped[0], seen.dropped[1], lost),
+        (source.dropped[0], source.dropped[1], lost),
         ((SOCKET_LOSS, None), (RING_LOSS, None), 15)
     );
 }
@@ -249,13 +249,13 @@ fn n7_loss_before_all_processes_is_counted_once() {
             with_losses(worker_report(100, in_share, false), &places)
         }
     };
-    let (seen, lost) = merge_source_counters([30, 70].map(lose(Some(7))).into());
-    assert_eq!((seen.given, lost), (block_amount(100), 7));
-    assert_eq!(seen.observed.map(|seen| seen.blocks), Some(107));
-    let (seen, lost) = merge_source_counters(vec![lose(Some(7))(30), lose(Some(9))(70)]);
-    assert_eq!((seen.dropped[0], seen.observed, lost), ((DropReason::Driver, None), None, 0));
-    let (seen, _) = merge_source_counters([30, 70].map(lose(None)).into());
-    assert_eq!(seen.dropped[0], (DropReason::Driver, None));
+    let (source, lost) = merge_source_counters([30, 70].map(lose(Some(7))).into());
+    assert_eq!((source.given, lost), (block_amount(100), 7));
+    assert_eq!(source.observed.map(|observed| observed.blocks), Some(107));
+    let (source, lost) = merge_source_counters(vec![lose(Some(7))(30), lose(Some(9))(70)]);
+    assert_eq!((source.dropped[0], source.observed, lost), ((DropReason::Driver, None), None, 0));
+    let (source, _) = merge_source_counters([30, 70].map(lose(None)).into());
+    assert_eq!(source.dropped[0], (DropReason::Driver, None));
 }
 
 #[test]
@@ -277,9 +277,9 @@ fn n7_loss_on_the_ring_before_shard_counts_for_the_source() {
         assert_eq!(ledger.imbalances(), []);
         worker_report
     };
-    let (seen, lost) = merge_source_counters(vec![lossy(80, 50, 20), lossy(90, 35, 10)]);
-    assert_eq!((seen.given, lost), (block_amount(85), 15));
-    assert_eq!(seen.dropped, [("ring full".into(), Some(15))]);
+    let (source, lost) = merge_source_counters(vec![lossy(80, 50, 20), lossy(90, 35, 10)]);
+    assert_eq!((source.given, lost), (block_amount(85), 15));
+    assert_eq!(source.dropped, [("ring full".into(), Some(15))]);
 }
 
 #[test]

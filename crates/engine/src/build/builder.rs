@@ -127,7 +127,7 @@ pub(super) struct Builder<'p> {
     pub(super) part: usize,
     /// The spaces of this component, as indices into the plan.
     pub(super) spaces: Vec<usize>,
-    pub(super) bells: Vec<Arc<Doorbell>>,
+    pub(super) doorbells: Vec<Arc<Doorbell>>,
     pub(super) control: Arc<Control>,
     pub(super) demand: Arc<Demand>,
     pub(super) drives_clock: bool,
@@ -146,12 +146,13 @@ impl<'p> Builder<'p> {
         steps.announce(Resource::Descriptor, "control over a path")?;
         let control = Arc::new(Control::new()?);
         let epoch = sys::clock::real().wrapping_sub(sys::clock::monotonic());
-        let bells = spaces.iter().map(|space| create_doorbell(plan, *space, steps).map(Arc::new));
-        let bells = bells.collect::<sys::Result<Vec<_>>>()?;
+        let doorbells =
+            spaces.iter().map(|space| create_doorbell(plan, *space, steps).map(Arc::new));
+        let doorbells = doorbells.collect::<sys::Result<Vec<_>>>()?;
         let demand = Arc::<Demand>::default();
         demand.set_links(numbered_links(&plan.graph, &ids.nodes));
-        for bell in &bells {
-            control.add_doorbell(bell);
+        for doorbell in &doorbells {
+            control.add_doorbell(doorbell);
         }
         let (drives_clock, again) = (false, None);
         Ok(Self {
@@ -164,7 +165,7 @@ impl<'p> Builder<'p> {
             extras,
             part,
             spaces,
-            bells,
+            doorbells,
             control,
             demand,
             drives_clock,

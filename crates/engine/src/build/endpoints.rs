@@ -145,9 +145,9 @@ impl EndpointContext<'_> {
     /// Returns the users that may read all source files whose blocks reach this node.
     fn source_file_readers(&self, id: NodeId) -> Readers {
         let graph = &self.plan.graph;
-        let (mut readers, mut seen, mut open) = (Readers::default(), HashSet::new(), vec![id]);
+        let (mut readers, mut visited, mut open) = (Readers::default(), HashSet::new(), vec![id]);
         while let Some(id) = open.pop() {
-            if !seen.insert(id.0) {
+            if !visited.insert(id.0) {
                 continue;
             }
             open.extend(graph.edges.iter().filter(|edge| edge.to == id).map(|edge| edge.from));

@@ -52,11 +52,11 @@ impl Builder<'_> {
         // A replay does not publish state.
         if let (Some(used), false) = (used, matches!(self.extras.record_mode, RecordMode::Play(_)))
         {
-            let shown = PublishedState::open(&node.name, used.description, &used.arguments);
+            let published = PublishedState::open(&node.name, used.description, &used.arguments);
             let failed = |error| Failure::new("show", "what it knows", error);
-            let shown =
-                shown.map_err(|error| BuildError::Outside { node: id, failure: failed(error) })?;
-            node.shown = shown.map(Box::new);
+            let published = published
+                .map_err(|error| BuildError::Outside { node: id, failure: failed(error) })?;
+            node.published = published.map(Box::new);
         }
         Ok(node)
     }

@@ -68,9 +68,9 @@ pub(crate) fn prepare(
                 if sleeps_on_descriptors {
                     // From its next wake-up on, the space sleeps on descriptors. The alarm stays
                     // even if the swap fails.
-                    known.bell.add_alarm()?;
+                    known.doorbell.add_alarm()?;
                 }
-                (Some(known.clone()), Arc::clone(&known.bell))
+                (Some(known.clone()), Arc::clone(&known.doorbell))
             }
             None => (None, Arc::new(create_doorbell(plan, *space, &extras.steps)?)),
         });
@@ -88,7 +88,7 @@ pub(crate) fn prepare(
         extras,
         part,
         spaces,
-        bells: all.iter().map(|(_, bell)| Arc::clone(bell)).collect(),
+        doorbells: all.iter().map(|(_, doorbell)| Arc::clone(doorbell)).collect(),
         control: Arc::clone(&running.control),
         demand: Arc::clone(&running.demand),
         drives_clock: matches!(running.clock, runtime::space::Clock::Blocks(_)),
@@ -122,8 +122,8 @@ pub(crate) fn prepare(
             Some(running) => (running, None),
             None => {
                 let space = builder.build_empty_space(place)?;
-                let (commands, bell) = (space.queue(), Arc::clone(&builder.bells[place]));
-                let running = RunningSpace { name: builder.space_name(place), commands, bell };
+                let (commands, doorbell) = (space.queue(), Arc::clone(&builder.doorbells[place]));
+                let running = RunningSpace { name: builder.space_name(place), commands, doorbell };
                 (running, Some(space))
             }
         };
@@ -149,7 +149,7 @@ impl Builder<'_> {
             work: self.create_pool(PoolConfig::default())?,
             inputs: Vec::new(),
             control: Arc::clone(&self.control),
-            bell: Arc::clone(&self.bells[place]),
+            doorbell: Arc::clone(&self.doorbells[place]),
             clock: again.part.clock,
             epoch: self.epoch,
             options: self.space_options(again.part.left.clone(), again.spaces + self.spaces[place]),

@@ -93,7 +93,8 @@ impl Builder<'_> {
         let places = copied.spaces.iter().map(|space| self.space_index(*space));
         let places = places.collect::<Result<Vec<usize>, _>>()?;
         let join = self.space_index(copied.join)?;
-        let progress = Arc::new(ReplicaProgress::new(places.len(), Arc::clone(&self.bells[join])));
+        let progress =
+            Arc::new(ReplicaProgress::new(places.len(), Arc::clone(&self.doorbells[join])));
         let first = places.first().copied().unwrap_or(join);
         let mut ring = |near: usize, far: usize, kind: EdgeKind| {
             if near == far {
@@ -178,23 +179,24 @@ impl Builder<'_> {
     ) -> Result<Local, BuildError> {
         let planned = copied.nodes.first().map_or(0, |id| self.node_number(*id));
         let progress = Arc::clone(&shared.progress);
-        let deal = Dispatcher::new(copied.sharing, progress, (0, shared.seed));
+        let dispatcher = Dispatcher::new(copied.sharing, progress, (0, shared.seed));
         let title = NodeName::ring(RingEnd::Dispatch, &self.chain_name(copied));
-        let deal = Node::new(title, planned, Operator::Dispatch(Box::new(deal)), Counts::default());
-        let deal = draft.assembly.add_node(deal);
+        let dispatcher =
+            Node::new(title, planned, Operator::Dispatch(Box::new(dispatcher)), Counts::default());
+        let dispatcher = draft.assembly.add_node(dispatcher);
         for copy in 0..shared.places.len() {
             let Some(export) = shared.to[copy].export.take() else {
                 let (head, last) = self.build_chain(copied, shared.replica(copy), draft)?;
-                draft.assembly.add_arc(deal, head, SelectedClasses::All, false, NO_EDGE);
+                draft.assembly.add_arc(dispatcher, head, SelectedClasses::All, false, NO_EDGE);
                 self.connect_to_join(copied, &mut shared.from[copy], (last, shared.join), draft);
                 continue;
             };
             let edge = export.planned;
             let title = (RingEnd::Export, self.space_name(shared.places[copy]));
             let out = draft.ring_node(title, planned, Some(export));
-            draft.assembly.add_arc(deal, out, SelectedClasses::All, false, edge);
+            draft.assembly.add_arc(dispatcher, out, SelectedClasses::All, false, edge);
         }
-        Ok(deal)
+        Ok(dispatcher)
     }
 
     /// Builds a replica in a space that has neither the dispatcher nor the join.

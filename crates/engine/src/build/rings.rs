@@ -168,7 +168,7 @@ impl Builder<'_> {
         // which the reader keeps up halves it.
         let entries = if scales { ring.entries_min.max(ring.entries / 4) } else { ring.entries };
         let config = RingConfig { entries, lanes, ..RingConfig::default() };
-        let (near, far) = (Arc::clone(&self.bells[near]), Arc::clone(&self.bells[far]));
+        let (near, far) = (Arc::clone(&self.doorbells[near]), Arc::clone(&self.doorbells[far]));
         self.extras.steps.announce(Resource::Memory, "a ring between spaces")?;
         let made = crossing(&config, Arc::clone(&near), &[Arc::clone(&far)]);
         let (writer, mut readers) =

@@ -33,18 +33,18 @@ use pipeline::plan::{COSTS_VERSION, Costs};
 
 /// Measures all costs. Blocks for several seconds. Calls `told` with the name of each step before
 /// the step begins.
-pub fn calibrate(told: &dyn Fn(&str)) -> Calibration {
+pub fn calibrate(report_progress: &dyn Fn(&str)) -> Calibration {
     let costs = Costs { version: COSTS_VERSION, ..Costs::default() };
     let mut calibration = Calibration { costs, missing: Vec::new() };
-    told("copies, rings, wake-ups");
+    report_progress("copies, rings, wake-ups");
     transfer::measure(&mut calibration);
-    told("filters in a thread");
+    report_progress("filters in a thread");
     user::measure(&mut calibration);
-    told("filters in the kernel");
+    report_progress("filters in the kernel");
     twins::measure(&mut calibration);
-    told("packet sockets and programs");
+    report_progress("packet sockets and programs");
     taps::measure(&mut calibration);
-    told("frames that are taken or sent on");
+    report_progress("frames that are taken or sent on");
     redirect::measure(&mut calibration);
     calibration
 }

@@ -55,11 +55,11 @@ fn measure_wakeup() -> Result<f64> {
     /// Minimum sleep before a wake-up in ns, long enough for the processor to halt.
     const SLEEP_NS_MIN: u64 = 100_000;
     let woken = Arc::new(AtomicU32::new(0));
-    let seen = Arc::clone(&woken);
+    let wake_count = Arc::clone(&woken);
     let sleeper = std::thread::Builder::new().spawn(move || {
-        while seen.load(Ordering::Acquire) < WAKES {
+        while wake_count.load(Ordering::Acquire) < WAKES {
             std::thread::park();
-            seen.fetch_add(1, Ordering::Release);
+            wake_count.fetch_add(1, Ordering::Release);
         }
     });
     let sleeper = sleeper?;

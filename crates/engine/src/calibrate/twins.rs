@@ -89,11 +89,11 @@ fn min_round_ns(program: &Program, (repeat, rounds): (u32, usize)) -> Result<f64
 /// `at`. The arguments come from the filter's example or, if the twin does not support these
 /// arguments at this point, from the first test case that it supports.
 fn measure_cost(description: &Description, at: &Attach) -> Result<f64> {
-    let shown = example_words(description).map(|(_, own)| own.to_owned());
+    let example = example_words(description).map(|(_, own)| own.to_owned());
     let examined =
         description.twin_test_arguments.iter().map(|given| format!("{} {given}", description.name));
     let mut last = "its example does not show it".to_owned();
-    for own in shown.into_iter().chain(examined) {
+    for own in example.into_iter().chain(examined) {
         match chain_program(
             &[(description, &parse_arguments(description, &own)?)],
             target(at, false),

@@ -73,8 +73,8 @@ fn measure_cost(description: &Description, capture: &Capture) -> Result<(f64, f6
         format!("{} | {own} |all discard", way.join(" | "))
     };
     if !before.is_empty() {
-        let seen = measure_node(&line(&capture.replay_source()), description.name, ROUNDS)?;
-        return Ok(split_cost(description, seen));
+        let cost = measure_node(&line(&capture.replay_source()), description.name, ROUNDS)?;
+        return Ok(split_cost(description, cost));
     }
     // The first filter that reads headers pays for finding them. Both variants include a header
     // filter at the end, so this cost cancels.
@@ -99,10 +99,10 @@ fn measure_cost(description: &Description, capture: &Capture) -> Result<(f64, f6
 /// Divides an average cost into a cost per block and a cost per byte, without a second measurement
 /// at another length: a filter that reads whole blocks gets only a cost per byte, any other filter
 /// only a cost per block.
-fn split_cost(description: &Description, seen: BlockCost) -> (f64, f64) {
+fn split_cost(description: &Description, cost: BlockCost) -> (f64, f64) {
     match description.reads {
-        ReadDepth::All if seen.bytes > 1.0 => (0.0, seen.ns / seen.bytes),
-        ReadDepth::All | ReadDepth::Head(_) | ReadDepth::Nothing => (seen.ns, 0.0),
+        ReadDepth::All if cost.bytes > 1.0 => (0.0, cost.ns / cost.bytes),
+        ReadDepth::All | ReadDepth::Head(_) | ReadDepth::Nothing => (cost.ns, 0.0),
     }
 }
 
@@ -163,7 +163,7 @@ pub(super) fn measure_node(line: &str, node: &str, rounds: usize) -> Result<Bloc
 pub(super) fn measure_request(line: &str, rounds: usize) -> Result<f64> {
     min_of_rounds(rounds, || {
         let (_, outcome) = run_request(line, false)?;
-        let given: u64 = outcome.ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum();
+        let given: u64 = outcome.ledger.sources.iter().map(|(_, source)| source.given.blocks).sum();
         Ok(outcome.elapsed_ns as f64 / given.max(1) as f64)
     })
 }

@@ -188,7 +188,7 @@ impl BuiltChange {
             part.rings = prepared.rings;
             part.kernel_exits = prepared.kernel_exits;
             part.lenders = prepared.lenders;
-            part.control.set_doorbells(part.spaces.iter().map(|space| Arc::clone(&space.bell)));
+            part.control.set_doorbells(part.spaces.iter().map(|space| Arc::clone(&space.doorbell)));
             part.publish();
         }
         state.changes += 1;

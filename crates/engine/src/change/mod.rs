@@ -238,7 +238,7 @@ fn apply_edit(
     let with = (whole.settings, &extras);
     let mut changed = BuiltChange::prepare_placeable((&graph, &edited), &state, machine, with)?;
     check(&edited.text, &changed.plan)?;
-    let told = record::Change {
+    let change = record::Change {
         number: state.changes,
         edit: edit.clone(),
         text: edited.text.clone(),
@@ -250,7 +250,7 @@ fn apply_edit(
         origins.publish();
         if let RecordMode::Record(recording) = &whole.extras.record_mode {
             recording.set_source_names(&origins.names);
-            recording.write_change(&told);
+            recording.write_change(&change);
         }
     };
     let replay = match &whole.extras.record_mode {

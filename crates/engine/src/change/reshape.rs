@@ -118,13 +118,13 @@ pub(crate) fn plan_placed(
 ) -> Result<Plan, ChangeError> {
     let mut pinned = plan.clone();
     for id in (0..plan.graph.nodes.len()).map(NodeId) {
-        let said = places.iter().find(|(node, _)| *node == id).map(|(_, space)| space.clone());
+        let chosen = places.iter().find(|(node, _)| *node == id).map(|(_, space)| space.clone());
         let here = || {
             let home_space = home_space(plan, id);
             (home_space.kind != SpaceKind::Process).then(|| home_space.name.clone())
         };
         if let Step::Filter(used) = &mut pinned.graph.nodes[id.0].step {
-            used.pin = said.or_else(here).or_else(|| used.pin.take());
+            used.pin = chosen.or_else(here).or_else(|| used.pin.take());
         }
     }
     disable_replicas(&mut pinned.graph);

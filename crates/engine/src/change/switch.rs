@@ -26,7 +26,7 @@ use std::time::Duration;
 /// A space whose content will be replaced.
 pub(super) struct SpaceSwitch {
     commands: Arc<CommandQueue>,
-    bell: Arc<Doorbell>,
+    doorbell: Arc<Doorbell>,
     fresh: Option<Space>,
     hot_swap: HotSwap,
     /// Keys of the existing nodes that the space contains after the switch.
@@ -43,8 +43,8 @@ impl SpaceSwitch {
         rank: usize,
     ) -> Self {
         let stays = hot_swap.kept.iter().map(|(_, key)| *key).collect();
-        let (commands, bell) = (Arc::clone(&running.commands), Arc::clone(&running.bell));
-        Self { commands, bell, fresh, hot_swap, stays, rank }
+        let (commands, doorbell) = (Arc::clone(&running.commands), Arc::clone(&running.doorbell));
+        Self { commands, doorbell, fresh, hot_swap, stays, rank }
     }
 
     /// Returns the nodes that will be placed in the space.
@@ -336,8 +336,8 @@ fn drain_old_graph(
     });
     let spaces_draining = AtomicUsize::new(draining.count());
     let one = |target: &SpaceSwitch, space: &mut Space| {
-        let bell = Arc::clone(&target.bell);
-        let wait = || bell.sleep_for(bell.listen(), Duration::from_micros(200));
+        let doorbell = Arc::clone(&target.doorbell);
+        let wait = || doorbell.sleep_for(doorbell.listen(), Duration::from_micros(200));
         for first in firsts {
             if space.kernel_output_counts(*first).is_some() {
                 while !space.drain_kernel_output(*first) {

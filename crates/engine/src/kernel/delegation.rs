@@ -64,7 +64,7 @@ pub struct DelegatedProgram {
     /// The map of this request's pointers.
     pub pointers: OwnedFd,
     /// The doorbell of this request.
-    pub bell: OwnedFd,
+    pub doorbell: OwnedFd,
 }
 
 /// The layout of the memory into which the program copies a request's frames.
@@ -247,7 +247,7 @@ impl Points {
             (&planned.attach, new.shape.sinks, new.share.clone());
         let needs = ResourceNeeds { attach, source, bytes, share: share.clone(), exits_per_frame };
         allows(&needs).map_err(BuildError::Refused)?;
-        let KernelAttachment { rings, bell, behind_tag, held } = make(&asked, new)?;
+        let KernelAttachment { rings, doorbell, behind_tag, held } = make(&asked, new)?;
         let layout = DelegatedLayout { shape: rings.shape(), behind_tag, tree };
         let copy = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned();
         let delegated = || -> io::Result<DelegatedProgram> {
@@ -256,7 +256,7 @@ impl Points {
                 layout: layout.clone(),
                 records,
                 pointers,
-                bell: copy(bell.as_fd())?,
+                doorbell: copy(doorbell.as_fd())?,
             })
         };
         let delegated = delegated().map_err(|error| refused(source, error.to_string()))?;
@@ -279,19 +279,19 @@ impl DelegatedProgram {
     /// Maps the rings and the doorbell, after checking them against the layout. Fails if they do
     /// not match.
     pub fn open(self) -> sys::Result<(Arc<Rings>, RingBuffer)> {
-        let Self { layout: DelegatedLayout { shape, .. }, records, pointers, bell } = self;
+        let Self { layout: DelegatedLayout { shape, .. }, records, pointers, doorbell } = self;
         let records = Rings::from_received(records, shape.records_only())?;
         let pointers = Rings::from_received(pointers, shape.pointers_only())?
             .with_records(Arc::new(records))?;
-        Ok((Arc::new(pointers), RingBuffer::from_received(bell)?))
+        Ok((Arc::new(pointers), RingBuffer::from_received(doorbell)?))
     }
 
     /// Wraps the delegated program for a path. `held` notifies the serving process when the request
     /// ends. Call [`Self::matches_request`] first.
     pub fn into_attachment(self, held: Arc<dyn AttachmentHandle>) -> sys::Result<KernelAttachment> {
         let behind_tag = self.layout.behind_tag.clone();
-        let (rings, bell) = self.open()?;
-        Ok(KernelAttachment { rings, bell, behind_tag, held })
+        let (rings, doorbell) = self.open()?;
+        Ok(KernelAttachment { rings, doorbell, behind_tag, held })
     }
 }
 

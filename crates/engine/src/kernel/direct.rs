@@ -81,13 +81,13 @@ impl DirectSuccessor {
 
 impl DirectAttachment {
     fn new(asked: &KernelRequest<'_>, attached: KernelAttachment, place: AttachPoint) -> Self {
-        let KernelAttachment { rings, bell, held, .. } = attached;
+        let KernelAttachment { rings, doorbell, held, .. } = attached;
         let exits = asked.tree().exits;
         let exits = exits.iter().map(|exit| DirectExit {
             sink: exit.sink,
             is_unsure: matches!(exit.which, ExitBlocks::Unsure),
         });
-        Self { rings, doorbell: bell, exits: exits.collect(), place, handle: held }
+        Self { rings, doorbell, exits: exits.collect(), place, handle: held }
     }
 
     /// Prepares another request to replace this one: its program is verified and loaded. The switch

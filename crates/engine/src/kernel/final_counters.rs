@@ -16,7 +16,8 @@ pub struct FinalCounters {
     /// The final state of each of the request's filters, by step number.
     pub(super) states: HashMap<usize, Vec<u8>>,
     /// Number of doorbell notifications sent.
-    pub(super) bells: u64,
+    #[serde(rename = "bells")]
+    pub(super) notifications: u64,
     /// Number of packets at the user's sockets that were skipped because all regions of the
     /// processor's memory were in use.
     pub(super) busy: u64,
@@ -118,7 +119,7 @@ mod tests {
         let ended = FinalCounters {
             counted,
             states,
-            bells: 2,
+            notifications: 2,
             busy: 4,
             taps,
             measured: (9, 900),

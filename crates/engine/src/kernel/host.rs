@@ -48,7 +48,7 @@ pub struct KernelAttachment {
     /// The rings that hold the delivered frames.
     pub rings: Arc<Rings>,
     /// The doorbell.
-    pub bell: RingBuffer,
+    pub doorbell: RingBuffer,
     /// For each exit, and then for each tap, true if its frames begin after a VLAN tag, which the
     /// kernel may deliver separately from the frame.
     pub behind_tag: Vec<bool>,

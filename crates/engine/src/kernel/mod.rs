@@ -253,7 +253,7 @@ impl<'p> KernelInputs<'p> {
         place: AttachPoint,
         before: Vec<Arc<dyn AttachmentHandle>>,
     ) -> AttachedSource {
-        let KernelAttachment { rings, bell, behind_tag, held } = lent;
+        let KernelAttachment { rings, doorbell, behind_tag, held } = lent;
         let tree = self.request().tree();
         let ways = behind_tag.iter().zip(&tree.exits);
         let edges =
@@ -263,7 +263,7 @@ impl<'p> KernelInputs<'p> {
         let taps = taps.map(|behind_tag| Edge { starts_after_tag: *behind_tag, sink: 0 });
         let gives = KernelSource::new(KernelSourceParts {
             rings,
-            doorbell: bell,
+            doorbell,
             attachment: Arc::new(RequestHistory { held: Arc::clone(&held), before }),
             attach_point: place,
             edges: edges.collect(),
@@ -339,7 +339,7 @@ impl KernelRequest<'_> {
         if let Some(refusal) = refuses.loading_refusal(&tree, graph, source) {
             return Err(BuildError::Refused(refusal));
         }
-        let (graph, bell) = (Arc::new(graph.clone()), doorbell_policy(&planned.ring, shape));
+        let (graph, wake_policy) = (Arc::new(graph.clone()), doorbell_policy(&planned.ring, shape));
         Ok(NewRequest {
             owner,
             share,
@@ -347,7 +347,7 @@ impl KernelRequest<'_> {
             tree,
             source,
             shape,
-            bell,
+            wake_policy,
             leads: Vec::new(),
             states: Vec::new(),
             taps: self.taps.clone(),

@@ -216,7 +216,7 @@ impl Point {
         }
         let number = self.next_number();
         let made = AttachedRequest::create(number, &state.lines, new);
-        let (mut line, bell) = made.map_err(refused)?;
+        let (mut line, doorbell) = made.map_err(refused)?;
         line.busy_before = self.busy_packets();
         let rings = Arc::clone(&line.pointers);
         let mut lines: Vec<&AttachedRequest> =
@@ -250,7 +250,7 @@ impl Point {
         self.store(&mut state, None);
         steps.checkpoint("a line is kept");
         let handle = RequestHandle::new(Arc::clone(self), number);
-        Ok(KernelAttachment { held: Arc::new(handle), rings, bell, behind_tag })
+        Ok(KernelAttachment { held: Arc::new(handle), rings, doorbell, behind_tag })
     }
 
     /// Replaces the running program, or attaches the first one.

@@ -32,7 +32,7 @@ pub struct ProgramTotals {
     /// Number of frames that the program processed.
     pub frames: u64,
     /// Number of doorbell notifications sent to the thread that reads the program's output.
-    pub bells: u64,
+    pub notifications: u64,
     /// Number of measured runs and their total time in ns; `None` if the kernel did not measure
     /// them. The runs include those for other requests in the same program.
     pub measured: Option<(u64, u64)>,
@@ -74,12 +74,12 @@ impl Kernel {
             let remarks: Vec<String> = remarks.collect();
             SourceCounters { remark: (!remarks.is_empty()).then(|| remarks.join("; ")), ..counters }
         };
-        let seen = |id: &NodeId| (node_name(&self.generation, *id), counters());
-        let sources = self.generation.sources.iter().map(seen).collect();
-        if let Some(told) =
+        let source = |id: &NodeId| (node_name(&self.generation, *id), counters());
+        let sources = self.generation.sources.iter().map(source).collect();
+        if let Some(results) =
             all.last_mut().and_then(|results: &mut SpaceResults| results.kernel_counts.as_mut())
         {
-            told.sources = sources;
+            results.sources = sources;
         }
         all
     }
@@ -97,7 +97,7 @@ impl Kernel {
         let mut measured = (0, 0);
         for ended in self.generations().map(|generation| generation.handle.final_counters()) {
             ran.frames += ended.counted.ran.blocks;
-            ran.bells += ended.bells;
+            ran.notifications += ended.notifications;
             measured = (measured.0 + ended.measured.0, measured.1 + ended.measured.1);
         }
         let (runs, ns) = measured;
@@ -138,12 +138,12 @@ impl Generation {
         for (step, Step { nodes: ids, .. }) in self.tree.steps.iter().enumerate() {
             nodes.extend(ids.iter().map(|id| self.step_node(step, *id, ended)));
         }
-        let mut told = KernelCounts::default();
-        self.add_edges(ended, &mut told);
+        let mut counts = KernelCounts::default();
+        self.add_edges(ended, &mut counts);
         let ways = self.exit_edges(ended, taken);
         let named = |(exit, edge)| ExitEdge { name: (self.source_number(), number, exit), edge };
-        told.exits = ways.into_iter().map(named).collect();
-        SpaceResults { nodes, kernel_counts: Some(told), ..SpaceResults::default() }
+        counts.exits = ways.into_iter().map(named).collect();
+        SpaceResults { nodes, kernel_counts: Some(counts), ..SpaceResults::default() }
     }
 
     /// Counts the lost and duplicated blocks at the exits of an ended generation. `taken` holds the
@@ -236,7 +236,7 @@ impl Generation {
 
     /// Adds the edges inside the program. In the kernel a block leaves one filter and enters the
     /// next at the same moment, so each block counts as both put and taken.
-    fn add_edges(&self, ended: &FinalCounters, told: &mut KernelCounts) {
+    fn add_edges(&self, ended: &FinalCounters, counts: &mut KernelCounts) {
         for (number, step) in self.tree.steps.iter().enumerate() {
             for id in &step.nodes {
                 let into = self.graph.edges.iter().enumerate().find(|(_, edge)| edge.to == *id);
@@ -245,7 +245,7 @@ impl Generation {
                 let (from, to) = (node_name(self, edge.from), node_name(self, *id));
                 let planned = self.ids.edges[planned];
                 let edge = Edge::new(from.into(), to.into(), EdgeKind::Call, planned);
-                told.edges.push(Edge { put: amount, taken: amount, ..edge });
+                counts.edges.push(Edge { put: amount, taken: amount, ..edge });
             }
         }
     }
@@ -295,10 +295,10 @@ impl Generation {
             .iter()
             .flat_map(|(_, edge)| &edge.dropped)
             .filter(|(why, _)| *why == DropReason::Ring);
-        let told: u64 = rings.map(|(_, amount)| amount.blocks).sum();
+        let delivered: u64 = rings.map(|(_, amount)| amount.blocks).sum();
         let most = ways.iter_mut().max_by_key(|(_, edge)| edge.put.blocks);
-        if let (Some((_, edge)), true) = (most, used > 1 && told < full) {
-            edge.dropped.push((DropReason::Ring, Amount { blocks: full - told, bytes: 0 }));
+        if let (Some((_, edge)), true) = (most, used > 1 && delivered < full) {
+            edge.dropped.push((DropReason::Ring, Amount { blocks: full - delivered, bytes: 0 }));
         }
         ways
     }

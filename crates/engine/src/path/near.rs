@@ -17,7 +17,7 @@ pub(crate) fn processors() -> Processors {
 /// processors.
 pub(crate) fn for_threads(threads: usize) -> Vec<usize> {
     match processors().place(threads) {
-        ThreadPlacement::Near(near) => near,
+        ThreadPlacement::SharedCache(near) => near,
         ThreadPlacement::Anywhere(_) => Vec::new(),
     }
 }

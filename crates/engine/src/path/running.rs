@@ -121,7 +121,7 @@ pub(crate) struct KernelExit {
 pub(crate) struct RunningSpace {
     pub(crate) name: String,
     pub(crate) commands: Arc<CommandQueue>,
-    pub(crate) bell: Arc<Doorbell>,
+    pub(crate) doorbell: Arc<Doorbell>,
 }
 
 /// A running ring of a path, with the properties that a change must preserve to keep the ring.

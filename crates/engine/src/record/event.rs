@@ -31,9 +31,9 @@ pub(super) fn encode_event(out: &mut Vec<u8>, event: &SpaceEvent) {
             put_text(out, failure.as_deref());
         }
         SpaceEvent::Changed => out.put_u32s(&[10]),
-        SpaceEvent::SourceCounts { planned, seen, dropped } => {
+        SpaceEvent::SourceCounts { planned, observed, dropped } => {
             out.put_u32s(&[6, saturating_u32(*planned)]);
-            let (blocks, bytes) = seen.unwrap_or((u64::MAX, u64::MAX));
+            let (blocks, bytes) = observed.unwrap_or((u64::MAX, u64::MAX));
             out.put_u64s(&[blocks, bytes]);
             out.put_u32s(&[saturating_u32(dropped.len())]);
             for (place, count) in dropped {
@@ -67,7 +67,7 @@ impl FileBlock<'_> {
     /// Decodes an event. Returns `None` if the bytes are not a valid event.
     pub(super) fn event(&self) -> Option<SpaceEvent> {
         let (LocalBlockKind::Event, mut take) = self.local_block()? else { return None };
-        let said = |take: &mut ValueReader<'_>| -> Option<Option<String>> {
+        let read_failure = |take: &mut ValueReader<'_>| -> Option<Option<String>> {
             let there = take.read_u32()? != 0;
             let text = take.read_text()?;
             Some(there.then(|| text.to_owned()))
@@ -78,7 +78,7 @@ impl FileBlock<'_> {
                 now: take.read_u64()?,
                 count: take.read_size()?,
                 edge: take.read_u32().map(|edge| (edge != u32::MAX).then_some(edge as usize))?,
-                failure: said(&mut take)?,
+                failure: read_failure(&mut take)?,
             },
             2 => SpaceEvent::Import {
                 node: take.read_size()?,
@@ -87,7 +87,7 @@ impl FileBlock<'_> {
             },
             3 => SpaceEvent::Tick { now: take.read_u64()? },
             4 => SpaceEvent::Claim { count: take.read_u32()? },
-            5 => SpaceEvent::Finish { now: take.read_u64()?, failure: said(&mut take)? },
+            5 => SpaceEvent::Finish { now: take.read_u64()?, failure: read_failure(&mut take)? },
             6 => {
                 let planned = take.read_size()?;
                 let (blocks, bytes) = (take.read_u64()?, take.read_u64()?);
@@ -96,8 +96,8 @@ impl FileBlock<'_> {
                     let (place, count) = (take.read_text()?.to_owned(), take.read_u64()?);
                     dropped.push((place, (count != u64::MAX).then_some(count)));
                 }
-                let seen = (blocks != u64::MAX).then_some((blocks, bytes));
-                SpaceEvent::SourceCounts { planned, seen, dropped }
+                let observed = (blocks != u64::MAX).then_some((blocks, bytes));
+                SpaceEvent::SourceCounts { planned, observed, dropped }
             }
             7 => {
                 let (planned, written) = (take.read_size()?, (take.read_u64()?, take.read_u64()?));
@@ -112,7 +112,7 @@ impl FileBlock<'_> {
                 SpaceEvent::ProgramCounts { planned, written, dropped }
             }
             8 => SpaceEvent::Change { number: take.read_u64()? },
-            9 => SpaceEvent::Retire { now: take.read_u64()?, failure: said(&mut take)? },
+            9 => SpaceEvent::Retire { now: take.read_u64()?, failure: read_failure(&mut take)? },
             10 => SpaceEvent::Changed,
             _ => return None,
         })

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct Replay {
     record: Record,
     /// Totals of the sources, by node number.
-    seen: Mutex<HashMap<usize, SourceCounters>>,
+    source_counts: Mutex<HashMap<usize, SourceCounters>>,
     /// Recorded input of the programs, by node number.
     inputs: Mutex<HashMap<usize, RecordedCounts>>,
     /// True if a space reached the end of a recording that is shorter than the recorded run.
@@ -47,13 +47,13 @@ impl Replay {
     /// Creates a replay of a recording.
     #[must_use]
     pub fn new(record: Record) -> Arc<Self> {
-        let (seen, inputs) = (Mutex::default(), Mutex::default());
+        let (source_counts, inputs) = (Mutex::default(), Mutex::default());
         let (short, changes) = (AtomicBool::new(false), Mutex::default());
         let stalls = Arc::<StallDetector>::default();
         if !record.changes.is_empty() {
             stalls.add_changer();
         }
-        Arc::new(Self { record, seen, inputs, short, changes, stalls })
+        Arc::new(Self { record, source_counts, inputs, short, changes, stalls })
     }
 
     /// Returns the recording.
@@ -101,7 +101,7 @@ impl Replay {
     }
 
     fn source_totals(&self) -> MutexGuard<'_, HashMap<usize, SourceCounters>> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        self.source_counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds an amount to the output of the source with the node number `planned`.
@@ -115,20 +115,20 @@ impl Replay {
     fn set_source_input(
         &self,
         planned: usize,
-        seen: Option<(u64, u64)>,
+        observed: Option<(u64, u64)>,
         dropped: &[(String, Option<u64>)],
     ) -> bool {
         let mut all = self.source_totals();
         let known = all.entry(planned).or_default();
         let lost: Option<u64> =
             dropped.iter().try_fold(0, |sum: u64, (_, count)| Some(sum.saturating_add((*count)?)));
-        let adds_up = seen.zip(lost).is_none_or(|((blocks, _), lost)| {
+        let adds_up = observed.zip(lost).is_none_or(|((blocks, _), lost)| {
             blocks.checked_sub(lost).is_some_and(|given| given == known.given.blocks)
         });
         if !adds_up {
             return false;
         }
-        known.observed = seen.map(|(blocks, bytes)| Amount { blocks, bytes });
+        known.observed = observed.map(|(blocks, bytes)| Amount { blocks, bytes });
         known.dropped =
             dropped.iter().map(|(place, count)| (loss_location(place), *count)).collect();
         true
@@ -355,8 +355,8 @@ impl EventReader for Player {
         let (mut claimed, mut contradiction) = (0_u32, None);
         loop {
             match self.peek() {
-                Some(SpaceEvent::SourceCounts { planned, seen, dropped }) => {
-                    if !self.replay.set_source_input(planned, seen, &dropped) {
+                Some(SpaceEvent::SourceCounts { planned, observed, dropped }) => {
+                    if !self.replay.set_source_input(planned, observed, &dropped) {
                         contradiction =
                             Some("a source saw another number of blocks than came of it");
                     }

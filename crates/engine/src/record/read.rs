@@ -40,7 +40,7 @@ pub enum Completeness {
     /// The recording is complete to the end of the run.
     Whole {
         /// The digest of the run, as passed to [`super::Recording::finish`].
-        told: String,
+        digest: String,
     },
     /// The recording reached its size limit before the run ended.
     Full {
@@ -291,9 +291,9 @@ impl Scan {
         }
         let full = take.read_u32()? != 0;
         let (blocks, bytes, since) = (take.read_u64()?, take.read_u64()?, take.read_u64()?);
-        let told = take.read_text()?.to_owned();
+        let digest = take.read_text()?.to_owned();
         let since = (since != u64::MAX).then_some(since);
         let beyond = MissingInput { blocks, bytes, since };
-        Some(if full { Completeness::Full { beyond } } else { Completeness::Whole { told } })
+        Some(if full { Completeness::Full { beyond } } else { Completeness::Whole { digest } })
     }
 }

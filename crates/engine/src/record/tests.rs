@@ -101,7 +101,7 @@ fn recording_is_read_back() {
     assert_eq!(summary.bytes, std::fs::metadata(&path).unwrap().len());
     let record = Record::open(&path).unwrap();
     assert_eq!(record.head, test_head());
-    assert_eq!(record.whole, Completeness::Whole { told: "the ledger\n".to_owned() });
+    assert_eq!(record.whole, Completeness::Whole { digest: "the ledger\n".to_owned() });
     let mut here = replayed_events(&path, 0);
     assert_eq!(
         here.pop().map(|(event, _)| event),
@@ -177,10 +177,10 @@ fn truncated_recording_is_read_to_its_end() {
             Err(RecordError::Headless { .. } | RecordError::Foreign { .. }) => continue,
             Err(other) => panic!("cut at {at}: {other}"),
         };
-        let Completeness::Truncated { at: told } = record.whole else {
+        let Completeness::Truncated { at: end } = record.whole else {
             panic!("cut at {at}: {record:?}")
         };
-        assert!(told <= at as u64);
+        assert!(end <= at as u64);
         let here = replayed_events(&path, 0);
         for ((event, blocks), (before, whole)) in here.iter().zip(&written) {
             assert_eq!(event, before);
@@ -199,17 +199,17 @@ fn damaged_recording_is_reported_without_panic() {
     let bytes = std::fs::read(&path).unwrap();
     let mut random = Random::replayable();
     let head = 4000.min(bytes.len() / 2);
-    let mut told = 0;
+    let mut incomplete = 0;
     for _ in 0..30 {
         let mut other = bytes.clone();
         let at = random.within(head..bytes.len() - 400);
         other[at] ^= 1 << random.below(8);
         std::fs::write(&path, &other).unwrap();
         let record = Record::open(&path).unwrap();
-        told += usize::from(!matches!(record.whole, Completeness::Whole { .. }));
+        incomplete += usize::from(!matches!(record.whole, Completeness::Whole { .. }));
         assert!(replayed_events(&path, 0).len() <= 301);
     }
-    assert_eq!(told, 30, "{summary:?}");
+    assert_eq!(incomplete, 30, "{summary:?}");
     std::fs::remove_file(path).unwrap();
 }
 
@@ -232,26 +232,26 @@ fn full_recording_counts_the_missing_input() {
 #[test]
 fn foreign_files_are_refused_by_type() {
     let path = scratch_path("foreign");
-    let told = |bytes: &[u8]| {
+    let open_error = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
         Record::open(&path).unwrap_err().to_string()
     };
-    assert!(told(b"").contains("is not a record: `run --record=FILE"));
-    assert!(told(b"some text that is long enough").contains("is not a record"));
-    assert!(told(&[0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0]).contains("is a capture"));
+    assert!(open_error(b"").contains("is not a record: `run --record=FILE"));
+    assert!(open_error(b"some text that is long enough").contains("is not a record"));
+    assert!(open_error(&[0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0]).contains("is a capture"));
     let mut section = Vec::new();
     form::append_section_header(&mut section);
-    assert!(told(&section).contains("is a capture"));
+    assert!(open_error(&section).contains("is a capture"));
     let mut other = section.clone();
     form::append_local_block(&mut other, form::LocalBlockKind::Head, |out| {
         out.extend_from_slice(&9_u32.to_le_bytes())
     });
-    assert!(told(&other).contains("a record of form 9"), "{}", told(&other));
+    assert!(open_error(&other).contains("a record of form 9"), "{}", open_error(&other));
     let mut empty = section;
     form::append_local_block(&mut empty, form::LocalBlockKind::Head, |out| {
         out.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0])
     });
-    assert!(told(&empty).contains("`release` is missing"), "{}", told(&empty));
+    assert!(open_error(&empty).contains("`release` is missing"), "{}", open_error(&empty));
     std::fs::remove_file(&path).unwrap();
     assert!(Record::open(&path).unwrap_err().is_missing());
 }

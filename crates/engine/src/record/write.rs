@@ -203,12 +203,12 @@ impl Recording {
 
     /// Ends the recording with the digest of the run. All spaces of the path must have ended.
     /// Blocks until the file is written.
-    pub fn finish(&self, told: &str) -> Summary {
+    pub fn finish(&self, digest: &str) -> Summary {
         let beyond = *lock(&self.beyond);
         let mut last = Vec::new();
         last.put_u32s(&[u32::from(self.is_over())]);
         last.put_u64s(&[beyond.blocks, beyond.bytes, beyond.since.unwrap_or(Time::MAX)]);
-        last.put_text(told);
+        last.put_text(digest);
         self.send(Message::End(last));
         *lock(&self.to) = None;
         let thread = lock(&self.thread).take();

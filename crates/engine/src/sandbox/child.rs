@@ -70,27 +70,27 @@ pub fn serve_if_asked() -> Option<u8> {
 }
 
 fn serve() -> Result<(), String> {
-    let told = |error: sys::Error| error.to_string();
-    confine::end_with_parent().map_err(told)?;
-    confine::close_all_but_standard().map_err(told)?;
-    let socket = sys::process::detach_stdin().map_err(told)?;
+    let describe = |error: sys::Error| error.to_string();
+    confine::end_with_parent().map_err(describe)?;
+    confine::close_all_but_standard().map_err(describe)?;
+    let socket = sys::process::detach_stdin().map_err(describe)?;
     let mut message = vec![0; 1 << 20];
-    let (length, sockets) = descriptor::receive(&socket, &mut message).map_err(told)?;
+    let (length, sockets) = descriptor::receive(&socket, &mut message).map_err(describe)?;
     confine::set_report_socket(socket);
     let wanted = serde_json::from_slice(message.get(..length).unwrap_or_default());
     let wanted: FilterSpec = wanted.map_err(|_| "what is wanted cannot be read")?;
     let [from, to] = <[OwnedFd; 2]>::try_from(sockets).map_err(|_| "two sockets are missing")?;
     let offer = Offer::receive(from).map_err(|error| error.to_string())?;
     let input = offer.ok_or("the path is gone")?.open().map_err(|error| error.to_string())?;
-    let (output, sent) = stream::send_to(&stream_config(2), vec![to]).map_err(told)?;
-    sent.into_iter().collect::<sys::Result<Vec<()>>>().map_err(told)?;
+    let (output, sent) = stream::send_to(&stream_config(2), vec![to]).map_err(describe)?;
+    sent.into_iter().collect::<sys::Result<Vec<()>>>().map_err(describe)?;
     let reader = Reader { input, message: vec![0; MESSAGE_MAX], pending: None, unreleased: false };
     let output = Arc::new(Mutex::new(Some(output)));
     let streams = Streams { reader: Arc::new(Mutex::new(reader)), output };
     let (space, held_max) = build_space(&wanted, &streams)?;
     stream::fix_processor_count();
     std::panic::set_hook(Box::new(|_| {}));
-    confine::confine(ADDRESS_SPACE_MAX).map_err(told)?;
+    confine::confine(ADDRESS_SPACE_MAX).map_err(describe)?;
     confine::report_ready(READY);
     process_blocks(space, &streams, held_max)
 }
@@ -183,7 +183,7 @@ fn build_space(wanted: &FilterSpec, streams: &Streams) -> Result<(Space, u32), S
     let arguments = arguments.with_key_reader(MachineRegistry::Local.keys());
     let filter = make(&arguments).map_err(|mistake| mistake.to_string())?;
     let (nodes, shape) = assemble_space(wanted, description, filter, streams);
-    let told = |error: &dyn std::fmt::Display| error.to_string();
+    let describe = |error: &dyn std::fmt::Display| error.to_string();
     let clock = if wanted.about.drives_clock { Clock::Blocks(0) } else { Clock::Live };
     let space = Space::new(SpaceParts {
         name: "sandbox".to_owned(),
@@ -191,12 +191,12 @@ fn build_space(wanted: &FilterSpec, streams: &Streams) -> Result<(Space, u32), S
         shape,
         intakes: vec![
             create_unlogged_pool(intake_config_for_length(MESSAGE_MAX))
-                .map_err(|error| told(&error))?,
+                .map_err(|error| describe(&error))?,
         ],
-        work: create_unlogged_pool(PoolConfig::default()).map_err(|error| told(&error))?,
+        work: create_unlogged_pool(PoolConfig::default()).map_err(|error| describe(&error))?,
         inputs: vec![SpaceInput::Source { node: 0, intake: INTAKE_GENERAL }],
-        control: Arc::new(Control::new().map_err(|error| told(&error))?),
-        bell: Arc::new(Doorbell::new()),
+        control: Arc::new(Control::new().map_err(|error| describe(&error))?),
+        doorbell: Arc::new(Doorbell::new()),
         clock,
         // The filter's state contains times of the path's clock.
         epoch: wanted.about.epoch,

@@ -132,9 +132,9 @@ impl Entrance {
     /// the process has exited or a message is too long.
     pub(crate) fn restore(&mut self, saved: &SavedState) -> Result<(), String> {
         self.supervisor.set_owes_reply(true);
-        let told =
+        let sent =
             state::send_state(saved, &mut |message| self.write_message(message).then_some(()));
-        match told {
+        match sent {
             Some(()) => {
                 self.flush();
                 Ok(())

@@ -91,14 +91,14 @@ pub(crate) fn start(
     let (here, kept, output, exit) = start().map_err(|error| refused(&error))?;
     // A process that is not ready sends at most the reason for a failure.
     let ready = sys::poll::readable_within(&[here.as_fd()], Some(START_TIMEOUT)) == [true];
-    let mut said = [0; 512];
-    let said = match ready.then(|| descriptor::try_receive(&here, &mut said)) {
-        Some(Ok(Some((length, _)))) => said.get(..length).unwrap_or_default(),
+    let mut received = [0; 512];
+    let received = match ready.then(|| descriptor::try_receive(&here, &mut received)) {
+        Some(Ok(Some((length, _)))) => received.get(..length).unwrap_or_default(),
         _ => &[],
     };
-    if said != READY {
-        let why = match (supervisor::printable_text(said), kept.wait(Duration::from_secs(1))) {
-            (Some(said), _) => said,
+    if received != READY {
+        let why = match (supervisor::printable_text(received), kept.wait(Duration::from_secs(1))) {
+            (Some(message), _) => message,
             (None, Some(ended)) => format!("its process {ended} before it was ready"),
             (None, None) => {
                 format!("its process was not ready after {} s", START_TIMEOUT.as_secs())

@@ -226,7 +226,7 @@ impl Supervisor {
                 format!("was ended because it asked the kernel for {name}system call {number}")
             }
             (ended, words) => match (printable_text(words), ended) {
-                (Some(said), _) => format!("{ended}: {said}"),
+                (Some(message), _) => format!("{ended}: {message}"),
                 // The allocator aborts the process when memory runs out.
                 (None, ProcessEnd::Signal(6)) => {
                     let most = ADDRESS_SPACE_MAX >> 20;
@@ -241,8 +241,8 @@ impl Supervisor {
 /// Returns the printable text of a process's final message, which is untrusted, or `None` if the
 /// message is not a report.
 pub(super) fn printable_text(words: &[u8]) -> Option<String> {
-    let said = words.strip_prefix(&[REPORT_TEXT])?;
-    Some(Visible(&String::from_utf8_lossy(said)).to_string())
+    let message = words.strip_prefix(&[REPORT_TEXT])?;
+    Some(Visible(&String::from_utf8_lossy(message)).to_string())
 }
 
 impl ProcessControl for Supervisor {

@@ -89,18 +89,18 @@ fn v18_filter_that_lies_about_its_state_is_ended() {
         ("spoof", ""),
         ("cursor", ""),
     ];
-    for (lie, told) in lies {
+    for (lie, expected) in lies {
         let file = format!("liar-{lie}");
         let (why, outcome) = run_with_branch(&format!("liar {lie} untrusted=yes"), &file, |live| {
             change_refusal(live, "upgrade liar")
         });
         assert!(why.starts_with("its state could not be read"), "{lie}: {why}");
-        assert!(why.contains(told), "{lie}: {why}");
+        assert!(why.contains(expected), "{lie}: {why}");
         let [failure] = outcome.failures.as_slice() else {
             panic!("{lie}: {:?}", outcome.failures);
         };
         let failure = failure.to_string();
-        assert!(failure.contains(told) && failure.contains("was dropped"), "{lie}: {failure}");
+        assert!(failure.contains(expected) && failure.contains("was dropped"), "{lie}: {failure}");
         assert_prefix(&outcome, &file, true);
     }
 }
@@ -113,12 +113,12 @@ fn v18_rejected_state_leaves_the_old_filter_running() {
         ("taught-panic", "a panic, this filter panics on purpose"),
         ("taught-hang", "made no progress in 2 s of processor time"),
     ];
-    for (lie, told) in lies {
+    for (lie, expected) in lies {
         let file = format!("taught-{lie}");
         let line = format!("liar {lie} untrusted=yes");
         let (why, outcome) =
             run_with_branch(&line, &file, |live| change_refusal(live, "upgrade liar"));
-        assert!(why.contains(told) && why.starts_with("the new filter "), "{lie}: {why}");
+        assert!(why.contains(expected) && why.starts_with("the new filter "), "{lie}: {why}");
         assert!(outcome.failures.is_empty(), "{lie}: {:?}", outcome.failures);
         assert_prefix(&outcome, &file, false);
     }
@@ -157,8 +157,11 @@ fn v18_false_state_fails_its_own_path_alone() {
                 outcome
             });
             let [failure] = outcome.failures.as_slice() else { panic!("{:?}", outcome.failures) };
-            let told = failure.to_string();
-            assert!(told.contains("liar") && told.contains("fewer than 2^64 blocks"), "{told}");
+            let message = failure.to_string();
+            assert!(
+                message.contains("liar") && message.contains("fewer than 2^64 blocks"),
+                "{message}"
+            );
             assert_eq!(outcome.ledger.imbalances(), []);
             assert_prefix(&outcome, "spoilt", true);
             wait_for_blocks(sane, 500);

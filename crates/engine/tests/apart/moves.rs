@@ -114,7 +114,7 @@ fn v18_every_stateful_filter_keeps_its_output_when_moved() {
         matches!(d.state.scope, StateScope::Private | StateScope::Sessions)
     };
     let plain = |d: &&&'static Description| Node::new(d, &[]).is_ok();
-    let mut told = 0;
+    let mut movable = 0;
     for description in filter::catalog::FILTERS.iter().filter(keeps).filter(plain) {
         let name = description.name;
         // The final report would stay in the filter's process.
@@ -146,9 +146,9 @@ fn v18_every_stateful_filter_keeps_its_output_when_moved() {
         );
         assert!(outcome.failures.is_empty(), "{name}: {:?}", outcome.failures);
         assert!(home == moved, "{name}: {} blocks and {}", home.len(), moved.len());
-        told += 1;
+        movable += 1;
     }
-    assert!(told > 8, "{told} filters keep something that can move");
+    assert!(movable > 8, "{movable} filters keep something that can move");
 }
 
 /// A recording never contains the state of a process. Changes that would save such state are
@@ -157,12 +157,13 @@ fn v10_v18_recorded_sandboxed_filter_refuses_changes() {
     let folder = Folder::new("apart");
     let (record, live, again) = (folder.0.join("r"), folder.0.join("live"), folder.0.join("again"));
     let text = "generate rate=20000 seq=yes | dport untrusted=yes |all inspect | discard";
-    let (_, said) = record_run(text, Settings::default(), (&record, &live, 1 << 28), |live| {
+    let (_, recorded) = record_run(text, Settings::default(), (&record, &live, 1 << 28), |live| {
         wait_for_blocks(live, 100);
         for words in ["upgrade dport", "move dport process", "move dport thread1"] {
             let why = change_refusal(live, words);
-            let told = "its state is in another process, and a record does not contain that state";
-            assert_eq!(why, told, "{words}");
+            let expected =
+                "its state is in another process, and a record does not contain that state";
+            assert_eq!(why, expected, "{words}");
             assert_eq!(
                 (live.request_text().as_deref(), live.changes()),
                 (Some(text), 0),
@@ -175,10 +176,10 @@ fn v10_v18_recorded_sandboxed_filter_refuses_changes() {
     let read = Record::open(&record).expect("a record");
     assert_eq!(
         (read.whole, read.changes),
-        (Completeness::Whole { told: said.clone() }, Vec::new())
+        (Completeness::Whole { digest: recorded.clone() }, Vec::new())
     );
     let (_, now, short) = replay_run(&record, &again);
-    assert_eq!((differences(&said, &now), short), (Vec::new(), false));
+    assert_eq!((differences(&recorded, &now), short), (Vec::new(), false));
 }
 
 /// Blocks from a process are checked against the current sources, even if the process was started
@@ -194,6 +195,6 @@ fn v3_v18_sandboxed_filter_may_emit_blocks_of_a_new_source() {
             || live.counters(TIME_LIMIT).ledger.sources.get(1).map_or(0, |s| s.1.given.blocks);
         wait_until("blocks of the new one", || came() > 100);
     });
-    let given: u64 = outcome.ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum();
+    let given: u64 = outcome.ledger.sources.iter().map(|(_, source)| source.given.blocks).sum();
     assert_eq!(received_numbers("later").len() as u64, given);
 }

@@ -51,11 +51,11 @@ fn run_adapting(text: &str, what: &str, holds: impl Fn(&Live) -> bool) -> Outcom
 /// Asserts that no automatic change lost, duplicated or reordered a block. Returns the number of
 /// changes of the kind `how`.
 fn assert_lossless_changes(outcome: &Outcome, how: &str) -> usize {
-    let switches = outcome.adapted.iter().filter(|told| told.contains("switched at block"));
-    for told in switches.clone() {
-        assert!(told.contains("lost 0, duplicated 0, reordered 0"), "{told}");
+    let switches = outcome.adapted.iter().filter(|change| change.contains("switched at block"));
+    for change in switches.clone() {
+        assert!(change.contains("lost 0, duplicated 0, reordered 0"), "{change}");
     }
-    switches.filter(|told| told.starts_with(how)).count()
+    switches.filter(|change| change.starts_with(how)).count()
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn v3_source_is_added_to_a_running_path_and_removed() {
 }
 
 #[test]
-fn o10_v3_of_two_edits_at_once_one_wins_and_the_other_says_so() {
+fn o10_v3_of_two_concurrent_edits_one_wins_and_one_reports_it() {
     let text = "generate rate=20000 seq=yes | inspect | udp | pcap@thread0 contested";
     let ((), outcome) = run_while(text, |live| {
         for _ in 0..10 {

@@ -80,7 +80,7 @@ fn v3_staying_sink_knows_the_names_of_new_sources() {
         assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
         assert_eq!(outcome.ledger.imbalances(), []);
         let all = source_names(thread);
-        let given: u64 = outcome.ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum();
+        let given: u64 = outcome.ledger.sources.iter().map(|(_, source)| source.given.blocks).sum();
         assert_eq!(all.len() as u64, given, "{thread}");
         let alone = all.iter().take_while(|name| name.is_none()).count();
         assert!(alone >= 100, "{thread}: {alone} while there was one source");

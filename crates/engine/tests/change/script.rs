@@ -104,17 +104,17 @@ fn script_frames(connections: u32) -> (Vec<Vec<u8>>, usize) {
         format!("POST /{connection} HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}", body.len())
     };
     let frame = |connection: u32, part: usize| {
-        let said = message(connection).into_bytes();
-        let quarter = said.len() / 4;
+        let payload = message(connection).into_bytes();
+        let quarter = payload.len() / 4;
         let from = if part == SYN_INDEX { 0 } else { part * quarter };
-        let to = if part == 3 { said.len() } else { from + quarter };
+        let to = if part == 3 { payload.len() } else { from + quarter };
         let source = format!("10.{}.{}.9", connection >> 8, connection & 0xff);
         let number = 7 + u32::try_from(from).expect("short");
         let (sequence, flags) = if part == SYN_INDEX { (6, 0x02) } else { (number, 0x10) };
-        let said = if part == SYN_INDEX { &[] } else { &said[from..to] };
+        let payload = if part == SYN_INDEX { &[] } else { &payload[from..to] };
         let ports = Segment { source: 4000, target: 80, window: 8192, ..Segment::default() };
         let segment = Segment { sequence, flags, ..ports };
-        Frame::ethernet().ipv4(&source, "192.0.2.1").tcp(&segment, said)
+        Frame::ethernet().ipv4(&source, "192.0.2.1").tcp(&segment, payload)
     };
     let parts = |part: usize| (0..connections).map(move |connection| frame(connection, part));
     let before: Vec<_> = parts(SYN_INDEX).chain(parts(0)).chain(parts(2)).collect();

@@ -185,7 +185,7 @@ pub(crate) fn record_changes(
     let (record, into) = (folder.0.join("r.pcapng"), folder.0.join("live"));
     let text = format!("inject {name} | {line}");
     let first = (&*record, &*into, 1 << 28);
-    let (_, said) = record_run(&text, Settings::default(), first, |live| {
+    let (_, digest) = record_run(&text, Settings::default(), first, |live| {
         let mut next = changes.iter();
         inject_frames(injector, &frames, 3, &mut |number| {
             if number % 60 == 59
@@ -198,7 +198,7 @@ pub(crate) fn record_changes(
             }
         });
     });
-    (record, said)
+    (record, digest)
 }
 
 #[test]
@@ -213,9 +213,9 @@ fn v3_v10_failed_change_is_not_recorded() {
     ];
     let line = "tcp gap=1ms | pcap all.pcap";
     let moves = |words: &str| words == "move tcp to thread1";
-    let (record, said) = record_changes(&folder, ("v3-v10-nothing", line), (&changes, &moves));
+    let (record, digest) = record_changes(&folder, ("v3-v10-nothing", line), (&changes, &moves));
     let record = Record::open(&record).unwrap();
-    assert_eq!(record.whole, Completeness::Whole { told: said });
+    assert_eq!(record.whole, Completeness::Whole { digest });
     let made: Vec<String> = record.changes.iter().map(|one| one.edit.to_string()).collect();
     assert_eq!(made, ["move tcp to thread1"]);
     assert_eq!(
@@ -303,13 +303,13 @@ fn v3_v10_diverging_change_ends_the_replay_with_a_message() {
     bytes[at] = b's';
     std::fs::write(&record, bytes).unwrap();
     let (outcome, _, _) = replay_run(&record, &folder.0.join("again"));
-    let told: Vec<String> = outcome.failures.iter().map(ToString::to_string).collect();
+    let messages: Vec<String> = outcome.failures.iter().map(ToString::to_string).collect();
     let why = "insert sport before pcap: streamline 0.";
-    assert!(!told.is_empty(), "{outcome:?}");
-    for told in told {
+    assert!(!messages.is_empty(), "{outcome:?}");
+    for message in messages {
         assert!(
-            told.contains(why) && told.contains("did it otherwise than this version"),
-            "{told}"
+            message.contains(why) && message.contains("did it otherwise than this version"),
+            "{message}"
         );
     }
     assert_eq!(outcome.ledger.imbalances(), []);

@@ -74,10 +74,10 @@ pub(crate) fn record_run(
         run.join().expect("a run")
     });
     assert_eq!(outcome.ledger.imbalances(), []);
-    let said = digest(&outcome);
-    let summary = recording.finish(&said);
+    let recorded = digest(&outcome);
+    let summary = recording.finish(&recorded);
     assert_eq!(summary.failure, None);
-    (outcome, said)
+    (outcome, recorded)
 }
 
 /// Replays a recording. Returns the outcome, its digest, and a flag that is true if the recording
@@ -92,8 +92,8 @@ pub(crate) fn replay_run(record: &Path, into: &Path) -> (Outcome, String, bool) 
     let extras = PathOptions { record_mode, into: Some(into.to_owned()), ..PathOptions::default() };
     let paths = build_with(&plan, settings, &Points::default(), &extras).expect("spaces");
     let outcome = run(paths, StopConditions::default()).expect("a run");
-    let said = digest(&outcome);
-    (outcome, said, replay.is_truncated())
+    let replayed = digest(&outcome);
+    (outcome, replayed, replay.is_truncated())
 }
 
 /// Reads all files below a directory.
@@ -124,15 +124,15 @@ pub(crate) fn assert_same_replays(
     let folder = Folder::new(name);
     let at = |name: &str| folder.0.join(name);
     let first = (&*at("r.pcapng"), &*at("live"), 1 << 28);
-    let (outcome, said) = record_run(text, settings, first, feed);
+    let (outcome, recorded) = record_run(text, settings, first, feed);
     let record = Record::open(&at("r.pcapng")).expect("a record");
-    assert_eq!(record.whole, Completeness::Whole { told: said.clone() });
+    assert_eq!(record.whole, Completeness::Whole { digest: recorded.clone() });
     std::fs::create_dir_all(at("live")).unwrap();
     let live = read_files(&at("live"));
     for again in ["one", "two"] {
         std::fs::create_dir_all(at(again)).unwrap();
         let (other, now, short) = replay_run(&at("r.pcapng"), &at(again));
-        assert_eq!(differences(&said, &now), [], "{text}");
+        assert_eq!(differences(&recorded, &now), [], "{text}");
         assert!(!short);
         assert_eq!(other.ledger.imbalances(), [], "{text}");
         let files = read_files(&at(again));

@@ -103,9 +103,9 @@ fn replay_bytes(bytes: &[u8], folder: &Path, what: &str) -> Option<Outcome> {
     let into = folder.join("again");
     let _ = std::fs::remove_dir_all(&into);
     std::fs::create_dir_all(&into).unwrap();
-    let (tell, hear) = channel();
-    std::thread::spawn(move || drop(tell.send(replay_run(&record, &into))));
-    let Ok((outcome, _, _)) = hear.recv_timeout(TIME_LIMIT) else {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || drop(sender.send(replay_run(&record, &into))));
+    let Ok((outcome, _, _)) = receiver.recv_timeout(TIME_LIMIT) else {
         panic!("{what}: it does not end")
     };
     assert_eq!(outcome.ledger.imbalances(), [], "{what}: {}", failure_text(&outcome));
@@ -154,11 +154,14 @@ fn v10_excessive_counts_are_reported_with_their_offset() {
                 blocks[at].set_count(count);
                 let byte = begins(&blocks, at);
                 let outcome = replay_bytes(&encode_file(blocks), &folder.0, &what).expect(&what);
-                let told = failure_text(&outcome);
-                assert!(told.contains("the record is wrong"), "{what}: {told}");
+                let message = failure_text(&outcome);
+                assert!(message.contains("the record is wrong"), "{what}: {message}");
                 // The reported offset is that of the event itself only for a ring.
                 if of == IMPORT_EVENT {
-                    assert!(told.contains(&format!("byte {byte}")), "{what} at {byte}: {told}");
+                    assert!(
+                        message.contains(&format!("byte {byte}")),
+                        "{what} at {byte}: {message}"
+                    );
                 }
             }
         }
@@ -183,9 +186,9 @@ fn v10_deadlock_around_a_recorded_change_is_reported() {
             let mut blocks = whole.clone();
             blocks[*last].set_count(900);
             let what = format!("900 before the change at {at}");
-            let told =
+            let message =
                 failure_text(&replay_bytes(&encode_file(blocks), &folder.0, &what).expect(&what));
-            assert!(told.contains("the record is wrong"), "{what}: {told}");
+            assert!(message.contains("the record is wrong"), "{what}: {message}");
         }
     }
 }

@@ -19,7 +19,8 @@ use crate::gather::gather;
 use crate::place::{self, PACKET_SOCKET};
 use crate::protocol::{
     About, Connect, ConnectReply, Count, CountReply, Counters, Event, KernelPrograms, NoParameters,
-    Path, PathDescription, PathList, PathNumber, PathReport, Permissions, Register, RequestChange,
+    PathDescription, PathList, PathNumber, PathReport, Permissions, Register, RegisteredPath,
+    RequestChange,
 };
 use crate::varlink::{Call, MessageError, Reply};
 use std::cell::Cell;
@@ -120,7 +121,7 @@ impl Client {
     }
 
     /// Returns all paths that are visible to this user.
-    pub fn list_paths(&self) -> Result<Vec<Path>, ClientError> {
+    pub fn list_paths(&self) -> Result<Vec<RegisteredPath>, ClientError> {
         self.caller
             .send(&Call { more: true, ..Call::new("io.streamline.List", &NoParameters {}) }, &[])?;
         let mut all = Vec::new();

@@ -157,7 +157,7 @@ impl PathClient {
             {
                 self.try_tap(&Tap { lend: None, ..wanted.clone() })
             }
-            tapped => tapped,
+            result => result,
         }
     }
 

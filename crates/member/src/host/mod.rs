@@ -163,7 +163,7 @@ impl DaemonHost {
         let descriptors = <[_; ATTACH_DESCRIPTORS]>::try_from(descriptors);
         let [records, pointers, doorbell] =
             descriptors.map_err(|_| strange("other descriptors came than were to"))?;
-        Ok((DelegatedProgram { layout, records, pointers, bell: doorbell }, line, caller))
+        Ok((DelegatedProgram { layout, records, pointers, doorbell }, line, caller))
     }
 }
 

@@ -84,12 +84,12 @@ impl RemoteRequest {
         {
             return self.lost_counters(&error.to_string());
         }
-        let told = loop {
-            if let Some(told) = self.receive_message(counted) {
-                break told;
+        let message = loop {
+            if let Some(message) = self.receive_message(counted) {
+                break message;
             }
         };
-        self.final_counters_from(why, told)
+        self.final_counters_from(why, message)
     }
 
     /// Receives the daemon's next message. Returns `None` if the message does not concern the end
@@ -108,7 +108,7 @@ impl RemoteRequest {
                 *counted = FinalCounters::from_text(&text);
                 None
             }
-            told => Some(told),
+            message => Some(message),
         }
     }
 
@@ -140,10 +140,10 @@ impl RemoteRequest {
     fn final_counters_from(
         &self,
         why: EndCause,
-        told: Result<AttachReply, ClientError>,
+        message: Result<AttachReply, ClientError>,
     ) -> FinalCounters {
-        let AttachReply { ended, why: reason, .. } = match told {
-            Ok(told) => told,
+        let AttachReply { ended, why: reason, .. } = match message {
+            Ok(message) => message,
             Err(ClientError::Disconnected) => return self.lost_counters("the daemon has ended"),
             Err(other) => return self.lost_counters(&other.to_string()),
         };
@@ -270,8 +270,8 @@ impl ProgramSwitch for Switch {
         let nothing = serde_json::json!({});
         let call = Call::new("io.streamline.Switch", &nothing);
         let sent = self.new.caller.send(&Call { oneway: true, ..call }, &[]);
-        let told = sent.and_then(|()| self.new.caller.reply());
-        match told.and_then(|(reply, _)| Ok(reply.deserialize_result()?)) {
+        let reply = sent.and_then(|()| self.new.caller.reply());
+        match reply.and_then(|(reply, _)| Ok(reply.deserialize_result()?)) {
             Ok(AttachReply { switched: Some(true), .. }) => {
                 // The daemon has already sent the final counters of the old request.
                 self.old.finish(EndCause::Replaced);

@@ -68,7 +68,8 @@ pub struct Change {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ChangeReply {
     /// A sentence with the ledger of the change.
-    pub said: String,
+    #[serde(rename = "said")]
+    pub message: String,
     /// Text of the request that is now running.
     pub line: String,
 }

@@ -46,7 +46,8 @@ pub struct Source {
     /// Name in the plan.
     pub name: String,
     /// Blocks that the device or file provided, if known.
-    pub seen: Option<Amount>,
+    #[serde(rename = "seen")]
+    pub observed: Option<Amount>,
     /// Blocks emitted into the path.
     pub given: Amount,
     /// Drops before the path, by location.

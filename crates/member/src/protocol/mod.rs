@@ -23,8 +23,8 @@ pub use kernel::{
 };
 pub use nodes::{Argument, NodeArc, NodeDetails, Nodes, NodesReply};
 pub use registry::{
-    About, Admit, Connect, ConnectReply, DbufIds, Event, LINE_MAX, Path, PathEvent, PathList,
-    PathNumber, PathReport, Permissions, Quota, Register, RequestChange,
+    About, Admit, Connect, ConnectReply, DbufIds, Event, LINE_MAX, PathEvent, PathList, PathNumber,
+    PathReport, Permissions, Quota, Register, RegisteredPath, RequestChange,
 };
 pub use runtime::latency::{Latency, PlaceLatency};
 pub use runtime::ledger::Amount;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A path in the registry. The fields that the caller must not see are `None`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Path {
+pub struct RegisteredPath {
     /// Number in the daemon's registry.
     pub number: u32,
     /// Name that the user chose for the path.
@@ -27,7 +27,7 @@ pub struct Path {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PathList {
     /// Paths, sorted by number.
-    pub paths: Vec<Path>,
+    pub paths: Vec<RegisteredPath>,
 }
 
 /// Reply to `DbufIds`: a range of ids that are never assigned to another process.
@@ -45,7 +45,7 @@ pub struct Event {
     /// Kind of the change: `present`, `came`, `changed` or `went`.
     pub event: String,
     /// The path that appeared, changed or ended.
-    pub path: Path,
+    pub path: RegisteredPath,
 }
 
 /// Parameters of `Register`, which adds a path to the registry.

@@ -38,8 +38,8 @@ fn malformed_call_is_refused() {
         b"{\"method\":\"x\"}{}",
         b"\xff\xfe",
     ] {
-        let shown = String::from_utf8_lossy(bytes);
-        assert!(matches!(Call::read(bytes), Err(MessageError::Invalid(_))), "{shown}");
+        let text = String::from_utf8_lossy(bytes);
+        assert!(matches!(Call::read(bytes), Err(MessageError::Invalid(_))), "{text}");
     }
     let deep = format!("{{\"method\":\"x\",\"parameters\":{}", "{\"a\":".repeat(10_000));
     assert!(Call::read(deep.as_bytes()).is_err());
@@ -107,9 +107,9 @@ fn interface_files_match_the_types() {
     use protocol::{
         About, Amount, Argument, Attach, AttachReply, CarriedStep, ConnectReply, Count, CountReply,
         Counters, Edge, Ended, Filter, Follow, KernelProgram, KernelPrograms, KernelRequest,
-        KernelRing, KernelStep, Link, Loss, Node, NodeArc, NodeDetails, Nodes, NodesReply, Path,
+        KernelRing, KernelStep, Link, Loss, Node, NodeArc, NodeDetails, Nodes, NodesReply,
         PathDescription, PathEvent, PathReport, PathUpdate, Permissions, Quota, Register,
-        Replacement, Source, Space, Totals, UpdateForm,
+        RegisteredPath, Replacement, Source, Space, Totals, UpdateForm,
     };
     let (none, amount) = (String::new, Amount::default);
     let about = About { version: none(), process: 0, uid: 0, started: 0, policy: None };
@@ -140,7 +140,7 @@ fn interface_files_match_the_types() {
         ("instead: ?Instead ) ->", field_names(&AttachReply::default())),
         ("type Instead", field_names(&instead)),
         ("type Stay", field_names(&CarriedStep { was: 0, is: 0 })),
-        ("type Path", field_names(&Path::default())),
+        ("type Path", field_names(&RegisteredPath::default())),
         ("type Quota", field_names(&quota)),
         ("method About() ->", field_names(&about)),
         ("method Allowed() ->", field_names(&allowed)),
@@ -154,7 +154,7 @@ fn interface_files_match_the_types() {
     let form = Some(UpdateForm::Pages);
     let follow = Follow { form, every_ms: None, counters_every_ms: Some(0) };
     let lost = Loss { why: none(), blocks: None };
-    let source = Source { name: none(), seen: None, given: amount(), lost: Vec::new() };
+    let source = Source { name: none(), observed: None, given: amount(), lost: Vec::new() };
     let link = Link { from: 0, to: 0, classes: none(), transport: none(), room: None };
     let filter = Filter {
         node: 0,

@@ -61,19 +61,19 @@ impl Service {
             ClientError::Refused(fault) if fault.name == faults::OUTDATED => fault,
             why => refused(&reason(&why)),
         })?;
-        let mut said = None;
+        let mut message = None;
         let mut agree = |states: &[HandedState]| {
             let states = states.iter().map(encode_state).collect();
             let taken = other.commit_take(&CommitSubtree { states });
-            let ChangeReply { said: other, .. } = taken.map_err(|why| reason(&why))?;
-            said = Some(other);
+            let ChangeReply { message: other, .. } = taken.map_err(|why| reason(&why))?;
+            message = Some(other);
             Ok(())
         };
         let machine = self.machine();
         let given =
             give_subtree(&live, (&asked.node, &subtree), &machine, CHANGE_TIMEOUT, &mut agree);
         let switched = given.map_err(|why| refused(&why))?;
-        let other = said.unwrap_or_default();
+        let other = message.unwrap_or_default();
         Ok(self.record_switch(&switched, &format!("; {}: {}", asked.path, escape_hidden(&other))))
     }
 

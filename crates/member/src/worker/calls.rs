@@ -143,8 +143,8 @@ impl Service {
         let refused = |why: &dyn std::fmt::Display| faults::unchanged(&why.to_string());
         self.check_request(change.running.as_deref())?;
         if let Some(keep) = SpaceBinding::parse(words).map_err(|why| refused(&why))? {
-            let said = self.pin_space(&keep).map_err(|why| refused(&why))?;
-            return Ok(ChangeReply { said, line: self.path.line.clone() });
+            let message = self.pin_space(&keep).map_err(|why| refused(&why))?;
+            return Ok(ChangeReply { message, line: self.path.line.clone() });
         }
         if let Some(across) = PathMove::parse(words) {
             return self.move_to_other(&across, change.other.as_deref());
@@ -154,9 +154,9 @@ impl Service {
             let edited = edit
                 .apply(&self.path.line, &MachineRegistry::Local)
                 .map_err(|why| refused(&why))?;
-            let (said, plan) = group.change(&edit).map_err(|why| refused(&why))?;
+            let (message, plan) = group.change(&edit).map_err(|why| refused(&why))?;
             self.set_plan(&plan);
-            return Ok(self.record_change(said, edited.text));
+            return Ok(self.record_change(message, edited.text));
         }
         let [live] = self.lives.as_slice() else {
             return Err(refused(&"it has several unconnected parts"));
@@ -166,8 +166,8 @@ impl Service {
         let switched = engine::change::change_planned_for(live, &edit, &machine, CHANGE_TIMEOUT);
         let switched = switched.map_err(|why| refused(&why))?;
         self.refresh_plan();
-        let said = switched.to_string();
-        Ok(self.record_change(said, switched.text))
+        let message = switched.to_string();
+        Ok(self.record_change(message, switched.text))
     }
 
     /// Fails unless the path still runs the request `running`; `None` means any request.
@@ -206,14 +206,14 @@ impl Service {
     }
 
     /// Records the new request and reports it to the daemon.
-    pub(super) fn record_change(&mut self, said: String, line: String) -> ChangeReply {
+    pub(super) fn record_change(&mut self, message: String, line: String) -> ChangeReply {
         self.about.line.clone_from(&line);
         self.path.line.clone_from(&line);
         if let Some(registration) = &self.registration {
             registration.report_change(&line, self.path.plan_id());
         }
-        self.reporter().report(PathEvent::Changed, &said);
-        ChangeReply { said, line }
+        self.reporter().report(PathEvent::Changed, &message);
+        ChangeReply { message, line }
     }
 
     pub(super) fn reporter(&self) -> Reporter {

@@ -87,11 +87,11 @@ fn add_ledger(counters: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
         let planned = nodes.get(planned).filter(|_| !own.is_ring());
         planned.map_or_else(|| own.to_string(), |node| node.name.clone())
     };
-    counters.sources.extend(ledger.sources.iter().map(|(name, seen)| Source {
+    counters.sources.extend(ledger.sources.iter().map(|(name, source)| Source {
         name: name.clone(),
-        seen: seen.observed,
-        given: seen.given,
-        lost: seen.dropped.iter().map(|(place, n)| to_loss(*place, *n)).collect(),
+        observed: source.observed,
+        given: source.given,
+        lost: source.dropped.iter().map(|(place, n)| to_loss(*place, *n)).collect(),
     }));
     counters.filters.extend(ledger.filters.iter().map(|filter| Filter {
         node: filter.planned,

@@ -75,7 +75,8 @@ mod tests {
         let loss =
             |(why, blocks): &(&str, u64)| Loss { why: (*why).to_owned(), blocks: Some(*blocks) };
         let lost = lost.iter().map(loss).collect();
-        let source = Source { name: "rx".to_owned(), seen: None, given: Amount::default(), lost };
+        let source =
+            Source { name: "rx".to_owned(), observed: None, given: Amount::default(), lost };
         Counters { sources: vec![source], ..Counters::default() }
     }
 
@@ -84,14 +85,14 @@ mod tests {
         let mut watch = LossWatch::new(0);
         let asked = DropReason::ByRequest.text();
         assert_eq!(watch.look(&counters(&[(asked, 50)]), 1), None, "the request asked for it");
-        let said = watch.look(&counters(&[("ring", 4), ("driver", 5)]), 2).unwrap();
+        let message = watch.look(&counters(&[("ring", 4), ("driver", 5)]), 2).unwrap();
         assert_eq!(
-            said,
+            message,
             "9 blocks since the last report, 9 in all: 5 before rx (driver), 4 before rx (ring)"
         );
         assert_eq!(watch.look(&counters(&[("ring", 4), ("driver", 5)]), 3), None);
-        let said = watch.look(&counters(&[("ring", 6), ("driver", 5)]), 4).unwrap();
-        assert!(said.starts_with("2 blocks since the last report, 11 in all"), "{said}");
+        let message = watch.look(&counters(&[("ring", 6), ("driver", 5)]), 4).unwrap();
+        assert!(message.starts_with("2 blocks since the last report, 11 in all"), "{message}");
         assert_eq!(watch.due, 4 + 60_000_000_000);
     }
 }

@@ -132,10 +132,10 @@ impl Service {
         let deadline = Instant::now() + FINAL_TAP_TIMEOUT;
         let left = || deadline.saturating_duration_since(Instant::now());
         let awaiting = self.clients.iter_mut().filter(|(_, client)| client.awaits_tap_end);
-        let ending: Vec<_> =
+        let taps: Vec<_> =
             awaiting.filter_map(|(id, client)| Some((*id, client.tap.take()?))).collect();
-        ending.iter().for_each(|(_, tap)| tap.begin_finish());
-        for (id, tap) in ending {
+        taps.iter().for_each(|(_, tap)| tap.begin_finish());
+        for (id, tap) in taps {
             let (stats, rest) = tap.finish(left());
             let rest = rest.into_iter().map(OwnedFd::from).collect();
             self.send_with(id, &Reply::new(&stats_report(&stats)), rest);

@@ -328,15 +328,15 @@ fn filter_output(used: &Use, input_forms: Option<FormSet>) -> Option<FormSet> {
 /// `None` if no source upstream emits blocks without frames.
 fn frames_hint(draft: &Draft<'_>, at: NodeId) -> Option<&'static str> {
     let at = draft.nodes[at.0].inside.unwrap_or(at);
-    let (mut open, mut seen) = (vec![at], vec![at]);
+    let (mut open, mut visited) = (vec![at], vec![at]);
     while let Some(node) = open.pop() {
         let hint = draft.nodes[node.0].entry.and_then(|entry| entry.frameless);
         if hint.is_some() {
             return hint;
         }
-        let givers = draft.edges.iter().filter(|edge| edge.to == node).map(|edge| edge.from);
-        let new: Vec<NodeId> = givers.filter(|from| !seen.contains(from)).collect();
-        seen.extend(&new);
+        let predecessors = draft.edges.iter().filter(|edge| edge.to == node).map(|edge| edge.from);
+        let new: Vec<NodeId> = predecessors.filter(|from| !visited.contains(from)).collect();
+        visited.extend(&new);
         open.extend(new);
     }
     None

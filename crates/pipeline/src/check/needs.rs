@@ -23,7 +23,7 @@ pub(super) fn starved_filters(graph: &Graph) -> Vec<Diagnostic> {
             continue;
         }
         let mut search =
-            UpstreamSearch { graph, of: id, seen: vec![false; graph.nodes.len()], last: None };
+            UpstreamSearch { graph, of: id, visited: vec![false; graph.nodes.len()], last: None };
         if search.is_reachable(id) {
             continue;
         }
@@ -87,7 +87,7 @@ fn suggest_both_directions(source: &Use) -> String {
 struct UpstreamSearch<'g> {
     graph: &'g Graph,
     of: NodeId,
-    seen: Vec<bool>,
+    visited: Vec<bool>,
     /// The last producer whose usable output never arrives, with the arc that does not pass its
     /// classes; `None` until one is found.
     last: Option<(&'static UsableInput, &'g Edge)>,
@@ -97,7 +97,7 @@ impl<'g> UpstreamSearch<'g> {
     /// Returns true if usable input may arrive at `node`. Returns false if the node was visited
     /// before.
     fn is_reachable(&mut self, node: NodeId) -> bool {
-        if std::mem::replace(&mut self.seen[node.0], true) {
+        if std::mem::replace(&mut self.visited[node.0], true) {
             return false;
         }
         let graph = self.graph;

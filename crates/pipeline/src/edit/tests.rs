@@ -197,8 +197,8 @@ fn v3_readers_of_a_class_move_behind_a_new_filter() {
         ("remove http/get leaf", "`http/get` is not empty: `count` is below it"),
     ];
     for (words, why) in refused {
-        let said = apply_words(line, words);
-        assert!(said.starts_with(why), "{words}: {said}");
+        let message = apply_words(line, words);
+        assert!(message.starts_with(why), "{words}: {message}");
     }
     let given = subtree("rx | tcp | http held=1M |get count", "http/get").expect("a subtree");
     assert_eq!(given.text, "http held=1M |get count");

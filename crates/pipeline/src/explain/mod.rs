@@ -96,12 +96,12 @@ fn write_remarks(out: &mut String, plan: &Plan, names: &[String]) {
         {
             words::write_wrapped(out, &format!("{name}: {remark}"), COLUMNS);
         }
-        if let Some(seen) = used.published_as() {
+        if let Some(published) = used.published_as() {
             let mode = used.arguments.text(STATE_MODE.name).unwrap_or("600");
             let _ = writeln!(
                 out,
-                " {name}: its state is published as `{seen}` (mode {mode}): `streamline state \
-                 {seen}`"
+                " {name}: its state is published as `{published}` (mode {mode}): `streamline state \
+                 {published}`"
             );
         }
     }

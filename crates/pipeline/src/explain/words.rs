@@ -38,7 +38,7 @@ pub(super) fn describe_threads(plan: &Plan, machine: &Machine) -> Option<String>
         return None;
     }
     Some(match machine.near.place(threads) {
-        ThreadPlacement::Near(near) => format!(
+        ThreadPlacement::SharedCache(near) => format!(
             "{threads}, on processors {}, which share the last cache with processor {}, where the \
              request starts; threads added later: anywhere",
             format_ranges(&near),

@@ -19,11 +19,13 @@ pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId
         if needs_no_sink(node) {
             continue;
         }
-        let says = node.filter().is_some_and(|used| used.description.ends_with_report());
-        if says {
+        let reports_at_end = node.filter().is_some_and(|used| used.description.ends_with_report());
+        if reports_at_end {
             reports.push(end);
         }
-        let Some(sink) = registry.find(if says { "discard" } else { "print" }) else { continue };
+        let Some(sink) = registry.find(if reports_at_end { "discard" } else { "print" }) else {
+            continue;
+        };
         let span = Span { start: node.span.end, end: node.span.end };
         let to = NodeId(graph.nodes.len());
         let classifiers = match node.filter() {
@@ -48,7 +50,8 @@ pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId
             input_forms,
             classifiers,
         });
-        let (from, classes) = (end, if says { ClassSet::all() } else { ClassSet::plain_pipe() });
+        let (from, classes) =
+            (end, if reports_at_end { ClassSet::all() } else { ClassSet::plain_pipe() });
         graph.edges.push(Edge { from, to, classes, span, back: false });
     }
     reports.sort_unstable();

@@ -27,7 +27,7 @@ pub struct Processors {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ThreadPlacement {
     /// The threads run on these processors, which share a cache.
-    Near(Vec<usize>),
+    SharedCache(Vec<usize>),
     /// The threads run on any allowed processor, for this reason.
     Anywhere(String),
 }
@@ -50,15 +50,16 @@ impl Processors {
             return anywhere("the process may use one processor only");
         }
         let Self { allowed, sharers, .. } = self;
-        let near: Vec<usize> = allowed.iter().copied().filter(|at| sharers.contains(at)).collect();
-        match near.len() {
+        let sharing: Vec<usize> =
+            allowed.iter().copied().filter(|at| sharers.contains(at)).collect();
+        match sharing.len() {
             0 => anywhere("the kernel reports no cache that processors share"),
             some if some == allowed.len() => anywhere("all share the last cache"),
             some if some < threads => ThreadPlacement::Anywhere(format!(
                 "only {some} share the last cache with processor {}, too few for {threads} threads",
                 self.start
             )),
-            _ => ThreadPlacement::Near(near),
+            _ => ThreadPlacement::SharedCache(sharing),
         }
     }
 }
@@ -86,12 +87,16 @@ mod tests {
         };
         let why = |placed| match placed {
             ThreadPlacement::Anywhere(why) => why,
-            ThreadPlacement::Near(near) => panic!("{near:?}"),
+            ThreadPlacement::SharedCache(near) => panic!("{near:?}"),
         };
         let (all, half) = ([0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3]);
-        assert_eq!(place(&all, &half, 2), ThreadPlacement::Near(half.to_vec()));
+        assert_eq!(place(&all, &half, 2), ThreadPlacement::SharedCache(half.to_vec()));
         let allowed = place(&all[2..], &half, 2);
-        assert_eq!(allowed, ThreadPlacement::Near(vec![2, 3]), "only where the process may run");
+        assert_eq!(
+            allowed,
+            ThreadPlacement::SharedCache(vec![2, 3]),
+            "only where the process may run"
+        );
         assert!(why(place(&all, &half, 5)).starts_with("only 4 share the last cache with"));
         assert_eq!(why(place(&half, &half, 2)), "all share the last cache");
         assert!(why(place(&all, &[], 2)).contains("no cache"), "nothing is known");

@@ -49,13 +49,13 @@ pub(super) fn translate_options(words: &[&str]) -> Option<Translation> {
     let (mut source, mut sink, mut count) = ("rx".to_owned(), "print".to_owned(), None);
     let mut rest: Vec<&str> = Vec::new();
     let mut words = words.iter().copied();
-    let mut seen = false;
+    let mut has_option = false;
     while let Some(word) = words.next() {
         if !word.starts_with('-') || word == "-" {
             rest.push(word);
             continue;
         }
-        seen = true;
+        has_option = true;
         let Some((asks, glued)) = parse_option(word)? else { continue };
         let value = glued.or_else(|| words.next())?;
         match asks {
@@ -77,7 +77,7 @@ pub(super) fn translate_options(words: &[&str]) -> Option<Translation> {
         text if sink == "print" => format!("{source} | {text}"),
         text => format!("{source} | {text} | {sink}"),
     };
-    seen.then_some(Translation { message: TCPDUMP_MESSAGE, line, count, shell: None })
+    has_option.then_some(Translation { message: TCPDUMP_MESSAGE, line, count, shell: None })
 }
 
 /// Parses an option with an optional adjacent value: `-i`, `-ieth0`, `-nni`. Returns `None` for an

@@ -36,12 +36,12 @@ pub fn worker_request(graph: &Graph, number: u32, of: u32) -> Result<String, Inv
         };
         let Some(folder) = used.arguments.text(name) else { continue };
         let own = format!("{}.engine{number}", folder.trim_end_matches('/'));
-        let says = |text: &[u8]| text == folder.as_bytes();
+        let names_directory = |text: &[u8]| text == folder.as_bytes();
         for term in &mut request.pipelines {
             for_each_filter(term, &mut |written| {
                 let arguments = written.arguments.iter_mut().filter(|_| written.span == node.span);
                 let values = arguments.map(|argument| &mut argument.value);
-                for value in values.filter(|value| says(&value.bytes)) {
+                for value in values.filter(|value| names_directory(&value.bytes)) {
                     value.bytes.clone_from(&own.clone().into_bytes());
                 }
             });

@@ -7,7 +7,7 @@ use crate::entries::Key;
 use crate::protocol::errno;
 use crate::tree::{DirectoryId, Tree};
 use proptest::prelude::*;
-use streamline::paths::{NodeArc, NodeDetails, Path, PathView};
+use streamline::paths::{NodeArc, NodeDetails, PathView, RegisteredPath};
 
 fn node(id: u64, name: &str, filter: &str, arcs: &[(usize, &str)]) -> NodeDetails {
     let arc = |(to, classes): &(usize, &str)| NodeArc {
@@ -28,8 +28,11 @@ fn node(id: u64, name: &str, filter: &str, arcs: &[(usize, &str)]) -> NodeDetail
 /// Returns the tree of two paths: `web: generate | (udp | (|9 count + |10 discard)) + inspect`,
 /// with `inspect` also below `udp`, and an empty stream.
 fn tree() -> Tree {
-    let path =
-        |number: u32, name: &str| Path { number, name: Some(name.to_owned()), ..Path::default() };
+    let path = |number: u32, name: &str| RegisteredPath {
+        number,
+        name: Some(name.to_owned()),
+        ..RegisteredPath::default()
+    };
     let nodes = vec![
         node(1, "generate", "generate", &[(1, ""), (4, "")]),
         node(2, "udp", "udp", &[(2, "9"), (3, "10"), (4, "")]),

@@ -79,7 +79,7 @@ pub enum SpaceEvent {
         planned: usize,
         /// Number of blocks and number of bytes that the source observed, including later losses;
         /// `None` if unknown.
-        seen: Option<(u64, u64)>,
+        observed: Option<(u64, u64)>,
         /// Losses before the path, each with its location and its number of blocks, which is `None`
         /// if unknown.
         dropped: Vec<(String, Option<u64>)>,
@@ -227,11 +227,11 @@ impl EventPort {
     /// Records the final counts of a source.
     pub(super) fn source_counts(&mut self, planned: usize, source: &dyn Source) {
         self.event(|| {
-            let seen = source.counters();
-            let dropped = seen.dropped.iter().map(|(place, count)| (place.to_string(), *count));
-            let (dropped, seen) =
-                (dropped.collect(), seen.observed.map(|all| (all.blocks, all.bytes)));
-            SpaceEvent::SourceCounts { planned, seen, dropped }
+            let counters = source.counters();
+            let dropped = counters.dropped.iter().map(|(place, count)| (place.to_string(), *count));
+            let (dropped, observed) =
+                (dropped.collect(), counters.observed.map(|all| (all.blocks, all.bytes)));
+            SpaceEvent::SourceCounts { planned, observed, dropped }
         });
     }
 

@@ -187,7 +187,7 @@ pub struct SpaceParts {
     /// Control shared by the spaces of the path.
     pub control: Arc<Control>,
     /// Doorbell on which the space sleeps.
-    pub bell: Arc<Doorbell>,
+    pub doorbell: Arc<Doorbell>,
     /// Clock that the spaces of the path use.
     pub clock: Clock,
     /// Offset from the monotonic clock to the time of day, in nanoseconds, measured when the path
@@ -228,7 +228,7 @@ impl Space {
     #[must_use]
     pub fn new(parts: SpaceParts) -> Self {
         let SpaceParts { name, mut nodes, shape, intakes, work, inputs, .. } = parts;
-        let SpaceParts { control, bell: doorbell, clock, epoch, options, .. } = parts;
+        let SpaceParts { control, doorbell, clock, epoch, options, .. } = parts;
         let SpaceOptions { left, timed, copies, batch_max, demand, events, tracer } = options;
         let claims = events.claim_policy(left.is_some());
         let commands =
@@ -241,7 +241,7 @@ impl Space {
         let halves = (0..nodes.len()).filter(|at| nodes[*at].is_process_input());
         let programs =
             Programs { demand, inputs: halves.map(|at| (at, false)).collect(), gone: Vec::new() };
-        let publishes = nodes.iter().any(|node| node.shown.is_some());
+        let publishes = nodes.iter().any(|node| node.published.is_some());
         let observers = Observers::new(timed, tracer);
         let pass = PassState { left, claims, observers, copies, ..PassState::default() };
         Self {

@@ -41,7 +41,7 @@ pub struct Node {
     /// Due time of the filter's next timer in nanoseconds, or `None` if no timer is set.
     pub wake: Option<Time>,
     /// Published state of the filter, or `None` if it publishes none.
-    pub shown: Option<Box<PublishedState>>,
+    pub published: Option<Box<PublishedState>>,
     /// Blocks that the filter holds.
     pub holds: Holds,
     /// Writers outside the path whose blocks are added to the node's output; `None` if there have
@@ -261,7 +261,7 @@ impl Node {
             holds: Holds::new(0, 0),
             writers: None,
             wake: None,
-            shown: None,
+            published: None,
             copied: false,
             numbers_sessions: false,
             fragments: false,

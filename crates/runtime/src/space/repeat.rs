@@ -372,8 +372,8 @@ impl Space {
     /// delivered blocks (`-c`). `blocks` is the number of recorded blocks of the pass that have not
     /// been read yet.
     fn set_claims(&mut self, player: &dyn EventReader, blocks: usize) {
-        if let ClaimPolicy::Replayed(told) = &mut self.graph.pass.claims {
-            *told = player.grants(blocks);
+        if let ClaimPolicy::Replayed(granted) = &mut self.graph.pass.claims {
+            *granted = player.grants(blocks);
         }
     }
 

@@ -61,8 +61,8 @@ impl Space {
     /// Ends the dispatch and closes the rings to the replicas. Called before the dispatcher's own
     /// replica ends.
     pub(super) fn close_dispatch(&mut self, at: NodeId) {
-        let Operator::Dispatch(deal) = &self.graph.nodes[at].operator else { return };
-        deal.close(match self.graph.clock {
+        let Operator::Dispatch(dispatch) = &self.graph.nodes[at].operator else { return };
+        dispatch.close(match self.graph.clock {
             Clock::Blocks(newest) => newest,
             Clock::Live => 0,
         });
@@ -77,9 +77,9 @@ impl Space {
     /// Returns the progress of the replica chain that includes the space, or `None` if there is
     /// none.
     fn chain_progress(&self) -> Option<&ReplicaProgress> {
-        let deal = self.graph.shape.dispatchers.first().and_then(|at| {
+        let dispatch = self.graph.shape.dispatchers.first().and_then(|at| {
             match &self.graph.nodes[*at].operator {
-                Operator::Dispatch(deal) => Some(deal.progress()),
+                Operator::Dispatch(dispatch) => Some(dispatch.progress()),
                 _ => None,
             }
         });
@@ -88,7 +88,7 @@ impl Space {
             Input::Join(gather) => Some(gather.progress()),
             _ => None,
         });
-        deal.or(input)
+        dispatch.or(input)
     }
 
     /// Removes the first sequence numbers of sessions that have ended if more are stored than the

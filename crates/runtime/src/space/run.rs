@@ -100,18 +100,18 @@ impl Space {
         let Programs { inputs, demand, .. } = &mut self.programs;
         let (nodes, control) = (&self.graph.nodes, &self.ports.control);
         let mut failure = None;
-        inputs.retain_mut(|(at, told)| {
+        inputs.retain_mut(|(at, is_reported)| {
             let node = &nodes[*at];
             let Some(process) = node.process().filter(|process| process.has_closed_input()) else {
                 return true;
             };
-            if !std::mem::replace(told, true) && demand.close(node.planned) {
+            if !std::mem::replace(is_reported, true) && demand.close(node.planned) {
                 control.stop();
             }
             let ended = process.try_wait();
             if let Some(Err(bad)) = &ended {
-                let told = || PathFailure::from_program(node.name.clone(), bad.clone());
-                failure.get_or_insert_with(told);
+                let describe = || PathFailure::from_program(node.name.clone(), bad.clone());
+                failure.get_or_insert_with(describe);
             }
             ended.is_none()
         });
@@ -266,10 +266,11 @@ impl Space {
     pub(super) fn publish_state(&mut self, moved: bool) {
         let now = sys::clock::monotonic();
         for node in &mut self.graph.nodes {
-            if let (Some(shown), Operator::Filter(filter)) = (&mut node.shown, &mut node.operator)
-                && (!moved || now >= shown.due)
+            if let (Some(published), Operator::Filter(filter)) =
+                (&mut node.published, &mut node.operator)
+                && (!moved || now >= published.due)
             {
-                shown.write_rows(filter, now);
+                published.write_rows(filter, now);
             }
         }
     }

@@ -42,7 +42,7 @@ impl SessionBirths {
     pub(super) fn rank(&self, session: u64, end: u32) -> u32 {
         let number = u32::try_from(session).unwrap_or(u32::MAX);
         // Sessions numbered before the chain have the same numbers in all replicas.
-        self.first_seqs.get(&number).map_or(number, |turn| turn.wrapping_sub(end))
+        self.first_seqs.get(&number).map_or(number, |sequence| sequence.wrapping_sub(end))
     }
 }
 

@@ -65,8 +65,8 @@ enum Activity {
     /// The space waits for its next event.
     Waits {
         /// Value of [`StallState::progress_count`] at the last poll.
-        seen: u64,
-        /// Number of polls since `seen` changed.
+        progress_at_poll: u64,
+        /// Number of polls since `progress_at_poll` changed.
         polls: u32,
         /// True if the space waits for a hot swap.
         change: bool,
@@ -145,8 +145,8 @@ impl StallState {
     fn is_stalled(&self) -> bool {
         let waits = |entry: &SpaceActivity| match &entry.doing {
             Activity::Moves => false,
-            Activity::Waits { seen, polls, .. } => {
-                *seen == self.progress_count && *polls >= POLLS_MIN
+            Activity::Waits { progress_at_poll, polls, .. } => {
+                *progress_at_poll == self.progress_count && *polls >= POLLS_MIN
             }
             Activity::Lent => true,
         };
@@ -278,7 +278,7 @@ impl StallProbe {
     pub fn begin_wait(&self, what: impl FnOnce() -> String, change: bool) -> StallWait {
         self.note_progress();
         let what = format!("{} (byte {})", what(), self.byte());
-        StallWait { post: self.clone(), what, change, seen: 0, polls: 0 }
+        StallWait { post: self.clone(), what, change, progress_at_poll: 0, polls: 0 }
     }
 }
 
@@ -301,7 +301,7 @@ pub struct StallWait {
     post: StallProbe,
     what: String,
     change: bool,
-    seen: u64,
+    progress_at_poll: u64,
     polls: u32,
 }
 
@@ -309,17 +309,18 @@ impl StallWait {
     /// Begins a poll: stores the progress counter, and counts consecutive polls without progress.
     pub fn begin_poll(&mut self) {
         let progress_count = self.post.stalls.state().progress_count;
-        self.polls = if self.seen == progress_count { self.polls + 1 } else { 1 };
-        self.seen = progress_count;
+        self.polls = if self.progress_at_poll == progress_count { self.polls + 1 } else { 1 };
+        self.progress_at_poll = progress_count;
     }
 
     /// Registers a poll without a result. Returns the verdict if no further progress is possible;
     /// otherwise returns `None`.
     pub fn note_fruitless(&self) -> Option<String> {
         let mut state = self.post.stalls.state();
-        let Self { seen, polls, change, .. } = *self;
+        let Self { progress_at_poll, polls, change, .. } = *self;
         if let Some(entry) = state.activity_of(&self.post.space) {
-            entry.doing = Activity::Waits { seen, polls, change, what: self.what.clone() };
+            entry.doing =
+                Activity::Waits { progress_at_poll, polls, change, what: self.what.clone() };
         }
         if state.verdict.is_none() && state.is_stalled() {
             state.verdict = Some(state.verdict_text());

@@ -136,11 +136,11 @@ impl Space {
             nodes.map(|(at, node)| node.arcs.iter().map(|arc| key_of(at, arc)).collect()).collect();
         let old_names: Vec<NodeName> =
             self.graph.nodes.iter().map(|node| node.name.clone()).collect();
-        let told: Vec<NodeKey> = self
+        let reported: Vec<NodeKey> = self
             .programs
             .inputs
             .iter()
-            .filter(|(_, told)| *told)
+            .filter(|(_, is_reported)| *is_reported)
             .map(|(at, _)| old_keys[*at])
             .collect();
         let mut old: Vec<Option<Node>> =
@@ -176,11 +176,12 @@ impl Space {
         self.graph.intakes.extend(intakes);
         let programs =
             (0..self.graph.nodes.len()).filter(|at| self.graph.nodes[*at].is_process_input());
-        self.programs.inputs =
-            programs.map(|at| (at, names.get(&at).is_some_and(|key| told.contains(key)))).collect();
+        self.programs.inputs = programs
+            .map(|at| (at, names.get(&at).is_some_and(|key| reported.contains(key))))
+            .collect();
         self.retain_taps();
         self.find_writers();
-        self.publishes = self.graph.nodes.iter().any(|node| node.shown.is_some());
+        self.publishes = self.graph.nodes.iter().any(|node| node.published.is_some());
         self.ports.connect_exports(&mut self.graph.nodes);
     }
 
@@ -302,7 +303,7 @@ fn fill_placeholder(place: &mut Node, old: Node) {
     place.writers = old.writers;
     place.reasons = old.reasons;
     place.counters = old.counters;
-    place.shown = old.shown;
+    place.published = old.published;
     place.taken_before = taken;
 }
 
@@ -362,8 +363,8 @@ fn replace_filter(node: &mut Node, filter: &mut Filter) -> Result<(), Mistake> {
         return Err(mistake);
     }
     std::mem::swap(old, filter);
-    if let Some(shown) = &mut node.shown {
-        shown.mark_all_rows();
+    if let Some(published) = &mut node.published {
+        published.mark_all_rows();
     }
     Ok(())
 }

@@ -160,7 +160,7 @@ fn create_space(assembly: Assembly, inputs: Vec<Input>, batch: usize, ids: u32) 
         work: pool(ids + 1),
         inputs,
         control: Arc::new(Control::new().unwrap()),
-        bell: Arc::new(Doorbell::new()),
+        doorbell: Arc::new(Doorbell::new()),
         clock: Clock::Live,
         epoch: 0,
         options: SpaceOptions { batch_max: batch, ..SpaceOptions::default() },

@@ -63,7 +63,7 @@ fn path_families(paths: &[PathFigures]) -> Vec<Family> {
 
 fn source_families(paths: &[PathFigures]) -> Vec<Family> {
     let counter = |name, unit, help| Family::new(name, unit, SeriesKind::Counter, help);
-    let mut seen = counter(
+    let mut observed = counter(
         "streamline_source_seen",
         Unit::Blocks,
         "Blocks that the device or file of a source provided, where known",
@@ -86,15 +86,15 @@ fn source_families(paths: &[PathFigures]) -> Vec<Family> {
     for path in paths {
         for source in &path.counters.sources {
             let labels = &[("path", path.name.as_str()), ("source", source.name.as_str())];
-            if let Some(amount) = source.seen {
-                seen.count(labels, amount.blocks);
+            if let Some(amount) = source.observed {
+                observed.count(labels, amount.blocks);
             }
             blocks.count(labels, source.given.blocks);
             bytes.count(labels, source.given.bytes);
             add_losses(&mut dropped, labels, &source.lost);
         }
     }
-    vec![seen, blocks, bytes, dropped]
+    vec![observed, blocks, bytes, dropped]
 }
 
 /// A family of filter metrics: name, unit, kind, help text, and the function that computes a

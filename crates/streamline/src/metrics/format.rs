@@ -98,7 +98,7 @@ mod tests {
             Loss { why: "driver".to_owned(), blocks: None },
         ];
         let given = Amount { blocks: 12, bytes: 3400 };
-        let source = Source { name: "rx".to_owned(), seen: None, given, lost };
+        let source = Source { name: "rx".to_owned(), observed: None, given, lost };
         let counters =
             Counters { elapsed_ns: 1_500_000_000, sources: vec![source], ..Counters::default() };
         let node = |name: &str| Node {

@@ -141,7 +141,7 @@ mod tests {
         let lost = |why: &str, blocks| Loss { why: why.to_owned(), blocks };
         let source = Source {
             name: "rx".to_owned(),
-            seen: None,
+            observed: None,
             given: Amount::default(),
             lost: vec![lost("ring", Some(3)), lost("nic", None), lost("filtered", Some(9))],
         };

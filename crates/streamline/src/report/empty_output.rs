@@ -19,7 +19,7 @@ impl Report<'_> {
         let graph = &self.plan.graph;
         let sink = |id: &NodeId| graph.node(*id).filter().is_some_and(Use::is_sink);
         let sinks: Vec<NodeId> = graph.ends().into_iter().filter(sink).collect();
-        let given = self.outcome.ledger.sources.iter().any(|(_, seen)| seen.given.blocks > 0);
+        let given = self.outcome.ledger.sources.iter().any(|(_, source)| source.given.blocks > 0);
         if !given || sinks.iter().any(|sink| self.input_blocks(*sink) > 0) {
             return Vec::new();
         }
@@ -27,14 +27,14 @@ impl Report<'_> {
     }
 
     fn explain_sink(&self, sink: NodeId) -> String {
-        let (mut open, mut seen) = (vec![sink], vec![sink]);
+        let (mut open, mut visited) = (vec![sink], vec![sink]);
         let mut ends: Vec<String> = Vec::new();
         while let Some(node) = open.pop() {
             for edge in self.plan.graph.inputs(node).filter(|edge| !edge.back) {
                 if self.input_blocks(edge.from) > 0 {
                     ends.push(self.describe_fate(edge));
-                } else if !seen.contains(&edge.from) {
-                    seen.push(edge.from);
+                } else if !visited.contains(&edge.from) {
+                    visited.push(edge.from);
                     open.push(edge.from);
                 }
             }
@@ -68,9 +68,10 @@ impl Report<'_> {
         reasons.sort_by_key(|(n, _)| std::cmp::Reverse(*n));
         let more = reasons.len().saturating_sub(REASONS_MAX);
         reasons.truncate(REASONS_MAX);
-        let told: Vec<String> = reasons.iter().map(|(n, why)| format!("{n} {why}")).collect();
-        let verb = if told.is_empty() { ", none went this way" } else { ", none went this way: " };
-        let _ = write!(text, "{verb}{}", told.join(", "));
+        let phrases: Vec<String> = reasons.iter().map(|(n, why)| format!("{n} {why}")).collect();
+        let verb =
+            if phrases.is_empty() { ", none went this way" } else { ", none went this way: " };
+        let _ = write!(text, "{verb}{}", phrases.join(", "));
         if more > 0 {
             let _ = write!(text, " and {more} more reasons");
         }

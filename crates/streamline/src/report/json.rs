@@ -119,17 +119,17 @@ pub(super) fn filter_report_json(report: &Report<'_>, reported: &NodeReport) -> 
 }
 
 /// Returns the counts of a source. They satisfy seen = given + dropped.
-fn source_json((name, seen): &(String, SourceCounters)) -> Object {
-    let dropped = seen.dropped.iter().map(|(place, n)| (place.text(), *n));
+fn source_json((name, source): &(String, SourceCounters)) -> Object {
+    let dropped = source.dropped.iter().map(|(place, n)| (place.text(), *n));
     to_object(&[
         ("name", name),
-        ("seen", &seen.observed),
-        ("given", &seen.given),
+        ("seen", &source.observed),
+        ("given", &source.given),
         // Lost blocks by location; `null` if the location has no counter.
         ("dropped", &dropped.collect::<BTreeMap<_, _>>()),
         // Positions of the lost blocks by location, if they are known.
-        ("missing?", &missing_ranges(&seen.missing)),
-        ("remark?", &seen.remark),
+        ("missing?", &missing_ranges(&source.missing)),
+        ("remark?", &source.remark),
     ])
 }
 
@@ -141,8 +141,8 @@ fn filter_json(report: &Report<'_>, entry: &NodeEntry) -> Object {
     let name = report.display_name(entry);
     let own = name == report.names.get(entry.planned).map_or("", String::as_str);
     let mut reports = report.outcome.reports.iter();
-    let own_report = reports.find(|told| told.planned == entry.planned).filter(|_| own);
-    let outputs = own_report.into_iter().flat_map(|told| &told.report.outputs);
+    let own_report = reports.find(|reported| reported.planned == entry.planned).filter(|_| own);
+    let outputs = own_report.into_iter().flat_map(|reported| &reported.report.outputs);
     // Items of one kind that a sink has written or sent: `packet`, `written to x.pcap`.
     let outputs = outputs
         .map(|one| to_object(&[("count", &one.count), ("unit", &one.unit), ("done", &one.done)]));
@@ -174,7 +174,7 @@ fn filter_json(report: &Report<'_>, entry: &NodeEntry) -> Object {
         ("report", &own_report.map(rows_json).filter(|rows| !rows.is_empty())),
         ("outputs?", &outputs.collect::<Vec<_>>()),
         // Further observations as sentences, none of which is a failure.
-        ("remarks?", &own_report.map(|told| &told.report.remarks)),
+        ("remarks?", &own_report.map(|reported| &reported.report.remarks)),
     ])
 }
 
@@ -239,7 +239,7 @@ fn programs_json(report: &Report<'_>) -> Vec<Object> {
             ("source", &report.names.get(ran.source).map_or("", String::as_str)),
             ("frames", &ran.frames),
             // Number of notifications sent to the thread that reads its rings.
-            ("bells", &ran.bells),
+            ("bells", &ran.notifications),
             // Runs that the kernel timed, and their total duration; present with `--analyze`.
             ("runs", &ran.measured.map(|(runs, _)| runs)),
             ("run_ns", &ran.measured.map(|(_, ns)| ns)),

@@ -82,7 +82,7 @@ impl<'o> Report<'o> {
     /// Summarizes the run in one sentence: output, input, time and losses.
     #[must_use]
     pub fn summary_sentence(&self) -> String {
-        let sources = self.outcome.ledger.sources.iter().map(|(_, seen)| seen.given);
+        let sources = self.outcome.ledger.sources.iter().map(|(_, source)| source.given);
         let (blocks, bytes) =
             sources.fold((0, 0), |(blocks, n), given| (blocks + given.blocks, n + given.bytes));
         let lost = match self.lost_blocks() {
@@ -121,7 +121,7 @@ impl<'o> Report<'o> {
 
     /// Returns true if a source may have lost blocks at a location that has no counter.
     fn has_unknown_losses(&self) -> bool {
-        let mut places = self.outcome.ledger.sources.iter().flat_map(|(_, seen)| &seen.dropped);
+        let mut places = self.outcome.ledger.sources.iter().flat_map(|(_, source)| &source.dropped);
         places.any(|(place, blocks)| blocks.is_none() && place.is_lost())
     }
 
@@ -131,8 +131,8 @@ impl<'o> Report<'o> {
     pub fn describe_losses(&self) -> String {
         let mut places: Vec<(u64, String)> = Vec::new();
         let ledger = &self.outcome.ledger;
-        for (name, seen) in &ledger.sources {
-            let lost = seen.dropped.iter().filter(|(place, _)| place.is_lost());
+        for (name, source) in &ledger.sources {
+            let lost = source.dropped.iter().filter(|(place, _)| place.is_lost());
             let lost = lost.filter_map(|(place, n)| Some((place, (*n)?)));
             places.extend(lost.map(|(place, n)| (n, format!("before {name} ({place})"))));
         }
@@ -149,9 +149,13 @@ impl<'o> Report<'o> {
         }
         places.retain(|(n, _)| *n > 0);
         places.sort_by_key(|(n, _)| std::cmp::Reverse(*n));
-        let told: Vec<String> = places.iter().map(|(n, place)| format!("{n} {place}")).collect();
+        let phrases: Vec<String> = places.iter().map(|(n, place)| format!("{n} {place}")).collect();
         let were = if self.lost_blocks() == 1 { "was" } else { "were" };
-        format!("{} {were} lost: {}", count_with_unit(self.lost_blocks(), "block"), told.join(", "))
+        format!(
+            "{} {were} lost: {}",
+            count_with_unit(self.lost_blocks(), "block"),
+            phrases.join(", ")
+        )
     }
 
     /// Formats the reports of the filters at the ends of lines, such as the output of `… | count`.
@@ -168,19 +172,19 @@ impl<'o> Report<'o> {
     }
 
     fn format_line_ends(&self, form: Form, columns: Option<usize>) -> String {
-        let told: Vec<&NodeReport> = self
+        let reports: Vec<&NodeReport> = self
             .plan
             .reports
             .iter()
-            .filter_map(|end| self.outcome.reports.iter().find(|told| told.planned == end.0))
+            .filter_map(|end| self.outcome.reports.iter().find(|report| report.planned == end.0))
             .collect();
         let mut out = String::new();
-        for reported in &told {
+        for reported in &reports {
             match form {
                 Form::Json => {
                     out.push_str(&json::to_json_line(&json::filter_report_json(self, reported)))
                 }
-                Form::Text if told.len() > 1 => {
+                Form::Text if reports.len() > 1 => {
                     let name = self.names.get(reported.planned).unwrap_or(&reported.name);
                     let _ = writeln!(out, "{name}:");
                     out.push_str(&self.format_rows(reported, "  ", columns));

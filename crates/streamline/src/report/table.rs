@@ -171,20 +171,20 @@ fn format_latency(latency: &Latency) -> String {
 fn format_notes(report: &Report<'_>) -> String {
     let mut out = String::new();
     let ledger = &report.outcome.ledger;
-    for told in &report.outcome.adapted {
-        let _ = writeln!(out, " adapted: {told}");
+    for change in &report.outcome.adapted {
+        let _ = writeln!(out, " adapted: {change}");
     }
-    for (name, seen) in &ledger.sources {
-        if let Some(remark) = &seen.remark {
+    for (name, source) in &ledger.sources {
+        if let Some(remark) = &source.remark {
             let _ = writeln!(out, " {name}: {remark}");
         }
-        for (place, n) in &seen.dropped {
+        for (place, n) in &source.dropped {
             let n = n.map_or_else(|| "unknown".to_owned(), |n| count_with_unit(n, "block"));
             let _ = writeln!(out, " {name}: dropped before it in {place}: {n}");
         }
     }
-    for (name, seen) in &ledger.sources {
-        for (place, missing) in &seen.missing {
+    for (name, source) in &ledger.sources {
+        for (place, missing) in &source.missing {
             let _ = writeln!(out, " {name}: lost at {place}: {missing}");
         }
     }
@@ -277,8 +277,8 @@ pub(super) fn format_rows(rows: &[(String, u64)], indent: &str) -> String {
     const SHORT_ROWS_MAX: usize = 3;
     let word = |(name, _): &(String, u64)| name.chars().all(|c| c.is_ascii_alphabetic());
     if rows.len() <= SHORT_ROWS_MAX && rows.iter().all(word) {
-        let told: Vec<String> = rows.iter().map(|(name, n)| format!("{n} {name}")).collect();
-        return format!("{indent}{}\n", told.join(", "));
+        let rows: Vec<String> = rows.iter().map(|(name, n)| format!("{n} {name}")).collect();
+        return format!("{indent}{}\n", rows.join(", "));
     }
     let width = rows.iter().map(|(_, n)| n.to_string().len()).max().unwrap_or(0);
     let mut out = String::new();

@@ -111,7 +111,7 @@ impl RunningRequests {
                 .map_err(|_| ChangeError::Silent(format!("engine {} does not answer", at + 1)))?;
             // A different number marks the late reply to an earlier change that has timed out.
             if number == self.changes {
-                return answer.map(|(said, _)| said).map_err(ChangeError::Refused);
+                return answer.map(|(message, _)| message).map_err(ChangeError::Refused);
             }
         }
     }
@@ -161,10 +161,10 @@ impl WorkerGroup for GroupControl {
                         once after it";
             return Err(what.to_owned());
         }
-        let mut said = Vec::new();
+        let mut messages = Vec::new();
         for (at, line) in new.iter().enumerate() {
             match running.change_worker(at, line) {
-                Ok(told) => said.push(format!("engine {}: {told}", at + 1)),
+                Ok(message) => messages.push(format!("engine {}: {message}", at + 1)),
                 Err(error) => {
                     let (changed, why) = match error {
                         ChangeError::Refused(why) => (at, why),
@@ -180,7 +180,7 @@ impl WorkerGroup for GroupControl {
         }
         running.graph = plan.graph.clone();
         running.lines = new;
-        Ok((said.join("; "), plan))
+        Ok((messages.join("; "), plan))
     }
 }
 
@@ -202,6 +202,6 @@ mod tests {
         replies.send((1, Err("the earlier change".to_owned()))).unwrap();
         replies.send((2, Ok(("this change".to_owned(), String::new())))).unwrap();
         let changed = running.change_worker(0, "generate | discard");
-        assert!(matches!(changed, Ok(said) if said == "this change"));
+        assert!(matches!(changed, Ok(message) if message == "this change"));
     }
 }

@@ -310,10 +310,10 @@ fn foot_line(view: &PathsView) -> Line<'static> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use member::protocol::Path;
+    use member::protocol::RegisteredPath;
 
     fn row(number: u32, name: &str, yours: bool, lost: u64) -> PathRow {
-        let path = Path {
+        let path = RegisteredPath {
             number,
             name: Some(name.to_owned()),
             uid: 0,

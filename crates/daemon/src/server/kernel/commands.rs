@@ -62,7 +62,7 @@ pub(in crate::server) enum Completion {
         client: u64,
         counters: Option<Box<FinalCounters>>,
     },
-    Shown {
+    Status {
         client: u64,
         status: Vec<ProgramStatus>,
     },

@@ -165,7 +165,7 @@ impl Server {
                 Completion::Counted { client, counters } => {
                     self.complete_count(client, counters.as_deref());
                 }
-                Completion::Shown { client, status } => self.send_status(client, &status),
+                Completion::Status { client, status } => self.send_status(client, &status),
                 Completion::Ended => all = true,
                 Completion::Ready => {
                     self.kernel.busy = false;
@@ -181,7 +181,7 @@ impl Server {
         let Some(client) = self.clients.get_mut(&id) else { return };
         self.steps.checkpoint("a guest is told what was made for it");
         match result {
-            Ok(DelegatedProgram { layout, records, pointers, bell }) => {
+            Ok(DelegatedProgram { layout, records, pointers, doorbell }) => {
                 let waits = client.line == RequestState::ReplacementRequested;
                 client.line = if waits { RequestState::Prepared } else { RequestState::Running };
                 let layout = Some(layout.to_text());
@@ -190,7 +190,7 @@ impl Server {
                 if !waits {
                     self.log_kernel(EventKind::KernelAttached, id, None);
                 }
-                self.send(id, reply, vec![records, pointers, bell]);
+                self.send(id, reply, vec![records, pointers, doorbell]);
                 self.steps.checkpoint("the connection of a guest is kept");
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.store_connection(

@@ -87,11 +87,11 @@ impl KernelQueue {
         policy: Policy,
         (kept, steps, done): (Vec<(String, OwnedFd)>, Steps, Sender<Completion>),
     ) -> sys::Result<Adoption> {
-        let ((sender, orders), (tell, taken)) = (channel(), channel());
+        let ((sender, orders), (adoption_sender, adoption_receiver)) = (channel(), channel());
         let (doorbell, used) = (Arc::clone(&self.doorbell), Arc::clone(&self.used));
         let work = move || {
             let mut work = thread::KernelThread::new(machine, policy, (used, steps));
-            let _ = tell.send(work.adopt(kept));
+            let _ = adoption_sender.send(work.adopt(kept));
             work.run(&orders, &done, &doorbell);
         };
         let thread = std::thread::Builder::new().name("kernel".to_owned()).spawn(work);
@@ -100,7 +100,7 @@ impl KernelQueue {
         })?;
         (self.orders, self.thread) = (Some(sender), Some(thread));
         // A panic of the thread is detected when the next command is sent.
-        Ok(taken.recv().unwrap_or_default())
+        Ok(adoption_receiver.recv().unwrap_or_default())
     }
 
     /// Returns the usage of a user.

@@ -210,7 +210,7 @@ impl KernelThread {
                 }
             }
             Command::Show { client } => {
-                complete(Completion::Shown { client, status: self.program_status() })
+                complete(Completion::Status { client, status: self.program_status() })
             }
             Command::End { why } => {
                 let all: Vec<u64> = self.lines.keys().chain(self.waiting.keys()).copied().collect();
@@ -386,7 +386,7 @@ impl KernelThread {
         if attach.only_matching_flows
             && !self.policy.may_take(who, &attach.interface, attach.netns.as_deref())
         {
-            let why = words.taking_denied(&attach.interface, attach.netns.as_deref());
+            let why = words.diversion_denied(&attach.interface, attach.netns.as_deref());
             return Err((needs.source, why));
         }
         if let Share::Group(name) = &needs.share {
@@ -451,7 +451,7 @@ impl KernelThread {
     }
 
     fn program_status(&self) -> Vec<ProgramStatus> {
-        let seen = |(attach, status): (Watched, PointStatus)| {
+        let program_status = |(attach, status): (Watched, PointStatus)| {
             // A socket program is displayed under its user.
             let at = attach_point(&attach, status.user.unwrap_or_default());
             // One attach point may have several programs.
@@ -463,7 +463,7 @@ impl KernelThread {
             });
             ProgramStatus { lines: lines.collect(), at, status }
         };
-        self.points.status().into_iter().map(seen).collect()
+        self.points.status().into_iter().map(program_status).collect()
     }
 }
 

@@ -181,11 +181,11 @@ impl Points {
         read: &dyn Fn(&str) -> Result<PersistedRequest, String>,
     ) -> Result<Vec<AdoptedRequest>, String> {
         let (number, note) = take_newest(&mut given).ok_or("its note is missing")?;
-        let told = |error: sys::Error| error.to_string();
+        let describe = |error: sys::Error| error.to_string();
         let kept = (0..).map_while(|nth| given.remove(&format!("link{nth}")));
         let links: Vec<Link> =
-            kept.map(Link::from_received).collect::<Result<_, _>>().map_err(told)?;
-        let info = links.first().ok_or("there is no link")?.info().map_err(told)?;
+            kept.map(Link::from_received).collect::<Result<_, _>>().map_err(describe)?;
+        let info = links.first().ok_or("there is no link")?.info().map_err(describe)?;
         let runs = note.versions.iter().position(|(id, ..)| *id == info.program);
         let runs = runs.ok_or("another program runs there than was noted")?;
         let mut machine = machine.clone();
@@ -252,9 +252,10 @@ impl Points {
             let mut part = |what: &str| given.remove(&format!("p{id}-{what}"));
             let (program, tallies) = (part("program"), part("desk"));
             let (program, tallies) = program.zip(tallies).ok_or("a program is missing")?;
-            let counters = part("counters").map(Map::from_received).transpose().map_err(told)?;
-            let program = Program::from_received(program).map_err(told)?;
-            let tallies = Map::from_received(tallies).map_err(told)?;
+            let counters =
+                part("counters").map(Map::from_received).transpose().map_err(describe)?;
+            let program = Program::from_received(program).map_err(describe)?;
+            let tallies = Map::from_received(tallies).map_err(describe)?;
             let those = those.ok_or("a request is missing")?;
             let version = Version::adopt(&point.site, &those, (program, tallies, counters));
             let version = version.map_err(|failure| failure.why)?;
@@ -265,8 +266,8 @@ impl Points {
         }
         let version = made.pop().ok_or("no program is there")?;
         for link in &links {
-            if link.info().map_err(told)?.program != info.program {
-                link.update(&version.program, None).map_err(told)?;
+            if link.info().map_err(describe)?.program != info.program {
+                link.update(&version.program, None).map_err(describe)?;
             }
         }
         let mut state = point.state();
@@ -345,13 +346,14 @@ fn restore_request(
     ended: FinalCounters,
     given: &mut PersistedDescriptors,
 ) -> Result<AttachedRequest, String> {
-    let told = |error: sys::Error| error.to_string();
+    let describe = |error: sys::Error| error.to_string();
     let mut part = |what: &str| {
         let name = format!("l{number}-{what}");
         given.remove(&name).ok_or_else(|| format!("a request has no {what}"))
     };
-    let records = Rings::from_received(part("records")?, new.shape.records_only()).map_err(told)?;
-    let id = |rings: &Rings| rings.map().info().map(|info| info.id).map_err(told);
+    let records =
+        Rings::from_received(part("records")?, new.shape.records_only()).map_err(describe)?;
+    let id = |rings: &Rings| rings.map().info().map(|info| info.id).map_err(describe);
     let own = id(&records)?;
     let known = here.iter().find(|line| id(&line.owner.records) == Ok(own));
     let owner = match known {
@@ -362,16 +364,16 @@ fn restore_request(
         }),
     };
     let pointers =
-        Rings::from_received(part("pointers")?, new.shape.pointers_only()).map_err(told)?;
-    let pointers = pointers.with_records(Arc::clone(&owner.records)).map_err(told)?;
+        Rings::from_received(part("pointers")?, new.shape.pointers_only()).map_err(describe)?;
+    let pointers = pointers.with_records(Arc::clone(&owner.records)).map_err(describe)?;
     let doorbell_map = part("bell")?;
     RingBuffer::from_received(doorbell_map.try_clone().map_err(|error| error.to_string())?)
-        .map_err(told)?;
+        .map_err(describe)?;
     let mut states = Vec::new();
     for step in 0..new.tree.steps.len() {
         let Some(map) = given.remove(&format!("l{number}-s{step}")) else { continue };
-        let map = Map::from_received(map).map_err(told)?;
-        let own = map.info().map_err(told)?.id;
+        let map = Map::from_received(map).map_err(describe)?;
+        let own = map.info().map_err(describe)?.id;
         // A filter of another request may share this state.
         let others = here.iter().flat_map(|line| &line.states);
         let same = |map: &Map| map.info().is_ok_and(|info| info.id == own);

@@ -24,7 +24,7 @@ pub(crate) struct NewRequest {
     pub(crate) tree: RequestTree,
     pub(crate) source: NodeId,
     pub(crate) shape: RingsLayout,
-    pub(crate) bell: WakePolicy,
+    pub(crate) wake_policy: WakePolicy,
     /// The steps that send frames, each with the index of its egress interface.
     pub(crate) leads: Vec<(usize, u32)>,
     /// Filter state inherited from the request that this one replaces, by step number.
@@ -47,7 +47,7 @@ pub(super) struct AttachedRequest {
     pub(super) tree: RequestTree,
     pub(super) owner: Arc<OwnedFrames>,
     pub(super) pointers: Arc<Rings>,
-    pub(super) bell: WakePolicy,
+    pub(super) wake_policy: WakePolicy,
     pub(super) doorbell_map: OwnedFd,
     /// Egress interfaces by step; see [`NewRequest::leads`].
     pub(super) leads: Vec<(usize, u32)>,
@@ -116,9 +116,9 @@ impl AttachedRequest {
         here: &[Self],
         new: NewRequest,
     ) -> Result<(Self, RingBuffer), String> {
-        let told = |error: sys::Error| error.to_string();
+        let describe = |error: sys::Error| error.to_string();
         let steps = new.steps.clone();
-        let step = |what| steps.announce(Resource::Memory, what).map_err(told);
+        let step = |what| steps.announce(Resource::Memory, what).map_err(describe);
         let (of_owner, of_line) = (new.shape.records_only(), new.shape.pointers_only());
         let owners = here.iter().map(|line| &line.owner);
         let whose = SharingDomain::of_request(&new);
@@ -128,16 +128,16 @@ impl AttachedRequest {
             Some(owner) => Arc::clone(owner),
             None => {
                 step("frames of an owner")?;
-                let records = Arc::new(Rings::create("records", of_owner).map_err(told)?);
+                let records = Arc::new(Rings::create("records", of_owner).map_err(describe)?);
                 Arc::new(OwnedFrames { whose, records })
             }
         };
         step("pointers of a line")?;
-        let pointers = Rings::create("pointers", of_line).map_err(told)?;
-        let pointers = pointers.with_records(Arc::clone(&owner.records)).map_err(told)?;
+        let pointers = Rings::create("pointers", of_line).map_err(describe)?;
+        let pointers = pointers.with_records(Arc::clone(&owner.records)).map_err(describe)?;
         step("a bell")?;
-        let bell = RingBuffer::create("bell", DOORBELL_BYTES).map_err(told)?;
-        let doorbell_map = bell.map().as_fd().try_clone_to_owned();
+        let doorbell = RingBuffer::create("bell", DOORBELL_BYTES).map_err(describe)?;
+        let doorbell_map = doorbell.map().as_fd().try_clone_to_owned();
         let doorbell_map = doorbell_map.map_err(|error| error.to_string())?;
         Ok((
             Self::new(
@@ -146,7 +146,7 @@ impl AttachedRequest {
                 RequestResources { owner, pointers, doorbell_map },
                 FinalCounters::default(),
             ),
-            bell,
+            doorbell,
         ))
     }
 
@@ -157,7 +157,8 @@ impl AttachedRequest {
         has: RequestResources,
         before: FinalCounters,
     ) -> Self {
-        let NewRequest { graph, tree, states, leads, owner: uid, about, bell, taps, .. } = new;
+        let NewRequest { graph, tree, states, leads, owner: uid, about, wake_policy, taps, .. } =
+            new;
         let RequestResources { owner, pointers, doorbell_map } = has;
         let FinalCounters { counted, measured, busy: busy_before, .. } = before;
         Self {
@@ -167,7 +168,7 @@ impl AttachedRequest {
             tree,
             owner,
             pointers: Arc::new(pointers),
-            bell,
+            wake_policy,
             doorbell_map,
             leads,
             states,
@@ -192,7 +193,7 @@ impl AttachedRequest {
         FinalCounters {
             counted: self.counted.clone(),
             states,
-            bells: self.control_word(region_offset::NOTIFIED),
+            notifications: self.control_word(region_offset::NOTIFIED),
             busy: 0,
             taps: OpenTaps::default(),
             measured: self.measured,

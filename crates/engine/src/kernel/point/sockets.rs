@@ -26,19 +26,19 @@ impl Sockets {
         uid: u32,
         claims: Option<OwnedFd>,
     ) -> Result<Self, AttachError> {
-        let told = |error: sys::Error| AttachError::Unsupported(error.to_string());
+        let unsupported = |error: sys::Error| AttachError::Unsupported(error.to_string());
         if uid == sys::process::overflow_uid() {
             let why = format!("user id {uid} stands for all unmapped users");
             return Err(AttachError::Unsupported(why));
         }
         let netns = place.socket_namespace_cookie()?;
-        let processors = sys::machine::possible_processors().map_err(told)?;
+        let processors = sys::machine::possible_processors().map_err(unsupported)?;
         let bytes = u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(CLAIMS_STRIDE);
         let claims = match claims {
-            Some(kept) => Map::from_received(kept).map_err(told)?,
-            None => Map::array("claims", bytes, 1, false).map_err(told)?,
+            Some(kept) => Map::from_received(kept).map_err(unsupported)?,
+            None => Map::array("claims", bytes, 1, false).map_err(unsupported)?,
         };
-        let info = claims.info().map_err(told)?;
+        let info = claims.info().map_err(unsupported)?;
         if (info.value_size, info.entries) != (bytes, 1) {
             return Err(AttachError::Unsupported(
                 "the persisted claims have another layout".to_owned(),

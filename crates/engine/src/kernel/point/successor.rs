@@ -69,7 +69,7 @@ pub(super) fn prepare(
         }
     }
     let made = AttachedRequest::create(number, &state.lines, new);
-    let (line, bell) = made.map_err(refused)?;
+    let (line, doorbell) = made.map_err(refused)?;
     let rings = Arc::clone(&line.pointers);
     let blame = |failure: VersionError| KernelRefusal {
         node: failure.node_of(number).unwrap_or(source),
@@ -81,7 +81,7 @@ pub(super) fn prepare(
     let (behind_tag, replaced) = (version.behind_tag(number), state.replaced);
     drop(state);
     let handle = RequestHandle::new(Arc::clone(&point), number);
-    let lent = KernelAttachment { held: Arc::new(handle), rings, bell, behind_tag };
+    let lent = KernelAttachment { held: Arc::new(handle), rings, doorbell, behind_tag };
     let ready = Some(LoadedReplacement { line, version, states, steps, replaced });
     let switch = Box::new(PreparedSwitch { old, stays: kept, ready });
     Ok(PreparedSuccessor { lent, switch })

@@ -208,14 +208,14 @@ impl Version {
     /// and the number of blocks that arrived.
     pub(super) fn steps(&self) -> Vec<(String, usize, u64)> {
         let steps = self.fused.steps.iter().zip(&self.words).enumerate();
-        let shown = |(number, (shared, word)): (
+        let status = |(number, (shared, word)): (
             usize,
             (&super::super::fused::FusedStep, &ebpf::FilterSpan),
         )| {
             let entered = self.tally(self.fused.tally_index(Tally::Entered(number)));
             (word.filter.clone(), shared.lines.len(), entered.blocks)
         };
-        steps.map(shown).collect()
+        steps.map(status).collect()
     }
 
     /// Returns the filters of a request, each with its name, the number of requests that use it,
@@ -358,7 +358,7 @@ fn layout(
             stride: shape.stride(),
             pointers_at: shape.pointers_of(0),
             pointers: shape.pointers,
-            wake: line.bell,
+            wake: line.wake_policy,
         };
         if let Some(owner) = owners.last_mut() {
             owner.pointer_rings.push(outlet);

@@ -70,9 +70,9 @@ impl OperandSection {
             }
             decided.push((ticket, verdict));
             if self.set_next_step(walk, at, (program, step), &mut subject, verdict) {
-                let seen = known.at.get(&root).copied().unwrap_or((place, 0));
-                subject.order = orders.get(seen.0).copied().unwrap_or(subject.order);
-                left.push((seen, subject));
+                let position = known.at.get(&root).copied().unwrap_or((place, 0));
+                subject.order = orders.get(position.0).copied().unwrap_or(subject.order);
+                left.push((position, subject));
             }
         }
         for ticket in std::mem::take(&mut known.touched) {

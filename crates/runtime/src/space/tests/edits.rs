@@ -156,8 +156,8 @@ fn l5_l8_rule_4_change_of_metadata_copies_and_writes_no_byte() {
     struct LengthSink(Arc<Mutex<Vec<(RichPointer, u32)>>>);
     impl Sink for LengthSink {
         fn consume(&mut self, batch: &Batch<'_>, _: Time) -> Result<(), Failure> {
-            let seen = batch.blocks().map(|(_, b)| (b.entry().frame(), b.length()));
-            self.0.lock().unwrap().extend(seen);
+            let blocks = batch.blocks().map(|(_, b)| (b.entry().frame(), b.length()));
+            self.0.lock().unwrap().extend(blocks);
             Ok(())
         }
         fn finish(&mut self) -> Result<Report, Failure> {
@@ -166,15 +166,15 @@ fn l5_l8_rule_4_change_of_metadata_copies_and_writes_no_byte() {
     }
     let (_, results) = run_graph(10, 32, |a, from, _| {
         let tails = a.add_node(filter_node("tails", Filter::edit(NarrowToTail)));
-        let seen = Box::new(LengthSink(Arc::clone(&lengths)));
-        let seen = a.add_node(create_node("seen", Operator::Sink(SinkOperator::new(seen))));
+        let sink = Box::new(LengthSink(Arc::clone(&lengths)));
+        let sink = a.add_node(create_node("seen", Operator::Sink(SinkOperator::new(sink))));
         a.add_arc(from, tails, SelectedClasses::Answered, false, 0);
-        a.add_arc(tails, seen, SelectedClasses::Answered, false, 1);
+        a.add_arc(tails, sink, SelectedClasses::Answered, false, 1);
     });
-    let seen = lengths.lock().unwrap();
+    let lengths = lengths.lock().unwrap();
     assert!(
-        seen.len() == 10
-            && seen.iter().all(|(frame, length)| {
+        lengths.len() == 10
+            && lengths.iter().all(|(frame, length)| {
                 frame.dbuf() == DbufId::new(1).unwrap() && frame.length() == 4 && *length == 2
             })
     );
@@ -418,9 +418,9 @@ fn d20_linear_pipe_reuses_its_rich_pointers() {
             self.0.lock().unwrap().push(tags.pointers.as_ptr().addr());
         }
     }
-    let seen: Arc<Mutex<Vec<usize>>> = Arc::default();
+    let addresses: Arc<Mutex<Vec<usize>>> = Arc::default();
     let looks = |a: &mut Assembly| {
-        a.add_node(filter_node("w", Filter::statistics(ColumnAddresses(Arc::clone(&seen)))))
+        a.add_node(filter_node("w", Filter::statistics(ColumnAddresses(Arc::clone(&addresses)))))
     };
     run_graph(10, 32, |a, from, to| {
         let (one, add, two) =
@@ -432,7 +432,7 @@ fn d20_linear_pipe_reuses_its_rich_pointers() {
             a.add_arc(from, to, SelectedClasses::Answered, false, i);
         }
     });
-    let linear = std::mem::take(&mut *seen.lock().unwrap());
+    let linear = std::mem::take(&mut *addresses.lock().unwrap());
     assert!(linear.len() == 3 && linear.iter().all(|at| *at == linear[0]), "{linear:?}");
     run_graph(10, 32, |a, from, to| {
         let (one, two) = (looks(a), looks(a));
@@ -440,7 +440,7 @@ fn d20_linear_pipe_reuses_its_rich_pointers() {
         a.add_arc(from, two, SelectedClasses::Answered, false, 1);
         a.add_arc(one, to, SelectedClasses::Answered, false, 2);
     });
-    let split = seen.lock().unwrap();
+    let split = addresses.lock().unwrap();
     assert!(split.len() == 2 && split[0] != split[1], "copied where paths part: {split:?}");
 }
 
