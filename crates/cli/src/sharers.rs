@@ -4,7 +4,7 @@
 
 use engine::registry::MachineRegistry;
 use member::client::Client;
-use member::protocol::Path;
+use member::protocol::RegisteredPath;
 use pipeline::plan::Plan;
 use pipeline::prefix;
 use serde::Serialize;

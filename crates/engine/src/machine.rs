@@ -6,7 +6,7 @@
 use crate::calibrate;
 use crate::error::reason_text;
 use crate::kernel::is_trusted;
-use crate::path::near;
+use crate::path::processors;
 use ebpf::insn::{Insn, R0, encode};
 use pipeline::plan::{Costs, Kernel, Machine};
 use sys::bpf::{Program, ProgramKind};
@@ -23,7 +23,7 @@ pub fn inspect() -> Machine {
     let level = |level: usize, otherwise| found.caches.get(level).copied().unwrap_or(otherwise);
     Machine {
         processors: found.processors,
-        near: near::processors(),
+        near: processors::processors(),
         l1d: level(0, L1D_BYTES_DEFAULT),
         l2: level(1, L2_BYTES_DEFAULT),
         kernel: probe_kernel(found.release.clone()),

@@ -12,7 +12,7 @@ use crate::build::BuiltPath;
 use crate::change::ChangeRepeater;
 use crate::kernel::{Kernel, ProgramTotals};
 use crate::live::Live;
-use crate::path::near;
+use crate::path::processors;
 use crate::path::running::Kernels;
 use crate::path::starter::{EndedSpace, Thread, ThreadStarter};
 use endpoint::SourceCounters;
@@ -193,7 +193,7 @@ impl SpaceThreads {
             ended: ended.clone(),
             done: Arc::clone(&done),
             running: Arc::clone(&running),
-            near: near::for_threads(path.spaces.len()).into(),
+            near: processors::for_threads(path.spaces.len()).into(),
         };
         let starters: Vec<ThreadStarter> = paths.iter().enumerate().map(starter).collect();
         let of_path = |(starter, path): (&ThreadStarter, &BuiltPath)| {

@@ -11,7 +11,7 @@ use crate::failure::report_client_error;
 use crate::status::Status;
 use crate::terminal;
 use member::client::{Client, ClientError, QUERY_TIMEOUT, escape_hidden};
-use member::protocol::Path;
+use member::protocol::RegisteredPath;
 use std::time::{Duration, Instant};
 use streamline::report::{json_line, to_object};
 

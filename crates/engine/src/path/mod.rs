@@ -6,8 +6,8 @@
 //! - [`starter`]: the threads of its spaces;
 //! - [`running`]: its current state.
 
-pub(crate) mod near;
 pub(crate) mod origins;
+pub(crate) mod processors;
 pub(crate) mod running;
 pub(crate) mod starter;
 

@@ -1,7 +1,7 @@
 //! The machine as a value: its resources and its cost table.
 
 use super::costs::Costs;
-use super::near::Processors;
+use super::processors::Processors;
 
 /// The properties of a machine on which planning depends.
 #[derive(Debug, Clone, PartialEq)]

@@ -26,8 +26,8 @@ mod latency;
 mod machine;
 mod model;
 mod moves;
-mod near;
 mod persist;
+mod processors;
 mod program;
 mod pushdown;
 mod replicas;
@@ -47,8 +47,8 @@ pub use model::{
     Policy, ReplicaRefusal, Replicas, SpaceKind, Unplaceable,
 };
 pub use moves::{MovePeriod, may_enter_kernel};
-pub use near::{Processors, ThreadPlacement};
 pub use persist::{PersistedNode, PersistedPlan};
+pub use processors::{Processors, ThreadPlacement};
 pub use program::{ExitEdge, KernelRing, Program, ProgramStep};
 pub use pushdown::Pushdown;
 pub(crate) use replicas::is_parallelism;
