@@ -93,8 +93,8 @@ fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
         format!("rx {SERVER_DEVICE} ring=1MB | ip | udp | dport |{port} pcap /dev/null")
     };
     let open = |port: u16, owner: u32| {
-        let (handout, running) = attach(&pair, &points, &line(port), owner);
-        (handout.open().expect("what it says").0, running)
+        let (delegated, running) = attach(&pair, &points, &line(port), owner);
+        (delegated.open().expect("what it says").0, running)
     };
     let (alice, hers) = open(53, ALICE_UID);
     let (bob, his) = open(80, BOB_UID);
@@ -160,8 +160,8 @@ fn o7_ten_requests_of_five_users_share_one_hardened_program() {
     let steps: Vec<_> =
         now.steps.iter().map(|(name, lines, n)| (name.as_str(), *lines, *n)).collect();
     assert_eq!(steps, [("ip", 10, all), ("udp", 10, all), ("dport", 10, all)]);
-    for (port, (handout, line)) in (1..=REQUESTS).zip(lines) {
-        let (rings, _) = handout.open().expect("what it says");
+    for (port, (delegated, line)) in (1..=REQUESTS).zip(lines) {
+        let (rings, _) = delegated.open().expect("what it says");
         let cpus = 0..rings.shape().cpus;
         let handed: u64 = cpus.map(|cpu| rings.region(cpu).expect("a region").head(0)).sum();
         assert_eq!(handed, u64::from(port), "{port}");
@@ -229,9 +229,9 @@ fn serve_peer(pair: &Pair, points: &Points, text: &str, socket: &OwnedFd, runnin
                         &|_| Ok(()),
                     )
                 });
-                let (handout, line) = attached.unwrap_or_else(|why| panic!("{why}"));
-                let DelegatedProgram { layout, records, pointers, bell } = &handout;
-                let descriptors = [records.as_fd(), pointers.as_fd(), bell.as_fd()];
+                let (delegated, line) = attached.unwrap_or_else(|why| panic!("{why}"));
+                let DelegatedProgram { layout, records, pointers, doorbell } = &delegated;
+                let descriptors = [records.as_fd(), pointers.as_fd(), doorbell.as_fd()];
                 descriptor::send(socket, layout.to_text().as_bytes(), &descriptors).expect("sent");
                 held = Some(line);
             }
@@ -309,11 +309,11 @@ impl Host for RemoteKernel {
     fn attach(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
         let (layout, descriptors) =
             exchange(&format!("part:{}", KernelPart::extract(asked).to_text()));
-        let [records, pointers, bell] = descriptors.try_into().expect("three descriptors");
+        let [records, pointers, doorbell] = descriptors.try_into().expect("three descriptors");
         let layout = DelegatedLayout::from_text(&layout).expect("a layout");
-        assert_writes_are_refused(&layout, [&records, &pointers, &bell]);
-        let handout = DelegatedProgram { layout, records, pointers, bell };
-        Ok(handout.into_attachment(Arc::new(RemoteRequest::default()))?)
+        assert_writes_are_refused(&layout, [&records, &pointers, &doorbell]);
+        let delegated = DelegatedProgram { layout, records, pointers, doorbell };
+        Ok(delegated.into_attachment(Arc::new(RemoteRequest::default()))?)
     }
 }
 
@@ -333,7 +333,10 @@ impl AttachmentHandle for RemoteRequest {
 
 /// Asserts that every attempt to write to the maps is refused, and that a map which was exchanged
 /// for another is refused.
-fn assert_writes_are_refused(layout: &DelegatedLayout, [records, pointers, bell]: [&OwnedFd; 3]) {
+fn assert_writes_are_refused(
+    layout: &DelegatedLayout,
+    [records, pointers, doorbell]: [&OwnedFd; 3],
+) {
     let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
     let mut refused = 0;
     for fd in [records, pointers] {
@@ -343,8 +346,8 @@ fn assert_writes_are_refused(layout: &DelegatedLayout, [records, pointers, bell]
         map.set(0, &vec![0; info.value_size as usize]).expect_err("set by key");
         refused += 2;
     }
-    let other = Rings::from_received(copy(bell.as_fd()), layout.shape.pointers_only());
-    other.expect_err("a bell is no ring");
+    let other = Rings::from_received(copy(doorbell.as_fd()), layout.shape.pointers_only());
+    other.expect_err("a doorbell is no ring");
     let other = Rings::from_received(copy(records.as_fd()), layout.shape.pointers_only());
     other.expect_err("frames are no pointers");
     eprintln!("refused {refused}");
