@@ -219,6 +219,40 @@ fn b8_more_filters_than_can_be_read_at_once_are_refused() {
 }
 
 #[test]
+fn b8_change_leaves_a_fifth_filter_that_is_read_in_its_thread() {
+    const NODES: [&str; 5] = ["rx", "ip", "udp", "sport", "dport"];
+    let Some(pair) = quiet_pair() else { return };
+    let points = Points::default();
+    let text = format!("rx {SERVER_DEVICE} | ip | udp@thread0 | sport | dport |53 count");
+    let request = RunningRequest::start(&pair, &points, &text);
+    let live = live_of(&request, &text);
+    let begin = |node| Reader::begin(&live, node, "", StreamForm::Capture).expect(node);
+    let open = NODES.map(begin);
+    let edit = |words: [&str; 3]| {
+        let edit = Edit::parse(&words).expect("an edit");
+        let machine = pair.server.run_inside(engine::machine::inspect);
+        pair.server.run_inside(|| change(&live, &edit, &&machine, LIMIT))
+    };
+    for filter in ["udp", "sport"] {
+        edit(["move", filter, "kernel"]).expect("a move");
+    }
+    assert_eq!(open_taps(&points), 4);
+    let frames = datagrams(40);
+    send_all(&pair, &frames);
+    let refused = edit(["move", "dport", "kernel"]).expect_err("four are read in the kernel");
+    assert!(refused.to_string().contains("at most 4 filters"), "{refused}");
+    for (node, reader) in NODES.into_iter().zip(open) {
+        wait_until(node, || parse_capture(&reader.read()).len() >= 40);
+        assert_eq!(reader.tap.stats().over, None, "{node}");
+        assert!(reader.take(40) == frames, "{node}");
+    }
+    // Once they have gone, the filter may run in the kernel.
+    wait_until("the taps are closed", || open_taps(&points) == 0);
+    edit(["move", "dport", "kernel"]).expect("nothing is read");
+    request.stop();
+}
+
+#[test]
 fn b8_tap_stays_open_while_the_request_changes() {
     let edits = ["insert ip before udp", "move dport process", "move dport kernel", "remove ip"];
     check_tap_during_changes("udp | dport |9 count", &edits);

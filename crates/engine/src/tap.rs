@@ -10,7 +10,7 @@ use pipeline::graph::NodeId;
 use pipeline::plan::SpaceKind;
 use runtime::commands::CommandError;
 use runtime::space::select::SelectedClasses;
-use runtime::space::tap::{OverrunPolicy, Tap, TapOrigin, TapStart};
+use runtime::space::tap::{OverrunPolicy, Tap, TapEnder, TapOrigin, TapStart};
 use runtime::space::tap_form::{MessageGatherer, TapForm};
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -97,13 +97,14 @@ pub struct TapRequest {
 struct KernelTap {
     kernels: Weak<Mutex<Vec<Kernel>>>,
     number: usize,
+    reader: TapEnder,
 }
 
 impl Drop for KernelTap {
     fn drop(&mut self) {
         let Some(kernels) = self.kernels.upgrade() else { return };
         let mut kernels = kernels.lock().unwrap_or_else(PoisonError::into_inner);
-        kernels.iter_mut().for_each(|kernel| kernel.close_tap(self.number));
+        kernels.iter_mut().for_each(|kernel| kernel.close_tap(self.number, &self.reader));
     }
 }
 
@@ -164,7 +165,7 @@ impl Live {
         }
         // A change of the path may move the node into the kernel or out of it while it is read.
         if (in_kernel || since.is_none() && !self.is_source(number))
-            && let Some(held) = self.open_kernel_tap(number, limit, in_kernel)?
+            && let Some(held) = self.open_kernel_tap((number, tap.ender()), limit, in_kernel)?
         {
             tap.hold(Box::new(held));
         }
@@ -263,7 +264,7 @@ impl Live {
     /// contains the node.
     fn open_kernel_tap(
         &self,
-        number: usize,
+        (number, reader): (usize, TapEnder),
         limit: Duration,
         in_kernel: bool,
     ) -> Result<Option<KernelTap>, TapError> {
@@ -277,13 +278,14 @@ impl Live {
             return Err(TapError::Closed(why));
         }
         for place in 0..running.len() {
-            if let Err(why) = running[place].open_tap(number, limit) {
-                running[..place].iter_mut().for_each(|kernel| kernel.close_tap(number));
+            if let Err(why) = running[place].open_tap(number, &reader, limit) {
+                let opened = running[..place].iter_mut();
+                opened.for_each(|kernel| kernel.close_tap(number, &reader));
                 return Err(TapError::Closed(why));
             }
         }
         drop(running);
-        Ok(Some(KernelTap { kernels, number }))
+        Ok(Some(KernelTap { kernels, number, reader }))
     }
 
     /// Returns the kernel programs of this path.

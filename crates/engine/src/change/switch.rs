@@ -267,7 +267,7 @@ fn record_successors(
                 stopped.space().load_twin_state(node, &bytes);
             }
         }
-        kernel.begin_generation(next.generation, came);
+        kernel.begin_generation(next, came);
     }
 }
 

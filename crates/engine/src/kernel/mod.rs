@@ -104,6 +104,8 @@ pub(crate) struct NextGeneration {
     pub(crate) generation: Generation,
     /// The handle that performs the switch.
     pub(crate) switch: Box<dyn ProgramSwitch>,
+    /// The taps that are open from the beginning.
+    open_taps: OpenTaps,
 }
 
 /// An attached request, and the source that delivers its frames in this process.
@@ -192,22 +194,25 @@ impl Kernel {
         wanted: &KernelInputs<'_>,
     ) -> Result<(NextGeneration, Box<dyn Source>), BuildError> {
         let mut asked = wanted.request();
-        asked.taps = self.taps.in_tree(&asked.tree(), wanted.ids);
-        let stays = self.generation.kept_steps(&asked.tree(), wanted.ids);
+        let tree = asked.tree();
+        asked.taps = self.taps.in_tree(&tree, wanted.ids);
+        self.check_exported((&tree, wanted.ids), &asked.taps)?;
+        let stays = self.generation.kept_steps(&tree, wanted.ids);
         let handle = Arc::clone(&self.generation.handle);
         let PreparedSuccessor { lent, switch } = handle.successor(&asked, &stays, "")?;
         let before = self.generations().map(|generation| Arc::clone(&generation.handle)).collect();
         let (handle, gives) = wanted.open_source(lent, self.place.clone(), before);
-        Ok((NextGeneration { generation: wanted.generation(handle), switch }, gives))
+        let generation = wanted.generation(handle);
+        Ok((NextGeneration { generation, switch, open_taps: asked.taps }, gives))
     }
 
     /// Records the switch to a new generation. `taken` holds the totals received from the previous
     /// generation.
-    pub(crate) fn begin_generation(&mut self, generation: Generation, taken: SourceCounters) {
-        let mut old = std::mem::replace(&mut self.generation, generation);
+    pub(crate) fn begin_generation(&mut self, next: NextGeneration, taken: SourceCounters) {
+        let mut old = std::mem::replace(&mut self.generation, next.generation);
         old.taken = Some(taken);
         self.before.push(old);
-        self.renew_taps();
+        self.renew_taps(&next.open_taps);
     }
 }
 

@@ -1,8 +1,13 @@
 //! Readers of the output of filters that run in the kernel ([`super::taps`]).
 
-use super::taps::NodeTaps;
+use super::host::KernelRefusal;
+use super::taps::{NodeTaps, OPEN_MAX, OpenTaps};
+use super::tree::RequestTree;
 use super::{Generation, Kernel};
+use crate::error::BuildError;
+use crate::numbering::Ids;
 use pipeline::graph::NodeId;
+use runtime::space::tap::TapEnder;
 use std::time::Duration;
 
 impl Kernel {
@@ -21,13 +26,18 @@ impl Kernel {
     /// Adds a reader of the output of the node with this number; the program then exports each
     /// frame that leaves the node, once the node is part of the program. Blocks for at most
     /// `limit` if another process runs the program. Fails with the reason.
-    pub(crate) fn open_tap(&mut self, node: usize, limit: Duration) -> Result<(), String> {
+    pub(crate) fn open_tap(
+        &mut self,
+        node: usize,
+        reader: &TapEnder,
+        limit: Duration,
+    ) -> Result<(), String> {
         let Generation { tree, ids, .. } = &self.generation;
         if self.has_tap(node) && !self.has_reader(node) {
             self.taps.in_tree(tree, ids).check_room()?;
         }
         let before = self.taps.clone();
-        self.taps.add_reader(node);
+        self.taps.add_reader(node, reader);
         let set = self.set_taps(&before, limit);
         if set.is_err() {
             // The tap may be open, or open later: only the reply is known to be missing.
@@ -37,11 +47,10 @@ impl Kernel {
         set
     }
 
-    /// Removes a reader of the output of the node with this number, if the node has one. Does not
-    /// block.
-    pub(crate) fn close_tap(&mut self, node: usize) {
+    /// Removes a reader of the output of the node with this number, if it is known. Does not block.
+    pub(crate) fn close_tap(&mut self, node: usize, reader: &TapEnder) {
         let before = self.taps.clone();
-        self.taps.remove_reader(node);
+        self.taps.remove_reader(node, reader);
         // A program that no longer runs exports nothing.
         let _ = self.set_taps(&before, Duration::ZERO);
     }
@@ -56,11 +65,43 @@ impl Kernel {
         handle.set_taps(&open, limit)
     }
 
-    /// Opens the taps of a new generation, because readers may have changed since it was prepared.
-    pub(super) fn renew_taps(&self) {
-        if self.taps.is_used() {
-            let Generation { tree, ids, handle, .. } = &self.generation;
-            let _ = handle.set_taps(&self.taps.in_tree(tree, ids), Duration::ZERO);
+    /// Fails if the program of a new generation could not export the output of a node that is
+    /// being read. The refusal names the node, which can run in a thread instead.
+    pub(super) fn check_exported(
+        &self,
+        (tree, ids): (&RequestTree, &Ids),
+        open: &OpenTaps,
+    ) -> Result<(), BuildError> {
+        let Some(node) = self.taps.unexported(tree, ids, open).next() else { return Ok(()) };
+        let why = format!(
+            "its output is being read, and at most {OPEN_MAX} filters of a request that are read \
+             can run there"
+        );
+        Err(BuildError::Refused(KernelRefusal { node, why }))
+    }
+
+    /// Opens the taps of a new generation whose program began with the taps in `opened`. Ends the
+    /// taps of readers that have come since, if the program cannot export what they read. Blocks
+    /// for at most [`RENEWAL_LIMIT`] if another process runs the program.
+    pub(super) fn renew_taps(&mut self, opened: &OpenTaps) {
+        let Generation { tree, ids, handle, .. } = &self.generation;
+        let mut open = self.taps.in_tree(tree, ids);
+        let changed = open != *opened;
+        if changed && handle.set_taps(&open, RENEWAL_LIMIT).is_err() {
+            // A refusal changes nothing.
+            open = opened.clone();
         }
+        let silent: Vec<usize> =
+            self.taps.unexported(tree, ids, &open).map(|id| ids.nodes[id.0]).collect();
+        if silent.is_empty() {
+            return;
+        }
+        silent.into_iter().for_each(|node| self.taps.end_readers(node));
+        // The program may have opened the taps after all, without a reply.
+        let _ = handle.set_taps(&self.taps.in_tree(tree, ids), Duration::ZERO);
     }
 }
+
+/// Maximum time to wait for the reply of another process that opens taps of a new generation. The
+/// path is stopped meanwhile.
+const RENEWAL_LIMIT: Duration = Duration::from_millis(200);

@@ -11,6 +11,7 @@ use crate::numbering::Ids;
 use ebpf::emit::tap::{self, EXITS_MAX, SWITCHED_EXITS};
 use ebpf::emit::{Layers, Scope};
 use pipeline::graph::NodeId;
+use runtime::space::tap::{TapEnd, TapEnder};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,10 +49,15 @@ impl OpenTaps {
         self.0.iter().copied()
     }
 
-    /// Returns these taps, as far as so many can be open.
+    /// Returns the first of these taps, as many as can be open at once.
     #[must_use]
     pub fn from_indices(indices: impl IntoIterator<Item = usize>) -> Self {
-        Self(indices.into_iter().take(OPEN_MAX).collect())
+        let all: BTreeSet<usize> = indices.into_iter().collect();
+        Self(all.into_iter().take(OPEN_MAX).collect())
+    }
+
+    fn contains(&self, tap: usize) -> bool {
+        self.0.contains(&tap)
     }
 }
 
@@ -59,24 +65,21 @@ impl OpenTaps {
 /// Some of them may run in a thread at present: a change can move them into the kernel.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeTaps {
-    /// The number of readers of each node.
-    readers: BTreeMap<usize, usize>,
-    /// True once a node has been read.
-    used: bool,
+    /// The readers of each node.
+    readers: BTreeMap<usize, Vec<TapEnder>>,
 }
 
 impl NodeTaps {
     /// Adds a reader of a node.
-    pub(super) fn add_reader(&mut self, node: usize) {
-        *self.readers.entry(node).or_default() += 1;
-        self.used = true;
+    pub(super) fn add_reader(&mut self, node: usize, reader: &TapEnder) {
+        self.readers.entry(node).or_default().push(reader.clone());
     }
 
-    /// Removes a reader of a node.
-    pub(super) fn remove_reader(&mut self, node: usize) {
+    /// Removes a reader of a node, if it is known.
+    pub(super) fn remove_reader(&mut self, node: usize, reader: &TapEnder) {
         let Some(readers) = self.readers.get_mut(&node) else { return };
-        *readers -= 1;
-        if *readers == 0 {
+        readers.retain(|known| !known.is_same_tap(reader));
+        if readers.is_empty() {
             self.readers.remove(&node);
         }
     }
@@ -86,17 +89,33 @@ impl NodeTaps {
         self.readers.contains_key(&node)
     }
 
-    /// Returns true once a node has been read.
-    pub(super) const fn is_used(&self) -> bool {
-        self.used
-    }
-
-    /// Returns the open taps of a tree whose nodes have these numbers.
+    /// Returns the taps to open in the program of a tree whose nodes have these numbers: those of
+    /// the nodes being read, or the first of them if they are more than can be open at once
+    /// ([`Self::unexported`]).
     pub(super) fn in_tree(&self, tree: &RequestTree, ids: &Ids) -> OpenTaps {
         OpenTaps::from_indices(self.readers.keys().filter_map(|number| {
             let place = ids.nodes.iter().position(|known| known == number)?;
             tree.tap_of(NodeId(place))
         }))
+    }
+
+    /// Returns the nodes of a tree's steps that are being read and whose output does not leave the
+    /// program while these taps are open.
+    pub(super) fn unexported(
+        &self,
+        tree: &RequestTree,
+        ids: &Ids,
+        open: &OpenTaps,
+    ) -> impl Iterator<Item = NodeId> {
+        let is_open = |id| tree.tap_of(id).is_some_and(|tap| open.contains(tap));
+        let all = tree.steps.iter().flat_map(|step| step.nodes.iter().copied());
+        all.filter(move |id| self.has_reader(ids.nodes[id.0]) && !is_open(*id))
+    }
+
+    /// Ends the taps of a node, and removes them.
+    pub(super) fn end_readers(&mut self, node: usize) {
+        let readers = self.readers.remove(&node).unwrap_or_default();
+        readers.iter().for_each(|reader| reader.end(TapEnd::NotExported));
     }
 }
 
@@ -164,7 +183,14 @@ pub(super) fn switch_place(at: Option<usize>) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tree::Step;
     use super::*;
+    use crate::numbering::Numbering;
+    use pipeline::ClassSet;
+    use pipeline::graph::Graph;
+    use runtime::space::tap::{OverrunPolicy, Tap};
+    use runtime::space::tap_form::TapForm;
+    use std::time::Duration;
 
     #[test]
     fn no_more_taps_are_open_than_possible() {
@@ -174,16 +200,56 @@ mod tests {
         assert!(open.check_room().unwrap_err().contains("4 filters"));
     }
 
+    /// Creates the handle of a reader.
+    fn reader() -> (Tap, TapEnder) {
+        let (_, pipe) = sys::descriptor::pipe().unwrap();
+        let forms = (vec![TapForm::Capture], None);
+        let (tap, _) =
+            Tap::new((pipe, false), OverrunPolicy::Skip, Duration::from_secs(60), forms).unwrap();
+        let ender = tap.ender();
+        (tap, ender)
+    }
+
     #[test]
     fn node_is_read_until_its_last_reader_leaves() {
         let mut taps = NodeTaps::default();
-        for node in [5, 5, 6] {
-            taps.add_reader(node);
+        let readers = [reader(), reader(), reader()];
+        for (node, (_, reader)) in [5, 5, 6].into_iter().zip(&readers) {
+            taps.add_reader(node, reader);
         }
-        taps.remove_reader(5);
+        taps.remove_reader(5, &readers[0].1);
+        taps.remove_reader(5, &readers[0].1);
         assert_eq!([5, 6].map(|node| taps.has_reader(node)), [true, true]);
-        taps.remove_reader(5);
-        taps.remove_reader(5);
+        taps.remove_reader(5, &readers[1].1);
         assert_eq!([5, 6].map(|node| taps.has_reader(node)), [false, true]);
+    }
+
+    #[test]
+    fn readers_beyond_the_open_taps_of_a_tree_are_found_and_ended() {
+        let step = |node: usize| Step {
+            nodes: vec![NodeId(node)],
+            from: node.checked_sub(2),
+            classes: ClassSet::all(),
+        };
+        let mut tree = RequestTree { steps: (1..7).map(step).collect(), ..RequestTree::default() };
+        let numbering = Numbering::for_first_plan(&Graph::default(), &[], false);
+        let nodes = (10..17).collect();
+        let ids = Ids { nodes, edges: Vec::new(), copies: 0, numbering, next: (17, 0) };
+        let mut taps = NodeTaps::default();
+        let readers: Vec<(Tap, TapEnder)> = (0..6).map(|_| reader()).collect();
+        for (node, (_, reader)) in (10..).zip(&readers) {
+            taps.add_reader(node, reader);
+        }
+        let none = taps.in_tree(&tree, &ids);
+        assert_eq!(taps.unexported(&tree, &ids, &none).count(), 5, "a tree without taps");
+        tree.add_taps(Some(NodeId(0)));
+        let open = taps.in_tree(&tree, &ids);
+        assert_eq!(open, OpenTaps::from_indices(0..OPEN_MAX));
+        let silent: Vec<NodeId> = taps.unexported(&tree, &ids, &open).collect();
+        assert_eq!(silent, [NodeId(4), NodeId(5)]);
+        taps.end_readers(15);
+        let ends: Vec<_> = readers.iter().map(|(tap, _)| tap.stats().over).collect();
+        assert_eq!(ends[5], Some(TapEnd::NotExported));
+        assert_eq!(ends[..5], [None; 5]);
     }
 }

@@ -10,7 +10,7 @@ use crate::ledger::LossRanges;
 use endpoint::history::FrameHeader;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use sys::memory::Memfd;
@@ -39,6 +39,8 @@ pub enum TapEnd {
     BacklogFull,
     /// The node was removed, or moved to another space.
     NodeMoved,
+    /// The node moved into a kernel program that does not export its output.
+    NotExported,
     /// The path has ended.
     PathEnded,
     /// The path has ended, and there was no memory for the records that the reader had not read.
@@ -54,6 +56,10 @@ impl std::fmt::Display for TapEnd {
             }
             Self::BacklogFull => write!(f, "its reader was {} MB behind", BACKLOG_MAX >> 20),
             Self::NodeMoved => f.write_str("its node was changed: begin it again"),
+            Self::NotExported => f.write_str(
+                "its node moved into the kernel, where too many filters are being read: close a \
+                 reader, and begin it again",
+            ),
             Self::PathEnded => f.write_str("the path has ended"),
             Self::RestLost => f.write_str(
                 "the path has ended, and found no memory for what its reader had not read",
@@ -197,6 +203,25 @@ pub(super) struct TapState {
     pub(super) over: Mutex<Option<TapEnd>>,
 }
 
+/// A handle that ends a tap and does not keep it alive.
+#[derive(Clone, Debug)]
+pub struct TapEnder(Weak<TapState>);
+
+impl TapEnder {
+    /// Ends the tap for this reason, unless it has already ended. Does not block.
+    pub fn end(&self, why: TapEnd) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.end(why);
+        }
+    }
+
+    /// Returns true if both handles refer to the same tap.
+    #[must_use]
+    pub fn is_same_tap(&self, other: &Self) -> bool {
+        self.0.ptr_eq(&other.0)
+    }
+}
+
 impl TapFeed {
     /// Tells that the kernel hands over all blocks, so that those of a source are not sent twice.
     pub const fn set_in_kernel(&mut self) {
@@ -273,6 +298,12 @@ impl Tap {
         };
         let feeds = records.into_iter().enumerate().map(feed).collect();
         Ok((Self { shared, thread: Some(thread), ended }, feeds))
+    }
+
+    /// Returns a handle with which another owner ends the tap.
+    #[must_use]
+    pub fn ender(&self) -> TapEnder {
+        TapEnder(Arc::downgrade(&self.shared))
     }
 
     /// Keeps a value until the tap has ended, when the thread of the tap drops it; drops it now if
