@@ -14,9 +14,9 @@ use member::connection::Connection;
 use member::faults;
 use member::place::PACKET_SOCKET;
 use member::protocol::{
-    About, Admit, Amount, Connect, ConnectReply, DbufIds, Event, KernelProgram, KernelPrograms,
-    KernelRequest, KernelRing, KernelStep, NoParameters, PathList, PathNumber, Permissions, Quota,
-    Register, RegisteredPath, SetTaps,
+    About, Admit, Amount, Connect, ConnectReply, CountRequest, DbufIds, Event, KernelProgram,
+    KernelPrograms, KernelRequest, KernelRing, KernelStep, NoParameters, RegisteredPath, PathList,
+    PathNumber, Permissions, Quota, Register, SetTaps,
 };
 use member::varlink::{Call, Fault, REPLY_MAX, interface};
 use serde::Serialize;
@@ -110,7 +110,10 @@ impl Server {
             }
             "Switch" => call.deserialize_parameters().and_then(|NoParameters {}| self.switch(id)),
             "Detach" => call.deserialize_parameters().and_then(|NoParameters {}| self.detach(id)),
-            "Count" => call.deserialize_parameters().and_then(|NoParameters {}| self.count(id)),
+            "Count" => {
+                let CountRequest { number } = call.deserialize_parameters()?;
+                self.count(id, number)
+            }
             "SetTaps" => {
                 let SetTaps { open } = call.deserialize_parameters()?;
                 self.set_taps(id, &open)

@@ -3,7 +3,7 @@
 use super::DaemonHost;
 use crate::client::{Caller, ClientError, escape_hidden};
 use crate::faults::{AGAIN_CAUSE, NOT_IN_KERNEL};
-use crate::protocol::{AttachReply, CarriedStep, Replacement, SetTaps};
+use crate::protocol::{AttachReply, CarriedStep, CountRequest, Replacement, SetTaps};
 use crate::varlink::Call;
 use engine::build::BuildError;
 use engine::kernel::delegation::{Attachment, Failure, FinalCounters, OpenTaps};
@@ -25,9 +25,19 @@ pub(super) struct RemoteRequest {
     interface: String,
     /// The counters that the daemon reported last. The lock is held while a message is received, so
     /// that the thread that receives a message also records its contents.
-    counted: Mutex<Option<FinalCounters>>,
+    counted: Mutex<ReportedCounters>,
     ended: OnceLock<FinalCounters>,
     lost: Mutex<Option<Failure>>,
+}
+
+/// The counters of a request that the daemon reported last.
+#[derive(Debug, Default)]
+struct ReportedCounters {
+    /// Number of the last query.
+    asked: u64,
+    /// Number of the query that the daemon answered last.
+    answered: u64,
+    latest: Option<FinalCounters>,
 }
 
 /// The event that ended a request in the kernel.
@@ -53,7 +63,7 @@ impl RemoteRequest {
             line,
             caller,
             interface,
-            counted: Mutex::new(None),
+            counted: Mutex::default(),
             ended: OnceLock::new(),
             lost: Mutex::new(None),
         }
@@ -72,11 +82,7 @@ impl RemoteRequest {
 
     /// Detaches the request if `why` requires it, and receives the final counters. Blocks for at
     /// most [`LONG_TIMEOUT`](crate::client::LONG_TIMEOUT) per message.
-    fn receive_final_counts(
-        &self,
-        why: EndCause,
-        counted: &mut Option<FinalCounters>,
-    ) -> FinalCounters {
+    fn receive_final_counts(&self, why: EndCause, counted: &mut ReportedCounters) -> FinalCounters {
         let nothing = serde_json::json!({});
         let call = Call::new("io.streamline.Detach", &nothing);
         if why == EndCause::Detached
@@ -97,15 +103,16 @@ impl RemoteRequest {
     /// earlier switch, which a restarted daemon sends again.
     fn receive_message(
         &self,
-        counted: &mut Option<FinalCounters>,
+        counted: &mut ReportedCounters,
     ) -> Option<Result<AttachReply, ClientError>> {
         let received = || -> Result<AttachReply, ClientError> {
             Ok(self.caller.reply()?.0.deserialize_result()?)
         };
         match received() {
             Ok(AttachReply { switched: Some(_), .. }) => None,
-            Ok(AttachReply { counted: Some(text), .. }) => {
-                *counted = FinalCounters::from_text(&text);
+            Ok(AttachReply { counted: Some(text), number, .. }) => {
+                counted.latest = FinalCounters::from_text(&text);
+                counted.answered = number.unwrap_or_default();
                 None
             }
             message => Some(message),
@@ -114,7 +121,7 @@ impl RemoteRequest {
 
     /// Receives a message if one has arrived and the request has not ended. Records the end if the
     /// message reports it. Returns true if a message was received.
-    fn receive_pending(&self, counted: &mut Option<FinalCounters>) -> bool {
+    fn receive_pending(&self, counted: &mut ReportedCounters) -> bool {
         let arrived = sys::poll::readable(&[self.caller.as_fd()], Some(Duration::ZERO)) == [true];
         if !arrived || self.ended.get().is_some() {
             return false;
@@ -125,7 +132,7 @@ impl RemoteRequest {
         true
     }
 
-    fn lock_counted(&self) -> MutexGuard<'_, Option<FinalCounters>> {
+    fn lock_counted(&self) -> MutexGuard<'_, ReportedCounters> {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -168,6 +175,29 @@ impl RemoteRequest {
         FinalCounters::lost_counters()
     }
 
+    /// Queries the counters, and returns those of the reply to this query, or the final counters if
+    /// the request has ended. Blocks for at most `limit`; returns `None` if no reply comes by then.
+    fn answered_counters(&self, limit: Duration) -> Option<FinalCounters> {
+        let mut counted = self.lock_counted();
+        while self.receive_pending(&mut counted) {}
+        counted.asked += 1;
+        let query = CountRequest { number: Some(counted.asked) };
+        let call = Call::new("io.streamline.Count", &query);
+        let is_running = self.ended.get().is_none();
+        let sent = is_running && self.caller.send(&Call { oneway: true, ..call }, &[]).is_ok();
+        let until = Instant::now() + limit;
+        while sent && counted.answered != counted.asked && self.ended.get().is_none() {
+            let left = until.saturating_duration_since(Instant::now());
+            sys::poll::readable_within(&[self.caller.as_fd()], Some(left));
+            if !self.receive_pending(&mut counted) {
+                break;
+            }
+        }
+        let answered = counted.answered == counted.asked;
+        let latest = || answered.then(|| counted.latest.clone()).flatten();
+        self.ended.get().cloned().or_else(latest)
+    }
+
     fn set_failure(&self, failure: Failure) {
         *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
     }
@@ -193,27 +223,7 @@ impl AttachmentHandle for RemoteRequest {
     }
 
     fn query_counters(&self, limit: Duration) -> Option<FinalCounters> {
-        let mut counted = self.lock_counted();
-        while self.receive_pending(&mut counted) {}
-        if let Some(ended) = self.ended.get() {
-            return Some(ended.clone());
-        }
-        let before = counted.take();
-        let nothing = serde_json::json!({});
-        let call = Call::new("io.streamline.Count", &nothing);
-        let sent = self.caller.send(&Call { oneway: true, ..call }, &[]);
-        let until = Instant::now() + limit;
-        while sent.is_ok() && counted.is_none() && self.ended.get().is_none() {
-            let left = until.saturating_duration_since(Instant::now());
-            sys::poll::readable_within(&[self.caller.as_fd()], Some(left));
-            if !self.receive_pending(&mut counted) {
-                break;
-            }
-        }
-        if counted.is_none() {
-            *counted = before;
-        }
-        self.ended.get().cloned().or_else(|| counted.clone())
+        self.answered_counters(limit).or_else(|| self.lock_counted().latest.clone())
     }
 
     fn set_taps(&self, open: &OpenTaps, limit: Duration) -> Result<(), String> {
@@ -225,7 +235,7 @@ impl AttachmentHandle for RemoteRequest {
             return Ok(());
         }
         // The daemon executes both calls in order, so the counters show which taps it has opened.
-        let counters = self.query_counters(limit).ok_or("the daemon does not respond")?;
+        let counters = self.answered_counters(limit).ok_or("the daemon does not respond")?;
         match counters.open_taps() == open {
             true => Ok(()),
             false => Err("the daemon does not open it: as many filters as possible are being \
@@ -306,3 +316,47 @@ const LONG_TIMEOUT_NS: u64 = 120_000_000_000;
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Message for a refusal for which the daemon gives no reason.
 const MISSING_REASON: &str = "the daemon gives no reason for the refusal";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::OwnedFd;
+
+    /// Time after which the daemon of the test counts as silent.
+    const SHORT: Duration = Duration::from_millis(20);
+
+    fn request() -> (RemoteRequest, OwnedFd) {
+        let (near, far) = sys::descriptor::pair().unwrap();
+        let host = DaemonHost { directory: "".into(), release: String::new(), bounds: None };
+        (RemoteRequest::new(&host, (1, Caller::new(near)), "eth0".to_owned()), far)
+    }
+
+    /// Sends a report of counters with these open taps, in reply to the query with this number.
+    fn report(far: &OwnedFd, number: u64, open: &OpenTaps) {
+        let mut text: serde_json::Value =
+            serde_json::from_str(&FinalCounters::default().to_text()).unwrap();
+        text["taps"] = serde_json::to_value(open).unwrap();
+        let counted = Some(text.to_string());
+        let reply = AttachReply { counted, number: Some(number), ..AttachReply::default() };
+        let reply = crate::varlink::Reply { continues: true, ..crate::varlink::Reply::new(&reply) };
+        sys::descriptor::send(far, &reply.to_bytes(), &[]).unwrap();
+    }
+
+    #[test]
+    fn late_counters_do_not_answer_a_later_query_for_taps() {
+        let (request, far) = request();
+        let open = OpenTaps::from_indices([1]);
+        let silent = Err("the daemon does not respond".to_owned());
+        assert_eq!(request.set_taps(&open, SHORT), silent);
+        // The reply to the first query comes after its time.
+        report(&far, 1, &OpenTaps::default());
+        assert_eq!(request.set_taps(&open, SHORT), silent);
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| request.set_taps(&open, Duration::from_secs(60)));
+            report(&far, 2, &OpenTaps::default());
+            report(&far, 3, &open);
+            assert_eq!(asked.join().unwrap(), Ok(()));
+        });
+        assert_eq!(request.query_counters(SHORT).unwrap().open_taps(), &open);
+    }
+}

@@ -45,6 +45,15 @@ pub struct SetTaps {
     pub open: Vec<u64>,
 }
 
+/// Parameters of `Count`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CountRequest {
+    /// Number of the call, which its reply repeats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u64>,
+}
+
 /// A filter that keeps its state when its request is replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -69,6 +78,10 @@ pub struct AttachReply {
     /// The current counters, in the same form as `ended`.
     #[serde(default)]
     pub counted: Option<String>,
+    /// Number of the `Count` whose reply this is, if that call had a number. The counters then
+    /// include the effect of all earlier calls.
+    #[serde(default)]
+    pub number: Option<u64>,
     /// The final counters, in the form of [`engine::kernel::delegation::FinalCounters::to_text`].
     pub ended: Option<String>,
     /// Reason for the removal of the request, if the caller did not request it.

@@ -18,8 +18,8 @@ pub use counters::{
     Totals, UpdateForm,
 };
 pub use kernel::{
-    Attach, AttachReply, CarriedStep, KernelProgram, KernelPrograms, KernelRequest, KernelRing,
-    KernelStep, Replacement, SetTaps,
+    Attach, AttachReply, CarriedStep, CountRequest, KernelProgram, KernelPrograms, KernelRequest,
+    KernelRing, KernelStep, Replacement, SetTaps,
 };
 pub use nodes::{Argument, NodeArc, NodeDetails, Nodes, NodesReply};
 pub use registry::{

@@ -106,10 +106,10 @@ fn field_names<T: Serialize>(value: &T) -> Vec<String> {
 fn interface_files_match_the_types() {
     use protocol::{
         About, Amount, Argument, Attach, AttachReply, CarriedStep, ConnectReply, Count, CountReply,
-        Counters, Edge, Ended, Filter, Follow, KernelProgram, KernelPrograms, KernelRequest,
-        KernelRing, KernelStep, Link, Loss, Node, NodeArc, NodeDetails, Nodes, NodesReply,
-        PathDescription, PathEvent, PathReport, PathUpdate, Permissions, Quota, Register,
-        RegisteredPath, Replacement, Source, Space, Totals, UpdateForm,
+        CountRequest, Counters, Edge, Ended, Filter, Follow, KernelProgram, KernelPrograms,
+        KernelRequest, KernelRing, KernelStep, Link, Loss, Node, NodeArc, NodeDetails, Nodes,
+        NodesReply, RegisteredPath, PathDescription, PathEvent, PathReport, PathUpdate, Permissions, Quota,
+        Register, Replacement, Source, Space, Totals, UpdateForm,
     };
     let (none, amount) = (String::new, Amount::default);
     let about = About { version: none(), process: 0, uid: 0, started: 0, policy: None };
@@ -138,6 +138,7 @@ fn interface_files_match_the_types() {
         ("method Sharing() ->", field_names(&KernelPrograms::default())),
         ("method Attach", field_names(&attach)),
         ("instead: ?Instead ) ->", field_names(&AttachReply::default())),
+        ("method Count", field_names(&CountRequest { number: Some(0) })),
         ("type Instead", field_names(&instead)),
         ("type Stay", field_names(&CarriedStep { was: 0, is: 0 })),
         ("type Path", field_names(&RegisteredPath::default())),

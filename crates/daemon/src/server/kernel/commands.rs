@@ -28,8 +28,8 @@ pub(in crate::server) enum Command {
     Switch { client: u64 },
     /// Removes a client's request. `why` is the reason if the client did not request the removal.
     Detach { client: u64, why: Option<String> },
-    /// Reports the counters of a client's running request.
-    Count { client: u64 },
+    /// Reports the counters of a client's running request, in a reply with this number.
+    Count { client: u64, number: Option<u64> },
     /// Opens and closes the taps of a client's running request.
     SetTaps { client: u64, open: OpenTaps },
     /// Reports the running programs.
@@ -60,6 +60,7 @@ pub(in crate::server) enum Completion {
     /// The counters of a client's request so far, or `None` if the request has ended.
     Counted {
         client: u64,
+        number: Option<u64>,
         counters: Option<Box<FinalCounters>>,
     },
     Status {

@@ -95,13 +95,18 @@ impl Server {
         Ok(Answer::single(&json!({})))
     }
 
-    /// Queues a report of the counters of a client's running request. A request whose report is
-    /// already queued gets no second one.
-    pub(in crate::server) fn count(&mut self, id: u64) -> Result<Answer, Fault> {
+    /// Queues a report of the counters of a client's running request. A call without a number gets
+    /// no report of its own if one is already queued.
+    pub(in crate::server) fn count(
+        &mut self,
+        id: u64,
+        number: Option<u64>,
+    ) -> Result<Answer, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
-        if client.line == RequestState::Running && !client.waits_for_counters {
-            let order = Command::Count { client: id };
-            client.waits_for_counters = self.kernel.enqueue(client.who.uid, order).is_some();
+        let answers = number.is_some() || !client.waits_for_counters;
+        if client.line == RequestState::Running && answers {
+            let order = Command::Count { client: id, number };
+            client.waits_for_counters |= self.kernel.enqueue(client.who.uid, order).is_some();
         }
         Ok(Answer::single(&json!({})))
     }
@@ -132,7 +137,7 @@ impl Server {
     pub(in crate::server) fn remove_request(&mut self, id: u64, line: RequestState, uid: u32) {
         let of_client = |order: &Command| match order {
             Command::Attach { client, .. }
-            | Command::Count { client }
+            | Command::Count { client, .. }
             | Command::SetTaps { client, .. }
             | Command::Show { client, .. } => *client == id,
             Command::Switch { .. } | Command::Detach { .. } => false,
@@ -162,8 +167,8 @@ impl Server {
                 Completion::Detached { client, ended, why } => {
                     self.complete_detach(client, &ended, why)
                 }
-                Completion::Counted { client, counters } => {
-                    self.complete_count(client, counters.as_deref());
+                Completion::Counted { client, number, counters } => {
+                    self.complete_count(client, number, counters.as_deref());
                 }
                 Completion::Status { client, status } => self.send_status(client, &status),
                 Completion::Ended => all = true,
@@ -208,13 +213,13 @@ impl Server {
         self.handle_deferred(id);
     }
 
-    fn complete_count(&mut self, id: u64, counters: Option<&FinalCounters>) {
+    fn complete_count(&mut self, id: u64, number: Option<u64>, counters: Option<&FinalCounters>) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.waits_for_counters = false;
         let runs = client.line == RequestState::Running;
         if let Some(counters) = counters.filter(|_| runs) {
             let counted = Some(counters.to_text());
-            let attached = AttachReply { counted, ..AttachReply::default() };
+            let attached = AttachReply { counted, number, ..AttachReply::default() };
             self.send(id, Reply { continues: true, ..Reply::new(&attached) }, Vec::new());
         }
     }

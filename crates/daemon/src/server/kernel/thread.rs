@@ -198,10 +198,10 @@ impl KernelThread {
                 complete(Completion::Switched { client, result });
             }
             Command::Detach { client, why } => self.detach(client, why, complete),
-            Command::Count { client } => {
+            Command::Count { client, number } => {
                 let line = self.lines.get(&client);
                 let counters = line.map(|line| Box::new(line.running.current_counters()));
-                complete(Completion::Counted { client, counters });
+                complete(Completion::Counted { client, number, counters });
             }
             Command::SetTaps { client, open } => {
                 if let Some(line) = self.lines.get(&client) {
