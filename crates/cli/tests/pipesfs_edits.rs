@@ -18,6 +18,7 @@ const ETIMEDOUT: i32 = 110;
 const EBUSY: i32 = 16;
 const EPERM: i32 = 1;
 const EINVAL: i32 = 22;
+const EOPNOTSUPP: i32 = 95;
 const ENOTEMPTY: i32 = 39;
 const EEXIST: i32 = 17;
 const EXDEV: i32 = 18;
@@ -148,11 +149,11 @@ fn b6_filter_moves_with_its_state_and_what_is_below_it() {
     web.rename("web/generate/sample:2", "web/generate/sample:5").unwrap();
     assert_eq!(web.mounted.text("web/generate/sample:5/config/every"), "5\n");
     for (from, to, errno, why) in [
-        ("web/generate/sample:5", "web/generate/count", EINVAL, "stays this filter"),
+        ("web/generate/sample:5", "web/generate/count", EOPNOTSUPP, "stays this filter"),
         ("web/generate/sample:5", "web/generate/sample:5/udp/sample:5", EINVAL, ""),
-        ("web/generate/sample:5/udp", "udp", EINVAL, "only a source begins a path"),
+        ("web/generate/sample:5/udp", "udp", EOPNOTSUPP, "only a source begins a path"),
         ("web/generate", "web/generate/sample:5/generate", EINVAL, ""),
-        ("web", "net", 95, "a path keeps its name"),
+        ("web", "net", EOPNOTSUPP, "a path keeps its name"),
         ("web/generate/stats", "web/generate/x", EPERM, "it is a view"),
     ] {
         let before = web.request();
@@ -249,7 +250,7 @@ fn b3_filters_of_frames_are_refused_below_a_stream_without_frames() {
         assert!(error.contains(&format!("`{filter}` needs ")), "{error}");
         assert!(error.contains("form=frame"), "{error}");
     }
-    assert_eq!(web.rename("web/generate/udp", "notes/udp"), Err(EINVAL));
+    assert_eq!(web.rename("web/generate/udp", "notes/udp"), Err(EOPNOTSUPP));
     assert!(web.error().contains("`udp` needs frames"), "{}", web.error());
     assert_eq!(web.mounted.text("notes/request"), "stream | discard\n");
     // The same path accepts a filter that reads bytes, and a source of frames accepts a filter that
@@ -498,5 +499,10 @@ fn b13_users_edit_their_own_paths_alone() {
     assert_eq!(as_user(ALICE, "mkdir hers").1, 0);
     fs::create_dir(mounted.path("hers/http")).unwrap();
     assert_eq!(mounted.text("hers/request"), "stream | http\n");
-    assert_eq!(run_in(&mounted, "rm -r hers").1, 0);
+    // Filters move between paths of one user.
+    assert_eq!(as_user(BOB, "mkdir his").1, 0);
+    let refused = fs::rename(mounted.path("hers/http"), mounted.path("his/http")).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(EPERM), "{refused}");
+    assert!(mounted.text(".error").contains(&format!("belongs to user {BOB}")));
+    assert_eq!(run_in(&mounted, "rm -r hers his").1, 0);
 }

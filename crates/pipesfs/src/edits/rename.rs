@@ -118,7 +118,15 @@ fn move_across(
     (node, words): (Member, &str),
     below: &Output,
 ) -> Result<Planned, Refusal> {
-    let (path, into) = (key_of(tree.view(node)?), key_of(tree.view(below.node)?));
+    let (from, to) = (tree.view(node)?, tree.view(below.node)?);
+    if from.path.uid != to.path.uid {
+        let why = format!(
+            "the other path belongs to user {}, and a filter moves between paths of one user",
+            to.path.uid
+        );
+        return Err(Refusal::new(errno::EPERM, why));
+    }
+    let (path, into) = (key_of(from), key_of(to));
     let number = into.number.to_string();
     let words = ["move", words, "into", &number, "below", &below.words];
     let words = words.map(str::to_owned).to_vec();

@@ -30,6 +30,11 @@ impl Server {
             _ => parent.clone(),
         };
         self.try_edit(&caller, edit, &parent, &into).map_err(|Refusal { errno, why }| {
+            let errno = match edit {
+                // mv(1) would say that the directory moves into itself, which the kernel refuses.
+                TreeEdit::Rename { .. } if errno == errno::EINVAL => errno::EOPNOTSUPP,
+                _ => errno,
+            };
             let tree = &self.snapshots.latest().tree;
             let path = |key: &Key, name: &str| {
                 let directory = tree.path_to(key);
