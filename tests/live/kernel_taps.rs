@@ -231,7 +231,7 @@ fn b8_change_leaves_a_fifth_filter_that_is_read_in_its_thread() {
     let edit = |words: [&str; 3]| {
         let edit = Edit::parse(&words).expect("an edit");
         let machine = pair.server.run_inside(engine::machine::inspect);
-        pair.server.run_inside(|| change(&live, &edit, &&machine, LIMIT))
+        pair.server.run_inside(|| change(&live, &edit, &machine, LIMIT))
     };
     for filter in ["udp", "sport"] {
         edit(["move", filter, "kernel"]).expect("a move");

@@ -15,8 +15,8 @@ use member::faults;
 use member::place::PACKET_SOCKET;
 use member::protocol::{
     About, Admit, Amount, Connect, ConnectReply, CountRequest, DbufIds, Event, KernelProgram,
-    KernelPrograms, KernelRequest, KernelRing, KernelStep, NoParameters, RegisteredPath, PathList,
-    PathNumber, Permissions, Quota, Register, SetTaps,
+    KernelPrograms, KernelRequest, KernelRing, KernelStep, NoParameters, PathList, PathNumber,
+    Permissions, Quota, Register, RegisteredPath, SetTaps,
 };
 use member::varlink::{Call, Fault, REPLY_MAX, interface};
 use serde::Serialize;

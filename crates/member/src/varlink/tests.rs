@@ -108,8 +108,8 @@ fn interface_files_match_the_types() {
         About, Amount, Argument, Attach, AttachReply, CarriedStep, ConnectReply, Count, CountReply,
         CountRequest, Counters, Edge, Ended, Filter, Follow, KernelProgram, KernelPrograms,
         KernelRequest, KernelRing, KernelStep, Link, Loss, Node, NodeArc, NodeDetails, Nodes,
-        NodesReply, RegisteredPath, PathDescription, PathEvent, PathReport, PathUpdate, Permissions, Quota,
-        Register, Replacement, Source, Space, Totals, UpdateForm,
+        NodesReply, PathDescription, PathEvent, PathReport, PathUpdate, Permissions, Quota,
+        Register, RegisteredPath, Replacement, Source, Space, Totals, UpdateForm,
     };
     let (none, amount) = (String::new, Amount::default);
     let about = About { version: none(), process: 0, uid: 0, started: 0, policy: None };
