@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
@@ -26,6 +27,9 @@ pub struct Holders {
     programs: HashMap<u32, Vec<Holder>>,
     /// Number of processes whose descriptors could not be read.
     pub hidden: usize,
+    /// Number of those that began after this process, so that it, or a process that it has started,
+    /// may have started them.
+    pub hidden_later: usize,
 }
 
 impl Holders {
@@ -63,6 +67,12 @@ impl Holders {
         self.programs.get(&id).map_or(&[], Vec::as_slice)
     }
 
+    fn note_hidden(&mut self, folder: &Path) {
+        self.hidden += 1;
+        let own = start_time(Path::new("/proc/self"));
+        self.hidden_later += usize::from(start_time(folder).is_none_or(|its| Some(its) >= own));
+    }
+
     fn read_descriptors(
         &mut self,
         process: u32,
@@ -74,8 +84,10 @@ impl Holders {
         let descriptors = match fs::read_dir(folder.join("fd")) {
             Ok(descriptors) => descriptors,
             Err(error) => {
-                let denied = error.kind() == std::io::ErrorKind::PermissionDenied;
-                self.hidden += usize::from(denied);
+                let denied = error.kind() == ErrorKind::PermissionDenied;
+                if denied {
+                    self.note_hidden(folder);
+                }
                 return;
             }
         };
@@ -85,7 +97,15 @@ impl Holders {
             command: fs::read_to_string(folder.join("comm")).unwrap_or_default().trim().to_owned(),
         };
         for descriptor in descriptors.flatten() {
-            let Ok(target) = fs::read_link(descriptor.path()) else { continue };
+            let target = match fs::read_link(descriptor.path()) {
+                Ok(target) => target,
+                // Some processes permit listing their descriptors, but no more.
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                    self.note_hidden(folder);
+                    return;
+                }
+                Err(_) => continue,
+            };
             let Some(target) = target.to_str() else { continue };
             if let Some(inode) = parse_socket_inode(target).filter(|inode| sockets.contains(inode))
             {
@@ -99,6 +119,19 @@ impl Holders {
             }
         }
     }
+}
+
+/// Returns the time at which a process began, in clock ticks since the machine was started; `None`
+/// if the process has ended.
+fn start_time(folder: &Path) -> Option<u64> {
+    parse_start_time(&fs::read_to_string(folder.join("stat")).ok()?)
+}
+
+/// Parses the start time in the text of `/proc/PID/stat` (proc_pid_stat(5)). The name of the program,
+/// in parentheses, may contain blanks and parentheses.
+fn parse_start_time(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// Parses the socket inode from the target of a symbolic link in `/proc/PID/fd`, such as
@@ -126,6 +159,14 @@ mod tests {
         }
         let link = "pos:\t0\nlink_type:\ttcx\nlink_id:\t7\nprog_tag:\tab\nprog_id:\t61\n";
         assert_eq!((parse_program_id(link), parse_program_id("pos:\t0\n")), (Some(61), None));
+    }
+
+    #[test]
+    fn start_time_follows_any_program_name() {
+        let rest = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
+        assert_eq!(parse_start_time(&format!("12 (a) b (c) {rest}")), Some(4711));
+        assert_eq!(parse_start_time("12 (a) S 1"), None);
+        assert!(start_time(Path::new("/proc/self")) >= start_time(Path::new("/proc/1")));
     }
 
     #[test]

@@ -33,6 +33,7 @@ mod control;
 mod drops;
 #[expect(unsafe_code, reason = "functions that C programs call")]
 pub mod export;
+mod origin;
 mod promotion;
 mod registration;
 mod report;

@@ -1,10 +1,12 @@
 //! The decision to promote a socket, and the reasons against it.
 
+use crate::origin::{self, Origin};
 use crate::report;
 use crate::ring::{Ring, TakenFlows};
 use crate::share::FlowShare;
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::OnceLock;
 use sys::holders::Holders;
 use sys::net::{Interface, RouteSocket};
@@ -39,10 +41,16 @@ pub(crate) fn promote(number: i32, facts: &UdpSocketFacts) -> Result<(Ring, Flow
         return Err("it belongs to another network namespace".to_owned().into());
     }
     if is_held_by_others(number) {
-        let why = "another process has the socket, too".to_owned();
+        let why = "another process has the socket, or may have inherited it".to_owned();
         return Err(Refusal { why, may_end: true });
     }
     let share = FlowShare::find(number, facts)?;
+    if !share.is_all() && !report::spins() {
+        // While the ring of a member is asleep, the kernel gives its flows to any member.
+        let why = "it shares its port, and its flows would change their socket whenever it sleeps \
+                   (STREAMLINE_UDP=spin waits without sleeping)";
+        return Err(Refusal { why: why.to_owned(), may_end: true });
+    }
     if !report::has_word("force") {
         match has_packet_rules() {
             Ok(false) => {}
@@ -109,10 +117,20 @@ fn find_interfaces(facts: &UdpSocketFacts) -> Result<Vec<(Interface, Vec<IpAddr>
     }
 }
 
-/// Returns true if another process has a descriptor of the socket.
+/// Returns true if another process has a descriptor of the socket, or may have inherited one and
+/// cannot be inspected, as after a change of the user.
 fn is_held_by_others(number: i32) -> bool {
     let Some(inode) = preload::inode(number) else { return true };
     let found = Holders::find(&HashSet::from([inode]), &HashSet::new());
     let own = std::process::id();
-    found.holders_of_socket(inode).iter().any(|holder| holder.process != own)
+    let is_seen = found.holders_of_socket(inode).iter().any(|holder| holder.process != own);
+    // Without its first process, /proc shows this user only its own processes.
+    let is_partial = !Path::new("/proc/1").exists();
+    is_seen
+        || match origin::of(number) {
+            Origin::Own => false,
+            // Another process has the socket only if this one has started it.
+            Origin::BeforeFork => is_partial || found.hidden_later > 0,
+            Origin::Unknown => is_partial || found.hidden > 0,
+        }
 }

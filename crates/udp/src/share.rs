@@ -5,7 +5,8 @@
 //! a secret key. A member with a ring takes the flows whose own hash selects it; all other flows
 //! stay with the kernel, which distributes them among all members. So a datagram reaches exactly
 //! one member, whichever of them have rings, and the datagrams of a flow reach the same member as
-//! long as the group stays the same (docs/book/decisions/0119).
+//! long as the group stays the same (docs/book/decisions/0119). Sockets bound to different
+//! interfaces are no group.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -38,19 +39,23 @@ impl FlowShare {
         if facts.peer.is_some() || !(facts.shares_address || facts.shares_port) {
             return Ok(Self::ALL);
         }
-        let sockets = receiving_sockets(facts);
+        let mut sockets = receiving_sockets(facts);
         if sockets.len() == 1 {
             return Ok(Self::ALL);
         }
         let others = "other sockets have the same port and address";
         let own = preload::inode(number).ok_or(others)?;
+        let known = own_inodes();
+        sockets = competing_sockets(sockets, facts, &known)?;
+        if sockets.len() == 1 {
+            return Ok(Self::ALL);
+        }
         let bound = &sockets.iter().find(|socket| socket.inode == own).ok_or(others)?.bound;
         let is_equal = |socket: &ReceivingSocket| socket.bound == *bound && !socket.is_connected;
         if !facts.shares_port || !sockets.iter().all(is_equal) {
             return Err(others.to_owned());
         }
         // Without SO_REUSEADDR, the kernel lets no other sockets bind to the address than members.
-        let known = own_inodes();
         let is_member = |socket: &ReceivingSocket| match known.get(&socket.inode) {
             Some(number) => udp::shares_port(*number),
             None => !facts.shares_address,
@@ -70,12 +75,17 @@ impl FlowShare {
         }
     }
 
+    /// Returns true if the socket alone has its port.
+    pub(crate) fn is_all(self) -> bool {
+        self.members == 1
+    }
+
     /// Returns the pcap-filter(7) condition for a frame to belong to a flow of this share, with
     /// ` and ` before it, for IPv4 or for IPv6; empty for all flows. The IP header must be without
     /// options and extension headers, so that the ports follow it directly.
     pub(crate) fn condition(self, is_v4: bool) -> String {
         let Self { member, members } = self;
-        if members == 1 {
+        if self.is_all() {
             return String::new();
         }
         // Low bits of the source address, and source port.
@@ -116,6 +126,41 @@ fn receiving_sockets(facts: &UdpSocketFacts) -> Vec<ReceivingSocket> {
         found.retain(|socket| !is_apart(socket));
     }
     found
+}
+
+/// Returns the sockets that may receive the same datagrams as a socket with these facts: those
+/// bound to the same interface. (A datagram arrives at one interface only.) Fails if one of two
+/// sockets is bound to an interface and the other is not, because the kernel then prefers one of
+/// them, and if an interface is unknown. `known` are the descriptors of the program.
+fn competing_sockets(
+    sockets: Vec<ReceivingSocket>,
+    facts: &UdpSocketFacts,
+    known: &HashMap<u64, i32>,
+) -> Result<Vec<ReceivingSocket>, String> {
+    let devices = match sockets.iter().all(|socket| known.contains_key(&socket.inode)) {
+        true => HashMap::new(),
+        false => sys::net::udp_socket_devices(facts.local.port()).map_err(|error| {
+            format!("the interfaces of the other sockets of its port are unknown: {error}")
+        })?,
+    };
+    let mut found = Vec::new();
+    for socket in sockets {
+        let device = match known.get(&socket.inode) {
+            Some(number) => Some(udp::device(*number)),
+            None => devices.get(&socket.inode).copied(),
+        };
+        match device {
+            Some(device) if device == facts.device => found.push(socket),
+            Some(device) if device != 0 && facts.device != 0 => {}
+            Some(_) => {
+                return Err("of the sockets with its port, some are bound to an interface and \
+                            others are not"
+                    .to_owned());
+            }
+            None => return Err("the sockets with its port are changing".to_owned()),
+        }
+    }
+    Ok(found)
 }
 
 /// Parses a line of `/proc/net/udp` or `udp6`.

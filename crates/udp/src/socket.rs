@@ -55,6 +55,8 @@ struct SocketState {
     is_awake: bool,
     /// Time of the last measurement of the rate, and the number of datagrams received by then.
     measured: Option<(Instant, u64)>,
+    /// The same of the ring's share, with the number of datagrams from the ring.
+    measured_share: Option<(Instant, u64, u64)>,
     /// The share of the ring among the sockets of the port, and the time of the last check; `None`
     /// if the socket does not share its port.
     share: Option<(FlowShare, Instant)>,
@@ -112,6 +114,7 @@ impl Socket {
             last_from_kernel: None,
             is_awake: false,
             measured: None,
+            measured_share: None,
             share: None,
             not_before: None,
             is_final: false,

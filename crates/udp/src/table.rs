@@ -3,6 +3,7 @@
 //! A descriptor is classified when it is first used, and again after it was closed. Descriptors
 //! numbered [`DESCRIPTORS_MAX`] or higher are never promoted.
 
+use crate::origin;
 use crate::sets;
 use crate::socket::Socket;
 use crate::waiting;
@@ -106,6 +107,7 @@ pub(crate) fn forget(number: i32) {
         return;
     };
     waiting::forget(number);
+    origin::forget(number);
     if sets::forget(number) {
         each(|socket| socket.forget_set(number));
     }
@@ -122,6 +124,7 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
     let to_number = to;
     let index = |number: i32| usize::try_from(number).ok().filter(|at| *at < DESCRIPTORS_MAX);
     forget(to);
+    origin::record_duplicate(from, to);
     if sets::is_known(from) {
         sets::note_other_wait(from);
     }
@@ -162,6 +165,7 @@ pub(crate) fn forget_in_child() {
     }
     PROMOTED.store(0, Ordering::SeqCst);
     waiting::forget_in_child();
+    origin::forget_in_child();
     if let Ok(mut all) = PROMOTED_SOCKETS.try_lock() {
         std::mem::take(&mut *all).into_iter().for_each(std::mem::forget);
     }

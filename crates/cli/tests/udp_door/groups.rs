@@ -1,10 +1,11 @@
 //! Tests of sockets that share a port (`SO_REUSEPORT`), and of processes that share a socket.
 
 use super::{
-    PROMOTING_DATAGRAMS, Server, address, exchange, exchange_numbered, ingress_programs, prepare,
-    receive, reported_lines,
+    LIMIT, PORT, PROMOTING_DATAGRAMS, Server, address, exchange, exchange_numbered,
+    ingress_programs, prepare, receive, reported_lines,
 };
 use std::net::UdpSocket;
+use testkit::net::SERVER_DEVICE;
 use testkit::{need, wait_until};
 
 /// Python server with two processes, each of which binds a separate socket to the same port. It
@@ -74,6 +75,33 @@ fn c1_flow_stays_with_its_process_among_those_that_share_a_port() {
         println!("{ring} of {all} from the ring");
         assert!(ring * 100 >= all * 80, "{ring} of {all}");
     }
+}
+
+#[test]
+fn flow_stays_with_its_process_while_processes_sleep() {
+    let Some((pair, ..)) = prepare() else { return };
+    if need::require_command("python3").is_none() {
+        return;
+    }
+    let words = ["python3", "-c", TWO_PROCESSES, TWO_PROCESSES];
+    let server = Server::start_with(&pair, "report,always", &words);
+    let clients: Vec<UdpSocket> = (0..16).map(|_| server.client()).collect();
+    for client in clients.iter().cycle().take(clients.len() * 30) {
+        ask_member(client, b"warm");
+    }
+    for client in &clients {
+        let member = ask_member(client, b"x");
+        for round in 0..10_u32 {
+            // Several datagrams at once keep the process awake; it sleeps afterwards.
+            (0..8).for_each(|_| _ = client.send_to(&round.to_be_bytes(), address()).unwrap());
+            let mut room = [0; 100];
+            for _ in 0..8 {
+                let (length, _) = receive(client, &mut room);
+                assert_eq!((room[0], length), (member, 5), "round {round}");
+            }
+        }
+    }
+    server.finish(&clients[0]);
 }
 
 #[test]
@@ -147,4 +175,106 @@ while data != b'quit':
     let lines = reported_lines(&server.finish(&client));
     let [_, (ring, all)] = lines[..] else { panic!("{lines:?}") };
     assert!(ring >= 200 && ring * 100 >= all * 95, "{ring} of {all}");
+}
+
+/// Python server with two sockets of one port, of which only the first is to receive what arrives
+/// by the cable: it is bound to the interface, and after the other one, so the kernel prefers it.
+/// The second one may belong to another process. Answers with the number of the
+/// socket, 1 or 2, followed by the bytes of the datagram.
+const ONE_BOUND_TO_THE_CABLE: &str = "
+import select, socket, subprocess, sys
+device = sys.argv[2].encode()
+role = sys.argv[3]
+def bound(is_bound):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    if is_bound: s.setsockopt(socket.SOL_SOCKET, 25, device)
+    s.bind(('', 5400))
+    return s
+names = {}
+if role == 'second':
+    names[bound(False)] = b'2'
+    print('bound', flush=True)
+else:
+    if role == 'apart':
+        command = [sys.executable, '-c', sys.argv[1], sys.argv[1], sys.argv[2], 'second']
+        other = subprocess.Popen(command, stdout=subprocess.PIPE)
+        other.stdout.readline()
+    else:
+        names[bound(False)] = b'2'
+    names[bound(True)] = b'1'
+    print('ready', file=sys.stderr, flush=True)
+data = b''
+while data != b'quit':
+    for s in select.select(list(names), [], [])[0]:
+        data, sender = s.recvfrom(65536)
+        s.sendto(data if data == b'quit' else names[s] + data, sender)
+if role == 'apart':
+    other.kill()
+    other.wait()
+";
+
+#[test]
+fn datagrams_of_an_interface_reach_the_socket_bound_to_it() {
+    let Some((pair, ..)) = prepare() else { return };
+    if need::require_command("python3").is_none() {
+        return;
+    }
+    for role in ["together", "apart"] {
+        let script = ONE_BOUND_TO_THE_CABLE;
+        let words = ["python3", "-c", script, script, SERVER_DEVICE, role];
+        let server = Server::start(&pair, &words);
+        let clients: Vec<UdpSocket> = (0..16).map(|_| server.client()).collect();
+        // The other socket gets its datagrams from the host itself.
+        let local = pair.server.run_inside(|| UdpSocket::bind("127.0.0.1:0").unwrap());
+        local.set_read_timeout(Some(LIMIT)).unwrap();
+        let mut room = [0; 100];
+        for _ in 0..2 * PROMOTING_DATAGRAMS {
+            local.send_to(b"local", ("127.0.0.1", PORT)).unwrap();
+            receive(&local, &mut room);
+        }
+        for client in clients.iter().cycle().take(40 * 16) {
+            assert_eq!(ask_member(client, b"cable"), b'1', "{role}");
+        }
+        server.finish(&clients[0]);
+    }
+}
+
+#[test]
+fn socket_that_a_hidden_child_may_have_stays_with_the_kernel() {
+    let Some((pair, ..)) = prepare() else { return };
+    if need::require_command("python3").is_none() || need::require_command("setpriv").is_none() {
+        return;
+    }
+    // Without CAP_SYS_PTRACE, the parent cannot inspect a child that is not dumpable.
+    let script = "
+import ctypes, os, signal, socket, sys
+libc = ctypes.CDLL(None)
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(('', 5400))
+print('ready', file=sys.stderr, flush=True)
+data = b''
+while data != b'quit':
+    data, sender = s.recvfrom(65536)
+    if data == b'fork':
+        child = os.fork()
+        if child == 0:
+            libc.prctl(4, 0, 0, 0, 0)
+            print('hidden', file=sys.stderr, flush=True)
+            signal.pause()
+    s.sendto(data, sender)
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+";
+    let words = ["setpriv", "--bounding-set", "-sys_ptrace", "python3", "-c", script];
+    let server = Server::start(&pair, &words);
+    let client = server.client();
+    exchange_numbered(&client, PROMOTING_DATAGRAMS);
+    assert_eq!(ingress_programs(&pair), 1);
+    exchange(&client, b"fork");
+    wait_until("the child is hidden", || server.errors().contains("hidden"));
+    exchange_numbered(&client, 2 * PROMOTING_DATAGRAMS);
+    assert_eq!(ingress_programs(&pair), 0);
+    let errors = server.finish(&client);
+    assert!(errors.contains("may have inherited"), "{errors}");
 }

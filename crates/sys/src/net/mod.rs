@@ -12,6 +12,7 @@ mod links;
 mod namespace;
 mod packet_sockets;
 mod tc_filters;
+mod udp_sockets;
 
 pub use backlog::Backlog;
 pub use device_rules::device_rules;
@@ -21,6 +22,7 @@ pub use links::RouteSocket;
 pub use namespace::{Namespace, namespace_cookie, run_in, run_in_new};
 pub use packet_sockets::{PacketSocketInfo, packet_sockets};
 pub use tc_filters::TcFilter;
+pub use udp_sockets::udp_socket_devices;
 
 use crate::bpf::XdpMode;
 use crate::error::Result;

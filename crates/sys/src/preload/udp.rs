@@ -171,7 +171,6 @@ pub fn udp_socket(number: c_int) -> Option<UdpSocketFacts> {
     let is_set =
         |(level, name, why): &(c_int, c_int, &'static str)| is_on(*level, *name).then_some(*why);
     let obstacle = filtered.or_else(|| OBSTACLES.iter().find_map(is_set));
-    let device = option(number, libc::SOL_SOCKET, SO_BINDTOIFINDEX).unwrap_or(0);
     (local.port() != 0).then_some(UdpSocketFacts {
         local,
         peer,
@@ -179,7 +178,7 @@ pub fn udp_socket(number: c_int) -> Option<UdpSocketFacts> {
         shares_address: is_on(libc::SOL_SOCKET, libc::SO_REUSEADDR),
         shares_port: shares_port(number),
         obstacle,
-        device: device.unsigned_abs(),
+        device: device(number),
     })
 }
 
@@ -202,6 +201,18 @@ pub fn is_v6_only(number: c_int) -> bool {
     option(number, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY).is_some_and(|value| value != 0)
 }
 
+/// Returns the index of the interface to which a socket is bound; 0 for none.
+#[must_use]
+pub fn device(number: c_int) -> u32 {
+    option(number, libc::SOL_SOCKET, SO_BINDTOIFINDEX).unwrap_or(0).unsigned_abs()
+}
+
+/// Returns true if this option binds a socket to an interface.
+#[must_use]
+pub fn binds_to_device(level: c_int, name: c_int) -> bool {
+    level == libc::SOL_SOCKET && [SO_BINDTOIFINDEX, libc::SO_BINDTODEVICE].contains(&name)
+}
+
 /// `SO_BINDTOIFINDEX`.
 const SO_BINDTOIFINDEX: c_int = 62;
 
@@ -209,10 +220,11 @@ const SO_BINDTOIFINDEX: c_int = 62;
 /// implement.
 #[must_use]
 pub fn is_obstacle(level: c_int, name: c_int) -> bool {
-    let binds = level == libc::SOL_SOCKET
-        && [SO_BINDTOIFINDEX, libc::SO_BINDTODEVICE, libc::SO_ATTACH_FILTER, libc::SO_ATTACH_BPF]
-            .contains(&name);
-    binds || OBSTACLES.iter().any(|(l, n, _)| (*l, *n) == (level, name))
+    let filters =
+        level == libc::SOL_SOCKET && [libc::SO_ATTACH_FILTER, libc::SO_ATTACH_BPF].contains(&name);
+    filters
+        || binds_to_device(level, name)
+        || OBSTACLES.iter().any(|(l, n, _)| (*l, *n) == (level, name))
 }
 
 /// Sets the size of a socket's receive buffer in bytes, even beyond the system's maximum if the

@@ -1,12 +1,13 @@
 //! Calls on descriptors: closing, copying, connecting, options; and forks.
 
+use crate::origin;
 use crate::share;
 use crate::socket::Socket;
 use crate::table;
 use std::ffi::{c_int, c_uint, c_void};
-use sys::preload::interpose::{at_fork, quietly};
+use sys::preload::interpose::{at_fork, missing_function, quietly};
 use sys::preload::udp;
-use sys::{interpose, interpose_duplication, run_at_exit, run_at_start};
+use sys::{interpose, interpose_duplication, next_function, run_at_exit, run_at_start};
 
 run_at_start!(start);
 run_at_exit!(end);
@@ -24,11 +25,29 @@ extern "C" fn end() {
 /// Returns all sockets to the kernel, because the child may read the placeholders too. A socket
 /// that is its process's alone again is promoted again.
 extern "C" fn before_fork() {
-    quietly(|| table::each(Socket::release));
+    quietly(|| {
+        origin::note_fork();
+        table::each(Socket::release);
+    });
 }
 
 extern "C" fn in_child() {
     quietly(table::forget_in_child);
+}
+
+type Create = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
+
+/// `socket(2)`. Records which sockets the program has created itself.
+///
+/// # Safety
+/// No requirements; the function is unsafe only because its type is that of a C function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let Some(next) = next_function!(c"socket" as Create) else { return missing_function() };
+    // SAFETY: I1; socket(2) takes any numbers.
+    let number = unsafe { next(family, kind, protocol) };
+    quietly(|| origin::note_created(number));
+    number
 }
 
 interpose!(
@@ -55,12 +74,7 @@ interpose!(
             // families.
             let place = unsafe { address.cast::<[u8; 2]>().add(1) };
             // SAFETY: U1.
-            let port = unsafe { place.read() };
-            table::each(|socket| {
-                if socket.takes_port(u16::from_be_bytes(port)) {
-                    socket.release();
-                }
-            });
+            release_port(u16::from_be_bytes(unsafe { place.read() }));
         }
         None
     }
@@ -83,6 +97,9 @@ interpose!(
         if udp::is_obstacle(level, name) {
             demote(number);
         }
+        if udp::binds_to_device(level, name) && let Some(facts) = udp::udp_socket(number) {
+            release_port(facts.local.port());
+        }
         if udp::attaches_selector(level, name) && let Some(facts) = udp::udp_socket(number) {
             let port = facts.local.port();
             share::note_selector(port);
@@ -100,6 +117,16 @@ interpose!(
         }
     }
 );
+
+/// Returns the promoted sockets of a port to the kernel until they are promoted again, because the
+/// sockets that share the port are about to change.
+fn release_port(port: u16) {
+    table::each(|socket| {
+        if socket.takes_port(port) {
+            socket.release();
+        }
+    });
+}
 
 /// Returns a promoted socket to the kernel.
 fn demote(number: c_int) {

@@ -23,6 +23,13 @@ const HOT_AT_ANY_RATE: (u32, Duration) = (64, Duration::from_secs(10));
 const COOL_RATE: f64 = 5_000.0;
 /// Time over which the rate of a promoted socket is measured.
 const RATE_INTERVAL: Duration = Duration::from_secs(2);
+/// The share of the ring in the datagrams below which a promoted socket returns to the kernel, from
+/// 0 to 1, measured over this time and at least this number of datagrams.
+const RING_SHARE_MIN: f64 = 0.25;
+const RING_SHARE_INTERVAL: Duration = Duration::from_millis(250);
+const RING_SHARE_DATAGRAMS: u64 = 1024;
+/// Time after the end of a ring that had a small share before the next promotion.
+const UNUSED_RING_INTERVAL: Duration = Duration::from_secs(60);
 /// Time between two receptions from the placeholder below which the ring wakes up: the time
 /// between two datagrams at the rate of [`HOT`].
 const WAKING_INTERVAL: Duration = Duration::from_micros(50);
@@ -68,7 +75,7 @@ impl Socket {
                 let (is_v6, control) = (facts.local.is_ipv6(), ControlMessages::of(number));
                 state.form = ReceivedForm { is_v6, control };
                 state.note_number(number);
-                (state.measured, state.last_from_kernel) = (None, None);
+                (state.measured, state.measured_share, state.last_from_kernel) = (None, None, None);
                 state.stage = Stage::Promoted(Box::new(ring));
                 table::count_promoted(true);
                 // Sync point: waiting.
@@ -110,6 +117,30 @@ impl Socket {
         self.has_older.store(true, Ordering::Relaxed);
         self.may_have_datagrams.store(true, Ordering::SeqCst);
         ring.wake_up();
+    }
+
+    /// Measures, once in [`RING_SHARE_INTERVAL`], how many datagrams come from the ring. If they are
+    /// few, because the server sleeps before nearly each, returns the socket to the kernel until
+    /// the next promotion: the others pay for the ring's program, too.
+    pub(super) fn check_ring_share(&self) {
+        let Some(mut locked) = self.lock() else { return };
+        let state = &mut *locked.state;
+        let Stage::Promoted(ring) = &state.stage else { return };
+        let (all, from_ring) = (ring.read() + state.from_kernel, ring.read());
+        let now = Instant::now();
+        let (since, all_before, ring_before) =
+            *state.measured_share.get_or_insert((now, all, from_ring));
+        let received = all - all_before;
+        if now.duration_since(since) < RING_SHARE_INTERVAL || received < RING_SHARE_DATAGRAMS {
+            return;
+        }
+        state.measured_share = Some((now, all, from_ring));
+        let is_low = ((from_ring - ring_before) as f64) < received as f64 * RING_SHARE_MIN;
+        if is_low && !report::is_rate_ignored() {
+            state.not_before = Some(now + UNUSED_RING_INTERVAL);
+            drop(locked);
+            self.release();
+        }
     }
 
     /// Measures, once in [`RATE_INTERVAL`], how many datagrams arrive. If they are few, returns the

@@ -73,6 +73,7 @@ impl Socket {
             return false;
         }
         self.check_rate();
+        self.check_ring_share();
         self.check_share(number);
         self.lock().is_some_and(|locked| locked.state.is_awake)
     }

@@ -1,0 +1,91 @@
+//! The origin of sockets: whether the process has created a socket itself, and has forked since.
+//! Otherwise no other process can have inherited the socket.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use sys::preload::udp;
+
+/// Number of descriptors whose origin is recorded.
+const DESCRIPTORS_MAX: usize = udp::DESCRIPTORS_MAX.cast_unsigned() as usize;
+
+/// Number of forks of this process, plus 1.
+static FORKS: AtomicU32 = AtomicU32::new(1);
+/// The value of [`FORKS`] when the socket was created; 0 if the origin is unknown.
+static CREATED: [AtomicU32; DESCRIPTORS_MAX] = [const { AtomicU32::new(0) }; DESCRIPTORS_MAX];
+
+/// The origin of a socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Origin {
+    /// This process has created the socket, and has not forked since.
+    Own,
+    /// This process has created the socket, and has forked since.
+    BeforeFork,
+    /// The socket may come from anywhere, for example from the process that started this one.
+    Unknown,
+}
+
+/// Records that the program has created a socket.
+pub(crate) fn note_created(number: i32) {
+    set(number, FORKS.load(Ordering::SeqCst));
+}
+
+/// Records that a descriptor is a copy of another one.
+pub(crate) fn record_duplicate(from: i32, to: i32) {
+    set(to, created(from));
+}
+
+/// Forgets a descriptor that is about to be closed.
+pub(crate) fn forget(number: i32) {
+    set(number, 0);
+}
+
+/// Records that the process is about to fork.
+pub(crate) fn note_fork() {
+    FORKS.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Returns the origin of a socket.
+pub(crate) fn of(number: i32) -> Origin {
+    match created(number) {
+        0 => Origin::Unknown,
+        forks if forks == FORKS.load(Ordering::SeqCst) => Origin::Own,
+        _ => Origin::BeforeFork,
+    }
+}
+
+/// Forgets in a forked child which sockets the program has created, because the parent has them, too.
+pub(crate) fn forget_in_child() {
+    CREATED.iter().for_each(|place| place.store(0, Ordering::SeqCst));
+}
+
+fn created(number: i32) -> u32 {
+    place(number).map_or(0, |place| place.load(Ordering::SeqCst))
+}
+
+fn set(number: i32, value: u32) {
+    if let Some(place) = place(number) {
+        place.store(value, Ordering::SeqCst);
+    }
+}
+
+fn place(number: i32) -> Option<&'static AtomicU32> {
+    CREATED.get(usize::try_from(number).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn socket_may_be_inherited_after_a_fork_or_from_elsewhere() {
+        assert_eq!(of(700), Origin::Unknown);
+        note_created(700);
+        record_duplicate(700, 701);
+        assert_eq!((of(700), of(701)), (Origin::Own, Origin::Own));
+        forget(701);
+        assert_eq!(of(701), Origin::Unknown);
+        note_fork();
+        assert_eq!(of(700), Origin::BeforeFork);
+        note_created(702);
+        assert_eq!((of(702), of(DESCRIPTORS_MAX as i32)), (Origin::Own, Origin::Unknown));
+    }
+}
