@@ -45,8 +45,13 @@ fn move_request_words(words: &[OsString], command: &clap::Command) -> Vec<OsStri
     let mut own: Vec<OsString> = words.iter().take(2).cloned().collect();
     let mut line: Vec<OsString> = Vec::new();
     let mut rest = words.iter().skip(2);
+    let is_explained = command.get_name() == "explain";
     while let Some(word) = rest.next() {
         match word_kind(word, command) {
+            WordKind::Line if is_explained && line.is_empty() && begins_program(word, &rest) => {
+                // The options of the program follow.
+                line.extend(std::iter::once(word).chain(rest.by_ref()).cloned());
+            }
             WordKind::Line => line.push(word.clone()),
             WordKind::Flag => own.push(word.clone()),
             WordKind::Option => own.extend(std::iter::once(word).chain(rest.next()).cloned()),
@@ -58,6 +63,25 @@ fn move_request_words(words: &[OsString], command: &clap::Command) -> Vec<OsStri
     }
     own.extend(line);
     own
+}
+
+/// Returns true if a word after `explain` begins the command `exec CMD…` instead of a request, which
+/// has `|` among its words, or is one quoted word.
+fn begins_program<'w>(word: &OsStr, rest: &(impl Iterator<Item = &'w OsString> + Clone)) -> bool {
+    let rest: Vec<&str> = rest.clone().filter_map(|word| word.to_str()).collect();
+    word == "exec" && is_program(&rest)
+}
+
+fn is_program(words: &[&str]) -> bool {
+    !words.is_empty() && !words.iter().any(|word| word.starts_with('|'))
+}
+
+/// Returns the words of the program in `exec CMD…`, the words after `explain`; `None` if these are a
+/// request.
+pub(crate) fn program_words(words: &[String]) -> Option<&[String]> {
+    let (first, rest) = words.split_first()?;
+    let texts: Vec<&str> = rest.iter().map(String::as_str).collect();
+    (first == "exec" && is_program(&texts)).then_some(rest)
 }
 
 /// The role of an argument on the command line.
@@ -137,6 +161,24 @@ mod tests {
         assert_eq!(arrange_words(&["a | b", "--for", "2s"]), ["run", "--for", "2s", "--", "a | b"]);
         let words = ["run", "--report=x", "replay", "-", "--stats"];
         assert_eq!(arrange_words(&words), ["run", "--report=x", "--stats", "--", "replay", "-"]);
+    }
+
+    #[test]
+    fn program_after_explain_keeps_its_options() {
+        let words = ["explain", "exec", "named", "-g", "-c", "x"];
+        assert_eq!(arrange_words(&words), ["explain", "--", "exec", "named", "-g", "-c", "x"]);
+        let request = ["explain", "exec", "yes", "|", "count", "--json"];
+        let arranged = ["explain", "--json", "--", "exec", "yes", "|", "count"];
+        assert_eq!(arrange_words(&request), arranged);
+        assert_eq!(
+            arrange_words(&["explain", "exec yes", "-j"]),
+            ["explain", "-j", "--", "exec yes"]
+        );
+        let owned =
+            |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+        assert_eq!(program_words(&owned(&["exec", "cat"])), Some(&owned(&["cat"])[..]));
+        assert_eq!(program_words(&owned(&["exec cat"])), None);
+        assert_eq!(program_words(&owned(&["exec", "yes", "|", "count"])), None);
     }
 
     #[test]

@@ -10,8 +10,9 @@ use crate::arguments::RunArguments;
 use crate::arguments::explain::ExplainArguments;
 use crate::failure::report_open_error;
 use crate::run::{self, StartNotifier};
+use crate::shell::plan;
 use crate::status::Status;
-use crate::{drawings, line, sharers, terminal};
+use crate::{arranged, drawings, line, sharers, terminal};
 use ends::{keeps_json, kept_text, reader_rings_json, reader_rings_text, writer_rings_json};
 use engine::doctor::Refusal;
 use engine::doctor::neighbors::{Neighbors, device_rules};
@@ -27,8 +28,18 @@ use streamline::{Prepared, analysis};
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
 
-/// Explains the request in these arguments.
+/// Explains the request in these arguments, or what `exec` would do for a program.
 pub(crate) fn explain(given: &ExplainArguments) -> Status {
+    if let Some(words) = arranged::program_words(&given.line.words) {
+        if given.json || given.analyze || !given.drawings.is_empty() {
+            terminal::print_error(
+                "a program is explained as text, without options; quote `exec` and its command to \
+                 explain a request",
+            );
+            return Status::Usage;
+        }
+        return plan::explain_program(words);
+    }
     let explained = line::request_text(&given.line).and_then(|text| {
         let run = RunArguments {
             time: given.time,

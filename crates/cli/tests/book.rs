@@ -293,3 +293,25 @@ fn readme_drawing_matches_its_request() {
         ["replay", "bpf", "dport", "count", "inspect", "pcap"].map(runs_in).into();
     assert_eq!(places, ["thread0", "thread0", "thread1", "thread1", "thread1", "thread1"]);
 }
+
+#[test]
+fn parts_of_exec_in_the_book_are_those_of_explain() {
+    let ran = Folder::new().run(&["explain", "exec", "cat", "-n"]);
+    assert_eq!(ran.status, Some(0), "{}", ran.err);
+    let page = read_page("buffers/programs.md");
+    let rows: Vec<Vec<&str>> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `"))
+        .map(|row| row.trim_end_matches(" |").split(" | ").collect())
+        .filter(|row: &Vec<&str>| row.len() == 4)
+        .collect();
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    for row in rows {
+        let (name, is_on) = (row[0].trim_end_matches('`'), row[1]);
+        let line = format!("  {name:9} {is_on} by default: {}\n", row[2]);
+        assert!(ran.out.contains(&line), "{line}{}", ran.out);
+        assert!(ran.out.contains(&format!("{:12}{}\n", "", row[3])), "{}", ran.out);
+    }
+    let missing = Folder::new().run(&["explain", "exec", "no-such-program"]);
+    assert_eq!(missing.status, Some(3), "{}", missing.err);
+}

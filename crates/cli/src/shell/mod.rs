@@ -9,6 +9,7 @@
 mod counts;
 mod messages;
 mod parse;
+pub(crate) mod plan;
 mod probe;
 
 use crate::arguments::shell::{ExecArguments, PreloadPart, ShellArguments};
@@ -96,7 +97,8 @@ pub(crate) fn run_preloaded(given: &ExecArguments) -> ExitCode {
 /// Returns a note for each program in the command into which libraries cannot be preloaded, such as
 /// `sudo` in `timeout 5 sudo tcpdump`. Returns no notes if none of the programs uses libpcap.
 fn notes_on_captures(given: &ExecArguments) -> Vec<String> {
-    let is_asked = given.with.is_empty() || given.with.contains(&PreloadPart::Pcap);
+    let pcap = PreloadPart::Pcap;
+    let is_asked = given.with.is_empty() && pcap.is_default() || given.with.contains(&pcap);
     let named = if is_asked { probe::named_programs(&given.words) } else { Vec::new() };
     if !named.iter().any(|program| probe::uses_libpcap(program)) {
         return Vec::new();
@@ -108,16 +110,17 @@ fn notes_on_captures(given: &ExecArguments) -> Vec<String> {
 /// Finds the libraries for a program: those in `--with`, or by default those for pipes and libpcap.
 /// Fails with the reason if a library is missing; the default library for libpcap may be missing.
 fn find_libraries(given: &ExecArguments) -> Result<Vec<PathBuf>, String> {
-    let wants_pcap = given.with.contains(&PreloadPart::Pcap);
     let is_default = given.with.is_empty();
+    let is_wanted =
+        |part: PreloadPart| given.with.contains(&part) || is_default && part.is_default();
+    let wants_pcap = given.with.contains(&PreloadPart::Pcap);
     let mut found = Vec::new();
-    if is_default || given.with.contains(&PreloadPart::Pipes) {
-        found.push(probe::find_library(Library::Pipes)?);
+    for part in [PreloadPart::Pipes, PreloadPart::Udp] {
+        if is_wanted(part) {
+            found.push(probe::find_library(plan::library_of(part))?);
+        }
     }
-    if given.with.contains(&PreloadPart::Udp) {
-        found.push(probe::find_library(Library::Udp)?);
-    }
-    if wants_pcap || is_default {
+    if is_wanted(PreloadPart::Pcap) {
         match probe::find_library(Library::Pcap) {
             Ok(library) => found.push(library),
             Err(why) if wants_pcap => return Err(why),

@@ -1,0 +1,122 @@
+//! `streamline explain exec CMD…`: what each part of `exec` would do for a program, and why.
+
+use super::probe::{self, Library};
+use crate::arguments::shell::PreloadPart;
+use crate::status::Status;
+use crate::terminal;
+use clap::ValueEnum as _;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+/// Directory of the profiles of AppArmor.
+const PROFILES: &str = "/etc/apparmor.d";
+
+/// Explains what `exec` would do for a program.
+pub(crate) fn explain_program(words: &[String]) -> Status {
+    let Some(name) = words.first() else { return Status::Usage };
+    let Some(path) = probe::find_executable(name) else {
+        terminal::print_error(&format!("`{name}` was not found"));
+        return Status::Nothing;
+    };
+    terminal::print_text(&describe(words, &path))
+}
+
+fn describe(words: &[String], path: &Path) -> String {
+    let mut text = format!("exec {}\n", words.join(" "));
+    let mut line = |name: &str, told: &str| {
+        let _ = writeln!(text, "  {name:9} {told}");
+    };
+    line("program", &path.display().to_string());
+    let refusal = words.first().and_then(|name| probe::preload_refusal(name));
+    match &refusal {
+        Some(why) => line("refused", &format!("no library can be preloaded: {why}")),
+        None => line("preload", "the dynamic loader accepts libraries for it"),
+    }
+    if let Some(profile) = find_profile(path) {
+        let profile = profile.display();
+        line(
+            "apparmor",
+            &match std::fs::read_to_string("/sys/module/apparmor/parameters/enabled") {
+                Ok(is_on) if is_on.starts_with('Y') => {
+                    format!("{profile} may refuse the libraries, unless it permits `mr` for them")
+                }
+                _ => format!("{profile} exists, but AppArmor is off"),
+            },
+        );
+    }
+    for part in PreloadPart::value_variants() {
+        let is_on = if part.is_default() { "on by default" } else { "off by default" };
+        text += "\n";
+        let mut line = |name: &str, told: &str| {
+            let _ = writeln!(text, "  {name:9} {told}");
+        };
+        line(part.name(), &format!("{is_on}: {}", part.purpose()));
+        line("", part.figure());
+        match probe::find_library(library_of(*part)) {
+            Ok(library) => line("", &library.display().to_string()),
+            Err(why) => line("", &format!("missing: {why}")),
+        }
+        if *part == PreloadPart::Pcap {
+            let named = words.first().is_some_and(|name| probe::uses_libpcap(name));
+            line(
+                "",
+                if named { "the program names libpcap" } else { "libpcap is not named in it" },
+            );
+        }
+    }
+    if refusal.is_none() {
+        let all: Vec<&str> = PreloadPart::value_variants().iter().map(|part| part.name()).collect();
+        let _ = writeln!(
+            text,
+            "\nAll parts: streamline exec --with={} {}",
+            all.join(","),
+            words.join(" ")
+        );
+    }
+    text
+}
+
+/// Returns the library of a part.
+pub(super) const fn library_of(part: PreloadPart) -> Library {
+    match part {
+        PreloadPart::Pcap => Library::Pcap,
+        PreloadPart::Pipes => Library::Pipes,
+        PreloadPart::Udp => Library::Udp,
+    }
+}
+
+/// Finds the AppArmor profile of a program, unless it is disabled.
+fn find_profile(path: &Path) -> Option<PathBuf> {
+    let path = path.canonicalize().ok()?;
+    let name = profile_name(&path)?;
+    let is_disabled = Path::new(PROFILES).join("disable").join(&name).exists();
+    let profile = Path::new(PROFILES).join(name);
+    (profile.is_file() && !is_disabled).then_some(profile)
+}
+
+/// Returns the usual file name of a program's profile: its path with dots.
+fn profile_name(path: &Path) -> Option<String> {
+    Some(path.to_str()?.strip_prefix('/')?.replace('/', "."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn profile_is_named_after_the_path_of_its_program() {
+        assert_eq!(profile_name(Path::new("/usr/sbin/named")).unwrap(), "usr.sbin.named");
+        assert_eq!(profile_name(Path::new("named")), None);
+    }
+
+    #[test]
+    fn program_is_described_with_every_part() {
+        let path = probe::find_executable("cat").unwrap();
+        let text = describe(&["cat".to_owned(), "x".to_owned()], &path);
+        assert!(text.starts_with("exec cat x\n  program   /"), "{text}");
+        for part in PreloadPart::value_variants() {
+            assert!(text.contains(part.purpose()) && text.contains(part.figure()), "{text}");
+        }
+        assert!(text.ends_with("exec --with=pcap,pipes,udp cat x\n"), "{text}");
+    }
+}
