@@ -127,8 +127,8 @@ fn start_time(folder: &Path) -> Option<u64> {
     parse_start_time(&fs::read_to_string(folder.join("stat")).ok()?)
 }
 
-/// Parses the start time in the text of `/proc/PID/stat` (proc_pid_stat(5)). The name of the program,
-/// in parentheses, may contain blanks and parentheses.
+/// Parses the start time in the text of `/proc/PID/stat` (proc_pid_stat(5)). The name of the
+/// program, in parentheses, may contain blanks and parentheses.
 fn parse_start_time(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(19)?.parse().ok()

@@ -52,7 +52,8 @@ pub(crate) fn of(number: i32) -> Origin {
     }
 }
 
-/// Forgets in a forked child which sockets the program has created, because the parent has them, too.
+/// Forgets in a forked child which sockets the program has created, because the parent has them,
+/// too.
 pub(crate) fn forget_in_child() {
     CREATED.iter().for_each(|place| place.store(0, Ordering::SeqCst));
 }

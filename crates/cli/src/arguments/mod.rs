@@ -110,8 +110,8 @@ pub(crate) enum Command {
     Check(CheckArguments),
     /// Show where each filter of a request would run, and why
     ///
-    /// With `exec CMD…` instead of a request, it tells what `streamline exec` would do for a program:
-    /// which parts are on by default and why, and if libraries can be preloaded into the program.
+    /// With `exec CMD…` instead of a request, it tells what `streamline exec` would do for a
+    /// program: which parts are on by default and why, and if libraries can be preloaded.
     #[command(after_help = pipeline::explain::format_options())]
     Explain(ExplainArguments),
     /// List all filters, or describe one

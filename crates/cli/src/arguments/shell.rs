@@ -43,7 +43,7 @@ pub(crate) enum PreloadPart {
     Udp,
 }
 
-/// What `--help`, `explain exec` and the book say of a part.
+/// The facts about a part in `--help`, in `explain exec` and in the book.
 struct PartDescription {
     name: &'static str,
     purpose: &'static str,

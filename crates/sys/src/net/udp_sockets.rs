@@ -48,7 +48,7 @@ pub fn udp_socket_devices(port: u16) -> Result<HashMap<u64, u32>> {
                     message::BY_FAMILY => found.extend(parse_socket(body)),
                     message::ERROR | message::DONE => {
                         let code = word(body, 0).map_or(0, u32::cast_signed);
-                        refused = refused.or((code < 0).then(|| code.wrapping_neg()));
+                        refused = refused.or_else(|| (code < 0).then(|| code.wrapping_neg()));
                         return true;
                     }
                     _ => {}

@@ -119,9 +119,9 @@ impl Socket {
         ring.wake_up();
     }
 
-    /// Measures, once in [`RING_SHARE_INTERVAL`], how many datagrams come from the ring. If they are
-    /// few, because the server sleeps before nearly each, returns the socket to the kernel until
-    /// the next promotion: the others pay for the ring's program, too.
+    /// Measures, once in [`RING_SHARE_INTERVAL`], how many datagrams come from the ring. If they
+    /// are few, because the server sleeps before nearly each, returns the socket to the kernel
+    /// until the next promotion: the others pay for the ring's program, too.
     pub(super) fn check_ring_share(&self) {
         let Some(mut locked) = self.lock() else { return };
         let state = &mut *locked.state;
