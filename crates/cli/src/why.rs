@@ -34,47 +34,78 @@ pub(crate) fn trace_flow(given: &WhyArguments) -> Status {
     print_trace(given, &flow_expression(&given.flow)).unwrap_or_else(|status| status)
 }
 
-/// A request to trace: the prepared request, its input, and the block limit or `None`.
-type TraceInput = (Prepared, RecordMode, Option<u64>);
+/// A request to trace.
+#[derive(Debug)]
+struct TraceInput {
+    prepared: Prepared,
+    record_mode: RecordMode,
+    /// The block limit of the recorded run, or `None`.
+    count: Option<u64>,
+    /// The reason why packets of the run are missing from its record, or `None`.
+    gap: Option<String>,
+}
 
 fn print_trace(given: &WhyArguments, expression: &str) -> Result<Status, Status> {
-    let (prepared, record_mode, count) = match given.words.as_slice() {
-        [] => open_record(&given.file)?,
-        words => prepare_capture(&given.file, &words.join(" "))?,
-    };
-    let why =
-        FlowQuery::new(expression, &prepared.plan().graph, &record_mode).map_err(|mistake| {
+    let request = prepare_request(given)?;
+    let why = FlowQuery::new(expression, &request.prepared.plan().graph, &request.record_mode)
+        .map_err(|mistake| {
             terminal::print_error(&format!("`{expression}` is no flow: {mistake}"));
             Status::Usage
         })?;
     let why = Arc::new(why);
+    let mut incomplete: Vec<String> = request.gap.iter().cloned().collect();
+    incomplete.iter().for_each(|gap| terminal::print_warning(gap));
+    silence_space_panics();
+    let mut results = run_trace(request, &why)?;
+    if can_reread(&given.file) && why.rewind() {
+        results = run_trace(prepare_request(given)?, &why)?;
+    }
+    let Results { plan, outcome, .. } = &results;
+    let failures = outcome.failures.iter().filter(|failure| !failure.is_quiet());
+    let failures: Vec<String> = failures.map(ToString::to_string).collect();
+    failures.iter().for_each(|failure| terminal::print_error(failure));
+    let status = if failures.is_empty() { Status::Done } else { Status::Failed };
+    incomplete.extend(failures);
+    let rows = why.node_fates();
+    if rows.iter().all(|row| row.packets.is_empty()) {
+        let file = given.file.display();
+        terminal::print_error(&format!("no packet of {file} belongs to this flow"));
+        return Err(if status == Status::Done { Status::Nothing } else { status });
+    }
+    let printed = terminal::print_text(&match given.json {
+        true => json_line(&to_json(expression, &rows, plan, &incomplete)),
+        false => format_table(&rows, plan),
+    });
+    Ok(if printed == Status::Done { status } else { printed })
+}
+
+/// Prepares the request of the record, or the request that reads the capture.
+fn prepare_request(given: &WhyArguments) -> Result<TraceInput, Status> {
+    match given.words.as_slice() {
+        [] => open_record(&given.file),
+        words => prepare_capture(&given.file, &words.join(" ")),
+    }
+}
+
+/// Runs a request to its end, and feeds the query.
+fn run_trace(request: TraceInput, why: &Arc<FlowQuery>) -> Result<Results, Status> {
+    let TraceInput { prepared, record_mode, count, .. } = request;
     let extras = PathOptions {
         record_mode,
         silent: true,
-        why: Some(Arc::clone(&why)),
+        why: Some(Arc::clone(why)),
         ..PathOptions::default()
     };
     let quiet = RunArguments { quiet: true, count, ..RunArguments::default() };
-    silence_space_panics();
     signal::watch().map_err(|error| report_system_error(&error))?;
     let ready =
         prepared.build_with(&run::run_options(&quiet), extras).map_err(report_open_error)?;
-    let Results { plan, outcome, .. } = run::run_ready(ready, &quiet)?.0.results;
-    for failure in outcome.failures.iter().filter(|failure| !failure.is_quiet()) {
-        terminal::print_error(&failure.to_string());
-    }
-    let rows = why.node_fates();
-    if rows.iter().all(|row| row.packets.is_empty()) {
-        terminal::print_error(&format!(
-            "no packet of {} belongs to this flow",
-            given.file.display()
-        ));
-        return Err(Status::Nothing);
-    }
-    Ok(terminal::print_text(&match given.json {
-        true => json_line(&to_json(expression, &rows, &plan)),
-        false => format_table(&rows, &plan),
-    }))
+    Ok(run::run_ready(ready, &quiet)?.0.results)
+}
+
+/// Returns true if the file has the same bytes when it is opened again.
+fn can_reread(file: &Path) -> bool {
+    std::fs::metadata(file).is_ok_and(|metadata| metadata.is_file())
 }
 
 /// Opens a record. Fails for a record whose request was changed during the run, because such a run
@@ -89,7 +120,9 @@ fn open_record(file: &Path) -> Result<TraceInput, Status> {
         ));
         return Err(Status::Failed);
     }
-    Ok(recorded.into_parts())
+    let gap = recorded.gap();
+    let (prepared, record_mode, count) = recorded.into_parts();
+    Ok(TraceInput { prepared, record_mode, count, gap })
 }
 
 /// Prepares a request that reads the packets of a capture.
@@ -108,7 +141,8 @@ fn prepare_capture(file: &Path, words: &str) -> Result<TraceInput, Status> {
     let notices = failure::notices(false);
     let options = Options { outside_kernel: true, notices, ..Options::default() };
     let prepared = Prepared::read(&text, &options).map_err(report_open_error)?;
-    Ok((prepared.first_worker(), RecordMode::Off, None))
+    let prepared = prepared.first_worker();
+    Ok(TraceInput { prepared, record_mode: RecordMode::Off, count: None, gap: None })
 }
 
 /// Returns the filter expression for a flow given by its two endpoints, or `flow` itself if it is
@@ -196,8 +230,8 @@ fn format_ranges(numbers: &[u64]) -> String {
     texts.join(", ")
 }
 
-/// Returns the trace as JSON.
-fn to_json(flow: &str, rows: &[NodeFate], plan: &Plan) -> Object {
+/// Returns the trace as JSON. `incomplete` says why packets of the flow may be missing.
+fn to_json(flow: &str, rows: &[NodeFate], plan: &Plan, incomplete: &[String]) -> Object {
     let names = explain::unique_names(&plan.graph);
     let node = |row: NodeFate| {
         to_object(&[
@@ -219,7 +253,12 @@ fn to_json(flow: &str, rows: &[NodeFate], plan: &Plan) -> Object {
         ])
     };
     let nodes: Vec<Object> = sort_rows(rows, plan).into_iter().map(node).collect();
-    to_object(&[("version", &VERSION), ("flow", &flow), ("nodes", &nodes)])
+    to_object(&[
+        ("version", &VERSION),
+        ("flow", &flow),
+        ("nodes", &nodes),
+        ("incomplete", &incomplete),
+    ])
 }
 
 #[cfg(test)]

@@ -6,8 +6,10 @@ mod common;
 
 use common::Folder;
 use serde_json::Value;
+use testkit::packet::{Frame, Segment};
+use testkit::traffic::Capture;
 
-/// Returns the traced nodes that `why` prints as JSON.
+/// Returns the nodes that `why` prints as JSON.
 fn node_fates(folder: &Folder, words: &[&str]) -> Vec<Value> {
     let ran = folder.run(&[&["why", "--json"], words].concat());
     assert_eq!(ran.status, Some(0), "{ran:?}");
@@ -97,4 +99,79 @@ fn v12_untraceable_run_is_refused_with_a_reason() {
     assert_eq!(wrong.status, Some(2), "{wrong:?}");
     let bare = folder.run(&["why", "tcp", "examples/web.pcap"]);
     assert!(bare.err.contains("is a capture and no record"), "{}", bare.err);
+}
+
+/// Returns the packet numbers of a flow at the source of a capture with these frames.
+fn packets_of_flow(frames: Vec<Vec<u8>>, flow: &str) -> Vec<u64> {
+    let folder = Folder::new();
+    let file = Capture::from_frames(frames).to_pcap();
+    std::fs::write(folder.path().join("c.pcap"), file).unwrap();
+    let nodes = node_fates(&folder, &[flow, "c.pcap", "ip | discard"]);
+    nodes[0]["packets"].as_array().unwrap().iter().map(json_number).collect()
+}
+
+#[test]
+fn v12_flow_is_found_behind_tags_and_extension_headers() {
+    let segment = Segment { source: 4000, target: 80, ..Segment::default() };
+    let tcp = |frame: Frame| frame.tcp(&segment, b"GET");
+    let four = || Frame::ethernet().tag(7).ipv4("10.0.0.1", "10.0.0.2");
+    let stacked = || Frame::ethernet().tag(7).tag(8).ipv4("10.0.0.1", "10.0.0.2");
+    let frames = vec![
+        tcp(four()),
+        tcp(stacked()),
+        four().udp(4000, 80, b""),
+        tcp(Frame::ethernet().tag(7).ipv4("10.0.0.1", "10.0.0.3")),
+    ];
+    for flow in ["tcp 10.0.0.1:4000 10.0.0.2:80", "tcp port 80 and host 10.0.0.2"] {
+        assert_eq!(packets_of_flow(frames.clone(), flow), [1, 2], "{flow}");
+    }
+    let six = || Frame::ethernet().ipv6("fd00::1", "fd00::2").extension(60, &[0, 1, 4, 0, 0, 0, 0]);
+    let frames = vec![
+        tcp(six()),
+        six().udp(4000, 80, b""),
+        tcp(Frame::ethernet().tag(7).ipv6("fd00::1", "fd00::2")),
+    ];
+    assert_eq!(packets_of_flow(frames, "tcp [fd00::1]:4000 [fd00::2]:80"), [1, 3]);
+}
+
+#[test]
+fn v12_flow_contains_all_fragments_in_any_order() {
+    for (source, target) in [("10.0.0.1", "10.0.0.2"), ("fd00::1", "fd00::2")] {
+        let frame =
+            || Frame::ethernet().tag(7).ip(source.parse().unwrap(), target.parse().unwrap());
+        let datagram = Frame::raw().ip(source.parse().unwrap(), target.parse().unwrap());
+        let head = if source.contains(':') { 40 } else { 20 };
+        let data = datagram.udp(4000, 53, &[7; 40])[head..].to_vec();
+        let first = frame().fragment(0, true).protocol(17, &data[..24]);
+        let last = frame().fragment(24, false).protocol(17, &data[24..]);
+        let other = Frame::ethernet().ipv4("10.0.0.9", "10.0.0.2").fragment(24, false);
+        let other = other.protocol(17, &data[24..]);
+        let forward = vec![first.clone(), other.clone(), last.clone()];
+        assert_eq!(packets_of_flow(forward, "udp port 53"), [1, 3], "{source}");
+        let backward = vec![other, last, first];
+        assert_eq!(packets_of_flow(backward, "udp port 53"), [2, 3], "{source}");
+    }
+}
+
+#[test]
+fn v12_incomplete_input_is_reported() {
+    let folder = Folder::new();
+    let whole = std::fs::read(folder.path().join("examples/web.pcap")).unwrap();
+    std::fs::write(folder.path().join("c.pcap"), &whole[..3000]).unwrap();
+    let ran = folder.run(&["why", "--json", "tcp", "c.pcap", "tcp | discard"]);
+    assert_eq!(ran.status, Some(1), "{ran:?}");
+    let value: Value = serde_json::from_str(&ran.out).unwrap();
+    let reason = value["incomplete"][0].as_str().unwrap();
+    assert!(reason.contains("in the middle of record"), "{reason}");
+
+    let line = "generate size=1000 count=3000 | count | discard";
+    let made = folder.run(&["run", "--record=r.pcapng", "--record-bytes=1M", line]);
+    assert_eq!(made.status, Some(0), "{made:?}");
+    let ran = folder.run(&["why", "--json", "len > 0", "r.pcapng"]);
+    assert!(ran.err.contains("was full before the run ended"), "{ran:?}");
+    let value: Value = serde_json::from_str(&ran.out).unwrap();
+    assert!(value["incomplete"][0].as_str().unwrap().contains("was full"), "{value}");
+    let ran = folder.run(&["why", "--json", "tcp", "examples/web.pcap", "tcp | discard"]);
+    let value: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(value["incomplete"].as_array().map(Vec::len), Some(0));
 }

@@ -5,13 +5,13 @@
 //! Input: a pcap-filter expression, and a path that runs again (from a recording, or a request over
 //! a capture) with one block per batch. Every change of a filter's counters during a call is
 //! therefore due to a single block. Output: a [`NodeFate`] per node. A frame belongs to the flow if
-//! it matches the expression. A block that a filter made (a description, a decoded body) belongs to
+//! it matches the expression, as a [`FlowMatcher`] tests it. A block that a filter made (a description, a decoded body) belongs to
 //! the flow if its session does. [SL §7.1, "debugging"]
 //!
 //! The spaces feed a query through an [`Observer`].
 
 use crate::record::RecordMode;
-use filter::general::bpf::Matcher;
+use filter::general::bpf::flow::FlowMatcher;
 use filter::{
     Amount, Arguments, Batch, Block, Classes, Counts, LaneMask, Mistake, Time, Value, lanes,
 };
@@ -68,7 +68,7 @@ pub struct FlowQuery {
 
 #[derive(Debug)]
 struct QueryState {
-    matcher: Matcher,
+    matcher: FlowMatcher,
     rows: BTreeMap<usize, NodeFate>,
     /// Sessions of the flow, each with the node that assigned its number.
     sessions: HashSet<(usize, u32)>,
@@ -89,7 +89,7 @@ impl FlowQuery {
     pub fn new(expression: &str, graph: &Graph, record_mode: &RecordMode) -> Result<Self, Mistake> {
         let mut arguments = Arguments::default();
         arguments.set("expression", Value::Text(expression.to_owned()));
-        let matcher = Matcher::new(arguments)?;
+        let matcher = FlowMatcher::new(arguments)?;
         let domain = |id| match record_mode.has_independent_numbers() {
             true => numbering_node(graph, id),
             false => 0,
@@ -111,6 +111,24 @@ impl FlowQuery {
     #[must_use]
     pub fn node_fates(&self) -> Vec<NodeFate> {
         self.state().rows.values().cloned().collect()
+    }
+
+    /// Forgets the fates if fragments arrived before the first fragment of their datagram, which
+    /// alone has the ports. Returns true if so: the same path must run again, and then recognizes
+    /// them.
+    #[must_use]
+    pub fn rewind(&self) -> bool {
+        let mut state = self.state();
+        let missed = state.matcher.has_missed();
+        if missed {
+            state.matcher.rewind();
+            state.rows.clear();
+            state.sessions.clear();
+            state.held.clear();
+            state.numbers.clear();
+            state.packets.clear();
+        }
+        missed
     }
 
     fn state(&self) -> MutexGuard<'_, QueryState> {

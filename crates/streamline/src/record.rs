@@ -89,6 +89,12 @@ impl Recorded {
         !self.record.changes.is_empty()
     }
 
+    /// Returns why frames of the run are missing from the record, or `None` if it is complete.
+    #[must_use]
+    pub fn gap(&self) -> Option<String> {
+        describe_gap(&self.record)
+    }
+
     /// Returns the request, the record in the form that [`Prepared::build_with`] accepts, and the
     /// recorded block limit.
     #[must_use]
@@ -149,23 +155,28 @@ fn recorded_graphs(record: &Record, plan: &Plan) -> Vec<Graph> {
     graphs
 }
 
-/// Warns if parts of a record are missing, and notes effects that a replay omits.
-fn notify_gaps(record: &Record, graphs: &[Graph], notices: &Notices) {
+/// Returns why a replay of the record does not repeat the whole run, or `None` if it does.
+fn describe_gap(record: &Record) -> Option<String> {
     let target = record.target();
     match &record.whole {
-        Completeness::Whole { .. } => {}
-        Completeness::Full { beyond } => notices.raise_warning(&format!(
+        Completeness::Whole { .. } => None,
+        Completeness::Full { beyond } => Some(format!(
             "{target} was full before the run ended: {} blocks with {} bytes that arrived later \
              are not in it",
             beyond.blocks, beyond.bytes
         )),
-        Completeness::Truncated { at } => notices.raise_warning(&format!(
-            "{target} is truncated at byte {at}: the part before is replayed"
-        )),
-        Completeness::Changed => notices.raise_warning(&format!(
+        Completeness::Truncated { at } => {
+            Some(format!("{target} is truncated at byte {at}: the part before is replayed"))
+        }
+        Completeness::Changed => Some(format!(
             "{target} was modified (its digest differs): it is replayed as far as possible"
         )),
     }
+}
+
+/// Warns if parts of a record are missing, and notes effects that a replay omits.
+fn notify_gaps(record: &Record, graphs: &[Graph], notices: &Notices) {
+    describe_gap(record).iter().for_each(|gap| notices.raise_warning(gap));
     for change in &record.changes {
         notices.raise_note(&format!(
             "the recorded path was changed, and the replay repeats it: {}",

@@ -10,6 +10,7 @@
 //! compiler does not support (CONTRACT 27). [`names`] resolves names.
 
 mod compile;
+pub mod flow;
 pub mod flows;
 mod names;
 mod pushdown;
@@ -91,7 +92,7 @@ pub fn parses_as_expression(text: &str) -> bool {
     !text.trim().is_empty() && classic::name_queries(text).is_ok()
 }
 
-/// A compiled expression, used by the filter `bpf`, by the triggers of `freeze`, and by `why`.
+/// A compiled expression, used by the filter `bpf`, by the triggers of `freeze`, and by [`flow`].
 #[derive(Debug)]
 pub struct Matcher {
     arguments: Arguments,
@@ -134,6 +135,13 @@ impl Matcher {
     fn verdict(&mut self, block: &Block<'_>) -> Option<bool> {
         let program = self.program_for(block.marks.link)?;
         Some(program.run(block.frame, block.marks.wire_length, &METADATA) != 0)
+    }
+
+    /// Returns true if the expression accepts a frame of this link type, or `None` if there is no
+    /// program for it.
+    fn frame_matches(&mut self, link: LinkType, frame: &[u8], length: u32) -> Option<bool> {
+        let program = self.program_for(link.0)?;
+        Some(program.run(frame, length, &METADATA) != 0)
     }
 
     #[inline]

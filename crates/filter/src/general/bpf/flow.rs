@@ -1,0 +1,171 @@
+//! Matching of all frames of a flow, for `why`.
+//!
+//! An expression of libpcap sees a frame's first headers only: it knows no ports behind VLAN tags or
+//! IPv6 extension headers, and none in the later fragments of a datagram, whereas filters such as
+//! `ip` and `flows` do. A [`FlowMatcher`] also tests such a frame without its tags and extension
+//! headers, and takes a later fragment if the first fragment of its datagram matches.
+
+use super::Matcher;
+use crate::contract::{Arguments, Block, Mistake, Time};
+use crate::layers;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use wire::ethernet::ethertype;
+use wire::ip::Fragment;
+use wire::ipv4::Ipv4;
+use wire::ipv6::{self, Ipv6, UpperLayer};
+use wire::link::Network;
+use wire::{Layers, LinkType};
+
+/// Maximum number of fragmented datagrams that a matcher knows.
+const DATAGRAMS_MAX: usize = 1 << 20;
+
+/// Time in ns between fragments of one datagram, at most: the time after which `ip` drops an
+/// incomplete datagram.
+const FRAGMENT_TIME_MAX: Time = 30_000_000_000;
+
+/// A datagram, as its fragments name it: addresses, protocol and identification.
+type DatagramKey = (IpAddr, IpAddr, u8, u32);
+
+/// An expression, and the fragmented datagrams whose first fragment it accepted.
+#[derive(Debug)]
+pub struct FlowMatcher {
+    matcher: Matcher,
+    /// Times of the first fragments, by datagram.
+    datagrams: HashMap<DatagramKey, Vec<Time>>,
+    /// Times of later fragments that arrived before the first one, by datagram.
+    early: HashMap<DatagramKey, Vec<Time>>,
+    has_missed: bool,
+    /// The frame without tags and extension headers.
+    plain: Vec<u8>,
+}
+
+impl FlowMatcher {
+    /// Creates the matcher from the arguments of a `bpf` filter.
+    pub fn new(arguments: Arguments) -> Result<Self, Mistake> {
+        Ok(Self {
+            matcher: Matcher::new(arguments)?,
+            datagrams: HashMap::new(),
+            early: HashMap::new(),
+            has_missed: false,
+            plain: Vec::new(),
+        })
+    }
+
+    /// Returns true if the block's frame belongs to the flow.
+    pub fn matches(&mut self, block: &Block<'_>) -> bool {
+        if !block.marks.is_frame() {
+            return false;
+        }
+        let layers = wire::layers(LinkType(block.marks.link), layers::head_bytes(block));
+        let matched =
+            self.matcher.matches(block) || self.plain_frame_matches(block, &layers) == Some(true);
+        if layers.fragment == Fragment::Whole {
+            return matched;
+        }
+        let Some(key) = datagram_key(block.frame, &layers) else { return matched };
+        let time = block.context.time;
+        if !matches!(layers.fragment, Fragment::Later) {
+            if matched {
+                self.has_missed |= is_near(self.early.get(&key), time);
+                note(&mut self.datagrams, key, time);
+            }
+            return matched;
+        }
+        let ours = is_near(self.datagrams.get(&key), time);
+        if !ours && !matched {
+            note(&mut self.early, key, time);
+        }
+        matched || ours
+    }
+
+    /// Returns true if a fragment of the flow arrived before the first one of its datagram, and so
+    /// was not recognized. The matcher recognizes it in a second pass over the same frames.
+    #[must_use]
+    pub const fn has_missed(&self) -> bool {
+        self.has_missed
+    }
+
+    /// Begins a second pass over the same frames.
+    pub fn rewind(&mut self) {
+        self.has_missed = false;
+        self.early.clear();
+    }
+
+    /// Tests the frame without its tags and extension headers. Returns `None` if it has none, or if
+    /// a header was not captured.
+    fn plain_frame_matches(&mut self, block: &Block<'_>, layers: &Layers) -> Option<bool> {
+        let network = usize::from(layers.l3?);
+        let packet = block.frame.get(network..)?;
+        let plain = &mut self.plain;
+        plain.clear();
+        let link = match block.marks.link {
+            link if link == LinkType::ETHERNET.0 => {
+                plain.extend_from_slice(block.frame.get(..12)?);
+                let ethertype = match layers.network {
+                    Network::Ipv4 => ethertype::IPV4,
+                    Network::Ipv6 => ethertype::IPV6,
+                    _ => return None,
+                };
+                plain.extend_from_slice(&ethertype.to_be_bytes());
+                LinkType::ETHERNET
+            }
+            _ => LinkType::RAW,
+        };
+        let header = plain.len();
+        match (layers.network, layers.fragment) {
+            (Network::Ipv6, Fragment::Whole | Fragment::First) => {
+                let UpperLayer::Protocol { protocol, offset, .. } = ipv6::find_upper_layer(packet)
+                else {
+                    return None;
+                };
+                let (ip, _) = Ipv6::parse(packet)?;
+                let skipped = offset.checked_sub(ipv6::HEADER_LENGTH as u16)?;
+                if skipped == 0 && layers.tags.count == 0 {
+                    return None;
+                }
+                plain.extend_from_slice(packet.get(..ipv6::HEADER_LENGTH)?);
+                let length = ip.payload_length().saturating_sub(skipped);
+                plain.get_mut(header + 4..header + 6)?.copy_from_slice(&length.to_be_bytes());
+                *plain.get_mut(header + 6)? = protocol;
+                plain.extend_from_slice(packet.get(usize::from(offset)..)?);
+            }
+            _ if layers.tags.count == 0 => return None,
+            _ => plain.extend_from_slice(packet),
+        }
+        let removed = block.frame.len().saturating_sub(plain.len());
+        let wire_length = block.marks.wire_length.saturating_sub(removed as u32);
+        self.matcher.frame_matches(link, &self.plain, wire_length)
+    }
+}
+
+/// Returns the datagram to which a fragment belongs, or `None` if its headers were not captured.
+fn datagram_key(frame: &[u8], layers: &Layers) -> Option<DatagramKey> {
+    let packet = frame.get(usize::from(layers.l3?)..)?;
+    if let Network::Ipv4 = layers.network {
+        let (ip, _) = Ipv4::parse(packet)?;
+        let identification = ip.identification().into();
+        return Some((ip.source().into(), ip.target().into(), ip.protocol(), identification));
+    }
+    let (ip, _) = Ipv6::parse(packet)?;
+    let header = ipv6::find_fragment_header(packet)?;
+    // RFC 8200 names a datagram without its protocol.
+    Some((ip.source().into(), ip.target().into(), 0, header.identification))
+}
+
+/// Adds a time to those of a datagram, unless one within a second is there.
+fn note(datagrams: &mut HashMap<DatagramKey, Vec<Time>>, key: DatagramKey, time: Time) {
+    const SECOND: Time = 1_000_000_000;
+    if datagrams.len() >= DATAGRAMS_MAX && !datagrams.contains_key(&key) {
+        return;
+    }
+    let times = datagrams.entry(key).or_default();
+    if !times.last().is_some_and(|last| last.abs_diff(time) < SECOND) {
+        times.push(time);
+    }
+}
+
+/// Returns true if one of the times of a datagram is near enough for a fragment of it.
+fn is_near(times: Option<&Vec<Time>>, time: Time) -> bool {
+    times.is_some_and(|times| times.iter().any(|one| one.abs_diff(time) <= FRAGMENT_TIME_MAX))
+}
