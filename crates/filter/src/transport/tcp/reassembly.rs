@@ -2,9 +2,13 @@
 //!
 //! Input: a segment with its sequence number. Output: views of the frames in order, each byte once;
 //! **holes** for bytes that were sent but not captured; the end of the stream. Segments that arrive
-//! early are held. Missing bytes are abandoned when the other end has acknowledged them, when the
-//! capture truncated their frame, when too much data, or too old data, is held after them, and when
-//! the connection ends.
+//! early are held. Missing bytes are abandoned when the other end acknowledged them some time ago, when
+//! the capture truncated their frame, when too much data, or too old data, is held after them, and
+//! when the connection ends.
+//!
+//! An acknowledgement does not end the wait at once: a capture from several queues may contain it
+//! before the bytes that it acknowledges ([`ACKNOWLEDGED_WAIT`]). The answer of the other end may
+//! therefore leave before data that waits for bytes which were never captured.
 
 use super::connection::{
     BEGUN, BROKEN, DISTANCE_MAX, EMITTED, END_EMITTED, FIN, SCALED, StreamSide, distance, is_after,
@@ -24,6 +28,10 @@ pub(super) struct Rules {
     /// Time after which a gap is abandoned, in ns.
     pub(super) gap_timeout: Time,
 }
+
+/// Time in ns after an acknowledgement at which the acknowledged bytes, if still missing, are
+/// abandoned. Queues of a network card are emptied µs apart, and under load some ms.
+pub(super) const ACKNOWLEDGED_WAIT: Time = 10_000_000;
 
 /// Maximum number of blocks held per side of a connection.
 pub(super) const HELD_BLOCKS_MAX: u32 = 4096;
@@ -80,7 +88,8 @@ impl StreamSide {
         }
         if is_after(span.from, self.next) {
             if !self.resolve_gap(output, span) {
-                return self.hold_segment(output, &block, span);
+                self.hold_segment(output, &block, span);
+                return self.note_acknowledged(output);
             }
             if distance(self.next, span.from).unsigned_abs() > DISTANCE_MAX {
                 return output.cx.drop(&block, OUT_OF_WINDOW);
@@ -99,16 +108,12 @@ impl StreamSide {
         ahead && self.may_be_accepted(fin) && !behind && !beyond
     }
 
-    /// Handles a segment that begins after `next`. Abandons the gap before the segment if the other
-    /// end has acknowledged the missing bytes, or if the limits on held data are exceeded. Returns
-    /// false if the segment must be held. Returns true if it is now in order, or implausibly far
-    /// ahead.
+    /// Handles a segment that begins after `next`. Abandons the gap before the segment if the limits
+    /// on held data are exceeded. Returns false if the segment must be held. Returns true if it is
+    /// now in order, or implausibly far ahead.
     fn resolve_gap(&mut self, output: &mut SideOutput<'_, '_, '_>, span: Span) -> bool {
         if distance(self.next, span.from).unsigned_abs() > DISTANCE_MAX {
             return true;
-        }
-        if self.acknowledged().is_some_and(|number| !is_after(span.from, number)) {
-            self.skip(output, span.from);
         }
         let length = span.to.wrapping_sub(span.from);
         while is_after(span.from, self.next)
@@ -163,8 +168,50 @@ impl StreamSide {
     /// Records the start time of a gap, unless a gap has already begun.
     fn mark_gap(&mut self, output: &SideOutput<'_, '_, '_>) {
         if self.held.is_empty() {
-            self.gap_start = output.cx.now;
+            self.begin_gap(output);
         }
+    }
+
+    /// Records the start of a gap at `next`.
+    fn begin_gap(&mut self, output: &SideOutput<'_, '_, '_>) {
+        (self.gap_start, self.gap_acknowledged) = (output.cx.now, 0);
+        self.note_acknowledged(output);
+    }
+
+    /// Limits the wait for missing bytes if the other end has acknowledged some of them: they were
+    /// sent, and arrive soon or were not captured.
+    pub(super) fn note_acknowledged(&mut self, output: &SideOutput<'_, '_, '_>) {
+        let Some(number) = self.acknowledged().filter(|_| self.gap_acknowledged == 0) else {
+            return;
+        };
+        let acknowledged = match self.held.is_empty() {
+            true => self.has_flags(FIN) && number == self.fin && number != self.next,
+            false => is_after(number, self.next),
+        };
+        let until = output.context.time.saturating_add(ACKNOWLEDGED_WAIT);
+        if acknowledged && until < self.gap_due(output.rules) {
+            let lag = output.cx.now.saturating_sub(output.context.time);
+            self.gap_start = output.context.time;
+            self.gap_acknowledged =
+                1 + lag.checked_next_power_of_two().unwrap_or(0).trailing_zeros() as u8;
+        }
+    }
+
+    /// Returns the time, as segments have it, after which the current gap is abandoned.
+    pub(super) fn gap_due(&self, rules: Rules) -> Time {
+        let wait = match self.gap_acknowledged {
+            0 => rules.gap_timeout,
+            _ => rules.gap_timeout.min(ACKNOWLEDGED_WAIT),
+        };
+        self.gap_start.saturating_add(wait)
+    }
+
+    /// Returns the time on the path's clock at which an acknowledged gap is abandoned if no segment
+    /// of the connection arrives. The clock is ahead of the segments, of which late ones may not
+    /// have been read yet.
+    pub(super) fn acknowledged_due(&self, rules: Rules) -> Time {
+        let lag_log2 = u32::from(self.gap_acknowledged.saturating_sub(1));
+        self.gap_due(rules).saturating_add(1_u64.checked_shl(lag_log2).unwrap_or(Time::MAX))
     }
 
     /// Emits a segment that begins at or before `next`, then a hole for its bytes that were not
@@ -211,7 +258,7 @@ impl StreamSide {
         while let Some((key, block)) = output.cx.front(&list) {
             let span = held_span(key, &block);
             if is_after(key, self.next) {
-                self.gap_start = output.cx.now;
+                self.begin_gap(output);
                 break;
             }
             self.held_bytes = self.held_bytes.saturating_sub(block.length());
@@ -289,9 +336,11 @@ impl StreamSide {
         }
     }
 
-    /// Abandons gaps whose bytes the other end has acknowledged, since these bytes were sent but
-    /// not captured. Only a gap before held data, or before a known end, is abandoned immediately.
-    pub(super) fn resolve_acknowledged(&mut self, output: &mut SideOutput<'_, '_, '_>) {
+    /// Abandons all gaps whose bytes the other end has acknowledged, since these bytes were sent but
+    /// not captured: only gaps before held data, or before a known end.
+    pub(super) fn abandon_acknowledged(&mut self, output: &mut SideOutput<'_, '_, '_>) {
+        // What is left of the gap begins now.
+        (self.gap_start, self.gap_acknowledged) = (output.cx.now, 0);
         let Some(number) = self.acknowledged() else { return };
         while !self.held.is_empty() && is_after(number, self.next) {
             let front = output.cx.front(&self.held).map_or(number, |(key, _)| key);

@@ -1,10 +1,12 @@
 //! Connection tracking: the `tcp` filter looks up the connection of each segment and handles
 //! timeouts.
 
-use super::connection::{ANY_RESET, CLOSED, GAP_TIMER_SET, StreamSide, TcpConnection};
+use super::connection::{
+    ACKNOWLEDGED_TIMER_SET, ANY_RESET, CLOSED, GAP_TIMER_SET, StreamSide, TcpConnection,
+};
 use super::limits;
 use super::outcomes::{CHECKSUM, EVICTED, NEW_SESSIONS, NOT_TCP, RESETS_WITHDRAWN, TIMED_OUT};
-use super::reassembly::Rules;
+use super::reassembly::{ACKNOWLEDGED_WAIT, Rules};
 use super::segment_info::{SegmentInfo, has_valid_checksum};
 use super::wheel::{TimerEntry, Wheel};
 use crate::layers::{self, Segment};
@@ -23,6 +25,8 @@ pub(super) struct Tcp {
     idle_timeouts: Wheel,
     /// Timers for connections with a gap or a pending RST.
     gap_timeouts: Wheel,
+    /// Timers for connections with a gap whose bytes the other end has acknowledged.
+    acknowledged_timeouts: Wheel,
     /// Lookups for the blocks of a batch, made before the first block is processed. Reused for
     /// every batch.
     lookups: Vec<SegmentLookup>,
@@ -91,6 +95,11 @@ impl HoldingLanes for Tcp {
         for timer in old {
             self.check_gap(timer, cx);
         }
+        let mut old = self.acknowledged_timeouts.take_due(cx.now);
+        old.sort_unstable_by_key(|timer| timer.session);
+        for timer in old {
+            self.check_acknowledged(timer, cx);
+        }
         self.request_tick(cx);
     }
 
@@ -110,6 +119,7 @@ impl HoldingLanes for Tcp {
         (self.rules, self.timeout) = limits(arguments);
         (self.idle_timeouts, self.gap_timeouts) =
             (Wheel::new(self.timeout), Wheel::new(self.rules.gap_timeout));
+        self.acknowledged_timeouts = acknowledged_wheel(self.rules);
         for key in self.flows.keys_by_session() {
             self.rebuild_timeouts(key);
         }
@@ -155,7 +165,16 @@ impl Tcp {
     ) -> Self {
         let (idle_timeouts, gap_timeouts) = (Wheel::new(timeout), Wheel::new(rules.gap_timeout));
         let found = vec![SegmentLookup::default(); LANES];
-        Self { flows, rules, timeout, checksum, idle_timeouts, gap_timeouts, lookups: found }
+        Self {
+            flows,
+            rules,
+            timeout,
+            checksum,
+            idle_timeouts,
+            gap_timeouts,
+            acknowledged_timeouts: acknowledged_wheel(rules),
+            lookups: found,
+        }
     }
 
     /// Starts the timers of a connection that has no timers yet.
@@ -165,18 +184,22 @@ impl Tcp {
             let timer = TimerEntry { key, session: connection.identity.session };
             let info = connection.identity.word;
             self.idle_timeouts.add(timer, connection.expires_at(timeout), info);
-            connection.identity.flags &= !GAP_TIMER_SET;
+            connection.identity.flags &= !(GAP_TIMER_SET | ACKNOWLEDGED_TIMER_SET);
             start_gap_timer(&mut self.gap_timeouts, timer, connection, rules, info);
+            start_acknowledged_timer(
+                &mut self.acknowledged_timeouts,
+                timer,
+                connection,
+                rules,
+                info,
+            );
         }
     }
 
     /// Requests a tick at the earliest timeout.
     fn request_tick(&self, cx: &mut StreamContext<'_, '_>) {
-        for time in
-            [self.idle_timeouts.next_due(), self.gap_timeouts.next_due()].into_iter().flatten()
-        {
-            cx.wake_at(time);
-        }
+        let wheels = [&self.idle_timeouts, &self.gap_timeouts, &self.acknowledged_timeouts];
+        wheels.into_iter().filter_map(Wheel::next_due).for_each(|time| cx.wake_at(time));
     }
 
     /// Looks up the segments of a batch and prefetches the records of their connections, so that
@@ -249,6 +272,8 @@ impl Tcp {
             self.idle_timeouts.add(timer, connection.expires_at(self.timeout), cx.now);
         }
         start_gap_timer(&mut self.gap_timeouts, timer, connection, rules, cx.now);
+        let acknowledged = &mut self.acknowledged_timeouts;
+        start_acknowledged_timer(acknowledged, timer, connection, rules, cx.now);
     }
 
     /// Returns true if the segment belongs to a connection in the table. First closes the
@@ -352,6 +377,29 @@ impl Tcp {
             }
         }
         start_gap_timer(&mut self.gap_timeouts, timer, connection, self.rules, cx.now);
+        let acknowledged = &mut self.acknowledged_timeouts;
+        start_acknowledged_timer(acknowledged, timer, connection, self.rules, cx.now);
+    }
+
+    /// Abandons the acknowledged gaps of a connection whose wait has ended, if it still exists.
+    /// Restarts its timers.
+    fn check_acknowledged(&mut self, timer: TimerEntry, cx: &mut StreamContext<'_, '_>) {
+        if self.connection_of_timer(timer).is_none() {
+            return;
+        }
+        let Some(connection) = self.flows.find(timer.key) else { return };
+        connection.identity.flags &= !ACKNOWLEDGED_TIMER_SET;
+        let due = connection.next_acknowledged_timeout(self.rules);
+        if due.is_some_and(|due| self.acknowledged_timeouts.is_due(due, cx.now)) {
+            let was_closed = connection.has_flags(CLOSED);
+            connection.abandon_overdue(cx.now, self.rules, cx);
+            if connection.has_flags(CLOSED) && !was_closed {
+                self.idle_timeouts.add(timer, connection.expires_at(self.timeout), cx.now);
+            }
+        }
+        start_gap_timer(&mut self.gap_timeouts, timer, connection, self.rules, cx.now);
+        let acknowledged = &mut self.acknowledged_timeouts;
+        start_acknowledged_timer(acknowledged, timer, connection, self.rules, cx.now);
     }
 
     /// Returns the connection for which a timer was set. Returns `None` if the connection has
@@ -360,6 +408,11 @@ impl Tcp {
         let connection = self.flows.get(timer.key)?;
         (connection.identity.session == timer.session).then_some(connection)
     }
+}
+
+/// Creates the wheel of the timers of acknowledged gaps.
+fn acknowledged_wheel(rules: Rules) -> Wheel {
+    Wheel::new(rules.gap_timeout.min(ACKNOWLEDGED_WAIT))
 }
 
 /// Starts the gap timer of a connection with a pending timeout, unless the timer is already
@@ -378,6 +431,24 @@ fn start_gap_timer(
     if let Some(until) = connection.next_timeout(rules) {
         connection.identity.flags |= GAP_TIMER_SET;
         gaps.add(timer, until, now);
+    }
+}
+
+/// Starts the timer of a connection with an acknowledged gap, unless the timer is already running.
+#[inline]
+fn start_acknowledged_timer(
+    acknowledged: &mut Wheel,
+    timer: TimerEntry,
+    connection: &mut TcpConnection,
+    rules: Rules,
+    now: Time,
+) {
+    if connection.has_flags(ACKNOWLEDGED_TIMER_SET) {
+        return;
+    }
+    if let Some(until) = connection.next_acknowledged_timeout(rules) {
+        connection.identity.flags |= ACKNOWLEDGED_TIMER_SET;
+        acknowledged.add(timer, until, now);
     }
 }
 
