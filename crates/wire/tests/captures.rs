@@ -238,13 +238,12 @@ fn check_dissection(link: LinkType, frame: &[u8]) -> Layers {
 }
 
 /// Returns the time and data of each packet, as read by `pcap-parser`; `None` if it reports an
-/// error. `pcap-parser` supports neither Kuznetzov's records nor obsolete packet blocks, and does
-/// not limit data to the snap length.
+/// error. `pcap-parser` supports neither Kuznetzov's records nor obsolete packet blocks.
 fn reference_packets(bytes: &[u8]) -> Option<Vec<(u64, Vec<u8>)>> {
     let mut reader = create_reader(1 << 20, bytes).ok()?;
     let mut all = Vec::new();
     let mut interfaces: Vec<(u64, u64)> = Vec::new();
-    let (mut tick_ns, mut snap_length) = (1_000, usize::MAX);
+    let mut tick_ns = 1_000;
     loop {
         let (consumed, block) = match reader.next() {
             Ok(next) => next,
@@ -258,16 +257,11 @@ fn reference_packets(bytes: &[u8]) -> Option<Vec<(u64, Vec<u8>)>> {
         match block {
             PcapBlockOwned::LegacyHeader(header) => {
                 tick_ns = if header.is_nanosecond_precision() { 1 } else { 1_000 };
-                snap_length = match header.snaplen {
-                    0 | 0x8000_0000.. => usize::MAX,
-                    stated => stated as usize,
-                };
             }
             PcapBlockOwned::Legacy(packet) => {
                 let time_ns =
                     u64::from(packet.ts_sec) * SECOND + u64::from(packet.ts_usec) * tick_ns;
-                let length = packet.data.len().min(snap_length);
-                all.push((time_ns, packet.data[..length].to_vec()));
+                all.push((time_ns, packet.data.to_vec()));
             }
             PcapBlockOwned::NG(Block::SectionHeader(_)) => interfaces.clear(),
             PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => {

@@ -21,9 +21,6 @@ pub(super) struct Pcap {
     record: usize,
     lengths: LengthOrder,
     link: LinkType,
-    /// Snap length of the file in bytes. Captured bytes beyond this length are hidden, as in
-    /// libpcap, because some writers exceed their own limit.
-    snap_length: u32,
     /// Maximum length of a valid record in bytes.
     length_max: u32,
 }
@@ -63,10 +60,9 @@ impl Pcap {
         }
         let link = LinkType(u16_at(if big { 22 } else { 20 }));
         let length_max = link.record_max().min(DATA_MAX);
-        let stated = u32_at(16);
-        let unlimited = stated == 0 || stated > i32::MAX as u32;
-        let snap_length = if unlimited { length_max } else { stated };
-        Ok(Self { big, tick_ns, record, lengths, link, snap_length, length_max })
+        // The snapshot length is not read: some writers exceed it, and libpcap then hides the rest
+        // of the record without a word.
+        Ok(Self { big, tick_ns, record, lengths, link, length_max })
     }
 
     pub(super) const fn link(&self) -> LinkType {
@@ -102,7 +98,7 @@ impl Pcap {
             wire_length: wire,
             link: self.link,
             interface: 0,
-            data: start..start + captured.min(self.snap_length) as usize,
+            data: start..end,
             consumed: end,
         })
     }
