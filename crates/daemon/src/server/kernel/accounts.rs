@@ -39,9 +39,10 @@ pub(super) struct Accounts {
     lines: BTreeMap<u64, Account>,
     /// Monotonic time of the last measurement, in ns.
     measured_at: u64,
-    /// The total number of frames at each attach point at the last measurement, and the number of
-    /// frames per second.
-    rates: BTreeMap<AttachPoint, (u64, f64)>,
+    /// The total number of frames of the programs at each attach point at the last measurement, and
+    /// the number of frames per second. Programs for the sockets of different users have the same
+    /// attach point.
+    rates: BTreeMap<AttachPoint, BTreeMap<Option<u32>, (u64, f64)>>,
     /// Users who exceeded their time quota at the last measurement.
     users_over_quota: Vec<u32>,
 }
@@ -116,7 +117,7 @@ impl Accounts {
             }
         }
         let Some(limit) = quota.kernel_ns else { return Ok(()) };
-        let rate = self.rates.get(at).map_or(0.0, |(_, rate)| *rate);
+        let rate = self.rate(at);
         let steps = cost.nodes.len().saturating_sub(1) as f64;
         let frame = self.costs.tap + steps * self.costs.twin + self.costs.record;
         let replaces = cost.replaces.map_or(0, |client| self.time_per_second(client));
@@ -131,6 +132,11 @@ impl Accounts {
              {rate:.0} frames/s, and the policy of this machine permits {limit}"
         );
         Err((last.copied().unwrap_or(cost.source), why))
+    }
+
+    /// Returns the frames per second of all programs at an attach point.
+    fn rate(&self, at: &AttachPoint) -> f64 {
+        self.rates.get(at).map_or(0.0, |programs| programs.values().map(|(_, rate)| rate).sum())
     }
 
     fn has_frame_ring(&self, uid: u32, at: &AttachPoint, frames: (u64, &Share)) -> bool {
@@ -233,10 +239,19 @@ impl Accounts {
 
     fn add_measurement(&mut self, status: &[ProgramStatus], seconds: f64) {
         let each = |n: f64| if seconds > 0.0 { n / seconds } else { 0.0 };
+        let before = std::mem::take(&mut self.rates);
         for ProgramStatus { at, status, .. } in status {
-            let before = self.rates.get(at).map_or(0, |(frames, _)| *frames);
-            let rate = each(status.frames.saturating_sub(before) as f64);
-            self.rates.insert(at.clone(), (status.frames, rate));
+            let programs = self.rates.entry(at.clone()).or_default();
+            programs.entry(status.user).or_default().0 += status.frames;
+        }
+        for (at, programs) in &mut self.rates {
+            for (user, (frames, rate)) in programs {
+                let known = before.get(at).and_then(|programs| programs.get(user));
+                let more = frames.saturating_sub(known.map_or(0, |(frames, _)| *frames));
+                *rate = each(more as f64);
+            }
+        }
+        for ProgramStatus { at, status, .. } in status {
             for entry in self.lines.values_mut().filter(|entry| entry.at == *at) {
                 let Some(line) = status.each.iter().find(|line| line.number == entry.number) else {
                     continue;
@@ -259,4 +274,43 @@ fn estimate_ns(costs: &Costs, line: &RequestStatus, lines: usize) -> f64 {
         + steps.sum::<f64>() * costs.twin
         + line.given.blocks as f64 * costs.record
         + copied
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::kernel::point::PointStatus;
+
+    fn program(user: Option<u32>, frames: u64) -> ProgramStatus {
+        let status = PointStatus {
+            user,
+            program: 1,
+            runs: 0,
+            lines: 0,
+            owners: 0,
+            replaced: 0,
+            steps: Vec::new(),
+            frames,
+            each: Vec::new(),
+            rings: Vec::new(),
+        };
+        ProgramStatus { at: point(), status, lines: BTreeMap::new() }
+    }
+
+    fn point() -> AttachPoint {
+        ("eth0".to_owned(), None, "tc")
+    }
+
+    #[test]
+    fn rates_of_programs_at_one_point_are_added() {
+        let mut accounts = Accounts::new(Costs::default());
+        let programs =
+            |frames: [u64; 2]| [program(Some(1), frames[0]), program(Some(2), frames[1])];
+        accounts.add_measurement(&programs([1_000, 10]), 1.0);
+        accounts.add_measurement(&programs([4_000, 30]), 2.0);
+        assert_eq!(accounts.rate(&point()) as u64, 1_510);
+        // A program that ended leaves no rate, and does not reduce that of another.
+        accounts.add_measurement(&[program(Some(2), 50)], 1.0);
+        assert_eq!(accounts.rate(&point()) as u64, 20);
+    }
 }
