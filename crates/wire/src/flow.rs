@@ -46,20 +46,9 @@ impl Flow {
     /// malformed, too many or truncated.
     #[inline]
     pub fn from_frame(layers: &Layers, frame: &[u8]) -> Option<Self> {
-        let packet = layers.packet(frame)?;
         let protocol = layers.protocol?;
         let ports = layers.ports(frame);
-        let (source, target) = match layers.network {
-            Network::Ipv4 => {
-                let (ip, _) = Ipv4::parse(packet)?;
-                (ip.source().into(), ip.target().into())
-            }
-            Network::Ipv6 => {
-                let (ip, _) = Ipv6::parse(packet)?;
-                (ip.source().into(), ip.target().into())
-            }
-            Network::Arp | Network::Other(_) | Network::Unknown => return None,
-        };
+        let (source, target) = addresses(layers, frame)?;
         Some(Self { source, target, protocol, ports })
     }
 
@@ -150,6 +139,25 @@ const fn mix_bits(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)
+}
+
+/// Returns the addresses of a frame's IP packet, sender first, also if the headers after the
+/// addresses are malformed, too many or truncated. Returns `None` if the addresses were not
+/// captured.
+#[inline]
+pub fn addresses(layers: &Layers, frame: &[u8]) -> Option<(IpAddr, IpAddr)> {
+    let packet = layers.packet(frame)?;
+    match layers.network {
+        Network::Ipv4 => {
+            let (ip, _) = Ipv4::parse(packet)?;
+            Some((ip.source().into(), ip.target().into()))
+        }
+        Network::Ipv6 => {
+            let (ip, _) = Ipv6::parse(packet)?;
+            Some((ip.source().into(), ip.target().into()))
+        }
+        Network::Arp | Network::Other(_) | Network::Unknown => None,
+    }
 }
 
 #[cfg(test)]

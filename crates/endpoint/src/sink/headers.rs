@@ -7,6 +7,7 @@
 use abi::Marks;
 use filter::Block;
 use std::fmt;
+use std::net::IpAddr;
 use wire::address::Mac;
 use wire::arp::Arp;
 use wire::ethernet::Ethernet;
@@ -22,6 +23,8 @@ pub(crate) struct Headers<'a> {
     frame: &'a [u8],
     pub(crate) layers: Layers,
     pub(crate) flow: Option<Flow>,
+    /// Addresses of the sender and the receiver, which may be known without a flow.
+    pub(crate) addresses: Option<(IpAddr, IpAddr)>,
 }
 
 impl<'a> Headers<'a> {
@@ -32,8 +35,7 @@ impl<'a> Headers<'a> {
             return None;
         }
         let layers = layers(LinkType(block.marks.link), block.frame);
-        let flow = Flow::from_frame(&layers, block.frame);
-        Some(Self { frame: block.frame, layers, flow })
+        Some(Self::new(block.frame, layers))
     }
 
     /// Parses the headers that precede bytes which a filter has derived from a frame, such as
@@ -44,8 +46,12 @@ impl<'a> Headers<'a> {
             return None;
         }
         let layers = layers(LinkType::RAW, frame);
+        Some(Self::new(frame, layers))
+    }
+
+    fn new(frame: &'a [u8], layers: Layers) -> Self {
         let flow = Flow::from_frame(&layers, frame);
-        Some(Self { frame, layers, flow })
+        Self { frame, layers, flow, addresses: wire::flow::addresses(&layers, frame) }
     }
 
     /// Returns the hardware addresses, sender first, or `None` if there is no Ethernet header.
@@ -90,6 +96,10 @@ impl<'a> Headers<'a> {
         if let (Network::Arp, Some(arp)) = (self.layers.network, Arp::parse(packet)) {
             return fmt::Display::fmt(arp, f);
         }
+        if let Some((source, target)) = self.addresses {
+            let version = if source.is_ipv4() { "IP" } else { "IP6" };
+            return write!(f, "{version} {source} > {target}");
+        }
         if let Some((source, target)) = self.hardware_addresses() {
             write!(f, "{source} > {target} ")?;
         }
@@ -118,6 +128,9 @@ impl fmt::Display for Headers<'_> {
         }
         if self.layers.faults.malformed {
             f.write_str(", malformed")?;
+        }
+        if self.layers.faults.deep {
+            f.write_str(", too deep")?;
         }
         if self.layers.faults.cut {
             f.write_str(", cut")?;
@@ -168,6 +181,16 @@ mod tests {
         let later =
             headers_phrase("0800 4500001c 00010002 40110000 0a000001 0a000002 0000000000000000");
         assert_eq!(later, format!("{ends} udp fragment"));
+    }
+
+    #[test]
+    fn addresses_are_printed_without_a_known_protocol() {
+        let ends = "fe800000000000000000000000000001 20010db8000000000000000000000002";
+        let phrase = "IP6 fe80::1 > 2001:db8::2";
+        let nested = format!("86dd 60000000 0048 3c 40 {ends} {}", "3c00000000000000".repeat(9));
+        assert_eq!(headers_phrase(&nested), format!("{phrase}, too deep"));
+        let cut = headers_phrase(&format!("86dd 60000000 0008 3c 40 {ends} 3c"));
+        assert_eq!(cut, format!("{phrase}, cut"));
     }
 
     #[test]

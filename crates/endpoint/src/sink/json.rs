@@ -151,8 +151,8 @@ impl EndpointFields {
         Self {
             vlan: headers.vlan_id(),
             network,
-            src: flow.map(|flow| flow.source),
-            dst: flow.map(|flow| flow.target),
+            src: headers.addresses.map(|(source, _)| source),
+            dst: headers.addresses.map(|(_, target)| target),
             proto: headers.layers.protocol.map(named),
             src_port: ports.map(|ports| ports.source),
             dst_port: ports.map(|ports| ports.target),
