@@ -21,8 +21,14 @@ pub(crate) fn request_text(given: &RequestArguments) -> Result<String, Status> {
             );
             Err(Status::Usage)
         }
-        None => Ok(given.words.join(" ")),
+        None => Ok(with_unix_line_ends(&given.words.join(" "))),
     }
+}
+
+/// Returns a request without white space at its end, and with line ends of Unix. Those of DOS would
+/// be hidden characters, which no path may have in its request.
+pub(crate) fn with_unix_line_ends(text: &str) -> String {
+    text.trim_end().replace("\r\n", "\n")
 }
 
 fn read_request_file(path: &Path) -> Result<String, Status> {
@@ -39,7 +45,7 @@ fn read_request_file(path: &Path) -> Result<String, Status> {
         let missing = error.kind() == ErrorKind::NotFound;
         return Err(if missing { Status::Nothing } else { Status::Failed });
     }
-    String::from_utf8(bytes).map(|text| text.trim_end().to_owned()).map_err(|_| {
+    String::from_utf8(bytes).map(|text| with_unix_line_ends(&text)).map_err(|_| {
         terminal::print_error(&format!("cannot read {name}: it is no text in UTF-8"));
         Status::Usage
     })

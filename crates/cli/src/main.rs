@@ -69,7 +69,10 @@ fn main() -> ExitCode {
             if std::env::args_os().any(|word| word.to_string_lossy().contains(is_hidden)) {
                 terminal::print_error_text(&VisibleLines(&error.render().to_string()).to_string());
             } else {
-                let _ = error.print();
+                let printed = error.print();
+                if status == Status::Done && printed.is_err() {
+                    return Status::Unread.into();
+                }
             }
             return status.into();
         }

@@ -505,3 +505,28 @@ fn output_to_a_closed_descriptor_is_no_success() {
         assert_eq!(ran.status, Some(141), "{line}: {ran:?}");
     }
 }
+
+#[test]
+fn dash_is_refused_where_it_cannot_be_standard_output() {
+    let folder = Folder::new();
+    for request in ["tcp | files -", "freeze -", "files /dev/stdout"] {
+        let ran = folder.run(&["run", &format!("replay examples/web.pcap | {request}")]);
+        assert!(ran.status == Some(1) && ran.err.contains("standard output"), "{request}: {ran:?}");
+    }
+    let record = folder.run(&["run", "--record=-", "replay examples/web.pcap | count"]);
+    let log = folder.run(&["start", "--log", "-", "replay examples/web.pcap | count"]);
+    for ran in [record, log] {
+        assert_eq!(ran.status, Some(2), "{ran:?}");
+        assert!(ran.err.contains("it cannot be standard output"), "{ran:?}");
+    }
+    assert!(!folder.path().join("-").exists());
+}
+
+#[test]
+fn version_is_not_printed_to_a_closed_output() {
+    let folder = Folder::new();
+    for words in ["--version", "--help", "run --help"] {
+        let ran = folder.shell(&format!("streamline {words} >&-")).status().unwrap();
+        assert_eq!(ran.code(), Some(141), "{words}");
+    }
+}

@@ -103,6 +103,11 @@ fn v3_argument_is_set_while_the_path_runs() {
     refused(&["sample", "every=0"], "`every` of `sample`: 0 is not between 1 and 4294967295");
     refused(&["sample", "state=x"], "cannot change at run time; `arg` sets `every`");
     refused(&["count", "x=1"], "none of its arguments can be set");
+    let mistakes = [&["sett", "sample"][..], &["pin", "thread0"], &["remove"]];
+    for words in mistakes {
+        let done = folder.run(&[&["set", "web"], words].concat());
+        assert_eq!(done.status, Some(2), "{done:?}");
+    }
     let [at] = set_argument(&folder, &["sample", "every=4"])[..] else { panic!("one thread") };
     assert!(at >= 100);
     assert!(folder.run(&["ps"]).out.contains("sample 4 "), "others see the new value");
@@ -255,4 +260,20 @@ fn v3_move_to_a_stopped_path_changes_neither() {
     let rows = one["filters"].as_array().unwrap();
     let gone = rows.iter().find(|row| row["name"] == "count").unwrap();
     assert!(gone["space"].is_null(), "it is no part of its old path: {gone}");
+}
+
+#[test]
+fn request_file_may_have_line_ends_of_dos() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let text = "generate rate=100\r\n| count\r\n";
+    std::fs::write(folder.path().join("r.pipe"), text).unwrap();
+    let started = folder.run(&["start", "dos", text]);
+    assert_eq!(started.status, Some(0), "{started:?}");
+    assert!(folder.run(&["ps"]).out.contains("generate"));
+    assert_eq!(folder.run(&["stop", "dos"]).status, Some(0));
+    let ran = folder.run(&["run", "--as", "dos", "--for=100ms", "-f", "r.pipe"]);
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    let ran = folder.run(&["run", "--as", "dos", "--for=100ms", text]);
+    assert_eq!(ran.status, Some(0), "{ran:?}");
 }

@@ -248,7 +248,7 @@ pub(crate) struct RunArguments {
     pub(crate) monitor: MonitorArguments,
     /// Record all input and all changes of the path in a new file, from which the run can be
     /// replayed bit for bit
-    #[arg(long, value_name = "FILE", conflicts_with = "replay")]
+    #[arg(long, value_name = "FILE", conflicts_with = "replay", value_parser = parse_file)]
     pub(crate) record: Option<PathBuf>,
     /// Size limit of the record (default 1 GiB); input beyond it is only counted
     #[arg(
@@ -309,6 +309,16 @@ impl RunArguments {
             || self.view
             || self.report.is_some()
             || !self.monitor.metrics.is_empty()
+    }
+}
+
+/// Parses the name of a file that cannot be standard output, for which `-` would stand.
+pub(crate) fn parse_file(word: &str) -> Result<PathBuf, String> {
+    match word {
+        "-" => {
+            Err("it cannot be standard output: name a file (./- for one of this name)".to_owned())
+        }
+        name => Ok(name.into()),
     }
 }
 

@@ -6,7 +6,9 @@ use crate::arguments::paths::SetArguments;
 use crate::failure::report_client_error;
 use crate::status::Status;
 use crate::terminal;
-use member::client::escape_hidden;
+use member::client::{ClientError, escape_hidden};
+use pipeline::binding::SpaceBinding;
+use pipeline::edit::{Edit, PathMove};
 use streamline::report::{json_line, to_object};
 
 /// Version of the `--json` format.
@@ -15,7 +17,11 @@ const VERSION: u32 = 1;
 /// Applies the change in the arguments to a path.
 pub(super) fn run(given: &SetArguments) -> Result<Status, Status> {
     let (to, about) = connect_path(&given.path)?;
-    let change = to.change(&given.words).map_err(|error| report_client_error(&error))?;
+    let change = to.change(&given.words).map_err(|error| {
+        let status = report_client_error(&error);
+        let refused = matches!(error, ClientError::Refused(_));
+        if refused && !are_change(&given.words) { Status::Usage } else { status }
+    })?;
     if given.json {
         return Ok(terminal::print_text(&json_line(&to_object(&[
             ("version", &VERSION),
@@ -31,4 +37,14 @@ pub(super) fn run(given: &SetArguments) -> Result<Status, Status> {
     }
     terminal::print_note(&format!("now runs: {}", escape_hidden(&change.line)));
     Ok(terminal::print_text(&format!("{}\n", escape_hidden(&change.message))))
+}
+
+/// Returns true if the words are a change in the language of `set`, whether or not a path can make
+/// it.
+fn are_change(words: &[String]) -> bool {
+    match SpaceBinding::parse(words) {
+        Err(_) => false,
+        Ok(Some(_)) => true,
+        Ok(None) => PathMove::parse(words).is_some() || Edit::parse(words).is_ok(),
+    }
 }

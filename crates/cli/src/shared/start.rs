@@ -9,6 +9,7 @@ use super::connect::{connect_daemon, wait_readable, watch_signals};
 use crate::arguments::paths::StartArguments;
 use crate::failure;
 use crate::failure::report_system_error;
+use crate::line::with_unix_line_ends;
 use crate::status::Status;
 use crate::terminal;
 use abi::edge::DESCRIPTOR_MIN;
@@ -150,9 +151,9 @@ fn split_name(words: &[String]) -> (Option<&str>, String) {
     let is_name = |word: &str| has_name_form(word) && MachineRegistry::Local.find(word).is_none();
     match words {
         [name, rest @ ..] if !rest.is_empty() && is_name(name) => {
-            (Some(name.as_str()), rest.join(" "))
+            (Some(name.as_str()), with_unix_line_ends(&rest.join(" ")))
         }
-        all => (None, all.join(" ")),
+        all => (None, with_unix_line_ends(&all.join(" "))),
     }
 }
 

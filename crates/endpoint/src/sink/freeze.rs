@@ -7,6 +7,7 @@
 //! is overwritten. At most `files` files are created, so that a peer that causes many triggers
 //! cannot fill the disk. (V9)
 
+use crate::entry::is_standard_output;
 use crate::history::{
     self, CompressingThread, FrameHeader, History, HistoryLimits, HistoryStart, RetainedFrames,
 };
@@ -131,6 +132,11 @@ struct Capture {
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let arguments = opening.arguments;
     let into = PathBuf::from(arguments.text("into").unwrap_or_default());
+    if arguments.text("into").is_some_and(is_standard_output) {
+        let why = "each trigger writes a file of its own";
+        let hint = "name a file, or use `pcap` for one capture of all frames";
+        return Err(Failure::new("freeze into", "standard output", why).hint(hint));
+    }
     let directory = into.parent().filter(|directory| !directory.as_os_str().is_empty());
     if directory.is_some_and(|directory| !directory.is_dir()) {
         let why = "its directory does not exist";

@@ -10,6 +10,7 @@
 use super::file_set::{
     FILL_MAX, FileKey, FilePolicy, FileSet, OPEN_PARAMETER, OutputFile, SESSIONS_PARAMETER,
 };
+use crate::entry::is_standard_output;
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::{Direction, Flags};
 use filter::{
@@ -129,6 +130,11 @@ impl Sink for Files {
 impl Files {
     fn new(opening: &Opening<'_>) -> Result<Self, Failure> {
         let text = |name| opening.arguments.text(name);
+        if text("dir").is_some_and(is_standard_output) {
+            let why = "it is no directory for several files";
+            let hint = "name a directory, or use `print`, `json` or `pcap`";
+            return Err(Failure::new("write", "standard output", why).hint(hint));
+        }
         let unit = match (text("per"), opening.form) {
             (Some("session"), _) => FileUnit::Session,
             (Some("connection"), _) => FileUnit::Connection,
