@@ -160,7 +160,7 @@ fn note(datagrams: &mut HashMap<DatagramKey, Vec<Time>>, key: DatagramKey, time:
         return;
     }
     let times = datagrams.entry(key).or_default();
-    if !times.last().is_some_and(|last| last.abs_diff(time) < SECOND) {
+    if times.last().is_none_or(|last| last.abs_diff(time) >= SECOND) {
         times.push(time);
     }
 }
