@@ -5,8 +5,8 @@
 //! Input: a pcap-filter expression, and a path that runs again (from a recording, or a request over
 //! a capture) with one block per batch. Every change of a filter's counters during a call is
 //! therefore due to a single block. Output: a [`NodeFate`] per node. A frame belongs to the flow if
-//! it matches the expression, as a [`FlowMatcher`] tests it. A block that a filter made (a description, a decoded body) belongs to
-//! the flow if its session does. [SL §7.1, "debugging"]
+//! it matches the expression, as a [`FlowMatcher`] tests it. A block that a filter made (a
+//! description, a decoded body) belongs to the flow if its session does. [SL §7.1, "debugging"]
 //!
 //! The spaces feed a query through an [`Observer`].
 

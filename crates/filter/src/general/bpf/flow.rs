@@ -1,8 +1,8 @@
 //! Matching of all frames of a flow, for `why`.
 //!
-//! An expression of libpcap sees a frame's first headers only: it knows no ports behind VLAN tags or
-//! IPv6 extension headers, and none in the later fragments of a datagram, whereas filters such as
-//! `ip` and `flows` do. A [`FlowMatcher`] also tests such a frame without its tags and extension
+//! An expression of libpcap sees a frame's first headers only: it knows no ports behind VLAN tags
+//! or IPv6 extension headers, and none in the later fragments of a datagram, whereas filters such
+//! as `ip` and `flows` do. A [`FlowMatcher`] also tests such a frame without its tags and extension
 //! headers, and takes a later fragment if the first fragment of its datagram matches.
 
 use super::Matcher;

@@ -2,9 +2,9 @@
 //!
 //! Input: a segment with its sequence number. Output: views of the frames in order, each byte once;
 //! **holes** for bytes that were sent but not captured; the end of the stream. Segments that arrive
-//! early are held. Missing bytes are abandoned when the other end acknowledged them some time ago, when
-//! the capture truncated their frame, when too much data, or too old data, is held after them, and
-//! when the connection ends.
+//! early are held. Missing bytes are abandoned when the other end acknowledged them some time ago,
+//! when the capture truncated their frame, when too much data, or too old data, is held after them,
+//! and when the connection ends.
 //!
 //! An acknowledgement does not end the wait at once: a capture from several queues may contain it
 //! before the bytes that it acknowledges ([`ACKNOWLEDGED_WAIT`]). The answer of the other end may
@@ -108,9 +108,9 @@ impl StreamSide {
         ahead && self.may_be_accepted(fin) && !behind && !beyond
     }
 
-    /// Handles a segment that begins after `next`. Abandons the gap before the segment if the limits
-    /// on held data are exceeded. Returns false if the segment must be held. Returns true if it is
-    /// now in order, or implausibly far ahead.
+    /// Handles a segment that begins after `next`. Abandons the gap before the segment if the
+    /// limits on held data are exceeded. Returns false if the segment must be held. Returns true if
+    /// it is now in order, or implausibly far ahead.
     fn resolve_gap(&mut self, output: &mut SideOutput<'_, '_, '_>, span: Span) -> bool {
         if distance(self.next, span.from).unsigned_abs() > DISTANCE_MAX {
             return true;
@@ -336,8 +336,8 @@ impl StreamSide {
         }
     }
 
-    /// Abandons all gaps whose bytes the other end has acknowledged, since these bytes were sent but
-    /// not captured: only gaps before held data, or before a known end.
+    /// Abandons all gaps whose bytes the other end has acknowledged, since these bytes were sent
+    /// but not captured: only gaps before held data, or before a known end.
     pub(super) fn abandon_acknowledged(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         // What is left of the gap begins now.
         (self.gap_start, self.gap_acknowledged) = (output.cx.now, 0);
