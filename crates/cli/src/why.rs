@@ -41,7 +41,7 @@ struct TraceInput {
     record_mode: RecordMode,
     /// The block limit of the recorded run, or `None`.
     count: Option<u64>,
-    /// The reason why packets of the run are missing from its record, or `None`.
+    /// The gap of the record: its packets that are missing, or `None`.
     gap: Option<String>,
 }
 
