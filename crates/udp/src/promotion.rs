@@ -123,10 +123,10 @@ fn is_held_by_others(number: i32) -> bool {
     let Some(inode) = preload::inode(number) else { return true };
     let found = Holders::find(&HashSet::from([inode]), &HashSet::new());
     let own = std::process::id();
-    let is_seen = found.holders_of_socket(inode).iter().any(|holder| holder.process != own);
+    let is_known = found.holders_of_socket(inode).iter().any(|holder| holder.process != own);
     // Without its first process, /proc shows this user only its own processes.
     let is_partial = !Path::new("/proc/1").exists();
-    is_seen
+    is_known
         || match origin::of(number) {
             Origin::Own => false,
             // Another process has the socket only if this one has started it.

@@ -12,6 +12,7 @@ pub(crate) mod paths;
 pub(crate) mod progress;
 pub(crate) mod separate;
 pub(crate) mod shell;
+pub(crate) mod values;
 mod version;
 
 use self::examples::ExamplesArguments;
@@ -19,7 +20,6 @@ use self::explain::{DrawingArguments, ExplainArguments};
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use engine::kernel::InjectedRefusal;
-use engine::registry::MachineRegistry;
 use monitor::MonitorArguments;
 use progress::ProgressMode;
 use separate::SeparateArguments;
@@ -248,7 +248,7 @@ pub(crate) struct RunArguments {
     pub(crate) monitor: MonitorArguments,
     /// Record all input and all changes of the path in a new file, from which the run can be
     /// replayed bit for bit
-    #[arg(long, value_name = "FILE", conflicts_with = "replay", value_parser = parse_file)]
+    #[arg(long, value_name = "FILE", conflicts_with = "replay", value_parser = values::parse_file)]
     pub(crate) record: Option<PathBuf>,
     /// Size limit of the record (default 1 GiB); input beyond it is only counted
     #[arg(
@@ -289,7 +289,7 @@ pub(crate) struct RunArguments {
     #[arg(long, hide = true, value_name = "FILE")]
     pub(crate) log: Option<PathBuf>,
     /// Kernel refusal to simulate, for tests: loading, attaching, or the name of a filter
-    #[arg(long, hide = true, value_parser = parse_refusal, default_value = "nothing")]
+    #[arg(long, hide = true, value_parser = values::parse_refusal, default_value = "nothing")]
     pub(crate) kernel_refuses: InjectedRefusal,
     /// Step of the start at which to fail or to stop the process, for tests
     #[arg(long, hide = true, value_name = "fail=N|stop=N|stop=STEP")]
@@ -309,32 +309,6 @@ impl RunArguments {
             || self.view
             || self.report.is_some()
             || !self.monitor.metrics.is_empty()
-    }
-}
-
-/// Parses the name of a file that cannot be standard output, for which `-` would stand.
-pub(crate) fn parse_file(word: &str) -> Result<PathBuf, String> {
-    match word {
-        "-" => {
-            Err("it cannot be standard output: name a file (./- for one of this name)".to_owned())
-        }
-        name => Ok(name.into()),
-    }
-}
-
-/// Parses the value of the option that simulates a kernel refusal: `nothing`, `loading`,
-/// `attaching`, or the name of a filter. Fails with the reason.
-fn parse_refusal(word: &str) -> Result<InjectedRefusal, String> {
-    match word {
-        "nothing" => Ok(InjectedRefusal::Nothing),
-        "loading" => Ok(InjectedRefusal::Loading),
-        "attaching" => Ok(InjectedRefusal::Attaching),
-        name => {
-            let filter =
-                MachineRegistry::descriptions().find(|description| description.name == name);
-            let filter = filter.ok_or_else(|| format!("no filter is called `{name}`"))?;
-            Ok(InjectedRefusal::Filter(filter.name))
-        }
     }
 }
 

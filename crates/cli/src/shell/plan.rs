@@ -23,8 +23,8 @@ pub(crate) fn explain_program(words: &[String]) -> Status {
 
 fn describe(words: &[String], path: &Path) -> String {
     let mut text = format!("exec {}\n", words.join(" "));
-    let mut line = |name: &str, told: &str| {
-        let _ = writeln!(text, "  {name:9} {told}");
+    let mut line = |name: &str, value: &str| {
+        let _ = writeln!(text, "  {name:9} {value}");
     };
     line("program", &path.display().to_string());
     let refusal = words.first().and_then(|name| probe::preload_refusal(name));
@@ -47,8 +47,8 @@ fn describe(words: &[String], path: &Path) -> String {
     for part in PreloadPart::value_variants() {
         let is_on = if part.is_default() { "on by default" } else { "off by default" };
         text += "\n";
-        let mut line = |name: &str, told: &str| {
-            let _ = writeln!(text, "  {name:9} {told}");
+        let mut line = |name: &str, value: &str| {
+            let _ = writeln!(text, "  {name:9} {value}");
         };
         line(part.name(), &format!("{is_on}: {}", part.purpose()));
         line("", part.figure());

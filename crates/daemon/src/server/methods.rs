@@ -2,21 +2,21 @@
 
 use super::client::{self, Client, DescriptorKind, Worker};
 use super::event_loop::{Server, wall_clock_seconds};
-use super::kernel::commands::ProgramStatus;
+use super::kernel::commands::{ProgramStatus, describe_ring};
 use super::registry::Entry;
 use super::store;
 use crate::directory::{Directory, command_name};
 use crate::log::EventKind;
 use crate::policy::Visibility;
 use engine::ids::IdRange;
-use engine::kernel::point::{FrameRingStatus, RequestStatus, SharingDomain};
+use engine::kernel::point::{RequestStatus, SharingDomain};
 use member::connection::Connection;
 use member::faults;
 use member::place::PACKET_SOCKET;
 use member::protocol::{
     About, Admit, Amount, Connect, ConnectReply, CountRequest, DbufIds, Event, KernelProgram,
-    KernelPrograms, KernelRequest, KernelRing, KernelStep, NoParameters, PathList, PathNumber,
-    Permissions, Quota, Register, RegisteredPath, SetTaps,
+    KernelPrograms, KernelRequest, KernelStep, NoParameters, PathList, PathNumber, Permissions,
+    Quota, Register, RegisteredPath, SetTaps,
 };
 use member::varlink::{Call, Fault, REPLY_MAX, interface};
 use serde::Serialize;
@@ -247,14 +247,6 @@ impl Server {
                 SharingDomain::User(owner) => known(*owner),
                 SharingDomain::Group(_) | SharingDomain::World => sees_all,
             });
-            let ring = |(whose, bytes, lines): &FrameRingStatus| {
-                let (uid, group) = match whose {
-                    SharingDomain::User(uid) => (Some(*uid), None),
-                    SharingDomain::Group(name) => (None, Some(name.to_string())),
-                    SharingDomain::World => (None, None),
-                };
-                KernelRing { uid, group, bytes: *bytes, lines: *lines }
-            };
             KernelProgram {
                 interface,
                 netns,
@@ -264,7 +256,7 @@ impl Server {
                 frames: status.frames,
                 lines: status.each.iter().filter(|line| known(line.owner)).map(line).collect(),
                 steps,
-                rings: rings.map(ring).collect(),
+                rings: rings.map(describe_ring).collect(),
             }
         };
         let programs = statuses.iter().map(program);

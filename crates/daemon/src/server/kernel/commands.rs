@@ -2,8 +2,8 @@
 
 use abi::access::Credentials;
 use engine::kernel::delegation::{DelegatedProgram, FinalCounters, OpenTaps};
-use engine::kernel::point::PointStatus;
-use member::protocol::Attach;
+use engine::kernel::point::{FrameRingStatus, PointStatus, SharingDomain};
+use member::protocol::{Attach, KernelRing};
 use member::varlink::Fault;
 use std::collections::BTreeMap;
 
@@ -107,4 +107,14 @@ pub(in crate::server) struct AdoptedRequest {
     /// Final counters that the client has not received, because the request was replaced or removed
     /// in the meantime, or `None` if the request is still running.
     pub(in crate::server) ended: Option<Box<FinalCounters>>,
+}
+
+/// Describes the ring of an owner, a group, or all users.
+pub(in crate::server) fn describe_ring((whose, bytes, lines): &FrameRingStatus) -> KernelRing {
+    let (uid, group) = match whose {
+        SharingDomain::User(uid) => (Some(*uid), None),
+        SharingDomain::Group(name) => (None, Some(name.to_string())),
+        SharingDomain::World => (None, None),
+    };
+    KernelRing { uid, group, bytes: *bytes, lines: *lines }
 }

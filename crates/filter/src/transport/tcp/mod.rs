@@ -21,12 +21,14 @@
 //! and resets are verified before they are accepted.
 
 mod connection;
+mod gap;
 mod lifecycle;
 mod outcomes;
 mod overlap;
 mod reassembly;
 mod reset;
 mod segment_info;
+mod timers;
 mod track;
 mod wheel;
 

@@ -1,0 +1,31 @@
+//! Parsers of the values of options.
+
+use engine::kernel::InjectedRefusal;
+use engine::registry::MachineRegistry;
+use std::path::PathBuf;
+
+/// Parses the name of a file that cannot be standard output, for which `-` would stand.
+pub(crate) fn parse_file(word: &str) -> Result<PathBuf, String> {
+    match word {
+        "-" => {
+            Err("it cannot be standard output: name a file (./- for one of this name)".to_owned())
+        }
+        name => Ok(name.into()),
+    }
+}
+
+/// Parses the value of the option that simulates a kernel refusal: `nothing`, `loading`,
+/// `attaching`, or the name of a filter. Fails with the reason.
+pub(super) fn parse_refusal(word: &str) -> Result<InjectedRefusal, String> {
+    match word {
+        "nothing" => Ok(InjectedRefusal::Nothing),
+        "loading" => Ok(InjectedRefusal::Loading),
+        "attaching" => Ok(InjectedRefusal::Attaching),
+        name => {
+            let filter =
+                MachineRegistry::descriptions().find(|description| description.name == name);
+            let filter = filter.ok_or_else(|| format!("no filter is called `{name}`"))?;
+            Ok(InjectedRefusal::Filter(filter.name))
+        }
+    }
+}
