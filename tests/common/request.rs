@@ -37,12 +37,12 @@ impl PlannedRequest {
         text: impl Into<String>,
         filters: &'static [&'static Description],
     ) -> Self {
-        let (text, catalogue) = (text.into(), ExtendedCatalog(filters));
-        let (graph, mistakes) = pipeline::read_request(&text, &catalogue);
+        let (text, catalog) = (text.into(), ExtendedCatalog(filters));
+        let (graph, mistakes) = pipeline::read_request(&text, &catalog);
         // Warnings are expected here.
         let wrong = mistakes.iter().any(|mistake| mistake.is_error());
         assert!(!wrong, "{}", pipeline::render(&text, &mistakes, false));
-        let plan = plan(graph, &catalogue, machine);
+        let plan = plan(graph, &catalog, machine);
         let plan = plan.unwrap_or_else(|mistakes| panic!("{text}: {mistakes:?}"));
         Self { text, plan }
     }

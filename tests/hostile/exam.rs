@@ -93,7 +93,7 @@ fn check_outcome(
     if !replays || outcome.failures.iter().any(|failure| failure.node == "pcap") {
         return Ok(());
     }
-    let given = |(_, seen): &(String, SourceCounters)| seen.given.blocks;
+    let given = |(_, counters): &(String, SourceCounters)| counters.given.blocks;
     let (sources, given) = (&outcome.ledger.sources, outcome.ledger.sources.iter().map(given));
     let wanted = expected.packets * sources.len() as u64;
     let given: u64 = given.sum();

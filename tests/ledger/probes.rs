@@ -177,13 +177,13 @@ impl Classify for PanicAtBlock {
 
 /// Returns the report of a probe as counts by number; empty if the probe made no report.
 pub(crate) fn reported_numbers(outcome: &Outcome, probe: &str) -> BTreeMap<u64, u64> {
-    let mut told = BTreeMap::new();
+    let mut numbers = BTreeMap::new();
     for reported in outcome.reports.iter().filter(|reported| reported.name == probe) {
         for (number, times) in &reported.report.rows {
-            *told.entry(number.parse().expect("a number")).or_default() += times;
+            *numbers.entry(number.parse().expect("a number")).or_default() += times;
         }
     }
-    told
+    numbers
 }
 
 /// Returns the numbers of the frames in a capture, in order.
@@ -196,7 +196,7 @@ pub(crate) fn arrived_numbers(capture: &Path) -> Vec<u64> {
 
 /// Returns the number of blocks from all sources.
 pub(crate) fn blocks_sent(outcome: &Outcome) -> u64 {
-    outcome.ledger.sources.iter().map(|(_, seen)| seen.given.blocks).sum()
+    outcome.ledger.sources.iter().map(|(_, counters)| counters.given.blocks).sum()
 }
 
 /// Returns the number of blocks that the ledger of a request without branches reports missing: lost

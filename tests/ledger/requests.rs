@@ -91,11 +91,11 @@ fn branched_blocks_arrive_once_per_branch() {
     let text = "generate count=9000 seq=yes | (third | count) + (even | inspect) + few | watch";
     let outcome = run(text, Settings::default());
     let lost = DROPPING_PROBES.map(|probe| reported_numbers(&outcome, probe));
-    let seen = reported_numbers(&outcome, "watch");
+    let reported = reported_numbers(&outcome, "watch");
     for number in 0..9000 {
         let lost = lost.iter().filter(|lost| lost.contains_key(&number)).count() as u64;
-        let seen = seen.get(&number).copied().unwrap_or(0);
-        assert_eq!(seen + lost, 3, "number {number} in three branches");
+        let reported = reported.get(&number).copied().unwrap_or(0);
+        assert_eq!(reported + lost, 3, "number {number} in three branches");
     }
 }
 
@@ -103,9 +103,9 @@ fn branched_blocks_arrive_once_per_branch() {
 fn a5_a13_cycle_passes_every_number_sixteen_times() {
     let text = "generate count=3000 seq=yes | dport --name=X |9 (watch | dport --name=X) + discard";
     let outcome = run(text, Settings::default());
-    let seen = reported_numbers(&outcome, "watch");
-    assert!(seen.keys().copied().eq(0..3000));
-    assert!(seen.values().all(|times| *times == 17), "once, and sixteen times around");
+    let reported = reported_numbers(&outcome, "watch");
+    assert!(reported.keys().copied().eq(0..3000));
+    assert!(reported.values().all(|times| *times == 17), "once, and sixteen times around");
     assert_eq!(dropped_on_edges(&outcome, "too many hops"), 3000);
 }
 
@@ -115,9 +115,9 @@ fn full_cycle_drops_with_a_reason() {
     let text = "generate count=30000 seq=yes | hoard \
                 | dport --name=X |9 (watch | dport --name=X) + discard";
     let outcome = run(text, Settings::default());
-    let seen = reported_numbers(&outcome, "watch");
-    assert!(seen.keys().copied().eq(0..30_000));
-    let times = |n: u64| seen.values().filter(|times| **times == n).count() as u64;
+    let reported = reported_numbers(&outcome, "watch");
+    assert!(reported.keys().copied().eq(0..30_000));
+    let times = |n: u64| reported.values().filter(|times| **times == n).count() as u64;
     assert_eq!(times(1) + times(17), 30_000, "around to the end, or not at all");
     assert!(times(1) > 0 && times(17) > 0);
     assert_eq!(dropped_on_edges(&outcome, "cycle full"), times(1));

@@ -147,8 +147,8 @@ fn run_request(
     });
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{:#?}", outcome.ledger);
-    for told in outcome.adapted.iter().filter(|told| told.contains("switched at block")) {
-        assert!(told.contains("lost 0, duplicated 0, reordered 0"), "{told}");
+    for note in outcome.adapted.iter().filter(|note| note.contains("switched at block")) {
+        assert!(note.contains("lost 0, duplicated 0, reordered 0"), "{note}");
     }
     let frames = parse_capture(&std::fs::read(file).expect("a capture"));
     Some((outcome, sent, frames.iter().map(|frame| frame_number(frame)).collect()))
@@ -171,10 +171,10 @@ fn v6_o8_filter_moves_when_the_share_of_matches_changes() {
         line.send_until(32, "few match again", runs_in_kernel);
     });
     let Some(outcome) = outcome else { return };
-    let told = &outcome.adapted;
-    let moves = |to: &str| told.iter().filter(|told| told.starts_with(to)).count();
+    let notes = &outcome.adapted;
+    let moves = |to: &str| notes.iter().filter(|note| note.starts_with(to)).count();
     let (into, out) = (moves("`dport` to kernel: "), moves("`dport` to thread0: "));
-    assert!(into >= 2 && (into == out || into == out + 1), "{told:?}");
+    assert!(into >= 2 && (into == out || into == out + 1), "{notes:?}");
 }
 
 #[test]
@@ -196,10 +196,10 @@ fn v6_wrong_placement_is_corrected_in_the_first_seconds() {
         assert!(line.live.observations() >= 2);
     });
     let Some(outcome) = outcome else { return };
-    let [told] = outcome.adapted.as_slice() else { panic!("{:?}", outcome.adapted) };
-    assert!(told.starts_with("`dport` to kernel: a block takes "), "{told}");
+    let [note] = outcome.adapted.as_slice() else { panic!("{:?}", outcome.adapted) };
+    assert!(note.starts_with("`dport` to kernel: a block takes "), "{note}");
     // One of 32: 3.125 %, of the batches that were seen.
-    assert!(told.contains(", since 3.") && told.contains(" % pass `dport |9`"), "{told}");
+    assert!(note.contains(", since 3.") && note.contains(" % pass `dport |9`"), "{note}");
 }
 
 #[test]
@@ -263,8 +263,8 @@ fn v6_rate_holds_while_the_filter_moves_into_the_kernel() {
         });
     });
     let Some((outcome, sent, numbers)) = ran else { return };
-    let [told] = outcome.adapted.as_slice() else { panic!("{:?}", outcome.adapted) };
-    assert!(told.starts_with("`ratelimit` to kernel: "), "{told}");
+    let [note] = outcome.adapted.as_slice() else { panic!("{:?}", outcome.adapted) };
+    assert!(note.starts_with("`ratelimit` to kernel: "), "{note}");
     assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
     assert!(numbers.last().is_some_and(|last| *last < sent));
     let most = outcome.elapsed_ns as f64 / 1e9 * RATE + 20.0 + 2.0;

@@ -70,18 +70,18 @@ struct Tcpdump {
 impl Tcpdump {
     fn start(space: &Namespace, expression: &str) -> Self {
         let folder = Scratch::new();
-        let told = folder.path("told");
+        let log = folder.path("log");
         let mut command = space.command("tcpdump");
         command.args(["-n", "-p", "-U", "--immediate-mode", "-s", "4000", "-Z", "root"]);
         command
             .args(["-B", "16384", "-i", SERVER_DEVICE, "-w"])
             .arg(folder.path("seen.pcap"))
             .arg(expression);
-        let file = std::fs::File::create(&told).expect("a file");
+        let file = std::fs::File::create(&log).expect("a file");
         let child = command.stderr(file).spawn().expect("tcpdump");
         // Its socket is bound before its filter is set; then it prints this.
         wait_until("tcpdump sees frames", || {
-            std::fs::read_to_string(&told).is_ok_and(|told| told.contains("listening on"))
+            std::fs::read_to_string(&log).is_ok_and(|text| text.contains("listening on"))
         });
         Self { child, folder }
     }
@@ -119,13 +119,13 @@ fn select_from_capture(capture: &Path, expression: &str) -> Vec<Vec<u8>> {
     parse_capture(&output.stdout)
 }
 
-fn assert_same_frames(ours: &[Vec<u8>], theirs: &[Vec<u8>], told: &str) {
+fn assert_same_frames(ours: &[Vec<u8>], theirs: &[Vec<u8>], what: &str) {
     let missing = |of: &[Vec<u8>], in_these: &[Vec<u8>]| {
         of.iter().filter(|frame| !in_these.contains(frame)).cloned().collect::<Vec<_>>()
     };
     let (more, less) = (missing(ours, theirs), missing(theirs, ours));
-    assert_eq!((more, less), (Vec::new(), Vec::new()), "{told}");
-    assert_eq!(ours.len(), theirs.len(), "{told}");
+    assert_eq!((more, less), (Vec::new(), Vec::new()), "{what}");
+    assert_eq!(ours.len(), theirs.len(), "{what}");
 }
 
 #[test]

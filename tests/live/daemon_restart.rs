@@ -85,16 +85,16 @@ fn t10_kernel_requests_survive_a_killed_daemon() {
                 (after.lines.len(), after.rings.len()),
                 (before.lines.len(), before.rings.len())
             );
-            let told = [ALICE_UID, BOB_UID].map(|uid| given(&fixture, uid));
+            let now = [ALICE_UID, BOB_UID].map(|uid| given(&fixture, uid));
             assert!(
-                told.iter().zip(had).all(|(now, had)| *now >= had),
-                "{signal}: counts go on: {had:?}, {told:?}"
+                now.iter().zip(had).all(|(now, had)| *now >= had),
+                "{signal}: counts go on: {had:?}, {now:?}"
             );
             wait_until("more is given", || {
                 [ALICE_UID, BOB_UID]
                     .map(|uid| given(&fixture, uid))
                     .iter()
-                    .zip(told)
+                    .zip(now)
                     .all(|(now, had)| *now > had)
             });
             if round == 0 {
@@ -276,14 +276,14 @@ fn v3_p7_daemon_killed_between_two_links_finishes_the_change() {
     let ran = carol.stop();
     ran.assert_lossless();
     // Each frame is observed once as sent and once as received.
-    let mut seen = vec![0; usize::try_from(sent_count.into_inner()).expect("few")];
+    let mut counts = vec![0; usize::try_from(sent_count.into_inner()).expect("few")];
     for packet in ran.frames("all.pcap") {
         let number = packet.get(28..36).and_then(|bytes| bytes.try_into().ok());
         let number = usize::try_from(number.map_or(u64::MAX, u64::from_be_bytes)).expect("few");
-        seen[number] += 1;
+        counts[number] += 1;
     }
-    let not_twice: Vec<usize> = (0..seen.len()).filter(|number| seen[*number] != 2).collect();
-    assert!(not_twice.is_empty(), "{not_twice:?} of {}: {}", seen.len(), ran.ledger);
+    let not_twice: Vec<usize> = (0..counts.len()).filter(|number| counts[*number] != 2).collect();
+    assert!(not_twice.is_empty(), "{not_twice:?} of {}: {}", counts.len(), ran.ledger);
     fixture.kill_and_wait("-TERM");
 }
 
@@ -390,12 +390,12 @@ fn kill_at_every_nth_step(every: u32) {
             listed.find(|listed| listed.number == path).and_then(|listed| listed.line)
         };
         // The request's process reports to each daemon, and may not have done so to a new one.
-        let mut told = None;
-        wait_until("the path has told its line", || {
-            told = line();
-            told.is_some()
+        let mut reply = None;
+        wait_until("the path has reported its request", || {
+            reply = line();
+            reply.is_some()
         });
-        told.expect("it was told")
+        reply.expect("a reported request")
     };
     let given = |uid: u32| -> u64 {
         let lines = fixture.shared_program().lines.into_iter().filter(|line| line.uid == uid);
@@ -408,12 +408,12 @@ fn kill_at_every_nth_step(every: u32) {
         for step in (0..).step_by(every as usize) {
             let before = now();
             let words = if before.contains("ip |") { "remove ip" } else { "insert ip before udp" };
-            let Some(told) =
+            let Some(reply) =
                 trial.with_fault_at(step, || fixture.change_path(ALICE_UID, path, words))
             else {
                 break;
             };
-            let Some((done, sent_count)) = told else { continue };
+            let Some((done, sent_count)) = reply else { continue };
             first.get_or_insert(step);
             // Answered changes are in effect, and every user receives its frames. A change that the
             // killed daemon had not made is requested from the next one.
@@ -442,7 +442,7 @@ fn kill_at_every_nth_step(every: u32) {
             let left = trial.with_fault_at(step, || dave.take().expect("he runs").stop());
             if let Some(Some(ran)) = &left {
                 ran.assert_lossless();
-                assert!(ran.source().seen.is_some(), "{step}: {}", ran.ledger);
+                assert!(ran.source().observed.is_some(), "{step}: {}", ran.ledger);
                 ended += 1;
             }
             if let Some(dave) = dave {

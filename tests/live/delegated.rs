@@ -203,8 +203,8 @@ const CHILD_FRAMES: usize = 40;
 /// Returns the next message of the peer, with its descriptors. Panics if none arrives within the
 /// timeout of tests.
 fn receive_message(socket: impl AsFd, whom: &str) -> (String, Vec<OwnedFd>) {
-    let heard = sys::poll::readable(&[socket.as_fd()], Some(LIMIT));
-    assert_eq!(heard, [true], "waited for {whom}");
+    let is_readable = sys::poll::readable(&[socket.as_fd()], Some(LIMIT));
+    assert_eq!(is_readable, [true], "waited for {whom}");
     let mut message = vec![0; 1 << 16];
     let (length, descriptors) = descriptor::receive(&socket, &mut message).expect("a message");
     (String::from_utf8_lossy(&message[..length]).into_owned(), descriptors)
@@ -214,8 +214,8 @@ fn receive_message(socket: impl AsFd, whom: &str) -> (String, Vec<OwnedFd>) {
 fn serve_peer(pair: &Pair, points: &Points, text: &str, socket: &OwnedFd, running: &dyn Fn()) {
     let mut held = None;
     loop {
-        let (told, _) = receive_message(socket, "the other user's process");
-        let (what, rest) = told.split_once(':').unwrap_or((&told, ""));
+        let (message, _) = receive_message(socket, "the other user's process");
+        let (what, rest) = message.split_once(':').unwrap_or((&message, ""));
         match what {
             "part" => {
                 let part = KernelPart::from_text(rest).expect("a part");
@@ -262,18 +262,18 @@ fn p4_t19_other_user_reads_delegated_rings_but_cannot_write() {
         send_all(&pair, &frames);
     });
     let output = child.wait_with_output().expect("it ends");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
     let begin = output.stdout.windows(4).position(|at| at == [0xd4, 0xc3, 0xb2, 0xa1]);
     let begin =
         begin.or_else(|| output.stdout.windows(4).position(|at| at == [0x4d, 0x3c, 0xb2, 0xa1]));
-    let captured = parse_capture(&output.stdout[begin.unwrap_or_else(|| panic!("{said}"))..]);
+    let captured = parse_capture(&output.stdout[begin.unwrap_or_else(|| panic!("{stderr}"))..]);
     assert!(
         captured.len() >= CHILD_FRAMES && captured[..CHILD_FRAMES] == frames[..CHILD_FRAMES],
-        "{said}"
+        "{stderr}"
     );
     for word in ["balanced", &format!("counted {CHILD_FRAMES}"), "refused 4"] {
-        assert!(said.contains(word), "{word}: {said}");
+        assert!(stderr.contains(word), "{word}: {stderr}");
     }
     assert!(program_ids(&pair).is_empty());
 }

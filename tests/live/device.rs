@@ -45,7 +45,7 @@ fn vanished_device_is_reported_with_all_its_frames() {
     // filter does not.
     let came = "the interface was removed after 10 frames;";
     let passed = "the interface was removed after 1 frame that passed the kernel's filter;";
-    for (line, told) in [("rx", came), ("rx@thread0", passed)] {
+    for (line, text) in [("rx", came), ("rx@thread0", passed)] {
         if need::require_bpf().is_none() {
             return;
         }
@@ -63,7 +63,7 @@ fn vanished_device_is_reported_with_all_its_frames() {
         pair.server.run_ip(&format!("link delete dev {SERVER_DEVICE}"));
         let ran = observer.wait();
         assert_eq!(ran.status, Some(1), "{}", ran.err);
-        assert!(ran.err.contains(told), "{line}: {}", ran.err);
+        assert!(ran.err.contains(text), "{line}: {}", ran.err);
     }
 }
 
@@ -248,8 +248,8 @@ fn missing_device_error_lists_existing_devices() {
 fn promiscuous_mode_ends_with_the_last_observer() {
     let Some(pair) = quiet_pair() else { return };
     let promiscuous = || {
-        let told = pair.server.run_ip(&format!("-d link show dev {SERVER_DEVICE}"));
-        !told.contains("promiscuity 0")
+        let text = pair.server.run_ip(&format!("-d link show dev {SERVER_DEVICE}"));
+        !text.contains("promiscuity 0")
     };
     let mut found = Vec::new();
     for asked in ["no", "yes"] {

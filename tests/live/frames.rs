@@ -159,10 +159,10 @@ fn tags_removed_by_device_or_driver_are_restored() {
     for (observer, (_, source)) in started.into_iter().zip(&observers) {
         let ran = observer.stop();
         ran.assert_lossless();
-        let seen = ran.frames("seen.pcap");
-        assert_eq!(seen.len(), frames.len(), "{source}");
-        for (number, (seen, sent)) in seen.iter().zip(&frames).enumerate() {
-            assert_eq!(seen, sent, "{source}: frame {number}");
+        let received = ran.frames("seen.pcap");
+        assert_eq!(received.len(), frames.len(), "{source}");
+        for (number, (received, sent)) in received.iter().zip(&frames).enumerate() {
+            assert_eq!(received, sent, "{source}: frame {number}");
         }
     }
 }

@@ -106,7 +106,7 @@ fn assert_traffic_is_accounted_for(captures: &Captures) {
     let ran = observer.stop();
     println!("{} frames, {sent} sent, {} MB, {:?}", frames.len(), resident >> 20, ran.source());
     ran.assert_balanced();
-    assert_eq!(ran.source().seen, Some(sent), "{:?}", ran.source());
+    assert_eq!(ran.source().observed, Some(sent), "{:?}", ran.source());
     assert!(sent as usize > frames.len(), "all of them were sent: {sent}");
     assert!(resident < RESIDENT_MAX, "{resident} bytes");
 }

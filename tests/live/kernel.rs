@@ -103,9 +103,9 @@ fn k1_kernel_neighbors_form_one_program_with_equal_counts() {
         let [inside, outside] = run_in_kernel_and_thread(&pair, line, &frames);
         assert_eq!(block_counts(&inside, names), block_counts(&outside, names), "{line}");
         for last in ["count", "hist"].iter().filter(|last| line.contains(**last)) {
-            let told = report_counters(&inside, last);
-            assert!(told["blocks"] > 0, "{line}: {told:?}");
-            assert_eq!(told, report_counters(&outside, last), "{line}");
+            let counters = report_counters(&inside, last);
+            assert!(counters["blocks"] > 0, "{line}: {counters:?}");
+            assert_eq!(counters, report_counters(&outside, last), "{line}");
         }
         assert_eq!(inside.source().given, frames.len() as u64, "{line}");
     }
@@ -119,15 +119,20 @@ fn j1_program_and_packet_socket_deliver_the_same_frames() {
     for line in ["udp port 53", "tcp", "vlan", "len > 100"] {
         let [inside, outside] =
             run_in_kernel_and_thread(&pair, &format!("| bpf \"{line}\" | pcap seen.pcap"), &frames);
-        let seen = inside.frames("seen.pcap");
-        assert!(seen == outside.frames("seen.pcap"), "{line}");
+        let received = inside.frames("seen.pcap");
+        assert!(received == outside.frames("seen.pcap"), "{line}");
         let scratch = Scratch::new();
         let (all, some) = (write_capture(&scratch, "all.pcap", &frames), scratch.path("some.pcap"));
         let mut judge = Command::new("tcpdump");
         judge.arg("-r").arg(all).arg("-w").arg(&some).arg(line);
         assert!(judge.status().expect("tcpdump").success(), "{line}");
         let judged = parse_capture(&fs::read(&some).expect("a capture"));
-        assert!(!seen.is_empty() && seen == judged, "{line}: {} of {}", seen.len(), judged.len());
+        assert!(
+            !received.is_empty() && received == judged,
+            "{line}: {} of {}",
+            received.len(),
+            judged.len()
+        );
     }
 }
 
@@ -146,8 +151,8 @@ fn k1_chain_of_any_length_runs_in_the_kernel() {
     assert!(observer.has_map(3), "it is several programs");
     observer.stop().assert_lossless();
     let [inside, outside] = run_in_kernel_and_thread(&pair, &line, &frames);
-    let seen = inside.frames("seen.pcap");
-    assert!(seen.len() >= 100 && seen == outside.frames("seen.pcap"), "{}", seen.len());
+    let received = inside.frames("seen.pcap");
+    assert!(received.len() >= 100 && received == outside.frames("seen.pcap"), "{}", received.len());
     let filters = inside.ledger["filters"].as_array().expect("filters");
     let named = |filter: &&Value| filter["name"].as_str().is_some_and(|it| it.starts_with("bpf"));
     let spaces = filters.iter().filter(named).map(|filter| &filter["space"]);
@@ -161,8 +166,8 @@ fn j1_several_branches_leave_one_program() {
     let line = "| ip | ( |udp pcap udp.pcap + |tcp pcap tcp.pcap + |all pcap all.pcap )";
     let [inside, outside] = run_in_kernel_and_thread(&pair, line, &frames);
     for name in ["udp.pcap", "tcp.pcap", "all.pcap"] {
-        let seen = inside.frames(name);
-        assert!(!seen.is_empty() && seen == outside.frames(name), "{name}");
+        let received = inside.frames(name);
+        assert!(!received.is_empty() && received == outside.frames(name), "{name}");
     }
 }
 
@@ -170,7 +175,7 @@ fn j1_several_branches_leave_one_program() {
 fn v5_refused_filter_runs_in_a_thread_with_a_note() {
     let Some(pair) = quiet_pair() else { return };
     let frames = frames_of_many_kinds();
-    let mut told = Vec::new();
+    let mut counters = Vec::new();
     for (refuses, node, first) in [
         ("nothing", "rx", "kernel"),
         ("loading", "rx", "thread0"),
@@ -185,15 +190,23 @@ fn v5_refused_filter_runs_in_a_thread_with_a_note() {
         let ran = observer.stop();
         ran.assert_lossless();
         assert_eq!(space_of_filter(&ran, "rx"), first, "{refuses}: {}", ran.err);
-        let says = ran.err.contains(&format!("`{node}` runs in thread0"));
-        assert_eq!(says, refuses != "nothing", "{refuses}: {}", ran.err);
+        let is_reported = ran.err.contains(&format!("`{node}` runs in thread0"));
+        assert_eq!(is_reported, refuses != "nothing", "{refuses}: {}", ran.err);
         let refused = ran.ledger["refused"].as_array().expect("an array");
         let named: Vec<_> = refused.iter().map(|one| (&one["filter"], &one["space"])).collect();
         let wanted = (&Value::from(node), &Value::from("thread0"));
-        assert_eq!(named, Vec::from_iter(says.then_some(wanted)), "{refuses}: {}", ran.ledger);
-        told.push(report_counters(&ran, "count"));
+        assert_eq!(
+            named,
+            Vec::from_iter(is_reported.then_some(wanted)),
+            "{refuses}: {}",
+            ran.ledger
+        );
+        counters.push(report_counters(&ran, "count"));
     }
-    assert!(told[0]["blocks"] > 0 && told.iter().all(|one| *one == told[0]), "{told:?}");
+    assert!(
+        counters[0]["blocks"] > 0 && counters.iter().all(|one| *one == counters[0]),
+        "{counters:?}"
+    );
 }
 
 /// A frame for which the twin returns unsure is classified in the process and counted once.
@@ -236,16 +249,16 @@ fn lapped_ring_is_accounted_for() {
     observer.signal("INT");
     let mut capture = BufReader::new(out);
     capture.read_exact(&mut [0; 24]).expect("a capture begins");
-    let (mut record, mut seen) = (vec![0; 16 + SIZE], Vec::new());
+    let (mut record, mut numbers) = (vec![0; 16 + SIZE], Vec::new());
     while capture.read_exact(&mut record).is_ok() {
-        seen.push(frame_number(&record[16..]));
+        numbers.push(frame_number(&record[16..]));
     }
     let ran = observer.wait();
     ran.assert_balanced();
-    assert!(seen.is_sorted_by(|one, next| one < next), "each once, in order");
+    assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
     let lost = ran.ledger["lost"].as_u64().expect("a number");
     assert!(lost > 0, "{}", ran.ledger);
-    assert_eq!(seen.len() as u64 + lost, FRAMES, "{}", ran.ledger);
+    assert_eq!(numbers.len() as u64 + lost, FRAMES, "{}", ran.ledger);
     let edges = ran.ledger["edges"].as_array().expect("edges");
     let lapped = edges.iter().filter_map(|edge| edge["dropped"]["lapped"]["blocks"].as_u64());
     assert_eq!(lapped.sum::<u64>(), lost, "{}", ran.ledger);
@@ -275,22 +288,25 @@ fn frames_of_a_stopped_reader_are_counted() {
     send_all(&pair, &numbered_frames(sent..sent + 100, SIZE));
     let ran = observer.stop();
     ran.assert_balanced();
-    let seen = frame_numbers(&ran.frames("seen.pcap"));
-    assert!(seen.is_sorted_by(|one, next| one < next), "each once, in order");
-    assert!(seen.ends_with(&Vec::from_iter(sent..sent + 100)), "all behind its return");
+    let numbers = frame_numbers(&ran.frames("seen.pcap"));
+    assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
+    assert!(numbers.ends_with(&Vec::from_iter(sent..sent + 100)), "all behind its return");
     if one {
         let edges = ran.ledger["edges"].as_array().expect("edges").iter();
         let mut missing = edges.map(|edge| &edge["missing"]["lapped"]);
         let missing = missing.find(|missing| !missing.is_null()).expect("positions");
         assert_eq!(
-            assert_missing_is_reported(&seen, missing, sent + 100).len(),
+            assert_missing_is_reported(&numbers, missing, sent + 100).len(),
             1,
             "of one processor"
         );
-        assert!(seen.iter().all(|number| *number >= FRAMES), "nothing was kept for it: {seen:?}");
+        assert!(
+            numbers.iter().all(|number| *number >= FRAMES),
+            "nothing was kept for it: {numbers:?}"
+        );
     }
     let lost = ran.ledger["lost"].as_u64().expect("a number");
-    assert_eq!(seen.len() as u64 + lost, sent + 100, "{}", ran.ledger);
+    assert_eq!(numbers.len() as u64 + lost, sent + 100, "{}", ran.ledger);
     let edges = ran.ledger["edges"].as_array().expect("edges");
     let lapped = edges.iter().filter_map(|edge| edge["dropped"]["lapped"]["blocks"].as_u64());
     assert_eq!(lapped.sum::<u64>(), lost, "{}", ran.ledger);
@@ -385,9 +401,9 @@ fn exit_without_a_ring_is_refused_not_dropped() {
         let forgotten = rings.map(|(ring, edge)| *edge = PlannedEdge::Kernel(ring)).count();
         assert_eq!(forgotten, 1, "{:?}", plan.edges);
         let refused = build(&plan, Settings::default()).expect_err("a way leads nowhere");
-        let told = refused.to_string();
+        let message = refused.to_string();
         for part in ["`udp`", "`drop`", "thread0", "no ring leads", "pin both"] {
-            assert!(told.contains(part), "{part}: {told}");
+            assert!(message.contains(part), "{part}: {message}");
         }
     });
     assert!(programs(&pair).is_empty(), "nothing stays");

@@ -58,7 +58,7 @@ fn run_in_kernel_and_thread(pair: &Pair, behind: &str, frames: &[Vec<u8>]) -> [O
         ran.assert_balanced();
         assert_eq!(filter_entry(&ran, "rx")["space"], place, "{behind}: {}", ran.err);
         let source = ran.source();
-        assert_eq!(source.seen, Some(frames.len() as u64), "{behind}: {source:?}");
+        assert_eq!(source.observed, Some(frames.len() as u64), "{behind}: {source:?}");
         ran
     })
 }
@@ -95,11 +95,11 @@ fn i6_frames_dropped_in_the_kernel_do_not_reach_the_process() {
     let line = "| ip | udp | dport | ( |53 drop + |80 pcap seen.pcap )";
     let [inside, outside] = run_in_kernel_and_thread(&pair, line, &frames);
     for ran in [&inside, &outside] {
-        let seen = ran.frames("seen.pcap");
+        let received = ran.frames("seen.pcap");
         let expected: Vec<u64> = (0..FRAMES).filter(|number| number % 3 == 1).collect();
-        assert_eq!(frame_numbers(&seen), expected, "each once, in order");
+        assert_eq!(frame_numbers(&received), expected, "each once, in order");
         assert!(
-            seen.iter().all(|frame| *frame == frames[frame_number(frame) as usize]),
+            received.iter().all(|frame| *frame == frames[frame_number(frame) as usize]),
             "as it came"
         );
         let dropped = &filter_entry(ran, "drop")["dropped"]["by request"]["blocks"];
@@ -125,7 +125,7 @@ fn v5_refused_redirect_request_runs_in_a_thread() {
     let Some(pair) = quiet_pair(1500) else { return };
     let frames = numbered_datagrams(300);
     let line = format!("rx {SERVER_DEVICE} take | ip | udp | dport | ( |53 drop + |80 count )");
-    let mut told = Vec::new();
+    let mut counts = Vec::new();
     for (refuses, first) in [
         ("nothing", "kernel"),
         ("loading", "thread0"),
@@ -137,9 +137,9 @@ fn v5_refused_redirect_request_runs_in_a_thread() {
         ran.assert_balanced();
         assert_eq!(filter_entry(&ran, "rx")["space"], first, "{refuses}: {}", ran.err);
         assert_eq!(ran.err.contains("the kernel refuses it"), refuses != "nothing", "{}", ran.err);
-        told.push(block_counts(&ran, &["ip", "udp", "dport", "drop", "count"]));
+        counts.push(block_counts(&ran, &["ip", "udp", "dport", "drop", "count"]));
     }
-    assert!(told.iter().all(|one| *one == told[0]), "{told:?}");
+    assert!(counts.iter().all(|one| *one == counts[0]), "{counts:?}");
 }
 
 #[test]
@@ -151,8 +151,8 @@ fn j1_frame_with_several_exits_reaches_each() {
         "| ip | ( |udp pcap udp.pcap + |tcp pcap tcp.pcap + |all pcap all.pcap + |udp count )";
     let [inside, outside] = run_in_kernel_and_thread(&pair, line, &frames);
     for name in ["udp.pcap", "tcp.pcap", "all.pcap"] {
-        let seen = inside.frames(name);
-        assert!(seen == outside.frames(name), "{name}: {}", seen.len());
+        let received = inside.frames(name);
+        assert!(received == outside.frames(name), "{name}: {}", received.len());
     }
     assert!(inside.frames("all.pcap") == frames);
     assert_eq!(block_counts(&inside, &["ip", "count"]), block_counts(&outside, &["ip", "count"]));
@@ -173,11 +173,11 @@ fn k1_editing_twins_match_their_filters() {
     ] {
         let [inside, outside] =
             run_in_kernel_and_thread(&pair, &format!("| {line} | pcap seen.pcap"), &frames);
-        let seen = inside.file("seen.pcap");
+        let received = inside.file("seen.pcap");
         assert!(inside.frames("seen.pcap") == outside.frames("seen.pcap"), "{line}");
         assert!(!inside.frames("seen.pcap").is_empty(), "{line}");
         // The link types are also equal.
-        assert_eq!(seen[20..24], outside.file("seen.pcap")[20..24], "{line}");
+        assert_eq!(received[20..24], outside.file("seen.pcap")[20..24], "{line}");
         let changes = line.split([' ', '|']).find(|word| ["rewrite", "strip"].contains(word));
         let space = &filter_entry(&inside, changes.expect("one of them"))["space"];
         assert_eq!(*space, "kernel", "{line}: {}", inside.err);
@@ -198,13 +198,13 @@ fn g1_frames_without_room_are_ring_losses_by_number() {
     ran.assert_balanced();
     assert_eq!(filter_entry(&ran, "ip")["space"], "kernel", "{}", ran.err);
     let source = ran.source();
-    assert_eq!((source.seen, source.given), (Some(FRAMES), FRAMES), "the program saw all");
-    let seen = frame_numbers(&ran.frames("seen.pcap"));
-    assert_eq!(seen, (0..seen.len() as u64).collect::<Vec<_>>(), "those that came first");
+    assert_eq!((source.observed, source.given), (Some(FRAMES), FRAMES), "the program saw all");
+    let received = frame_numbers(&ran.frames("seen.pcap"));
+    assert_eq!(received, (0..received.len() as u64).collect::<Vec<_>>(), "those that came first");
     let edges = ran.ledger["edges"].as_array().expect("edges");
     let lost = edges.iter().filter_map(|edge| edge["dropped"]["ring"]["blocks"].as_u64());
-    assert_eq!(lost.sum::<u64>(), FRAMES - seen.len() as u64, "{}", ran.ledger);
-    assert!((1..FRAMES).contains(&(seen.len() as u64)), "{}", ran.ledger);
+    assert_eq!(lost.sum::<u64>(), FRAMES - received.len() as u64, "{}", ran.ledger);
+    assert!((1..FRAMES).contains(&(received.len() as u64)), "{}", ran.ledger);
 }
 
 #[test]
@@ -280,9 +280,9 @@ fn kernel_redirect_on_the_default_route_needs_force() {
     let line = format!("rx {SERVER_DEVICE} take | udp | drop");
     let program = testkit::streamline_program();
     let output = pair.server.command(program).args(["run", &line]).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("default route") && told.contains("--force"), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("default route") && stderr.contains("--force"), "{stderr}");
     assert!(!has_xdp_program(&pair.server, SERVER_DEVICE));
     let ran =
         Observer::start_redirecting(&pair.server, SERVER_DEVICE, &format!("--force {line}")).stop();

@@ -104,13 +104,13 @@ fn b8_stream_of_a_filter_in_the_kernel_equals_what_tcpdump_sees() {
     }
     let Some(scene) = Scene::new("rx | udp | dport |53 count", "udp") else { return };
     let programs = program_ids(&scene.pair);
-    let seen = scene.folder.path("tcpdump.pcap");
+    let expected = scene.folder.path("tcpdump.pcap");
     let before = packet_sockets(&scene.pair.server).len();
     let mut tcpdump = scene.pair.server.command("tcpdump");
     // With its default length of frames, its ring has room for eight.
     tcpdump.args(["-i", SERVER_DEVICE, "-s", "2048", "-U", "-Z", "root", "--immediate-mode", "-w"]);
     let _tcpdump = spawn({
-        tcpdump.arg(&seen).arg("udp dst port 53");
+        tcpdump.arg(&expected).arg("udp dst port 53");
         tcpdump
     });
     wait_until("tcpdump listens", || packet_sockets(&scene.pair.server).len() > before);
@@ -125,12 +125,12 @@ fn b8_stream_of_a_filter_in_the_kernel_equals_what_tcpdump_sees() {
     send_all(&scene.pair, &frames);
     let read = |file: &PathBuf| parse_capture(&fs::read(file).unwrap_or_default());
     for (file, count) in
-        [(&seen, 100), (&readers[0].1, 100), (&readers[1].1, 100), (&readers[2].1, FRAMES)]
+        [(&expected, 100), (&readers[0].1, 100), (&readers[1].1, 100), (&readers[2].1, FRAMES)]
     {
         wait_until("all frames are read", || read(file).len() == count);
     }
-    assert_eq!(read(&seen).len(), FRAMES / 4);
-    assert!(read(&readers[0].1) == read(&seen) && read(&readers[1].1) == read(&seen));
+    assert_eq!(read(&expected).len(), FRAMES / 4);
+    assert!(read(&readers[0].1) == read(&expected) && read(&readers[1].1) == read(&expected));
     assert!(read(&readers[2].1) == frames);
     let lines = || fs::read_to_string(&readers[3].1).unwrap_or_default().lines().count();
     wait_until("all lines are read", || lines() == FRAMES / 4);

@@ -129,8 +129,8 @@ fn b8_tap_in_the_kernel_needs_no_other_program() {
     assert_eq!(program_ids(&pair), programs, "the program stays");
     assert_eq!(program_status(&points).replaced, 0);
     let outcome = request.stop();
-    let told = crate::shared_program::reports_by_filter(&outcome);
-    assert_eq!(told["count"][0].1, 3 * FRAMES as u64 / 4, "{told:?}");
+    let reports = crate::shared_program::reports_by_filter(&outcome);
+    assert_eq!(reports["count"][0].1, 3 * FRAMES as u64 / 4, "{reports:?}");
 }
 
 #[test]
@@ -330,8 +330,8 @@ fn b8_path_gets_each_frame_once_while_taps_come_and_go() {
     let captured = stays.take(usize::try_from(sent).expect("few"));
     assert!(captured == numbered_frames(0..sent, FRAME_LENGTH), "{} of {sent}", captured.len());
     let outcome = request.stop();
-    let told = crate::shared_program::reports_by_filter(&outcome);
-    assert_eq!(told["count"][0].1, sent, "{told:?}");
+    let reports = crate::shared_program::reports_by_filter(&outcome);
+    assert_eq!(reports["count"][0].1, sent, "{reports:?}");
 }
 
 #[test]

@@ -31,14 +31,14 @@ const CHANGES: [&str; 10] = [
 /// Returns frames of connections: the first half of a message if `first` is true, else the SYN and
 /// the second half, which `tcp` holds until the first half arrives.
 fn message_halves(connections: u32, first: bool) -> Vec<Vec<u8>> {
-    let frame = |connection: u32, sequence: u32, flags: u8, said: &str| {
+    let frame = |connection: u32, sequence: u32, flags: u8, text: &str| {
         let source = format!("10.{}.{}.9", connection >> 8, connection & 0xff);
         let ports = Segment { source: 4000, target: 80, window: 8192, ..Segment::default() };
         let segment = Segment { sequence, flags, ..ports };
-        Frame::ethernet().ipv4(&source, "192.0.2.1").tcp(&segment, said.as_bytes())
+        Frame::ethernet().ipv4(&source, "192.0.2.1").tcp(&segment, text.as_bytes())
     };
-    let said = "GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n";
-    let (one, other) = said.split_at(said.len() / 2);
+    let text = "GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n";
+    let (one, other) = text.split_at(text.len() / 2);
     let behind = 7 + u32::try_from(one.len()).expect("short");
     let begins = (0..connections).filter(|_| !first).map(|at| frame(at, 6, 0x02, ""));
     let half = |at| match first {

@@ -41,7 +41,7 @@ fn assert_live_counters_are_final(pair: &Pair, source: &str) {
         assert_eq!(taken_by(&now, "ip"), sent as u64, "{text}: {now:#?}");
         assert_eq!(taken_by(&now, "dport"), sent as u64, "{text}: {now:#?}");
         assert_eq!(taken_by(&now, "count"), quarter, "{text}: {now:#?}");
-        let sources: u64 = now.sources.iter().map(|(_, seen)| seen.given.blocks).sum();
+        let sources: u64 = now.sources.iter().map(|(_, counters)| counters.given.blocks).sum();
         assert_eq!(sources, sent as u64, "{text}: {now:#?}");
     }
     let running = ledger();

@@ -191,24 +191,24 @@ fn v5_lapped_frames_are_counted_for_their_exit() {
     observer.signal("INT");
     let mut capture = BufReader::new(out);
     capture.read_exact(&mut [0; 24]).expect("a capture begins");
-    let (mut record, mut seen) = (vec![0; 16 + SIZE], Vec::new());
+    let (mut record, mut received) = (vec![0; 16 + SIZE], Vec::new());
     while capture.read_exact(&mut record).is_ok() {
         let frame = &record[16..];
         let at = at[usize::from(frame[12..14] == [0x86, 0xdd])];
         let number = frame[at..at + 8].try_into().expect("eight bytes");
-        seen.push(u64::from_be_bytes(number));
+        received.push(u64::from_be_bytes(number));
     }
     let ran = observer.wait();
     ran.assert_balanced();
-    assert!(seen.is_sorted_by(|one, next| one < next), "each once, in order");
+    assert!(received.is_sorted_by(|one, next| one < next), "each once, in order");
     let lost = ran.ledger["lost"].as_u64().expect("a number");
-    assert_eq!(seen.len() as u64 + lost, LAPPED, "{}", ran.ledger);
+    assert_eq!(received.len() as u64 + lost, LAPPED, "{}", ran.ledger);
     let edges = ran.ledger["edges"].as_array().expect("edges").iter();
     let rings: Vec<&Value> = edges.filter(|edge| edge["kind"] == "ring").collect();
-    let unsure_frames = seen.iter().filter(|number| number.is_multiple_of(3)).count() as u64;
+    let unsure_frames = received.iter().filter(|number| number.is_multiple_of(3)).count() as u64;
     for (to, put, taken) in [
         ("ipproto", LAPPED.div_ceil(3), unsure_frames),
-        ("pcap", LAPPED - LAPPED.div_ceil(3), seen.len() as u64 - unsure_frames),
+        ("pcap", LAPPED - LAPPED.div_ceil(3), received.len() as u64 - unsure_frames),
     ] {
         let edge = rings.iter().find(|edge| edge["to"] == to).expect("an edge");
         assert_eq!(edge["put"]["blocks"], put, "{to}: {}", ran.ledger);

@@ -27,10 +27,10 @@ pub(crate) fn frame_number(frame: &[u8]) -> u64 {
     bytes.map_or(u64::MAX, u64::from_be_bytes)
 }
 
-/// Asserts that the numbers in `seen`, plus the ranges in the field `missing` of a source or an
+/// Asserts that the numbers in `received`, plus the ranges in the field `missing` of a source or an
 /// edge, are exactly the numbers below `sent`. Returns the processors of the reported ranges.
 pub(crate) fn assert_missing_is_reported(
-    seen: &[u64],
+    received: &[u64],
     missing: &Value,
     sent: u64,
 ) -> BTreeSet<Option<u64>> {
@@ -38,7 +38,7 @@ pub(crate) fn assert_missing_is_reported(
     let ranges = missing["ranges"].as_array().expect("ranges");
     let ends = |range: &Value| ["from", "to"].map(|end| range[end].as_u64().expect("a position"));
     let gone = ranges.iter().map(ends).flat_map(|[from, to]| from..=to);
-    let mut all: Vec<u64> = seen.iter().copied().chain(gone).collect();
+    let mut all: Vec<u64> = received.iter().copied().chain(gone).collect();
     all.sort_unstable();
     let wrong = all.iter().zip(0..).find(|(number, place)| *number != place);
     assert_eq!((wrong, all.len() as u64), (None, sent), "{missing}");

@@ -144,7 +144,7 @@ impl Observer {
     pub(crate) fn wait_until_stopped(&self) {
         let status = format!("/proc/{}/status", self.child.id());
         wait_until("it is stopped", || {
-            fs::read_to_string(&status).is_ok_and(|told| told.contains("State:\tT"))
+            fs::read_to_string(&status).is_ok_and(|text| text.contains("State:\tT"))
         });
     }
 
@@ -242,7 +242,7 @@ impl ObserverResult {
         let dropped = source["dropped"].as_object().expect("an object");
         let dropped = dropped.iter().map(|(place, number)| (place.clone(), number.as_u64()));
         SourceReport {
-            seen: blocks(&source["seen"]),
+            observed: blocks(&source["seen"]),
             given: blocks(&source["given"]).expect("a number"),
             dropped: dropped.collect(),
         }
@@ -268,7 +268,7 @@ impl ObserverResult {
 /// The counters of a source in the ledger, in blocks.
 #[derive(Debug)]
 pub(crate) struct SourceReport {
-    pub(crate) seen: Option<u64>,
+    pub(crate) observed: Option<u64>,
     pub(crate) given: u64,
     /// Losses by location; the number is `None` for a counter that could not be read.
     pub(crate) dropped: Vec<(String, Option<u64>)>,

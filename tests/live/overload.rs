@@ -73,7 +73,7 @@ fn assert_accounted_for(ran: &ObserverResult, numbers: &[u64]) {
     assert!(numbers.last().is_some_and(|last| *last < FRAMES_SENT));
     let arrived = numbers.len() as u64;
     assert!(source.dropped.iter().all(|(_, number)| number.is_some()), "{source:?}");
-    assert_eq!(source.seen, Some(FRAMES_SENT), "{source:?}");
+    assert_eq!(source.observed, Some(FRAMES_SENT), "{source:?}");
     assert_eq!(source.given + source.total_lost(), FRAMES_SENT, "{source:?}");
     assert_eq!(
         arrived + ran.ledger["lost"].as_u64().expect("a number"),
@@ -130,7 +130,7 @@ fn stopped_reader_loses_whole_rings() {
     let ran = observer.stop();
     ran.assert_balanced();
     let source = ran.source();
-    assert_eq!(source.seen, Some(20_000), "{source:?}");
+    assert_eq!(source.observed, Some(20_000), "{source:?}");
     assert_eq!(source.lost_at("ring"), Some(20_000 - source.given), "{source:?}");
     assert!(source.given > 0 && source.total_lost() > 0, "{source:?}");
     let kept: Vec<u64> = (0..source.given).collect();
@@ -166,6 +166,6 @@ fn stop_during_a_flood_balances_the_ledger() {
     let (source, numbers) = (ran.source(), frame_numbers(&ran.frames("seen.pcap")));
     assert!(numbers.is_sorted_by(|one, next| one < next), "each once, in order");
     assert_eq!(numbers.len() as u64, source.given, "{source:?}");
-    assert_eq!(source.seen, Some(source.given + source.total_lost()), "{source:?}");
+    assert_eq!(source.observed, Some(source.given + source.total_lost()), "{source:?}");
     assert!(numbers.last().is_some_and(|last| *last < sent), "{source:?}");
 }

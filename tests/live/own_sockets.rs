@@ -66,7 +66,7 @@ struct UserPacket {
 impl Tap {
     /// Attaches a request for a user in a namespace.
     fn attach(space: &Namespace, points: &Points, user: u32, text: &str) -> Self {
-        let (handout, running): (DelegatedProgram, DelegatedRequest) = space.run_inside(|| {
+        let (delegated, running): (DelegatedProgram, DelegatedRequest) = space.run_inside(|| {
             let machine = engine::machine::inspect();
             let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
             assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
@@ -84,7 +84,7 @@ impl Tap {
             );
             attached.unwrap_or_else(|why| panic!("{text}: {why}"))
         });
-        let (rings, _) = handout.open().expect("what it says");
+        let (rings, _) = delegated.open().expect("what it says");
         Self { rings, _running: running }
     }
 
@@ -124,19 +124,19 @@ fn exchange_data(listener: &TcpListener, space: &Namespace, user: u32, mark: &[u
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (mut stream, _) = listener.accept().expect("a connection");
-            let mut heard = vec![0; CONVERSATION_BYTES];
-            stream.read_exact(&mut heard).expect("all of it");
-            stream.write_all(&heard).expect("it listens");
+            let mut received = vec![0; CONVERSATION_BYTES];
+            stream.read_exact(&mut received).expect("all of it");
+            stream.write_all(&received).expect("it listens");
             stream.shutdown(Shutdown::Write).expect("the end");
             let _ = stream.read(&mut [0]).expect("the other end");
         });
-        let said = conversation_text(mark);
+        let sent = conversation_text(mark);
         as_user(space, user, || {
             let mut stream = TcpStream::connect(address).expect("it listens");
-            stream.write_all(&said).expect("it listens");
-            let mut heard = Vec::new();
-            stream.read_to_end(&mut heard).expect("all of it");
-            assert_eq!(heard, said);
+            stream.write_all(&sent).expect("it listens");
+            let mut received = Vec::new();
+            stream.read_to_end(&mut received).expect("all of it");
+            assert_eq!(received, sent);
         });
     });
 }
@@ -244,8 +244,9 @@ fn p7_user_observes_all_its_sockets_and_no_other() {
     for (at, tap) in taps.iter().enumerate() {
         let all = tap.packets();
         let port = port_of(listeners[at].local_addr());
-        let (sent, received) = all.iter().partition::<Vec<&UserPacket>, _>(|seen| seen.sent);
-        let bytes = |seen: Vec<&UserPacket>| seen.iter().map(|seen| seen.bytes.clone()).collect();
+        let (sent, received) = all.iter().partition::<Vec<&UserPacket>, _>(|packet| packet.sent);
+        let bytes =
+            |packets: Vec<&UserPacket>| packets.iter().map(|packet| packet.bytes.clone()).collect();
         let ours: [Vec<Vec<u8>>; 2] = [bytes(sent), bytes(received)];
         let theirs = tcp_packets_of_port(&written, port, [10, 77, 0, 1]);
         for (ours, theirs) in ours.iter().zip(&theirs) {
@@ -316,8 +317,8 @@ fn p7_v7_user_memory_contains_no_foreign_bytes() {
     // Her packet is sent after all others.
     send_datagram(here, CAROL_UID, to_address(SERVER, 9), b"the last of hers");
     wait_until("hers has come", || carol.contains_mark(b"the last of hers"));
-    let said = |mark: &[u8]| carol.contains_mark(mark);
-    assert!(said(b"dave to carol"), "what her socket receives is hers, whoever sent it");
+    let has_mark = |mark: &[u8]| carol.contains_mark(mark);
+    assert!(has_mark(b"dave to carol"), "what her socket receives is hers, whoever sent it");
     for mark in [
         &b"dave to dave"[..],
         b"dave to root",
@@ -327,15 +328,15 @@ fn p7_v7_user_memory_contains_no_foreign_bytes() {
         b"before it was hers",
         b"a stranger",
     ] {
-        assert!(!said(mark), "{}", String::from_utf8_lossy(mark));
+        assert!(!has_mark(mark), "{}", String::from_utf8_lossy(mark));
     }
     match foreign_user {
         Ok(output) if output.stdout == format!("{CAROL_UID}\n").as_bytes() => {}
         other => println!("skipped: another user namespace: {other:?}"),
     }
-    let seen = carol.packets();
-    assert!(seen.iter().all(|seen| seen.bytes[9] == 17), "no RST, no ICMP: {seen:?}");
-    assert_eq!(seen.iter().filter(|seen| seen.sent).count(), 1, "{seen:?}");
+    let packets = carol.packets();
+    assert!(packets.iter().all(|packet| packet.bytes[9] == 17), "no RST, no ICMP: {packets:?}");
+    assert_eq!(packets.iter().filter(|packet| packet.sent).count(), 1, "{packets:?}");
 }
 
 /// Returns a datagram with `number` and bytes derived from it, so that its receiver can check it.
@@ -375,11 +376,11 @@ fn p7_nested_packets_are_whole_and_counted() {
     });
     let all = carol.packets();
     let mut came = [vec![], vec![]];
-    for seen in &all {
-        let payload = &seen.bytes[28..];
+    for packet in &all {
+        let payload = &packet.bytes[28..];
         let number = u64::from_le_bytes(*payload.first_chunk().expect("a number"));
         assert!(payload == numbered_datagram(number), "packet {number} is whole");
-        came[usize::from(seen.sent)].push(number);
+        came[usize::from(packet.sent)].push(number);
     }
     drop(carol);
     for numbers in &mut came {
@@ -467,14 +468,17 @@ fn p7_v7_daemon_gives_unprivileged_user_its_own_traffic() {
     assert_eq!(refused.status.code(), Some(1));
     let explained = carols(&program).args(["explain", "rx lo | count"]).output().expect("setpriv");
     assert_eq!(explained.status.code(), Some(1), "the policy is known beforehand");
-    let told = String::from_utf8_lossy(&explained.stderr);
-    let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    let stderr = String::from_utf8_lossy(&explained.stderr);
+    let stderr = stderr.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in ["may not watch lo", "you may not open a packet socket"] {
-        assert!(told.contains(part) && !told.contains("pinned"), "{part}: {told}");
+        assert!(stderr.contains(part) && !stderr.contains("pinned"), "{part}: {stderr}");
     }
     let wrong = carols(&program).args(["run", "rx lo own=yes | count"]).output().expect("setpriv");
-    let told = String::from_utf8_lossy(&wrong.stderr);
-    assert!(told.contains("leave the interface out") && !told.contains("CAP_NET_RAW"), "{told}");
+    let stderr = String::from_utf8_lossy(&wrong.stderr);
+    assert!(
+        stderr.contains("leave the interface out") && !stderr.contains("CAP_NET_RAW"),
+        "{stderr}"
+    );
     let mut observer = Observer::spawn(carols(&program), "rx own=yes | pcap out.pcap");
     wait_until("her line has begun", || {
         observer.assert_running();

@@ -32,10 +32,10 @@ fn missing_privilege_is_named_with_a_remedy() {
     let output =
         as_overflow_user(space.command(setpriv), &[&program, "run", "rx lo | count"]).output();
     let output = output.expect("setpriv");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
     for hint in ["CAP_NET_RAW", "setcap", "unshare -Urn", "systemd"] {
-        assert!(told.contains(hint), "{hint} is not named: {told}");
+        assert!(stderr.contains(hint), "{hint} is not named: {stderr}");
     }
 }
 
@@ -70,7 +70,7 @@ fn any_user_may_observe_in_its_own_namespace() {
         as_overflow_user(space.command(setpriv), &words).current_dir(folder.path("")).output();
     let output = output.expect("setpriv");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let seen = parse_capture(&std::fs::read(folder.path("seen.pcap")).expect("a capture"));
-    assert_eq!(seen.len(), 3);
-    assert!(seen.iter().all(|frame| frame.ends_with(b"datagram\n")), "{seen:x?}");
+    let frames = parse_capture(&std::fs::read(folder.path("seen.pcap")).expect("a capture"));
+    assert_eq!(frames.len(), 3);
+    assert!(frames.iter().all(|frame| frame.ends_with(b"datagram\n")), "{frames:x?}");
 }

@@ -54,11 +54,11 @@ fn v1_analysis_reports_program_time_and_notifications() {
     let process = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &process]).status().expect("kill").success());
     let output = child.wait_with_output().expect("it ends");
-    let told = [output.stdout, output.stderr].concat();
-    let told = String::from_utf8_lossy(&told).replace("\n   ", " ");
-    assert!(output.status.success(), "{told}");
-    let of = told.lines().find(|line| line.starts_with(" program of rx: "));
-    let of = of.unwrap_or_else(|| panic!("{told}"));
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).replace("\n   ", " ");
+    assert!(output.status.success(), "{text}");
+    let of = text.lines().find(|line| line.starts_with(" program of rx: "));
+    let of = of.unwrap_or_else(|| panic!("{text}"));
     // Root in its own namespace may have the time measured.
     assert!(of.contains(" ns for a frame, ") && of.contains("; 500 frames, "), "{of}");
     let doorbells =
@@ -66,8 +66,8 @@ fn v1_analysis_reports_program_time_and_notifications() {
     let doorbells: u64 = doorbells.and_then(|number| number.parse().ok()).expect("a number");
     assert!(doorbells > 0, "{of}");
     let edge =
-        told.lines().find(|line| line.contains("bpf → print") && line.contains("kernel ring"));
-    let edge = edge.unwrap_or_else(|| panic!("{told}"));
+        text.lines().find(|line| line.contains("bpf → print") && line.contains("kernel ring"));
+    let edge = edge.unwrap_or_else(|| panic!("{text}"));
     assert!(edge.split_whitespace().any(|word| word == doorbells.to_string()), "{edge}");
 }
 

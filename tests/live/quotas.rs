@@ -50,9 +50,9 @@ fn t12_daemon_does_not_lend_its_right_to_send() {
     let line = format!("rx {SERVER_DEVICE} | udp | dport |9 redirect lo");
     let refused = Observer::spawn(fixture.command(ALICE_UID), &line).wait();
     assert_eq!(refused.status, Some(1), "{}", refused.err);
-    let said = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
+    let message = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in ["redirect lo", "CAP_NET_RAW"] {
-        assert!(said.contains(part), "{part}: {said}");
+        assert!(message.contains(part), "{part}: {message}");
     }
     assert_eq!((fixture.running_requests(ALICE_UID), program_ids(&fixture.pair)), (0, vec![]));
     // The rejected request may not attach any of its parts. Requests that only observe may run.
@@ -89,13 +89,13 @@ fn captures_during(
     let taps =
         [CAROL_UID, DAVE_UID].map(|uid| fixture.run(uid, "rx own=yes ring=1MB | pcap own.pcap"));
     action(fixture);
-    let seen = taps.map(|tap: Observer| {
+    let captures = taps.map(|tap: Observer| {
         let ran = tap.stop();
         ran.assert_balanced();
         ran.file("own.pcap")
     });
     fixture.stop();
-    seen
+    captures
 }
 
 fn contains_mark(bytes: &[u8], mark: &str) -> bool {
@@ -110,7 +110,7 @@ fn p7_multicast_reaches_users_whose_sockets_joined() {
     if need::require_command("setpriv").is_none() {
         return;
     }
-    let seen = captures_during(&mut fixture, |fixture| {
+    let captures = captures_during(&mut fixture, |fixture| {
         fixture.pair.client.run_ip(&format!("route add 224.0.0.0/4 dev {CLIENT_DEVICE}"));
         for (uid, port, mark) in GROUPS {
             let group = Ipv4Addr::new(239, 1, 1, port.to_be_bytes()[1]);
@@ -131,9 +131,9 @@ fn p7_multicast_reaches_users_whose_sockets_joined() {
             });
         }
     });
-    for (seen, (_, _, own)) in seen.iter().zip(GROUPS) {
+    for (captures, (_, _, own)) in captures.iter().zip(GROUPS) {
         for (_, _, mark) in GROUPS {
-            assert_eq!(contains_mark(seen, mark), mark == own, "{own}: {mark}");
+            assert_eq!(contains_mark(captures, mark), mark == own, "{own}: {mark}");
         }
     }
 }

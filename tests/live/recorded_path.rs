@@ -20,22 +20,22 @@ fn v10_recorded_live_path_replays_identically() {
     }
     let ran = observer.stop();
     ran.assert_lossless();
-    let seen = ran.file("seen.pcap");
+    let captured = ran.file("seen.pcap");
     let frames = ran.frames("seen.pcap").len();
     assert!((1..1000).contains(&frames), "{frames} passed: {}", ran.ledger);
     let mut again = Command::new(streamline_program());
     again.args(["run", "--embedded", "--replay", "r.pcapng", "--into=again"]);
     let again = again.current_dir(ran.path("")).output().expect("it runs");
-    let said = String::from_utf8_lossy(&again.stderr);
-    assert!(again.status.success(), "{said}");
-    assert!(ran.file("again/seen.pcap") == seen, "bit for bit");
+    let stderr = String::from_utf8_lossy(&again.stderr);
+    assert!(again.status.success(), "{stderr}");
+    assert!(ran.file("again/seen.pcap") == captured, "bit for bit");
     // The kernel's part would be missing from a record, which is reported.
     let inside = format!("rx@kernel {SERVER_DEVICE} | udp | count");
     let mut refused = pair.server.command(streamline_program());
     refused.args(["run", "--embedded", "--record=k.pcapng", &inside]);
     let refused = refused.current_dir(ran.path("")).output().expect("it runs");
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert_eq!(refused.status.code(), Some(1), "{said}");
-    assert!(said.contains("kernel: a record is to hold what"), "{said}");
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("kernel: a record is to hold what"), "{stderr}");
     assert!(!ran.path("k.pcapng").exists());
 }

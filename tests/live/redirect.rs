@@ -153,19 +153,19 @@ fn redirect_loops_are_refused_and_explain_names_the_exit() {
     let explained = |text: &str| {
         let output = server.command(program).args(["explain", text]).output().expect("it runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
-        told.split_whitespace().collect::<Vec<_>>().join(" ")
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     let round = format!("tx {OUT_DEVICE} | ip | redirect {OUT_DEVICE}");
     let output = server.command(program).args(["run", &round]).output().expect("it runs");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{told}");
-    assert!(told.contains("observed as sent, forever"), "{told}");
-    let told = explained(&format!("rx {SERVER_DEVICE} | ip | redirect {OUT_DEVICE}"));
-    assert!(told.contains(&format!("copies leave by {OUT_DEVICE}")), "{told}");
-    let told = explained(&format!(
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("observed as sent, forever"), "{text}");
+    let text = explained(&format!("rx {SERVER_DEVICE} | ip | redirect {OUT_DEVICE}"));
+    assert!(text.contains(&format!("copies leave by {OUT_DEVICE}")), "{text}");
+    let text = explained(&format!(
         "rx {SERVER_DEVICE} | ip | redirect {OUT_DEVICE} netns={}",
         line.far.name()
     ));
-    assert!(told.contains("kernel: a program sends within its own network namespace"), "{told}");
+    assert!(text.contains("kernel: a program sends within its own network namespace"), "{text}");
 }

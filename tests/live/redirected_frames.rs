@@ -65,7 +65,7 @@ fn g1_redirected_frames_do_not_reach_the_host() {
     ran.assert_lossless();
     assert!(ran.frames("out") == frames, "each as it was sent, in order");
     let source = ran.source();
-    assert_eq!((source.seen, source.given), (Some(20_000), 20_000), "{source:?}");
+    assert_eq!((source.observed, source.given), (Some(20_000), 20_000), "{source:?}");
     assert!(!has_xdp_program(&pair.server, SERVER_DEVICE), "nothing is left there");
     // The host receives later frames again.
     let after = numbered_frames(20_000..20_010, FRAME_SIZE);
@@ -108,7 +108,7 @@ fn g1_frames_without_room_are_ring_losses() {
     let ran = observer.stop();
     ran.assert_balanced();
     let source = ran.source();
-    assert_eq!(source.seen, Some(20_000), "{source:?}");
+    assert_eq!(source.observed, Some(20_000), "{source:?}");
     assert_eq!(source.lost_at("ring"), Some(20_000 - source.given), "{source:?}");
     // 128 frames are lent at a time.
     assert!((1..20_000).contains(&source.given), "{source:?}");
@@ -120,8 +120,8 @@ fn g1_frames_without_room_are_ring_losses() {
 fn g3_each_queue_has_its_own_ring() {
     let Some(pair) = quiet_pair_over(Cable { queues: 4, ..Cable::default() }) else { return };
     let Some(_) = need::require_command("ethtool") else { return };
-    let told = pair.server.run_ip(&format!("-o link show dev {SERVER_DEVICE}"));
-    let mac = told.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
+    let listing = pair.server.run_ip(&format!("-o link show dev {SERVER_DEVICE}"));
+    let mac = listing.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
     let mac = mac.expect("an address");
     // The server does not answer ARP requests.
     pair.client
@@ -176,8 +176,8 @@ s.sendto(bytes(i * 7 % 256 for i in range(60000)), (sys.argv[1], 9))
 fn g1_unsegmented_frames_arrive_complete() {
     let Some(pair) = quiet_pair_over(Cable::default()) else { return };
     let Some(python) = need::require_command("python3") else { return };
-    let told = pair.server.run_ip(&format!("-o link show dev {SERVER_DEVICE}"));
-    let mac = told.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
+    let listing = pair.server.run_ip(&format!("-o link show dev {SERVER_DEVICE}"));
+    let mac = listing.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
     let mac = mac.expect("an address");
     pair.client
         .run_ip(&format!("neigh replace {SERVER} lladdr {mac} dev {CLIENT_DEVICE} nud permanent"));
@@ -272,10 +272,10 @@ fn v17_existing_program_stays_and_is_named() {
     });
     let line = format!("rx {SERVER_DEVICE} take | count");
     let output = pair.server.command(streamline_program()).args(["run", &line]).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
     for word in ["cannot take from server0", "`somebody_else`", "is kept", "without `take`"] {
-        assert!(told.contains(word), "{word} is not said: {told}");
+        assert!(stderr.contains(word), "{word} is not said: {stderr}");
     }
     assert_eq!(link.info().unwrap().target, LinkTarget::Xdp(index), "it is where it was");
     // Another path can still observe the frames.
@@ -313,9 +313,9 @@ fn g7_default_route_interface_needs_force() {
     pair.server.run_ip(&format!("route add default dev {SERVER_DEVICE}"));
     let line = format!("rx {SERVER_DEVICE} take | count");
     let output = pair.server.command(streamline_program()).args(["run", &line]).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{told}");
-    assert!(told.contains("default route") && told.contains("--force"), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("default route") && stderr.contains("--force"), "{stderr}");
     assert!(!has_xdp_program(&pair.server, SERVER_DEVICE));
     start_redirecting(&pair, &format!("--force {line}")).stop().assert_balanced();
 }
@@ -408,8 +408,8 @@ fn g6_descriptors_move_between_interfaces_without_a_copy() {
         let (ran, arrived) = run_forwarding(&pair, &line, way, &frames);
         ran.assert_lossless();
         assert!(arrived == frames, "each once, in order, as it was: {}", arrived.len());
-        let told = ["moved by AF_XDP", "copied to AF_XDP"].map(|name| tx_counter(&ran, name));
-        assert_eq!(told, [Some(5_000), Some(0)], "{}", ran.ledger);
+        let counters = ["moved by AF_XDP", "copied to AF_XDP"].map(|name| tx_counter(&ran, name));
+        assert_eq!(counters, [Some(5_000), Some(0)], "{}", ran.ledger);
     }
 }
 
@@ -436,6 +436,6 @@ fn g6_changed_or_joined_frames_are_copied() {
     let (ran, arrived) = run_forwarding(&pair, &line, false, &frames);
     ran.assert_lossless();
     assert!(arrived == frames, "{}", arrived.len());
-    let told = ["moved by AF_XDP", "copied to AF_XDP"].map(|name| tx_counter(&ran, name));
-    assert_eq!(told, [Some(200), Some(100)], "{}", ran.ledger);
+    let counters = ["moved by AF_XDP", "copied to AF_XDP"].map(|name| tx_counter(&ran, name));
+    assert_eq!(counters, [Some(200), Some(100)], "{}", ran.ledger);
 }

@@ -48,8 +48,8 @@ impl UnprivilegedUser<'_> {
     }
 }
 
-fn filter_entry<'r>(told: &'r Value, name: &str) -> &'r Value {
-    let filters = told["filters"].as_array().expect("filters");
+fn filter_entry<'r>(report: &'r Value, name: &str) -> &'r Value {
+    let filters = report["filters"].as_array().expect("filters");
     filters.iter().find(|filter| filter["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 

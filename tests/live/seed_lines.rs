@@ -259,9 +259,9 @@ fn a1_a5_a9_a15_h10_h18_h19_example_requests_run_or_name_a_filter() {
                     .args(["check", line])
                     .output()
                     .expect("runs");
-                let said = String::from_utf8_lossy(&check.stderr).into_owned();
-                assert_eq!(check.status.code(), Some(2), "{line}: {said}");
-                assert!(said.contains(hint), "{line}: {said}");
+                let stderr = String::from_utf8_lossy(&check.stderr).into_owned();
+                assert_eq!(check.status.code(), Some(2), "{line}: {stderr}");
+                assert!(stderr.contains(hint), "{line}: {stderr}");
             }
         }
     }

@@ -10,8 +10,8 @@ use testkit::net::{
 /// end of a veth pair has a queue per processor, so frames from several processors could arrive in
 /// another order.
 pub(crate) fn send_frames(space: &Namespace, device: &str, frames: &[Vec<u8>]) {
-    let told = space.run_ip(&format!("-o link show dev {device}"));
-    let index = told.split(':').next().and_then(|number| number.parse().ok()).expect("a number");
+    let listing = space.run_ip(&format!("-o link show dev {device}"));
+    let index = listing.split(':').next().and_then(|number| number.parse().ok()).expect("a number");
     space.run_inside(|| {
         let processors = sys::process::allowed_processors().expect("this thread has some");
         sys::process::pin_to(processors[0]).expect("one of its own");

@@ -46,17 +46,17 @@ impl DaemonFixture {
         let mut command = self.command(uid);
         command.args(["set", &path.to_string()]).args(words.split(' ')).env("NO_COLOR", "1");
         let output = command.output().expect("it starts");
-        let said = [output.stdout, output.stderr].concat();
-        (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+        let message = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&message).into_owned())
     }
 
     /// Changes a path, and retries while a thread gets no CPU time; asserts that nothing was lost.
     pub(crate) fn assert_change_succeeds(&self, uid: u32, path: u32, words: &str) {
         wait_until(words, || {
-            let (done, said) = self.change_path(uid, path, words);
+            let (done, message) = self.change_path(uid, path, words);
             assert!(
-                if done { reports_no_loss(&said) } else { reports_no_processor_time(&said) },
-                "{words}: {said}"
+                if done { reports_no_loss(&message) } else { reports_no_processor_time(&message) },
+                "{words}: {message}"
             );
             done
         });
@@ -64,14 +64,15 @@ impl DaemonFixture {
 }
 
 /// Returns true if the reply reports no loss, duplication or reordering.
-pub(crate) fn reports_no_loss(said: &str) -> bool {
-    said.contains("lost 0, duplicated 0, reordered 0")
+pub(crate) fn reports_no_loss(message: &str) -> bool {
+    message.contains("lost 0, duplicated 0, reordered 0")
 }
 
 /// Returns true if the reply reports that a thread did not start the command in time or was waiting
 /// for room in a ring. On a busy machine both mean that a thread got no CPU time.
-pub(crate) fn reports_no_processor_time(said: &str) -> bool {
-    said.contains("did not start the command in time") || said.contains("waits for room in a ring")
+pub(crate) fn reports_no_processor_time(message: &str) -> bool {
+    message.contains("did not start the command in time")
+        || message.contains("waits for room in a ring")
 }
 
 /// Returns the filters of a program, each with the number of requests that use it.
@@ -169,14 +170,14 @@ fn p5_change_cannot_exceed_the_policy() {
     let line = format!("rx {SERVER_DEVICE} | udp @kernel | dport |9 pcap all.pcap");
     let alice = fixture.run(ALICE_UID, &line);
     let (path, before) = (fixture.path_id(&alice), fixture.shared_program());
-    let (done, said) = fixture.change_path(ALICE_UID, path, "move dport kernel");
-    let single_line = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (done, message) = fixture.change_path(ALICE_UID, path, "move dport kernel");
+    let single_line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in ["may not run `dport` in the kernel", "policy.toml"] {
-        assert!(!done && single_line.contains(part), "{part}: {said}");
+        assert!(!done && single_line.contains(part), "{part}: {message}");
     }
     // A user cannot change another user's request.
-    let (done, said) = fixture.change_path(BOB_UID, path, "move udp process");
-    assert!(!done, "{said}");
+    let (done, message) = fixture.change_path(BOB_UID, path, "move udp process");
+    assert!(!done, "{message}");
     let after = fixture.shared_program();
     assert_eq!((after.program, after.replaced), (before.program, before.replaced));
     fixture.assert_change_succeeds(ALICE_UID, path, "insert ip before udp");
@@ -197,7 +198,7 @@ fn v3_user_changes_a_request_on_its_own_sockets() {
     }
     let carol = fixture.run(CAROL_UID, "rx own=yes ring=1MB | udp | dport |9 pcap all.pcap");
     let path = fixture.path_id(&carol);
-    let say = |count: u8| {
+    let send = |count: u8| {
         fixture.pair.server.run_inside(|| {
             let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
             let own = rustix::process::Uid::from_raw(CAROL_UID);
@@ -208,10 +209,10 @@ fn v3_user_changes_a_request_on_its_own_sockets() {
             });
         });
     };
-    say(20);
+    send(20);
     for words in ["move dport process", "insert ip before udp", "move dport kernel"] {
         fixture.assert_change_succeeds(CAROL_UID, path, words);
-        say(20);
+        send(20);
     }
     let ran = carol.stop();
     ran.assert_balanced();
@@ -229,26 +230,26 @@ fn o9_p5_explain_reports_access_denied_by_policy() {
     }
     let explain = |uid: u32, line: &str| {
         let output = fixture.command(uid).args(["explain", line]).output().expect("it starts");
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said).into_owned();
-        (output.status.success(), said.split_whitespace().collect::<Vec<_>>().join(" "))
+        let message = [output.stdout, output.stderr].concat();
+        let message = String::from_utf8_lossy(&message).into_owned();
+        (output.status.success(), message.split_whitespace().collect::<Vec<_>>().join(" "))
     };
     let line = format!("rx {SERVER_DEVICE} | udp | dport |9 pcap all.pcap");
-    let (done, said) = explain(ALICE_UID, &line);
-    assert!(done && said.contains("may not run `dport` in the kernel"), "{said}");
-    let (done, said) = explain(CAROL_UID, &line);
+    let (done, message) = explain(ALICE_UID, &line);
+    assert!(done && message.contains("may not run `dport` in the kernel"), "{message}");
+    let (done, message) = explain(CAROL_UID, &line);
     assert!(
         !done
-            && said.contains(&format!(
+            && message.contains(&format!(
                 "{} may not watch server0",
                 testkit::user::describe_user(CAROL_UID)
             )),
-        "{said}"
+        "{message}"
     );
-    let (done, said) = explain(CAROL_UID, "rx own=yes | udp | pcap own.pcap");
-    assert!(done && !said.contains("may not watch"), "{said}");
-    let (done, said) = explain(0, &line);
-    assert!(done && !said.contains("may not watch"), "{said}");
+    let (done, message) = explain(CAROL_UID, "rx own=yes | udp | pcap own.pcap");
+    assert!(done && !message.contains("may not watch"), "{message}");
+    let (done, message) = explain(0, &line);
+    assert!(done && !message.contains("may not watch"), "{message}");
     assert_eq!(fixture.shared_programs().programs, [], "nothing was made");
     fixture.stop();
 }

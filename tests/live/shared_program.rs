@@ -97,9 +97,9 @@ pub(crate) fn program_ids(pair: &Pair) -> Vec<u32> {
 }
 
 pub(crate) fn program_status(points: &Points) -> PointStatus {
-    let shown = points.status();
-    assert_eq!(shown.len(), 1, "one point: {shown:?}");
-    shown[0].1.clone()
+    let points_status = points.status();
+    assert_eq!(points_status.len(), 1, "one point: {points_status:?}");
+    points_status[0].1.clone()
 }
 
 pub(crate) fn datagrams(count: usize) -> Vec<Vec<u8>> {
@@ -144,7 +144,7 @@ fn o7_branches_of_a_request_share_one_demultiplexer() {
     assert_eq!(steps("count"), [&("count".to_owned(), 1, all / 4)], "{now:?}");
     assert_eq!(now.runs, all, "the kernel counts one run for a frame");
     drop(counting);
-    let told = reports_by_filter(&inside.stop());
+    let reports = reports_by_filter(&inside.stop());
     assert!(program_ids(&pair).is_empty(), "nothing stays");
     // The same requests in threads, on the same frames.
     let outside = format!("rx@thread0 {SERVER_DEVICE}");
@@ -159,7 +159,7 @@ fn o7_branches_of_a_request_share_one_demultiplexer() {
     let thread = std::thread::spawn(|| run(threads, StopConditions::default()).expect("a run"));
     send_all(&pair, &frames);
     lives.iter().for_each(Live::stop);
-    assert_eq!(told, reports_by_filter(&thread.join().expect("a run")));
+    assert_eq!(reports, reports_by_filter(&thread.join().expect("a run")));
     let captured = |name| parse_capture(&std::fs::read(scratch.path(name)).expect("a capture"));
     assert_eq!(captured("inside.pcap").len(), FRAMES / 4);
     assert!(captured("inside.pcap") == captured("outside.pcap"));
@@ -183,7 +183,7 @@ fn o6_stateful_filter_is_separate_per_request() {
     let second = reports_by_filter(&second.stop());
     send_all(&pair, &datagrams(100));
     let first = reports_by_filter(&first.stop());
-    let blocks = |told: &BTreeMap<String, Vec<(String, u64)>>| told["count"][0].1;
+    let blocks = |reports: &BTreeMap<String, Vec<(String, u64)>>| reports["count"][0].1;
     assert_eq!((blocks(&first), blocks(&second)), (300, 100));
 }
 
@@ -220,9 +220,9 @@ fn failed_addition_of_a_request_changes_nothing() {
     }
     assert!(failed >= 6, "{failed} steps");
     let outcome = first.stop();
-    let seen = parse_capture(&std::fs::read(stays).expect("a capture")).len();
+    let captured = parse_capture(&std::fs::read(stays).expect("a capture")).len();
     assert_eq!(outcome.ledger.sources[0].1.given.blocks, 40 * (failed + 1));
-    assert_eq!(seen as u64, 10 * (failed + 1), "every frame");
+    assert_eq!(captured as u64, 10 * (failed + 1), "every frame");
 }
 
 /// Returns the number of descriptors of kernel objects in this process.

@@ -84,9 +84,9 @@ fn v6_stalled_sink_gets_a_thread_of_its_own() {
     let (outcome, numbers) = run_into_pipe(&pair, "", |live| {
         wait_until("the sink has moved", || space_of_sink(live) == "thread1");
     });
-    let [told] = outcome.adapted.as_slice() else { panic!("{:?}", outcome.adapted) };
-    assert!(told.starts_with("`pcap` to thread1: a write took "), "{told}");
-    assert!(told.contains("lost 0, duplicated 0, reordered 0"), "{told}");
+    let [report] = outcome.adapted.as_slice() else { panic!("{:?}", outcome.adapted) };
+    assert!(report.starts_with("`pcap` to thread1: a write took "), "{report}");
+    assert!(report.contains("lost 0, duplicated 0, reordered 0"), "{report}");
     assert_accounted_for(&outcome, &numbers);
 }
 

@@ -113,15 +113,15 @@ fn corpus_live_captures_reassemble_as_from_a_file() {
         let name = path.to_string_lossy();
         parts.iter().any(|part| name.contains(part))
     };
-    let mut seen = 0;
+    let mut count = 0;
     for path in captures.iter().filter(wanted) {
         let Some(frames) = sendable_frames(path, 60) else { continue };
         let [live, replayed] = run_live_and_from_capture(&pair, &frames);
         assert!(live == replayed, "{}: {} and {}", path.display(), live.len(), replayed.len());
-        seen += 1;
+        count += 1;
     }
-    println!("{seen} captures");
-    assert!(seen > 10, "{seen} captures");
+    println!("{count} captures");
+    assert!(count > 10, "{count} captures");
 }
 
 #[test]

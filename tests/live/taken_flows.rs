@@ -209,15 +209,15 @@ fn g7_first_of_overlapping_takers_gets_a_frame_and_others_count_it() {
     observer.wait_until_written("one.pcap", capture_length(&first));
     observer.wait_until_written("two.pcap", capture_length(&second));
     host.wait_until_written("all.pcap", capture_length(&frames));
-    let (ran, seen) = (observer.stop(), host.stop());
+    let (ran, on_host) = (observer.stop(), host.stop());
     ran.assert_lossless();
     assert!(ran.frames("one.pcap") == first && ran.frames("two.pcap") == second, "{}", ran.ledger);
     assert_eq!(source_note(&ran, 0), "");
-    let told = format!("{} matching frames had been taken by an earlier request", first.len());
-    assert_eq!(source_note(&ran, 1), told, "{}", ran.ledger);
+    let note = format!("{} matching frames had been taken by an earlier request", first.len());
+    assert_eq!(source_note(&ran, 1), note, "{}", ran.ledger);
     // Lines that watch see what others take; it is no loss of theirs.
-    seen.assert_lossless();
-    assert!(seen.frames("all.pcap") == frames);
+    on_host.assert_lossless();
+    assert!(on_host.frames("all.pcap") == frames);
     assert_eq!(rest.len(), 75, "what nobody took");
 }
 
@@ -263,14 +263,14 @@ fn g7_expression_that_matches_ones_own_connection_is_refused() {
         let ran = ran.expect("the program");
         (ran.status.code(), String::from_utf8_lossy(&ran.stderr).into_owned())
     };
-    let (status, told) = run(&[], "tcp");
-    assert_eq!(status, Some(1), "{told}");
+    let (status, stderr) = run(&[], "tcp");
+    assert_eq!(status, Some(1), "{stderr}");
     for part in ["cannot take from server0", "your own connection", "--force"] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(stderr.contains(part), "{part}: {stderr}");
     }
     for (options, expression) in [(&[][..], "tcp and not port 22"), (&["--force"], "tcp")] {
-        let (status, told) = run(options, expression);
-        assert_eq!(status, Some(0), "{told}");
+        let (status, stderr) = run(options, expression);
+        assert_eq!(status, Some(0), "{stderr}");
     }
 }
 
@@ -296,10 +296,10 @@ fn g7_users_take_flows_by_the_daemons_grant_alone() {
     let line = |port: u16| format!("rx {SERVER_DEVICE} take \"udp port {port}\" | count");
     let refused = Observer::spawn(fixture.command(BOB_UID), &line(5301)).wait();
     assert_eq!(refused.status, Some(1), "{}", refused.err);
-    let said = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
+    let message = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [testkit::user::describe_user(BOB_UID).as_str(), "not take from it", "take = true"]
     {
-        assert!(said.contains(part), "{part}: {said}");
+        assert!(message.contains(part), "{part}: {message}");
     }
     for end in ["INT", "KILL"] {
         let alice = fixture.run(ALICE_UID, &line(5300));

@@ -103,8 +103,9 @@ fn h22_tokens_pass_alike_in_the_kernel_and_in_a_thread() {
     for (rx, place) in [("rx@kernel", "kernel"), ("rx@thread0", "thread0")] {
         let line = format!("{rx} {SERVER_DEVICE} | ip | token key={file} | pcap good.pcap");
         let mut observer = Observer::start(&pair.server, &line);
-        let shown = fs::read(format!("/proc/{}/cmdline", observer.process_id())).expect("it runs");
-        assert!(!String::from_utf8_lossy(&shown).contains(KEY_HEX));
+        let command_line =
+            fs::read(format!("/proc/{}/cmdline", observer.process_id())).expect("it runs");
+        assert!(!String::from_utf8_lossy(&command_line).contains(KEY_HEX));
         send_all(&pair, &frames);
         observer.wait_until_written("good.pcap", capture_length(&good));
         let ran = observer.stop();
@@ -116,14 +117,14 @@ fn h22_tokens_pass_alike_in_the_kernel_and_in_a_thread() {
         let mut came = ran.frames("good.pcap");
         came.sort_unstable_by_key(|frame| crate::numbers::frame_number(frame));
         assert_eq!(came, good, "each once, as it was sent: {line}");
-        let told: serde_json::Map<String, Value> = {
+        let reasons: serde_json::Map<String, Value> = {
             let all = token["unanswered"].as_object().expect("reasons");
             all.iter()
                 .filter(|(_, count)| **count != 0)
                 .map(|(k, v)| (k.clone(), v.clone()))
                 .collect()
         };
-        assert_eq!(Value::Object(told), why, "{}", ran.ledger);
+        assert_eq!(Value::Object(reasons), why, "{}", ran.ledger);
         for text in [ran.err.clone(), ran.ledger.to_string()] {
             assert!(!text.contains(KEY_HEX), "{text}");
         }
@@ -188,23 +189,23 @@ fn h22_key_is_usable_by_its_owner_only() {
     let file = key_file(&folder);
     let program = copy_program_for_every_user(&folder);
     let line = format!("replay x.pcap | token key={} | count", file.display());
-    let told = |command: &mut Command, what: &str| {
+    let run = |command: &mut Command, what: &str| {
         let ended = command.args([what, &line]).output().expect("it starts");
         let text = [ended.stdout, ended.stderr].concat();
         let text = String::from_utf8_lossy(&text).into_owned();
         assert!(!text.contains(KEY_HEX), "{text}");
         (ended.status.code(), text)
     };
-    let (code, text) = told(&mut Command::new(&program), "explain");
+    let (code, text) = run(&mut Command::new(&program), "explain");
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("token"), "{text}");
     fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("its mode");
-    let (code, text) = told(&mut Command::new(&program), "explain");
+    let (code, text) = run(&mut Command::new(&program), "explain");
     assert!(code != Some(0) && text.contains("chmod 600"), "{text}");
     fs::set_permissions(&file, Permissions::from_mode(0o600)).expect("its mode");
     let Some(setpriv) = need::require_command("setpriv") else { return };
     let mut unprivileged = Command::new(setpriv);
     unprivileged.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
-    let (code, text) = told(unprivileged.arg(&program), "run");
+    let (code, text) = run(unprivileged.arg(&program), "run");
     assert!(code != Some(0) && text.contains("Permission denied"), "{text}");
 }

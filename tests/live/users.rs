@@ -94,10 +94,10 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
     // Carol may not observe the interface; the error names who, what, why and the remedy.
     let refused = Observer::spawn(fixture.command(CAROL_UID), &format!("{rx} | count")).wait();
     assert_eq!(refused.status, Some(1), "{}", refused.err);
-    let said = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
+    let message = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
     let carol = testkit::user::describe_user(CAROL_UID);
     for part in [carol.as_str(), "may not watch", SERVER_DEVICE, "[[open]]", "policy.toml"] {
-        assert!(said.contains(part), "{part}: {said}");
+        assert!(message.contains(part), "{part}: {message}");
     }
     // The traffic of her own sockets is hers.
     let carol = fixture.run(CAROL_UID, "rx own=yes ring=1MB | pcap own.pcap");
@@ -216,11 +216,11 @@ fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
         (asks(&format!("rx {SERVER_DEVICE} take | drop"), &part, &ours, own), "kernel"),
     ] {
         let (refused, _) = send_and_receive(&fixture.socket(), &attach);
-        let told = || format!("{by}: {attach:?}: {refused:?}");
-        assert_eq!(refused.error.as_deref(), Some("io.streamline.NotInKernel"), "{}", told());
-        assert_eq!(refused.parameters["by"], Value::from(by), "{}", told());
+        let context = || format!("{by}: {attach:?}: {refused:?}");
+        assert_eq!(refused.error.as_deref(), Some("io.streamline.NotInKernel"), "{}", context());
+        assert_eq!(refused.parameters["by"], Value::from(by), "{}", context());
         let why = refused.parameters["why"].as_str().unwrap_or_default();
-        assert!(why.len() > 10 && !why.ends_with('.'), "{}", told());
+        assert!(why.len() > 10 && !why.ends_with('.'), "{}", context());
     }
     // On behalf of other users, beyond his own share, and for no request.
     for line_of in 0..64 {
@@ -368,8 +368,8 @@ fn p8_world_rings_are_read_by_their_members_only() {
     let own = format!("--share=world rx own=yes | pcap {}", "own.pcap");
     let refused = Observer::spawn(fixture.command(CAROL_UID), &own).wait();
     assert_eq!(refused.status, Some(1), "{}", refused.err);
-    let said = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains("visible to you alone"), "{}", refused.err);
+    let message = refused.err.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(message.contains("visible to you alone"), "{}", refused.err);
     assert_members_share_a_ring(fixture, [alice, bob, dave]);
 }
 

@@ -203,7 +203,7 @@ pub(crate) fn run_beside<T: Send>(
 
 /// Runs a request, which must succeed; returns the collected blocks.
 pub(crate) fn collect(text: &str, replicas: usize) -> Vec<RecordedBlock> {
-    let (seen, outcome) = run_replicated(text, replicas);
+    let (blocks, outcome) = run_replicated(text, replicas);
     assert!(outcome.failures.is_empty(), "{text}, {replicas} copies: {:?}", outcome.failures);
-    seen
+    blocks
 }

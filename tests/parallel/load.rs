@@ -4,8 +4,8 @@ use crate::collected::{RecordedBlock, collect, run_replicated};
 use testkit::Random;
 
 /// Clears the fields that depend on the time of the run.
-fn without_times(seen: Vec<RecordedBlock>) -> Vec<RecordedBlock> {
-    seen.into_iter().map(|seen| RecordedBlock { time: 0, ..seen }).collect()
+fn without_times(blocks: Vec<RecordedBlock>) -> Vec<RecordedBlock> {
+    blocks.into_iter().map(|block| RecordedBlock { time: 0, ..block }).collect()
 }
 
 /// Returns a random chain of stateless filters, and the arc after it.

@@ -131,11 +131,14 @@ fn n3_other_sessions_leave_the_replica_of_an_elephant() {
     });
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), []);
-    let told = outcome.adapted.join("\n");
-    assert!(told.contains(" sessions to thread") && told.contains(" % without them"), "{told}");
+    let adapted = outcome.adapted.join("\n");
+    assert!(
+        adapted.contains(" sessions to thread") && adapted.contains(" % without them"),
+        "{adapted}"
+    );
     let frames = records * u64::from(2 * FLOWS * 50);
     let (_, source) = &outcome.ledger.sources[0];
-    assert_eq!(source.given.blocks, frames, "{told}");
+    assert_eq!(source.given.blocks, frames, "{adapted}");
     let count = outcome.ledger.filters.iter().find(|filter| filter.name == "count");
-    assert_eq!(count.expect("count").taken.blocks, frames, "{told}");
+    assert_eq!(count.expect("count").taken.blocks, frames, "{adapted}");
 }

@@ -7,17 +7,17 @@ use testkit::{Capture, Frame, Segment};
 
 /// Renumbers sessions by first appearance, because replicas assign different numbers from a single
 /// instance.
-pub(crate) fn renumber_sessions(seen: Vec<RecordedBlock>) -> Vec<RecordedBlock> {
+pub(crate) fn renumber_sessions(blocks: Vec<RecordedBlock>) -> Vec<RecordedBlock> {
     let mut numbers = HashMap::new();
-    let number = |seen: RecordedBlock| {
+    let number = |block: RecordedBlock| {
         let next = numbers.len() as u32;
-        let session = match seen.session {
+        let session = match block.session {
             0 => 0,
             known => *numbers.entry(known).or_insert(next) + 1,
         };
-        RecordedBlock { session, ..seen }
+        RecordedBlock { session, ..block }
     };
-    seen.into_iter().map(number).collect()
+    blocks.into_iter().map(number).collect()
 }
 
 #[test]

@@ -6,8 +6,8 @@ use crate::scratch::Scratch;
 use testkit::Random;
 
 /// Clears the fields that depend on the time of the run.
-fn without_times(seen: Vec<RecordedBlock>) -> Vec<RecordedBlock> {
-    seen.into_iter().map(|seen| RecordedBlock { time: 0, ..seen }).collect()
+fn without_times(blocks: Vec<RecordedBlock>) -> Vec<RecordedBlock> {
+    blocks.into_iter().map(|block| RecordedBlock { time: 0, ..block }).collect()
 }
 
 /// Asserts that the blocks equal those of a run in one thread, in the same order.

@@ -39,10 +39,10 @@ impl Registry for ExtendedCatalog {
 
 /// Runs a request to its end; asserts that its ledger balances and nothing failed.
 pub(crate) fn run_request(text: &str, filters: &'static [&'static Description]) -> Outcome {
-    let catalogue = ExtendedCatalog(filters);
-    let (graph, mistakes) = pipeline::read_request(text, &catalogue);
+    let catalog = ExtendedCatalog(filters);
+    let (graph, mistakes) = pipeline::read_request(text, &catalog);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
-    let plan = plan(graph, &catalogue, &Machine::example()).expect("a plan");
+    let plan = plan(graph, &catalog, &Machine::example()).expect("a plan");
     let paths = build(&plan, Settings::default()).expect("spaces");
     let outcome = run(paths, StopConditions::default()).expect("a run");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);

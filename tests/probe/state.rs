@@ -35,21 +35,21 @@ fn flow_frames(range: std::ops::Range<usize>) -> Vec<Frame> {
 fn feed_frames(node: &mut Node, range: std::ops::Range<usize>) -> Vec<(u32, u32)> {
     let arena = Arena::new(FRAMES + 1);
     let mut space = Space::new(&arena);
-    let mut said = Vec::new();
+    let mut emitted = Vec::new();
     for some in flow_frames(range).chunks(32) {
         let batch: Batch<'_> = space.batch(some);
         let now = 0;
         for batch in node.pass(batch, &mut space, now) {
             let blocks = batch.blocks();
-            said.extend(blocks.map(|(_, block)| (block.pointer.class.0, block.context.session)));
+            emitted.extend(blocks.map(|(_, block)| (block.pointer.class.0, block.context.session)));
         }
     }
-    said
+    emitted
 }
 
 /// Returns the final report of a filter and its results for blocks as text.
-fn final_report(node: &Node, said: &[(u32, u32)]) -> String {
-    format!("{:?} {said:?}", node.report())
+fn final_report(node: &Node, emitted: &[(u32, u32)]) -> String {
+    format!("{:?} {emitted:?}", node.report())
 }
 
 fn encode_sessions(saved: &[MovedSession]) -> Vec<u8> {
@@ -86,8 +86,8 @@ fn child_continues_from_state() {
     let description = filter::catalog::find(&name).unwrap();
     let mut node = Node::new(description, &[]).unwrap();
     node.restore(decode_sessions(&state)).unwrap();
-    let said = feed_frames(&mut node, FRAMES / 2..FRAMES);
-    println!("{CHILD_VARIABLE}{}", final_report(&node, &said));
+    let emitted = feed_frames(&mut node, FRAMES / 2..FRAMES);
+    println!("{CHILD_VARIABLE}{}", final_report(&node, &emitted));
 }
 
 fn report_of_child(description: &Description, saved: &[MovedSession]) -> String {
@@ -113,16 +113,16 @@ fn m1_m4_v18_state_continues_in_another_process() {
     for description in filters {
         let mut whole = Node::new(description, &[]).unwrap();
         feed_frames(&mut whole, 0..FRAMES / 2);
-        let said = feed_frames(&mut whole, FRAMES / 2..FRAMES);
+        let emitted = feed_frames(&mut whole, FRAMES / 2..FRAMES);
         let mut first = Node::new(description, &[]).unwrap();
         feed_frames(&mut first, 0..FRAMES / 2);
         let there = report_of_child(description, &first.save());
-        let (name, here) = (description.name, final_report(&whole, &said));
+        let (name, here) = (description.name, final_report(&whole, &emitted));
         assert_eq!(there, here, "{name}");
         // The state matters: without the first half the result differs.
         let mut late = Node::new(description, &[]).unwrap();
-        let said = feed_frames(&mut late, FRAMES / 2..FRAMES);
-        if final_report(&late, &said) != here {
+        let emitted = feed_frames(&mut late, FRAMES / 2..FRAMES);
+        if final_report(&late, &emitted) != here {
             needed.push(name);
         }
     }

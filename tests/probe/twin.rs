@@ -174,15 +174,15 @@ fn twin_is_unsure_in_the_documented_cases_only() {
         let mut kernel = load_if_permitted(allowed, &program);
         for (what, frame) in unsure_frames() {
             let packet = Packet::new(&frame);
-            let said = interpreter.judge(&packet);
+            let answer = interpreter.judge(&packet);
             let unsure = Ruling::Answered {
                 outcome: Outcome::Unsure,
                 counted: vec![0; program.counters.len()],
                 frame: None,
             };
-            assert_eq!(said, unsure, "the interpreter, {target:?}: {what}");
+            assert_eq!(answer, unsure, "the interpreter, {target:?}: {what}");
             if let Some(kernel) = &mut kernel {
-                assert_eq!(kernel.judge(&packet), said, "the kernel, {target:?}: {what}");
+                assert_eq!(kernel.judge(&packet), answer, "the kernel, {target:?}: {what}");
             }
         }
         let frames = unsure_frames();

@@ -219,10 +219,10 @@ fn p4_untrusted_peer_reads_a_ring_but_cannot_write() {
             start_with_descriptors(SECOND_PROCESS, &theirs).or_else(|| need::report_skip(why));
         let Some(child) = child else { return };
         let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{said}");
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{stdout}");
         let lines: Vec<&str> =
-            said.lines().filter_map(|l| Some(l.split_once(ROLE_VARIABLE)?.1)).collect();
+            stdout.lines().filter_map(|l| Some(l.split_once(ROLE_VARIABLE)?.1)).collect();
         println!("{policy:?}\n  {}", lines.join("\n  "));
         let refused = lines.iter().filter(|line| line.contains("(os error ")).count();
         assert_eq!(refused, 2 * (2 * WRITE_ATTEMPTS.len() + 3 * RESIZE_ATTEMPTS.len()));

@@ -71,12 +71,12 @@ fn truncated_capture_is_read_up_to_the_cut_and_reported() {
     let path = scratch.path("cut.pcap");
     std::fs::write(&path, &capture[..half]).expect("a file");
     let text = format!("replay '{}' | tcp | http emit=body | collect | discard", path.display());
-    let (seen, outcome) =
+    let (blocks, outcome) =
         run_and_collect(&PlannedRequest::with(text, COLLECT_FILTERS)).expect("a beginning");
     let [failure] = outcome.failures.as_slice() else { panic!("{:?}", outcome.failures) };
     let message = failure.to_string();
     assert!(message.contains("cut.pcap") && message.contains("record"), "{message}");
-    let messages = messages::group_into_messages(&seen);
+    let messages = messages::group_into_messages(&blocks);
     assert_eq!(messages.len(), 2);
     let bytes = &messages[1].bytes;
     assert!(bytes.len() > half * 9 / 10 - 2_000 && body.starts_with(bytes), "{}", bytes.len());
@@ -92,9 +92,9 @@ fn only_uncaptured_bytes_are_missing() {
     let capture = conversation(REQUEST, &response("", &body), 400);
     std::fs::write(&path, capture).expect("a file");
     let message = only_response(&path);
-    let seen = message.bytes.len() as u64;
-    assert_eq!(seen + message.missing, body.len() as u64);
-    assert!(seen > 20_000 && message.missing > 60_000, "{seen} seen");
+    let blocks = message.bytes.len() as u64;
+    assert_eq!(blocks + message.missing, body.len() as u64);
+    assert!(blocks > 20_000 && message.missing > 60_000, "{blocks} seen");
     assert!(!message.is_complete());
 }
 

@@ -43,8 +43,8 @@ pub(crate) fn messages_with_bodies(capture: &Path) -> Result<Vec<(Message, Vec<u
         let text = format!(
             "replay '{capture}' | ip | tcp | http emit=body decode={decode} | collect | discard"
         );
-        let (seen, _) = run_and_collect(&PlannedRequest::with(text, COLLECT_FILTERS))?;
-        Ok::<_, String>(group_into_messages(&seen))
+        let (blocks, _) = run_and_collect(&PlannedRequest::with(text, COLLECT_FILTERS))?;
+        Ok::<_, String>(group_into_messages(&blocks))
     };
     let (sent, decoded) = (run("no")?, run("yes")?);
     let records = |messages: &[Message]| messages.iter().map(|m| m.class).collect::<Vec<_>>();
@@ -53,11 +53,11 @@ pub(crate) fn messages_with_bodies(capture: &Path) -> Result<Vec<(Message, Vec<u
 }
 
 /// Groups blocks, which are in order per direction, into messages.
-pub(crate) fn group_into_messages(seen: &[CollectedBlock]) -> Vec<Message> {
+pub(crate) fn group_into_messages(blocks: &[CollectedBlock]) -> Vec<Message> {
     let mut messages: Vec<Message> = Vec::new();
     let mut sides: Vec<(u32, bool)> = Vec::new();
     let mut open = std::collections::BTreeMap::new();
-    for block in seen {
+    for block in blocks {
         let side = (block.session, block.is_backward());
         if block.flags.has(Flags::FIRST) {
             assert!(block.record.is_some(), "a message begins with its description: {block:?}");

@@ -142,7 +142,7 @@ fn run_with_state_move(
     let arena = Arena::new(8 * frames.len() + 4_096);
     let mut space = Space::new(&arena);
     let mut nodes: Vec<Node> = chain.iter().map(|filter| make_node(*filter)).collect();
-    let (mut seen, mut now, mut moved) = (Vec::new(), 0, (0, 0));
+    let (mut collected, mut now, mut moved) = (Vec::new(), 0, (0, 0));
     for (round, frames) in frames.chunks(BATCH_BLOCKS).enumerate() {
         if let Some((cut, moves)) = cut
             && cut == round
@@ -159,15 +159,21 @@ fn run_with_state_move(
             }
         }
         now = frames.iter().map(|frame| frame.time).fold(now, u64::max);
-        tick(&mut nodes, &mut space, now, &mut seen);
-        run_remaining_filters(&mut nodes, vec![space.batch(frames)], &mut space, now, &mut seen);
+        tick(&mut nodes, &mut space, now, &mut collected);
+        run_remaining_filters(
+            &mut nodes,
+            vec![space.batch(frames)],
+            &mut space,
+            now,
+            &mut collected,
+        );
     }
     while !nodes.is_empty() {
         let left = nodes[0].finish(&mut space, now);
-        run_remaining_filters(&mut nodes[1..], left, &mut space, now, &mut seen);
+        run_remaining_filters(&mut nodes[1..], left, &mut space, now, &mut collected);
         nodes.remove(0);
     }
-    (seen, moved)
+    (collected, moved)
 }
 
 fn make_node((name, words): FilterWords) -> Node {
@@ -176,13 +182,18 @@ fn make_node((name, words): FilterWords) -> Node {
 }
 
 /// Calls the filters that requested a call at `now` or before.
-fn tick<'a>(nodes: &mut [Node], space: &mut Space<'a>, now: u64, seen: &mut Vec<CollectedBlock>) {
+fn tick<'a>(
+    nodes: &mut [Node],
+    space: &mut Space<'a>,
+    now: u64,
+    collected: &mut Vec<CollectedBlock>,
+) {
     for index in 0..nodes.len() {
         let node = &mut nodes[index];
         if node.wake.is_some_and(|wake| wake <= now) {
             node.wake = None;
             let woken = node.tick(space, now);
-            run_remaining_filters(&mut nodes[index + 1..], woken, space, now, seen);
+            run_remaining_filters(&mut nodes[index + 1..], woken, space, now, collected);
         }
     }
 }
@@ -193,7 +204,7 @@ fn run_remaining_filters<'a>(
     batches: Vec<Batch<'a>>,
     space: &mut Space<'a>,
     now: u64,
-    seen: &mut Vec<CollectedBlock>,
+    collected: &mut Vec<CollectedBlock>,
 ) {
     let mut batches = batches;
     for node in nodes {
@@ -201,7 +212,7 @@ fn run_remaining_filters<'a>(
         batches = rounds.flat_map(|batch| node.pass(passed_blocks(batch), space, now)).collect();
     }
     for batch in batches {
-        seen.extend(
+        collected.extend(
             passed_blocks(batch).blocks().map(|(_, block)| CollectedBlock::from_block(&block)),
         );
     }

@@ -53,7 +53,7 @@ fn examine_streams<T>(
     need::require_command("grep")?;
     let small = |path: &PathBuf| fs::metadata(path).is_ok_and(|file| file.len() < CAPTURE_MAX);
     let small = captures.paths.iter().filter(|path| small(path));
-    let told = small.filter_map(|capture| {
+    let results = small.filter_map(|capture| {
         let scratch = Scratch::new();
         let run = |name: &str, filters: &str| {
             let (capture, folder) = (capture.display(), scratch.path(name));
@@ -72,10 +72,10 @@ fn examine_streams<T>(
             fs::remove_dir_all(&folder).expect("a folder of the test");
             found
         };
-        let told = examine(&name, &streams, &through);
-        Some((name, told))
+        let results = examine(&name, &streams, &through);
+        Some((name, results))
     });
-    Some(told.collect())
+    Some(results.collect())
 }
 
 /// Returns the stream files of a directory.
@@ -96,8 +96,8 @@ fn grep_streams(folder: &Path, pattern: &str) -> BTreeSet<String> {
     let files: Vec<PathBuf> = stream_files(folder).collect();
     let mut grep = Command::new("grep");
     grep.env("LC_ALL", "C").args(["-lazP", "--", pattern]).args(files);
-    let told = grep.output().expect("grep");
-    let names = String::from_utf8(told.stdout).expect("names");
+    let results = grep.output().expect("grep");
+    let names = String::from_utf8(results.stdout).expect("names");
     names.lines().map(|name| stream_name(Path::new(name))).collect()
 }
 
@@ -113,25 +113,25 @@ fn corpus_regex_matches_grep_on_the_same_streams() {
 
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn assert_regex_matches_grep(captures: testkit::Captures) {
-    let told = examine_streams(captures, |name, streams, through| {
+    let results = examine_streams(captures, |name, streams, through| {
         // Each capture is tested with some of the patterns.
-        let turn: usize = name.bytes().map(usize::from).sum();
-        let patterns = (0..2).map(|n| PATTERNS[(turn + 3 * n) % PATTERNS.len()]);
+        let offset: usize = name.bytes().map(usize::from).sum();
+        let patterns = (0..2).map(|n| PATTERNS[(offset + 3 * n) % PATTERNS.len()]);
         let found = patterns.map(|pattern| {
             let ours = through(&format!("| regex '{pattern}' keep=yes"));
             (pattern, ours, grep_streams(streams, pattern))
         });
         found.collect::<Vec<_>>()
     });
-    let Some(told) = told else { return };
+    let Some(results) = results else { return };
     let mut streams = 0;
-    for (capture, patterns) in &told {
+    for (capture, patterns) in &results {
         for (pattern, ours, theirs) in patterns {
             assert_eq!(ours, theirs, "{capture}: {pattern}");
             streams += theirs.len();
         }
     }
-    println!("{streams} streams of {} captures", told.len());
+    println!("{streams} streams of {} captures", results.len());
     assert!(streams > 100, "{streams}");
 }
 
@@ -147,12 +147,12 @@ fn corpus_signatures_match_stream_prefixes() {
 
 #[expect(clippy::print_stdout, reason = "figures, which the harness shows when asked")]
 fn assert_signatures_match_prefixes(captures: testkit::Captures) {
-    let told = examine_streams(captures, |_, streams, through| {
+    let results = examine_streams(captures, |_, streams, through| {
         (through("| (ssh ++ rtsp ++ telnet)"), grep_streams(streams, FIRST_BYTES))
     });
-    let Some(told) = told else { return };
+    let Some(results) = results else { return };
     let mut streams = 0;
-    for (capture, (ours, theirs)) in &told {
+    for (capture, (ours, theirs)) in &results {
         assert!(theirs.is_subset(ours), "{capture}: {ours:?} {theirs:?}");
         // A connection is recognized by either direction.
         let other = |name: &str| match name.split_once('-') {
@@ -166,6 +166,6 @@ fn assert_signatures_match_prefixes(captures: testkit::Captures) {
         assert!(strange.is_empty(), "{capture}: {strange:?} begin like none");
         streams += theirs.len();
     }
-    println!("{streams} streams of {} captures", told.len());
+    println!("{streams} streams of {} captures", results.len());
     assert!(streams >= 10, "{streams}");
 }

@@ -83,20 +83,25 @@ fn h5_streams_equal_those_of_tshark() {
         return;
     }
     let kinds = ["streams/", "text/", "tls/", "web"];
-    let told = captures::examine_captures(
+    let results = captures::examine_captures(
         &testkit::generated_captures().with_prefixes(&kinds),
         compare_capture,
     );
-    for (name, told) in &told {
+    for (name, results) in &results {
         let why = match name.as_str() {
             "streams/data-in-reset.pcap" => Some(RESET_TEXT),
             "streams/overlap-longer.pcap" => Some(CONFLICTING_OVERLAP),
             _ => None,
         };
         let expected = usize::from(why.is_some());
-        assert_eq!(told.differences.len(), expected, "{name}, {why:?}: {:?}", told.differences);
+        assert_eq!(
+            results.differences.len(),
+            expected,
+            "{name}, {why:?}: {:?}",
+            results.differences
+        );
     }
-    let same: usize = told.iter().map(|(_, told)| told.same).sum();
+    let same: usize = results.iter().map(|(_, results)| results.same).sum();
     assert!(same > 100, "{same} connections are the same");
 }
 
@@ -107,17 +112,17 @@ fn corpus_streams_equal_those_of_tshark() {
     }
     let Some(mut captures) = testkit::corpus_captures() else { return };
     captures.paths.retain(|path| !path.iter().any(|component| component == "http-evader"));
-    let told = captures::examine_captures(&captures, compare_capture);
+    let results = captures::examine_captures(&captures, compare_capture);
     let mut sum = ConnectionCounts::default();
     let mut unexpected = Vec::new();
-    for (name, told) in &told {
-        sum.same += told.same;
-        sum.equal_up_to_gap += told.equal_up_to_gap;
-        sum.differences.extend(told.differences.iter().map(|why| format!("{name}: {why}")));
+    for (name, results) in &results {
+        sum.same += results.same;
+        sum.equal_up_to_gap += results.equal_up_to_gap;
+        sum.differences.extend(results.differences.iter().map(|why| format!("{name}: {why}")));
         let listed =
             EXPECTED_DIFFERENCES.iter().chain(ENCAPSULATED).find(|(capture, ..)| capture == name);
-        if told.differences.len() != listed.map_or(0, |(_, number, _)| *number) {
-            unexpected.push((name, &told.differences));
+        if results.differences.len() != listed.map_or(0, |(_, number, _)| *number) {
+            unexpected.push((name, &results.differences));
         }
     }
     for (name, number, why) in EXPECTED_DIFFERENCES {
@@ -127,10 +132,10 @@ fn corpus_streams_equal_those_of_tshark() {
         println!("not taken off: {what}: {number} in {name}");
     }
     println!(
-        "{} connections of {} captures are the same ({} up to a gap that nobody acknowledged), \
+        "{} connections of {} captures are the same ({} up to an unacknowledged gap), \
          {} are not",
         sum.same,
-        told.len(),
+        results.len(),
         sum.equal_up_to_gap,
         sum.differences.len()
     );
@@ -157,7 +162,7 @@ fn compare_capture(path: &Path) -> Option<ConnectionCounts> {
     let expected = ours.len();
     let mut theirs =
         if has_tcp(&bytes) { tshark::follow_streams(path, expected) } else { Vec::new() };
-    let mut told = ConnectionCounts::default();
+    let mut results = ConnectionCounts::default();
     for mut stream in ours {
         let ends = |one: &FollowedConnection| {
             let turned = [one.ends[1].clone(), one.ends[0].clone()];
@@ -172,16 +177,16 @@ fn compare_capture(path: &Path) -> Option<ConnectionCounts> {
             stream.sides = stream.sides.map(without_gaps);
             other.sides = other.sides.map(without_gaps);
         }
-        told.add(&stream, &other);
+        results.add(&stream, &other);
     }
     for rest in theirs.iter().filter(|rest| rest.sides.iter().any(|side| !side.is_empty())) {
-        told.differences.push(format!(
+        results.differences.push(format!(
             "{:?}: only tshark, {}",
             rest.ends,
             format_lengths(&rest.sides)
         ));
     }
-    (told.same > 0 || !told.differences.is_empty()).then_some(told)
+    (results.same > 0 || !results.differences.is_empty()).then_some(results)
 }
 
 /// Returns true if a frame of the capture may contain TCP. Otherwise tshark need not run.

@@ -138,7 +138,7 @@ fn corpus_suricata_agrees_on_fragments() {
 /// Returns the requirements that the packets of a capture do not meet.
 fn unmet_requirements(test: &str, capture: &Path, wants: &[Requirement]) -> Vec<String> {
     let text = format!("replay '{}' | ip | collect | discard", capture.display());
-    let (seen, outcome) =
+    let (blocks, outcome) =
         run_and_collect(&PlannedRequest::with(text, COLLECT_FILTERS)).expect("a capture");
     let ip = outcome.ledger.filters.iter().find(|f| f.name.starts_with("ip")).expect("`ip`");
     let dropped = ip.dropped.iter().map(|(reason, amount)| (reason.text(), amount.blocks));
@@ -150,7 +150,7 @@ fn unmet_requirements(test: &str, capture: &Path, wants: &[Requirement]) -> Vec<
         Reason(wanted) => Some(format!("no `{wanted}` in {reasons:?}")),
         Packets(number, protocol, so) => {
             let found = |block: &&CollectedBlock| block.class == protocol && so(&block.bytes);
-            let found = seen.iter().filter(found).count();
+            let found = blocks.iter().filter(found).count();
             (found != number).then(|| format!("{found} packets and not {number}; {reasons:?}"))
         }
         OutOfScope(_) => Some("out of scope beside what is judged".to_owned()),

@@ -14,21 +14,21 @@ fn examples_directory() -> Option<PathBuf> {
 /// Returns the blocks that the filters `rest` emit for a capture.
 fn run_filters(capture: &Path, rest: &str) -> Vec<CollectedBlock> {
     let text = format!("replay '{}' | {rest} | collect | discard", capture.display());
-    let (seen, outcome) =
+    let (blocks, outcome) =
         run_and_collect(&PlannedRequest::with(text, COLLECT_FILTERS)).expect("a capture");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-    seen
+    blocks
 }
 
 /// The streams of a request and its response are the same for any order of their segments.
 #[test]
 fn h5_both_directions_of_a_connection_are_exact() {
     let sides = |name: &str| {
-        let seen = run_filters(
+        let blocks = run_filters(
             &testkit::generated::capture_path(&format!("streams/{name}.pcap")),
             "ip | tcp",
         );
-        let streams = group_into_streams(&seen);
+        let streams = group_into_streams(&blocks);
         let [stream] = &streams[..] else { panic!("{name}: {} connections", streams.len()) };
         let missing = stream.missing(0) + stream.missing(1);
         ([stream.bytes(0), stream.bytes(1)], missing)
@@ -51,9 +51,9 @@ fn h5_both_directions_of_a_connection_are_exact() {
 /// Reassembled datagrams equal the unfragmented ones.
 #[test]
 fn fragments_reassemble_to_the_sent_packets() {
-    let seen = run_filters(&testkit::generated::capture_path("fragments/many.pcap"), "ip");
+    let blocks = run_filters(&testkit::generated::capture_path("fragments/many.pcap"), "ip");
     let (cut, whole): (Vec<&CollectedBlock>, Vec<&CollectedBlock>) =
-        seen.iter().partition(|block| block.bytes.len() > 100);
+        blocks.iter().partition(|block| block.bytes.len() > 100);
     assert_eq!((cut.len(), whole.len()), (200, 100));
     for block in cut {
         assert_eq!(block.flow.expect("a flow").protocol, 17);
@@ -75,24 +75,24 @@ fn corpus_both_directions_of_a_connection_are_exact() {
         read(&format!("tcpreassembly_sides/{server}-{client}.txt")).expect("the server's side"),
     ];
     let both = read(&format!("tcpreassembly_sanity/{client}-{server}.txt")).expect("both sides");
-    let told = read(&format!("tcpreassembly_sanity/{client}-{server}-metadata.txt"));
-    let told = String::from_utf8(told.expect("the numbers")).expect("text");
+    let metadata = read(&format!("tcpreassembly_sanity/{client}-{server}-metadata.txt"));
+    let metadata = String::from_utf8(metadata.expect("the numbers")).expect("text");
 
-    let seen = run_filters(&examples.join("pcap_examples/tcp-reassembly.pcap"), "ip | tcp");
+    let blocks = run_filters(&examples.join("pcap_examples/tcp-reassembly.pcap"), "ip | tcp");
     let ends = ["172.16.133.54:64370", "23.21.118.18:80"];
-    let streams = group_into_streams(&seen);
+    let streams = group_into_streams(&blocks);
     let at = streams.iter().position(|stream| stream.ends == ends).expect("the connection");
     for (side, expected) in sides.iter().enumerate() {
         assert!(streams[at].bytes(side) == *expected, "side {side}");
         assert_eq!(streams[at].missing(side), 0);
     }
-    let session = seen.iter().find(|block| {
+    let session = blocks.iter().find(|block| {
         let from = |flow: Flow| Some((flow.source.to_string(), flow.ports?.source));
         block.flow.and_then(from) == Some(("172.16.133.54".to_owned(), 64370))
     });
     let session = session.expect("a block of it").session;
     let blocks: Vec<&CollectedBlock> =
-        seen.iter().filter(|block| block.session == session).collect();
+        blocks.iter().filter(|block| block.session == session).collect();
     let arrived: Vec<&[u8]> = blocks.iter().map(|block| block.bytes.as_slice()).collect();
     assert!(arrived.concat() == both, "in order of arrival");
     for side in [0, 1] {
@@ -100,7 +100,7 @@ fn corpus_both_directions_of_a_connection_are_exact() {
             .iter()
             .filter(|block| usize::from(block.is_backward()) == side && !block.bytes.is_empty());
         let line = format!("Number of data packets in side {side}:");
-        let number = told.lines().find_map(|text| text.strip_prefix(&line)).expect("the line");
+        let number = metadata.lines().find_map(|text| text.strip_prefix(&line)).expect("the line");
         assert_eq!(packets.count().to_string(), number.trim(), "packets of side {side}");
     }
 }
@@ -142,6 +142,6 @@ fn corpus_fragments_of_ipfragutil_reassemble_to_packets() {
 }
 
 /// Returns the addresses, protocol and data of each packet.
-fn packet_contents(seen: &[CollectedBlock]) -> Vec<(Option<Flow>, u32, Vec<u8>)> {
-    seen.iter().map(|block| (block.flow, block.class, block.bytes.clone())).collect()
+fn packet_contents(blocks: &[CollectedBlock]) -> Vec<(Option<Flow>, u32, Vec<u8>)> {
+    blocks.iter().map(|block| (block.flow, block.class, block.bytes.clone())).collect()
 }

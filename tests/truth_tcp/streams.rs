@@ -23,14 +23,14 @@ pub(crate) struct Stream {
 /// reading the capture.
 pub(crate) fn streams(capture: &Path, arguments: &str) -> Result<Vec<Stream>, String> {
     let text = format!("replay '{}' | ip | tcp {arguments} | collect | discard", capture.display());
-    let (seen, _) = run_and_collect(&PlannedRequest::with(text, COLLECT_FILTERS))?;
-    Ok(group_into_streams(&seen))
+    let (blocks, _) = run_and_collect(&PlannedRequest::with(text, COLLECT_FILTERS))?;
+    Ok(group_into_streams(&blocks))
 }
 
 /// Groups blocks into connections, and omits those without data or gaps.
-pub(crate) fn group_into_streams(seen: &[CollectedBlock]) -> Vec<Stream> {
+pub(crate) fn group_into_streams(blocks: &[CollectedBlock]) -> Vec<Stream> {
     let mut streams: BTreeMap<u32, Stream> = BTreeMap::new();
-    for block in seen {
+    for block in blocks {
         let side = usize::from(block.is_backward());
         let stream = streams.entry(block.session).or_default();
         if let Some(flow) = &block.flow {

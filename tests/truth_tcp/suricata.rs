@@ -179,8 +179,8 @@ fn unmet_requirements(
         OutOfScope(_) => true,
     });
     let lengths: Vec<usize> = sides.iter().map(Vec::len).collect();
-    let told = |want| format!("{test}: {want:?}; sides of {lengths:?}, {missing} missing");
-    wrong.map(told).collect()
+    let describe = |want| format!("{test}: {want:?}; sides of {lengths:?}, {missing} missing");
+    wrong.map(describe).collect()
 }
 
 /// Every stream test of suricata-verify is either judged, or excluded with a reason.

@@ -80,16 +80,16 @@ fn corpus_connections_equal_those_of_zeek() {
             matches!(line.get("tunnel_parents"), None | Some(&"-" | &"(empty)"))
         };
         let tcp: Vec<_> = lines.iter().filter(|line| line.get("proto") == Some(&"tcp")).collect();
-        let told: Vec<ZeekConnection> =
+        let logged: Vec<ZeekConnection> =
             tcp.iter().copied().filter(outside).map(ZeekConnection::from_log_line).collect();
-        tunnelled += tcp.len() - told.len();
+        tunnelled += tcp.len() - logged.len();
         if let Some((_, why)) = EXCLUDED.iter().find(|(name, _)| *name == test.name) {
-            excluded.push(format!("{}: {} connections: {why}", test.name, told.len()));
+            excluded.push(format!("{}: {} connections: {why}", test.name, logged.len()));
             continue;
         }
-        judged += told.len();
+        judged += logged.len();
         wrong.extend(
-            differences_from_log(&test, &told)
+            differences_from_log(&test, &logged)
                 .into_iter()
                 .map(|why| format!("{}: {why}", test.name)),
         );
@@ -153,7 +153,7 @@ impl ZeekConnection {
     }
 }
 
-fn differences_from_log(test: &ZeekTest, told: &[ZeekConnection]) -> Vec<String> {
+fn differences_from_log(test: &ZeekTest, logged: &[ZeekConnection]) -> Vec<String> {
     let replay = format!("replay '{}' | ip", test.trace.display());
     let checksum = if test.checksums { "checksum=yes" } else { "" };
     let run = |rest: &str| {
@@ -163,10 +163,10 @@ fn differences_from_log(test: &ZeekTest, told: &[ZeekConnection]) -> Vec<String>
     let mut streams = group_into_streams(&run(&format!("tcp {checksum} | collect")));
     let frames: Vec<Flow> = run("collect").iter().filter_map(|block| block.flow).collect();
     let mut wrong: Vec<String> =
-        told.iter().flat_map(|line| line.differences_from(&mut streams)).collect();
+        logged.iter().flat_map(|line| line.differences_from(&mut streams)).collect();
     // Zeek may split a connection into several, so packets are counted by endpoints.
     let mut packets: BTreeMap<[&str; 2], u64> = BTreeMap::new();
-    for line in told {
+    for line in logged {
         for side in [0, 1] {
             let ends = [line.ends[side].as_str(), line.ends[1 - side].as_str()];
             *packets.entry(ends).or_default() += line.packets[side];

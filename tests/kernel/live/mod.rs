@@ -77,13 +77,13 @@ fn run_chain(
     });
     // The witness recorded the sent frames in order.
     let mut went = records.iter().map(Record::frame_with_tag);
-    let missing = sent.iter().find(|frame| !went.any(|seen| seen == **frame));
+    let missing = sent.iter().find(|frame| !went.any(|recorded| recorded == **frame));
     assert_eq!(missing, None, "a frame went by unseen");
     let (mut user, mut interpreter) =
         (UserJudge::new(&chain, &program), Interpreter::new(&program));
-    let mut seen = stage.recorded_verdicts(&records);
+    let mut recorded = stage.recorded_verdicts(&records);
     let packets = records.iter().map(Record::packet);
-    let tally = exam::compare(&mut [&mut user, &mut interpreter, &mut seen], packets);
+    let tally = exam::compare(&mut [&mut user, &mut interpreter, &mut recorded], packets);
     let tally = tally.unwrap_or_else(|differ| {
         panic!("`{}` at {point:?}, hardened {hardened}: {differ}", request_text(&chain))
     });

@@ -74,7 +74,7 @@ impl AttachPoint {
 pub(super) struct RecordedProgram<'p> {
     program: &'p Program,
     maps: Vec<Map>,
-    seen: ReadMapping,
+    records: ReadMapping,
     _link: Link,
 }
 
@@ -94,19 +94,19 @@ impl<'p> RecordedProgram<'p> {
             AttachPoint::Tcx(side) => Link::tcx(&loaded, index, side, Anchor::Head, None),
             AttachPoint::Xdp => Link::xdp(&loaded, index, XdpMode::Native),
         };
-        let seen = maps.last().unwrap().map_read().unwrap();
-        Self { program, maps, seen, _link: link.unwrap() }
+        let records = maps.last().unwrap().map_read().unwrap();
+        Self { program, maps, records, _link: link.unwrap() }
     }
 
     /// Returns the number of bytes that the records fill.
     pub(super) fn filled_bytes(&self) -> usize {
-        self.seen.word(records_map::POSITION as usize).unwrap() as usize
+        self.records.word(records_map::POSITION as usize).unwrap() as usize
     }
 
     /// Returns the records in order.
     pub(super) fn records(&self) -> Vec<Record> {
         assert_eq!(
-            self.seen.word(records_map::LOST as usize),
+            self.records.word(records_map::LOST as usize),
             Some(0),
             "the map of records was full"
         );
@@ -114,10 +114,10 @@ impl<'p> RecordedProgram<'p> {
         let mut records = Vec::new();
         while at < records_map::RECORDS as usize + end {
             let begin = at;
-            let half = |field| self.seen.word32(begin + field).unwrap();
+            let half = |field| self.records.word32(begin + field).unwrap();
             let counters = self.program.counters.len();
             let mut bytes = vec![0; counters * 8 + half(record::LENGTH) as usize];
-            assert!(self.seen.copy(at + record::COUNTERS, &mut bytes));
+            assert!(self.records.copy(at + record::COUNTERS, &mut bytes));
             let tag = Tag {
                 tci: half(record::TCI) as u16,
                 // The value is in network byte order, as in the kernel.

@@ -137,11 +137,11 @@ fn send_and_check_counts(
     send_numbered_frames(pair, packets);
     wait_until("all have been written", || tap.frames_produced() == u64::from(packets));
     let took = begin.elapsed();
-    let seen: Vec<ReaderCounts> = running.into_iter().map(Reader::end).collect();
+    let counts: Vec<ReaderCounts> = running.into_iter().map(Reader::end).collect();
     let (doorbells, failed) = (tap.sum_of_word(NOTIFIED), tap.sum_of_word(NOTIFIED + 8));
-    println!("{shape:?}: {packets} in {took:?}, {doorbells} bells ({failed} failed): {seen:?}");
+    println!("{shape:?}: {packets} in {took:?}, {doorbells} bells ({failed} failed): {counts:?}");
     assert_eq!(tap.sum_of_word(FAILED), 0);
-    for one in &seen {
+    for one in &counts {
         assert_eq!(one.got + one.lost, u64::from(packets), "{one:?}");
         assert_eq!(one.torn, 0, "{one:?}");
         assert!(one.got > 0, "{one:?}");
@@ -152,7 +152,7 @@ fn send_and_check_counts(
         took.as_millis() as u64 + committed / u64::from(WAKE_POLICY.bytes) + u64::from(shape.cpus);
     assert!(doorbells > 0 && doorbells <= limit, "{doorbells} of {limit}");
     assert_eq!(tap.doorbell.drain(|record| assert_eq!(record.len(), 8)) as u64, doorbells);
-    seen
+    counts
 }
 
 #[test]
@@ -287,9 +287,9 @@ fn gso_frames_up_to_64_kb_fit_into_one_record() {
         swallowed
     });
     assert_eq!(swallowed, 20 << 20);
-    let seen: Vec<ReaderCounts> = readers.into_iter().map(Reader::end).collect();
-    println!("{seen:?}");
-    for one in seen {
+    let counts: Vec<ReaderCounts> = readers.into_iter().map(Reader::end).collect();
+    println!("{counts:?}");
+    for one in counts {
         assert_eq!((one.torn, one.lost), (0, 0), "{one:?}");
         assert!(one.bytes >= swallowed && one.longest > 9_000, "{one:?}");
     }
@@ -331,9 +331,9 @@ fn prints_nanoseconds_per_packet() {
             wait_until("all have been written", || tap.frames_produced() == u64::from(PACKETS));
             let took = begin.elapsed();
             let info = tap.program.info().unwrap();
-            let seen: Vec<ReaderCounts> = running.into_iter().map(Reader::end).collect();
-            let lost: u64 = seen.iter().map(|one| one.lost).sum();
-            assert!(seen.iter().all(|one| one.torn == 0));
+            let counts: Vec<ReaderCounts> = running.into_iter().map(Reader::end).collect();
+            let lost: u64 = counts.iter().map(|one| one.lost).sum();
+            assert!(counts.iter().all(|one| one.torn == 0));
             println!(
                 "round {round}, doorbell {}, {readers} readers: {:.0} ns a run, {:.0} thousand a \
                  second, {} doorbells, {lost} lost",

@@ -110,12 +110,12 @@ pub(crate) fn run_reader() {
     let doorbell = descriptors.pop().unwrap();
     let rings = Rings::from_received(descriptors.pop().unwrap(), shape).unwrap();
     let listener = Listener::new(&[doorbell.as_fd()]).unwrap();
-    let mut seen = ReaderCounts::default();
+    let mut counts = ReaderCounts::default();
     let mut walk = CheckingReader::new(rings, content);
     descriptor::send(&socket, b"r", &[]).unwrap();
     let mut stop = false;
     loop {
-        if walk.read_available(&mut seen) > 0 {
+        if walk.read_available(&mut counts) > 0 {
             continue;
         }
         if stop {
@@ -123,11 +123,11 @@ pub(crate) fn run_reader() {
             descriptor::receive(&socket, &mut [0; 8]).unwrap();
             break;
         }
-        seen.doorbells += u64::from(listener.wait(POLL_INTERVAL));
+        counts.doorbells += u64::from(listener.wait(POLL_INTERVAL));
         stop = sys::poll::readable(&[socket.as_fd()], Some(Duration::ZERO)) == [true];
     }
-    seen.lost = walk.lost_frames();
-    let ReaderCounts { got, lost, torn, bytes, longest, doorbells } = seen;
+    counts.lost = walk.lost_frames();
+    let ReaderCounts { got, lost, torn, bytes, longest, doorbells } = counts;
     let message: Vec<u8> = [got, lost, torn, bytes, longest, doorbells]
         .iter()
         .flat_map(|word| word.to_ne_bytes())
@@ -149,7 +149,7 @@ impl CheckingReader {
     }
 
     /// Reads the available frames; returns their number.
-    fn read_available(&mut self, seen: &mut ReaderCounts) -> u64 {
+    fn read_available(&mut self, counts: &mut ReaderCounts) -> u64 {
         let mut count = 0;
         self.reader.load_positions();
         while let Some(handed) = self.reader.front_frame() {
@@ -161,12 +161,12 @@ impl CheckingReader {
                 self.reader.count_passed_as_lost(&handed);
                 continue;
             }
-            seen.got += 1;
-            seen.bytes += frame.len() as u64;
-            seen.longest = seen.longest.max(frame.len() as u64);
+            counts.got += 1;
+            counts.bytes += frame.len() as u64;
+            counts.longest = counts.longest.max(frame.len() as u64);
             let FramePointer { length, class, offset, edge: way, .. } = handed.pointer;
             let is_expected = (length, class, offset, way) == (handed.header.length, 1, 0, 7);
-            seen.torn += u64::from(!(inside && is_expected && is_intact(frame, self.content)));
+            counts.torn += u64::from(!(inside && is_expected && is_intact(frame, self.content)));
         }
         count
     }
