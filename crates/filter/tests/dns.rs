@@ -37,7 +37,7 @@ fn dns_messages(path: &Path) -> Vec<DescribedMessage> {
 fn messages_over_udp_and_tcp_are_described() {
     let fields =
         [Field::Id, Field::Name, Field::Type, Field::RcodeName, Field::Answer, Field::Data];
-    let shown = |name: &str| -> Vec<[String; 6]> {
+    let fields_of_messages = |name: &str| -> Vec<[String; 6]> {
         let messages = dns_messages(&testkit::generated::capture_path(&format!("dns/{name}.pcap")));
         messages
             .iter()
@@ -45,7 +45,7 @@ fn messages_over_udp_and_tcp_are_described() {
             .collect()
     };
     assert_eq!(
-        shown("datagrams"),
+        fields_of_messages("datagrams"),
         [
             ["1", "www.example.org", "A", "", "", ""],
             ["1", "www.example.org", "A", "NOERROR", "1", "192.0.2.80"],
@@ -57,7 +57,7 @@ fn messages_over_udp_and_tcp_are_described() {
     );
     // Responses may arrive in another order than queries (RFC 7766 §7).
     assert_eq!(
-        shown("stream"),
+        fields_of_messages("stream"),
         [
             ["5", "www.example.org", "A", "", "", ""],
             ["6", "www.example.org", "A", "", "", ""],

@@ -298,15 +298,15 @@ mod tests {
                    at their first frame";
         assert_eq!(remark(&alone).unwrap(), own);
         assert_eq!(remark(&both).unwrap(), own.to_owned() + ", or by another");
-        let told = |links: &[u16]| {
+        let remark_for_links = |links: &[u16]| {
             remark(&arguments_for("ip", links).with_compiler(Some(compiler.clone())))
         };
         assert_eq!(
-            told(&[WLAN_LINK]).unwrap(),
+            remark_for_links(&[WLAN_LINK]).unwrap(),
             "compiled by the built-in compiler for IEEE802_11 (802.11), 19 instructions"
         );
         assert_eq!(
-            told(&[BACNET_LINK, 1]).unwrap(),
+            remark_for_links(&[BACNET_LINK, 1]).unwrap(),
             "compiled by another for BACNET_MS_TP (BACnet MS/TP), 4 instructions; compiled by the \
              built-in compiler for EN10MB (Ethernet), 4 instructions"
         );

@@ -192,15 +192,15 @@ mod tests {
 
     #[test]
     fn flow_has_one_class_in_both_directions() {
-        let there: Vec<Frame> = (1..100).map(|port| Frame::udp(port, 53, b"x")).collect();
-        let back: Vec<Frame> =
+        let forward: Vec<Frame> = (1..100).map(|port| Frame::udp(port, 53, b"x")).collect();
+        let backward: Vec<Frame> =
             (1..100).map(|port| Frame::udp(53, port, b"x").with_swapped_addresses()).collect();
-        let there = run_classes(&["8"], &there);
-        assert_eq!(there, run_classes(&["8"], &back));
-        let mut seen = there.clone();
-        seen.sort_unstable();
-        seen.dedup();
-        assert_eq!(seen, [1, 2, 3, 4, 5, 6, 7, 8]);
+        let classes = run_classes(&["8"], &forward);
+        assert_eq!(classes, run_classes(&["8"], &backward));
+        let mut distinct = classes.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!(distinct, [1, 2, 3, 4, 5, 6, 7, 8]);
     }
 
     #[test]

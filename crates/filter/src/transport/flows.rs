@@ -338,15 +338,15 @@ mod tests {
 
     #[test]
     fn n2_replicas_assign_distinct_session_numbers() {
-        let mut seen = std::collections::HashSet::new();
+        let mut assigned = std::collections::HashSet::new();
         for number in 0..3 {
             let mut flows = FlowTable::new(100, 7, SessionNumbers::ALL.split(number, 3));
             let seed = flows.seed();
-            let given: Vec<u32> = (0..50)
+            let sessions: Vec<u32> = (0..50)
                 .map(|port| flows.assign_session(&test_flow(port, 53), seed).session)
                 .collect();
-            assert_eq!(given[0], number + 1);
-            assert!(given.into_iter().all(|session| seen.insert(session)));
+            assert_eq!(sessions[0], number + 1);
+            assert!(sessions.into_iter().all(|session| assigned.insert(session)));
         }
     }
 

@@ -197,18 +197,18 @@ fn run_midstream_connection(
     let mut node = Node::with_classes(&HTTP, words, asked).expect("good arguments");
     let arena = Arena::new(parts.len() * 8 + 64);
     let mut space = Space::new(&arena);
-    let mut seen = ConnectionOutput::default();
+    let mut output = ConnectionOutput::default();
     let mut left = Vec::new();
     for (number, part) in parts.iter().enumerate() {
         left.extend(run_block(&mut node, &mut space, part, 1000 + number as u64));
     }
     left.extend(node.finish(&mut space, 9999));
     for batch in &left {
-        batch.blocks().for_each(|(_, block)| seen.record(&block));
+        batch.blocks().for_each(|(_, block)| output.record(&block));
     }
-    assert_eq!(seen.open, [None, None], "a message without an end");
+    assert_eq!(output.open, [None, None], "a message without an end");
     assert_eq!(node.counts.held.blocks, 0, "nothing is held at the end");
-    (seen, node)
+    (output, node)
 }
 
 const GET_REQUEST: &str = "GET /a?b HTTP/1.1\r\nHost: h\r\nUser-Agent: me\r\nReferer: r\r\n\
@@ -222,12 +222,12 @@ const OK_RESPONSE: &str =
 fn empty_fields_differ_from_absent_fields() {
     let reported = |fields: &str, field: Field| {
         let get = format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
-        let (seen, _) = run_connection(
+        let (output, _) = run_connection(
             &[],
             true,
             &[forward_block(&get), backward_block(OK_RESPONSE), end_block(false), end_block(true)],
         );
-        let fields = &seen.messages[0].fields;
+        let fields = &output.messages[0].fields;
         fields.iter().find(|(known, _)| *known == field).map(|(_, value)| value.clone())
     };
     assert_eq!(reported("", Field::Referer), None);
@@ -243,7 +243,7 @@ fn empty_fields_differ_from_absent_fields() {
 
 #[test]
 fn v22_request_and_response_are_described() {
-    let (seen, node) = run_connection(
+    let (output, node) = run_connection(
         &[],
         true,
         &[
@@ -253,9 +253,9 @@ fn v22_request_and_response_are_described() {
             end_block(true),
         ],
     );
-    assert_eq!(seen.classes(), [1, 200, 1200]);
-    assert_eq!(seen.body_texts(), [GET_REQUEST, OK_RESPONSE, ""]);
-    let [request, response, exchange] = &seen.messages[..] else { panic!() };
+    assert_eq!(output.classes(), [1, 200, 1200]);
+    assert_eq!(output.body_texts(), [GET_REQUEST, OK_RESPONSE, ""]);
+    let [request, response, exchange] = &output.messages[..] else { panic!() };
     for message in [request, response, exchange] {
         assert_eq!(message.text(Field::Method), "GET");
         assert_eq!(message.text(Field::Url), "/a?b");
@@ -304,8 +304,8 @@ fn content_length_field(body: &str) -> String {
 }
 
 /// Returns the class and method of each message whose class is at least `low`.
-fn classes_and_methods(seen: &ConnectionOutput, low: u32) -> Vec<(u32, &str)> {
-    let from = seen.messages.iter().filter(|message| message.class >= low);
+fn classes_and_methods(output: &ConnectionOutput, low: u32) -> Vec<(u32, &str)> {
+    let from = output.messages.iter().filter(|message| message.class >= low);
     from.map(|message| (message.class, message.text(Field::Method))).collect()
 }
 
@@ -332,27 +332,27 @@ fn responses_pair_with_requests_in_order() {
         end_block(false),
         end_block(true),
     ];
-    let (seen, node) = run_connection(&[], true, &parts);
+    let (output, node) = run_connection(&[], true, &parts);
     let wanted = [(304, "GET"), (200, "HEAD"), (100, "POST"), (201, "POST"), (204, "PUT")];
     let wanted: Vec<(u32, &str)> = wanted.into_iter().chain([(418, "BREW")]).collect();
     let responded: Vec<(u32, &str)> =
-        classes_and_methods(&seen, 100).into_iter().filter(|(class, _)| *class < 1000).collect();
+        classes_and_methods(&output, 100).into_iter().filter(|(class, _)| *class < 1000).collect();
     assert_eq!(responded, wanted);
     let exchanged: Vec<(u32, &str)> =
         wanted.iter().filter(|(class, _)| *class != 100).map(|(c, m)| (c + 1000, *m)).collect();
-    assert_eq!(classes_and_methods(&seen, 1000), exchanged);
+    assert_eq!(classes_and_methods(&output, 1000), exchanged);
     let requested: Vec<u32> =
-        seen.messages.iter().map(|m| m.class).filter(|class| *class < 100).collect();
+        output.messages.iter().map(|m| m.class).filter(|class| *class < 100).collect();
     assert_eq!(requested, [1, 2, 3, 4, 99]);
-    let texts = seen.body_texts();
+    let texts = output.body_texts();
     for text in requests.iter().chain(&responses) {
         assert!(texts.contains(text), "{text}");
     }
-    let bodies = seen.messages.iter().filter(|message| message.class >= 1000);
+    let bodies = output.messages.iter().filter(|message| message.class >= 1000);
     let lengths = bodies.map(|m| (m.number(Field::RequestBody), m.number(Field::ResponseBody)));
     let lengths: Vec<_> = lengths.map(|(a, b)| (a.unwrap(), b.unwrap())).collect();
     assert_eq!(lengths, [(0, 0), (0, 0), (3, 4), (2, 0), (0, 13)]);
-    assert!(seen.unanswered_bytes().is_empty());
+    assert!(output.unanswered_bytes().is_empty());
     assert_eq!(node.counts.unanswered.iter().sum::<u64>(), 0);
 }
 
@@ -372,10 +372,10 @@ fn emit_parameter_selects_message_parts() {
 #[test]
 fn v21_report_counts_connections_per_protocol() {
     let tally = |there: &str, here: &str| {
-        let (seen, node) =
+        let (output, node) =
             run_connection(&[], false, &[forward_block(there), backward_block(here)]);
         let tally: Vec<u64> = node.report().rows.iter().map(|(_, n)| *n).collect();
-        (tally, seen.messages.len(), seen.unanswered_bytes().len())
+        (tally, output.messages.len(), output.unanswered_bytes().len())
     };
     assert_eq!(tally(GET_REQUEST, OK_RESPONSE), (vec![1, 0, 0, 0], 2, 0));
     assert_eq!(tally("\x16\x03\x01\x02\0\x01", "x"), (vec![0, 1, 0, 0], 0, 7));
@@ -389,14 +389,14 @@ fn overlong_head_is_malformed() {
     let long = format!("GET / HTTP/1.1\r\nA: {}", "a".repeat(600));
     let mut parts: Vec<StreamBlock> = long.as_bytes().chunks(50).map(forward_block).collect();
     parts.push(forward_block(GET_REQUEST));
-    let (seen, node) = run_connection(&["head=256"], false, &parts);
-    assert_eq!(seen.messages.len(), 0);
-    assert_eq!(seen.unanswered_bytes().len(), long.len() + GET_REQUEST.len());
+    let (output, node) = run_connection(&["head=256"], false, &parts);
+    assert_eq!(output.messages.len(), 0);
+    assert_eq!(output.unanswered_bytes().len(), long.len() + GET_REQUEST.len());
     assert!(node.unanswered_reasons().all(|(why, n)| why == "not http" || n == 0));
     parts.insert(0, forward_block(GET_REQUEST));
-    let (seen, node) = run_connection(&["head=256"], false, &parts);
-    assert_eq!(seen.body_texts(), [GET_REQUEST, GET_REQUEST]);
-    assert_eq!(seen.unanswered_bytes().len(), long.len());
+    let (output, node) = run_connection(&["head=256"], false, &parts);
+    assert_eq!(output.body_texts(), [GET_REQUEST, GET_REQUEST]);
+    assert_eq!(output.unanswered_bytes().len(), long.len());
     assert!(node.unanswered_reasons().any(|(why, n)| why == "malformed" && n > 0));
 }
 
@@ -406,8 +406,8 @@ fn strict_mode_stops_after_the_last_message() {
         response_text(200, &format!("{}Connection: close\r\n", content_length_field("x")), "x");
     let parts = [forward_block(GET_REQUEST), backward_block(close.repeat(2))];
     assert_eq!(run_connection(&[], false, &parts).0.classes(), [1, 200, 200]);
-    let (seen, node) = run_connection(&["strict=yes"], false, &parts);
-    assert_eq!(seen.classes(), [1, 200]);
+    let (output, node) = run_connection(&["strict=yes"], false, &parts);
+    assert_eq!(output.classes(), [1, 200]);
     assert_eq!(node.unanswered_reasons().find(|(_, n)| *n > 0), Some(("after close", 1)));
     let loose = [forward_block("GET / HTTP/1.1\nHost: a\n\n")];
     assert_eq!(run_connection(&[], false, &loose).0.classes(), [1]);

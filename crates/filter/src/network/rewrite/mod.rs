@@ -168,8 +168,8 @@ struct Rewrite {
 impl Edit for Rewrite {
     fn edit(&mut self, block: &mut Editable<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         let (pointer, marks, context) = (block.pointer, block.marks, block.context);
-        let mut seen = Block { pointer, frame: block.frame(), marks, context };
-        let changes = match self.wanted.planned_changes(&mut seen) {
+        let mut readable = Block { pointer, frame: block.frame(), marks, context };
+        let changes = match self.wanted.planned_changes(&mut readable) {
             Ok(changes) => changes,
             Err(why) => return cx.absent(why),
         };

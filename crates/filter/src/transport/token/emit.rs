@@ -61,10 +61,10 @@ pub(super) fn emit_twin<'s>(
     let tag = load_word(s, both, NUMBER_SIZE as u16)?;
     s.only_wide(tag, Cmp::Eq, right, forged);
     let number = load_word(s, both, 0)?;
-    let seen = s.state((RESIDUES * WORD) as u16);
+    let used_numbers = s.state((RESIDUES * WORD) as u16);
     let low = s.narrow(number);
     let place = s.and(low, RESIDUES as u32 - 1);
-    s.raise_nth(seen, (0, RESIDUES as u16), place, number, replayed);
+    s.raise_nth(used_numbers, (0, RESIDUES as u16), place, number, replayed);
     let at = s.advance(token, TOKEN_SIZE as u16);
     let (protocol, rest) = (s.constant(protocol::UDP.into()), s.get(rest));
     let l4 = Some(Transport { at: l4, protocol, length: rest });

@@ -114,17 +114,17 @@ fn h22_missing_token_has_its_reason() {
 
 #[test]
 fn h22_used_numbers_move_with_the_filter() {
-    let turn = |node: &mut Node, number| {
+    let is_accepted = |node: &mut Node, number| {
         let arena = Arena::new(1);
         let mut space = Space::new(&arena);
         let batch = node.pass(space.batch(&[sealed_datagram(number)]), &mut space, 0).remove(0);
         batch.lanes_with_class(Class::answered) != 0
     };
     let mut node = Node::new(&TOKEN, &[KEY]).unwrap();
-    assert!(turn(&mut node, 7));
+    assert!(is_accepted(&mut node, 7));
     let mut moved = Node::new(&TOKEN, &[KEY]).unwrap();
     moved.restore(node.save()).unwrap();
-    assert!(!turn(&mut moved, 7) && turn(&mut moved, 8));
+    assert!(!is_accepted(&mut moved, 7) && is_accepted(&mut moved, 8));
 }
 
 /// As the fallback of its twin, the filter does not know the used numbers, so no datagram passes.

@@ -22,20 +22,20 @@ fn only_fin_completes_a_body_without_length() {
             end_block(false),
             last_part,
         ];
-        let (seen, node) = run_connection(&["emit=body"], true, &parts);
-        assert_eq!(seen.classes(), [1, 200, 1200]);
+        let (output, node) = run_connection(&["emit=body"], true, &parts);
+        assert_eq!(output.classes(), [1, 200, 1200]);
         assert_eq!(
-            (seen.messages[1].bytes.as_slice(), seen.messages[1].whole),
+            (output.messages[1].bytes.as_slice(), output.messages[1].whole),
             (&b"to the end"[..], whole)
         );
-        assert_eq!(seen.messages[2].number(Field::Incomplete).is_none(), whole);
+        assert_eq!(output.messages[2].number(Field::Incomplete).is_none(), whole);
         assert_eq!(counter_value(&node, "incomplete messages"), u64::from(!whole));
     }
     // The stream filter reports no FIN at the end of a path or of an evicted connection.
     let parts = [forward_block(GET_REQUEST), backward_block(response_text(200, "", "to the end"))];
-    let (seen, _) = run_connection(&[], true, &parts);
-    assert!(!seen.messages[1].whole);
-    assert_eq!(seen.messages[2].number(Field::Incomplete), Some(1));
+    let (output, _) = run_connection(&[], true, &parts);
+    assert!(!output.messages[1].whole);
+    assert_eq!(output.messages[2].number(Field::Incomplete), Some(1));
 }
 
 #[test]
@@ -50,9 +50,9 @@ fn truncated_decoded_body_is_incomplete() {
             end_block(false),
             last_part,
         ];
-        let (seen, _) = run_connection(&["emit=body", "decode=yes"], false, &parts);
-        assert_eq!(seen.messages[1].bytes, b"some text in a body");
-        assert_eq!(seen.messages[1].whole, whole);
+        let (output, _) = run_connection(&["emit=body", "decode=yes"], false, &parts);
+        assert_eq!(output.messages[1].bytes, b"some text in a body");
+        assert_eq!(output.messages[1].whole, whole);
     }
 }
 
@@ -77,9 +77,9 @@ fn stray_bytes_do_not_break_request_response_pairing() {
                 end_block(true),
             ],
         ] {
-            let (seen, _) = run_connection(&[], true, &parts);
-            assert_eq!(classes_and_methods(&seen, 1000), [(1200, "POST")], "{stray:?}");
-            assert_eq!(classes_and_methods(&seen, 200)[0], (200, "POST"), "{stray:?}");
+            let (output, _) = run_connection(&[], true, &parts);
+            assert_eq!(classes_and_methods(&output, 1000), [(1200, "POST")], "{stray:?}");
+            assert_eq!(classes_and_methods(&output, 200)[0], (200, "POST"), "{stray:?}");
         }
         // A request in the next block is recognized and paired.
         let parts = [
@@ -90,8 +90,12 @@ fn stray_bytes_do_not_break_request_response_pairing() {
             end_block(false),
             end_block(true),
         ];
-        let (seen, _) = run_connection(&[], true, &parts);
-        assert_eq!(classes_and_methods(&seen, 1000), [(1200, "POST"), (1200, "GET")], "{stray:?}");
+        let (output, _) = run_connection(&[], true, &parts);
+        assert_eq!(
+            classes_and_methods(&output, 1000),
+            [(1200, "POST"), (1200, "GET")],
+            "{stray:?}"
+        );
     }
 }
 
@@ -101,9 +105,9 @@ fn head_without_empty_line_is_incomplete() {
         let parts =
             [forward_block("GET /a HTTP/1.1\r\nHost: h\r\nUser-Agent: half a na"), last_part];
         for words in [&["emit=message"][..], &["emit=head"], &["emit=body"], &["strict=yes"]] {
-            let (seen, node) = run_connection(words, true, &parts);
-            assert_eq!(seen.classes(), [1, 1000], "{words:?}");
-            let request = &seen.messages[0];
+            let (output, node) = run_connection(words, true, &parts);
+            assert_eq!(output.classes(), [1, 1000], "{words:?}");
+            let request = &output.messages[0];
             assert_eq!((request.text(Field::Url), request.text(Field::Host)), ("/a", "h"));
             assert_eq!((request.text(Field::UserAgent), request.whole), ("", false));
             assert_eq!(request.number(Field::Incomplete), Some(1));
@@ -119,14 +123,17 @@ fn head_without_empty_line_is_incomplete() {
         backward_block("HTTP/1.1 404 no\r\nContent-Length: 5\r\n"),
         end_block(true),
     ];
-    let (seen, _) = run_connection(&[], true, &parts);
-    assert_eq!(classes_and_methods(&seen, 100), [(404, "GET"), (1404, "GET")]);
-    assert!(!seen.messages[1].whole && seen.unanswered_bytes().is_empty());
-    assert_eq!(seen.messages[2].number(Field::Incomplete), Some(1));
+    let (output, _) = run_connection(&[], true, &parts);
+    assert_eq!(classes_and_methods(&output, 100), [(404, "GET"), (1404, "GET")]);
+    assert!(!output.messages[1].whole && output.unanswered_bytes().is_empty());
+    assert_eq!(output.messages[2].number(Field::Incomplete), Some(1));
     // An incomplete start line is not recognized as a message.
     for line in ["GET /index.ht", "GET /a HTTP/1.1", "GET /a HTTP/1.1\r"] {
-        let (seen, node) = run_connection(&[], true, &[forward_block(line), end_block(false)]);
-        assert_eq!((seen.classes(), seen.unanswered_bytes()), (vec![], line.as_bytes().to_vec()));
+        let (output, node) = run_connection(&[], true, &[forward_block(line), end_block(false)]);
+        assert_eq!(
+            (output.classes(), output.unanswered_bytes()),
+            (vec![], line.as_bytes().to_vec())
+        );
         assert_eq!(node.unanswered_reasons().find(|(_, n)| *n > 0), Some(("cut", 1)));
     }
 }
@@ -143,13 +150,13 @@ fn http2_preface_is_no_request() {
             forward_block("\0\0\0\x04\0\0\0\0\0"),
             backward_block("\0\0\0\x04\0"),
         ];
-        let (seen, _) = run_connection(&[], true, &frames);
-        assert_eq!(seen.classes(), [0; 0], "{one:?}");
+        let (output, _) = run_connection(&[], true, &frames);
+        assert_eq!(output.classes(), [0; 0], "{one:?}");
         // The response that accepted the upgrade is in a hole.
         let mut parts = vec![forward_block(&upgrade), hole_block(true, 70)];
         parts.extend(frames);
-        let (seen, node) = run_connection(&[], false, &parts);
-        assert_eq!(seen.classes(), [1], "{one:?}");
+        let (output, node) = run_connection(&[], false, &parts);
+        assert_eq!(output.classes(), [1], "{one:?}");
         assert_eq!(counter_value(&node, "requests"), 1);
         assert!(node.unanswered_reasons().any(|(why, n)| why == "switched" && n > 0), "{one:?}");
     }

@@ -23,14 +23,14 @@ fn run_coded_response(words: &[&str], coding: &str, body: &[u8]) -> (Vec<u8>, Ve
     let words = [&["decode=yes", "emit=body"], words].concat();
     let mut parts = vec![forward_block(GET_REQUEST)];
     parts.extend(coded_response(coding, body).chunks(1000).map(backward_block));
-    let (seen, node) = run_connection(&words, false, &parts);
-    let (is_decoded, whole) = (seen.messages[1].is_decoded, seen.messages[1].whole);
+    let (output, node) = run_connection(&words, false, &parts);
+    let (is_decoded, whole) = (output.messages[1].is_decoded, output.messages[1].whole);
     let counted = HTTP.counters.iter().zip(&node.counts.counters);
     let decoding = counted.filter(|(name, n)| name.contains("deco") && **n > 0);
     let decoding: Vec<_> = decoding.map(|(name, _)| *name).collect();
     let in_part = decoding == ["decoded in part"];
     assert_eq!((is_decoded, whole), (in_part || decoding == ["decoded bodies"], !in_part));
-    (seen.messages[1].bytes.clone(), decoding)
+    (output.messages[1].bytes.clone(), decoding)
 }
 
 #[test]
@@ -95,8 +95,8 @@ fn head_is_emitted_before_decoded_body() {
         backward_block(coded_response("gzip", &gzip)),
         backward_block(coded_response("gzip", b"")),
     ];
-    let (seen, _) = run_connection(&["decode=yes"], false, &parts);
-    let texts = seen.body_texts();
+    let (output, _) = run_connection(&["decode=yes"], false, &parts);
+    let texts = output.body_texts();
     assert!(texts[1].starts_with("HTTP/1.1 200") && texts[1].ends_with("\r\n\r\nhello"));
-    assert!(texts[2].ends_with("\r\n\r\n") && seen.messages.iter().all(|message| message.whole));
+    assert!(texts[2].ends_with("\r\n\r\n") && output.messages.iter().all(|message| message.whole));
 }

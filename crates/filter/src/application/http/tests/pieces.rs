@@ -41,8 +41,8 @@ fn example_connections() -> Vec<(String, String)> {
 
 /// Returns the messages in canonical order. Times are removed, because they depend on the
 /// segmentation.
-fn without_times(seen: &ConnectionOutput) -> Vec<OutputMessage> {
-    let mut messages = seen.messages.clone();
+fn without_times(output: &ConnectionOutput) -> Vec<OutputMessage> {
+    let mut messages = output.messages.clone();
     for message in &mut messages {
         let times = [Field::Time, Field::End, Field::ResponseTime];
         message.fields.retain(|(field, _)| !times.contains(field));
@@ -126,7 +126,7 @@ fn run_with_state_move(words: &[&str], parts: &[StreamBlock], moved: usize) -> C
     let arena = Arena::new(parts.len() * 8 + 64);
     let mut space = Space::new(&arena);
     let new = || Node::with_classes(&HTTP, words, &[(1000, 1999)]).expect("good arguments");
-    let (mut node, mut seen) = (new(), ConnectionOutput::default());
+    let (mut node, mut output) = (new(), ConnectionOutput::default());
     for (number, part) in parts.iter().enumerate() {
         if number == moved {
             let saved = node.save();
@@ -134,11 +134,11 @@ fn run_with_state_move(words: &[&str], parts: &[StreamBlock], moved: usize) -> C
             node.restore(saved).expect("the same filter");
         }
         for batch in run_block(&mut node, &mut space, part, 1000 + number as u64) {
-            batch.blocks().for_each(|(_, block)| seen.record(&block));
+            batch.blocks().for_each(|(_, block)| output.record(&block));
         }
     }
     for batch in node.finish(&mut space, 9999) {
-        batch.blocks().for_each(|(_, block)| seen.record(&block));
+        batch.blocks().for_each(|(_, block)| output.record(&block));
     }
-    seen
+    output
 }

@@ -39,17 +39,17 @@ fn b8_request_after_headless_header_lines_is_found() {
     ] {
         let (text, whole) = remove_request_lines(paths);
         for size in (1..=text.len()).step_by(3) {
-            let (seen, node) = run_connection(&[], false, &split_stream(&text, size));
-            let got: Vec<String> = seen.body_texts();
+            let (output, node) = run_connection(&[], false, &split_stream(&text, size));
+            let got: Vec<String> = output.body_texts();
             assert_eq!(got, whole, "{paths:?} in pieces of {size}");
-            assert!(seen.messages.iter().all(|message| message.whole));
+            assert!(output.messages.iter().all(|message| message.whole));
             assert!(
                 unanswered_count(&node, "malformed") > 0
                     && unanswered_count(&node, "not http") == 0
             );
             let rest = text.len() - whole.concat().len();
             // Empty lines between messages are consumed.
-            assert!(seen.unanswered_bytes().len() <= rest, "no byte leaves twice");
+            assert!(output.unanswered_bytes().len() <= rest, "no byte leaves twice");
         }
     }
 }
@@ -58,9 +58,9 @@ fn b8_request_after_headless_header_lines_is_found() {
 fn b8_bytes_that_only_resemble_a_request_are_skipped() {
     let text = "GET /a HTTP/1.1\r\n\r\nX: y\r\nGET-Up: z\r\nPUT:\r\n\r\nGET /b HTTP/1.1\r\n\r\n";
     for size in 1..=text.len() {
-        let (seen, _) = run_connection(&[], false, &split_stream(text, size));
-        let last = seen.messages.last().expect("a message");
+        let (output, _) = run_connection(&[], false, &split_stream(text, size));
+        let last = output.messages.last().expect("a message");
         assert_eq!(last.text(Field::Url), "/b", "in pieces of {size}");
-        assert_eq!(seen.messages[0].text(Field::Url), "/a");
+        assert_eq!(output.messages[0].text(Field::Url), "/a");
     }
 }

@@ -142,21 +142,21 @@ fn policies_agree_with_a_bytewise_model() {
             frames.push(ipv4_fragment(8 * from as u16, true, &random.bytes(8 * (to - from))));
         }
         let mut model: [BTreeMap<usize, u8>; 2] = Default::default();
-        let mut seen = 0;
+        let mut arrived = 0;
         for frame in &frames {
             let at = 8 * usize::from(u16::from_be_bytes([frame.bytes[20] & 0x1f, frame.bytes[21]]));
             for (i, byte) in frame.bytes[34..].iter().enumerate() {
                 model[0].entry(at + i).or_insert(*byte);
                 model[1].insert(at + i, *byte);
             }
-            seen += 1;
+            arrived += 1;
             if model[0].len() == 8 * units {
                 break;
             }
         }
         let whole = model[0].len() == 8 * units;
         for (policy, model) in ["first", "last"].iter().zip(model) {
-            let output = run(&[&format!("policy={policy}")], &frames[..seen]);
+            let output = run(&[&format!("policy={policy}")], &frames[..arrived]);
             assert_eq!(output.answers.len(), usize::from(whole), "{round}");
             if whole {
                 assert!(output.only_block().iter().eq(model.values()), "{policy}, {round}");

@@ -37,12 +37,12 @@ fn reset_ends_both_sides() {
 #[test]
 fn reset_outside_of_the_window_is_ignored() {
     let data = |rst: Frame| {
-        let said = [
+        let exchange = [
             client_segment(0, 101, b"abc").acknowledging(501),
             server_segment(0, 501, b"").acknowledging(104),
         ];
         after_handshake(
-            said.into_iter().chain([rst, client_segment(0, 104, b"def").acknowledging(501)]),
+            exchange.into_iter().chain([rst, client_segment(0, 104, b"def").acknowledging(501)]),
         )
     };
     for number in [0, 99, 103, 104 + 0xffff, 104 + 0x1_0000 * 4, 0x8000_0000] {

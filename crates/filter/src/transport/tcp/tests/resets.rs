@@ -36,19 +36,19 @@ fn outcome_for_all_batches(frames: &[Frame]) -> Outcome {
 /// Returns the frames of a connection: some data, then the segments in `by`, then data in both
 /// directions from time `then` on.
 fn disturbed_connection(by: &[Frame], then: u64) -> Vec<Frame> {
-    let said = [
+    let data_before = [
         client_segment(0, 101, b"abc").acknowledging(501),
         server_segment(0, 501, b"one").acknowledging(104),
     ];
-    let goes_on = [
+    let data_after = [
         client_segment(0, 104, b"def").acknowledging(504),
         server_segment(0, 504, b"two").acknowledging(107),
         client_segment(FIN, 107, b"").acknowledging(507),
         server_segment(FIN, 507, b"").acknowledging(108),
     ];
-    let goes_on = goes_on.into_iter().enumerate();
-    let goes_on = goes_on.map(|(n, frame)| frame.at_time(then + n as u64 * MILLISECOND));
-    after_handshake(said.into_iter().chain(by.iter().cloned()).chain(goes_on))
+    let data_after = data_after.into_iter().enumerate();
+    let data_after = data_after.map(|(n, frame)| frame.at_time(then + n as u64 * MILLISECOND));
+    after_handshake(data_before.into_iter().chain(by.iter().cloned()).chain(data_after))
 }
 
 fn forged_resets() -> [Vec<Frame>; 4] {
