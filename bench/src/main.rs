@@ -265,8 +265,8 @@ fn main() -> ExitCode {
     }
     if let Some(text) = &arguments.line {
         return match line::describe_cost_per_block(text) {
-            Ok(told) => {
-                print_line(&told);
+            Ok(description) => {
+                print_line(&description);
                 ExitCode::SUCCESS
             }
             Err(why) => {

@@ -103,10 +103,14 @@ mod tests {
 
     #[test]
     fn cost_of_observing_is_relative_to_no_observer() {
-        let mut turn = 0;
+        let mut sample_count = 0;
         let taken = ObserverSamples::measure_all(2, &["somebody", "somebody else"], |_| {
-            turn += 1;
-            Ok(ObserverSample::new(10, SendTimes { observed: turn * 1000, unobserved: 2500 }, 50))
+            sample_count += 1;
+            Ok(ObserverSample::new(
+                10,
+                SendTimes { observed: sample_count * 1000, unobserved: 2500 },
+                50,
+            ))
         });
         let taken = taken.unwrap();
         assert_eq!(taken.values("somebody", |sample| sample.sending), [300.0, 500.0]);

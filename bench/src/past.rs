@@ -135,14 +135,14 @@ fn run_once(words: &[&str], folder: &TempDirectory) -> Result<PastSample, String
     if !status.success() {
         return Err(format!("{command:?}: {status}"));
     }
-    let told = std::fs::read_to_string(&report).map_err(|why| why.to_string())?;
-    let told: serde_json::Value = serde_json::from_str(&told).map_err(|why| why.to_string())?;
-    let filters = told["filters"].as_array().cloned().unwrap_or_default();
+    let text = std::fs::read_to_string(&report).map_err(|why| why.to_string())?;
+    let report: serde_json::Value = serde_json::from_str(&text).map_err(|why| why.to_string())?;
+    let filters = report["filters"].as_array().cloned().unwrap_or_default();
     let kept = filters.iter().find_map(|filter| {
         let kept = &filter["kept"];
         Some(kept["bytes"].as_f64()? / kept["stored"].as_f64()?.max(1.0))
     });
-    let elapsed_ns = told["elapsed_ns"].as_f64().unwrap_or(f64::NAN);
+    let elapsed_ns = report["elapsed_ns"].as_f64().unwrap_or(f64::NAN);
     Ok(PastSample {
         processor: used.processor_ns as f64 / FRAMES as f64,
         rate: FRAMES as f64 * 1e3 / elapsed_ns,

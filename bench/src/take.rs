@@ -122,11 +122,11 @@ fn measure_request(
     let took = floods.send(FRAMES_PER_SAMPLE)?;
     let used = (wait_until_idle(&[process]) - before) as f64;
     interrupt_and_wait(child, line)?;
-    let told = std::fs::read_to_string(&report).map_err(|why| why.to_string())?;
-    let told: serde_json::Value = serde_json::from_str(&told).map_err(|why| why.to_string())?;
-    let given = told["sources"][0]["given"]["blocks"].as_f64().unwrap_or(0.0);
+    let text = std::fs::read_to_string(&report).map_err(|why| why.to_string())?;
+    let report: serde_json::Value = serde_json::from_str(&text).map_err(|why| why.to_string())?;
+    let given_blocks = report["sources"][0]["given"]["blocks"].as_f64().unwrap_or(0.0);
     let frames = FRAMES_PER_SAMPLE as f64;
-    let lost = 1.0 - given / (frames + WARM_UP_FRAMES as f64);
+    let lost = 1.0 - given_blocks / (frames + WARM_UP_FRAMES as f64);
     let (sending, alone) = (took.observed as f64 / frames, took.unobserved as f64 / frames);
     Ok(TakeSample { sending, alone, process: used / frames, lost })
 }

@@ -60,12 +60,13 @@ impl RunningTcpdumps {
     ) -> Result<Self, String> {
         let mut all = Self { children: Children::default(), count: wanted.len() };
         for (number, (filter, file)) in wanted.iter().enumerate() {
-            let told = File::create(folder.join(number.to_string())).map_err(|w| w.to_string())?;
+            let stderr =
+                File::create(folder.join(number.to_string())).map_err(|w| w.to_string())?;
             let words = format!("-n -Z root -B {} -s {keep} -i {SERVER_DEVICE} -w", ring >> 10);
             let mut command = Command::new(TCPDUMP);
             command.args(words.split(' ')).arg(file);
             command.args(Some(filter).filter(|filter| !filter.is_empty()));
-            command.stdin(Stdio::null()).stderr(told);
+            command.stdin(Stdio::null()).stderr(stderr);
             all.children.add(start_on_second_processor(&pair.server, &mut command)?);
         }
         for number in 0..wanted.len() {

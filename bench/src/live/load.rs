@@ -90,8 +90,8 @@ impl FrameLoad {
         rate: Rate,
         most: usize,
     ) -> std::result::Result<SendResult, String> {
-        let told = pair.client.run_ip(&format!("-o link show dev {CLIENT_DEVICE}"));
-        let index = told.split(':').next().and_then(|number| number.parse().ok()).unwrap_or(0);
+        let listing = pair.client.run_ip(&format!("-o link show dev {CLIENT_DEVICE}"));
+        let index = listing.split(':').next().and_then(|number| number.parse().ok()).unwrap_or(0);
         pair.client.run_inside(|| {
             // On a machine with one processor, the sender shares it with the observer.
             let _ = sys::process::pin_to(0);

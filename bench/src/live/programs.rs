@@ -96,10 +96,10 @@ fn streamline_program() -> LiveProgram {
         reports_on_stdout: false,
         start_message: "",
         // The report of a run without losses ends with this text.
-        lost: Some(|told| u64::from(!told.ends_with("none lost\n"))),
-        requests: Some(|told, _| {
-            let told = String::from_utf8_lossy(told);
-            told.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or(0)
+        lost: Some(|report| u64::from(!report.ends_with("none lost\n"))),
+        requests: Some(|stdout, _| {
+            let text = String::from_utf8_lossy(stdout);
+            text.split_whitespace().find_map(|word| word.parse().ok()).unwrap_or(0)
         }),
         expected_requests: None,
     }
@@ -119,10 +119,10 @@ fn suricata_program() -> LiveProgram {
         },
         reports_on_stdout: true,
         start_message: "Engine started",
-        lost: Some(|told| number_after(told, "drops: ")),
+        lost: Some(|report| number_after(report, "drops: ")),
         requests: Some(|_, folder| {
-            let told = fs::read(folder.join(SURICATA_LOG)).unwrap_or_default();
-            let lines = told.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+            let log = fs::read(folder.join(SURICATA_LOG)).unwrap_or_default();
+            let lines = log.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
             // Suricata reports a response without a request as an exchange.
             let alone = |line: &&[u8]| count_occurrences(line, b"request_uri_not_seen") > 0;
             lines.filter(|line| !alone(line)).count() as u64
@@ -139,7 +139,7 @@ fn tcpflow_program() -> LiveProgram {
         reports_on_stdout: false,
         start_message: "listening on",
         lost: None,
-        requests: Some(|told, _| count_occurrences(told, b" HTTP/1.1\r\n")),
+        requests: Some(|stdout, _| count_occurrences(stdout, b" HTTP/1.1\r\n")),
         expected_requests: None,
     }
 }
@@ -154,7 +154,7 @@ fn tcpdump_program() -> LiveProgram {
         },
         reports_on_stdout: false,
         start_message: "listening on",
-        lost: Some(|told| number_before(told, " packets dropped by kernel")),
+        lost: Some(|report| number_before(report, " packets dropped by kernel")),
         requests: None,
         expected_requests: None,
     }
@@ -213,17 +213,17 @@ impl LiveProgram {
         // Suricata appends to an existing file.
         let _ = fs::remove_file(folder.join(SURICATA_LOG));
         let (out, err) = (folder.join("out"), folder.join("err"));
-        let told = if self.reports_on_stdout { &out } else { &err };
+        let report_file = if self.reports_on_stdout { &out } else { &err };
         let child = self.start(pair, folder, [&out, &err], purpose)?;
         let before = processor_ns(child.id());
         let sent = load.send(pair, rate, usize::MAX)?;
         let after = wait_until_idle(&[child.id()]);
         interrupt_and_wait(child, self.name)?;
-        let told = read_text(told);
+        let report = read_text(report_file);
         let out = fs::read(&out).map_err(|why| why.to_string())?;
         let requests = self.requests.map(|count| count(&out, folder));
         let is_lossless = match self.lost {
-            Some(lost) => lost(&told) == 0,
+            Some(lost) => lost(&report) == 0,
             None => requests >= self.expected_requests,
         };
         Ok(Observation { sent, processor_ns: after.saturating_sub(before), is_lossless, requests })
@@ -241,18 +241,18 @@ impl LiveProgram {
         let mut command = Command::new(&self.path);
         command.args((self.arguments)(folder, purpose)).current_dir(folder).stdin(Stdio::null());
         command.stdout(file(out)?).stderr(file(err)?);
-        let told = if self.reports_on_stdout { out } else { err };
+        let report_file = if self.reports_on_stdout { out } else { err };
         let mut child = start_on_second_processor(&pair.server, &mut command)?;
         let mut ended = false;
         wait_until(self.name, || {
             ended = !matches!(child.try_wait(), Ok(None));
             let begun = match self.start_message {
                 "" => is_observing(&pair.server, child.id()),
-                words => read_text(told).contains(words),
+                words => read_text(report_file).contains(words),
             };
             begun || ended
         });
-        if ended { Err(format!("{}: {}", self.name, read_text(told))) } else { Ok(child) }
+        if ended { Err(format!("{}: {}", self.name, read_text(report_file))) } else { Ok(child) }
     }
 }
 
@@ -266,11 +266,11 @@ mod tests {
 
     #[test]
     fn losses_are_read_from_reports_of_programs() {
-        let lost = |program: LiveProgram, told| program.lost.map(|lost| lost(told));
-        let told = "12 packets received by filter\n7 packets dropped by kernel\n";
-        assert_eq!(lost(tcpdump_program(), told), Some(7));
-        let told = "Notice: device: server0: packets: 5, drops: 3 (60.00%), invalid chksum: 0\n";
-        assert_eq!(lost(suricata_program(), told), Some(3));
+        let lost = |program: LiveProgram, report| program.lost.map(|lost| lost(report));
+        let report = "12 packets received by filter\n7 packets dropped by kernel\n";
+        assert_eq!(lost(tcpdump_program(), report), Some(7));
+        let report = "Notice: device: server0: packets: 5, drops: 3 (60.00%), invalid chksum: 0\n";
+        assert_eq!(lost(suricata_program(), report), Some(3));
         assert_eq!(lost(suricata_program(), "it broke"), Some(u64::MAX));
         assert_eq!(lost(streamline_program(), "5 blocks in 1 s, none lost\n"), Some(0));
         assert_eq!(lost(streamline_program(), "warning: 5 blocks were lost\n"), Some(1));

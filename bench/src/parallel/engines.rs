@@ -71,12 +71,12 @@ pub(super) fn run_once(program: &Path, line: &str, report: &Path) -> Result<(f64
     if !status.success() {
         return Err(format!("`{line}`: {status}"));
     }
-    let told = std::fs::read_to_string(report).map_err(|why| why.to_string())?;
-    let told: serde_json::Value = serde_json::from_str(&told).map_err(|why| why.to_string())?;
-    let given = told["sources"][0]["given"]["blocks"].as_f64().unwrap_or(0.0);
-    let elapsed = told["elapsed_ns"].as_f64().unwrap_or(1.0).max(1.0);
-    let rows = told["filters"].as_array().map_or(&[][..], Vec::as_slice);
+    let text = std::fs::read_to_string(report).map_err(|why| why.to_string())?;
+    let report: serde_json::Value = serde_json::from_str(&text).map_err(|why| why.to_string())?;
+    let given_blocks = report["sources"][0]["given"]["blocks"].as_f64().unwrap_or(0.0);
+    let elapsed = report["elapsed_ns"].as_f64().unwrap_or(1.0).max(1.0);
+    let rows = report["filters"].as_array().map_or(&[][..], Vec::as_slice);
     let last = rows.iter().find(|row| row["name"] == "discard");
-    let came = last.and_then(|row| row["passed"]["blocks"].as_u64()).unwrap_or(0);
-    Ok((given * 1e9 / elapsed, came))
+    let received = last.and_then(|row| row["passed"]["blocks"].as_u64()).unwrap_or(0);
+    Ok((given_blocks * 1e9 / elapsed, received))
 }

@@ -56,7 +56,7 @@ const SETTINGS: [PcapSetting; 3] = [
 /// The observers of a sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PcapObservers {
-    Nobody,
+    NoObserver,
     Tcpdumps(Launch),
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
         let mut floods = Floods::to_ports(&[WANTED_PORT], FRAME_LENGTH, ReceivingHost::Receives)?;
         floods.set_rate(setting.rate);
         let launches = CANDIDATES.map(|(_, launch)| PcapObservers::Tcpdumps(launch));
-        let who: Vec<_> = [PcapObservers::Nobody].into_iter().chain(launches).collect();
+        let who: Vec<_> = [PcapObservers::NoObserver].into_iter().chain(launches).collect();
         let taken = ObserverSamples::measure_all(options.rounds, &who, |observers| {
             measure(&mut floods, &folder, setting, observers)
         })?;
@@ -169,7 +169,7 @@ mod tests {
             ..ObserverSample::new(1, SendTimes::default(), processes)
         };
         let all = [
-            (PcapObservers::Nobody, sample(2000.0, 0)),
+            (PcapObservers::NoObserver, sample(2000.0, 0)),
             (PcapObservers::Tcpdumps(Launch::Stock), sample(5000.0, 3000)),
             (PcapObservers::Tcpdumps(Launch::Exec), sample(4000.0, 1500)),
             (PcapObservers::Tcpdumps(Launch::ExecWithDaemon), sample(2500.0, 1000)),

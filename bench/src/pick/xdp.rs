@@ -75,11 +75,11 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     // On a machine with one processor, the process shares it with the sender.
     let _ = sys::process::pin_to(processor);
     let orders = std::io::stdin();
-    let told = match XdpReceiver::new() {
+    let outcome = match XdpReceiver::new() {
         Ok(mut taker) => taker.serve_requests(&orders),
         Err(why) => Err(why),
     };
-    match told {
+    match outcome {
         Ok(()) => Ok(()),
         Err(why) => descriptor::send(&orders, why.as_bytes(), &[]).map_err(|why| why.to_string()),
     }

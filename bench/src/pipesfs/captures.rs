@@ -59,19 +59,19 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
             eprintln!("left out: {} is not installed", reader.words[0]);
             continue;
         }
-        let told = RefCell::new(Vec::new());
+        let accounted = RefCell::new(Vec::new());
         let candidates = vec![
             Candidate {
                 name: "read",
                 measure: Box::new(|| {
                     let (read, lost) = measure(reader)?;
-                    told.borrow_mut().push(read + lost);
+                    accounted.borrow_mut().push(read + lost);
                     Ok(read)
                 }),
             },
             Candidate {
                 name: "read or told",
-                measure: Box::new(|| told.borrow().last().copied().ok_or_else(String::new)),
+                measure: Box::new(|| accounted.borrow().last().copied().ok_or_else(String::new)),
             },
             Candidate { name: "passed", measure: Box::new(|| Ok(1.0)) },
         ];
@@ -107,10 +107,10 @@ fn measure(reader: &Reader) -> Result<(f64, f64), String> {
     // The command still holds the capture open.
     drop(command);
     flood.send(FRAMES as usize)?;
-    let seen = || number(&source.join("stats/blocks"));
+    let count_received = || number(&source.join("stats/blocks"));
     let lost = || lost_before(&source);
-    wait_until("the path has seen all frames", || seen() + lost() >= u64::from(FRAMES));
-    let seen = seen();
+    wait_until("the path has seen all frames", || count_received() + lost() >= u64::from(FRAMES));
+    let received = count_received();
     let path = streamline::paths::connect(&programs.client()?, NAME);
     path.and_then(|path| path.stop()).map_err(|why| why.to_string())?;
     let status = child.wait().map_err(text)?;
@@ -119,16 +119,16 @@ fn measure(reader: &Reader) -> Result<(f64, f64), String> {
         return Err(format!("{} ended with {status}: {}", reader.name, read_text(&printed)));
     }
     let error = read_text(&mount.join(".error"));
-    let told = match error {
+    let reported = match error {
         error if error.contains(" blocks were skipped, ") => {
             number_before(&error, " blocks were skipped, ")
         }
         // The path has ended without reporting the number.
-        error if error.contains("may be incomplete") => seen.saturating_sub(read),
+        error if error.contains("may be incomplete") => received.saturating_sub(read),
         _ => 0,
     };
-    let share = |frames: u64| frames as f64 / seen as f64;
-    Ok((share(read), share(told)))
+    let share = |frames: u64| frames as f64 / received as f64;
+    Ok((share(read), share(reported)))
 }
 
 /// Returns the number in a file, or 0 if there is none.

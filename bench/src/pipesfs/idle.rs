@@ -19,11 +19,11 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         return Ok(Vec::new());
     }
     let mut alone = Programs::start()?;
-    let mut shown = Programs::start()?;
-    let mount = shown.mount("pipes", None)?;
+    let mut mounted = Programs::start()?;
+    let mount = mounted.mount("pipes", None)?;
     let candidates = vec![
         Candidate { name: "no mount", measure: Box::new(|| measure(&mut alone, None)) },
-        Candidate { name: "a mount", measure: Box::new(|| measure(&mut shown, Some(&mount))) },
+        Candidate { name: "a mount", measure: Box::new(|| measure(&mut mounted, Some(&mount))) },
     ];
     let (sentinel_ns, samples) = measure_interleaved(rounds, candidates)?;
     let cost = ExtraCost { name: "cost of the mount", parts: 1, limit: LIMIT_NS, goal: "B9" };

@@ -63,7 +63,7 @@ impl Counting {
         let scratch = Scratch::new(1, 0, FILTERS.into()).ok_or("too many filters")?;
         let records = Rings::create("records", shape.records_only()).map_err(text)?;
         let pointers = Rings::create("pointers", shape.pointers_only()).map_err(text)?;
-        let bell = RingBuffer::create("bell", 1 << 16).map_err(text)?;
+        let doorbell = RingBuffer::create("bell", 1 << 16).map_err(text)?;
         let base = cpus * scratch.stride;
         let switches = SwitchLayout { map: 0, base, places: FILTERS.into() };
         let counters = Map::array("counters", base + SWITCHED_WORD * switches.list(1), 1, true);
@@ -114,12 +114,12 @@ impl Counting {
             },
             |_, _| {},
         );
-        let maps = [counters.as_fd(), records.as_fd(), pointers.as_fd(), bell.map().as_fd()];
+        let maps = [counters.as_fd(), records.as_fd(), pointers.as_fd(), doorbell.map().as_fd()];
         let maps = maps.map(|map| map.as_raw_fd());
         let code = made.map_err(|unfit| unfit.why.into_owned())?.relocate(&maps);
         let code = code.ok_or("the program has other maps")?;
         let loaded = Program::load(ProgramKind::Tc, "bench_exits", &insn::encode(&code));
         let program = loaded.map_err(|why| format!("{why}\n{}", why.log))?;
-        Ok(Self { program, _maps: (counters, bell, records, pointers) })
+        Ok(Self { program, _maps: (counters, doorbell, records, pointers) })
     }
 }

@@ -1,7 +1,7 @@
 //! The rate of reading a path's bytes from a file of a mount, compared with reading the same bytes
 //! from the pipe of a tap.
 //!
-//! A burst passes through the path while there is no reader, so that the path accumulates a
+//! A chunk passes through the path while there is no reader, so that the path accumulates a
 //! backlog. Only the time in which the reader reads the backlog is measured. All its reads have the
 //! same size.
 
@@ -22,10 +22,10 @@ const READS: [(usize, Option<f64>, Option<f64>); 4] = [
     (128 << 10, Some(1.2), None),
     (1 << 20, Some(1.5), Some(1.3)),
 ];
-/// Length of a burst in bytes, less than the backlog of a tap.
-const BURST: usize = 6 << 20;
-/// Number of bursts in a measurement.
-const BURSTS: usize = 6;
+/// Length of a chunk in bytes, less than the backlog of a tap.
+const CHUNK_SIZE: usize = 6 << 20;
+/// Number of chunks in a measurement.
+const CHUNKS: usize = 6;
 /// Default capacity of a pipe, in bytes.
 const PIPE_SIZE: usize = 64 << 10;
 
@@ -60,7 +60,7 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
             let bench = RefCell::new((&mut programs, path));
             let measure = |source: Source| {
                 let mut bench = bench.borrow_mut();
-                measure_bursts(bench.0, path, (&mount, source), size)
+                measure_chunks(bench.0, path, (&mount, source), size)
             };
             let candidates = vec![
                 Candidate { name: PIPE, measure: Box::new(|| measure(Source::Pipe(PIPE_SIZE))) },
@@ -89,7 +89,7 @@ enum Source {
 }
 
 /// Returns the rate of the reader in GB/s.
-fn measure_bursts(
+fn measure_chunks(
     programs: &mut Programs,
     path: usize,
     (mount, source): (&Path, Source),
@@ -108,28 +108,28 @@ fn measure_bursts(
         }
         Source::File => File::open(mount.join("bytes/read:-/all")).map_err(text)?,
     };
-    let burst = vec![7; BURST];
+    let chunk = vec![7; CHUNK_SIZE];
     let mut buffer = vec![0; size];
     let mut took_ns = 0;
-    for number in 0..=BURSTS {
+    for number in 0..=CHUNKS {
         let input = programs.child(path).stdin.as_mut().ok_or("the path has no input")?;
-        input.write_all(&burst).map_err(text)?;
+        input.write_all(&chunk).map_err(text)?;
         // On two cores, the path is idle after this time, too.
         sys::poll::readable(&[], Some(std::time::Duration::from_millis(2)));
         let began = sys::clock::monotonic();
-        let mut left = BURST;
+        let mut left = CHUNK_SIZE;
         while left > 0 {
             match from.read(&mut buffer).map_err(text)? {
                 0 => return Err("the stream ended".to_owned()),
                 length => left = left.checked_sub(length).ok_or("more than was written")?,
             }
         }
-        // The first burst is a warm-up.
+        // The first chunk is a warm-up.
         took_ns += if number > 0 { sys::clock::monotonic() - began } else { 0 };
     }
     drop(tap);
     #[expect(clippy::cast_precision_loss, reason = "a rate")]
-    let rate = (BURST * BURSTS) as f64 / took_ns as f64;
+    let rate = (CHUNK_SIZE * CHUNKS) as f64 / took_ns as f64;
     Ok(rate)
 }
 

@@ -324,8 +324,8 @@ fn request_rows(
 fn summary_rows(all: &[Row], lines: usize) -> Vec<Row> {
     let of = |who: &str| -> Vec<f64> {
         let costs = |row: &&Row| row.candidate == who && row.unit == "ns CPU/frame";
-        let told = all.iter().filter(costs).filter(|row| row.goal.is_none());
-        told.map(|row| 1.0 / row.ratio).collect()
+        let ratio_rows = all.iter().filter(costs).filter(|row| row.goal.is_none());
+        ratio_rows.map(|row| 1.0 / row.ratio).collect()
     };
     let lost = |by: f64, who: &str| of(who).iter().filter(|times| **times > by).count() as f64;
     let worst_of = |who: &str| of(who).into_iter().fold(1.0, f64::max);
@@ -344,15 +344,25 @@ fn summary_rows(all: &[Row], lines: usize) -> Vec<Row> {
         };
         judged.iter().filter(of).count() as f64
     };
-    let told = |row: Row| Row { goal: None, target: None, ..row };
+    let without_goal = |row: Row| Row { goal: None, target: None, ..row };
     let certain =
         row("surely within 1.1x of all", SETTLED_NAME, count(Verdict::WithinLimit), "lines");
     vec![
         Row { ratio: certain.value / lines as f64, reference: "all lines", ..certain },
-        told(row("cannot be told", SETTLED_NAME, count(Verdict::Undecided), "lines")),
-        told(row("surely more than 1.1x", SETTLED_NAME, count(Verdict::BeyondLimit), "lines")),
-        told(row("worst choice", COST_NAME, worst_of(COST_NAME), RATIO_UNIT)),
-        told(row("more than 1.1x the best", COST_NAME, lost(COST_RATIO_MAX, COST_NAME), "lines")),
+        without_goal(row("cannot be told", SETTLED_NAME, count(Verdict::Undecided), "lines")),
+        without_goal(row(
+            "surely more than 1.1x",
+            SETTLED_NAME,
+            count(Verdict::BeyondLimit),
+            "lines",
+        )),
+        without_goal(row("worst choice", COST_NAME, worst_of(COST_NAME), RATIO_UNIT)),
+        without_goal(row(
+            "more than 1.1x the best",
+            COST_NAME,
+            lost(COST_RATIO_MAX, COST_NAME),
+            "lines",
+        )),
         at_least(
             row("loses by 1.1x", DEEPEST_NAME, lost(COST_RATIO_MAX, DEEPEST_NAME), "lines"),
             5.0,

@@ -94,8 +94,8 @@ impl RunningRequests {
         let mut command = Command::new(&self.program);
         command.env("STREAMLINE_DAEMON", self.state_directory()).env("HOME", &self.folder);
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        if let Ok(told) = File::create(self.error_file(name)) {
-            command.stderr(told);
+        if let Ok(messages) = File::create(self.error_file(name)) {
+            command.stderr(messages);
         }
         command
     }

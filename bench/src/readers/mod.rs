@@ -60,7 +60,7 @@ const SETTINGS: [Setting; 3] = [
 /// The observers of a sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Observers {
-    Nobody,
+    NoObserver,
     Tcpdumps,
     Requests(RequestStart),
 }
@@ -97,7 +97,7 @@ impl ReadersBench<'_> {
         let tcpdump = is_installed(TCPDUMP, "tcpdump");
         let wanted = CANDIDATES.map(|(_, who)| who).into_iter();
         let wanted = wanted.filter(|who| tcpdump || *who != Observers::Tcpdumps);
-        let all: Vec<Observers> = [Observers::Nobody].into_iter().chain(wanted).collect();
+        let all: Vec<Observers> = [Observers::NoObserver].into_iter().chain(wanted).collect();
         let taken =
             ObserverSamples::measure_all(rounds, &all, |observers| self.measure_with(observers))?;
         Ok(result_rows(self.setting, &taken))
@@ -114,7 +114,7 @@ impl ReadersBench<'_> {
         let pair = std::sync::Arc::clone(&self.floods.observed.pair);
         let frames = (WARM_UP_FRAMES, FRAMES_PER_SAMPLE);
         let (sample, lost) = match observers {
-            Observers::Nobody => (ObserverSample::measure(&mut self.floods, &[], frames)?, 0),
+            Observers::NoObserver => (ObserverSample::measure(&mut self.floods, &[], frames)?, 0),
             Observers::Tcpdumps => {
                 let tcpdumps = RunningTcpdumps::start_writing(
                     &pair,
@@ -180,10 +180,11 @@ fn result_rows(setting: Setting, taken: &ObserverSamples<Observers>) -> Vec<Row>
     let processes = values(&|sample| sample.processes);
     all.extend(made("ns in programs/frame", Better::Less, &processes, &[]));
     if ten && setting.rate.is_some() {
-        let shown = processes.iter().find(|samples| samples.name == DAEMON_NAME);
-        all.extend(shown.and_then(|shown| {
+        let daemon_samples = processes.iter().find(|samples| samples.name == DAEMON_NAME);
+        all.extend(daemon_samples.and_then(|daemon_samples| {
             let unit = "ns in programs/frame";
-            let mut row = made(unit, Better::Less, std::slice::from_ref(shown), &[]).pop()?;
+            let mut row =
+                made(unit, Better::Less, std::slice::from_ref(daemon_samples), &[]).pop()?;
             (row.reference, row.ratio) = (LIMIT_NAME, TEN_READERS_NS_MAX / row.value.max(1.0));
             (row.goal, row.target) = (Some("G20"), Some(1.0));
             Some(row)
@@ -212,7 +213,7 @@ mod tests {
             ..ObserverSample::new(1, SendTimes::default(), processes)
         };
         let all = [
-            (Observers::Nobody, sample(2000.0, 0)),
+            (Observers::NoObserver, sample(2000.0, 0)),
             (Observers::Tcpdumps, sample(5000.0, 3000)),
             (Observers::Requests(RequestStart::Alone), sample(4000.0, 1500)),
             (Observers::Requests(RequestStart::WithDaemon), sample(2500.0, 1000)),

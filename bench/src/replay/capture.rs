@@ -69,9 +69,9 @@ pub(super) fn write_open(path: &Path, connections: u32) -> Result<u64> {
     }
     let mut head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n".to_vec();
     head.extend([b'.'; 100]);
-    for turn in 0..5 {
+    for step in 0..5 {
         for connection in &mut open {
-            match turn {
+            match step {
                 3 => connection.send_data(false, &request_message(b"GET", 7, b"")),
                 4 => connection.send_data(true, &head),
                 _ => {}
@@ -79,7 +79,7 @@ pub(super) fn write_open(path: &Path, connections: u32) -> Result<u64> {
             if let Some(frame) = connection.waiting.pop_front() {
                 tap.write_frame(&frame)?;
             }
-            if turn > 2 {
+            if step > 2 {
                 connection.waiting.clear();
             }
         }

@@ -55,13 +55,13 @@ fn peers() -> [ReplayProgram; 4] {
             arguments: |capture, _| {
                 argument_words("-n -Y http.request -T fields -e frame.number -r", capture, &[])
             },
-            requests: Some(|told, _| told.iter().filter(|byte| **byte == b'\n').count() as u64),
+            requests: Some(|stdout, _| stdout.iter().filter(|byte| **byte == b'\n').count() as u64),
         },
         ReplayProgram {
             name: "tcpflow",
             path: PathBuf::new(),
             arguments: |capture, _| argument_words("-c -r", capture, &[]),
-            requests: Some(|told, _| count_occurrences(told, b" HTTP/1.1\r\n")),
+            requests: Some(|stdout, _| count_occurrences(stdout, b" HTTP/1.1\r\n")),
         },
         ReplayProgram {
             name: "suricata",
@@ -72,8 +72,8 @@ fn peers() -> [ReplayProgram; 4] {
                 argument_words("--runmode single -S /dev/null -r", capture, &[&rest])
             },
             requests: Some(|_, folder| {
-                let told = std::fs::read(folder.join(SURICATA_LOG)).unwrap_or_default();
-                let lines = told.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+                let log = std::fs::read(folder.join(SURICATA_LOG)).unwrap_or_default();
+                let lines = log.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
                 // Suricata reports a response without a request as an exchange.
                 let alone = |line: &&[u8]| count_occurrences(line, b"request_uri_not_seen") > 0;
                 lines.filter(|line| !alone(line)).count() as u64

@@ -248,7 +248,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn prefix_processes_and_readers_are_told_apart() {
+    fn prefix_processes_and_readers_are_distinguished() {
         let listed = json!({ "paths": [
             { "line": "rx a | tcp | share \"rx a | tcp\" last=yes", "process": 7 },
             { "line": "shared \"rx a | tcp\" | count", "process": 8 },

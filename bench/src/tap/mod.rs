@@ -33,7 +33,7 @@ pub(crate) fn policy_for_several_readers(shape: RingsLayout) -> WakePolicy {
 #[derive(Debug)]
 pub(crate) struct Tap {
     rings: Rings,
-    bell: RingBuffer,
+    doorbell: RingBuffer,
     program: Program,
     link: Option<Link>,
 }
@@ -50,9 +50,9 @@ impl Tap {
         let shape =
             RingsLayout { cpus, sinks: 1, pointers: POINTERS_PER_PROCESSOR, bytes, record_max };
         let rings = Rings::create("bench_ring", shape).map_err(|why| why.to_string())?;
-        let bell = RingBuffer::create("bench_bell", 1 << 16).map_err(|why| why.to_string())?;
-        let program = program::load_program(&rings, &bell, when(shape))?;
-        Ok(Self { rings, bell, program, link: None })
+        let doorbell = RingBuffer::create("bench_bell", 1 << 16).map_err(|why| why.to_string())?;
+        let program = program::load_program(&rings, &doorbell, when(shape))?;
+        Ok(Self { rings, doorbell, program, link: None })
     }
 
     /// Attaches the program to the ingress of a device in a namespace.
@@ -66,7 +66,7 @@ impl Tap {
 
     /// Drains the doorbell instead of its readers, so that it is sent again.
     pub(crate) fn drain_doorbell(&mut self) {
-        self.bell.drain(|_| ());
+        self.doorbell.drain(|_| ());
     }
 
     /// Returns the number of doorbells sent.
@@ -89,7 +89,7 @@ impl Tap {
 
     /// Returns the descriptors that a reader needs: the rings, and the doorbell opened read-only.
     fn descriptors(&self) -> Result<(BorrowedFd<'_>, std::os::fd::OwnedFd), String> {
-        let bell = self.bell.map().open_read_only().map_err(|why| why.to_string())?;
-        Ok((self.rings.as_fd(), bell))
+        let doorbell = self.doorbell.map().open_read_only().map_err(|why| why.to_string())?;
+        Ok((self.rings.as_fd(), doorbell))
     }
 }

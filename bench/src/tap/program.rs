@@ -14,7 +14,7 @@ const DELIVERY: Delivery = Delivery { number: 0, reader: 0, exit: 0, shared: fal
 pub(super) fn load_program(
     rings: &Rings,
     ring: &RingBuffer,
-    bell: WakePolicy,
+    wake: WakePolicy,
 ) -> Result<Program, String> {
     let shape = rings.shape();
     let layout = Tap {
@@ -25,7 +25,7 @@ pub(super) fn load_program(
         records_at: shape.records(),
         bytes: shape.bytes,
         record_max: shape.record_max,
-        wake: bell,
+        wake,
         sent: false,
     };
     let made = tap(

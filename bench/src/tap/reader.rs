@@ -48,8 +48,8 @@ impl TapReader {
         let reader = Self { child, socket };
         let RingsLayout { cpus, sinks, pointers, bytes, record_max } = tap.rings.shape();
         let message = encode_numbers(&[cpus, sinks, pointers, bytes, record_max].map(u64::from));
-        let (rings, bell) = tap.descriptors()?;
-        let sent = descriptor::send(&reader.socket, &message, &[rings, bell.as_fd()]);
+        let (rings, doorbell) = tap.descriptors()?;
+        let sent = descriptor::send(&reader.socket, &message, &[rings, doorbell.as_fd()]);
         sent.map_err(|why| why.to_string())?;
         reader.receive_numbers::<1>()?;
         Ok(reader)
@@ -100,12 +100,12 @@ pub(crate) fn serve(arguments: &[String]) -> Result<(), String> {
     let [cpus, sinks, pointers, bytes, record_max] =
         std::array::from_fn(|at| u32::try_from(decode_number(&message, at)).unwrap_or(0));
     let shape = RingsLayout { cpus, sinks, pointers, bytes, record_max };
-    let (bell, rings) = (descriptors.pop(), descriptors.pop());
+    let (doorbell, rings) = (descriptors.pop(), descriptors.pop());
     let rings =
         Rings::from_received(rings.ok_or("rings")?, shape).map_err(|why| why.to_string())?;
     // Closing the descriptor of the doorbell ends the notifications.
-    let bell = bell.ok_or("a bell")?;
-    let readable = [bell.as_fd(), socket.as_fd()];
+    let doorbell = doorbell.ok_or("a bell")?;
+    let readable = [doorbell.as_fd(), socket.as_fd()];
     let listener = Listener::new(&readable).map_err(|why| why.to_string())?;
     let mut walk = ReaderState::new(shape);
     let reply = |numbers: &[u64]| {
