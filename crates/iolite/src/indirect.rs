@@ -88,9 +88,9 @@ pub fn indirect(config: &Config, backing: Backing) -> sys::Result<(Output, Vec<O
     Ok((Output::new(ring, doorbells, every, policy, backing), offers))
 }
 
-/// Creates an indirect stream whose readers hold the other ends of these sockets. Sends each reader
-/// an offer, and a socket connected to `grants`, over the reader's own socket, which then serves as
-/// its doorbell. Also returns the readers as clients of `grants`. A reader to which no offer could
+/// Creates an indirect stream whose readers hold the other ends of these sockets. Over its socket,
+/// which serves as its doorbell from then on, each reader gets an offer and a socket connected to
+/// `grants`. Also returns the number of each reader in `grants`. A reader to which no offer could
 /// be sent counts as departed.
 pub(crate) fn send_to(
     config: &Config,

@@ -1,4 +1,4 @@
-//! Accepted connections, as the routes are served over them.
+//! Accepted connections, over which the routes are served.
 
 use std::fmt;
 use std::io;
@@ -29,8 +29,9 @@ const TCP_KIND: u8 = b't';
 const UNIX_KIND: u8 = b'u';
 
 impl Socket {
-    /// Takes over a descriptor whose kind another process has named. Fails outside a runtime, or if
-    /// the descriptor is no such socket.
+    /// Takes ownership of a socket that another process has sent. `kind` is the byte that the
+    /// process sent for it. Fails outside a Tokio runtime, or if the descriptor is not a socket of
+    /// this kind.
     pub fn from_descriptor(kind: u8, descriptor: OwnedFd) -> io::Result<Self> {
         match kind {
             TCP_KIND => {
@@ -56,8 +57,9 @@ impl Socket {
         }
     }
 
-    /// Receives the head of the first request, with what has arrived behind it. Fails if the head
-    /// is longer than [`HEAD_MAX`], or if the peer closes before the end of the head.
+    /// Receives the head of the first request, and any bytes after it that have arrived. Fails if
+    /// the head is longer than [`HEAD_MAX`], or if the peer closes the connection before the end of
+    /// the head.
     pub async fn read_head(&self) -> io::Result<Vec<u8>> {
         let mut head = Vec::with_capacity(2048);
         let mut part = [0; 2048];
@@ -98,16 +100,16 @@ impl AsFd for Socket {
     }
 }
 
-/// A connection, of which some bytes may have been received already.
+/// A connection, some bytes of which may have been received already.
 pub struct Connection {
     socket: Socket,
     /// Received bytes that the routes have not read.
     received: Vec<u8>,
-    /// The connection ends when this is done.
+    /// Future at whose completion the connection ends.
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// True once it was done.
+    /// True once `end` has completed.
     has_ended: bool,
-    /// Dropped with the connection.
+    /// A value that is dropped with the connection.
     _guard: Box<dyn Send>,
 }
 
@@ -117,7 +119,7 @@ impl Connection {
         Self { socket, received, end: None, has_ended: false, _guard: Box::new(guard) }
     }
 
-    /// Lets the connection end when `end` is done.
+    /// Ends the connection when `end` completes.
     #[must_use]
     pub fn lasting_until(self, end: impl Future<Output = ()> + Send + 'static) -> Self {
         Self { end: Some(Box::pin(end)), ..self }
@@ -125,7 +127,7 @@ impl Connection {
 
     fn check_end(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let Some(end) = &mut self.end else { return Ok(()) };
-        // A future must not be polled again when it is done.
+        // A future must not be polled again after its completion.
         self.has_ended = self.has_ended || end.as_mut().poll(context).is_ready();
         match self.has_ended {
             true => Err(io::ErrorKind::TimedOut.into()),
@@ -213,7 +215,7 @@ impl axum::serve::Listener for Incoming {
     async fn accept(&mut self) -> (Connection, ()) {
         match self.0.recv().await {
             Some(connection) => (connection, ()),
-            // Nobody accepts any more; who serves is told the end by other means.
+            // No further connections are accepted. The server is told to end by other means.
             None => std::future::pending().await,
         }
     }

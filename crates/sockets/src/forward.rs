@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The file names of the programs that read into a buffer and write this buffer unchanged.
+/// The file names of the programs that read into a buffer and write it out unchanged.
 const FORWARDING_PROGRAMS: &[&str] = &["tee", "head"];
 
 static ENABLED: AtomicBool = AtomicBool::new(false);

@@ -62,6 +62,6 @@ pub(crate) fn print_totals(local: SocketAddr, interfaces: &str, totals: &Totals)
     let all = from_ring + from_kernel;
     print_message(&format!(
         "udp {local}: {from_ring} of {all} datagrams came from the ring of \
-         {interfaces}; {lost} lost, {damaged} damaged (datagrams before the ring are not counted)"
+         {interfaces} since it was opened; {lost} lost, {damaged} damaged"
     ));
 }

@@ -275,8 +275,8 @@ impl InterfaceRing {
     }
 }
 
-/// Finds the datagrams in a frame, which are several if the frame has a segment size. Returns
-/// `None` if a length or the checksum is wrong.
+/// Finds the datagrams in a frame. A frame with a segment size may have several. Returns `None` if
+/// a length or the checksum is wrong.
 fn find_datagram(frame: &[u8], captured: &CapturedFrame, interface: u32) -> Option<Pending> {
     let segment = usize::from(captured.segment_size);
     let packet = frame.get(ETHERNET_HEADER_SIZE..)?;

@@ -43,7 +43,7 @@ pub enum Direction {
 
 impl Flow {
     /// Returns the flow of a frame; `None` if the frame is not IP, or if its IP headers are
-    /// malformed, too many or truncated.
+    /// malformed, truncated or too numerous.
     #[inline]
     pub fn from_frame(layers: &Layers, frame: &[u8]) -> Option<Self> {
         let protocol = layers.protocol?;

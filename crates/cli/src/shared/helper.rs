@@ -73,7 +73,7 @@ impl Helper {
         self.child.wait()
     }
 
-    /// Logs the complete lines of one read from the program.
+    /// Reads once from the program's standard error, and logs each line that this completes.
     fn read(&mut self, log: &Log) {
         let mut bytes = [0; LINE_MAX];
         let read = self.messages.as_mut().map_or(Ok(0), |pipe| pipe.read(&mut bytes));

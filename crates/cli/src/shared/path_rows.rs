@@ -88,7 +88,7 @@ impl PathRow {
     }
 }
 
-/// Samples of the counters of the user's paths. Rates cover the time between two samples.
+/// Samples the counters of the user's paths, and computes rates since the previous sample.
 #[derive(Default)]
 pub(super) struct PathsSampler {
     before: BTreeMap<u32, Result<Counters, ClientError>>,

@@ -29,7 +29,7 @@ pub struct TwinState<'s> {
 #[derive(Clone, Copy, Debug)]
 pub struct Wide<'s>(pub(super) Num<'s>);
 
-/// A 64-bit variable that arms may set.
+/// A 64-bit variable that can be set in its own scope or in an inner one ([`Scope::arm`]).
 #[derive(Clone, Copy, Debug)]
 pub struct WideVar<'s>(Wide<'s>);
 

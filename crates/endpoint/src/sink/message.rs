@@ -236,7 +236,8 @@ impl MessageCounts {
         self.has_following_blocks && self.messages > 0 && !begins
     }
 
-    /// Counts a block.
+    /// Counts a block as a message if it is a description, or as a fragment if it belongs to a
+    /// counted message.
     pub(crate) fn count_block(&mut self, block: &Block<'_>) {
         if block.marks.is_description() {
             self.messages += 1;

@@ -6,7 +6,8 @@ use std::fmt::Write as _;
 
 /// The version of the file format. Files of later versions cannot be read.
 pub const VERSION: u32 = 3;
-/// The oldest version of the format that can be read. This version has no recorded changes.
+/// The oldest version of the format that can be read. Recordings of this version contain no changes
+/// to the path.
 pub(super) const FIRST_VERSION: u32 = 1;
 /// The first version in which session numbers are unique in the request. In earlier versions each
 /// filter numbered its sessions independently.

@@ -229,7 +229,8 @@ impl Drop for Upstream {
 pub(crate) struct Keeper {
     /// Bit mask of the occupied elements of `needed`: one for each output that follows the input.
     claimed: AtomicU32,
-    /// For each following output, the oldest ring position that it needs; `u64::MAX` if none.
+    /// For each output that follows the input, the oldest ring position that it needs; `u64::MAX`
+    /// if none.
     needed: [AtomicU64; FOLLOWERS_MAX],
     /// Maximum number of entries of the input's ring that one output may hold.
     entries_max: u64,

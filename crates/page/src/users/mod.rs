@@ -40,7 +40,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
-/// Maximum number of connections that are not yet those of a user.
+/// Maximum number of connections that have not yet been handed to a user's process.
 const CONNECTIONS_MAX: usize = 512;
 /// Time within which the head of a request must arrive.
 const HEAD_LIMIT: Duration = Duration::from_secs(10);

@@ -1,5 +1,6 @@
-//! Places of the connections that are not yet those of a user. Whoever opens connections without a
-//! request, or does not read the reply, holds up nobody: a new connection ends the oldest of these.
+//! Places for the connections that have not yet been handed to a user's process. A peer that opens
+//! connections without sending a request, or does not read the reply, cannot keep others out: each
+//! new connection ends the oldest of these.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -39,7 +40,7 @@ struct Connected {
     _end: oneshot::Sender<()>,
 }
 
-/// The place of a connection, which dropping it frees.
+/// The place of a connection. Dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct HeldPlace {
     places: Arc<Places>,
@@ -52,9 +53,9 @@ impl Places {
         Arc::new(Self { max, taken: Mutex::default() })
     }
 
-    /// Takes a place for a new connection. The connection has to end when the returned receiver is
-    /// done. If all places are taken, ends the oldest connection without a head, or else the oldest
-    /// that receives a file; returns `None` if there is neither.
+    /// Takes a place for a new connection, which must end when the returned receiver completes. If
+    /// all places are taken, ends the oldest connection without a head, or else the oldest one that
+    /// receives a file. Returns `None` if there is neither.
     pub(super) fn take(self: &Arc<Self>) -> Option<(HeldPlace, oneshot::Receiver<()>)> {
         let mut taken = lock(&self.taken);
         if taken.all.len() >= self.max {
@@ -75,7 +76,7 @@ impl Places {
 }
 
 impl HeldPlace {
-    /// Notes how far the connection is.
+    /// Records the stage that the connection has reached.
     pub(super) fn reach(&self, stage: Stage) {
         if let Some(connected) = lock(&self.places.taken).all.get_mut(&self.number) {
             connected.stage = stage;

@@ -1,7 +1,7 @@
-//! The process of a user, as the host sees it: started with the rights of the user, given
-//! connections, and let go when it is idle.
+//! The process of a user, from the host's point of view: started with the rights of the user, given
+//! connections, and ended when it is idle.
 //!
-//! The process belongs to its user, who can stop, trace or replace it. What it sends is checked,
+//! The process belongs to its user, who can stop, trace or replace it. Its messages are checked,
 //! and the host never waits for it.
 
 use super::own_process::{Settings, USER_PROCESS_FLAG};
@@ -21,10 +21,10 @@ use sys::process::UserIds;
 const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 /// Variables that a process which root starts inherits.
 const INHERITED: [&str; 3] = ["LANG", "LC_ALL", "TZ"];
-/// Time within which a process that was told to end must have ended.
+/// Time within which a process must have ended after it was asked to.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// Times when the process of a user was last used.
+/// The time at which the process of a user was last used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Use {
     /// It has never run.
@@ -75,12 +75,12 @@ impl UserProcess {
         Arc::new(Self { who, settings, state: Mutex::default(), starts })
     }
 
-    /// Returns what all processes of the user share.
+    /// Returns the start limits that all processes of the user share.
     pub(super) fn starts(&self) -> Arc<Mutex<Starts>> {
         Arc::clone(&self.starts)
     }
 
-    /// Reports that a connection was not handed over, unless one was reported a moment ago.
+    /// Reports that a connection was not handed over, unless another one was reported a moment ago.
     pub(super) fn report_refusal(&self, why: &str) {
         let due = lock(&self.starts).refuse(Instant::now());
         match due {
@@ -90,13 +90,13 @@ impl UserProcess {
         }
     }
 
-    /// Returns the ids of the process.
+    /// Returns the user id and the group ids of the process.
     #[must_use]
     pub const fn who(&self) -> &UserIds {
         &self.who
     }
 
-    /// Returns the user's name and number.
+    /// Returns the name and the number of the user.
     fn user(&self) -> String {
         let uid = self.who.uid;
         user_name(uid).map_or_else(|| format!("user {uid}"), |name| format!("{name} ({uid})"))
@@ -137,7 +137,7 @@ impl UserProcess {
                          overloaded"
                     ));
                 }
-                // It has ended, and another one is started.
+                // The process has ended, and another one is started.
                 Err(error) if [EPIPE, ECONNRESET].contains(&error.errno) => {}
                 Err(error) => {
                     state.running = Some(running);
@@ -161,7 +161,7 @@ impl UserProcess {
 
     /// Returns when the process was last used.
     pub(super) fn last_use(&self) -> Use {
-        // While the lock is held, a connection is handed over.
+        // The lock is held while a connection is handed over.
         let Ok(state) = self.state.try_lock() else { return Use::Now };
         match (&state.running, state.latest) {
             (Some(_), _) => Use::Now,
@@ -170,7 +170,7 @@ impl UserProcess {
         }
     }
 
-    /// Lets the process end, and starts no other.
+    /// Lets the process end, and starts no further one.
     pub(super) fn close(&self) {
         let running = {
             let mut state = lock(&self.state);
@@ -187,7 +187,7 @@ impl UserProcess {
         lock(&self.state).running.take_if(is_idle).is_some()
     }
 
-    /// Forgets process `number`, which has ended.
+    /// Forgets process `number` after its end.
     fn forget(&self, number: u64) {
         let _ = lock(&self.state).running.take_if(|running| running.number == number);
     }
@@ -205,7 +205,7 @@ fn start(owner: &Arc<UserProcess>, state: &mut ProcessState) -> Result<Running, 
     let process = match begun {
         Ok(process) => process,
         Err(error) => {
-            // It would wait for its settings.
+            // The process would wait for its settings.
             let _ = child.kill().and_then(|()| child.wait());
             return Err(failed(&error));
         }
@@ -238,7 +238,7 @@ fn command(who: &UserIds, control: OwnedFd) -> Result<Command, String> {
     Ok(command)
 }
 
-/// Gives a command the environment of a user, and nothing of this process's.
+/// Gives a command the environment of a user, without the variables of this process.
 fn set_environment(command: &mut Command, uid: u32) {
     command.env_clear().env("PATH", SEARCH_PATH);
     for name in INHERITED {
@@ -253,7 +253,7 @@ fn set_environment(command: &mut Command, uid: u32) {
     if runtime.is_dir() {
         command.env("XDG_RUNTIME_DIR", runtime);
     }
-    // The process goes to the home of its user itself, with the rights of the user.
+    // The process itself changes to the user's home directory, with the rights of the user.
     command.current_dir(Path::new("/"));
 }
 
@@ -266,7 +266,7 @@ fn wait(
 ) {
     let is_idle = serve_reports(owner, number, &control, process);
     let idle = Duration::from_millis(owner.settings.idle_ms);
-    // One that is the user's own program may claim anything.
+    // A process that the user has replaced may claim anything.
     let steady = if is_idle { idle } else { STEADY_MIN };
     let now = Instant::now();
     lock(&owner.starts).end(now, now - begun >= steady);

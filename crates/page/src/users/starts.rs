@@ -1,13 +1,13 @@
-//! Limits to how often a user makes the host start a process, and write to its log.
+//! Limits on how often a user can make the host start a process or write to its log.
 //!
-//! A user can end the user's own process as often as the user likes, and make requests in vain.
+//! A user can end the user's own process at any time, and send requests that are refused.
 
 use std::time::{Duration, Instant};
 
-/// Time after its start when the end of a process no longer counts as early.
+/// Time after which the end of a process no longer counts as early.
 pub(super) const STEADY_MIN: Duration = Duration::from_secs(60);
 /// Pause before the next start after the second early end in a row. It doubles with each further
-/// one.
+/// early end.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
 /// Longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -17,7 +17,7 @@ const REPORT_PAUSE: Duration = Duration::from_secs(60);
 /// The starts of a user's processes, whatever their groups and tokens.
 #[derive(Debug, Default)]
 pub(super) struct Starts {
-    /// Number of processes that ended early since one did not.
+    /// Number of processes in a row that have ended early.
     early_ends: u32,
     /// Time of the next start.
     next: Option<Instant>,
@@ -35,8 +35,8 @@ impl Starts {
         (!pause.is_zero()).then_some((self.early_ends, pause))
     }
 
-    /// Counts the end of a process. The next one starts after a pause if several have not been
-    /// steady.
+    /// Counts the end of a process. After several early ends, the next process starts after a
+    /// pause.
     pub(super) fn end(&mut self, now: Instant, was_steady: bool) {
         if was_steady {
             (self.early_ends, self.next) = (0, None);
@@ -48,8 +48,8 @@ impl Starts {
         self.next = pause.map(|pause| now + pause.min(PAUSE_MAX));
     }
 
-    /// Counts a refused request. Returns the number of those before that were not reported, or
-    /// `None` if this one is not to be reported.
+    /// Counts a refused request. Returns the number of earlier refusals that were not reported, or
+    /// `None` if this refusal is not to be reported.
     pub(super) fn refuse(&mut self, now: Instant) -> Option<u64> {
         if self.reported.is_some_and(|reported| now - reported < REPORT_PAUSE) {
             self.refused += 1;

@@ -17,7 +17,7 @@ use std::fmt::Write as _;
 const CHARACTER: usize = 8;
 /// Height of a line of text in px.
 const LINE: usize = 16;
-/// Distance between a text and the border of its node, in px.
+/// Distance between the text of a node and its border, in px.
 const PADDING: usize = 10;
 /// Minimum distance between two columns, in px. The labels of edges are drawn between the columns.
 const COLUMN_GAP: usize = 130;

@@ -18,7 +18,7 @@ pub struct Processors {
     pub allowed: Vec<usize>,
     /// The processor on which the path starts.
     pub start: usize,
-    /// The processors that share the last shared cache of `start`, including `start` itself; empty
+    /// The processors that share the last-level cache with `start`, including `start` itself; empty
     /// if they are unknown or no cache is shared.
     pub sharers: Vec<usize>,
 }

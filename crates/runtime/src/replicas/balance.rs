@@ -39,7 +39,7 @@ pub struct SessionMove {
 const BLOCKS_MIN: u64 = 4096;
 /// Maximum load of the busiest replica after a move, as a fraction of its load before.
 const GAIN: f64 = 0.9;
-/// Maximum number of classes in one move, which bounds the pause.
+/// Maximum number of classes in one move. It limits the time for which a move pauses the chain.
 const CLASSES_MAX: usize = 512;
 
 impl SessionShares {

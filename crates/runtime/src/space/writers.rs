@@ -132,8 +132,9 @@ impl Space {
         }
     }
 
-    /// Takes a batch from a writer and walks it. Returns true if the writer has ended, and `None`
-    /// if there is no writer with this index.
+    /// Takes a batch from a writer and passes it through the graph. Returns `Some(true)` if the
+    /// writer has ended, `Some(false)` if it has not, and `None` if there is no writer with this
+    /// index.
     fn pull_writer(&mut self, at: NodeId, writer: usize, pass: &mut PassResult) -> Option<bool> {
         let now = self.now();
         let source = self.graph.nodes[at].writers.as_mut()?.writers.get_mut(writer)?;

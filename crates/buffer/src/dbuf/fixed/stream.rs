@@ -226,8 +226,8 @@ impl Drop for SlotOutput {
     }
 }
 
-/// The reading end of a stream of slots. It only copies, because the writer may be an untrusted
-/// peer.
+/// The reading end of a stream of slots. Blocks can only be copied out, not read in place, because
+/// the writer may be an untrusted peer.
 #[derive(Debug)]
 pub struct SlotInput {
     ring: SlotVisitor,

@@ -30,11 +30,11 @@ impl Input {
 
     /// Reads the next block that `wants` selects, from a ring that overwrites. `wants` gets the
     /// first `head` bytes of each block, and selects a block by returning a value other than
-    /// [`Wanted::Nothing`]. The first `head` bytes of the selected block, or the entire block, are
-    /// copied. Earlier blocks are passed without being copied. `wants` may be called several times
-    /// for a block, and also with bytes that are being overwritten. Does not block. Fails with
-    /// [`Fault::TooLong`] if `out` is too short, and with [`Fault::Lossy`] if the ring does not
-    /// overwrite.
+    /// [`Wanted::Nothing`]. Copies the entire block for [`Wanted::Block`], or its first `head`
+    /// bytes for [`Wanted::Head`]. Skips earlier blocks without copying them. `wants` may be called
+    /// several times for a block, and also with bytes that are being overwritten. Does not block.
+    /// Fails with [`Fault::TooLong`] if `out` is too short, and with [`Fault::Lossy`] if the ring
+    /// does not overwrite.
     pub fn read_wanted(
         &mut self,
         out: &mut [u8],

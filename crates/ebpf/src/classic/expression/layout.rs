@@ -14,9 +14,11 @@ pub(super) struct Layout {
     pub(super) protocol: Option<u32>,
     /// Offset of the payload, or the constant part of a varying offset.
     pub(super) payload: Option<u32>,
-    /// Offset of the network header in the payload after LLC and SNAP headers.
+    /// Offset of the network header, relative to the payload; if an LLC header precedes it, one
+    /// that is followed by a SNAP header.
     pub(super) nl: u32,
-    /// Offset of the network header in the payload after an LLC header alone.
+    /// Offset of the network header, relative to the payload, if an LLC header without a SNAP
+    /// header precedes it.
     pub(super) nl_nosnap: u32,
     /// True if the offset of the link header varies and must be computed.
     pub(super) has_varying_header: bool,
