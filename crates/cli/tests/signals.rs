@@ -59,7 +59,7 @@ fn has_no_pending_signal(process: u32) -> bool {
 
 /// Returns true if this process, and therefore each child, ignores SIGHUP.
 fn is_hangup_ignored() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let status = fs::read_to_string("/proc/self/status").unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
     u64::from_str_radix(ignored.trim(), 16).unwrap() & 1 == 1
 }

@@ -204,8 +204,10 @@ mod tests {
     fn reader() -> (Tap, TapEnder) {
         let (_, pipe) = sys::descriptor::pipe().unwrap();
         let forms = (vec![TapForm::Capture], None);
-        let (tap, _) =
+        let (tap, feed) =
             Tap::new((pipe, false), OverrunPolicy::Skip, Duration::from_secs(60), forms).unwrap();
+        // Without its feed, the tap would end as its path does.
+        std::mem::forget(feed);
         let ender = tap.ender();
         (tap, ender)
     }

@@ -229,8 +229,7 @@ impl Drop for Upstream {
 pub(crate) struct Keeper {
     /// Bit mask of the occupied elements of `needed`: one for each output that follows the input.
     claimed: AtomicU32,
-    /// For each output that follows the input, the oldest ring position that it needs; `u64::MAX`
-    /// if none.
+    /// For each output after the input, the oldest ring position that it needs; `u64::MAX` if none.
     needed: [AtomicU64; FOLLOWERS_MAX],
     /// Maximum number of entries of the input's ring that one output may hold.
     entries_max: u64,
