@@ -37,8 +37,6 @@ pub(super) const GAP_TIMER_SET: u8 = 1 << 2;
 /// Flags of a connection in which one end has sent a RST that the other end may accept
 /// ([`super::reset`]): the client, and the server.
 pub(super) const RESET: [u8; 2] = [1 << 3, 1 << 4];
-/// Flag of a connection whose timer for acknowledged gaps is set.
-pub(super) const ACKNOWLEDGED_TIMER_SET: u8 = 1 << 5;
 /// Mask of the flags in [`RESET`].
 pub(super) const ANY_RESET: u8 = RESET[0] | RESET[1];
 
@@ -47,8 +45,7 @@ pub(super) const ANY_RESET: u8 = RESET[0] | RESET[1];
 #[repr(C)]
 pub(super) struct StreamSide {
     /// Time on the path's clock at which the current gap began. A gap exists while bytes at `next`
-    /// are missing, and later bytes are held or the end of the stream is known. If
-    /// `gap_acknowledged` is set, the time of the segment that acknowledged missing bytes.
+    /// are missing, and later bytes are held or the end of the stream is known.
     pub(super) gap_start: u64,
     /// Sequence number of the first byte that has not been emitted.
     pub(super) next: u32,
@@ -71,9 +68,7 @@ pub(super) struct StreamSide {
     pub(super) window_scale: u8,
     /// Nonzero if the SYN carried a signature (TCP-MD5, TCP-AO).
     pub(super) is_syn_signed: u8,
-    /// Nonzero if the other end has acknowledged bytes of the gap: 1 + k if the path's clock was at
-    /// most 2^k ns ahead of the acknowledgement.
-    pub(super) gap_acknowledged: u8,
+    pub(super) spare: u8,
 }
 
 /// Flag of a stream in which data or a SYN was observed, so `next` is known.

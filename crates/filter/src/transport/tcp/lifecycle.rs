@@ -120,7 +120,6 @@ impl TcpConnection {
             return self.process_reset(sender, info, rules, cx);
         }
         self.withdraw_disproved_reset(info, rules, cx);
-        self.abandon_acknowledged_gaps((info.time, StreamSide::gap_due), rules, cx);
         if info.has(flag::SYN) && !self.process_syn(sender, info) {
             // Within a connection the other end replies to a SYN with an ACK and ignores its data
             // (RFC 9293 §3.10.7.4).
@@ -151,35 +150,9 @@ impl TcpConnection {
         cx: &mut StreamContext<'_, '_>,
     ) {
         let shift = if info.has(flag::SYN) { 0 } else { self.window_scale(sender) };
-        let (side, output) = self.side_output(1 - sender, rules, info.time, cx);
+        let (side, mut output) = self.side_output(1 - sender, rules, info.time, cx);
         side.acknowledge(info.acknowledgement, info.window << shift);
-        side.note_acknowledged(&output);
-    }
-
-    /// Abandons acknowledged gaps whose wait has ended by `time`, the time that `due` returns.
-    fn abandon_acknowledged_gaps(
-        &mut self,
-        (time, due): (Time, fn(&StreamSide, Rules) -> Time),
-        rules: Rules,
-        cx: &mut StreamContext<'_, '_>,
-    ) {
-        for number in [CLIENT, SERVER] {
-            let (side, mut output) = self.side_output(number, rules, time, cx);
-            if side.gap_acknowledged != 0 && side.is_waiting() && due(side, rules) < time {
-                side.abandon_acknowledged(&mut output);
-            }
-        }
-    }
-
-    /// Abandons acknowledged gaps whose wait has ended at `now` on the path's clock.
-    pub(super) fn abandon_overdue(
-        &mut self,
-        now: Time,
-        rules: Rules,
-        cx: &mut StreamContext<'_, '_>,
-    ) {
-        self.abandon_acknowledged_gaps((now, StreamSide::acknowledged_due), rules, cx);
-        self.emit_due_ends(now, rules, cx);
+        side.resolve_acknowledged(&mut output);
     }
 
     /// Processes a SYN. It starts its side, restarts the stream of a server that lost the first
@@ -269,26 +242,18 @@ impl TcpConnection {
         }
         for number in [CLIENT, SERVER] {
             let (side, mut output) = self.side_output(number, rules, time, cx);
-            while side.is_waiting() && side.gap_acknowledged == 0 && side.gap_due(rules) < time {
+            while side.is_waiting() && side.gap_start.saturating_add(rules.gap_timeout) < time {
                 side.abandon_gap(&mut output);
             }
         }
         self.emit_due_ends(time, rules, cx);
     }
 
-    /// Returns the earliest timeout of a gap without acknowledgement or of a pending RST, or `None`
-    /// if there is neither.
+    /// Returns the earliest timeout of a gap or a pending RST, or `None` if there is neither.
     pub(super) fn next_timeout(&self, rules: Rules) -> Option<Time> {
         let waiting = self.sides.iter().filter(|side| side.is_waiting());
-        let gaps = waiting.filter(|side| side.gap_acknowledged == 0);
-        gaps.map(|side| side.gap_due(rules)).chain(self.reset_until(rules)).min()
-    }
-
-    /// Returns the earliest timeout of an acknowledged gap, or `None` if there is none.
-    pub(super) fn next_acknowledged_timeout(&self, rules: Rules) -> Option<Time> {
-        let waiting = self.sides.iter().filter(|side| side.is_waiting());
-        let gaps = waiting.filter(|side| side.gap_acknowledged != 0);
-        gaps.map(|side| side.acknowledged_due(rules)).min()
+        let gaps = waiting.map(|side| side.gap_start.saturating_add(rules.gap_timeout));
+        gaps.chain(self.reset_until(rules)).min()
     }
 
     /// Returns a side of the connection, and the output for the blocks of this side.

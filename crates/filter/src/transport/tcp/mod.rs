@@ -21,14 +21,12 @@
 //! and resets are verified before they are accepted.
 
 mod connection;
-mod gap;
 mod lifecycle;
 mod outcomes;
 mod overlap;
 mod reassembly;
 mod reset;
 mod segment_info;
-mod timers;
 mod track;
 mod wheel;
 
@@ -55,10 +53,9 @@ the client is the sender of the SYN, or without one the end with the greater por
 was already open, or of which one side is never observed, begins with its first data. `ip` before
 `tcp` reassembles fragments.
 
-Missing bytes become a hole, a block with a length and no bytes, when the capture truncated their
-frame, 10 ms after the other end has acknowledged them (captures of several queues are out of
-order), when more than `held` bytes or 4,096 blocks wait after them or have waited for `gap`, or
-when the connection ends. A connection ends by FIN or RST, after
+Missing bytes become a hole, a block with a length and no bytes, as soon as the other end has
+acknowledged them, the capture truncated their frame, more than `held` bytes or 4,096 blocks wait
+after them or have waited for `gap`, or the connection ends. A connection ends by FIN or RST, after
 `timeout` without a segment, or by eviction above `sessions` connections; a SYN then begins a new
 session.
 

@@ -2,9 +2,9 @@
 //!
 //! Input: a segment with its sequence number. Output: views of the frames in order, each byte once;
 //! **holes** for bytes that were sent but not captured; the end of the stream. Segments that arrive
-//! early are held. Missing bytes are abandoned when the other end acknowledged them some time ago,
-//! when the capture truncated their frame, when too much data, or too old data, is held after them,
-//! and when the connection ends.
+//! early are held. Missing bytes are abandoned when the other end has acknowledged them, when the
+//! capture truncated their frame, when too much data, or too old data, is held after them, and when
+//! the connection ends.
 
 use super::connection::{
     BEGUN, BROKEN, DISTANCE_MAX, EMITTED, END_EMITTED, FIN, SCALED, StreamSide, distance, is_after,
@@ -80,8 +80,7 @@ impl StreamSide {
         }
         if is_after(span.from, self.next) {
             if !self.resolve_gap(output, span) {
-                self.hold_segment(output, &block, span);
-                return self.note_acknowledged(output);
+                return self.hold_segment(output, &block, span);
             }
             if distance(self.next, span.from).unsigned_abs() > DISTANCE_MAX {
                 return output.cx.drop(&block, OUT_OF_WINDOW);
@@ -100,12 +99,16 @@ impl StreamSide {
         ahead && self.may_be_accepted(fin) && !behind && !beyond
     }
 
-    /// Handles a segment that begins after `next`. Abandons the gap before the segment if the
-    /// limits on held data are exceeded. Returns false if the segment must be held. Returns true if
-    /// it is now in order, or implausibly far ahead.
+    /// Handles a segment that begins after `next`. Abandons the gap before the segment if the other
+    /// end has acknowledged the missing bytes, or if the limits on held data are exceeded. Returns
+    /// false if the segment must be held. Returns true if it is now in order, or implausibly far
+    /// ahead.
     fn resolve_gap(&mut self, output: &mut SideOutput<'_, '_, '_>, span: Span) -> bool {
         if distance(self.next, span.from).unsigned_abs() > DISTANCE_MAX {
             return true;
+        }
+        if self.acknowledged().is_some_and(|number| !is_after(span.from, number)) {
+            self.skip(output, span.from);
         }
         let length = span.to.wrapping_sub(span.from);
         while is_after(span.from, self.next)
@@ -122,7 +125,7 @@ impl StreamSide {
 
     /// Advances the stream to `to` ([`StreamSide::skip`]). If that has no effect, which is possible
     /// only with forged state, drops the first held block.
-    pub(super) fn advance(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
+    fn advance(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let before = (self.next, self.held.len());
         self.skip(output, to);
         if (self.next, self.held.len()) == before {
@@ -155,6 +158,13 @@ impl StreamSide {
         }
         self.trim_held(output, span);
         self.hold_between(output, &block, span);
+    }
+
+    /// Records the start time of a gap, unless a gap has already begun.
+    fn mark_gap(&mut self, output: &SideOutput<'_, '_, '_>) {
+        if self.held.is_empty() {
+            self.gap_start = output.cx.now;
+        }
     }
 
     /// Emits a segment that begins at or before `next`, then a hole for its bytes that were not
@@ -196,12 +206,12 @@ impl StreamSide {
 
     /// Emits held segments that are now in order, with holes for their bytes that were not
     /// captured. Consumes held segments whose bytes have all been emitted.
-    pub(super) fn emit_held(&mut self, output: &mut SideOutput<'_, '_, '_>) {
+    fn emit_held(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let mut list = self.held;
         while let Some((key, block)) = output.cx.front(&list) {
             let span = held_span(key, &block);
             if is_after(key, self.next) {
-                self.begin_gap(output);
+                self.gap_start = output.cx.now;
                 break;
             }
             self.held_bytes = self.held_bytes.saturating_sub(block.length());
@@ -251,6 +261,44 @@ impl StreamSide {
             let hole = self.prepare_output(output.class, output.context, make_hole(output, length));
             output.cx.emit_created(hole);
             missing -= length;
+        }
+    }
+
+    /// Abandons the gap before the first held block or, if no block is held, before the end. If the
+    /// other end would not accept this block or end, or if the block begins after the end, drops it
+    /// instead.
+    pub(super) fn abandon_gap(&mut self, output: &mut SideOutput<'_, '_, '_>) {
+        let front = output.cx.front(&self.held).map(|(key, _)| key);
+        // Each call removes a gap, a held block or the FIN, even from forged state, so that callers
+        // can repeat the call until nothing is pending.
+        let ahead = |place: u32| is_after(place, self.next) && self.may_be_accepted(place);
+        match front {
+            Some(front) if ahead(front) && (!self.has_flags(FIN) || is_after(self.fin, front)) => {
+                self.skip(output, front);
+            }
+            Some(_) => {
+                let mut list = self.held;
+                if let Some((_, block)) = output.cx.front(&list) {
+                    self.held_bytes = self.held_bytes.saturating_sub(block.length());
+                    output.cx.drop_front(&mut list, OUT_OF_WINDOW);
+                }
+                self.held = list;
+            }
+            None if ahead(self.fin) => self.skip(output, self.fin),
+            None => self.flags &= !FIN,
+        }
+    }
+
+    /// Abandons gaps whose bytes the other end has acknowledged, since these bytes were sent but
+    /// not captured. Only a gap before held data, or before a known end, is abandoned immediately.
+    pub(super) fn resolve_acknowledged(&mut self, output: &mut SideOutput<'_, '_, '_>) {
+        let Some(number) = self.acknowledged() else { return };
+        while !self.held.is_empty() && is_after(number, self.next) {
+            let front = output.cx.front(&self.held).map_or(number, |(key, _)| key);
+            self.advance(output, if is_after(front, number) { number } else { front });
+        }
+        if self.has_flags(FIN) && number == self.fin {
+            self.skip(output, number);
         }
     }
 

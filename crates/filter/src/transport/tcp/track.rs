@@ -1,14 +1,11 @@
 //! Connection tracking: the `tcp` filter looks up the connection of each segment and handles
 //! timeouts.
 
-use super::connection::{
-    ACKNOWLEDGED_TIMER_SET, ANY_RESET, CLOSED, GAP_TIMER_SET, StreamSide, TcpConnection,
-};
+use super::connection::{ANY_RESET, CLOSED, GAP_TIMER_SET, StreamSide, TcpConnection};
 use super::limits;
 use super::outcomes::{CHECKSUM, EVICTED, NEW_SESSIONS, NOT_TCP, RESETS_WITHDRAWN, TIMED_OUT};
 use super::reassembly::Rules;
 use super::segment_info::{SegmentInfo, has_valid_checksum};
-use super::timers::{acknowledged_wheel, start_acknowledged_timer, start_gap_timer};
 use super::wheel::{TimerEntry, Wheel};
 use crate::layers::{self, Segment};
 use crate::prelude::*;
@@ -18,16 +15,14 @@ use wire::ports::Ports;
 /// The filter `tcp`, with its connections and timers.
 #[derive(Debug)]
 pub(super) struct Tcp {
-    pub(super) flows: FlowTable<TcpConnection>,
-    pub(super) rules: Rules,
-    pub(super) timeout: Time,
+    flows: FlowTable<TcpConnection>,
+    rules: Rules,
+    timeout: Time,
     checksum: bool,
     /// Timers for idle connections.
-    pub(super) idle_timeouts: Wheel,
+    idle_timeouts: Wheel,
     /// Timers for connections with a gap or a pending RST.
-    pub(super) gap_timeouts: Wheel,
-    /// Timers for connections with a gap whose bytes the other end has acknowledged.
-    pub(super) acknowledged_timeouts: Wheel,
+    gap_timeouts: Wheel,
     /// Lookups for the blocks of a batch, made before the first block is processed. Reused for
     /// every batch.
     lookups: Vec<SegmentLookup>,
@@ -96,11 +91,6 @@ impl HoldingLanes for Tcp {
         for timer in old {
             self.check_gap(timer, cx);
         }
-        let mut old = self.acknowledged_timeouts.take_due(cx.now);
-        old.sort_unstable_by_key(|timer| timer.session);
-        for timer in old {
-            self.check_acknowledged(timer, cx);
-        }
         self.request_tick(cx);
     }
 
@@ -120,7 +110,6 @@ impl HoldingLanes for Tcp {
         (self.rules, self.timeout) = limits(arguments);
         (self.idle_timeouts, self.gap_timeouts) =
             (Wheel::new(self.timeout), Wheel::new(self.rules.gap_timeout));
-        self.acknowledged_timeouts = acknowledged_wheel(self.rules);
         for key in self.flows.keys_by_session() {
             self.rebuild_timeouts(key);
         }
@@ -166,16 +155,7 @@ impl Tcp {
     ) -> Self {
         let (idle_timeouts, gap_timeouts) = (Wheel::new(timeout), Wheel::new(rules.gap_timeout));
         let found = vec![SegmentLookup::default(); LANES];
-        Self {
-            flows,
-            rules,
-            timeout,
-            checksum,
-            idle_timeouts,
-            gap_timeouts,
-            acknowledged_timeouts: acknowledged_wheel(rules),
-            lookups: found,
-        }
+        Self { flows, rules, timeout, checksum, idle_timeouts, gap_timeouts, lookups: found }
     }
 
     /// Starts the timers of a connection that has no timers yet.
@@ -185,22 +165,18 @@ impl Tcp {
             let timer = TimerEntry { key, session: connection.identity.session };
             let info = connection.identity.word;
             self.idle_timeouts.add(timer, connection.expires_at(timeout), info);
-            connection.identity.flags &= !(GAP_TIMER_SET | ACKNOWLEDGED_TIMER_SET);
+            connection.identity.flags &= !GAP_TIMER_SET;
             start_gap_timer(&mut self.gap_timeouts, timer, connection, rules, info);
-            start_acknowledged_timer(
-                &mut self.acknowledged_timeouts,
-                timer,
-                connection,
-                rules,
-                info,
-            );
         }
     }
 
     /// Requests a tick at the earliest timeout.
     fn request_tick(&self, cx: &mut StreamContext<'_, '_>) {
-        let wheels = [&self.idle_timeouts, &self.gap_timeouts, &self.acknowledged_timeouts];
-        wheels.into_iter().filter_map(Wheel::next_due).for_each(|time| cx.wake_at(time));
+        for time in
+            [self.idle_timeouts.next_due(), self.gap_timeouts.next_due()].into_iter().flatten()
+        {
+            cx.wake_at(time);
+        }
     }
 
     /// Looks up the segments of a batch and prefetches the records of their connections, so that
@@ -273,8 +249,6 @@ impl Tcp {
             self.idle_timeouts.add(timer, connection.expires_at(self.timeout), cx.now);
         }
         start_gap_timer(&mut self.gap_timeouts, timer, connection, rules, cx.now);
-        let acknowledged = &mut self.acknowledged_timeouts;
-        start_acknowledged_timer(acknowledged, timer, connection, rules, cx.now);
     }
 
     /// Returns true if the segment belongs to a connection in the table. First closes the
@@ -358,6 +332,52 @@ impl Tcp {
             cx.count(TIMED_OUT, u64::from(time > connection.expires_at(self.timeout)));
             connection.close(time, self.rules, cx);
         }
+    }
+
+    /// Abandons the expired gaps of a connection, if it still exists, or ends it if its pending RST
+    /// has taken effect. Restarts its gap timer.
+    fn check_gap(&mut self, timer: TimerEntry, cx: &mut StreamContext<'_, '_>) {
+        if self.connection_of_timer(timer).is_none() {
+            return;
+        }
+        let Some(connection) = self.flows.find(timer.key) else { return };
+        connection.identity.flags &= !GAP_TIMER_SET;
+        if connection
+            .next_timeout(self.rules)
+            .is_some_and(|due| self.gap_timeouts.is_due(due, cx.now))
+        {
+            connection.abandon_expired(cx.now, self.rules, cx);
+            if connection.has_flags(CLOSED) {
+                self.idle_timeouts.add(timer, connection.expires_at(self.timeout), cx.now);
+            }
+        }
+        start_gap_timer(&mut self.gap_timeouts, timer, connection, self.rules, cx.now);
+    }
+
+    /// Returns the connection for which a timer was set. Returns `None` if the connection has
+    /// ended, even if another session has the same key.
+    fn connection_of_timer(&self, timer: TimerEntry) -> Option<&TcpConnection> {
+        let connection = self.flows.get(timer.key)?;
+        (connection.identity.session == timer.session).then_some(connection)
+    }
+}
+
+/// Starts the gap timer of a connection with a pending timeout, unless the timer is already
+/// running.
+#[inline]
+fn start_gap_timer(
+    gaps: &mut Wheel,
+    timer: TimerEntry,
+    connection: &mut TcpConnection,
+    rules: Rules,
+    now: Time,
+) {
+    if connection.has_flags(GAP_TIMER_SET) {
+        return;
+    }
+    if let Some(until) = connection.next_timeout(rules) {
+        connection.identity.flags |= GAP_TIMER_SET;
+        gaps.add(timer, until, now);
     }
 }
 

@@ -7,68 +7,20 @@ use crate::testing::{Arena, Node, Space, parse_arguments};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// More than the wait for acknowledged bytes.
-const LATER: u64 = SECOND / 50;
-
 #[test]
 fn acknowledged_unseen_bytes_are_a_hole() {
     let frames = after_handshake([
         client_segment(0, 101, b"abc").acknowledging(501),
         client_segment(0, 109, b"ij").acknowledging(501),
-        server_segment(0, 501, b"").acknowledging(111),
-        server_segment(0, 501, b"yes").acknowledging(111).at_time(LATER),
-        client_segment(0, 111, b"kl").acknowledging(504).at_time(LATER),
+        server_segment(0, 501, b"").acknowledging(104),
+        server_segment(0, 501, b"yes").acknowledging(111),
+        client_segment(0, 111, b"kl").acknowledging(504),
     ]);
     for batch in [1, 64] {
         let found = run(&[], &frames, batch);
         assert_eq!(found.to_line(), ">^abc|*5|ij <^yes >kl|$ <$", "before the answer");
         assert_eq!((found.counter_value("gaps"), found.counter_value("missing bytes")), (1, 5));
     }
-}
-
-#[test]
-fn acknowledged_bytes_that_arrive_late_are_delivered() {
-    const US: u64 = 1_000;
-    let frames = after_handshake([
-        client_segment(0, 101, b"abc").acknowledging(501),
-        client_segment(0, 109, b"ij").acknowledging(501).at_time(US),
-        server_segment(0, 501, b"yes").acknowledging(111).at_time(2 * US),
-        client_segment(0, 107, b"gh").acknowledging(501).at_time(3 * US),
-        client_segment(0, 104, b"def").acknowledging(501).at_time(4 * US),
-        client_segment(0, 111, b"kl").acknowledging(504).at_time(LATER),
-    ]);
-    for batch in [1, 2, 64] {
-        let found = run(&[], &frames, batch);
-        assert_eq!(found.to_line(), ">^abc <^yes >def|gh|ij|kl|$ <$");
-        assert_eq!((found.counter_value("gaps"), found.counter_value("duplicates")), (0, 0));
-    }
-    // The acknowledgement may precede both segments, and the other end of the connection.
-    let frames = after_handshake([
-        server_segment(0, 501, b"").acknowledging(106),
-        client_segment(0, 103, b"cd").acknowledging(501),
-        client_segment(FIN, 105, b"").acknowledging(501),
-        server_segment(FIN, 501, b"").acknowledging(106),
-        client_segment(0, 101, b"ab").acknowledging(501).at_time(US),
-    ]);
-    assert_eq!(run(&[], &frames, 1).to_line(), ">^ab|cd$ <^$");
-}
-
-#[test]
-fn acknowledged_bytes_are_awaited_briefly() {
-    let mut frames = after_handshake([
-        client_segment(0, 103, b"cd").acknowledging(501),
-        server_segment(0, 501, b"").acknowledging(105),
-    ]);
-    // Another connection moves the clock.
-    let mut other = client_segment(0, 7, b"other").at_time(LATER + LATER);
-    other.bytes[34..36].copy_from_slice(&9_999_u16.to_be_bytes());
-    frames.push(other.clone());
-    other.time += SECOND / 1000;
-    other.bytes[41] += 5;
-    frames.push(other);
-    let found = run(&[], &frames, 1);
-    assert!(found.to_line().starts_with("2>other >^*2|cd 2>other"), "{}", found.to_line());
-    assert_eq!(found.counter_value("gaps"), 1);
 }
 
 #[test]
