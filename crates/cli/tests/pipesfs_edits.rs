@@ -92,8 +92,9 @@ fn b3_directory_is_made_as_a_filter_below_another_or_below_a_class() {
     web.make("web/generate/udp/bpf:udp port 9").unwrap();
     assert_eq!(
         web.request(),
-        "generate rate=1000 | udp | (dport | (|9 count + |9 inspect + |53 count)) + sample 3 + bpf \
-         \"udp port 9\""
+        "generate rate=1000 | udp | (dport | (|9 count + |9 inspect + |53 count)) + \
+         (sample 3 | discard) + (bpf \"udp port 9\" | discard)",
+        "a directory alone does not begin to print"
     );
     assert_eq!(web.mounted.text("web/generate/udp/sample:3/config/every"), "3\n");
     for (name, errno, why) in [
@@ -431,7 +432,7 @@ fn b6_edit_of_a_stopped_path_fails_in_time_and_is_not_made_later() {
     // The path handles this edit after the withdrawn one.
     let later = || web.make("web/generate/udp/sample:2").is_ok();
     wait_until("it goes on", later);
-    assert_eq!(web.request(), "generate rate=1000 | udp | count + sample 2");
+    assert_eq!(web.request(), "generate rate=1000 | udp | count + (sample 2 | discard)");
 }
 
 #[test]
@@ -490,7 +491,7 @@ fn b13_users_edit_their_own_paths_alone() {
         let (output, status) = as_user(BOB, &format!("{script} 2>&1"));
         assert_ne!(status, 0, "{script}: {output}");
     }
-    assert_eq!(mounted.text("hers/request"), "stream | http\n");
+    assert_eq!(mounted.text("hers/request"), "stream | http | discard\n");
     let (output, status) = as_user(ALICE, "mkdir hers/http/get/count && rm -r hers generate");
     assert_eq!(status, 0, "{output} {}", as_user(ALICE, "cat .error").0);
     let names: BTreeSet<String> = mounted.names("");
@@ -498,7 +499,7 @@ fn b13_users_edit_their_own_paths_alone() {
     // Root can edit the paths of all users.
     assert_eq!(as_user(ALICE, "mkdir hers").1, 0);
     fs::create_dir(mounted.path("hers/http")).unwrap();
-    assert_eq!(mounted.text("hers/request"), "stream | http\n");
+    assert_eq!(mounted.text("hers/request"), "stream | http | discard\n");
     // Filters move between paths of one user.
     assert_eq!(as_user(BOB, "mkdir his").1, 0);
     let refused = fs::rename(mounted.path("hers/http"), mounted.path("his/http")).unwrap_err();

@@ -110,7 +110,7 @@ fn b13_hostile_user_reads_and_changes_no_path_of_another() {
         assert!(!error.contains("rate=") && !error.contains("another path"), "{script}: {error}");
     }
     assert_eq!(shared.mounted.text("hers/request").trim_end(), line);
-    assert_eq!(shared.mounted.text("his/request"), "stream | http\n");
+    assert_eq!(shared.mounted.text("his/request"), "stream | http | discard\n");
     assert_eq!(shared.mounted.number("hers/generate/udp/stats/written"), 0);
     assert_eq!(shared.mounted.text("hers/generate/config/rate"), "1000\n");
     let about = fs::metadata(shared.mounted.path("hers")).unwrap();

@@ -38,6 +38,13 @@ fn v3_edits_of_arcs_change_the_text() {
         ("rx eth0 | discard", "add udp | count below rx/all", "rx eth0 |all udp | count"),
         ("rx eth0", "add count below rx", "rx eth0 | count"),
         (
+            "rx eth0 | udp | count",
+            "add sample 3 below udp",
+            "rx eth0 | udp | count + (sample 3 | discard)",
+        ),
+        ("rx eth0 | discard", "add ip | udp below rx", "rx eth0 | ip | udp | discard"),
+        ("rx eth0", "add ip | udp below rx", "rx eth0 | ip | udp"),
+        (
             "rx eth0 | tcp + udp | count",
             "add print below tcp",
             "rx eth0 | tcp --name=tcp + udp | count ; tcp --name=tcp | print",

@@ -276,8 +276,9 @@ fn sever(request: &mut Request, node: &str, from: &NodeOutput) -> Result<(), Inv
     }
 }
 
-/// Adds the sink `discard` after filters that the edit leaves without output, and after a new
-/// source that nothing follows.
+/// Adds the sink `discard` after filters that the edit leaves without output, and after new filters
+/// that nothing follows, so that the path does not begin to print. A filter below one whose output
+/// was printed is printed in its place.
 fn end_open_outputs(
     edited: EditResult,
     (before, after): (&Graph, &Graph),
@@ -286,6 +287,8 @@ fn end_open_outputs(
         let found = edited.filters.iter().find(|(new, _)| new.start == span.start);
         found.map(|(new, old)| (*new, *old))
     };
+    let old_node = |id: NodeId| origin(after.node(id).span)?.1.and_then(|old| node_at(before, old));
+    let has_output = |old: NodeId| before.outputs(old).next().is_some();
     let mut open = Vec::new();
     for id in after.ends() {
         let node = after.node(id);
@@ -295,10 +298,12 @@ fn end_open_outputs(
         if sink || used.description.ends_with_report() || node.is_process() && !source {
             continue;
         }
-        let Some((here, old)) = origin(node.span) else { continue };
-        let old = old.and_then(|old| node_at(before, old));
-        let lost = old.is_some_and(|old| before.outputs(old).next().is_some());
-        if lost || old.is_none() && source {
+        let Some((here, _)) = origin(node.span) else { continue };
+        let is_open = match old_node(id) {
+            Some(old) => has_output(old),
+            None => old_parents(after, id, old_node).into_iter().all(has_output),
+        };
+        if is_open {
             open.push(here);
         }
     }
@@ -314,6 +319,29 @@ fn end_open_outputs(
         .map(|node| known.iter().find(|(new, _)| *new == node.span).and_then(|(_, old)| *old))
         .collect();
     print_with_origins(&request, &origins)
+}
+
+/// Returns the nodes of the old graph from which a new node receives blocks, directly or through
+/// other new nodes.
+fn old_parents(
+    after: &Graph,
+    new: NodeId,
+    old_node: impl Fn(NodeId) -> Option<NodeId>,
+) -> Vec<NodeId> {
+    let (mut waiting, mut visited, mut parents) = (vec![new], vec![new], Vec::new());
+    while let Some(id) = waiting.pop() {
+        for edge in after.inputs(id) {
+            if visited.contains(&edge.from) {
+                continue;
+            }
+            visited.push(edge.from);
+            match old_node(edge.from) {
+                Some(old) => parents.push(old),
+                None => waiting.push(edge.from),
+            }
+        }
+    }
+    parents
 }
 
 /// Returns the subtree of a node in the form in which another path receives it.
