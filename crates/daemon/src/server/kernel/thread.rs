@@ -469,7 +469,8 @@ impl KernelThread {
 
 /// Message to a caller in another network namespace.
 const FOREIGN_NAMESPACE: &str = "the daemon is in another network namespace, with other \
-                         interfaces: start one there, or name the namespace with `netns=`";
+                         interfaces: start one there, or name the namespace in the request \
+                         (`rx IF netns=NAME`)";
 
 /// Formats an attach point for display. Programs on sockets are identified by their user.
 fn attach_point(attach: &Watched, user: u32) -> AttachPoint {
