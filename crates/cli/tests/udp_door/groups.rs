@@ -13,6 +13,8 @@ use testkit::{need, wait_until};
 /// datagram. The first argument is the script itself.
 const TWO_PROCESSES: &str = "
 import os, signal, socket, subprocess, sys
+# A shell may have started the tests with SIGINT ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 is_first = len(sys.argv) == 2
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
