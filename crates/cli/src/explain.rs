@@ -55,8 +55,8 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
         if let Some(first) = prepared.workers().first() {
             let of = prepared.workers().len();
             terminal::print_note(&format!(
-                "{of} processes, each on a processor of its own, run the request for a share of \
-                 the sessions each; the first is shown: {first}"
+                "{of} processes run the request, each on its own processor and for its share of \
+                 the sessions; this is the plan of the first: {first}"
             ));
             prepared = prepared.first_worker();
         }
@@ -127,7 +127,7 @@ fn redirecting_devices(plan: &Plan) -> Vec<(String, Result<u32, String>)> {
         let interface = used.arguments.text("interface").filter(|_| takes)?;
         let rules = device_rules(used.arguments.text("netns"), interface);
         let why = |refusal: Refusal| {
-            format!("its driver has no rules ({}: {})", refusal.call, refusal.why)
+            format!("its driver supports no receive rules ({}: {})", refusal.call, refusal.why)
         };
         Some((interface.to_owned(), rules.map_err(why)))
     };
@@ -152,10 +152,10 @@ fn devices_json(plan: &Plan) -> Vec<Object> {
 fn devices_text(plan: &Plan) -> String {
     let line = |(interface, rules): (String, Result<u32, String>)| match rules {
         Ok(rules) => format!(
-            " device       {interface}: its driver has rules ({rules} installed), which this \
-             request does not use\n"
+            " device       {interface}: its driver supports receive rules (`ethtool -n`; {rules} \
+             installed), which this request does not use\n"
         ),
-        Err(why) => format!(" device       {interface} selects nothing itself: {why}\n"),
+        Err(why) => format!(" device       {interface} cannot select frames itself: {why}\n"),
     };
     redirecting_devices(plan).into_iter().map(line).collect()
 }

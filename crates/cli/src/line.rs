@@ -46,7 +46,7 @@ fn read_request_file(path: &Path) -> Result<String, Status> {
         return Err(if missing { Status::Nothing } else { Status::Failed });
     }
     String::from_utf8(bytes).map(|text| with_unix_line_ends(&text)).map_err(|_| {
-        terminal::print_error(&format!("cannot read {name}: it is no text in UTF-8"));
+        terminal::print_error(&format!("cannot read {name}: it is not UTF-8 text"));
         Status::Usage
     })
 }

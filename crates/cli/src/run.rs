@@ -129,7 +129,8 @@ fn report_build_failure(error: OpenError, given: &RunArguments) -> Status {
     let status = report_open_error(error);
     if unnamed && !given.background && given.path_name.is_some() {
         terminal::print_note(
-            "a daemon is needed for the name of `--as` only: without `--as` the request runs",
+            "only `--as` needs a daemon: leave it out, or start a daemon (`streamline daemon \
+             --user &`)",
         );
     }
     status
@@ -289,22 +290,22 @@ fn print_analysis(results: &Results) {
     match &analysis.saved {
         Err(SaveError::NoStateDirectory) => {
             terminal::print_note(
-                "nothing is saved of this: neither XDG_STATE_HOME nor HOME is set",
+                "the measurements are not saved: neither XDG_STATE_HOME nor HOME is set",
             );
             return;
         }
         Err(SaveError::Failed(why)) => {
-            terminal::print_warning(&format!("nothing is saved of this: {why}"));
+            terminal::print_warning(&format!("the measurements are not saved: {why}"));
             return;
         }
         Ok(0) => {}
         Ok(filters) => terminal::print_note(&format!(
-            "the cost of a filter is learned from {} blocks: {filters} filters received fewer",
+            "{filters} filters received fewer than {} blocks: their measured costs are not saved",
             pipeline::explain::LEARNED_BLOCKS_MIN
         )),
     }
     if analysis.changes.is_empty() {
-        terminal::print_note("saved for the next plan, which would be the same");
+        terminal::print_note("measurements saved: the next plan of this request stays the same");
     }
     analysis.changes.iter().for_each(|change| terminal::print_note(&format!("next time {change}")));
 }

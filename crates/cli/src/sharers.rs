@@ -111,8 +111,8 @@ pub(crate) fn format_alike_requests(text: &str) -> String {
         let paths =
             format_paths(others.iter().map(|path| format!("{} (user {})", path.number, path.uid)));
         lines += &format!(
-            " apart        `{prefix}` also begins {paths}: users share a program in the kernel\n\
-             \x20             only, because what each may see is decided there\n"
+            " apart        `{prefix}` also begins {paths}: users share only the program in the\n\
+             \x20             kernel, because it decides which frames each may see\n"
         );
     }
     lines

@@ -32,9 +32,9 @@ const KEY_INTERVAL: Duration = Duration::from_millis(50);
 const KEY_HELP: &str = "q ends the path, ? explains, arrows scroll";
 const HELP: [&str; 9] = [
     "  ○ source   ● filter   ■ sink; a rule names the space of the rows below it",
-    "  a lane that crosses a rule is a ring or a pipe; ◄ is the way back of a cycle",
+    "  a line that crosses a rule is a ring or a pipe; ◄ closes a cycle",
     "",
-    "  behind a node: its input (or the output of a source) in blocks per second,",
+    "  after a node: the blocks per second that it receives (of a source: that it emits),",
     "  its time per block, and the blocks lost in it or in front of it since the start",
     "",
     "  q, ^C    end the sources; what was read is processed; again: leave the view",
@@ -62,8 +62,8 @@ impl RunView {
         }
         if !io::stderr().is_terminal() || !terminal::can_rewrite() {
             terminal::print_error(
-                "--view draws on the terminal of standard error, and there is none: use \
-                 --progress=yes or --stats, or `streamline top PATH` on another terminal",
+                "--view needs a terminal as standard error: use --progress=yes or --stats, or \
+                 `streamline top PATH` on another terminal",
             );
             return Err(Status::Usage);
         }

@@ -49,7 +49,7 @@ fn print_trace(given: &WhyArguments, expression: &str) -> Result<Status, Status>
     let request = prepare_request(given)?;
     let why = FlowQuery::new(expression, &request.prepared.plan().graph, &request.record_mode)
         .map_err(|mistake| {
-            terminal::print_error(&format!("`{expression}` is no flow: {mistake}"));
+            terminal::print_error(&format!("`{expression}` is not a flow: {mistake}"));
             Status::Usage
         })?;
     let why = Arc::new(why);

@@ -224,8 +224,8 @@ fn t13_attach_ignores_files_and_escapes_of_other_users() {
         std::os::unix::fs::chown(file, Some(ALICE), Some(ALICE)).unwrap();
     }
     for (log, note) in [
-        (&pipe, "it is no regular file"),
-        (&"/dev/null".to_owned(), "it is no regular file"),
+        (&pipe, "it is not a regular file"),
+        (&"/dev/null".to_owned(), "it is not a regular file"),
         (&secret, "it belongs to root, and not to 41001"),
         (&link, "it belongs to root, and not to 41001"),
         (&log, ""),
@@ -359,8 +359,7 @@ fn start_of_a_used_name_reports_the_log_of_its_holder() {
     let elsewhere = folder.path().join("second.log").display().to_string();
     let second = folder.run(&["start", "--log", &elsewhere, "web", line]);
     assert_eq!(second.status, Some(1), "{second:?}");
-    let named =
-        format!("the name `web` is that of your path 1, which prints into {}", log.display());
+    let named = format!("your path 1 (log: {}) already has the name `web`", log.display());
     assert!(second.err.contains(&named), "{second:?}");
     assert!(!Path::new(&elsewhere).exists(), "nothing was begun");
     assert_eq!(fs::read_to_string(&log).unwrap(), "", "the first log is the first path's alone");

@@ -127,7 +127,7 @@ fn sh_with_few_descriptors_falls_back_to_kernel_pipes() {
     plain.args(["-c", script]).env("F", text_file());
     assert_eq!((ran.status.code(), &ran.stdout), (Some(0), &run_with_timeout(plain).stdout));
     let stderr = String::from_utf8_lossy(&ran.stderr).into_owned();
-    assert!(stderr.starts_with("note: kernel pipes, no streams: "), "{stderr}");
+    assert!(stderr.starts_with("note: edges stay kernel pipes: "), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
 }
 
@@ -302,7 +302,7 @@ fn d19_edge_is_a_kernel_pipe_if_isolated_or_not_preloadable() {
         String::from_utf8(output.stderr).unwrap()
     };
     assert!(stderr(&["-v"], "true | cat").contains("edge 1, true → cat"), "a shell's own word");
-    assert!(stderr(&["-v"], "cat /dev/null | cat").contains("cat → cat: a stream"));
+    assert!(stderr(&["-v"], "cat /dev/null | cat").contains("cat → cat: a pipe, and a ring"));
     assert!(
         stderr(&["-v", "--isolate"], "cat /dev/null | cat").contains("a kernel pipe: --isolate")
     );
@@ -641,7 +641,7 @@ fn missing_library_is_reported_with_a_remedy() {
     let output = run_with_timeout(command);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(126), "{stderr}");
-    assert!(stderr.contains("STREAMLINE_LIB: /nowhere is no library"), "{stderr}");
+    assert!(stderr.contains("STREAMLINE_LIB: /nowhere is not a library"), "{stderr}");
 }
 
 #[test]

@@ -166,7 +166,7 @@ fn p1_paths_are_controlled_by_their_owner_only() {
     let number = fixture.start(ALICE, "web");
     let taken = fixture.run(ALICE, &["start", "web", COUNT_REQUEST]);
     assert_eq!(taken.status, Some(1), "{taken:?}");
-    assert!(taken.err.contains("the name `web` is that of your path"), "{taken:?}");
+    assert!(taken.err.contains(" already has the name `web`"), "{taken:?}");
     let wrong = fixture.run(ALICE, &["start", "x", "nonsense | count"]);
     assert_eq!(wrong.status, Some(2), "{wrong:?}");
     assert!(wrong.err.contains("no filter is called `nonsense`"), "{wrong:?}");

@@ -110,8 +110,8 @@ pub(crate) enum Command {
     Check(CheckArguments),
     /// Show where each filter of a request would run, and why
     ///
-    /// With `exec CMD…` instead of a request, it tells what `streamline exec` would do for a
-    /// program: which parts are on by default and why, and if libraries can be preloaded.
+    /// With `exec CMD…` instead of a request, shows what `streamline exec` would do for a program:
+    /// which parts are on by default and why, and whether libraries can be preloaded.
     #[command(after_help = pipeline::explain::format_options())]
     Explain(ExplainArguments),
     /// List all filters, or describe one
@@ -237,7 +237,7 @@ pub(crate) struct RunArguments {
     /// Print only errors and warnings
     #[arg(short, long)]
     pub(crate) quiet: bool,
-    /// Show the graph of the plan with its rates in place while the request runs
+    /// Show the graph of the plan, with its rates, while the request runs
     #[arg(long, conflicts_with_all = ["progress", "quiet"])]
     pub(crate) view: bool,
     /// Show progress: yes, no, or an interval (2, 500ms); default: every second on a terminal
@@ -273,7 +273,7 @@ pub(crate) struct RunArguments {
     /// Drawings of the plan with the figures of the run
     #[arg(skip)]
     pub(crate) drawings: DrawingArguments,
-    /// Run without the daemon: unregistered, and with this user's rights alone
+    /// Run without the daemon: not registered, and only with the rights of this user
     #[arg(long, conflicts_with_all = ["path_name", "background"])]
     pub(crate) embedded: bool,
     /// Register with the daemon under this name

@@ -11,10 +11,10 @@ pub(crate) struct MountArguments {
     /// Serve in the foreground, until ^C or an unmount
     #[arg(long, conflicts_with = "command")]
     pub(crate) foreground: bool,
-    /// Give all users of the machine access, each to their own paths; for root
+    /// Show every user of the machine the user's own paths; only root may do this
     #[arg(long)]
     pub(crate) all_users: bool,
-    /// The paths of other users that a listing contains: nothing, those with names, or all
+    /// Which paths of other users are listed: nothing, those with names, or all
     #[arg(long, value_name = "WHICH", default_value = "names")]
     #[arg(value_parser = ["nothing", "names", "all"])]
     pub(crate) others: String,
@@ -36,7 +36,7 @@ pub(crate) struct MountArguments {
     /// An empty directory
     #[arg(value_name = "DIR")]
     pub(crate) directory: PathBuf,
-    /// Mount only while this command runs, without fusermount3 if need be
+    /// Mount only while this command runs; needs no fusermount3
     #[arg(value_name = "COMMAND", last = true)]
     pub(crate) command: Vec<OsString>,
 }

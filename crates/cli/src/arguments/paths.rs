@@ -170,7 +170,7 @@ pub(crate) struct AttachArguments {
 /// Arguments of `set`.
 #[derive(Args, Debug)]
 pub(crate) struct SetArguments {
-    /// Print one JSON object; stands before the path
+    /// Print one JSON object; must precede the path
     #[arg(short, long)]
     pub(crate) json: bool,
     /// The name or number of a path

@@ -23,7 +23,7 @@ pub(crate) fn parse_progress_mode(text: &str) -> Result<ProgressMode, String> {
         "no" => Ok(ProgressMode::No),
         _ => match pipeline::explain::parse_time(text) {
             Ok(every) if every >= INTERVAL_NS_MIN => Ok(ProgressMode::Every(every)),
-            Ok(_) => Err("not more often than each 100ms".to_owned()),
+            Ok(_) => Err("at most every 100ms".to_owned()),
             Err(_) => Err("write `yes`, `no`, seconds, or a time such as 500ms".to_owned()),
         },
     }

@@ -11,7 +11,8 @@ pub(crate) struct ShellArguments {
     /// The command, as for sh -c
     #[arg(short, value_name = "COMMAND")]
     pub(crate) command: Option<String>,
-    /// Report for each edge if it is a stream or a kernel pipe, and why; at the end, what it moved
+    /// Report for each edge whether it is a ring or a kernel pipe, and why; at the end, how much it
+    /// moved
     #[arg(short, long, visible_alias = "explain")]
     pub(crate) verbose: bool,
     /// Use kernel pipes between all programs, which then share no memory
@@ -124,7 +125,7 @@ pub(crate) struct ExecArguments {
     /// The parts to take over.
     #[arg(long, value_delimiter = ',', value_name = "PARTS", help = help_of_parts())]
     pub(crate) with: Vec<PreloadPart>,
-    /// Let the program copy lazily: it writes the contents that the file has when the write happens
+    /// Let the program copy lazily: a write sends the contents that the file has at that time
     #[arg(long)]
     pub(crate) lazy: bool,
     /// The program and its arguments

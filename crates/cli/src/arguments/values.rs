@@ -8,7 +8,8 @@ use std::path::PathBuf;
 pub(crate) fn parse_file(word: &str) -> Result<PathBuf, String> {
     match word {
         "-" => {
-            Err("it cannot be standard output: name a file (./- for one of this name)".to_owned())
+            Err("standard output is not possible here: name a file (`./-` for a file called `-`)"
+                .to_owned())
         }
         name => Ok(name.into()),
     }

@@ -178,7 +178,7 @@ fn user_checks(facts: &Facts) -> Section {
     };
     rows.push(CheckFinding::plain("seccomp", seccomp));
     let space = match who.inner_user_namespace {
-        Some(true) => "an inner one: capabilities apply only to what it owns",
+        Some(true) => "a child namespace: capabilities apply only to what it owns",
         Some(false) => "the first",
         None => "unknown",
     };
@@ -278,11 +278,13 @@ fn kernel_checks(facts: &Facts) -> Section {
         }
     }
     rows.push(match facts.user_namespaces {
-        Some(true) => CheckFinding::good("user namespaces", "for everybody, by the settings"),
+        Some(true) => {
+            CheckFinding::good("user namespaces", "for all users, according to the settings")
+        }
         Some(false) => {
             let advice = "sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone and \
                           kernel.apparmor_restrict_unprivileged_userns say why";
-            CheckFinding::bad("user namespaces", "for root alone, by the settings", advice)
+            CheckFinding::bad("user namespaces", "only for root, according to the settings", advice)
         }
         None => CheckFinding::plain("user namespaces", "unknown"),
     });
@@ -293,10 +295,10 @@ fn kernel_checks(facts: &Facts) -> Section {
 fn landlock_check(landlock: Landlock) -> CheckFinding {
     const NAME: &str = "Landlock";
     match landlock {
-        Landlock::Whole => CheckFinding::good(NAME, "behind seccomp for `untrusted=yes`"),
+        Landlock::Whole => CheckFinding::good(NAME, "second barrier of the sandbox, after seccomp"),
         Landlock::Partly => {
             let explanation =
-                "some of its rules, behind seccomp for `untrusted=yes`; Linux 6.12 has all";
+                "some of its rules, as a second barrier after seccomp; Linux 6.12 has all";
             CheckFinding::plain(NAME, explanation)
         }
         Landlock::Missing => {
@@ -363,11 +365,11 @@ fn limit_checks(facts: &Facts) -> Section {
             Some(Bound::At(n)) => n.to_string(),
         };
         let (least, serves) = match limit.name {
-            "net.core.netdev_max_backlog" => (1000, "packets that wait for a processor"),
-            "net.core.bpf_jit_enable" => (1, "not 0: kernel programs at full speed"),
-            "net.core.rmem_max" => (0, "bytes: no bound for the ring of rx"),
-            "net.core.optmem_max" => (20_480, "bytes: room for a filter in the kernel"),
-            "Max locked memory" => (0, "bytes: no bound for the ring of rx"),
+            "net.core.netdev_max_backlog" => (1000, "length of the queue of packets per processor"),
+            "net.core.bpf_jit_enable" => (1, "not 0: eBPF programs are compiled to machine code"),
+            "net.core.rmem_max" => (0, "bytes; does not limit the ring of rx"),
+            "net.core.optmem_max" => (20_480, "bytes; limits the filter of a packet socket"),
+            "Max locked memory" => (0, "bytes; does not limit the ring of rx"),
             _ => (1024, "files, sockets and pipes at once"),
         };
         let explanation = format!("{value} ({serves})");
@@ -446,7 +448,8 @@ pub(super) fn capture_verdict(facts: &Facts) -> Verdict {
                 let up = all.iter().filter(|i| i.flags.running() && !i.flags.loopback());
                 let names: Vec<&str> = up.map(|interface| interface.name.as_str()).collect();
                 match names.len() {
-                    0 => "but no interface is up except lo: nothing will arrive".to_owned(),
+                    0 => "but only lo is up: no packet will arrive until another interface is up"
+                        .to_owned(),
                     1..=4 => format!("on {}", names.join(", ")),
                     n => format!("on {} and {} more", names[..3].join(", "), n - 3),
                 }

@@ -153,14 +153,15 @@ impl FromStr for Condition {
     fn from_str(text: &str) -> Result<Self, String> {
         let at = text.find(['<', '>', '=', '!']);
         let (name, rest) = text.split_at(at.ok_or_else(|| {
-            "there is no comparison: write for example 'lost>0' or 'fill>=90% for 5s'".to_owned()
+            "the condition has no comparison: write for example 'lost>0' or 'fill>=90% for 5s'"
+                .to_owned()
         })?);
         let name = name.trim();
         let number = NUMBERS.into_iter().find(|number| number.name == name).ok_or_else(|| {
             let all = NUMBERS.map(|number| number.name);
             let meant = nearest(name, all)
                 .map_or_else(String::new, |meant| format!(", did you mean `{meant}`?"));
-            format!("no number is called `{name}`{meant} (there are {})", all.join(", "))
+            format!("there is no number `{name}`{meant}: use {}", all.join(", "))
         })?;
         let found = OPERATORS.into_iter().find(|(text, _)| rest.starts_with(text));
         let (operator_text, operator) =
@@ -191,7 +192,7 @@ fn parse_limit(text: &str) -> Result<f64, String> {
     let number = digits.trim().parse::<f64>().ok().filter(|number| number.is_finite());
     number
         .map(|number| number * scale)
-        .ok_or_else(|| format!("`{text}` is no number: write for example 0, 1.5, 90% or 10k"))
+        .ok_or_else(|| format!("`{text}` is not a number: write for example 0, 1.5, 90% or 10k"))
 }
 
 #[cfg(test)]

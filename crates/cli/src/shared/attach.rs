@@ -125,7 +125,7 @@ fn open_foreign_file(path: &Path, uid: u32) -> Result<File, String> {
     let place = sys::file::open_path(path).map_err(failed)?;
     let status = sys::file::status(&place).map_err(failed)?;
     match () {
-        () if status.kind != FileKind::Regular => Err("it is no regular file".to_owned()),
+        () if status.kind != FileKind::Regular => Err("it is not a regular file".to_owned()),
         () if status.uid != uid => {
             Err(format!("it belongs to {}, and not to {}", user_name(status.uid), user_name(uid)))
         }

@@ -150,7 +150,7 @@ fn describe(error: &DirectoryError) -> String {
     let needs_root =
         matches!(error, DirectoryError::System(why) if why.target.starts_with(MACHINE_DIRECTORY));
     let remedy = match sys::process::identity().0 != 0 && needs_root {
-        true => "; the daemon of one user alone needs no rights: `streamline daemon --user`",
+        true => "; a daemon for one user needs no privilege: `streamline daemon --user`",
         false => "",
     };
     format!("{error}{remedy}")

@@ -44,8 +44,8 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     let (name, text) = match &given.path_name {
         Some(name) if !is_path_name(name) => {
             terminal::print_error(&format!(
-                "`{name}` is no name of a path: a name has letters, digits, `.`, `-` and `_`, and \
-                 is no number"
+                "`{name}` cannot name a path: use letters, digits, `.`, `-` and `_`, and not only \
+                 digits"
             ));
             return Err(Status::Usage);
         }
@@ -125,10 +125,9 @@ fn check_name(client: &Client, name: Option<&str>) -> Result<(), Status> {
     if client.connect(&existing.number.to_string()).map_or(true, has_ended) {
         return Ok(());
     }
-    let log =
-        existing.log.as_ref().map_or_else(String::new, |log| format!(", which prints into {log}"));
+    let log = existing.log.as_ref().map_or_else(String::new, |log| format!(" (log: {log})"));
     terminal::print_error(&format!(
-        "the name `{name}` is that of your path {}{log}: choose another, or `streamline stop \
+        "your path {} already has the name `{name}`{log}: choose another, or `streamline stop \
          {name}`",
         existing.number
     ));

@@ -94,8 +94,8 @@ fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
     for (holder, count) in squatted {
         let names = count_with_unit(count as u64, "name");
         terminal::print_note(&format!(
-            "user {} occupies {names} of other users, which show no state (`ss -xlp` shows the \
-             process to root)",
+            "processes of user {} hold {names} of other users' states, which are therefore not \
+             shown (root finds the process with `ss -xlp`)",
             user_name(holder)
         ));
     }
@@ -193,10 +193,13 @@ fn format_page(reader: &TableReader, look: &Snapshot) -> String {
         text += &format!(", {}", count_with_unit(look.rows.len() as u64, "row"));
     }
     if look.left_out > 0 {
-        text += &format!(", {} more without room", look.left_out);
+        text += &format!(", {} without a free row", count_with_unit(look.left_out, "more session"));
     }
     if look.torn > 0 {
-        text += &format!(", {} that their writer left half written", look.torn);
+        text += &format!(
+            ", {} that their writer has not finished",
+            count_with_unit(look.torn as u64, "row")
+        );
     }
     if !look.whole {
         text += ", not from a single moment";

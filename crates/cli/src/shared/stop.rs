@@ -196,7 +196,9 @@ fn wait_exit(stop_set: &mut StopSet) -> Status {
     for (place, to) in std::mem::take(&mut stop_set.waiting) {
         if wait_readable(&[to.process()], signals, None).is_none() {
             let path = stop_set.path(place);
-            terminal::print_note(&format!("the process of {path} is still there"));
+            terminal::print_note(&format!(
+                "the process of {path} has not ended; `streamline stop --kill PATH` ends it at once"
+            ));
             return Status::Failed;
         }
         if let Some(result) = stop_set.results.get_mut(place) {

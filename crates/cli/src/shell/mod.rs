@@ -104,7 +104,9 @@ fn notes_on_captures(given: &ExecArguments) -> Vec<String> {
         return Vec::new();
     }
     let refused = named.iter().filter_map(|program| probe::preload_refusal(program));
-    refused.map(|why| format!("{why}: what it captures is read by libpcap")).collect()
+    refused
+        .map(|why| format!("{why}: libpcap reads its captures, without the shared rings"))
+        .collect()
 }
 
 /// Finds the libraries for a program: those in `--with`, or by default those for pipes and libpcap.
@@ -246,7 +248,10 @@ fn kernel_pipe_reason(stage: &Stage) -> Option<String> {
 fn describe_edge(at: usize, stage: &Stage, next: &Stage, why: Option<&str>) -> String {
     let (from, to) = (program_name(stage), program_name(next));
     match why {
-        None => format!("edge {}, {from} → {to}: a stream after enough data has passed", at + 1),
+        None => format!(
+            "edge {}, {from} → {to}: a pipe, and a ring once enough data has passed",
+            at + 1
+        ),
         Some(why) => format!("edge {}, {from} → {to}: a kernel pipe: {why}", at + 1),
     }
 }
@@ -268,8 +273,8 @@ fn create_edge(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
         Err(error) => (
             None,
             Some(format!(
-                "kernel pipes, no streams: {} (streams use descriptors from {DESCRIPTOR_MIN}: \
-                 `ulimit -n 1024` permits them)",
+                "edges stay kernel pipes: {} (rings need descriptor numbers from \
+                 {DESCRIPTOR_MIN}: `ulimit -n 1024` permits them)",
                 terminal::reason(&error)
             )),
         ),

@@ -60,7 +60,11 @@ fn describe(words: &[String], path: &Path) -> String {
             let named = words.first().is_some_and(|name| probe::uses_libpcap(name));
             line(
                 "",
-                if named { "the program names libpcap" } else { "libpcap is not named in it" },
+                if named {
+                    "the program refers to libpcap"
+                } else {
+                    "the program does not refer to libpcap"
+                },
             );
         }
     }

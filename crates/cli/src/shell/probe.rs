@@ -59,7 +59,7 @@ pub(super) fn find_library(library: Library) -> Result<PathBuf, String> {
         let is_file = library == Library::Pipes && !named.is_dir();
         let path = if is_file { named.clone() } else { folder.join(name) };
         return preloadable_path(&path)
-            .ok_or_else(|| format!("{LIBRARY_VARIABLE}: {} is no library", path.display()));
+            .ok_or_else(|| format!("{LIBRARY_VARIABLE}: {} is not a library", path.display()));
     }
     let own = std::env::current_exe().unwrap_or_default();
     let here = own.parent().unwrap_or_else(|| Path::new("/"));
@@ -190,11 +190,11 @@ fn elf_obstacle(file: &File, head: &[u8]) -> Option<&'static str> {
         Some(u64::from_le_bytes(all))
     };
     if !head.starts_with(b"\x7fELF\x02\x01") {
-        return Some("is no program of 64 bits");
+        return Some("is not a 64-bit program");
     }
     let own = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
     if word(18, 2) != Some(own) {
-        return Some("is for another machine");
+        return Some("is built for another processor architecture");
     }
     let (Some(table), Some(size), Some(count)) = (word(32, 8), word(54, 2), word(56, 2)) else {
         return Some("is cut short");

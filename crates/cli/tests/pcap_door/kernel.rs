@@ -151,7 +151,9 @@ fn programs_that_cannot_be_preloaded_are_reported() {
     };
     let stderr = |output: &Output| String::from_utf8(output.stderr.clone()).unwrap();
     let behind = run(&["env", &name, "tcpdump", "-i", "lo"]);
-    let note = format!("note: {name} changes its user: what it captures is read by libpcap");
+    let note = format!(
+        "note: {name} changes its user: libpcap reads its captures, without the shared rings"
+    );
     assert!(stderr(&behind).contains(&note), "{}", stderr(&behind));
     assert_eq!(behind.status.code(), Some(0));
     let itself = run(&[&name, "tcpdump"]);

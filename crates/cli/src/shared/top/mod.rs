@@ -60,7 +60,9 @@ pub(super) fn run(given: &TopArguments) -> Result<Status, Status> {
         }
         (false, true) => print_objects(&to, &mut sampler, given),
         (false, false) if !io::stdout().is_terminal() => {
-            terminal::print_error("not a terminal: use --once for one picture, or --json");
+            terminal::print_error(
+                "`top` needs a terminal: use --once to print a single screen, or --json",
+            );
             Err(Status::Usage)
         }
         (false, false) => run_screen(&to, &mut sampler, given),
