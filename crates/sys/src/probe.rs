@@ -80,12 +80,12 @@ pub fn run_all() -> Vec<Probe> {
         probe(Facility::Rtnetlink, "names and counters of interfaces", try_netlink()),
         probe(Facility::PacketSocket, "rx and tx", try_packet_socket()),
         probe(Facility::Program, "filters in the kernel", try_bpf_program()),
-        probe(Facility::Tcx, "taps at any interface, beside others'", try_tcx()),
+        probe(Facility::Tcx, "observing at any interface, beside programs of others", try_tcx()),
         probe(Facility::XdpLink, "dropping and taking before the network stack", try_xdp_link()),
         probe(Facility::Cgroup, "a user's own traffic (`rx own=yes`)", try_own_sockets()),
         probe(Facility::RingBuffer, "notifications by programs in the kernel", try_ring_buffer()),
         probe(Facility::XdpSocket, "rings without the kernel's network stack", try_xdp_socket()),
-        probe(Facility::Seccomp, "filters apart (`untrusted=yes`)", try_seccomp()),
+        probe(Facility::Seccomp, "sandbox for untrusted filters (`untrusted=yes`)", try_seccomp()),
     ]
 }
 
