@@ -28,7 +28,7 @@ const BACKLOG_MAX: i32 = 1024;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DirectoryError {
     /// Another process holds the lock of the directory.
-    #[error("a daemon has {} already{}", .directory.display(), remedy(*.process))]
+    #[error("another daemon already uses {}{}", .directory.display(), remedy(*.process))]
     Held {
         /// The directory.
         directory: PathBuf,
@@ -37,7 +37,7 @@ pub enum DirectoryError {
     },
     /// Another user could tamper with the directory.
     #[error(
-        "{} is not a safe directory for a daemon: {why}; correct or remove it",
+        "{} is not a safe directory for a daemon: {why}; correct its owner or mode, or remove it",
         .directory.display()
     )]
     Unsafe {
@@ -48,8 +48,8 @@ pub enum DirectoryError {
     },
     /// No directory for this user can be determined.
     #[error(
-        "no directory for a daemon of this user: XDG_RUNTIME_DIR names no folder that is private \
-         to it, /run/user has none, and HOME is not set: set one, or name a directory by --socket"
+        "no directory for the daemon of this user: XDG_RUNTIME_DIR is not a private directory, \
+         /run/user has none, and HOME is not set: set one of them, or use --socket"
     )]
     Nowhere,
     /// A system call failed.
@@ -127,7 +127,7 @@ impl Directory {
         }
         steps.announce(Resource::Descriptor, "the directory of a daemon")?;
         let directory = local_socket::open_directory(path).map_err(|error| match error.errno {
-            ELOOP | ENOTDIR => unsafe_error(path, "it is no directory, or a link to one"),
+            ELOOP | ENOTDIR => unsafe_error(path, "it is not a directory, or is a symbolic link"),
             _ => DirectoryError::System(error),
         })?;
         check_directory(path, &directory)?;
@@ -218,7 +218,7 @@ fn check_directory(path: &Path, directory: &OwnedFd) -> Result<(), DirectoryErro
         return Err(unsafe_error(path, &why));
     }
     if status.mode & 0o022 != 0 {
-        let why = format!("others may write there (mode {:03o})", status.mode & 0o777);
+        let why = format!("other users can write there (mode {:03o})", status.mode & 0o777);
         return Err(unsafe_error(path, &why));
     }
     Ok(())
@@ -230,13 +230,14 @@ pub(crate) fn check_trusted(file: &File) -> Result<(), String> {
     let about = file.metadata().map_err(|error| error.to_string())?;
     let own = sys::process::identity().0;
     match () {
-        () if !about.is_file() => Err("it is no regular file".to_owned()),
+        () if !about.is_file() => Err("it is not a regular file".to_owned()),
         () if about.uid() != own && about.uid() != ROOT => {
             Err(format!("it belongs to user {}, and not to root", about.uid()))
         }
-        () if about.mode() & 0o022 != 0 => {
-            Err(format!("others may write it (mode {:03o}): `chmod go-w`", about.mode() & 0o777))
-        }
+        () if about.mode() & 0o022 != 0 => Err(format!(
+            "other users can write to it (mode {:03o}): `chmod go-w`",
+            about.mode() & 0o777
+        )),
         () => Ok(()),
     }
 }

@@ -66,7 +66,7 @@ pub enum Visibility {
 
 /// A policy file that cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the policy {} cannot be followed: {why}", .file.display())]
+#[error("the policy {} is not valid: {why}", .file.display())]
 pub struct PolicyError {
     /// Path of the file.
     pub file: PathBuf,
@@ -369,7 +369,7 @@ mod tests {
             ("[quota", "line 1"),
             ("[[open]]\ninterfaces = [\"lo\"]", "grants nothing"),
             ("[[open]]\ngroups = [\"x\"]\ninterfaces = [\"lo\"]", "no group is called `x`"),
-            ("[[open]]\nusers = [1]\ninterfaces = [\"a/b/c\"]", "names no interface"),
+            ("[[open]]\nusers = [1]\ninterfaces = [\"a/b/c\"]", "is not an interface"),
             ("[[open]]\nusers = [1]\ninterface = [\"lo\"]", "line 3"),
         ] {
             let message = parse_policy(text).unwrap_err();
@@ -390,6 +390,6 @@ mod tests {
         assert_eq!(Policy::read(&file, true).unwrap().quota(4242).paths, Some(1));
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
         let refused = Policy::read(&file, true).unwrap_err();
-        assert!(refused.to_string().contains("others may write"), "{refused}");
+        assert!(refused.to_string().contains("other users can write"), "{refused}");
     }
 }

@@ -63,7 +63,7 @@ impl InterfaceGrant {
             !(*name == ALL_INTERFACES || name.split('/').all(plain) && name.split('/').count() <= 2)
         };
         if let Some(name) = interfaces.iter().find(wrong) {
-            return Err(format!("`{name}` names no interface: write IF, NETNS/IF, or \"*\""));
+            return Err(format!("`{name}` is not an interface: write IF, NETNS/IF, or \"*\""));
         }
         let users = resolve_principals(named, users, ("user", "/etc/passwd", "id -u"))?;
         let groups = resolve_principals(in_groups, groups, ("group", "/etc/group", "id -g"))?;

@@ -180,7 +180,7 @@ impl Server {
             uid: Some(uid),
             process: Some(process),
             reason: why,
-            ..Record::new(event, level, format!("part of {whose} of user {uid} {what}"))
+            ..Record::new(event, level, format!("the kernel part of {whose} of user {uid} {what}"))
         });
     }
 }

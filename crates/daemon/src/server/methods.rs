@@ -285,7 +285,7 @@ impl Server {
     ) -> Result<Answer, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if client.path.is_some() {
-            return Err(faults::refused("path", "this connection has one already"));
+            return Err(faults::refused("path", "this connection has already registered a path"));
         }
         let untaken = |error: sys::Error| faults::refused("path", &error.to_string());
         self.steps.announce(Resource::Descriptor, "the process of a path").map_err(untaken)?;
@@ -311,7 +311,7 @@ impl Server {
                 .is_err()
             {
                 self.registry.remove(number);
-                return Err(faults::refused("path", "the daemon cannot watch it"));
+                return Err(faults::refused("path", "the daemon cannot watch the process"));
             }
         }
         store::store_path(&entry, client.connection.as_fd(), admissions.as_fd());
@@ -387,7 +387,7 @@ fn admission_socket(client: &Client, descriptors: Vec<Foreign>) -> Result<Connec
         }
         _ => Err(faults::refused(
             "descriptor",
-            "with a path comes one end of a pair of sockets that keep messages apart",
+            "a path must be registered with one end of a SOCK_SEQPACKET socket pair",
         )),
     }
 }

@@ -208,14 +208,14 @@ fn check_plan(plan: Option<&str>) -> Result<(), Fault> {
     let is_id = |id: &str| id.len() <= 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     match plan.is_none_or(is_id) {
         true => Ok(()),
-        false => Err(faults::refused("plan", "it is no hexadecimal number")),
+        false => Err(faults::refused("plan", "it is not a hexadecimal number")),
     }
 }
 
 fn check_log(log: Option<&str>) -> Result<(), Fault> {
     let Some(log) = log else { return Ok(()) };
     let is_path = log.starts_with('/') && log.len() < 4096 && !log.chars().any(char::is_control);
-    if is_path { Ok(()) } else { Err(faults::refused("log", "it is no absolute path")) }
+    if is_path { Ok(()) } else { Err(faults::refused("log", "it is not an absolute path")) }
 }
 
 /// Checks the name of a path. It must be a valid stream name and must not be a number.
