@@ -15,7 +15,7 @@ pub fn write_file(path: &Path, text: &str) -> io::Result<()> {
     let target = match fs::canonicalize(path) {
         Ok(target) if target.is_file() => target,
         Ok(_) => {
-            let why = "it is no regular file, and metrics replace their file every few seconds";
+            let why = "it is not a regular file, and metrics replace their file every few seconds";
             return Err(io::Error::other(why));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
@@ -52,7 +52,7 @@ mod tests {
         assert_eq!(fs::read_to_string(at("own.prom")).unwrap(), "two");
         let _socket = UnixListener::bind(at("socket")).unwrap();
         let why = write_file(&at("socket"), "three").unwrap_err().to_string();
-        assert!(why.contains("no regular file"), "{why}");
+        assert!(why.contains("not a regular file"), "{why}");
         assert!(fs::symlink_metadata(at("socket")).unwrap().file_type().is_socket());
         assert!(write_file(Path::new("/dev/null"), "four").is_err());
         assert!(write_file(&folder, "five").is_err());

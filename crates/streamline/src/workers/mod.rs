@@ -54,7 +54,7 @@ fn worker_program(options: &Options) -> Result<PathBuf, OpenError> {
         // This link denotes the running program, even if its file has been replaced.
         None if crate::serve::can_serve() => Ok(PathBuf::from("/proc/self/exe")),
         None => Err(OpenError::Unfit(
-            "`--engines` starts other processes, and this program does not serve as one: name a \
+            "`--engines` starts other processes, and this program cannot run as one: name a \
              helper (the command `streamline`), or leave `--engines` out"
                 .to_owned(),
         )),
