@@ -48,7 +48,12 @@ pub(crate) fn grants() -> Outcome<Arc<GrantServer>> {
 /// Returns an id that no other dbuf has had. Fails with `ENOSPC` if all ids are used.
 pub(crate) fn fresh_id() -> Outcome<DbufId> {
     streamline::use_daemon_ids();
-    let used_up = || Failure::new(ENOSPC, "all dbuf ids have been used");
+    let used_up = || {
+        Failure::new(
+            ENOSPC,
+            "the ids of dbufs in this process tree are used up: start the program again",
+        )
+    };
     buffer::ids::fresh().ok_or_else(used_up)
 }
 

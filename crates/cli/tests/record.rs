@@ -166,7 +166,7 @@ fn v10_version_1_record_replays_and_newer_is_refused() {
     fs::write(folder.path().join("later.pcapng"), later).unwrap();
     let refused = folder.run(&["run", "--replay", "later.pcapng"]);
     assert_eq!(refused.status, Some(1), "{refused:?}");
-    let why = "is a record of form 4, and this program reads forms 1 to 3";
+    let why = "has record format 4, and this version reads 1 to 3";
     assert!(refused.err.contains(why), "{refused:?}");
 }
 

@@ -102,9 +102,9 @@ fn j5_filter_with_forbidden_syscall_ends_alone() {
 fn j5_filter_that_dies_ends_alone() {
     assert_error("segment", &["was ended by signal 11 (SIGSEGV)"]);
     assert_error("abort", &["was ended by signal 6 (SIGABRT)"]);
-    assert_error("exit", &["ended by itself before its blocks did"]);
+    assert_error("exit", &["ended before it had processed all blocks"]);
     assert_error("panic", &["ended with status 101: a panic, this filter panics on purpose"]);
-    assert_error("allocate", &["as one that needs more than the 512 MB that it may have"]);
+    assert_error("allocate", &["because it needed more than the 512 MB that it may have"]);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn j5_filter_with_forged_ring_positions_ends_alone() {
 #[test]
 fn j5_filter_without_progress_ends_alone() {
     assert_error("hang", &["made no progress in 2 s of processor time, and was ended"]);
-    assert_error("flood", &["made no progress in 2 s", "rang without end"]);
+    assert_error("flood", &["made no progress in 2 s", "sent notifications without end"]);
 }
 
 #[test]

@@ -44,7 +44,7 @@ impl Compiler for Libpcap {
         match name_queries(expression) {
             Ok(queries) if queries.is_empty() => {}
             Err(_) if self.may_resolve => {}
-            Ok(_) | Err(_) => return Err("it is not asked, because it would look names up".into()),
+            Ok(_) | Err(_) => return Err("not used here, because it would look up names".into()),
         }
         let loaded = self.loaded.get_or_init(sys::libpcap::Libpcap::load);
         let libpcap = loaded.as_ref().map_err(ToString::to_string)?;
@@ -112,7 +112,7 @@ mod tests {
             (&recorded, "on eth0 and host localhost", PFLOG),
         ] {
             let why = libpcap.compile(expression, link, SNAPLEN_DEFAULT).unwrap_err();
-            assert!(why.contains("look names up"), "{why}");
+            assert!(why.contains("look up names"), "{why}");
             assert!(libpcap.loaded.get().is_none(), "not even loaded: {expression}");
         }
     }

@@ -30,13 +30,16 @@ const GROUP_AND_OTHER_BITS: u32 = 0o077;
 
 impl KeyReader for KeyFiles {
     fn read_key(&self, file: &str) -> Result<Key, String> {
-        let failed = |error: std::io::Error| format!("the key in {file} cannot be read: {error}");
+        let failed = |error: std::io::Error| format!("cannot read the key file {file}: {error}");
         let opened = OpenRegular::read().open(file).map_err(failed)?;
         check_file(file, &opened.metadata().map_err(failed)?)?;
         let mut text = Vec::new();
         opened.take(BYTES_MAX).read_to_end(&mut text).map_err(failed)?;
         Key::parse(&text).ok_or_else(|| {
-            format!("{file} holds no key: 32 hexadecimal digits (openssl rand -hex 16)")
+            format!(
+                "{file} does not contain a key: write 32 hexadecimal digits (`openssl rand -hex \
+                 16`)"
+            )
         })
     }
 }
@@ -44,7 +47,7 @@ impl KeyReader for KeyFiles {
 fn check_file(file: &str, about: &Metadata) -> Result<(), String> {
     let mode = about.permissions().mode() & 0o777;
     if mode & GROUP_AND_OTHER_BITS != 0 {
-        return Err(format!("others may open {file} (mode {mode:04o}): chmod 600 {file}"));
+        return Err(format!("other users can open {file} (mode {mode:04o}): `chmod 600 {file}`"));
     }
     Ok(())
 }
@@ -76,7 +79,7 @@ mod tests {
         let long = format!("{digits}{}", " ".repeat(5000));
         assert!(asked(&long, 0o600).is_ok(), "white space is nothing");
         fs::remove_file(&path).expect("it is there");
-        assert!(KeyFiles.read_key(name).expect_err("none").contains("cannot be read"));
+        assert!(KeyFiles.read_key(name).expect_err("none").contains("cannot read the key file"));
         let why = KeyFiles.read_key(folder.to_str().expect("UTF-8")).expect_err("a folder");
         assert!(why.ends_with("no regular file"), "{why}");
         fs::remove_dir(&folder).expect("it is empty");

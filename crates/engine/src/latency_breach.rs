@@ -14,7 +14,7 @@ pub fn describe_breach(breach: &Breach) -> String {
             let (old, late) = (rounded_duration(*age), over(*age));
             let wait = wait.as_ref().map_or_else(String::new, |(place, waited, share)| {
                 format!(
-                    "; {place}: {} where it has {}",
+                    "; {place}: waited {}, permitted {}",
                     rounded_duration(*waited),
                     rounded_duration(*share)
                 )
@@ -39,8 +39,8 @@ mod tests {
         const MS: u64 = 1_000_000;
         let way = Some(("b".to_owned(), 14 * MS));
         let wait = Some(("a → b".to_owned(), 12 * MS, 4 * MS));
-        let text = "a block was 14.0 ms old when `b` received it, 4.00 ms over --latency=10ms; \
-                    a → b: 12.0 ms where it has 4.00 ms";
+        let text = "a block was 14.0 ms old when `b` received it, 4.00 ms over --latency=10ms; a → \
+                    b: waited 12.0 ms, permitted 4.00 ms";
         assert_eq!(
             describe_breach(&Breach { asked_ns: 10 * MS, late_sink: way, worst_wait: wait }),
             text

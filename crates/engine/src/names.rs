@@ -29,7 +29,9 @@ fn look_up(question: NameQuery, name: &str) -> Result<NameAnswer, String> {
         NameQuery::Port => look_up_port(name).map(|(port, by)| NameAnswer::Port(port, by)),
         NameQuery::Protocol => name_service::find_protocol(name).map(NameAnswer::Protocol),
     };
-    found.ok_or_else(|| "this machine does not know it".to_owned())
+    found.ok_or_else(|| {
+        "it is in no name database of this machine (/etc/nsswitch.conf lists them)".to_owned()
+    })
 }
 
 /// Looks up a port name with libpcap's semantics. Returns the TCP port, for both transports if the

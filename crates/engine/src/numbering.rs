@@ -114,8 +114,8 @@ impl Numbering {
         let most = SessionNumbers::ADDED_FILTERS_MAX;
         self.is_short.then(|| {
             format!(
-                "more than {most} filters with sessions have been added since the path began, and \
-                 their numbers are used up: stop the path and start it again"
+                "at most {most} filters with sessions can be added to a path while it runs: stop \
+                 the path and start it again"
             )
         })
     }

@@ -42,6 +42,9 @@ pub(crate) fn create_unlogged_pool(config: PoolConfig) -> Result<Pool, BuildErro
 /// Returns an id that no other dbuf has ever had ([`buffer::ids`]). Fails after all ids have been
 /// used.
 pub(crate) fn allocate_dbuf_id() -> Result<DbufId, BuildError> {
-    buffer::ids::fresh()
-        .ok_or_else(|| BuildError::Unexpected("all dbuf ids have been used".to_owned()))
+    buffer::ids::fresh().ok_or_else(|| {
+        BuildError::Unexpected(
+            "the ids of dbufs in this process tree are used up: start the program again".to_owned(),
+        )
+    })
 }

@@ -36,7 +36,7 @@ impl Live {
         self.check_outside_kernel(number)?;
         if let Some(filter) = self.kernel_successor(number) {
             return Err(TapError::Closed(format!(
-                "`{filter}` runs in the kernel, and would not get what is written: move it out \
+                "`{filter}` runs in the kernel, where it cannot receive written bytes: move it out \
                  first (`streamline set PATH move {filter} process`)"
             )));
         }
@@ -47,8 +47,8 @@ impl Live {
             asked.unwrap_or(false)
         });
         let Some(space) = here else {
-            let why = "no thread emits blocks there: the node is a sink, a program or an \
-                       operand, or has replicas";
+            let why = "this node takes no writers: it is a sink, a program or an operand, or has \
+                       replicas";
             return Err(TapError::Closed(why.to_owned()));
         };
         let (outside, inside) = written::pair().map_err(TapError::Machine)?;
@@ -63,7 +63,9 @@ impl Live {
     /// Returns the form of the blocks that bytes written to a node's output become.
     fn written_form(&self, number: usize, capture: bool) -> Result<WrittenForm, TapError> {
         let (Some(plan), Some(at)) = (self.plan(), self.node_with_number(number)) else {
-            return Err(TapError::Which("there is no such node".to_owned()));
+            return Err(TapError::Which(
+                "this path has no such node: `streamline top PATH` lists its nodes".to_owned(),
+            ));
         };
         let leaving = explain::node_facts(&plan.graph, at.0).form.unwrap_or(Form::Bytes);
         WrittenForm::of(leaving, capture).map_err(TapError::Closed)
@@ -79,7 +81,7 @@ impl Live {
         match ranges.as_slice() {
             [(low, high)] if low == high => Ok(Class(*low)),
             _ => Err(TapError::Closed(format!(
-                "`{label}` is more than one class: write to the directory of one class"
+                "`{label}` selects several classes: write in the directory of a single class"
             ))),
         }
     }

@@ -136,7 +136,13 @@ pub const SOCKET_ENTRY: SinkEntry = SinkEntry::new(&SOCKET, open);
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let arguments = opening.arguments;
     let name = arguments.text("name").unwrap_or_default();
-    let used_up = || Failure::new("create", name, "all dbuf ids have been used");
+    let used_up = || {
+        Failure::new(
+            "create",
+            name,
+            "the ids of dbufs in this process tree are used up: start the program again",
+        )
+    };
     let id = buffer::ids::fresh().ok_or_else(used_up)?;
     let config = ring_config(id, arguments);
     let policy = config.ring.policy;

@@ -215,7 +215,8 @@ impl PathObserver {
             && !std::mem::replace(&mut self.reported_unreadable, true)
             && moves
         {
-            let why = "no filter moves: the owner of the program does not report its counters";
+            let why = "no filter moves: the daemon that holds the kernel program does not report \
+                       its counters";
             self.lives.iter().take(1).for_each(|live| live.add_adapted(why.to_owned()));
         }
         let plan = self.lives.first().and_then(Live::plan);

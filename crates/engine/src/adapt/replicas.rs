@@ -147,7 +147,7 @@ impl ReplicaPolicy {
         {
             let percent = inputs.busy * 100.0;
             self.lengthen_wait(at);
-            return Some(format!("all of it keeps {percent:.0} % of one processor busy"));
+            return Some(format!("all threads together keep {percent:.0} % of one processor busy"));
         }
         let rate_without_replicas =
             self.rate_without_replicas.filter(|_| inputs.idle <= IDLE_RATIO_MIN)?;
@@ -254,7 +254,7 @@ mod tests {
         assert!((2..50).all(|at| copies.decide(at, &busy).is_none()));
         let little = ReplicaInputs { shared: true, worth: false, rate: 9.0, busy: 0.1, idle: 0.9 };
         let joins = (2..9).find_map(|at| copies.decide(at * SECOND_NS, &little));
-        let why = "all of it keeps 10 % of one processor busy".to_owned();
+        let why = "all threads together keep 10 % of one processor busy".to_owned();
         assert_eq!(joins, Some(ReplicaStep::Join(why)));
         assert!(!copies.is_imminent());
     }

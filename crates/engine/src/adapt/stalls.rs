@@ -44,7 +44,9 @@ impl PathObserver {
             // Either the path is ending or a space was busy. The next stall triggers another
             // attempt.
             Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => return,
-            Err(refused) => live.add_adapted(format!("not {what}: {why}; {refused}")),
+            Err(refused) => live.add_adapted(format!(
+                "moving {what} was not possible: {refused} (wanted because {why})"
+            )),
         }
         self.tried_sinks.insert(stall.node);
     }

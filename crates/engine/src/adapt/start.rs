@@ -154,7 +154,7 @@ fn move_reason(shares: &[ArcShare]) -> String {
     };
     let few: Vec<String> = few.map(arc).collect();
     match few.as_slice() {
-        [] => "by the shares at its start".to_owned(),
+        [] => "by the shares of its first blocks".to_owned(),
         few => format!("since {}", few.join(" and ")),
     }
 }

@@ -107,8 +107,8 @@ impl Losses {
                     false => format!("from {least} to {most}"),
                 };
                 self.add_note(format!(
-                    "{many} blocks are missing by {names}, where each process counts blocks of \
-                     all shares"
+                    "{many} blocks are missing by {names}; the processes count the blocks of all \
+                     shares, so the numbers cannot be added"
                 ));
             }
         }

@@ -260,8 +260,8 @@ impl Builder<'_> {
         let name = |id: NodeId| graph.node(id).name();
         let edge = &graph.edges[edge];
         BuildError::Unexpected(format!(
-            "blocks of `{}` leave the kernel in {}, and no ring leads from there to `{}`: pin both \
-             to one thread with `@`, or the first to a thread",
+            "blocks of `{}` leave the kernel in {}, from which no ring leads to `{}`: pin both to \
+             the same thread (`@thread0`), or pin the first to a thread",
             name(edge.from),
             self.space_name(place),
             name(edge.to),
@@ -279,7 +279,7 @@ impl Builder<'_> {
         match graph.ids().map(|(id, _)| id).find(counted) {
             None => Ok(()),
             Some(node) => {
-                let why = "a number of blocks is counted in a thread (`-c`)".to_owned();
+                let why = "`-c` counts blocks in a thread".to_owned();
                 Err(BuildError::Refused(KernelRefusal { node, why }))
             }
         }

@@ -92,7 +92,7 @@ fn measure_cost(description: &Description, at: &Attach) -> Result<f64> {
     let example = example_words(description).map(|(_, own)| own.to_owned());
     let examined =
         description.twin_test_arguments.iter().map(|given| format!("{} {given}", description.name));
-    let mut last = "its example does not show it".to_owned();
+    let mut last = "its example does not use it".to_owned();
     for own in example.into_iter().chain(examined) {
         match chain_program(
             &[(description, &parse_arguments(description, &own)?)],

@@ -67,7 +67,7 @@ fn measure_header_cost() -> Result<f64> {
 
 /// Measures the time, in ns, that a filter needs per block and per byte.
 fn measure_cost(description: &Description, capture: &Capture) -> Result<(f64, f64)> {
-    let (before, own) = example_words(description).ok_or("its example does not show it")?;
+    let (before, own) = example_words(description).ok_or("its example does not use it")?;
     let line = |source: &str| {
         let way: Vec<&str> = [source].into_iter().chain(before.iter().copied()).collect();
         format!("{} | {own} |all discard", way.join(" | "))

@@ -52,7 +52,8 @@ impl Handover<'_> {
             Self::Take { filters, agree } => {
                 let states = agree().map_err(ChangeError::Refused)?;
                 if filters.len() != states.len() {
-                    let why = "the subtree is read differently here";
+                    let why = "the other path has another version of streamline, which reads these \
+                               filters differently";
                     return Err(ChangeError::Refused(why.to_owned()));
                 }
                 filters
@@ -82,7 +83,7 @@ fn save(
         |why: &str| Err(ChangeError::Refused(format!("`{name}` stays in its path: {why}")));
     let mut spaces = taken.iter_mut().map(|(_, stopped)| stopped.space());
     let Some(saved) = spaces.find_map(|space| space.save_state(number)) else {
-        return refused("its thread ends with it (`move NODE process` first)");
+        return refused("its thread would be left without nodes: `move NODE process` first");
     };
     if saved.held_amount().blocks > 0 {
         return refused("it holds blocks");

@@ -294,7 +294,9 @@ impl MatchedPlan {
                     }
                 }
                 _ if node.is_process() && !node.is_untrusted() => {
-                    return refused("a program is a space, and cannot be moved".to_owned());
+                    return refused(
+                        "a program runs in its own process and cannot be moved".to_owned(),
+                    );
                 }
                 _ => {}
             }
@@ -305,7 +307,7 @@ impl MatchedPlan {
             let used = node.and_then(Node::filter);
             match used.map(|used| (used.description.kind, used.description.state.scope)) {
                 Some((FilterKind::Source | FilterKind::Sink, _)) | None => {
-                    return refused("only filters are upgraded: replace it".to_owned());
+                    return refused("only filters can be upgraded: use `replace`".to_owned());
                 }
                 Some((_, StateScope::Pinned(why))) => {
                     return refused(format!("its state cannot move: {why}"));
@@ -351,8 +353,8 @@ impl MatchedPlan {
                 );
             }
             if state.parts[*part].kernel_exits.len() > 1 {
-                let what = "programs of several interfaces would have to change at one moment";
-                return refused(format!("{what}: change what follows one of them"));
+                let what = "this would change the kernel programs of several interfaces at once";
+                return refused(format!("{what}: change only filters after one of these sources"));
             }
         }
         for (place, number) in self.ids.nodes.iter().enumerate() {

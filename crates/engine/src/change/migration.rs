@@ -110,7 +110,7 @@ impl FilterMigration {
     pub(super) fn restore(&self, taken: &mut StoppedSpaces) -> Result<(), ChangeError> {
         let refused = |why: &str| ChangeError::Refused(format!("the new filter {why}"));
         let Some(saved) = &self.saved else {
-            return Err(ChangeError::Refused("it runs nowhere any more".to_owned()));
+            return Err(ChangeError::Refused("its space has ended".to_owned()));
         };
         for (target, stopped) in taken.iter_mut() {
             let is = |node: &&mut Node| {

@@ -168,7 +168,8 @@ pub(crate) fn repeat_change(live: &Live, change: &record::Change) -> Result<(), 
     let same = |text: &str, plan: &Plan| match text == change.text {
         true if record::format_layout(plan) == change.layout => Ok(()),
         _ => Err(ChangeError::Refused(format!(
-            "streamline {} did it otherwise than this version does",
+            "streamline {}, which wrote the record, places this change in another way: replay the \
+             record with that version",
             head.program
         ))),
     };
@@ -183,9 +184,9 @@ pub(crate) fn repeat_change(live: &Live, change: &record::Change) -> Result<(), 
 
 fn running_path(live: &Live) -> Result<&RunningPath, ChangeError> {
     let whole = live.running_path();
-    whole
-        .map(|whole| &**whole)
-        .ok_or_else(|| ChangeError::Refused("this path was not built from a plan".to_owned()))
+    whole.map(|whole| &**whole).ok_or_else(|| {
+        ChangeError::Refused("this path cannot be changed: its request is not known".to_owned())
+    })
 }
 
 /// A function that checks the new text of the request and its plan.
@@ -213,7 +214,9 @@ fn apply_edit(
         return Err(CommandError::Ended.into());
     }
     let text = state.text.clone().ok_or_else(|| {
-        ChangeError::Refused("the request that this path runs is unknown".to_owned())
+        ChangeError::Refused(
+            "the text of this path's request is unknown, so it cannot be edited".to_owned(),
+        )
     })?;
     let repeated = matches!(whole.extras.record_mode, RecordMode::Play(_));
     let registry: &dyn Registry =

@@ -45,7 +45,7 @@ impl fmt::Display for SwitchReport {
         write!(f, "switched at block {position}: lost {lost}, duplicated {duplicated}, ")?;
         write!(f, "reordered {reordered}, paused {paused} µs")?;
         if *draining > 0 {
-            write!(f, "; {draining} still drain")?;
+            write!(f, "; blocks still draining: {draining}")?;
         }
         for (name, place, blocks) in &self.source_drops {
             write!(f, "; `{name}` lost {blocks} meanwhile ({place})")?;

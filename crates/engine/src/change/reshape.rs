@@ -38,7 +38,7 @@ pub fn reshape(
 ) -> Result<SwitchReport, ChangeError> {
     let refused = |why: &str| Err(ChangeError::Refused(why.to_owned()));
     let Some(whole) = live.running_path() else {
-        return refused("this path was not built from a plan");
+        return refused("this path cannot be changed: its request is not known");
     };
     if !matches!(whole.extras.record_mode, RecordMode::Off) {
         return refused(

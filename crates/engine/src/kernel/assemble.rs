@@ -182,7 +182,8 @@ impl Emitter<'_> {
 
     /// Returns the number of the pointer ring of a request that takes frames.
     fn pointer_ring(&self, line: usize) -> Result<u16, Unfit> {
-        u16::try_from(line).map_err(|_| Unfit::new("it has too many requests beside it"))
+        u16::try_from(line)
+            .map_err(|_| Unfit::new("too many requests at this interface share the program"))
     }
 
     /// Returns the arguments of the source whose expression this gate tests.

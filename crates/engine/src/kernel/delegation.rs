@@ -233,7 +233,7 @@ impl Points {
         };
         if let Some(node) = part.nodes.iter().copied().find(leads) {
             // This process may send frames, but the peer must not (CONTRACT 25).
-            let why = "frames are not sent with the rights of another user".to_owned();
+            let why = "the daemon does not send frames for other users".to_owned();
             return Err(refused(node, why));
         }
         let refuses = InjectedRefusal::Nothing;

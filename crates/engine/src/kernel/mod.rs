@@ -395,7 +395,7 @@ fn egress_steps(
         let Some(node) = step.nodes.first().copied() else { continue };
         let Some(outlet) = graph.node(node).filter().and_then(Use::outlet) else { continue };
         if !Privilege::detect().effective.has(Capabilities::NET_RAW) {
-            let why = "sending frames takes CAP_NET_RAW, in the kernel too".to_owned();
+            let why = "sending frames needs CAP_NET_RAW, also from the kernel".to_owned();
             return Err(BuildError::Refused(KernelRefusal { node, why }));
         }
         let index =

@@ -325,7 +325,10 @@ fn format_left_frames(left: [u64; LeftReason::ALL.len()]) -> Option<String> {
     let texts = texts.map(|(why, count)| match why {
         LeftReason::Fragment => format!("{} stayed with the host", frames(count, "fragment")),
         LeftReason::Undecided => {
-            format!("{} stayed with the host undecided", frames(count, "frame"))
+            format!(
+                "{} stayed with the host, because the program could not decide",
+                frames(count, "frame")
+            )
         }
         LeftReason::Elsewhere => {
             format!("{} had been taken by an earlier request", frames(count, "matching frame"))

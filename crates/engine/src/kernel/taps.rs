@@ -39,8 +39,8 @@ impl OpenTaps {
             return Ok(());
         }
         Err(format!(
-            "{OPEN_MAX} filters of this path that run in the kernel are being read, and more \
-             cannot be read at once: close one of them"
+            "at most {OPEN_MAX} kernel filters of a path can be read at once: close one of its \
+             readers"
         ))
     }
 

@@ -90,7 +90,7 @@ impl Replay {
             None if wanted && changes.number == number => SwapDecision::TakePart,
             // The change was made without this space, or another change needs the space.
             None if wanted || changes.number > number => {
-                SwapDecision::Failed("the record names another change here".to_owned())
+                SwapDecision::Failed("the record and the replay disagree about a change".to_owned())
             }
             None => SwapDecision::Wait,
         }
@@ -287,7 +287,7 @@ impl Player {
     /// Records a defect at the current position, and ends the sequence of events. Returns `None`.
     fn note_defect<T>(&mut self, what: &str) -> Option<T> {
         let byte = self.offset + self.at as u64;
-        self.defect.get_or_insert_with(|| format!("the record is wrong at byte {byte}: {what}"));
+        self.defect.get_or_insert_with(|| format!("the record is invalid at byte {byte}: {what}"));
         self.next = usize::MAX;
         self.chunk.clear();
         self.at = 0;
@@ -357,8 +357,7 @@ impl EventReader for Player {
             match self.peek() {
                 Some(SpaceEvent::SourceCounts { planned, observed, dropped }) => {
                     if !self.replay.set_source_input(planned, observed, &dropped) {
-                        contradiction =
-                            Some("a source saw another number of blocks than came of it");
+                        contradiction = Some("the counts of a source do not match its blocks");
                     }
                 }
                 Some(SpaceEvent::ProgramCounts { planned, written, dropped }) => {
@@ -391,7 +390,7 @@ impl EventReader for Player {
 
     fn report_invalid(&mut self, what: &str) {
         let byte = self.byte.load(Ordering::Relaxed);
-        self.defect.get_or_insert_with(|| format!("the record is wrong at byte {byte}: {what}"));
+        self.defect.get_or_insert_with(|| format!("the record is invalid at byte {byte}: {what}"));
     }
 
     fn invalid_reason(&self) -> Option<&str> {

@@ -76,15 +76,15 @@ pub enum RecordError {
         target: String,
     },
     /// The file is a capture, which other commands can read.
-    #[error("{target} is a capture and no record: `replay {target} | …` runs a request over it")]
+    #[error("{target} is a capture, not a record: `replay {target} | …` runs a request over it")]
     Capture {
         /// The name of the file.
         target: String,
     },
     /// The file is a recording of an unsupported version.
     #[error(
-        "{target} is a record of form {version}, and this program reads forms {FIRST_VERSION} to \
-         {VERSION}: play it with the program that wrote it; its frames can be read as a capture"
+        "{target} has record format {version}, and this version reads {FIRST_VERSION} to \
+         {VERSION}: replay it with the version that wrote it; its frames can be read as a capture"
     )]
     Version {
         /// The name of the file.
@@ -93,7 +93,7 @@ pub enum RecordError {
         version: u32,
     },
     /// An item is missing from the head of the recording.
-    #[error("{target} is a record without its head: `{missing}` is missing")]
+    #[error("{target} is an incomplete record: its head lacks `{missing}`")]
     Headless {
         /// The name of the file.
         target: String,

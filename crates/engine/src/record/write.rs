@@ -263,7 +263,9 @@ fn creation_failure(target: &str, error: &std::io::Error) -> Failure {
     let failure =
         Failure::new("record into", target, reason_text(error)).with_errno(error.raw_os_error());
     match error.kind() {
-        ErrorKind::AlreadyExists => failure.hint("a record replaces nothing: name a new file"),
+        ErrorKind::AlreadyExists => {
+            failure.hint("a record never overwrites a file: name a new file")
+        }
         _ => failure,
     }
 }

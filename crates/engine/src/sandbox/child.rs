@@ -78,7 +78,7 @@ fn serve() -> Result<(), String> {
     let (length, sockets) = descriptor::receive(&socket, &mut message).map_err(describe)?;
     confine::set_report_socket(socket);
     let wanted = serde_json::from_slice(message.get(..length).unwrap_or_default());
-    let wanted: FilterSpec = wanted.map_err(|_| "what is wanted cannot be read")?;
+    let wanted: FilterSpec = wanted.map_err(|_| "the description of the filter cannot be read")?;
     let [from, to] = <[OwnedFd; 2]>::try_from(sockets).map_err(|_| "two sockets are missing")?;
     let offer = Offer::receive(from).map_err(|error| error.to_string())?;
     let input = offer.ok_or("the path is gone")?.open().map_err(|error| error.to_string())?;
@@ -282,7 +282,7 @@ fn handle_request(space: &mut Space, streams: &Streams, held_max: u32) -> Result
     let asked = match streams.lock_reader().decode_record() {
         Some(Ok(StateRecord::Save)) => true,
         Some(Ok(StateRecord::Session(..) | StateRecord::Known(_))) => false,
-        _ => return Err("what is asked cannot be read".to_owned()),
+        _ => return Err("the command of the path cannot be read".to_owned()),
     };
     if asked {
         let account = space.node(FILTER_NODE).map(Account::read).unwrap_or_default();
@@ -311,12 +311,14 @@ fn handle_request(space: &mut Space, streams: &Streams, held_max: u32) -> Result
             .map(|message| gathering.add_message(message))
             .ok_or_else(gone)?;
         reader.consume();
-        if taken.map_err(|lie| format!("the state to load: {lie}"))? {
+        if taken.map_err(|lie| format!("its state cannot be loaded: {lie}"))? {
             break;
         }
     }
     let saved = gathering.into_state().unwrap_or_default();
-    space.load_state_of(FILTER_NODE, &saved).map_err(|why| format!("the state to load: {why}"))?;
+    space
+        .load_state_of(FILTER_NODE, &saved)
+        .map_err(|why| format!("its state cannot be loaded: {why}"))?;
     streams.write_message(&StateRecord::Restored.encode()).ok_or_else(gone)?;
     streams.flush();
     Ok(())

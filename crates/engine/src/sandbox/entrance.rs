@@ -197,7 +197,7 @@ impl Entrance {
         if taken > put {
             // Progress to an impossible position is ignored.
             self.supervisor
-                .kill("was ended because it lied about what it read: more than there was");
+                .kill("was ended because it lied about what it read: more than it had received");
             return;
         }
         while self.in_flight.front().is_some_and(|(number, _)| *number <= taken) {

@@ -125,7 +125,8 @@ impl Exit {
                         self.supervisor.set_owes_reply(false);
                         return Ok(());
                     }
-                    self.supervisor.kill("was ended because it gave something before it was asked");
+                    self.supervisor
+                        .kill("was ended because it sent output before its state was restored");
                 }
                 Ok(BlockRead::Nothing) => {
                     self.supervisor.check_progress(true);
@@ -192,7 +193,7 @@ impl Exit {
         self.asleep = false;
         self.empty_wakeups += u32::from(input.wake(true));
         if self.empty_wakeups > EMPTY_WAKEUPS_MAX {
-            self.supervisor.kill("was ended because it rang without end");
+            self.supervisor.kill("was ended because it sent notifications without end");
         }
     }
 

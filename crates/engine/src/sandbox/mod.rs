@@ -66,7 +66,7 @@ pub(crate) fn start(
     let name = used.description.name;
     let refused = |why: &dyn std::fmt::Display| Failure::new("start", target(name), why);
     if helper.is_none() && !child::can_serve() {
-        let why = "this program does not serve as one";
+        let why = "this program cannot run sandboxed filters";
         let hint = "name a program that does, such as the command `streamline`, as helper";
         return Err(refused(&why).hint(hint));
     }

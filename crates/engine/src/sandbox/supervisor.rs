@@ -197,7 +197,7 @@ impl Supervisor {
             (None, ProcessEnd::Status(0)) if self.output_ended.load(Ordering::Relaxed) => {
                 return None;
             }
-            (None, ProcessEnd::Status(0)) => "ended by itself before its blocks did".to_owned(),
+            (None, ProcessEnd::Status(0)) => "ended before it had processed all blocks".to_owned(),
             (None, ended) => self.describe_end(ended),
         };
         let name = self.name;
@@ -230,7 +230,7 @@ impl Supervisor {
                 // The allocator aborts the process when memory runs out.
                 (None, ProcessEnd::Signal(6)) => {
                     let most = ADDRESS_SPACE_MAX >> 20;
-                    format!("{ended}, as one that needs more than the {most} MB that it may have")
+                    format!("{ended}, because it needed more than the {most} MB that it may have")
                 }
                 (None, ended) => ended.to_string(),
             },

@@ -188,7 +188,7 @@ fn v3_impossible_change_leaves_the_path_unchanged() {
             ("remove generate", "source"),
             ("insert pcap@thread3 x before inspect", "pcap"),
             ("move generate to thread1", "is a source and cannot move"),
-            ("upgrade pcap", "only filters are upgraded"),
+            ("upgrade pcap", "only filters can be upgraded"),
         ] {
             let why = edit(live, words).expect_err(words).to_string();
             assert!(why.contains(part), "{words}: {why}");

@@ -308,7 +308,7 @@ fn v3_v10_diverging_change_ends_the_replay_with_a_message() {
     assert!(!messages.is_empty(), "{outcome:?}");
     for message in messages {
         assert!(
-            message.contains(why) && message.contains("did it otherwise than this version"),
+            message.contains(why) && message.contains("places this change in another way"),
             "{message}"
         );
     }

@@ -155,7 +155,7 @@ fn v10_excessive_counts_are_reported_with_their_offset() {
                 let byte = begins(&blocks, at);
                 let outcome = replay_bytes(&encode_file(blocks), &folder.0, &what).expect(&what);
                 let message = failure_text(&outcome);
-                assert!(message.contains("the record is wrong"), "{what}: {message}");
+                assert!(message.contains("the record is invalid"), "{what}: {message}");
                 // The reported offset is that of the event itself only for a ring.
                 if of == IMPORT_EVENT {
                     assert!(
@@ -188,7 +188,7 @@ fn v10_deadlock_around_a_recorded_change_is_reported() {
             let what = format!("900 before the change at {at}");
             let message =
                 failure_text(&replay_bytes(&encode_file(blocks), &folder.0, &what).expect(&what));
-            assert!(message.contains("the record is wrong"), "{what}: {message}");
+            assert!(message.contains("the record is invalid"), "{what}: {message}");
         }
     }
 }

@@ -200,7 +200,7 @@ impl Space {
     /// Fails the path because the last event of the record is invalid.
     fn fail_invalid(&mut self, what: &str) {
         let byte = self.ports.stall.as_ref().map_or(0, |here| here.0.byte());
-        self.fail_as_recorded(Some(&format!("the record is wrong at byte {byte}: {what}")));
+        self.fail_as_recorded(Some(&format!("the record is invalid at byte {byte}: {what}")));
     }
 
     /// Fails the path because a ring closed before a recorded batch was complete, unless the record

@@ -171,7 +171,7 @@ impl StallState {
             _ => None,
         });
         let all: Vec<&str> = waits.collect();
-        format!("the record is wrong: an awaited event never occurs ({})", all.join("; "))
+        format!("the record is invalid: an awaited event never occurs ({})", all.join("; "))
     }
 }
 

@@ -17,7 +17,7 @@ use std::os::fd::BorrowedFd;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WriterRefusal {
     /// The space has no node with this planned index that accepts writers.
-    #[error("it was changed at this moment: try again")]
+    #[error("the path was being changed: try again")]
     Elsewhere,
     /// The run is being recorded, and a record with blocks from a writer could not be replayed.
     #[error("the path is recorded, and a record contains no writers")]
