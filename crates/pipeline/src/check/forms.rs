@@ -53,7 +53,7 @@ pub(super) fn infer_forms(
             body.flow(input_forms, &mut |id, input_forms| {
                 let input_forms = flow.operand_forms(draft, id, input_forms);
                 flow.input_forms[id.0] = input_forms;
-                flow.check_accepted_forms(draft, id, input_forms, "what comes", &mut mistakes);
+                flow.check_accepted_forms(draft, id, input_forms, "it gets", &mut mistakes);
                 filter_output(flow.used[id.0].as_ref()?, input_forms)
             });
         }
@@ -213,15 +213,15 @@ impl FormFlow<'_> {
         let Some(first) = rejected.iter().copied().find(|form| !entry.input_forms.has(*form))
         else {
             mistakes.extend(rejected.first().map(|form| {
-                let why = format!("{giver} is {} that no frame carried", with_article(*form));
+                let why = format!("{giver} {} that no frame carried", with_article(*form));
                 let what = format!("`{}` needs frames", entry.name);
                 Diagnostic::error(place, what).why(why).hint(source_hint().unwrap_or_default())
             }));
             return;
         };
         let wanted: Vec<String> = takes.to_forms().into_iter().map(with_article).collect();
-        let what = format!("`{}` needs {}", entry.name, wanted.join(" or "));
-        let why = format!("{giver} is {}", with_article(first));
+        let what = format!("`{}` needs {}", entry.name, alternatives(&wanted));
+        let why = format!("{giver} {}", with_article(first));
         let between =
             || self.example_chain(first, entry).or_else(|| self.shortest_chain(first, takes));
         let hint = source_hint().map(str::to_owned);
@@ -342,11 +342,19 @@ fn frames_hint(draft: &Draft<'_>, at: NodeId) -> Option<&'static str> {
     None
 }
 
-/// Describes the output of a node, as the subject of an explanation.
+/// Returns the subject and verb of an explanation of a node's output.
 fn output_description(draft: &Draft<'_>, id: NodeId) -> String {
     match draft.nodes[id.0].entry {
-        Some(entry) => format!("what `{}` gives", entry.name),
-        None => "what comes".to_owned(),
+        Some(entry) => format!("`{}` gives", entry.name),
+        None => "it gets".to_owned(),
+    }
+}
+
+/// Joins words with commas, and the last two with `or`.
+fn alternatives(words: &[String]) -> String {
+    match words {
+        [first @ .., before, last] => [first, &[format!("{before} or {last}")]].concat().join(", "),
+        words => words.concat(),
     }
 }
 

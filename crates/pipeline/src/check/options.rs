@@ -15,22 +15,23 @@ pub const OPTIONS: &[Parameter] = &[
     Parameter::optional(
         "latency",
         Type::Duration,
-        "maximum time that a block waits on its way, after which each crossing is signalled",
+        "maximum time of a block from source to sink; rings notify their readers early enough for \
+         it",
     ),
     Parameter::optional(
         "batch",
         Type::Number { low: 1, high: 65_536 },
-        "number of blocks after which a crossing is signalled, and that a thread processes at once \
-         (at most 64)",
+        "number of blocks after which a ring notifies its reader; a thread processes as many at \
+         once, but at most 64",
     ),
     Parameter::optional(signal::SIGNAL_OPTION, Type::Text, SIGNAL_HELP),
     Parameter::optional(ring_size::OPTION, Type::Text, RING_HELP),
     Parameter::optional(
         "policy",
         Type::OneOf(&["cost", "deepest", "power", "latency", "throughput"]),
-        "choice of spaces: by measured costs, or as deep as possible; and number of threads if \
-         costs are measured: only well used ones (power), all that gain anything (latency), or all \
-         that gain 5 % (throughput)",
+        "where filters run: where they cost least (cost), or in the kernel if they can (deepest); \
+         and, for threads, only those that are well used (power), all that gain anything \
+         (latency), or all that gain 5 % (throughput)",
     ),
     Parameter::optional("parallel", Type::Text, PARALLEL_HELP),
     Parameter::optional("engines", Type::Text, ENGINES_HELP),
@@ -50,9 +51,9 @@ pub const OPTIONS: &[Parameter] = &[
     Parameter::optional(
         "force",
         Type::Flag,
-        "take packets even from the interface of the default route or of this connection",
+        "take packets even from the interface of the default route, or of your own SSH connection",
     ),
-    Parameter::optional("no-loss", Type::Flag, "a dropped block is a failure"),
+    Parameter::optional("no-loss", Type::Flag, "end with status 1 if any block was lost"),
 ];
 
 const SIGNAL_HELP: &str = "when a ring wakes its reader: [NODE:]BLOCKS[:TIME],…, for the rings to \

@@ -219,7 +219,7 @@ fn check_ends(draft: &mut Draft<'_>) {
         }
         let mistake = Diagnostic::error(edge.span, format!("`{}` has no output", entry.name))
             .why("it is a sink")
-            .hint("for a copy to the sink and one to what follows write `+`");
+            .hint("to copy blocks to the sink and to the next filter, write `+`");
         draft.mistakes.push(mistake);
     }
 }
