@@ -228,6 +228,7 @@ async function showFigures(selected, path) {
       const plan = await get(`/api/plan?path=${selected.number}`);
       if (selected.number !== state.number) return;
       Object.assign(state, { plan, planOf: selected.plan, before: null });
+      by("details").hidden = false;
       graph.draw(plan, NARROW.matches);
       select(state.what);
     } catch (error) {
@@ -253,17 +254,19 @@ function select(what) {
   state.what = what && known?.[what.index] ? what : null;
   graph.mark(state.what);
   if (!state.plan) return;
-  by("details").hidden = false;
   details.show(state.what, state.plan, state.number);
   if (state.figures) details.update(state.figures, { time: state.latest.time_ms, path: state.latest.paths.find((path) => path.number === state.number) });
   if (what && !same && NARROW.matches) by("details").scrollIntoView({ block: "start" });
 }
 
-NARROW.addEventListener("change", () => {
-  if (!state.plan) return;
+// Draws the graph anew where the window gets another width.
+let drawnWidth = 0;
+new ResizeObserver(([{ contentRect }]) => {
+  if (!state.plan || contentRect.width === drawnWidth) return;
+  drawnWidth = contentRect.width;
   graph.draw(state.plan, NARROW.matches);
   if (state.figures) graph.update(state.figures);
-});
+}).observe(by("graph"));
 
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && state.what && !event.defaultPrevented) {

@@ -5,7 +5,7 @@ import { rate, setText, short, svg, visible } from "./format.js";
 
 const NAME_MAX = 17;
 // A wider graph is scrolled rather than drawn smaller.
-const SCALE_MIN = 0.8;
+const SCALE_MIN = 0.75;
 const PADDING = 12;
 
 export class Graph {
@@ -21,12 +21,12 @@ export class Graph {
   // Draws a plan anew.
   draw(plan, vertical) {
     const nodes = plan.path.nodes.map((node, at) => ({ ...node, inside: plan.nodes[at]?.inside }));
-    const layout = layOut(nodes, plan.path.links, vertical);
+    const room = this.container.clientWidth - 2 * PADDING;
+    const layout = layOut(nodes, plan.path.links, vertical, room);
     this.layout = layout;
     this.nodes.clear();
     this.edges.clear();
     const focused = this.container.contains(document.activeElement);
-    const room = this.container.clientWidth - 2 * PADDING;
     const scale = Math.min(1, Math.max(SCALE_MIN, room / layout.width));
     const root = svg("svg", {
       width: layout.width * scale, height: layout.height * scale, viewBox: `0 0 ${layout.width} ${layout.height}`,

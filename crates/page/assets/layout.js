@@ -1,26 +1,26 @@
 // Positions of the nodes and edges of a path: ranks along the flow, and a lane for each space.
 //
-// A pure function of the plan. Blocks flow to the right, or down if `vertical` is true. Lanes whose
-// ranks do not overlap share a row, so that a path that passes through one space after the other is
-// one straight line.
+// A pure function of the plan. Blocks flow to the right, or down if `vertical` is true. Ranks move
+// closer together where the graph is wider than `room` pixels. Lanes whose ranks do not overlap
+// share a row, so that a path that passes through one space after the other is one straight line.
 
 const SIZE = { along: 132, across: 46 };
-const GAP = { along: 96, across: 20 };
+const GAP = { along: 96, least: 60, across: 20 };
 const LANE = { title: 22, pad: 12 };
 
-export function layOut(nodes, links, vertical) {
-  const form = vertical
-    ? { vertical, size: { along: SIZE.across, across: 118 }, gap: { along: 62, across: 14 } }
-    : { vertical, size: SIZE, gap: GAP };
+export function layOut(nodes, links, vertical, room) {
   const drawn = nodes.map((node, index) => ({ ...node, index })).filter((node) => node.inside == null);
   const edges = links.map((link, index) => ({ ...link, index, back: link.transport === "back" }));
   const ranks = rankOf(drawn, edges);
+  const last = Math.max(0, ...ranks.values());
+  const form = vertical
+    ? { vertical, size: { along: SIZE.across, across: 118 }, gap: { along: 62, across: 14 } }
+    : { vertical, size: SIZE, gap: { along: gapFor(room, last), across: GAP.across } };
   const lanes = lanesOf(drawn, edges, ranks);
   const cells = cellsOf(drawn, edges, ranks, lanes);
   orderCells(cells);
   const rows = rowsOf(cells, lanes, form);
   const places = placeCells(cells, rows, form);
-  const last = Math.max(0, ...ranks.values());
   const along = last * (form.size.along + form.gap.along) + form.size.along + 2 * LANE.pad;
   const across = rows.reduce((sum, row) => sum + row.extent, 0);
   const title = vertical ? LANE.title : 0;
@@ -32,6 +32,12 @@ export function layOut(nodes, links, vertical) {
     width: vertical ? across : along,
     height: vertical ? along + title : across,
   };
+}
+
+// The gap between two ranks with which `last + 1` ranks fit into `room` pixels, if it is not too small.
+function gapFor(room, last) {
+  const free = room - (last + 1) * SIZE.along - 2 * LANE.pad;
+  return last ? Math.min(GAP.along, Math.max(GAP.least, free / last)) : GAP.along;
 }
 
 // The rank of a node is the length of the longest way from a source.
