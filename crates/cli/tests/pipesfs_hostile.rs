@@ -53,7 +53,7 @@ impl Shared {
 
 /// Commands with which a user attacks the path `hers` of another user. The attacker also owns a
 /// path, `his`.
-const ATTEMPTS: [&str; 38] = [
+const ATTEMPTS: [&str; 39] = [
     "ls hers",
     "cd hers",
     "cat hers/request",
@@ -62,6 +62,7 @@ const ATTEMPTS: [&str; 38] = [
     "head -c 1 hers/generate/all.jsonl",
     "cat his/../hers/request",
     "cat ./hers//generate/config/rate",
+    "timeout 1 cat .events",
     "cat /proc/self/cwd/hers/request",
     "readlink hers/generate/all",
     "echo x > hers/generate/udp/all",
@@ -116,6 +117,7 @@ fn b13_hostile_user_reads_and_changes_no_path_of_another() {
     let about = fs::metadata(shared.mounted.path("hers")).unwrap();
     assert_eq!((about.uid(), about.mode() & 0o7777), (ALICE, 0o700));
     assert_eq!(shared.run_as(ALICE, "cat .error").0, "", "she is told nothing of it");
+    assert!(shared.run_as(ALICE, "head -n 1 .events").0.contains(line));
     // A path of BOB with the same name does not replace ALICE's path.
     let _copy = shared.start_as(BOB, "hers", "generate rate=77 | count");
     let two = || shared.folder.run(&["ps"]).out.matches(" hers ").count() == 2;
@@ -124,6 +126,23 @@ fn b13_hostile_user_reads_and_changes_no_path_of_another() {
     assert_eq!(fs::metadata(shared.mounted.path("hers")).unwrap().uid(), ALICE);
     assert_eq!(shared.run_as(ALICE, "rm -r hers").1, 0, "the path is hers");
     assert_eq!(shared.run_as(BOB, "rm -r his").1, 0);
+}
+
+#[test]
+fn t8_readers_of_a_path_leave_room_for_commands() {
+    let Some(shared) = Shared::new(&[]) else { return };
+    let folder = &shared.folder;
+    let mut path = folder.spawn_named("web", "generate rate=1000 | count");
+    wait_until("it is shown", || shared.mounted.path("web/generate/count").is_dir());
+    let open = |_| fs::File::open(shared.mounted.path("web/generate/all.jsonl"));
+    let readers: Vec<_> = (0..80).map(open).collect();
+    let served = readers.iter().filter(|reader| reader.is_ok()).count();
+    assert_eq!(served, 48);
+    let error = shared.mounted.text(".error");
+    assert!(error.contains("48 readers already"), "{error}");
+    assert!(folder.run(&["ps"]).out.contains(" web "), "{}", folder.run(&["ps"]).out);
+    assert_eq!(folder.run(&["stop", "web"]).status, Some(0));
+    wait_until("the path ends", || path.0.try_wait().unwrap().is_some());
 }
 
 #[test]

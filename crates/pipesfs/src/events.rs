@@ -1,6 +1,5 @@
 //! The events of the machine as lines of text: paths that start, change or end.
 
-use crate::snapshot::Snapshots;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -18,10 +17,9 @@ impl Drop for Follower {
     }
 }
 
-/// Starts to follow the events. Returns a pipe that carries a line for each running path, and then
-/// a line for each event.
-pub fn follow(snapshots: &Snapshots) -> Result<(OwnedFd, Follower), ClientError> {
-    let client = snapshots.connect()?;
+/// Starts to follow the events that the daemon reports over this connection. Returns a pipe that
+/// carries a line for each running path, and then a line for each event.
+pub fn follow(client: Client) -> Result<(OwnedFd, Follower), ClientError> {
     client.watch_paths()?;
     let (near, far) = sys::descriptor::pipe()?;
     let over = Arc::new(EventFd::new()?);

@@ -39,7 +39,7 @@ impl Caller {
     }
 
     /// Runs `body` with the rights of the caller.
-    fn act<T>(&self, body: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
+    pub(crate) fn act<T>(&self, body: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
         if !self.is_other {
             return body();
         }

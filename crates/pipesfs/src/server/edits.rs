@@ -19,11 +19,7 @@ const ATTEMPTS_MAX: usize = 4;
 impl Server {
     /// Makes a change of the tree. Blocks for at most the time limit of the mount.
     pub(super) fn edit(&self, header: &Header, edit: &TreeEdit) -> Result<Outcome, i32> {
-        let caller = Caller {
-            user: (header.uid, header.gid),
-            is_other: header.uid != self.owner.0,
-            deadline: Instant::now() + self.edit_limit,
-        };
+        let caller = self.caller(header);
         let parent = self.key(header.inode)?;
         let into = match edit {
             TreeEdit::Rename { directory, .. } => self.key(*directory)?,
@@ -55,6 +51,15 @@ impl Server {
             };
             self.fail(header.uid, errno, format!("{what}: {why}"))
         })
+    }
+
+    /// Returns the caller of an operation, with the time limit of the mount.
+    pub(super) fn caller(&self, header: &Header) -> Caller {
+        Caller {
+            user: (header.uid, header.gid),
+            is_other: header.uid != self.owner.0,
+            deadline: Instant::now() + self.edit_limit,
+        }
     }
 
     fn try_edit(

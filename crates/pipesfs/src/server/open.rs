@@ -2,6 +2,7 @@
 
 use super::{Handle, Outcome, Server, lock};
 use crate::content::{self, CountersByPath};
+use crate::edits::Refusal;
 use crate::entries::{Key, Part, Stream, Text};
 use crate::protocol::{Header, O_ACCMODE, Operation, Request, errno};
 use crate::snapshot::{COUNTERS_CURRENT, CURRENT, REPLY_LIMIT, SAMPLE_TIME};
@@ -56,8 +57,13 @@ impl Server {
                 Ok(Outcome::Opened(handle, DIRECT))
             }
             Part::Events => {
-                let (pipe, events) = crate::events::follow(&self.snapshots)
-                    .map_err(|error| self.fail(header.uid, errno::EIO, error.to_string()))?;
+                let refuse = |error: ClientError| Refusal::new(errno::EIO, error.to_string());
+                // The daemon shows each user what this user may see.
+                let caller = self.caller(header);
+                let client = caller.act(|| self.snapshots.connect().map_err(refuse));
+                let followed = client.and_then(|to| crate::events::follow(to).map_err(refuse));
+                let (pipe, events) =
+                    followed.map_err(|Refusal { errno, why }| self.fail(header.uid, errno, why))?;
                 let facts = StreamFacts { uid: header.uid, place: None, totals: None };
                 self.add_stream(pipe, (StreamOrigin::Events(events), facts))
             }
