@@ -3,7 +3,7 @@
 use super::nodes::DescribedNodes;
 use super::path::PathInfo;
 use super::registration::Reporter;
-use super::service::{COUNTERS_TIMEOUT, Service};
+use super::service::{COUNTERS_TIMEOUT, Service, TAPS_MAX};
 use super::updates::UpdateSchedule;
 use super::{counters, spaces, taps};
 use crate::faults;
@@ -108,6 +108,11 @@ impl Service {
 
     fn start_tap(&mut self, id: u64, call: &Call) -> Result<Option<Reply>, Fault> {
         let wanted = call.deserialize_parameters()?;
+        let with_tap = self.clients.values().filter(|client| client.tap.is_some()).count();
+        if with_tap >= TAPS_MAX {
+            let why = format!("it has {TAPS_MAX} readers already, the most: close one of them");
+            return Err(faults::untapped(&why));
+        }
         let (tap, began, pipe) = taps::start_tap(&self.lives, &wanted, CHANGE_TIMEOUT)?;
         if let Some(client) = self.clients.get_mut(&id) {
             client.tap = Some(tap);

@@ -75,6 +75,8 @@ const ADMISSIONS_TOKEN: u64 = 2;
 const FIRST_CLIENT: u64 = 16;
 /// Maximum number of connected clients.
 const CLIENTS_MAX: usize = 64;
+/// Maximum number of clients with a tap. The rest of the connections stays free for commands.
+pub(super) const TAPS_MAX: usize = 48;
 /// Maximum number of messages handled per client at each wakeup.
 const MESSAGES_PER_EVENT: usize = 4;
 /// Maximum time to wait for counters.
@@ -223,7 +225,8 @@ impl Service {
         Some(Duration::from_nanos(next.saturating_sub(sys::clock::monotonic())))
     }
 
-    /// Accepts the connections that the daemon passes on, up to [`CLIENTS_MAX`] clients. Drops the
+    /// Accepts the connections that the daemon passes on, up to [`CLIENTS_MAX`] clients; beyond
+    /// these, a new client replaces the oldest one that has no request outstanding. Drops the
     /// registration if the daemon has hung up or has sent an invalid message.
     fn accept_clients(&mut self) {
         loop {
@@ -235,14 +238,22 @@ impl Service {
             };
             let Ok(call) = Call::read(&bytes) else { return self.lose_daemon() };
             let admits = call.method == "io.streamline.path.Admit";
-            if admits
-                && call.deserialize_parameters::<Admit>().is_ok()
-                && self.clients.len() < CLIENTS_MAX
-            {
+            if admits && call.deserialize_parameters::<Admit>().is_ok() && self.has_room() {
                 // Closing the socket rejects the client.
                 let _ = descriptors.into_iter().next().map(|socket| self.admit_client(socket));
             }
         }
+    }
+
+    /// Returns true if there is room for another client. Disconnects an idle client if necessary.
+    fn has_room(&mut self) -> bool {
+        if self.clients.len() >= CLIENTS_MAX {
+            let idle = self.clients.iter().find(|(_, client)| client.is_idle());
+            if let Some(id) = idle.map(|(id, _)| *id) {
+                self.drop_client(id);
+            }
+        }
+        self.clients.len() < CLIENTS_MAX
     }
 
     fn admit_client(&mut self, socket: Foreign) -> sys::Result<()> {

@@ -74,6 +74,12 @@ impl AdmittedClient {
         Some(schedule.next)
     }
 
+    /// Returns true if the client has no tap and no subscription, and every page of its reply has been
+    /// sent.
+    pub(super) const fn is_idle(&self) -> bool {
+        self.tap.is_none() && self.schedule.is_none() && self.unsent_pages.is_none()
+    }
+
     /// Returns true if the client wants the time spent in filters: if it has asked for counters, or
     /// has subscribed to them. A client that has subscribed to totals does not, even if it also
     /// receives all counters at longer intervals.
