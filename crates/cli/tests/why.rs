@@ -8,6 +8,7 @@ use common::Folder;
 use serde_json::Value;
 use testkit::packet::{Frame, Segment};
 use testkit::traffic::Capture;
+use testkit::wait_until;
 
 /// Returns the nodes that `why` prints as JSON.
 fn node_fates(folder: &Folder, words: &[&str]) -> Vec<Value> {
@@ -16,6 +17,18 @@ fn node_fates(folder: &Folder, words: &[&str]) -> Vec<Value> {
     let value: Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!(value["version"], 1);
     value["nodes"].as_array().unwrap().clone()
+}
+
+#[test]
+fn v12_trace_leaves_the_state_that_a_path_publishes() {
+    let folder = Folder::new();
+    let name = format!("why-{}", std::process::id());
+    let line = format!("count state={name}");
+    let _path = folder.begin(&["run", "-q", &format!("generate rate=100 | {line}")]);
+    wait_until("the state is published", || folder.run(&["state", &name]).status == Some(0));
+    let nodes = node_fates(&folder, &["udp", "examples/web.pcap", &line]);
+    assert_eq!(nodes[1]["filter"], "count");
+    assert_eq!(folder.run(&["state", &name]).status, Some(0), "the path still publishes it");
 }
 
 fn json_number(value: &Value) -> u64 {

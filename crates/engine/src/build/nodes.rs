@@ -41,7 +41,7 @@ impl Builder<'_> {
     }
 
     /// Creates a node. If the request publishes the state of its filter, opens the published state,
-    /// except in a replay.
+    /// except in a replay and in a query about a flow, which runs beside the path that publishes.
     pub(super) fn create_published_node(
         &self,
         id: NodeId,
@@ -49,9 +49,9 @@ impl Builder<'_> {
     ) -> Result<Node, BuildError> {
         let mut node = self.create_node(id, locals, None)?;
         let used = self.plan.graph.node(id).filter();
-        // A replay does not publish state.
-        if let (Some(used), false) = (used, matches!(self.extras.record_mode, RecordMode::Play(_)))
-        {
+        let publishes =
+            !matches!(self.extras.record_mode, RecordMode::Play(_)) && self.extras.why.is_none();
+        if let Some(used) = used.filter(|_| publishes) {
             let published = PublishedState::open(&node.name, used.description, &used.arguments);
             let failed = |error| Failure::new("show", "what it knows", error);
             let published = published
