@@ -231,6 +231,7 @@ async function showFigures(selected, path) {
       by("details").hidden = false;
       graph.draw(plan, NARROW.matches);
       select(state.what);
+      editor.planChanged();
     } catch (error) {
       showStatus("wait", error.message);
       return;
@@ -268,6 +269,11 @@ new ResizeObserver(([{ contentRect }]) => {
   if (state.figures) graph.update(state.figures);
 }).observe(by("graph"));
 
+addEventListener("hashchange", () => {
+  const wanted = Number(new URLSearchParams(location.hash.slice(1)).get("path"));
+  if (state.latest?.paths.some((path) => path.number === wanted && path.yours)) choose(wanted, true);
+});
+
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && state.what && !event.defaultPrevented) {
     const was = graph.current();
@@ -277,7 +283,7 @@ document.addEventListener("keydown", (event) => {
 });
 
 new Composer((number) => choose(number, true));
-new Editor(() => state);
+const editor = new Editor(() => state);
 new Tracer(() => state.number);
 takeToken();
 follow();

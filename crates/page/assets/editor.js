@@ -25,7 +25,17 @@ export class Editor {
     by("stop").addEventListener("click", () => this.stop().catch((error) => this.say(error.message, true)));
   }
 
+  // Checks the edit again, after the request of the path has changed.
+  planChanged() {
+    if (this.line.value.trim()) this.checkSoon();
+  }
+
   typed() {
+    this.running = null;
+    this.checkSoon();
+  }
+
+  checkSoon() {
     clearTimeout(this.pause);
     this.pause = setTimeout(() => this.check().catch((error) => this.find(error.message, true)), PAUSE_MS);
   }
@@ -42,6 +52,7 @@ export class Editor {
     by("edit-completions").replaceChildren(...completions.slice(0, COMPLETIONS_MAX).map((value) => make("option", { value })));
     const found = await post("/api/check-edit", { path: number, edit });
     if (edit !== this.line.value) return;
+    this.running = found.running;
     const mistake = found.mistakes.find((one) => one.error);
     if (mistake) this.find(`${mistake.what}${mistake.hint ? ` — ${mistake.hint}` : ""}`, true);
     else this.find(found.line == null ? "no mistakes; the path checks the rest" : `no mistakes; it would run: ${found.line}`);
@@ -52,7 +63,10 @@ export class Editor {
     const edit = this.line.value.trim();
     if (!edit) return;
     this.say("changing");
-    const { said } = await post("/api/set", { path: this.stateOf().number, edit });
+    // The path refuses the edit if it runs another request than the one shown here.
+    const { number, latest } = this.stateOf();
+    const running = this.running ?? latest.paths.find((path) => path.number === number)?.line;
+    const { said } = await post("/api/set", { path: number, edit, running });
     this.line.value = "";
     this.say(said);
   }

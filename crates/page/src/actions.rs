@@ -16,7 +16,8 @@ use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::convert::Infallible;
-use streamline::paths;
+use std::time::Duration;
+use streamline::paths::{self, Change};
 use streamline::{OpenError, Options, read_graph};
 
 /// A request, and optionally the name of its path.
@@ -31,6 +32,8 @@ pub(crate) struct RequestText {
 pub(crate) struct PathEdit {
     path: u32,
     edit: String,
+    /// Request for which the edit was written, as the page showed it; `None` for any request.
+    running: Option<String>,
 }
 
 /// A path, by its number in the daemon's registry.
@@ -88,24 +91,28 @@ fn mistakes_in(line: &str) -> Vec<Mistake> {
     mistakes.collect()
 }
 
-/// Returns the request that a path would run after an edit, and the mistakes in it. The request is
-/// absent if only the path can check the edit.
+/// Maximum time for an edit of a path.
+const EDIT_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Returns the request that a path would run after an edit, the mistakes in it, and the request that
+/// the path is running. The first is absent if only the path can check the edit.
 pub(crate) async fn check_edit(
     State(server): State<Server>,
     Json(given): Json<PathEdit>,
 ) -> Result<Json<Value>, Failure> {
     let refuse = |text: String| Failure::new(StatusCode::BAD_REQUEST, text);
     let line = server.live.request_of(given.path);
-    let line = line.ok_or_else(|| refuse("the path has ended".to_owned()))?;
+    let gone = || refuse("the path has ended, or belongs to another user".to_owned());
+    let line = line.ok_or_else(gone)?;
     let checked = in_thread(move || match paths::check_edit(&line, &split_words(&given.edit)) {
         Ok(edited) => {
             let mistakes = edited.as_deref().map(mistakes_in).unwrap_or_default();
-            serde_json::json!({ "line": edited, "mistakes": mistakes })
+            serde_json::json!({ "line": edited, "mistakes": mistakes, "running": line })
         }
         Err(what) => {
             let hint = String::new();
             let mistakes = [Mistake { start: 0, end: 0, what, hint, error: true }];
-            serde_json::json!({ "line": null, "mistakes": mistakes })
+            serde_json::json!({ "line": null, "mistakes": mistakes, "running": line })
         }
     });
     Ok(Json(checked.await?))
@@ -170,7 +177,8 @@ pub(crate) async fn stop(
     Ok(Json(serde_json::json!({})))
 }
 
-/// Edits a path, and returns the sentence that reports the ledger of the change.
+/// Edits a path, and returns the sentence that reports the ledger of the change. Fails if the path
+/// no longer runs the request for which the edit was written.
 pub(crate) async fn change(
     State(server): State<Server>,
     Json(given): Json<PathEdit>,
@@ -178,7 +186,9 @@ pub(crate) async fn change(
     let reply = in_thread(move || {
         let client = server.live.connect()?;
         let (to, _) = client.connect_described(&given.path.to_string())?;
-        to.change(&split_words(&given.edit))
+        let words = split_words(&given.edit);
+        let change = Change { words, running: given.running, ..Change::default() };
+        to.change_within(&change, EDIT_TIMEOUT)
     })
     .await??;
     Ok(Json(serde_json::to_value(reply).unwrap_or_default()))

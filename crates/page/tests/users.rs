@@ -249,6 +249,10 @@ fn two_users_have_their_own_rights_at_the_same_time() {
         assert_eq!(user.post("/api/set", &edit).0, 400);
         assert_eq!(user.get(&format!("/api/plan?path={other}")).0, 400);
     }
+    // An edit for a request that no longer runs is refused.
+    let edit = json!({ "path": his, "edit": "remove count", "running": "generate | discard" });
+    let (status, text) = bob.post("/api/set", &edit);
+    assert!(status == 400 && text.contains("another edit came first"), "{status} {text}");
     assert_eq!(alice.post("/api/stop", &json!({ "path": hers })).0, 200);
     wait_until("only the other path runs", || bob.paths() == [("his".to_owned(), true)]);
     // A file is that of the user, and not possible elsewhere.
