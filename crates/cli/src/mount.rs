@@ -51,15 +51,15 @@ pub(crate) fn mount(given: &MountArguments) -> ExitCode {
 /// Returns the absolute path of the directory. Unmounts an earlier mount on this directory if its
 /// server has died.
 fn find_directory(directory: &Path) -> std::io::Result<PathBuf> {
-    match std::fs::canonicalize(directory) {
-        Err(error) if error.kind() == ErrorKind::NotConnected => {
-            let directory = std::path::absolute(directory)?;
-            // If this fails, the second attempt reports the reason.
-            let _ = sys::fuse::unmount(&directory);
-            std::fs::canonicalize(directory)
-        }
-        found => found,
+    // canonicalize(3) may succeed without asking the dead server.
+    let is_dead = |error: &std::io::Error| error.kind() == ErrorKind::NotConnected;
+    if std::fs::metadata(directory).is_err_and(|error| is_dead(&error)) {
+        // If this fails, the next access reports the reason.
+        let _ = sys::fuse::unmount(&std::path::absolute(directory)?);
     }
+    let found = std::fs::canonicalize(directory)?;
+    std::fs::metadata(&found)?;
+    Ok(found)
 }
 
 /// Returns the command of a process that serves the file system until its standard input is closed.

@@ -343,6 +343,31 @@ fn b10_daemon_mounts_for_as_long_as_it_runs() {
 }
 
 #[test]
+fn b10_daemon_mounts_again_when_its_server_is_killed() {
+    if need::require_root().is_none() || need::require_file("/dev/fuse").is_none() {
+        return;
+    }
+    let folder = Folder::new();
+    let mounted = Mounted { directory: folder.path().join("pipes") };
+    fs::create_dir(&mounted.directory).unwrap();
+    let place = folder.path().join("no-daemon").display().to_string();
+    let daemon = folder.begin(&["daemon", "--socket", &place, "--mount", "pipes"]);
+    let daemon_id = daemon.0.id();
+    // Another thread of the daemon starts the second server.
+    let server = || {
+        let threads = fs::read_dir(format!("/proc/{daemon_id}/task")).unwrap().flatten();
+        let children = threads.map(|thread| fs::read_to_string(thread.path().join("children")));
+        children.flatten().collect::<String>().trim().to_owned()
+    };
+    wait_until("it is mounted", || mounted.path("README").exists());
+    let first = server();
+    assert!(Command::new("kill").args(["-KILL", &first]).status().unwrap().success());
+    wait_until("another server is mounted", || {
+        server() != first && mounted.path("README").exists()
+    });
+}
+
+#[test]
 fn b2_lost_blocks_and_changed_nodes_are_reported_to_their_reader() {
     let folder = Folder::new();
     let _daemon = folder.daemon();

@@ -1,11 +1,10 @@
 //! `streamline daemon`: runs the daemon of a machine or of one user, in the foreground or under a
 //! service manager.
 
-use super::mount_host::MountHost;
-use super::page_host::PageHost;
+use super::program_host::{Program, ProgramHost};
 use crate::arguments::paths::DaemonArguments;
 use crate::status::Status;
-use crate::{mount, terminal};
+use crate::terminal;
 use daemon::directory::DirectoryError;
 use daemon::log::{EventKind, Level, Log, Record};
 use daemon::policy::{Policy, Visibility};
@@ -60,16 +59,15 @@ fn serve(given: &DaemonArguments, log: &Log) -> Result<Status, String> {
     steps.checkpoint("it is there");
     notify_manager(&format!("READY=1\nSTATUS=in {}", directory.display()), log);
     let mount = given.mount.as_ref().and_then(|mount| {
-        let command = mount::command_for_daemon(mount, (&directory, others), !given.user);
-        let started = command.and_then(|mut command| MountHost::start(&mut command, log));
-        let failed = |error: &std::io::Error| {
-            let why = terminal::reason(error);
-            warn(log, &format!("{} is not mounted: {why}", mount.display()));
-        };
-        started.inspect_err(failed).ok()
+        let (mount, socket) = (mount.clone(), directory.clone());
+        let program = Program::Mount { directory: mount, socket, others, for_all: !given.user };
+        ProgramHost::start(program, log).inspect_err(|why| warn(log, why)).ok()
     });
     let metrics = start_metrics(given, (&mut server, &directory), log)?;
-    let page = given.page.as_ref().map(|listen| PageHost::start(listen, &directory, log));
+    let page = given.page.as_ref().map(|listen| {
+        let program = Program::Page { listen: listen.clone(), socket: directory.clone() };
+        ProgramHost::start(program, log)
+    });
     let page = page.transpose()?;
     let served = server.serve(stop);
     drop((metrics, page, mount));

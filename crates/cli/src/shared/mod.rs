@@ -1,6 +1,6 @@
 //! Commands for registered paths, and the daemon.
 //!
-//! - `daemon`: `streamline daemon`; `page_host`: its page; `mount_host`: its mount; `helper`: the
+//! - `daemon`: `streamline daemon`; `program_host`: its page and mount; `helper`: the
 //!   process of either;
 //! - `start`, `stop`, `set`, `tap`, `attach`, `ps`, `top`, `spaces`, `state`: the commands of the
 //!   same names; `path_rows`, `sharing`: paths and kernel programs as these commands print them;
@@ -13,10 +13,9 @@ mod attach;
 mod connect;
 mod daemon;
 mod helper;
-mod mount_host;
 pub(crate) mod next;
-mod page_host;
 mod path_rows;
+mod program_host;
 mod ps;
 mod rates;
 mod set;

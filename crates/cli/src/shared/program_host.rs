@@ -1,0 +1,159 @@
+//! Programs of `streamline daemon`: the page (`--page`) and the mount (`--mount`). The thread of a
+//! program restarts it when it ends by itself. A program ends with the daemon, which holds its
+//! standard input open, and its standard error becomes events of the daemon's log.
+
+use super::helper::{Helper, Reports};
+use crate::mount;
+use crate::separate::PAGE;
+use crate::terminal;
+use daemon::log::{EventKind, Level, Log, Record};
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use sys::eventfd::EventFd;
+
+/// Pause before a program is restarted. Each restart doubles the pause.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Maximum pause before a restart.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// A program that the daemon restarts.
+#[derive(Clone, Debug)]
+pub(super) enum Program {
+    /// The page at this address.
+    Page {
+        /// Address or path of the socket.
+        listen: String,
+        /// Directory of the daemon's sockets.
+        socket: PathBuf,
+    },
+    /// The mount on this directory.
+    Mount {
+        /// Directory on which the paths are shown.
+        directory: PathBuf,
+        /// Directory of the daemon's sockets.
+        socket: PathBuf,
+        /// Paths of other users that are listed: `nothing`, `names` or `all`.
+        others: &'static str,
+        /// True if all users of the machine have access.
+        for_all: bool,
+    },
+}
+
+impl Program {
+    fn reports(&self) -> Reports {
+        match self {
+            Self::Page { .. } => Reports { event: EventKind::PageReported, subject: "the page" },
+            Self::Mount { .. } => Reports { event: EventKind::MountReported, subject: "the mount" },
+        }
+    }
+
+    fn command(&self) -> io::Result<Command> {
+        let mut command = match self {
+            Self::Page { listen, socket } => {
+                let mut command = PAGE.command();
+                command.args(["--all-users", "--of-daemon", "--listen", listen]);
+                command.arg("--socket").arg(socket);
+                command
+            }
+            Self::Mount { directory, socket, others, for_all } => {
+                mount::command_for_daemon(directory, (socket, others), *for_all)?
+            }
+        };
+        // Only the daemon notifies the service manager.
+        command.env_remove("NOTIFY_SOCKET");
+        // Only the daemon receives signals from the terminal, and then ends the program.
+        command.process_group(0);
+        Ok(command)
+    }
+
+    /// Starts the program. Fails with a sentence that describes the error.
+    fn spawn(&self) -> Result<Helper, String> {
+        let spawned =
+            self.command().and_then(|mut command| Helper::spawn(&mut command, self.reports()));
+        spawned.map_err(|error| match self {
+            Self::Page { .. } => PAGE.describe_failure(&error),
+            Self::Mount { directory, .. } => {
+                format!("{} is not mounted: {}", directory.display(), terminal::reason(&error))
+            }
+        })
+    }
+
+    /// Returns true if the program is restarted after this end. A mount that ends with a status has
+    /// been unmounted, or has reported why it cannot mount.
+    fn is_restarted_after(&self, end: &io::Result<ExitStatus>) -> bool {
+        match self {
+            Self::Page { .. } => true,
+            Self::Mount { .. } => end.as_ref().is_ok_and(|end| end.signal().is_some()),
+        }
+    }
+}
+
+/// A running program, and the thread that restarts it. Dropping this value ends both.
+#[derive(Debug)]
+pub(super) struct ProgramHost {
+    stop: Arc<EventFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ProgramHost {
+    /// Starts the program. Fails with a sentence that describes the error.
+    pub(super) fn start(program: Program, log: &Log) -> Result<Self, String> {
+        let stop = Arc::new(EventFd::new().map_err(|error| error.to_string())?);
+        let first = program.spawn()?;
+        let (log, stopped) = (log.clone(), Arc::clone(&stop));
+        let name = program.reports().subject.trim_start_matches("the ");
+        let thread = std::thread::Builder::new().name(name.to_owned());
+        let thread = thread.spawn(move || keep_running(first, &program, &stopped, &log));
+        let thread = Some(thread.map_err(|error| error.to_string())?);
+        Ok(Self { stop, thread })
+    }
+}
+
+impl Drop for ProgramHost {
+    fn drop(&mut self) {
+        self.stop.notify();
+        // The thread has already reported its panic.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// Waits for a program, and restarts it when it ends, until `stop` is notified.
+fn keep_running(first: Helper, program: &Program, stop: &EventFd, log: &Log) {
+    let mut running = Some(first);
+    let mut pause = PAUSE;
+    let mut started = Instant::now();
+    loop {
+        if let Some(mut helper) = running.take() {
+            let goes_on = helper.wait(Some(stop.as_fd()), log);
+            let end = helper.end(log);
+            if goes_on || !program.is_restarted_after(&end) {
+                return;
+            }
+            if started.elapsed() > PAUSE_MAX {
+                pause = PAUSE;
+            }
+            let end = end.map_or_else(|error| error.to_string(), |end| end.to_string());
+            let (subject, again) = (program.reports().subject, pause.as_secs());
+            warn(log, &format!("{subject} has ended ({end}), and starts again in {again} s"));
+        }
+        if sys::poll::readable_within(&[stop.as_fd()], Some(pause)) == [true] {
+            return;
+        }
+        pause = (pause * 2).min(PAUSE_MAX);
+        started = Instant::now();
+        match program.spawn() {
+            Ok(helper) => running = Some(helper),
+            Err(why) => warn(log, &why),
+        }
+    }
+}
+
+fn warn(log: &Log, what: &str) {
+    log.write(&Record::new(EventKind::DaemonWarning, Level::Warning, what));
+}
