@@ -178,8 +178,8 @@ fn settings(root: &Path, target_dir: &Path) -> Result<Vec<String>, String> {
     });
     Ok(vec![
         "profile.release.debug=false".to_owned(),
-        "profile.release.strip=\"symbols\"".to_owned(),
-        format!("build.rustflags=[{}]", flags.join(",")),
+        // As a setting of the profile, it would not apply to packages with settings of their own.
+        format!("build.rustflags=[\"-Cstrip=symbols\",{}]", flags.join(",")),
     ])
 }
 
