@@ -368,6 +368,38 @@ fn start_of_a_used_name_reports_the_log_of_its_holder() {
 }
 
 #[test]
+fn t13_request_of_a_started_path_is_in_no_command_line() {
+    let folder = Folder::new();
+    let _daemon = folder.daemon();
+    let secret = format!("secret-{}", std::process::id());
+    let line = format!("generate rate=10 | match \"{secret}\" | count");
+    let started = folder.run(&["start", "--log", "/dev/null", "hidden", &line]);
+    assert_eq!(started.status, Some(0), "{started:?}");
+    for process in fs::read_dir("/proc").unwrap().flatten() {
+        let words = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&words);
+        assert!(!words.contains(&secret), "{words}");
+    }
+    assert!(folder.run(&["ps"]).out.contains(&secret), "the owner sees it");
+    assert_eq!(folder.run(&["stop", "--kill", "hidden"]).status, Some(0));
+}
+
+#[test]
+fn t13_page_on_loopback_is_refused_where_users_observe_it() {
+    let folder = Folder::new();
+    let policy = folder.path().join("policy.toml");
+    for interface in ["lo", "*"] {
+        let open = format!("[[open]]\nusers = [{ALICE}]\ninterfaces = [\"{interface}\"]\n");
+        fs::write(&policy, open).unwrap();
+        let place = folder.path().join("other").display().to_string();
+        let policy = policy.display().to_string();
+        let ran = folder.run(&["daemon", "--socket", &place, "--policy", &policy, "--page"]);
+        assert_eq!(ran.status, Some(1), "{interface}: {ran:?}");
+        assert!(ran.err.contains("use --page=unix:PATH"), "{interface}: {ran:?}");
+    }
+}
+
+#[test]
 fn user_daemon_needs_no_login_session() {
     if need::require_root().is_none() {
         return;

@@ -39,6 +39,7 @@ pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
 /// Serves clients until a signal arrives. Fails with the reason.
 fn serve(given: &DaemonArguments, log: &Log) -> Result<Status, String> {
     let policy = read_policy(given)?;
+    check_page(given, &policy)?;
     let stop = signal::watch().map_err(|error| error.to_string())?;
     let directory = daemon_directory(given)?;
     let others = match policy.others_see {
@@ -133,6 +134,19 @@ fn read_policy(given: &DaemonArguments) -> Result<Policy, String> {
         None => Policy::read(Path::new(POLICY_FILE), false),
     };
     read.map_err(|error| error.to_string())
+}
+
+/// Fails if a user who may observe `lo` could read the tokens of other users of the page there.
+fn check_page(given: &DaemonArguments, policy: &Policy) -> Result<(), String> {
+    let on_loopback = given.page.as_ref().is_some_and(|listen| !listen.starts_with("unix:"));
+    if !on_loopback || !policy.opens("lo") {
+        return Ok(());
+    }
+    let file = policy.file.as_ref().map(|file| format!(" {}", file.display())).unwrap_or_default();
+    Err(format!(
+        "the policy{file} lets users observe `lo`, where the tokens of the page's users can be read: \
+         use --page=unix:PATH, or leave `lo` out of [[open]]"
+    ))
 }
 
 fn daemon_directory(given: &DaemonArguments) -> Result<PathBuf, String> {

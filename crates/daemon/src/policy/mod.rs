@@ -214,6 +214,12 @@ impl Policy {
             || open.any(|open| open.applies_to(who) && open.has_interface(interface, netns))
     }
 
+    /// Returns true if users other than root may observe an interface of the daemon's namespace.
+    #[must_use]
+    pub fn opens(&self, interface: &str) -> bool {
+        self.open.iter().any(|open| open.has_interface(interface, None))
+    }
+
     /// Returns true if the peer may take flows from an interface, which withholds their frames from
     /// other receivers (see [`open`]).
     pub(crate) fn may_take(&self, who: &Credentials, interface: &str, netns: Option<&str>) -> bool {
