@@ -54,7 +54,7 @@ pub fn analyze(results: &Results) -> Analysis {
     Analysis { text: explain::format_analysis(plan, &measurements), saved, changes }
 }
 
-/// Returns a run's figures for the drawing of its plan.
+/// Returns the measurements and losses of a run that annotate the drawing of its plan.
 #[must_use]
 pub fn drawn_figures(results: &Results) -> DrawnFigures {
     let Results { plan, outcome, .. } = results;
@@ -86,10 +86,10 @@ pub fn drawn_figures(results: &Results) -> DrawnFigures {
 /// request, as sentences; empty if no run was analyzed.
 #[must_use]
 pub fn changes_since_analyzed(text: &str, plan: &Plan) -> Vec<String> {
-    let kept = calibrate::state_directory().map(|folder| plan_file(&folder, text));
-    let known = kept.and_then(|path| fs::read_to_string(path).ok());
-    let known = known.as_deref().and_then(PersistedPlan::parse);
-    known.map_or_else(Vec::new, |known| known.describe_changes(plan))
+    let path = calibrate::state_directory().map(|folder| plan_file(&folder, text));
+    let saved = path.and_then(|path| fs::read_to_string(path).ok());
+    let last_plan = saved.as_deref().and_then(PersistedPlan::parse);
+    last_plan.map_or_else(Vec::new, |last_plan| last_plan.describe_changes(plan))
 }
 
 /// Returns the changes that a new plan with the current cost table would make, as sentences.
@@ -106,11 +106,11 @@ fn save_measurements(
     plan: &Plan,
     measurements: &Measurements,
 ) -> Result<usize, String> {
-    let known = calibrate::load(folder)?.filter(|kept| kept.check_machine().is_ok());
+    let loaded = calibrate::load(folder)?.filter(|stored| stored.check_machine().is_ok());
     let base = || Costs { version: COSTS_VERSION, ..Costs::default() };
-    let mut kept = known.unwrap_or_else(|| StoredCosts::measured_now(base()));
-    let too_few = explain::learn(plan, measurements, &mut kept.costs);
-    kept.store(folder)?;
+    let mut stored = loaded.unwrap_or_else(|| StoredCosts::measured_now(base()));
+    let too_few = explain::learn(plan, measurements, &mut stored.costs);
+    stored.store(folder)?;
     let path = plan_file(folder, text);
     let why = |error: std::io::Error| format!("cannot write {}: {error}", path.display());
     path.parent().map_or(Ok(()), fs::create_dir_all).map_err(why)?;

@@ -50,9 +50,9 @@ pub struct CaptureSettings {
     /// Maximum delay of the notification about a frame, in nanoseconds, from 1 ms to the default;
     /// values outside this range are replaced by the nearest limit. `None` for the default.
     pub delay_ns: Option<u64>,
-    /// True if the host wakes the caller, which has a socket for the frames that it takes: the
-    /// frames are taken only while the caller is awake ([`Capture::wake_up`]). There are no
-    /// notifications.
+    /// True if the caller sleeps on a socket of its own, to which the host delivers the frames
+    /// while they are not taken. The capture takes frames from the host only while the caller is
+    /// awake ([`Capture::wake_up`]), and sends no notifications.
     pub host_wakes: bool,
     /// True to omit the frames that the host sends.
     pub received_only: bool,
@@ -84,8 +84,8 @@ struct Direction {
     source: &'static str,
     reader: Reader,
     attached: DirectAttachment,
-    /// True if the programs of another filter have replaced the program that copied these frames.
-    /// The frames that it has copied are still read.
+    /// True if the program of a newer filter has replaced the program of this direction. Frames
+    /// that the old program has copied can still be read.
     is_replaced: bool,
     /// The daemon or this process, whichever runs the kernel program; kept until the program is
     /// detached.
@@ -237,7 +237,7 @@ impl Capture {
     }
 
     /// Returns the remaining time during which frames may arrive without a notification. The first
-    /// frame after that time causes one.
+    /// frame after that time causes a notification.
     #[must_use]
     pub fn silence_left(&self) -> Duration {
         let notified = self.directions.iter().map(|direction| direction.reader.notified_at()).max();

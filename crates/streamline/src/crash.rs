@@ -7,7 +7,8 @@ use pipeline::Graph;
 use runtime::failure::{Cause, PathFailure};
 
 /// Saves the blocks on which filters panicked. Returns one element per failure: `None` if the
-/// failure has no block, or if the block could not be saved, which a notice reports.
+/// failure has no block, or if the block could not be saved. In the latter case, a notice states
+/// the reason.
 pub(crate) fn save_captures(
     text: &str,
     graph: &Graph,
@@ -21,10 +22,10 @@ pub(crate) fn save_captures(
             return None;
         };
         match crash_capture::write(block, &failure.node, &folder) {
-            Ok(kept) => {
-                let request = replace_sources(text, graph, &kept.source);
+            Ok(saved) => {
+                let request = replace_sources(text, graph, &saved.source);
                 let command = format!("streamline {}", quote_word(&request));
-                Some(CrashCapture { path: kept.path, command })
+                Some(CrashCapture { path: saved.path, command })
             }
             Err(why) => {
                 notices.raise_warning(&format!("the block could not be saved: {why}"));

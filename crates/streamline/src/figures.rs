@@ -45,7 +45,7 @@ pub struct PathFigures {
 }
 
 impl PathFigures {
-    /// Converts the results of a run in this process.
+    /// Converts the results of a run in this process to figures.
     #[must_use]
     pub fn of_results(name: &str, results: &Results, state: PathState) -> Self {
         let PathInfo { nodes, links, .. } = PathInfo::new(&results.text, &results.plan);

@@ -32,9 +32,9 @@ impl Hosts {
         Self { privileged: true, ..Self::default() }
     }
 
-    /// Selects the hosts of a request. Returns them with the machine for which to plan. If a daemon
-    /// serves the request, the machine has the kernel capabilities that the daemon reports. If
-    /// `alone` is true, the daemon is not used.
+    /// Selects the hosts of a request. Returns the hosts, and the description of the machine for
+    /// which to plan. If a daemon serves the request, the description contains the kernel
+    /// capabilities that the daemon reports. If `alone` is true, the daemon is not used.
     ///
     /// May pin sources in `graph` to the kernel.
     pub(crate) fn find(graph: &mut Graph, alone: bool, notices: &Notices) -> (Self, Machine) {
@@ -42,14 +42,14 @@ impl Hosts {
         if alone || !replaceable_sources(graph).any(|live| live) {
             return (Self::alone(), machine);
         }
-        let found = DaemonHost::find().unwrap_or_else(|error| {
+        let daemon = DaemonHost::find().unwrap_or_else(|error| {
             if !matches!(error, ClientError::NoDaemon(_)) {
                 notices
                     .raise_note(&format!("the daemon runs nothing of it in the kernel: {error}"));
             }
             None
         });
-        let Some(daemon) = found else { return (Self::alone(), machine) };
+        let Some(daemon) = daemon else { return (Self::alone(), machine) };
         let privileged = machine.kernel.is_open();
         machine.kernel = daemon.kernel();
         if !privileged && doctor::probe_packet_ring().is_err() {
@@ -81,12 +81,12 @@ impl Hosts {
 }
 
 impl Host for Hosts {
-    fn attach(&self, asked: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
-        let Some(daemon) = &self.daemon else { return self.own.attach(asked) };
-        match daemon.attach(asked) {
+    fn attach(&self, request: &KernelRequest<'_>) -> Result<KernelAttachment, BuildError> {
+        let Some(daemon) = &self.daemon else { return self.own.attach(request) };
+        match daemon.attach(request) {
             Err(BuildError::Refused(refused)) if self.privileged => {
                 // The daemon's reason is useful only if this process is refused too.
-                self.own.attach(asked).map_err(|_| BuildError::Refused(refused))
+                self.own.attach(request).map_err(|_| BuildError::Refused(refused))
             }
             other => other,
         }

@@ -21,13 +21,13 @@
 //! [`Running::change`] applies an [`Edit`] to a running request, as `streamline set` does.
 //!
 //! A program adds its own filters, sources and sinks in an [`Own`], and exchanges byte streams with
-//! a running request through an [`end`](Own::pipe_from_sink) of a pipe.
+//! a running request through pipes ([`Own::pipe_from_sink`], [`Own::pipe_to_source`]).
 //!
 //! The library installs no signal handler, never ends the process, and writes to standard output
 //! only for sinks that the request names. Messages for users are passed to [`Options::notices`].
-//! Worker processes (`--engines`) and untrusted filters need a program to run in: the calling
-//! program, if it calls [`serve_if_asked`] at the start of `main`, or otherwise the program named
-//! in [`Options::helper`].
+//! Worker processes (`--engines`) and untrusted filters run in new processes of a program: of the
+//! program named in [`Options::helper`] or, if none is named, of the calling program, which must
+//! then call [`serve_if_asked`] at the start of `main`.
 #![forbid(unsafe_code)]
 
 pub mod analysis;

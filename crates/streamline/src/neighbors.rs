@@ -32,7 +32,9 @@ pub struct NeighborFinding {
     /// A property that depends on the kind: the mode of an XDP program, the link id of a TCX
     /// program, the classifier and priority of a TC program, or the protocol of a packet socket.
     how: String,
+    /// Id of the kernel program; `null` for a packet socket.
     program: Option<u32>,
+    /// Name of the kernel program; `null` for a packet socket.
     name: Option<String>,
     /// Id of the user who loaded the program or opened the socket; `null` if unknown.
     uid: Option<u32>,

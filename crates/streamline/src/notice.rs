@@ -25,7 +25,7 @@ pub struct Notices(Option<Arc<NoticeReader>>);
 type NoticeReader = dyn Fn(&Notice<'_>) + Send + Sync;
 
 impl Notices {
-    /// Creates a handle that passes each notice to `reader`. The function runs in the thread that
+    /// Creates a handle that passes each notice to `reader`. `reader` runs in the thread that
     /// raises the notice, and must return quickly.
     pub fn new(reader: impl Fn(&Notice<'_>) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(reader)))

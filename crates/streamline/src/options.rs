@@ -48,7 +48,7 @@ pub struct Options {
     pub helper: Option<PathBuf>,
     /// Filters, sources, sinks and pipe ends of the calling program.
     pub own: Own,
-    /// Receiver of messages for the user; the default discards them.
+    /// Callback for messages to the user; the default discards them.
     pub notices: Notices,
     /// Rollback log of acquired resources. Tests can make its steps fail.
     pub steps: Steps,

@@ -105,8 +105,9 @@ pub fn query_paths(
     Ok(listed.into_iter().filter_map(view).collect())
 }
 
-/// Queries the request and the nodes of a path again, if it has changed since it was queried.
-/// Blocks for at most the connection's timeout per call.
+/// Queries a path again, and returns its current view. Reuses the request and the nodes in `known`
+/// if the path has not changed since that query. Blocks for at most the connection's timeout per
+/// call.
 pub fn query_again(to: &PathClient, known: &PathView) -> Result<PathView, ClientError> {
     let wanted = Nodes { first: None, known: known.version };
     let NodesReply { version, line, nodes, .. } = all_nodes(to, to.call(NODES, &wanted)?)?;
@@ -236,10 +237,11 @@ fn hook_name(attach: &Attach) -> String {
     }
 }
 
-/// Returns the graph of a request, and the given node in it.
+/// Parses a request. Returns its graph, and the id of `node` in this graph. Fails with the first
+/// mistake, or if the request does not contain the node.
 fn find_node(line: &str, node: &NodeDetails) -> Result<(Graph, NodeId), String> {
-    let (graph, mistakes) = pipeline::read_request(line, &MachineRegistry::Local);
-    if let Some(mistake) = mistakes.iter().find(|mistake| mistake.is_error()) {
+    let (graph, diagnostics) = pipeline::read_request(line, &MachineRegistry::Local);
+    if let Some(mistake) = diagnostics.iter().find(|mistake| mistake.is_error()) {
         return Err(mistake.what.clone());
     }
     let names = explain::unique_names(&graph);

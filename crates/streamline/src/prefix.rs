@@ -22,16 +22,15 @@ static PREFIX_PROGRAM: Mutex<Option<PathBuf>> = Mutex::new(None);
 const MESSAGE_MAX: u64 = 4 << 10;
 
 /// Replaces the prefix of a request with a source that reads it from a shared process, if the
-/// request asks for this. If that is impossible, returns the request unchanged and raises a notice
-/// with the reason. A request that does not ask may still [join](join_running) a prefix that is
-/// already running.
+/// request asks for this. If the prefix cannot be shared, returns the request unchanged and raises
+/// a notice with the reason. A request that does not ask for sharing may still [join](join_running)
+/// a prefix that is already running.
 pub(crate) fn share_prefix(
     (text, graph): (String, Graph),
     options: &Options,
 ) -> Result<(String, Graph), OpenError> {
-    let stands = graph.nodes.iter().filter_map(pipeline::graph::Node::filter);
-    let mut stands = stands.filter(|used| used.description.name == prefix::SHARED_SOURCE);
-    if stands.next().is_some() {
+    let mut filters = graph.nodes.iter().filter_map(pipeline::graph::Node::filter);
+    if filters.any(|used| used.description.name == prefix::SHARED_SOURCE) {
         permit_start(options);
     }
     if !prefix::is_requested(&graph.options) {
@@ -69,10 +68,10 @@ fn join_running(
     if !is_open || !is_plain || prefix::is_private(&graph.options) {
         return Ok((text, graph));
     }
-    let found =
-        prefix::split_prefix(&text, &options.own).map_or_else(|_| vec![], |found| found.cuts);
-    let mut ends = found.into_iter().filter(|cut| cut.outputs_messages);
-    let running = ends.find(|cut| shared::is_offered(&cut.prefix));
+    let cuts =
+        prefix::split_prefix(&text, &options.own).map_or_else(|_| vec![], |prefixes| prefixes.cuts);
+    let mut message_cuts = cuts.into_iter().filter(|cut| cut.outputs_messages);
+    let running = message_cuts.find(|cut| shared::is_offered(&cut.prefix));
     let Some(cut) = running.filter(|_| Client::find(None).is_ok()) else {
         return Ok((text, graph));
     };
@@ -86,13 +85,13 @@ fn join_running(
     Ok((cut.rest, graph))
 }
 
-/// Chooses the prefix of a request to read from a shared process: the longest prefix that is
-/// already running, if it is longer than the one at [`SharedPrefixes::start`], and otherwise the
-/// latter, for which a process may have to be started.
-fn choose_cut(mut found: SharedPrefixes) -> Cut {
-    let longer = found.cuts.iter().take(found.start);
+/// Chooses the prefix that a request reads from a shared process: the longest prefix that is
+/// already running and is longer than the prefix at [`SharedPrefixes::start`]. If there is none,
+/// chooses the prefix at `start`, for which a process may have to be started.
+fn choose_cut(mut prefixes: SharedPrefixes) -> Cut {
+    let longer = prefixes.cuts.iter().take(prefixes.start);
     let running = longer.into_iter().position(|cut| shared::is_offered(&cut.prefix));
-    found.cuts.swap_remove(running.unwrap_or(found.start))
+    prefixes.cuts.swap_remove(running.unwrap_or(prefixes.start))
 }
 
 /// Allows sources that read shared prefixes to start the processes that they need.
@@ -108,27 +107,27 @@ fn start_prefix(text: &str) -> Result<Started, Failure> {
     let failed = |why: &dyn std::fmt::Display| Failure::new("start", "a shared prefix", why);
     let program = PREFIX_PROGRAM.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let program = program.ok_or_else(|| failed(&"this program cannot be started again"))?;
-    let (near, far) = sys::descriptor::pair().map_err(|error| failed(&error))?;
+    let (own_end, prefix_end) = sys::descriptor::pair().map_err(|error| failed(&error))?;
     let mut command = Command::new(program);
     let request = prefix::prefix_request(text, &MachineRegistry::Local, shared::is_offered);
     command.args(["run", "--quiet", "--serves-prefix", "--", &request]);
-    command.stdin(Stdio::from(far)).stdout(Stdio::null()).stderr(Stdio::piped());
+    command.stdin(Stdio::from(prefix_end)).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(&error))?;
     drop(command);
     let mut buffer = [0; 64];
-    let received = sys::descriptor::receive(&near, &mut buffer).map_or(0, |(length, _)| length);
+    let received = sys::descriptor::receive(&own_end, &mut buffer).map_or(0, |(length, _)| length);
     if received > 0 {
         // Reaps the process after it has ended.
-        let waits = std::thread::Builder::new().name("prefix".to_owned());
-        let _ = waits.spawn(move || child.wait());
+        let thread = std::thread::Builder::new().name("prefix".to_owned());
+        let _ = thread.spawn(move || child.wait());
         return Ok(Started::Running);
     }
-    Ok(Started::Ended(end_message(&mut child)))
+    Ok(Started::Ended(wait_for_error_output(&mut child)))
 }
 
 /// Returns the error output of a process, or its exit status if it wrote no error output. Blocks
 /// until the process has exited.
-fn end_message(child: &mut Child) -> String {
+fn wait_for_error_output(child: &mut Child) -> String {
     let mut stderr = Vec::new();
     if let Some(errors) = child.stderr.take() {
         // If the output cannot be read, only the exit status is known.

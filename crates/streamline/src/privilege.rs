@@ -433,8 +433,8 @@ mod tests {
         assert_eq!(lines(&unprivileged, &binary()), all);
         let nosuid = Binary { nosuid: true, ..binary() };
         assert!(!lines(&unprivileged, &nosuid).iter().any(|line| line.contains("setcap")));
-        let fettered = Privilege { no_new_privileges: Some(true), ..unprivileged };
-        assert_eq!(lines(&fettered, &binary()), ["unshare -Urn"]);
+        let no_new_privileges = Privilege { no_new_privileges: Some(true), ..unprivileged };
+        assert_eq!(lines(&no_new_privileges, &binary()), ["unshare -Urn"]);
         let inner = Privilege { inner_user_namespace: Some(true), ..unprivileged };
         assert_eq!(lines(&inner, &binary()), ["unshare -Urn"]);
         let odd = Binary { path: Some(PathBuf::from("/a b/it's")), nosuid: false };

@@ -32,7 +32,8 @@ pub struct Ready {
     pub(crate) member: Registration,
     pub(crate) recording: Option<Arc<Recording>>,
     pub(crate) captures_crashes: bool,
-    /// True if the run ends when no readers are left of the prefix that it serves.
+    /// True if the run serves a shared prefix; the run then ends when the last reader of the prefix
+    /// has gone.
     pub(crate) serves_prefix: bool,
     pub(crate) notices: Notices,
 }
@@ -108,14 +109,14 @@ impl Ready {
     /// it early.
     pub fn run(mut self, until: StopConditions<'_>) -> Result<Finished, OpenError> {
         let both;
-        let mut wish = until.readable;
+        let mut stop = until.readable;
         if self.serves_prefix {
             let all: Vec<BorrowedFd<'_>> =
-                wish.into_iter().chain([shared::vacancy_descriptor()?]).collect();
+                stop.into_iter().chain([shared::vacancy_descriptor()?]).collect();
             both = PollSet::new(&all)?;
-            wish = Some(both.as_fd());
+            stop = Some(both.as_fd());
         }
-        let until = StopConditions { readable: self.member.stop_descriptor(wish)?, ..until };
+        let until = StopConditions { readable: self.member.stop_descriptor(stop)?, ..until };
         let (plan, outcome, workers) = match self.executor {
             Executor::Local(paths) => {
                 let live = paths.first().map(BuiltPath::live);
@@ -129,8 +130,8 @@ impl Ready {
                 (self.plan, outcome, Vec::new())
             }
             Executor::Workers(workers) => {
-                let (crew, output) = *workers;
-                let ended = crew.run(self.plan, until, output, &self.notices)?;
+                let (supervisor, output) = *workers;
+                let ended = supervisor.run(self.plan, until, output, &self.notices)?;
                 (ended.plan, ended.outcome, ended.workers)
             }
         };
@@ -155,8 +156,8 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// Sends an exit status and a sentence to the clients that follow the path, and ends its
-    /// registration. Blocks for a limited time until the clients have read them.
+    /// Sends an exit status and a sentence to the clients that follow the path, and ends the
+    /// registration of the path. Blocks for a limited time until the clients have read them.
     pub fn end_registration(self, status: u8, sentence: String) -> Results {
         self.member.send_exit_status(status, sentence);
         self.results
@@ -166,7 +167,8 @@ impl Finished {
 /// The results of a run, final or intermediate.
 #[derive(Debug)]
 pub struct Results {
-    /// Text of the request at the end, including changes; with worker processes, without changes.
+    /// Text of the request at the end of the run, including changes made during the run. If worker
+    /// processes ran the request, the text without these changes.
     pub text: String,
     /// Plan of the request.
     pub plan: Plan,

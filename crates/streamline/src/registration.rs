@@ -34,7 +34,7 @@ impl Registration {
         if options.embedded {
             return Ok(Self::default());
         }
-        let registered = PathInfo {
+        let path = PathInfo {
             name: options.name.clone(),
             log: options.log.clone(),
             timed: options.timed,
@@ -43,14 +43,13 @@ impl Registration {
             ..PathInfo::new(&prepared.text, &prepared.plan)
         };
         let (steps, notices) = (&options.steps, &options.notices);
-        let begun = steps.announce(Resource::Entry, "a connection to the daemon");
-        let begun = begun.map_err(ClientError::from).and_then(|()| Client::find(None));
-        let begun = begun.and_then(|client| Worker::start(client, registered, lives, steps));
-        match begun {
+        let announced = steps.announce(Resource::Entry, "a connection to the daemon");
+        let client = announced.map_err(ClientError::from).and_then(|()| Client::find(None));
+        match client.and_then(|client| Worker::start(client, path, lives, steps)) {
             Ok(worker) => {
                 if worker.number().is_none() {
                     notices.raise_note(
-                        "the daemon ended while this path registered: it will register with the \
+                        "the daemon ended while this path path: it will register with the \
                          next one",
                     );
                 }
@@ -80,17 +79,17 @@ impl Registration {
     }
 
     /// Returns a descriptor that becomes readable when the caller or the daemon ends the run, or
-    /// `None` if neither can.
+    /// `None` if neither can. `caller_stop` is the descriptor with which the caller ends the run.
     pub(crate) fn stop_descriptor<'a>(
         &'a mut self,
-        wish: Option<BorrowedFd<'a>>,
+        caller_stop: Option<BorrowedFd<'a>>,
     ) -> sys::Result<Option<BorrowedFd<'a>>> {
-        match (&self.worker, wish) {
-            (None, wish) => Ok(wish),
+        match (&self.worker, caller_stop) {
+            (None, caller_stop) => Ok(caller_stop),
             (Some(worker), None) => Ok(Some(worker.stop_descriptor())),
-            (Some(worker), Some(wish)) => {
+            (Some(worker), Some(caller_stop)) => {
                 let both: &PollSet =
-                    self.stop.insert(PollSet::new(&[wish, worker.stop_descriptor()])?);
+                    self.stop.insert(PollSet::new(&[caller_stop, worker.stop_descriptor()])?);
                 Ok(Some(both.as_fd()))
             }
         }

@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
-#![allow(clippy::print_stdout, reason = "figures are told with the result")]
+#![allow(clippy::print_stdout, reason = "the figures are printed with the result")]
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,7 +14,8 @@ use testkit::net::{CLIENT, Cable, Pair, SERVER, SERVER_DEVICE, wait_until};
 
 /// Number of times that the reader falls asleep.
 const ROUNDS: u32 = 3000;
-/// Maximum number of frames that have been sent and not received, for which a socket has room.
+/// Maximum number of frames sent and not yet received; the receive buffer of a socket holds this
+/// many.
 const UNRECEIVED_MAX: u32 = 100;
 /// Number of received frames.
 static RECEIVED: AtomicU32 = AtomicU32::new(0);
@@ -27,9 +28,9 @@ fn frame_reaches_the_ring_of_an_awake_reader_or_the_socket() {
         return;
     }
     let Some(pair) = Pair::new(Cable::default()) else { return };
-    let near = pair.client.run_inside(|| UdpSocket::bind((CLIENT, 0)).unwrap());
-    near.connect((SERVER, 9)).unwrap();
-    let (mut capture, far) = pair.server.run_inside(open);
+    let client = pair.client.run_inside(|| UdpSocket::bind((CLIENT, 0)).unwrap());
+    client.connect((SERVER, 9)).unwrap();
+    let (mut capture, server) = pair.server.run_inside(open);
     let is_over = AtomicBool::new(false);
     let (received, sent) = std::thread::scope(|scope| {
         let sender = scope.spawn(|| {
@@ -39,16 +40,16 @@ fn frame_reaches_the_ring_of_an_awake_reader_or_the_socket() {
                     std::thread::yield_now();
                     continue;
                 }
-                near.send(&sent.to_be_bytes()).unwrap();
+                client.send(&sent.to_be_bytes()).unwrap();
                 sent += 1;
             }
             sent
         });
-        let mut received = receive(&mut capture, &far);
+        let mut received = receive(&mut capture, &server);
         is_over.store(true, Ordering::Relaxed);
         let sent = sender.join().unwrap();
         wait_until("all have arrived", || {
-            received.extend(from_socket(&far));
+            received.extend(from_socket(&server));
             received.extend(from_ring(&mut capture));
             received.len() as u32 >= sent
         });
@@ -62,19 +63,19 @@ fn frame_reaches_the_ring_of_an_awake_reader_or_the_socket() {
 
 /// Opens a ring and a socket for the same frames.
 fn open() -> (Capture, UdpSocket) {
-    let far = UdpSocket::bind((SERVER, 9)).unwrap();
-    far.set_nonblocking(true).unwrap();
+    let server = UdpSocket::bind((SERVER, 9)).unwrap();
+    server.set_nonblocking(true).unwrap();
     let settings = CaptureSettings {
         interface: SERVER_DEVICE.to_owned(),
         take: Some("udp dst port 9".to_owned()),
         host_wakes: true,
         ..CaptureSettings::default()
     };
-    (Capture::open(&settings, &Options::default()).unwrap(), far)
+    (Capture::open(&settings, &Options::default()).unwrap(), server)
 }
 
 /// Receives from ring and socket, while the reader wakes up and falls asleep.
-fn receive(capture: &mut Capture, far: &UdpSocket) -> Vec<u32> {
+fn receive(capture: &mut Capture, server: &UdpSocket) -> Vec<u32> {
     let mut received = Vec::new();
     let [mut by_ring, mut by_socket] = [0; 2];
     for round in 0..ROUNDS {
@@ -89,7 +90,7 @@ fn receive(capture: &mut Capture, far: &UdpSocket) -> Vec<u32> {
         by_ring += found.len();
         received.extend(found);
         for _ in 0..round % 7 {
-            let found = from_socket(far);
+            let found = from_socket(server);
             by_socket += found.len();
             received.extend(found);
             let late = from_ring(capture);
@@ -103,16 +104,16 @@ fn receive(capture: &mut Capture, far: &UdpSocket) -> Vec<u32> {
 
 fn from_ring(capture: &mut Capture) -> Vec<u32> {
     let mut room = vec![0; FRAME_MAX];
-    let mut found = Vec::new();
+    let mut numbers = Vec::new();
     capture.load();
     while let Some((_, length)) = capture.next_frame(&mut room, 0, |frame, _| Some(frame.captured))
     {
         assert!(length >= HEADERS_SIZE + 4);
         let number = room[HEADERS_SIZE..HEADERS_SIZE + 4].try_into().unwrap();
-        found.push(u32::from_be_bytes(number));
+        numbers.push(u32::from_be_bytes(number));
     }
-    RECEIVED.fetch_add(found.len() as u32, Ordering::Relaxed);
-    found
+    RECEIVED.fetch_add(numbers.len() as u32, Ordering::Relaxed);
+    numbers
 }
 
 fn from_socket(socket: &UdpSocket) -> Vec<u32> {
@@ -120,7 +121,7 @@ fn from_socket(socket: &UdpSocket) -> Vec<u32> {
     let receive = || socket.recv(&mut room).ok().map(|_| room);
     let all = std::iter::from_fn(receive);
     let all = all.map(|room| u32::from_be_bytes(room[..4].try_into().unwrap()));
-    let found: Vec<u32> = all.collect();
-    RECEIVED.fetch_add(found.len() as u32, Ordering::Relaxed);
-    found
+    let numbers: Vec<u32> = all.collect();
+    RECEIVED.fetch_add(numbers.len() as u32, Ordering::Relaxed);
+    numbers
 }

@@ -1,18 +1,19 @@
-//! Captures of which the host wakes the caller ([`CaptureSettings::host_wakes`]).
+//! Captures whose caller sleeps on a socket and is woken by the host
+//! ([`CaptureSettings::host_wakes`]).
 //!
 //! [`CaptureSettings::host_wakes`]: super::CaptureSettings::host_wakes
 
 use super::Capture;
 
 impl Capture {
-    /// Takes frames from the host from now on, until [`Self::fall_asleep`]. For captures that the
-    /// host wakes.
+    /// Takes frames from the host from now on, until [`Self::fall_asleep`]. Only for captures with
+    /// [`CaptureSettings::host_wakes`].
     pub fn wake_up(&self) {
         self.directions.iter().for_each(|direction| direction.attached.doorbell.set_awake(true));
     }
 
-    /// Leaves frames to the host from now on, which is the state at the start. Waits until the
-    /// frames that were taken before are in the rings, and makes them visible.
+    /// Leaves frames to the host from now on, as at the start of the capture. Waits until all
+    /// frames taken so far are in the rings, and makes these frames visible.
     pub fn fall_asleep(&mut self) {
         self.directions.iter().for_each(|direction| direction.attached.doorbell.set_awake(false));
         // A program runs for less than a microsecond, unless the machine runs something else.

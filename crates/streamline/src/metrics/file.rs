@@ -5,7 +5,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-/// Mode of the file. It lets other users read the file, such as the user that runs the collector.
+/// Permission bits of the file. All users can read the file, including the user that runs the
+/// collector.
 const MODE: u32 = 0o644;
 
 /// Replaces the content of a file with rename(2), so that a reader sees either the old or the new

@@ -64,7 +64,7 @@ pub struct Family {
     /// Series, in the order of the paths and their nodes.
     pub series: Vec<(Labels, Value)>,
     /// Index of each series in `series`, by its labels.
-    known: HashMap<Labels, usize>,
+    indices: HashMap<Labels, usize>,
 }
 
 impl Family {
@@ -74,7 +74,7 @@ impl Family {
         kind: SeriesKind,
         help: &'static str,
     ) -> Self {
-        Self { name, unit, kind, help, series: Vec::new(), known: HashMap::new() }
+        Self { name, unit, kind, help, series: Vec::new(), indices: HashMap::new() }
     }
 
     /// Adds a value to the series with these labels. Once the family has [`SERIES_MAX`] series,
@@ -83,21 +83,21 @@ impl Family {
     pub(super) fn add(&mut self, labels: &[(&'static str, &str)], value: Value) {
         let bounded = |text: &str| text.chars().take(LABEL_MAX).collect::<String>();
         let mut labels: Labels = labels.iter().map(|(name, text)| (*name, bounded(text))).collect();
-        if !self.known.contains_key(&labels) && self.series.len() >= SERIES_MAX {
+        if !self.indices.contains_key(&labels) && self.series.len() >= SERIES_MAX {
             // There are few reasons, and the sums by reason stay correct.
             labels.iter_mut().filter(|(name, _)| *name != "reason").for_each(|(_, text)| {
                 *text = OTHER.to_owned();
             });
         }
-        match self.known.get(&labels) {
+        match self.indices.get(&labels) {
             Some(at) => {
-                let known = &mut self.series[*at].1;
-                *known = known.joined(value, self.kind);
+                let sum = &mut self.series[*at].1;
+                *sum = sum.combined(value, self.kind);
             }
             // The number of reasons is bounded too, because another process may invent reasons.
             None if self.series.len() >= 2 * SERIES_MAX => {}
             None => {
-                self.known.insert(labels.clone(), self.series.len());
+                self.indices.insert(labels.clone(), self.series.len());
                 self.series.push((labels, value));
             }
         }
@@ -109,7 +109,7 @@ impl Family {
 }
 
 impl Value {
-    fn joined(self, other: Self, kind: SeriesKind) -> Self {
+    fn combined(self, other: Self, kind: SeriesKind) -> Self {
         match (self, other) {
             (Self::Count(a), Self::Count(b)) if kind == SeriesKind::Maximum => {
                 Self::Count(a.max(b))

@@ -213,14 +213,14 @@ fn serve(listener: &Listener, stop: &EventFd, figures: &CollectFigures) {
             active.fetch_sub(1, Ordering::Relaxed);
             let _ = connection.limit(ACCEPT_PAUSE);
             let _ =
-                connection.write_all(&response("503 Service Unavailable", "text/plain", "busy\n"));
+                connection.write_all(&format_response("503 Service Unavailable", "text/plain", "busy\n"));
             continue;
         }
         let (figures, counted) = (Arc::clone(figures), Arc::clone(&active));
         let thread = std::thread::Builder::new().name("metrics".to_owned());
         let started = thread.spawn(move || {
             // A client that has hung up needs no response.
-            let _ = answer(&mut *connection, &figures);
+            let _ = serve_connection(&mut *connection, &figures);
             counted.fetch_sub(1, Ordering::Relaxed);
         });
         if started.is_err() {
@@ -230,10 +230,10 @@ fn serve(listener: &Listener, stop: &EventFd, figures: &CollectFigures) {
 }
 
 /// Reads one request and writes its response.
-fn answer(connection: &mut dyn Connection, figures: &CollectFigures) -> io::Result<()> {
+fn serve_connection(connection: &mut dyn Connection, figures: &CollectFigures) -> io::Result<()> {
     let reply = match read_head(connection) {
         Ok(head) => respond(&head, figures),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => response(
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => format_response(
             "431 Request Header Fields Too Large",
             "text/plain",
             "the request is too long\n",
@@ -244,21 +244,22 @@ fn answer(connection: &mut dyn Connection, figures: &CollectFigures) -> io::Resu
     connection.write_all(&reply)
 }
 
-/// Reads the head of a request. Fails with `InvalidData` if it is longer than [`HEAD_MAX`], or if
-/// it is still incomplete at the end of the connection or after [`TIME_LIMIT`].
+/// Reads the head of a request. Fails with `InvalidData` if the head is longer than [`HEAD_MAX`],
+/// with `UnexpectedEof` if the client closes the connection before the head is complete, and with a
+/// timeout error if the head is incomplete after [`TIME_LIMIT`].
 fn read_head(connection: &mut dyn Connection) -> io::Result<String> {
     let deadline = Instant::now() + TIME_LIMIT;
     let mut head = Vec::new();
-    let mut part = [0; 1024];
+    let mut chunk = [0; 1024];
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        connection.limit(left)?;
-        match connection.read(&mut part)? {
+        connection.limit(remaining)?;
+        match connection.read(&mut chunk)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            n => head.extend_from_slice(&part[..n]),
+            n => head.extend_from_slice(&chunk[..n]),
         }
         if head.len() > HEAD_MAX {
             return Err(io::ErrorKind::InvalidData.into());
@@ -274,31 +275,31 @@ fn respond(head: &str, figures: &CollectFigures) -> Vec<u8> {
     match (method, path) {
         ("GET" | "HEAD", "/metrics") => {
             let accepts = head.lines().filter_map(|line| line.split_once(':'));
-            let open = accepts
+            let is_open_metrics = accepts
                 .filter(|(name, _)| name.eq_ignore_ascii_case("accept"))
                 .any(|(_, value)| value.contains(OPEN_METRICS));
             let figures = figures();
-            let (kind, body) = match open {
+            let (kind, body) = match is_open_metrics {
                 true => (
                     format!("{OPEN_METRICS}; version=1.0.0; charset=utf-8"),
                     to_open_metrics(&figures),
                 ),
                 false => ("text/plain; version=0.0.4; charset=utf-8".to_owned(), to_text(&figures)),
             };
-            let mut reply = response("200 OK", &kind, &body);
+            let mut reply = format_response("200 OK", &kind, &body);
             if method == "HEAD" {
                 reply.truncate(reply.len() - body.len());
             }
             reply
         }
         ("GET" | "HEAD", _) => {
-            response("404 Not Found", "text/plain", "the metrics are at /metrics\n")
+            format_response("404 Not Found", "text/plain", "the metrics are at /metrics\n")
         }
-        _ => response("405 Method Not Allowed", "text/plain", "only GET and HEAD\n"),
+        _ => format_response("405 Method Not Allowed", "text/plain", "only GET and HEAD\n"),
     }
 }
 
-fn response(status: &str, kind: &str, body: &str) -> Vec<u8> {
+fn format_response(status: &str, kind: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nAllow: GET, \

@@ -34,7 +34,7 @@ pub fn new_filter(name: &str, arguments: Option<&str>) -> Result<Option<NewFilte
     let Some(first) = all.first() else { return Ok(None) };
     let text = match arguments.filter(|arguments| !arguments.is_empty()) {
         None => name.to_owned(),
-        Some(arguments) => format!("{name} {}", argument_words(first, arguments)),
+        Some(arguments) => format!("{name} {}", convert_arguments(first, arguments)),
     };
     let read = single_filter(&text).map_err(|error| error.0)?;
     if read != bare {
@@ -61,7 +61,7 @@ fn files_of(name: &str, text: &str) -> Vec<String> {
         let (graph, _) = pipeline::read_request(request, &MachineRegistry::Local);
         let used = graph.nodes.iter().filter_map(|node| node.filter());
         for used in used.filter(|used| used.description.name == name) {
-            let of_files = used.description.parameters.iter().filter(|it| it.kind == Type::Path);
+            let of_files = used.description.parameters.iter().filter(|parameter| parameter.kind == Type::Path);
             let values = of_files.filter_map(|parameter| used.arguments.text(parameter.name));
             files.extend(values.map(str::to_owned));
         }
@@ -91,7 +91,7 @@ pub fn with_arguments(node: &NodeDetails, filter: &NewFilter) -> String {
 /// Converts the arguments in a directory name to the syntax of a request. If a filter has a single
 /// positional argument, all words form that argument, unless they contain quotes or assign to
 /// parameters.
-fn argument_words(entry: &Description, arguments: &str) -> String {
+fn convert_arguments(entry: &Description, arguments: &str) -> String {
     let positional = entry.parameters.iter().filter(|parameter| parameter.positional);
     let single = positional.clone().count() == 1 && positional.clone().all(|one| !one.repeatable);
     let assigns =
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn b3_names_of_directories_are_filters_with_arguments() {
+    fn b3_directory_name_is_parsed_as_filter_with_arguments() {
         let text = |name, arguments| new_filter(name, arguments).map(|one| one.map(|one| one.text));
         for (name, arguments, expected) in [
             ("count", None, "count"),

@@ -46,18 +46,17 @@ impl Report<'_> {
         }
     }
 
-    /// Describes what happened to the blocks of the node at which `edge` begins. None of them took
-    /// the edge.
+    /// Describes why no block of the node at which `edge` begins took this edge.
     fn describe_fate(&self, edge: &Edge) -> String {
         let (name, input_blocks) = (&self.names[edge.from.0], self.input_blocks(edge.from));
         let mut text = format!("`{name}` had {}", count_with_unit(input_blocks, "block"));
         let mut reasons: Vec<(u64, String)> = Vec::new();
-        for filtered in self.entries_of(edge.from) {
-            reasons.extend(filtered.unanswered.iter().map(|(why, n)| (*n, why.clone())));
-            let dropped = filtered.dropped.iter();
+        for entry in self.entries_of(edge.from) {
+            reasons.extend(entry.unanswered.iter().map(|(why, n)| (*n, why.clone())));
+            let dropped = entry.dropped.iter();
             reasons.extend(dropped.map(|(why, amount)| (amount.blocks, format!("dropped: {why}"))));
-            reasons.push((filtered.consumed.blocks, "used up".to_owned()));
-            reasons.push((filtered.held.blocks, "held".to_owned()));
+            reasons.push((entry.consumed.blocks, "used up".to_owned()));
+            reasons.push((entry.held.blocks, "held".to_owned()));
         }
         let explained: u64 = reasons.iter().map(|(n, _)| *n).sum();
         if !edge.classes.is_plain() {
@@ -97,11 +96,11 @@ impl Report<'_> {
     /// Returns the number of blocks that a node received or created, across all processes and
     /// threads.
     fn input_blocks(&self, node: NodeId) -> u64 {
-        self.entries_of(node).map(|filtered| filtered.taken.blocks + filtered.made.blocks).sum()
+        self.entries_of(node).map(|entry| entry.taken.blocks + entry.made.blocks).sum()
     }
 
     fn entries_of(&self, node: NodeId) -> impl Iterator<Item = &NodeEntry> {
         let all = self.outcome.ledger.filters.iter();
-        all.filter(move |filtered| !filtered.name.is_ring() && filtered.planned == node.0)
+        all.filter(move |entry| !entry.name.is_ring() && entry.planned == node.0)
     }
 }

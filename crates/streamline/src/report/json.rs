@@ -49,7 +49,7 @@ pub fn to_object(fields: &[(&str, &dyn Field)]) -> Object {
     RawValue::from_string(format!("{{{text}}}")).unwrap_or_default()
 }
 
-/// Returns the results of a run.
+/// Returns the results of a run as an object.
 pub(super) fn run_json(report: &Report<'_>) -> Object {
     let outcome = report.outcome;
     let ledger = &outcome.ledger;

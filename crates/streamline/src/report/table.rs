@@ -154,14 +154,14 @@ fn format_edges(report: &Report<'_>) -> String {
 /// Formats the latency of blocks by sink, and the waits by location.
 fn format_latency(latency: &Latency) -> String {
     let mut table = Table::new(&["latency", ">may take", ">blocks", ">late", ">longest"]);
-    let ways = latency.sinks.iter().map(|way| (format!("all the way to {}", way.name), way));
+    let sinks = latency.sinks.iter().map(|sink| (format!("all the way to {}", sink.name), sink));
     let waits = latency.waits.iter().map(|wait| (wait.name.clone(), wait));
-    for (name, PlaceLatency { share_ns, measured: looked, exceeded: over, worst_ns, .. }) in
-        ways.chain(waits)
+    for (name, PlaceLatency { share_ns, measured, exceeded, worst_ns, .. }) in
+        sinks.chain(waits)
     {
         let (share, worst) =
             (explain::format_nanoseconds(*share_ns), explain::rounded_duration(*worst_ns));
-        table.add_row([name, share, looked.to_string(), over.to_string(), worst]);
+        table.add_row([name, share, measured.to_string(), exceeded.to_string(), worst]);
     }
     table.format_within(explain::COLUMNS)
 }
@@ -213,8 +213,8 @@ fn format_notes(report: &Report<'_>) -> String {
         // Omits reports that are on standard output, and those of filters that the planner
         // inserted, whose spans are empty.
         let node = report.plan.graph.nodes.get(reported.planned);
-        let beside = node.is_some_and(|node| node.span.start == node.span.end);
-        if beside || report.is_line_end(reported) || reported.report.rows.is_empty() {
+        let is_inserted = node.is_some_and(|node| node.span.start == node.span.end);
+        if is_inserted || report.is_line_end(reported) || reported.report.rows.is_empty() {
             continue;
         }
         let name = report.names.get(reported.planned).unwrap_or(&reported.name);

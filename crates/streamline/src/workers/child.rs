@@ -100,8 +100,8 @@ fn build_and_run(
     parent.send(&Message::Began { quiet: paths.iter().all(BuiltPath::is_quiet) });
     let command_loop = CommandLoop { parent: Arc::clone(parent), lives: lives.clone(), stop };
     let thread = std::thread::Builder::new().name("orders".to_owned());
-    let obeying = thread.spawn(move || command_loop.execute_all(commands));
-    obeying.map_err(|error| OpenError::worker_io_error("clone", &error))?;
+    let spawned = thread.spawn(move || command_loop.execute_all(commands));
+    spawned.map_err(|error| OpenError::worker_io_error("clone", &error))?;
     let number = assignment.number;
     let late = |breach: &Breach| {
         notices

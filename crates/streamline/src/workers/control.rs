@@ -29,13 +29,14 @@ pub(super) type Answer = (u64, Result<(String, String), String>);
 /// change.
 const CHANGE_REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The latest counts of a worker; `None` before the first. `killed` is true if the worker died
-/// without sending its final counts; `quiet` is defined in
-/// [`Message::Began`](super::message::Message::Began).
+/// The latest counts of a worker.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LatestCounts {
+    /// Counts that the worker sent last, or `None` before the first.
     pub(super) counts: Option<Outcome>,
+    /// True if the worker died without sending its final counts.
     pub(super) killed: bool,
+    /// The value of `quiet` in [`Message::Began`](super::message::Message::Began).
     pub(super) quiet: bool,
 }
 

@@ -18,8 +18,11 @@ pub(super) struct Assignment {
     pub(super) of: u32,
     /// Processor to which the worker pins itself.
     pub(super) processor: usize,
+    /// True to measure the time spent in each filter.
     pub(super) timed: bool,
+    /// True to run without the daemon.
     pub(super) embedded: bool,
+    /// Number of bytes of output that each source retains, or `None` to retain nothing.
     pub(super) history: Option<usize>,
 }
 

@@ -41,18 +41,18 @@ fn merge_outputs(engines: Vec<OwnedFd>) -> Option<ErrorKind> {
         let sockets: Vec<_> = engines.iter().map(|(socket, _)| socket.as_fd()).collect();
         let ready = sys::poll::readable_within(&sockets, None);
         for at in (0..engines.len()).rev().filter(|at| ready.get(*at) == Some(&true)) {
-            let (socket, under_way) = &mut engines[at];
+            let (socket, pending) = &mut engines[at];
             let got = descriptor::receive(&*socket, &mut message).map(|(length, _)| length);
             let Some((last, bytes)) = got.ok().and_then(|n| message.get(..n)?.split_first()) else {
                 drop(engines.remove(at));
                 continue;
             };
-            under_way.extend_from_slice(bytes);
+            pending.extend_from_slice(bytes);
             if *last == 0 {
                 continue;
             }
-            let written = stdout.write_all(under_way).and_then(|()| stdout.flush());
-            under_way.clear();
+            let written = stdout.write_all(pending).and_then(|()| stdout.flush());
+            pending.clear();
             if let Err(error) = written {
                 // Returning closes the sockets, so the workers' sinks see a broken pipe.
                 return Some(error.kind());

@@ -14,12 +14,12 @@ pub(super) fn allowed_processors() -> Vec<usize> {
     sys::process::allowed_processors().unwrap_or_default()
 }
 
-/// Derives the requests of `of` workers. Fails if a request cannot be formatted as text.
-pub(crate) fn derive_requests(graph: &Graph, of: u32) -> Result<Vec<String>, OpenError> {
+/// Derives the requests of `count` workers. Fails if a request cannot be formatted as text.
+pub(crate) fn derive_requests(graph: &Graph, count: u32) -> Result<Vec<String>, OpenError> {
     let one = |number| {
-        workers::worker_request(graph, number, of).map_err(|why| {
+        workers::worker_request(graph, number, count).map_err(|why| {
             OpenError::Unfit(format!("the request of a worker process cannot be written: {why}"))
         })
     };
-    (1..=of).map(one).collect()
+    (1..=count).map(one).collect()
 }

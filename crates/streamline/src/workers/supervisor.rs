@@ -32,22 +32,24 @@ const COUNT_INTERVAL_NS: u64 = 200_000_000;
 /// Maximum time to wait for a process to exit after it has closed its sockets.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A worker process, as the parent sees it.
+/// A worker process, with the parent's record of its state.
 #[derive(Debug)]
 struct Worker {
     number: u32,
-    /// Request of the worker.
+    /// Request with which the worker was started.
     text: String,
     processor: usize,
     process: HelperProcess,
     commands: UnixStream,
+    /// Counts that the worker sent last, or `None` before the first.
     counts: Option<Outcome>,
-    /// The worker's last request, or `None` until it has sent its final counts.
+    /// Request that the worker ran last, or `None` until it has sent its final counts.
     line: Option<String>,
     /// True if the worker's sources had received nothing when all workers were ready.
     quiet: bool,
     /// True while a request for counts is unanswered.
     count_pending: bool,
+    /// True once the worker has closed its socket.
     gone: bool,
 }
 
@@ -63,6 +65,8 @@ pub(crate) struct Supervisor {
     arrived: Arc<EventFd>,
     /// Control of all workers as one path, or `None` until it is created.
     control: Option<Arc<GroupControl>>,
+    /// Channel that passes replies about changes to [`GroupControl`], or `None` until the control
+    /// is created.
     answers: Option<mpsc::Sender<Answer>>,
     /// Options for planning a changed request.
     options: Options,
@@ -84,7 +88,7 @@ impl Supervisor {
         program: &Path,
     ) -> Result<(Self, Output), OpenError> {
         let (sender, inbox) = mpsc::channel();
-        let mut crew = Self {
+        let mut supervisor = Self {
             workers: Vec::new(),
             inbox,
             sender,
@@ -107,15 +111,15 @@ impl Supervisor {
                 embedded: options.embedded,
                 history: options.history,
             };
-            outputs.push(crew.add(&assignment, program)?);
+            outputs.push(supervisor.add(&assignment, program)?);
             if number == 1 {
-                crew.wait_ready(1)?;
+                supervisor.wait_ready(1)?;
             }
         }
-        crew.wait_ready(requests.len().saturating_sub(1))?;
+        supervisor.wait_ready(requests.len().saturating_sub(1))?;
         let output = Output::begin(outputs);
         let output = output.map_err(|error| OpenError::worker_io_error("clone", &error))?;
-        Ok((crew, output))
+        Ok((supervisor, output))
     }
 
     /// Starts a worker, and returns the reading end of its standard output.
@@ -123,11 +127,11 @@ impl Supervisor {
         let pair = UnixStream::pair();
         let (own_end, worker_end) =
             pair.map_err(|error| OpenError::worker_io_error("socketpair", &error))?;
-        let (printed, prints) = sys::descriptor::pair()?;
+        let (output, stdout) = sys::descriptor::pair()?;
         // In its own process group, the worker does not receive terminal signals such as ^C.
         let mut command = Process::new(program);
         command.arg(SUBCOMMAND).process_group(0);
-        command.stdin(Stdio::from(OwnedFd::from(worker_end))).stdout(Stdio::from(prints));
+        command.stdin(Stdio::from(OwnedFd::from(worker_end))).stdout(Stdio::from(stdout));
         let process = HelperProcess::spawn_command(command)?;
         let reader =
             own_end.try_clone().map_err(|error| OpenError::worker_io_error("dup", &error))?;
@@ -159,7 +163,7 @@ impl Supervisor {
             count_pending: false,
             gone: false,
         });
-        Ok(printed)
+        Ok(output)
     }
 
     /// Blocks until `more` additional workers are ready. Fails if a worker ends first; unless it
@@ -219,18 +223,18 @@ impl Supervisor {
         let end = time.map(|ns| begin.saturating_add(ns));
         let mut counts = begin;
         let mut watches = watch.map(|watch| begin.saturating_add(watch.every_ns));
-        let mut early = false;
+        let mut stopped = false;
         while self.workers.iter().any(|worker| !worker.gone) {
             let now = sys::clock::monotonic();
-            let next = [Some(counts), end.filter(|_| !early), watches].into_iter().flatten().min();
+            let next = [Some(counts), end.filter(|_| !stopped), watches].into_iter().flatten().min();
             let limit = next.map(|next| Duration::from_nanos(next.saturating_sub(now)));
             let mut waits = vec![self.arrived.as_fd()];
-            waits.extend(stop.filter(|_| !early));
+            waits.extend(stop.filter(|_| !stopped));
             let ready = sys::poll::readable(&waits, limit);
             let now = sys::clock::monotonic();
             self.process_messages();
-            if !early && (ready.get(1) == Some(&true) || end.is_some_and(|end| now >= end)) {
-                early = true;
+            if !stopped && (ready.get(1) == Some(&true) || end.is_some_and(|end| now >= end)) {
+                stopped = true;
                 self.send(&Command::Stop);
             }
             if now >= counts {
@@ -244,7 +248,7 @@ impl Supervisor {
                 let sources = self.outcome(graph).0.ledger.sources;
                 let elapsed_ns = now.saturating_sub(begin);
                 let held_up = Vec::new();
-                (watch.report)(&Progress { elapsed_ns, sources, stopped: early, held_up });
+                (watch.report)(&Progress { elapsed_ns, sources, stopped, held_up });
             }
         }
     }
@@ -303,13 +307,13 @@ impl Supervisor {
         let commands = self.workers.iter().map(|worker| worker.commands.try_clone());
         let commands = commands.collect::<std::io::Result<_>>();
         let commands = commands.map_err(|error| OpenError::worker_io_error("dup", &error))?;
-        let (answers, comes) = mpsc::channel();
+        let (answers, receiver) = mpsc::channel();
         self.answers = Some(answers);
         let process =
             |worker: &Worker| (format!("engine{}", worker.number), worker.process.number());
         let processes = self.workers.iter().map(process).collect();
         let control =
-            GroupControl::new(commands, comes, (requests, graph), (processes, options.clone()));
+            GroupControl::new(commands, receiver, (requests, graph), (processes, options.clone()));
         Ok(Arc::clone(self.control.insert(Arc::new(control))))
     }
 
