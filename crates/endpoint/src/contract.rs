@@ -291,7 +291,7 @@ pub trait Sink: Send {
     }
 
     /// Returns the frames of the past that the sink keeps, or `None` for a sink that keeps none.
-    fn kept_frames(&self) -> Option<RetainedFrames> {
+    fn retained_frames(&self) -> Option<RetainedFrames> {
         None
     }
 

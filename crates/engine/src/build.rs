@@ -189,7 +189,7 @@ impl Builder<'_> {
         let part = running::RunningPart {
             control: Arc::clone(&self.control),
             demand: Arc::clone(&self.demand),
-            left: left.clone(),
+            count_limit: left.clone(),
             clock: if self.drives_clock { Clock::Blocks(0) } else { Clock::Live },
             epoch: self.epoch,
             lenders,
@@ -206,7 +206,7 @@ impl Builder<'_> {
             space.processor = processor;
         }
         if let Some(bytes) = self.extras.history {
-            spaces.iter_mut().for_each(|space| space.remember(bytes));
+            spaces.iter_mut().for_each(|space| space.keep_histories(bytes));
         }
         part.publish();
         let live = Live::new(Arc::clone(&self.control), Arc::clone(&part.listed));

@@ -312,7 +312,7 @@ impl Live {
         for commands in all.iter().rev() {
             let held_up = commands.status.full_ring();
             let task = commands.thread_task();
-            let given = commands.send(|space: &mut Space| (space.counted(), space.resources()));
+            let given = commands.send(|space: &mut Space| (space.counters(), space.resources()));
             let answer = given.and_then(|given| given.wait_for_result(share));
             let mut inbox = commands.lock_inbox();
             let fresh = match answer {

@@ -135,7 +135,7 @@ pub(crate) fn numbered_links(graph: &Graph, numbers: &[usize]) -> Links {
     let number = |id: NodeId| numbers[id.0];
     Links {
         edges: graph.edges.iter().map(|edge| (number(edge.from), number(edge.to))).collect(),
-        heads: graph.heads().into_iter().map(number).collect(),
+        sources: graph.heads().into_iter().map(number).collect(),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Filters: the contract with the engine, the catalog, and one file per filter.
 //!
 //! Filters are independent of their location. No filter refers to a ring, a socket, a file or a
-//! clock, so the planner can place it in any space. This crate does no I/O. [SL §6.1], [Th §5.3]
+//! clock, so the planner can place any filter in any space. This crate does no I/O. [SL §6.1], [Th
+//! §5.3]
 //!
 //! Read [`contract`] first (blocks, and the rights of a filter), then [`catalog`] (the list), then
 //! [`layers`] (header access), then any filter, in processing order: `link`, `network`,

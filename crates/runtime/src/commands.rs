@@ -145,12 +145,12 @@ impl CommandQueue {
     /// most `limit` until the space accepts the request, and then without a time limit until its
     /// current pass ends.
     pub fn borrow(self: &Arc<Self>, limit: Duration) -> Result<ExclusiveBorrow, CommandError> {
-        let ((to, comes), (back, goes)) = (mpsc::channel(), mpsc::channel());
+        let ((to, receiver), (back, goes)) = (mpsc::channel(), mpsc::channel());
         let request = BorrowRequest { to, back: goes };
         self.send(move |space: &mut Space| space.request_borrow(request))?
             .wait_for_result(limit)?;
         // The space is sent before its next pass.
-        let space = comes.recv().map_err(|_| CommandError::Ended)?;
+        let space = receiver.recv().map_err(|_| CommandError::Ended)?;
         space.note_lent();
         Ok(ExclusiveBorrow { space, back })
     }

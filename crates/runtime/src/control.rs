@@ -43,7 +43,7 @@ pub struct SinkStall {
     /// Wall time of the write in nanoseconds.
     pub write_ns: u64,
     /// Number of blocks that were waiting at the source when the stall was reported.
-    pub waited: u64,
+    pub waiting_blocks: u64,
 }
 
 /// The callback for events that spaces report; it must not block.

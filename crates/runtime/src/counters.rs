@@ -71,8 +71,8 @@ pub struct ExitEdge {
     pub edge: Edge,
 }
 
-/// Counters of the nodes and rings removed from a running space. Those of many nodes are merged by
-/// name ([`crate::retired`]).
+/// Counters of the nodes and rings removed from a running space. Once there are many, the counters
+/// of nodes with the same name are merged ([`crate::retired`]).
 #[derive(Clone, Debug, Default)]
 pub struct RetiredCounters {
     pub(crate) nodes: Vec<CountedNode>,
@@ -102,7 +102,7 @@ impl RetiredCounters {
         self.reports.extend(before.reports.into_iter().filter(|(at, _)| gone(*at)).map(|(_, r)| r));
         for (at, mut node) in before.nodes.into_iter().take(nodes).enumerate() {
             let calls = std::mem::take(&mut node.calls);
-            if node.transport {
+            if node.receives_kernel_output {
                 let continuations = continuations(&self.nodes, &node, calls);
                 self.continuations
                     .extend(continuations.filter(|((.., arc), _)| gone_arc(at, *arc)));
@@ -112,7 +112,7 @@ impl RetiredCounters {
             }
             if gone(at) {
                 // Replicas may replace the node: they share its ledger entry.
-                node.copied |= node.ring.is_none() && !node.filtered.name.is_ring();
+                node.copied |= node.ring.is_none() && !node.entry.name.is_ring();
                 self.nodes.push(node);
             }
         }
@@ -127,12 +127,12 @@ impl RetiredCounters {
 /// Counters of one node.
 #[derive(Clone, Debug)]
 pub(crate) struct CountedNode {
-    pub(crate) filtered: NodeEntry,
+    pub(crate) entry: NodeEntry,
     /// Counts of the source; `None` for other nodes.
     pub(crate) source: Option<SourceCounters>,
     /// True for the source that receives a kernel program's output. Its edges count as edges of
     /// that program.
-    pub(crate) transport: bool,
+    pub(crate) receives_kernel_output: bool,
     /// True for a replica. All replicas of a filter share one ledger entry.
     pub(crate) copied: bool,
     /// Edges to nodes in the same space.
@@ -163,16 +163,16 @@ impl SpaceCounters {
                 _ => None,
             };
             CountedNode {
-                filtered: NodeEntry {
-                    kept: kept_frames(node, kept),
+                entry: NodeEntry {
+                    kept: retained_frames(node, kept),
                     ..node_entry(node, number, &imported)
                 },
                 source,
-                transport: matches!(
+                receives_kernel_output: matches!(
                     &node.operator,
                     Operator::Source(part) if part.properties.chooses_arc
                 ),
-                copied: node.copied,
+                copied: node.is_replica,
                 calls: node.arcs.iter().map(|arc| call_edge(node, arc, nodes)).collect(),
                 ring,
             }
@@ -185,7 +185,7 @@ impl SpaceCounters {
         let before = retired.reports.iter().map(|report| (usize::MAX, report.clone()));
         let (reports, edges) = (reported_by.chain(before).collect(), retired.edges.clone());
         let mut continued = retired.continuations.clone();
-        for node in counted[..nodes.len()].iter().filter(|node| node.transport) {
+        for node in counted[..nodes.len()].iter().filter(|node| node.receives_kernel_output) {
             continued.extend(continuations(&retired.nodes, node, node.calls.clone()));
         }
         let continuations = continued;
@@ -203,12 +203,13 @@ impl SpaceCounters {
     /// Returns the totals that this space has received from the kernel program of a source, or
     /// `None` if it reads no such program. `source` is the planned index of the source.
     pub fn received_from_kernel(&self, source: usize) -> Option<&SourceCounters> {
-        let receives = |node: &&CountedNode| node.transport && node.filtered.planned == source;
+        let receives =
+            |node: &&CountedNode| node.receives_kernel_output && node.entry.planned == source;
         self.nodes.iter().find(receives).and_then(|node| node.source.as_ref())
     }
 
     /// Returns the number of blocks that have entered the space from sources and rings.
-    pub fn position(&self) -> u64 {
+    pub fn input_blocks(&self) -> u64 {
         let given = self.nodes.iter().filter_map(|node| node.source.as_ref());
         let given: u64 = given.map(|source| source.given.blocks).sum();
         given + self.imported.iter().map(|ring| ring.taken.blocks).sum::<u64>()
@@ -223,8 +224,8 @@ fn continuations(
     node: &CountedNode,
     calls: Vec<Edge>,
 ) -> impl Iterator<Item = KernelContinuation> + use<> {
-    let source = node.filtered.planned;
-    let same = |other: &&CountedNode| other.transport && other.filtered.planned == source;
+    let source = node.entry.planned;
+    let same = |other: &&CountedNode| other.receives_kernel_output && other.entry.planned == source;
     let generation = before.iter().filter(same).count();
     calls.into_iter().enumerate().map(move |(way, edge)| ((source, generation, way), edge))
 }
@@ -272,20 +273,20 @@ pub(crate) fn node_report(node: &Node) -> Option<NodeReport> {
     Some(NodeReport { planned: node.planned, name: node.name.to_string(), report })
 }
 
-/// Returns the amount that a sink has delivered. Until the sink ends, `sunk` includes blocks that
-/// the sink drops; they are subtracted here, because the ledger lists them by reason.
+/// Returns the amount that a sink has delivered. Until the sink ends, `accepted_by_sink` includes
+/// blocks that the sink drops; they are subtracted here, because the ledger lists them by reason.
 fn delivered_amount(node: &Node, dropped: &[(DropReason, Amount)]) -> Amount {
     let (taken, flow) = (node.total_taken(), &node.flow);
     let rest = |of: fn(&Amount) -> u64| {
         let dropped: u64 = dropped.iter().map(|(_, amount)| of(amount)).sum();
         let others = of(&flow.failed) + of(&flow.beyond_count) + dropped;
-        of(&flow.sunk).min(of(&taken).saturating_sub(others))
+        of(&flow.accepted_by_sink).min(of(&taken).saturating_sub(others))
     };
     Amount { blocks: rest(|amount| amount.blocks), bytes: rest(|amount| amount.bytes) }
 }
 
 /// Returns the ring that connects a source or sink to other programs, or `None` if there is none.
-fn named_ring(node: &Node) -> Option<ReaderRing> {
+fn reader_ring(node: &Node) -> Option<ReaderRing> {
     match &node.operator {
         Operator::Source(part) => part.source.ring_state(),
         Operator::Sink(part) => part.sink.ring_state(),
@@ -295,9 +296,9 @@ fn named_ring(node: &Node) -> Option<ReaderRing> {
 
 /// Returns the frames that a node retains for later readers: those of a sink, or the history of a
 /// source.
-fn kept_frames(node: &Node, histories: &[(usize, RetainedFrames)]) -> Option<RetainedFrames> {
+fn retained_frames(node: &Node, histories: &[(usize, RetainedFrames)]) -> Option<RetainedFrames> {
     match &node.operator {
-        Operator::Sink(part) => part.sink.kept_frames(),
+        Operator::Sink(part) => part.sink.retained_frames(),
         Operator::Source(_) => {
             let own = histories.iter().find(|(source, _)| *source == node.planned);
             own.map(|(_, kept)| *kept)
@@ -333,7 +334,7 @@ fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEn
     node.writers.iter().flat_map(|port| port.lost()).for_each(|(why, amount)| add(why, amount));
     add(DropReason::Failed, node.flow.failed);
     add(DropReason::BeyondCount, node.flow.beyond_count);
-    let mut sunk = node.flow.sunk;
+    let mut sunk = node.flow.accepted_by_sink;
     if let Operator::Sink(part) = &node.operator {
         let by_sink = part.sink.drops_by_reason();
         sunk = delivered_amount(node, &by_sink);
@@ -371,7 +372,7 @@ fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEn
         busy_ns: node.flow.busy_ns,
         calls: node.flow.calls,
         program: node.process().is_some(),
-        ring: named_ring(node),
+        ring: reader_ring(node),
         kept: None,
     }
 }

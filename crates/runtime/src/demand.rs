@@ -14,20 +14,20 @@ pub struct Links {
     /// Edges, as pairs of start node and end node.
     pub edges: Vec<(usize, usize)>,
     /// Source nodes.
-    pub heads: Vec<usize>,
+    pub sources: Vec<usize>,
 }
 
 /// The nodes of a path that still accept blocks.
 #[derive(Debug, Default)]
 pub struct Demand {
-    known: Mutex<DemandState>,
+    state: Mutex<DemandState>,
 }
 
 #[derive(Debug, Default)]
 struct DemandState {
     /// Successors of each node of the plan.
     successors: Vec<Vec<usize>>,
-    heads: Vec<usize>,
+    sources: Vec<usize>,
     /// Nodes that accept no more blocks.
     closed: Vec<usize>,
 }
@@ -36,42 +36,42 @@ impl Demand {
     /// Replaces the edges and sources of the path. Closed nodes that remain in the graph stay
     /// closed.
     pub fn set_links(&self, links: Links) {
-        let Links { edges, heads } = links;
+        let Links { edges, sources } = links;
         let ends = edges.iter().flat_map(|(from, to)| [*from, *to]);
-        let numbers: HashSet<usize> = ends.chain(heads.iter().copied()).collect();
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.successors = vec![Vec::new(); numbers.iter().max().map_or(0, |last| last + 1)];
+        let numbers: HashSet<usize> = ends.chain(sources.iter().copied()).collect();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.successors = vec![Vec::new(); numbers.iter().max().map_or(0, |last| last + 1)];
         for (from, to) in edges {
-            known.successors[from].push(to);
+            state.successors[from].push(to);
         }
-        known.heads = heads;
-        known.closed.retain(|node| numbers.contains(node));
+        state.sources = sources;
+        state.closed.retain(|node| numbers.contains(node));
     }
 
     /// Marks a node as closed. Returns true if the sources upstream of the node can no longer reach
     /// any sink, because every route leads through a closed node.
     pub fn close(&self, node: usize) -> bool {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.closed.push(node);
-        let DemandState { successors, heads, closed } = &*known;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.closed.push(node);
+        let DemandState { successors, sources, closed } = &*state;
         // Independent parts of the request have separate sources and end independently.
-        let mut heads =
-            heads.iter().filter(|head| reachable(successors, **head, &[]).contains(&node));
-        heads.all(|head| {
-            let reached = reachable(successors, *head, closed);
+        let mut sources =
+            sources.iter().filter(|source| reachable(successors, **source, &[]).contains(&node));
+        sources.all(|source| {
+            let reached = reachable(successors, *source, closed);
             reached.iter().all(|at| !successors[*at].is_empty())
         })
     }
 }
 
-/// Returns the nodes that can be reached from `head` without entering a node in `around`. The
-/// result includes `head` unless `around` contains it.
-fn reachable(successors: &[Vec<usize>], head: usize, around: &[usize]) -> Vec<usize> {
+/// Returns the nodes that can be reached from `source` without entering a node in `closed`. The
+/// result includes `source` unless `closed` contains it.
+fn reachable(successors: &[Vec<usize>], source: usize, closed: &[usize]) -> Vec<usize> {
     let mut visited = vec![false; successors.len()];
-    let mut open = vec![head];
+    let mut open = vec![source];
     let mut reached = Vec::new();
     while let Some(at) = open.pop() {
-        if !around.contains(&at) && !std::mem::replace(&mut visited[at], true) {
+        if !closed.contains(&at) && !std::mem::replace(&mut visited[at], true) {
             reached.push(at);
             open.extend(&successors[at]);
         }

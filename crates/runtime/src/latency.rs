@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug, Default)]
 pub struct Budget {
     gauges: Mutex<Vec<Arc<Gauge>>>,
-    /// Requested bound in nanoseconds; 0 if there is no bound.
+    /// Requested bound on the latency, in nanoseconds; 0 if there is no bound.
     asked_ns: AtomicU64,
     breaches: AtomicU64,
 }
@@ -45,13 +45,17 @@ pub struct Gauge {
     /// Monotonic time, in nanoseconds, at which the reader took some blocks but left others in the
     /// ring; 0 if it left none.
     left_since: AtomicU64,
+    /// Number of measured blocks.
     measured: AtomicU64,
+    /// Number of measured blocks whose latency exceeded `share_ns`.
     exceeded: AtomicU64,
+    /// Longest measured latency, in nanoseconds.
     worst_ns: AtomicU64,
     /// Longest wait since the last call of [`Budget::take_breach`], in nanoseconds.
     recent_ns: AtomicU64,
 }
 
+/// Value of [`Gauge::watched`] once the reader takes no more blocks.
 const CLOSED: u64 = u64::MAX;
 
 /// A gauge of the age of blocks, which compares block times with the clock.
@@ -319,7 +323,7 @@ impl AgeGauge {
     }
 
     /// Measures the age of the blocks that a source has emitted, at time `now`.
-    pub fn measure_given(&self, columns: &Columns, now: Time) {
+    pub fn measure_emitted(&self, columns: &Columns, now: Time) {
         self.measure(columns, columns.live(), now);
     }
 

@@ -89,7 +89,7 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
     let inside: Vec<usize> = spaces
         .iter()
         .filter(|space| space.kernel_counts.is_some())
-        .flat_map(|space| space.nodes.iter().map(|node| node.filtered.planned))
+        .flat_map(|space| space.nodes.iter().map(|node| node.entry.planned))
         .collect();
     let imported: Vec<ImportCounters> =
         spaces.iter().flat_map(|space| space.imported.iter().cloned()).collect();
@@ -108,8 +108,8 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
             }
         }
         ledger.edges.extend(space.edges);
-        for node in space.nodes.into_iter().filter(|node| !node.transport) {
-            let CountedNode { filtered: counted, source, calls, ring, copied, .. } = node;
+        for node in space.nodes.into_iter().filter(|node| !node.receives_kernel_output) {
+            let CountedNode { entry: counted, source, calls, ring, copied, .. } = node;
             ledger.sources.extend(source.map(|source| (counted.name.to_string(), source)));
             // These are nodes in the kernel whose user implementation also runs in a thread.
             let both = inside.contains(&counted.planned);

@@ -1,22 +1,24 @@
-//! Merging of the counters of removed nodes, so that a path that is edited without end keeps
-//! bounded counters, and an edit does not take longer the more edits came before it.
+//! Merging of the counters of removed nodes. It bounds the number of counters of a path that is
+//! edited many times, and the duration of each edit.
 //!
-//! A ledger shows removed nodes by name only: their planned indices belong to earlier plans. So the
-//! counters of removed nodes of one name are added, once there are many.
+//! A ledger identifies a removed node only by its name, because its planned index belongs to an
+//! earlier plan. Once there are many removed nodes, the counters of nodes with the same name are
+//! therefore added up.
 
 use crate::counters::{CountedNode, RetiredCounters};
 use crate::ledger::{DropReason, Edge, LossRanges};
 use crate::report::add_rows;
 use filter::Amount;
 
-/// Number of removed nodes, edges and reports of a space from which on those of equal names are
-/// merged.
+/// Maximum number of removed nodes, edges or reports of a space whose counters are kept separately.
+/// Beyond it, the counters of those with the same name are merged.
 const SEPARATE_MAX: usize = 64;
 
 impl RetiredCounters {
-    /// Merges the counters of nodes and edges of equal names, if there are more than
-    /// [`SEPARATE_MAX`]. Nodes whose planned index is in `live` run again in some space, such as
-    /// those that replicas have replaced, and stay separate, as all do if `live` is empty.
+    /// Merges the counters of nodes, edges and reports with the same name, if there are more than
+    /// [`SEPARATE_MAX`]. `live` contains the planned indices of the nodes that run in some space,
+    /// for example because replicas have replaced a removed node; the counters of these nodes stay
+    /// separate. If `live` is empty, merges nothing.
     pub(crate) fn merge_by_name(&mut self, live: &[usize]) {
         if live.is_empty() {
             return;
@@ -27,8 +29,8 @@ impl RetiredCounters {
                 let known = merged.iter_mut().find(|known| is_mergeable(known, &node, live));
                 match known {
                     Some(known) => {
-                        known.filtered.join(node.filtered);
-                        merge_amounts(&mut known.filtered.dropped);
+                        known.entry.join(node.entry);
+                        merge_amounts(&mut known.entry.dropped);
                     }
                     None => merged.push(node),
                 }
@@ -42,7 +44,7 @@ impl RetiredCounters {
                     (&known.from, &known.to, known.kind) == (&edge.from, &edge.to, edge.kind)
                 };
                 match merged.iter_mut().find(same) {
-                    Some(known) => join_edge(known, edge),
+                    Some(known) => add_edge_counters(known, edge),
                     None => merged.push(edge),
                 }
             }
@@ -68,20 +70,20 @@ impl RetiredCounters {
 fn is_mergeable(one: &CountedNode, other: &CountedNode, live: &[usize]) -> bool {
     let is_plain = |node: &CountedNode| {
         node.source.is_none()
-            && !node.transport
+            && !node.receives_kernel_output
             && node.ring.is_none()
-            && !node.filtered.program
-            && !node.filtered.name.is_ring()
-            && !live.contains(&node.filtered.planned)
+            && !node.entry.program
+            && !node.entry.name.is_ring()
+            && !live.contains(&node.entry.planned)
     };
-    one.filtered.name == other.filtered.name
+    one.entry.name == other.entry.name
         && one.copied == other.copied
         && is_plain(one)
         && is_plain(other)
 }
 
-/// Adds the counters of an edge to those of another one with the same name.
-fn join_edge(to: &mut Edge, more: Edge) {
+/// Adds the counters in `more` to the counters of an edge with the same name.
+fn add_edge_counters(to: &mut Edge, more: Edge) {
     to.put += more.put;
     to.taken += more.taken;
     to.resident += more.resident;
@@ -95,7 +97,7 @@ fn join_edge(to: &mut Edge, more: Edge) {
     }
 }
 
-/// Adds the amounts of equal reasons.
+/// Adds up the amounts that have the same reason.
 fn merge_amounts(all: &mut Vec<(DropReason, Amount)>) {
     let mut merged: Vec<(DropReason, Amount)> = Vec::new();
     for (reason, amount) in all.drain(..) {
@@ -114,14 +116,14 @@ mod tests {
     use crate::ledger::{EdgeKind, NodeEntry, NodeName};
     use filter::Report;
 
-    /// Counters of a removed node, of which the reason `full` has dropped a block.
-    fn removed(name: &str, planned: usize) -> CountedNode {
+    /// Returns the counters of a removed node that has dropped one block for the reason `full`.
+    fn removed_node(name: &str, planned: usize) -> CountedNode {
         let (taken, passed) = (Amount { blocks: 3, bytes: 30 }, Amount { blocks: 2, bytes: 20 });
         let dropped = vec![(DropReason::NoRoom, Amount { blocks: 1, bytes: 10 })];
         let name = NodeName::from(name);
-        let filtered = NodeEntry { name, planned, taken, passed, dropped, ..NodeEntry::default() };
+        let entry = NodeEntry { name, planned, taken, passed, dropped, ..NodeEntry::default() };
         let (source, ring, calls) = (None, None, Vec::new());
-        CountedNode { filtered, source, transport: false, copied: true, calls, ring }
+        CountedNode { entry, source, receives_kernel_output: false, copied: true, calls, ring }
     }
 
     #[test]
@@ -129,7 +131,7 @@ mod tests {
         let mut retired = RetiredCounters::default();
         for planned in 0..1000 {
             let name = if planned % 2 == 0 { "count" } else { "sample" };
-            retired.nodes.push(removed(name, planned));
+            retired.nodes.push(removed_node(name, planned));
             let (from, to) = (NodeName::from("udp"), NodeName::from(name));
             let amount = Amount { blocks: 3, bytes: 30 };
             let edge = Edge::new(from, to, EdgeKind::Call, planned);
@@ -141,8 +143,8 @@ mod tests {
             assert!(retired.edges.len() <= SEPARATE_MAX + 1);
             assert!(retired.reports.len() <= SEPARATE_MAX + 1);
         }
-        let nodes = retired.nodes.iter().filter(|node| node.filtered.planned == 4);
-        assert_eq!(nodes.map(|node| node.filtered.taken.blocks).sum::<u64>(), 3, "it runs again");
+        let nodes = retired.nodes.iter().filter(|node| node.entry.planned == 4);
+        assert_eq!(nodes.map(|node| node.entry.taken.blocks).sum::<u64>(), 3, "it runs again");
         let rows: u64 =
             retired.reports.iter().flat_map(|one| &one.report.rows).map(|row| row.1).sum();
         assert_eq!(rows, 3000);

@@ -39,7 +39,7 @@ pub struct Export {
     entries: usize,
     /// Size of the ring when it was closed. Valid only once the ring is closed.
     size_at_end: RingSize,
-    counted: WriterCounts,
+    counts: WriterCounts,
     /// Amount that a fault-injection build counted as put but did not put.
     lost: Amount,
     /// Status of the writer's space, in which a full ring is recorded; `None` until the space is
@@ -80,7 +80,7 @@ impl Export {
             events: Moderator::new(Timer::of_process(), threshold, reader_doorbell.clone()),
             reader_doorbell,
             spins,
-            counted: WriterCounts::default(),
+            counts: WriterCounts::default(),
             lost: Amount::default(),
             status: None,
             stall_probe: None,
@@ -213,7 +213,7 @@ impl Export {
                 true => PushResult { put: rest, dropped: 0 },
                 false => writer.push_each(&mut entries, rest, origins)?,
             };
-            self.counted = writer.counts();
+            self.counts = writer.counts();
             if writer.capacity() != self.entries {
                 self.entries = writer.capacity();
                 self.events.fit(self.entries);
@@ -276,7 +276,7 @@ impl Export {
     #[must_use]
     pub const fn writer_counts(&self) -> WriterCounts {
         let (blocks, bytes) = (self.lost.blocks, self.lost.bytes);
-        let counted = self.counted;
+        let counted = self.counts;
         WriterCounts { blocks: counted.blocks + blocks, bytes: counted.bytes + bytes, ..counted }
     }
 }

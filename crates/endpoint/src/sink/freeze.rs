@@ -226,7 +226,7 @@ impl Sink for Freeze {
             .with_delivered(frames, "frame", done))
     }
 
-    fn kept_frames(&self) -> Option<RetainedFrames> {
+    fn retained_frames(&self) -> Option<RetainedFrames> {
         Some(self.history.kept())
     }
 }

@@ -48,7 +48,7 @@ pub(crate) struct SwapContext<'a> {
 impl SwapContext<'_> {
     /// Returns true if the swap keeps this node.
     pub(super) fn is_kept(&self, key: NodeKey) -> bool {
-        matches!(key, NodeKey::Node(number) | NodeKey::Given(number) if self.kept.contains(&number))
+        matches!(key, NodeKey::Node(number) | NodeKey::ProgramOutput(number) if self.kept.contains(&number))
     }
 }
 

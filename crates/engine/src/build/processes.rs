@@ -28,7 +28,7 @@ impl Builder<'_> {
     pub(super) fn add_half(&self, id: NodeId, used: &Use, gives: bool, draft: &mut Draft) -> Local {
         let number = self.node_number(id);
         let key = match gives && process_role(&self.plan.graph, id) != ProcessRole::Head {
-            true => NodeKey::Given(number),
+            true => NodeKey::ProgramOutput(number),
             false => NodeKey::Node(number),
         };
         let mut made =

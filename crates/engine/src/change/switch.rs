@@ -210,7 +210,7 @@ pub(super) fn switch(
     drain_old_graph(&mut taken, &firsts, stalls);
     settled();
     let first = taken.iter_mut().find(|(_, stopped)| matches!(stopped, StoppedSpace::Lent(_)));
-    switched.position = first.map_or(0, |(_, stopped)| stopped.space().counted().position());
+    switched.position = first.map_or(0, |(_, stopped)| stopped.space().counters().input_blocks());
     let before: Vec<SpaceCounters> = counters(&mut taken);
     let now = source_losses(&mut taken);
     record_successors(&mut taken, kernels, &mut switched);
@@ -276,7 +276,7 @@ fn removed_rings((target, stopped): &mut (SpaceSwitch, StoppedSpace)) -> Vec<usi
     let keys = stopped.space().node_keys().into_iter().filter(|key| !target.stays.contains(key));
     let number = |key| match key {
         NodeKey::Export(number) => Some(number),
-        NodeKey::Node(_) | NodeKey::Given(_) | NodeKey::Import(_) => None,
+        NodeKey::Node(_) | NodeKey::ProgramOutput(_) | NodeKey::Import(_) => None,
     };
     keys.filter_map(number).collect()
 }
@@ -324,7 +324,7 @@ fn drain_old_graph(
     let stays: HashSet<NodeKey> =
         taken.iter().flat_map(|(target, _)| &target.stays).copied().collect();
     let goes = |target: &SpaceSwitch, key: NodeKey| match key {
-        NodeKey::Node(_) | NodeKey::Given(_) => !stays.contains(&key),
+        NodeKey::Node(_) | NodeKey::ProgramOutput(_) => !stays.contains(&key),
         NodeKey::Export(_) | NodeKey::Import(_) => !target.stays.contains(&key),
     };
     let old = |stopped: &StoppedSpace| matches!(stopped, StoppedSpace::Lent(_));
@@ -405,7 +405,7 @@ fn swap_graphs(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> u64 {
 }
 
 fn counters(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Vec<SpaceCounters> {
-    taken.iter_mut().map(|(_, stopped)| stopped.space().counted()).collect()
+    taken.iter_mut().map(|(_, stopped)| stopped.space().counters()).collect()
 }
 
 /// Returns the number of blocks that sources have lost so far, by source and location of the loss.

@@ -222,7 +222,7 @@ impl Generation {
         (node.reasons, node.counters) = (description.reasons, description.counters);
         node.taken.push(taken);
         if is_sink {
-            node.flow.sunk = written;
+            node.flow.accepted_by_sink = written;
             return node;
         }
         node.flow.routed = ended.counted.passed_at(Some(step));

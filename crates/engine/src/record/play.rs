@@ -105,7 +105,7 @@ impl Replay {
     }
 
     /// Adds an amount to the output of the source with the node number `planned`.
-    fn add_given(&self, planned: usize, amount: Amount) {
+    fn add_emitted(&self, planned: usize, amount: Amount) {
         let mut all = self.source_totals();
         all.entry(planned).or_default().given += amount;
     }
@@ -370,8 +370,8 @@ impl EventReader for Player {
         }
     }
 
-    fn add_given(&self, planned: usize, amount: Amount) {
-        self.replay.add_given(planned, amount);
+    fn add_emitted(&self, planned: usize, amount: Amount) {
+        self.replay.add_emitted(planned, amount);
     }
 
     fn note_truncated(&self) {

@@ -326,15 +326,16 @@ impl<S: Session> FilterState for Sessions<S> {
             mistake.hint("it was saved by another version of the filter")
         };
         let mut session = S::read_from_bytes(&moved.bytes).map_err(|_| {
-            let (came, own) = (moved.bytes.len(), size_of::<S>());
-            foreign(format!("the saved state has {came} bytes, the filter's has {own}"))
+            let (arrived, own) = (moved.bytes.len(), size_of::<S>());
+            foreign(format!("the saved state has {arrived} bytes, the filter's has {own}"))
         })?;
         let lists = session.held_lists();
         // The lists refer to slots in the table of another space, so they are rebuilt even if no
         // blocks were moved.
-        let (here, came) = (lists.len(), moved.held.len());
-        if came > here {
-            let what = format!("the saved state holds {came} lists of blocks, the filter's {here}");
+        let (here, arrived) = (lists.len(), moved.held.len());
+        if arrived > here {
+            let what =
+                format!("the saved state holds {arrived} lists of blocks, the filter's {here}");
             return Err(foreign(what));
         }
         let none = std::iter::repeat_with(Vec::new);

@@ -17,7 +17,7 @@ pub struct SessionShares {
     /// Number of blocks of each class.
     pub blocks: Box<[u32]>,
     /// Number of replicas.
-    pub copies: usize,
+    pub replica_count: usize,
 }
 
 /// Classes of sessions that move from one replica to another.
@@ -35,10 +35,10 @@ pub struct SessionMove {
     pub after: u8,
 }
 
-/// Minimum number of blocks in an interval.
+/// Minimum number of blocks in an interval in which a move is chosen.
 const BLOCKS_MIN: u64 = 4096;
 /// Maximum load of the busiest replica after a move, as a fraction of its load before.
-const GAIN: f64 = 0.9;
+const REMAINING_LOAD_MAX: f64 = 0.9;
 /// Maximum number of classes in one move. It limits the time for which a move pauses the chain.
 const CLASSES_MAX: usize = 512;
 
@@ -46,7 +46,7 @@ impl SessionShares {
     /// Returns the number of blocks of each replica.
     #[must_use]
     pub fn loads(&self) -> Vec<u64> {
-        let mut loads = vec![0; self.copies];
+        let mut loads = vec![0; self.replica_count];
         for (replica, blocks) in self.replicas.iter().zip(&self.blocks) {
             if let Some(load) = loads.get_mut(usize::from(*replica)) {
                 *load += u64::from(*blocks);
@@ -82,7 +82,7 @@ impl SessionShares {
         });
         classes.truncate(CLASSES_MAX);
         let moved = classes.iter().map(|(blocks, _)| u64::from(*blocks)).sum::<u64>();
-        if (most - moved) as f64 > GAIN * *most as f64 {
+        if (most - moved) as f64 > REMAINING_LOAD_MAX * *most as f64 {
             return None;
         }
         let mut classes: Vec<u16> = classes.into_iter().map(|(_, class)| class).collect();
@@ -102,7 +102,7 @@ mod tests {
         SessionShares {
             replicas: of.iter().map(|(replica, _)| *replica).collect(),
             blocks: of.iter().map(|(_, blocks)| *blocks).collect(),
-            copies: 2,
+            replica_count: 2,
         }
     }
 
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(shares(&[(0, 5200), (1, 4800)]).choose_move(), None);
         assert_eq!(shares(&[(0, 400), (0, 300), (1, 1)]).choose_move(), None);
         assert_eq!(shares(&[(0, 5000), (0, 5000)]).choose_move().unwrap().classes.len(), 1);
-        let one = SessionShares { copies: 1, ..shares(&[(0, 9000)]) };
+        let one = SessionShares { replica_count: 1, ..shares(&[(0, 9000)]) };
         assert_eq!(one.choose_move(), None);
     }
 
@@ -144,7 +144,7 @@ mod tests {
 
     /// Moves lead to a balance from which no further move is chosen.
     #[test]
-    fn n3_moves_settle() {
+    fn n3_repeated_moves_reach_a_balance() {
         let mut random = testkit::Random::replayable();
         for _ in 0..100 {
             let of: Vec<(u8, u32)> = (0..200).map(|_| (0, random.within(0..1000) as u32)).collect();

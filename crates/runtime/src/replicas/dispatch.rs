@@ -35,7 +35,7 @@ enum DispatchPolicy {
 /// The replicas of the classes of sessions.
 #[derive(Debug)]
 struct SessionTable {
-    what: ShardKey,
+    key: ShardKey,
     /// Seed of the tables of sessions in the replicas ([`ShardKey::session_key`]).
     seed: u64,
     /// The replica of each class, or [`UNASSIGNED`].
@@ -49,13 +49,13 @@ struct SessionTable {
 /// A dispatcher of batches to replicas.
 #[derive(Debug)]
 pub struct Dispatcher {
-    by: DispatchPolicy,
+    policy: DispatchPolicy,
     /// Progress of the chain, shared by the dispatcher, the replicas and the join.
     progress: Arc<ReplicaProgress>,
     /// Next batch id.
-    next: u64,
+    next_batch_id: u64,
     /// Index of the replica in this space.
-    here: usize,
+    local_replica: usize,
 }
 
 impl Dispatcher {
@@ -67,18 +67,18 @@ impl Dispatcher {
         progress: Arc<ReplicaProgress>,
         (here, seed): (usize, u64),
     ) -> Self {
-        let copies = progress.copies();
-        let by = match sharing {
+        let replicas = progress.replica_count();
+        let policy = match sharing {
             None => DispatchPolicy::Load,
-            Some(what) => DispatchPolicy::Session(SessionTable {
-                what,
+            Some(key) => DispatchPolicy::Session(SessionTable {
+                key,
                 seed,
                 replicas: vec![UNASSIGNED; SESSION_CLASSES].into(),
                 blocks: vec![0; SESSION_CLASSES].into(),
-                dispatched: vec![0; copies],
+                dispatched: vec![0; replicas],
             }),
         };
-        Self { by, progress, next: 0, here }
+        Self { policy, progress, next_batch_id: 0, local_replica: here }
     }
 
     /// Numbers the blocks of a batch, assigns the lanes to replicas, and announces the batch to the
@@ -89,12 +89,15 @@ impl Dispatcher {
         batch: &mut Batch<'_>,
         load: impl FnMut(usize) -> usize,
     ) -> (u64, Vec<(usize, LaneMask)>) {
-        let batch_id = self.next;
-        self.next = next_batch_id(batch_id);
+        let batch_id = self.next_batch_id;
+        self.next_batch_id = next_batch_id(batch_id);
         batch.number_lanes(super::first_seq(batch_id));
-        let hands = match &mut self.by {
+        let hands = match &mut self.policy {
             DispatchPolicy::Load => {
-                vec![(least_loaded_replica(self.progress.copies(), self.here, load), batch.live())]
+                vec![(
+                    least_loaded_replica(self.progress.replica_count(), self.local_replica, load),
+                    batch.live(),
+                )]
             }
             DispatchPolicy::Session(table) => table.dispatch(batch),
         };
@@ -105,19 +108,19 @@ impl Dispatcher {
     /// Returns how many blocks of each class were dispatched since the last call, and to which
     /// replica. Returns `None` if sessions cannot move to another replica.
     pub fn take_shares(&mut self) -> Option<SessionShares> {
-        let DispatchPolicy::Session(table) = &mut self.by else { return None };
-        table.what.finds_sessions().then(|| SessionShares {
+        let DispatchPolicy::Session(table) = &mut self.policy else { return None };
+        table.key.finds_sessions().then(|| SessionShares {
             replicas: table.replicas.clone(),
             blocks: std::mem::replace(&mut table.blocks, vec![0; SESSION_CLASSES].into()),
-            copies: table.dispatched.len(),
+            replica_count: table.dispatched.len(),
         })
     }
 
     /// Returns the key by which sessions are dispatched, or `None` if batches are dispatched by
     /// load.
     pub const fn sharing(&self) -> Option<ShardKey> {
-        match &self.by {
-            DispatchPolicy::Session(table) => Some(table.what),
+        match &self.policy {
+            DispatchPolicy::Session(table) => Some(table.key),
             DispatchPolicy::Load => None,
         }
     }
@@ -125,7 +128,7 @@ impl Dispatcher {
     /// Dispatches these classes to another replica from now on, except a class that cannot move
     /// ([`can_move`]). The caller must have moved their sessions.
     pub fn reassign(&mut self, classes: &[u16], to: u8) {
-        let DispatchPolicy::Session(table) = &mut self.by else { return };
+        let DispatchPolicy::Session(table) = &mut self.policy else { return };
         for class in classes.iter().filter(|class| can_move(**class)) {
             if let Some(replica) = table.replicas.get_mut(usize::from(*class)) {
                 *replica = to;
@@ -137,14 +140,15 @@ impl Dispatcher {
     /// at most `limit`. Returns true if they have.
     pub fn wait_for_replicas(&self, limit: Duration) -> bool {
         self.progress.wait_until(limit, |progress| {
-            let mut others = (0..progress.copies()).filter(|copy| *copy != self.here);
+            let mut others =
+                (0..progress.replica_count()).filter(|copy| *copy != self.local_replica);
             others.all(|copy| progress.has_finished_all(copy))
         })
     }
 
     /// Returns the index of the replica in this space.
     pub const fn local_replica(&self) -> usize {
-        self.here
+        self.local_replica
     }
 
     /// Returns the progress of the chain, shared by the dispatcher, the replicas and the join.
@@ -159,12 +163,12 @@ impl Dispatcher {
 
     /// Marks the replica in this space as ended.
     pub fn end_local_replica(&self) {
-        self.progress.finish(self.here, u64::MAX);
+        self.progress.finish(self.local_replica, u64::MAX);
     }
 
     /// Marks all batches that were dispatched to the replica in this space as finished.
     pub fn finish_local_batches(&self) {
-        self.progress.finish(self.here, self.progress.given(self.here));
+        self.progress.finish(self.local_replica, self.progress.dispatched_end(self.local_replica));
     }
 }
 
@@ -178,8 +182,12 @@ impl Drop for Dispatcher {
 }
 
 /// Returns the least loaded replica in another space, or `here` if all other replicas are busy.
-fn least_loaded_replica(copies: usize, here: usize, mut load: impl FnMut(usize) -> usize) -> usize {
-    let others = (0..copies).filter(|copy| *copy != here).map(|copy| (load(copy), copy));
+fn least_loaded_replica(
+    replicas: usize,
+    here: usize,
+    mut load: impl FnMut(usize) -> usize,
+) -> usize {
+    let others = (0..replicas).filter(|copy| *copy != here).map(|copy| (load(copy), copy));
     match others.min() {
         Some((waiting, copy)) if waiting < BUSY_BLOCKS => copy,
         _ => here,
@@ -207,10 +215,10 @@ const fn class_of(key: u64) -> u16 {
 
 impl SessionTable {
     fn dispatch(&mut self, batch: &Batch<'_>) -> Vec<(usize, LaneMask)> {
-        let Self { what, seed, replicas, blocks, dispatched } = self;
+        let Self { key, seed, replicas, blocks, dispatched } = self;
         let mut masks = vec![0 as LaneMask; dispatched.len()];
         for l in lanes(batch.live()) {
-            let class = usize::from(class_of(what.session_key(&batch.block(l), *seed)));
+            let class = usize::from(class_of(key.session_key(&batch.block(l), *seed)));
             let copy = match replicas[class] {
                 UNASSIGNED => {
                     let all = 0..dispatched.len();
@@ -252,7 +260,7 @@ mod tests {
             let arena = Arena::new(frames.len());
             let space = Space::new(&arena);
             let batch = space.batch(&frames);
-            let DispatchPolicy::Session(table) = &mut dispatcher.by else { panic!() };
+            let DispatchPolicy::Session(table) = &mut dispatcher.policy else { panic!() };
             let hands = table.dispatch(&batch);
             let copy = |lane: usize| hands.iter().find(|(_, mask)| mask & 1 << lane != 0);
             (0..ports.len()).map(|lane| copy(lane).expect("somebody").0).collect::<Vec<_>>()
@@ -267,7 +275,7 @@ mod tests {
         let loads = shares.loads();
         assert_eq!(loads.iter().sum::<u64>(), 120);
         assert_eq!(dispatcher.take_shares().unwrap().loads(), [0; 3], "counted once");
-        let DispatchPolicy::Session(SessionTable { dispatched, .. }) = &dispatcher.by else {
+        let DispatchPolicy::Session(SessionTable { dispatched, .. }) = &dispatcher.policy else {
             panic!()
         };
         assert_eq!(*dispatched, loads);

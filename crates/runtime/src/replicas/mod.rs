@@ -2,7 +2,6 @@
 //! dispatcher, replicas and join. [Th §5.4], [Par §IV], CONTRACT 16
 //!
 //! Each batch that reaches the chain gets a **batch id**. The **sequence number** of a block
-//! Each batch that reaches the chain gets a **batch id**. The **sequence number** of a block
 //! combines the batch id and the block's position in the batch in one word. Between spaces the
 //! sequence number is sent in the block's marks; within a space it is the block's order. A filter's
 //! output inherits the sequence number of the block from which it was made. [`dispatch`] assigns an
@@ -67,11 +66,13 @@ pub const fn batch_id_of(seq: u32, near: u64) -> u64 {
 pub struct ReplicaProgress {
     /// Lowest batch id that has not been dispatched yet. Written by the dispatcher.
     undispatched: Word,
-    copies: Box<[ReplicaState]>,
+    replicas: Box<[ReplicaState]>,
     /// One more than the id of the batch for which the join waits. Written by the join.
     awaited: Word,
     /// Nonzero after the last dispatch. Written by the dispatcher.
     closed: Word,
+    /// Newest block time, in nanoseconds. Valid once `closed` is nonzero. Written by the
+    /// dispatcher.
     clock: Word,
     /// Doorbell on which the join sleeps.
     join: Arc<Doorbell>,
@@ -81,9 +82,9 @@ pub struct ReplicaProgress {
 #[derive(Debug, Default)]
 struct ReplicaState {
     /// One more than the id of the last batch dispatched to the replica. Written by the dispatcher.
-    given: Word,
+    dispatched_end: Word,
     /// Lowest batch id that the replica has not reported as finished. Written by the replica.
-    done: Word,
+    finished_end: Word,
 }
 
 /// An atomic word with its own cache line.
@@ -102,12 +103,12 @@ impl Word {
 }
 
 impl ReplicaProgress {
-    /// Creates the progress tracker for a chain of `copies` replicas. The join sleeps on the
+    /// Creates the progress tracker for a chain of `count` replicas. The join sleeps on the
     /// doorbell `join`.
-    pub fn new(copies: usize, join: Arc<Doorbell>) -> Self {
-        let copies = (0..copies).map(|_| ReplicaState::default()).collect();
+    pub fn new(count: usize, join: Arc<Doorbell>) -> Self {
+        let replicas = (0..count).map(|_| ReplicaState::default()).collect();
         let [undispatched, awaited, closed, clock] = std::array::from_fn(|_| Word::default());
-        Self { undispatched, copies, awaited, closed, clock, join }
+        Self { undispatched, replicas, awaited, closed, clock, join }
     }
 
     /// Announces that no more batches follow. `clock` is the newest block time, in nanoseconds.
@@ -142,20 +143,20 @@ impl ReplicaProgress {
     }
 
     /// Returns the number of replicas.
-    pub fn copies(&self) -> usize {
-        self.copies.len()
+    pub fn replica_count(&self) -> usize {
+        self.replicas.len()
     }
 
     /// Announces that a batch is dispatched to the replicas `to`. Must be called before any block
     /// of the batch is put into a ring.
     ///
-    /// SYNC POINT *batch dispatched*: the Release of `undispatched`, and of each `given` before it,
-    /// pairs with the Acquire in [`ReplicaProgress::next_undispatched`] and
+    /// SYNC POINT *batch dispatched*: the Release of `undispatched`, and of each `dispatched_end`
+    /// before it, pairs with the Acquire in [`ReplicaProgress::next_undispatched`] and
     /// [`ReplicaProgress::has_part`]: a reader that sees the batch id, or a block of the batch,
     /// sees which replicas have a part in it.
     pub fn announce_batch(&self, batch_id: u64, to: impl Iterator<Item = usize>) {
         for copy in to {
-            self.copies[copy].given.store(batch_id + 1);
+            self.replicas[copy].dispatched_end.store(batch_id + 1);
         }
         self.undispatched.store(batch_id + 1);
     }
@@ -171,8 +172,8 @@ impl ReplicaProgress {
     /// SYNC POINT *batch finished*: see [`ReplicaProgress::finish`]. A caller that gets `false` and
     /// then reads the replica's ring sees all output of the batch.
     pub fn has_part(&self, copy: usize, batch_id: u64) -> bool {
-        let copy = &self.copies[copy];
-        copy.done.load() <= batch_id && copy.given.load() > batch_id
+        let copy = &self.replicas[copy];
+        copy.finished_end.load() <= batch_id && copy.dispatched_end.load() > batch_id
     }
 
     /// Returns true if a replica has finished all batches dispatched to it.
@@ -180,28 +181,29 @@ impl ReplicaProgress {
     /// SYNC POINT *batch finished*: see [`ReplicaProgress::finish`]. A caller in the dispatcher's
     /// thread that gets `true` sees the replica's filters idle until the next dispatch.
     pub fn has_finished_all(&self, copy: usize) -> bool {
-        let copy = &self.copies[copy];
-        copy.done.load() >= copy.given.load()
+        let copy = &self.replicas[copy];
+        copy.finished_end.load() >= copy.dispatched_end.load()
     }
 
     /// Returns one more than the id of the last batch dispatched to a replica.
-    pub fn given(&self, copy: usize) -> u64 {
-        self.copies[copy].given.load()
+    pub fn dispatched_end(&self, copy: usize) -> u64 {
+        self.replicas[copy].dispatched_end.load()
     }
 
     /// Reports that a replica has finished its lanes of all batches with ids less than `below`, and
     /// that the output of these batches is in its ring. Wakes the join if it waits for such a
     /// batch.
     ///
-    /// SYNC POINT *batch finished*: the Release of `done` follows the Release that published the
-    /// ring entries, and pairs with the Acquire in [`ReplicaProgress::has_part`].
+    /// SYNC POINT *batch finished*: the Release of `finished_end` follows the Release that
+    /// published the ring entries, and pairs with the Acquire in [`ReplicaProgress::has_part`].
     pub fn finish(&self, copy: usize, below: u64) {
-        let done = &self.copies[copy].done;
+        let done = &self.replicas[copy].finished_end;
         if done.load() >= below {
             return;
         }
         done.store(below);
-        // A join that falls asleep later reads `done` first (`Doorbell::has_unnotified_sleeper`).
+        // A join that falls asleep later reads `finished_end` first
+        // (`Doorbell::has_unnotified_sleeper`).
         if self.join.has_unnotified_sleeper() && self.awaited.load() <= below {
             self.join.notify();
         }

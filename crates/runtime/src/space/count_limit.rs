@@ -38,7 +38,7 @@ pub(crate) enum ClaimPolicy {
     Free,
     /// Claims are granted in the order in which they arrive, and the grants are collected for the
     /// record.
-    Noted(Vec<u32>),
+    Recorded(Vec<u32>),
     /// Claims are granted as in a recorded run. Holds the number of blocks that may still be
     /// claimed in this pass.
     Replayed(u32),

@@ -4,27 +4,27 @@
 #[derive(Default)]
 pub(super) struct CpuPin {
     /// CPU to which the thread is pinned; `None` if it is not pinned.
-    pub(super) kept: Option<usize>,
+    pub(super) pinned: Option<usize>,
     /// CPUs on which the thread was allowed to run before it was pinned.
-    pub(super) before: Vec<usize>,
+    pub(super) unpinned_cpus: Vec<usize>,
 }
 
 impl CpuPin {
     /// Pins the thread to a CPU. `None` restores the affinity that the thread had before it was
     /// pinned. A failure leaves the affinity unchanged.
     pub(super) fn pin_to(&mut self, processor: Option<usize>) {
-        if processor == self.kept {
+        if processor == self.pinned {
             return;
         }
-        if self.kept.is_none() {
-            self.before = sys::process::allowed_processors().unwrap_or_default();
+        if self.pinned.is_none() {
+            self.unpinned_cpus = sys::process::allowed_processors().unwrap_or_default();
         }
         let kept = match processor {
             Some(processor) => sys::process::pin_to(processor),
-            None => sys::process::pin_among(&self.before),
+            None => sys::process::pin_among(&self.unpinned_cpus),
         };
         if kept.is_ok() {
-            self.kept = processor;
+            self.pinned = processor;
         }
     }
 }

@@ -57,11 +57,13 @@ impl LocalGraph {
         while let Some(next) = paused.deferred.iter().position(|edit| edit.at == at) {
             let edit = paused.deferred.remove(next);
             let shared = overlapping_lanes(&edit.room.columns, paused);
-            let mut out =
-                EditOutput { spare: std::mem::take(&mut self.pass.rooms), ..EditOutput::default() };
+            let mut out = EditOutput {
+                spare: std::mem::take(&mut self.pass.spare_memories),
+                ..EditOutput::default()
+            };
             self.edit_batch((at, now), &edit.room.columns, (shared, imported), &mut out);
-            self.pass.rooms = out.spare;
-            paused.edited.extend(out.rooms.into_iter().map(|room| (at, room, edit.hops)));
+            self.pass.spare_memories = out.spare;
+            paused.edited.extend(out.spare_memories.into_iter().map(|room| (at, room, edit.hops)));
             self.pass.keep_memory(edit.room);
         }
     }
@@ -119,7 +121,7 @@ impl LocalGraph {
         if let Err(panic) = ran {
             node.flow.failed += came;
             node.counts.made.blocks -= out.made;
-            out.rooms.clear();
+            out.spare_memories.clear();
             let entry = columns.entry(last);
             let frame = editor.bytes(entry.frame());
             let Entry { pointer, marks, context } = entry;
@@ -134,7 +136,7 @@ impl LocalGraph {
 /// The output of an editing filter, collected in batches.
 #[derive(Default)]
 struct EditOutput {
-    rooms: Vec<BatchMemory>,
+    spare_memories: Vec<BatchMemory>,
     /// Batch memories for reuse.
     spare: Vec<BatchMemory>,
     /// Number of additional blocks that resulted from splitting blocks into fragments.
@@ -146,13 +148,15 @@ struct EditOutput {
 
 impl EditOutput {
     fn push(&mut self, entry: Entry, order: u32) {
-        let added =
-            self.rooms.last_mut().is_some_and(|room| room.columns.push_with_order(entry, order));
+        let added = self
+            .spare_memories
+            .last_mut()
+            .is_some_and(|room| room.columns.push_with_order(entry, order));
         if !added {
             let mut room = self.spare.pop().unwrap_or_default();
             room.columns.clear();
             room.columns.push_with_order(entry, order);
-            self.rooms.push(room);
+            self.spare_memories.push(room);
         }
     }
 }

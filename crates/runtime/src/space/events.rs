@@ -132,7 +132,7 @@ pub trait EventReader: fmt::Debug + Send {
     fn closing_notes(&mut self) -> (u32, Option<&'static str>);
 
     /// Adds `amount` to the amount that the source with this planned index has emitted.
-    fn add_given(&self, planned: usize, amount: Amount);
+    fn add_emitted(&self, planned: usize, amount: Amount);
 
     /// Reports the last event as invalid.
     fn report_invalid(&mut self, what: &str);
@@ -180,7 +180,7 @@ impl EventPort {
     /// (`-c`). `counted` is true if the path has such a limit.
     pub(super) fn claim_policy(&self, counted: bool) -> ClaimPolicy {
         match self {
-            Self::Journal(_) if counted => ClaimPolicy::Noted(Vec::new()),
+            Self::Journal(_) if counted => ClaimPolicy::Recorded(Vec::new()),
             Self::Replay(_) if counted => ClaimPolicy::Replayed(0),
             _ => ClaimPolicy::Free,
         }

@@ -42,10 +42,10 @@ impl Space {
             .position(|(_, last)| last)
             .map_or((taken.len(), false), |at| (at + 1, true));
         let first = seqs.clone().next().map_or(0, |(seq, _)| seq);
-        own.near = batch_id_of(first, own.near);
-        own.progress.finish(own.number, own.near);
+        own.last_batch_id = batch_id_of(first, own.last_batch_id);
+        own.progress.finish(own.number, own.last_batch_id);
         let graph = &mut self.graph;
-        graph.pass.order = last_seq(own.near);
+        graph.pass.order = last_seq(own.last_batch_id);
         let walked = match import.peek_up_to(count) {
             Ok(taken) => {
                 graph.walk_ring_batches(&[taken], &[at], last);
@@ -59,7 +59,7 @@ impl Space {
         match walked {
             Ok(()) => {
                 let Input::Replica { own, .. } = &self.inputs.list[i] else { return };
-                let done = if last { own.near + 1 } else { own.near };
+                let done = if last { own.last_batch_id + 1 } else { own.last_batch_id };
                 own.progress.finish(own.number, done);
             }
             Err(fault) => self.fail_ring(at, fault),
@@ -120,7 +120,7 @@ impl LocalGraph {
             return if closed { self.join_final(gather) } else { Ok(false) };
         }
         let shares = gather.shares()?;
-        let whole = !shares.is_empty() && shares.iter().all(|share| share.whole);
+        let whole = !shares.is_empty() && shares.iter().all(|share| share.is_complete);
         let count: usize = shares.iter().map(|share| share.count).sum();
         if count == 0 {
             if whole {
@@ -144,7 +144,7 @@ impl LocalGraph {
         for (way, share) in gather.inputs.iter_mut().zip(&shares).filter(|(_, s)| s.count > 0) {
             way.import.release(share.count)?;
             // This is recorded even if other replicas make the batch incomplete.
-            if let Some(own) = way.own.as_ref().filter(|_| share.whole) {
+            if let Some(own) = way.own.as_ref().filter(|_| share.is_complete) {
                 own.progress.finish(own.number, gather.batch_id + 1);
             }
         }
@@ -173,7 +173,7 @@ impl LocalGraph {
         let live = now;
         for (ring, (taken, node)) in all.iter().zip(nodes).enumerate() {
             for from in (0..taken.len()).step_by(LANES) {
-                let mut room = self.pass.rooms.pop().unwrap_or_default();
+                let mut room = self.pass.spare_memories.pop().unwrap_or_default();
                 room.columns.clear();
                 if from == 0 {
                     room.columns.fill(|pointers, context, marks| {

@@ -18,7 +18,7 @@ pub struct LocalReplica {
     /// Index of the replica.
     pub number: usize,
     /// Id of the last batch received.
-    pub near: u64,
+    pub last_batch_id: u64,
 }
 
 impl Drop for LocalReplica {
@@ -37,7 +37,7 @@ pub struct ReplicaJoin {
     /// Node at which the inputs join.
     pub(super) node: NodeId,
     /// True if a batch may be split between several replicas.
-    pub(super) mixed: bool,
+    pub(super) splits_batches: bool,
     /// Lowest batch id that has not been joined.
     pub(super) batch_id: u64,
     /// True if the beginning of the current batch has been forwarded.
@@ -67,7 +67,7 @@ pub struct ReplicaInput {
 pub(super) struct BatchShare {
     pub(super) count: usize,
     /// True if the ring will receive no more entries of the batch.
-    pub(super) whole: bool,
+    pub(super) is_complete: bool,
     /// True if the ring has so many of these entries that the replica may wait for room. A ring
     /// that was full wakes its writer only once at least half of it is free.
     may_block: bool,
@@ -78,19 +78,19 @@ pub(super) struct BatchShare {
 }
 
 impl ReplicaJoin {
-    /// Creates a join at `node`. `mixed` is true if a batch may be split between several replicas.
+    /// Creates a join at `node`. `splits_batches` is true if a batch may be split between several replicas.
     #[must_use]
     pub const fn new(
         progress: Arc<ReplicaProgress>,
         inputs: Vec<ReplicaInput>,
         node: NodeId,
-        mixed: bool,
+        splits_batches: bool,
     ) -> Self {
         Self {
             progress,
             inputs,
             node,
-            mixed,
+            splits_batches,
             batch_id: 0,
             is_partial: false,
             final_sessions: None,
@@ -128,14 +128,14 @@ impl ReplicaJoin {
             way.count_batch_entries(batch_id, may_add)
         });
         let mut shares: Vec<BatchShare> = shares.collect::<Result<_, _>>()?;
-        if shares.iter().all(|share| share.whole) {
+        if shares.iter().all(|share| share.is_complete) {
             return Ok(shares);
         }
         progress.record_awaited(batch_id);
-        if !self.mixed {
+        if !self.splits_batches {
             return Ok(shares);
         }
-        let unfinished = || shares.iter().filter(|share| !share.whole);
+        let unfinished = || shares.iter().filter(|share| !share.is_complete);
         if !unfinished().any(|share| share.may_block) || unfinished().any(|share| share.count == 0)
         {
             return Ok(Vec::new());
@@ -169,21 +169,21 @@ impl ReplicaInput {
     fn count_batch_entries(&mut self, batch_id: u64, may_add: bool) -> Result<BatchShare, Fault> {
         let closed = self.import.is_finished()?;
         let waits = self.import.peek_fresh()?;
-        let mut share = BatchShare { whole: closed || !may_add, ..BatchShare::default() };
+        let mut share = BatchShare { is_complete: closed || !may_add, ..BatchShare::default() };
         for at in 0..waits.len() {
             let (seq, last) = waits.entry(at).marks.seq();
             let of = batch_id_of(seq, batch_id);
             // The final output of a replica follows all batches.
             let is_final = self.own.is_none() && waits.entry(at).marks.end_step().0 > 0;
             if is_final || of > batch_id {
-                share.whole = true;
+                share.is_complete = true;
                 break;
             }
             share.late += u64::from(of < batch_id);
             share.count += 1;
             share.last_seq = seq;
             if self.own.is_some() && last {
-                share.whole = true;
+                share.is_complete = true;
                 break;
             }
         }
@@ -204,7 +204,7 @@ impl ReplicaInput {
             batch_id_of(seq, batch_id) < batch_id || seq <= until
         };
         let count = (0..share.count).take_while(is_within).count();
-        share.whole &= count == share.count;
+        share.is_complete &= count == share.count;
         share.count = count;
         Ok(())
     }

@@ -12,7 +12,7 @@ pub enum NodeKey {
     /// input.
     Node(usize),
     /// The node that reads the output of the program with this planned index.
-    Given(usize),
+    ProgramOutput(usize),
     /// The writing end of the ring of the edge with this planned index.
     Export(usize),
     /// The reading end of the ring of the edge with this planned index.
@@ -31,7 +31,7 @@ pub fn node_keys(nodes: &[Node], inputs: &[Input]) -> Vec<NodeKey> {
     };
     let key = |(at, node): (NodeId, &Node)| match &node.operator {
         Operator::Source(_) if node.process().is_some_and(|program| !program.is_head()) => {
-            NodeKey::Given(node.planned)
+            NodeKey::ProgramOutput(node.planned)
         }
         Operator::Export(export) => NodeKey::Export(export.planned),
         _ => import(at).unwrap_or(NodeKey::Node(node.planned)),

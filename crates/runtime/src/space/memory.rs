@@ -167,7 +167,7 @@ impl<'a> Gateway<'a> for Memory<'a> {
 
 /// A resolver of rich pointers to frame bytes. It caches the segment of the last frame.
 pub(crate) struct Frames<'a, F> {
-    near: Segment<'a>,
+    last_segment: Segment<'a>,
     /// A function that returns the segment containing a frame. Its arguments are the block's index
     /// and the frame's rich pointer.
     segment: F,
@@ -175,14 +175,14 @@ pub(crate) struct Frames<'a, F> {
 
 impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
     pub(crate) fn new(segment: F) -> Self {
-        Self { near: Segment::default(), segment }
+        Self { last_segment: Segment::default(), segment }
     }
 
     /// Creates a batch from these columns. Usually all frames are in one segment.
     pub(crate) fn batch(mut self, room: BatchMemory) -> Batch<'a> {
         let first = (!room.columns.is_empty()).then(|| room.columns.frame(0));
-        self.near = first.and_then(|frame| (self.segment)(0, frame)).unwrap_or_default();
-        let near = self.near;
+        self.last_segment = first.and_then(|frame| (self.segment)(0, frame)).unwrap_or_default();
+        let near = self.last_segment;
         match Batch::from_segment(room, near.dbuf(), near.start(), near.filled_bytes()) {
             Ok(batch) => batch,
             Err(room) => Batch::new(room, |columns, l| self.find(l, columns.frame(l))),
@@ -192,7 +192,7 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
     /// Returns the bytes of a frame, or an empty slice if the space has no access to them.
     #[inline(always)]
     fn find(&mut self, number: usize, frame: RichPointer) -> &'a [u8] {
-        match self.near.bytes(frame) {
+        match self.last_segment.bytes(frame) {
             Some(bytes) => bytes,
             None => self.find_segment(number, frame),
         }
@@ -200,8 +200,8 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
 
     #[cold]
     fn find_segment(&mut self, number: usize, frame: RichPointer) -> &'a [u8] {
-        self.near = (self.segment)(number, frame).unwrap_or_default();
-        self.near.bytes(frame).unwrap_or_default()
+        self.last_segment = (self.segment)(number, frame).unwrap_or_default();
+        self.last_segment.bytes(frame).unwrap_or_default()
     }
 }
 

@@ -118,7 +118,7 @@ pub struct Space {
 struct Ports {
     control: Arc<Control>,
     /// Value of [`Control::position_requests`] at the space's last answer.
-    answered: u32,
+    answered_requests: u32,
     commands: CommandReceiver,
     /// Pending request to lend the space before its next pass, if any.
     borrow: Option<BorrowRequest>,
@@ -153,7 +153,7 @@ struct Accounts {
     /// Number of hot swaps.
     swaps: u64,
     /// Total time asleep, in nanoseconds.
-    asleep: u64,
+    asleep_ns: u64,
 }
 
 /// The programs that exchange blocks with a space.
@@ -166,7 +166,7 @@ struct Programs {
     inputs: Vec<(arc::NodeId, bool)>,
     /// Nodes that wrote the input or read the output of programs (`exec`), and that hot swaps
     /// removed.
-    gone: Vec<Node>,
+    removed: Vec<Node>,
 }
 
 /// Components of a new space.
@@ -201,7 +201,7 @@ pub struct SpaceParts {
 #[derive(Debug)]
 pub struct SpaceOptions {
     /// Limit on delivered blocks (`-c`), shared by the spaces of the path; `None` for no limit.
-    pub left: Option<Arc<CountLimit>>,
+    pub count_limit: Option<Arc<CountLimit>>,
     /// True if the time spent in each filter is measured.
     pub timed: bool,
     /// True if every edit is made in a copy.
@@ -218,8 +218,16 @@ pub struct SpaceOptions {
 
 impl Default for SpaceOptions {
     fn default() -> Self {
-        let (left, demand, events, tracer) = (None, Arc::default(), EventPort::Off, None);
-        Self { left, timed: false, copies: false, batch_max: LANES, demand, events, tracer }
+        let (demand, events, tracer) = (Arc::default(), EventPort::Off, None);
+        Self {
+            count_limit: None,
+            timed: false,
+            copies: false,
+            batch_max: LANES,
+            demand,
+            events,
+            tracer,
+        }
     }
 }
 
@@ -229,21 +237,33 @@ impl Space {
     pub fn new(parts: SpaceParts) -> Self {
         let SpaceParts { name, mut nodes, shape, intakes, work, inputs, .. } = parts;
         let SpaceParts { control, doorbell, clock, epoch, options, .. } = parts;
-        let SpaceOptions { left, timed, copies, batch_max, demand, events, tracer } = options;
-        let claims = events.claim_policy(left.is_some());
+        let SpaceOptions { count_limit, timed, copies, batch_max, demand, events, tracer } =
+            options;
+        let claims = events.claim_policy(count_limit.is_some());
         let commands =
             CommandReceiver(Arc::new(CommandQueue::new(name.clone(), Arc::clone(&doorbell))));
         let stall = events
             .replay_state()
             .map(|state| StallRegistration(StallProbe::new(state, Arc::clone(&commands.0.status))));
-        let ports = Ports { control, answered: 0, commands, borrow: None, doorbell, events, stall };
+        let ports = Ports {
+            control,
+            answered_requests: 0,
+            commands,
+            borrow: None,
+            doorbell,
+            events,
+            stall,
+        };
         ports.connect_exports(&mut nodes);
         let halves = (0..nodes.len()).filter(|at| nodes[*at].is_process_input());
-        let programs =
-            Programs { demand, inputs: halves.map(|at| (at, false)).collect(), gone: Vec::new() };
+        let programs = Programs {
+            demand,
+            inputs: halves.map(|at| (at, false)).collect(),
+            removed: Vec::new(),
+        };
         let publishes = nodes.iter().any(|node| node.published.is_some());
         let observers = Observers::new(timed, tracer);
-        let pass = PassState { left, claims, observers, copies, ..PassState::default() };
+        let pass = PassState { count_limit, claims, observers, copies, ..PassState::default() };
         Self {
             name,
             processor: None,
@@ -288,10 +308,10 @@ impl Space {
     }
 
     /// Returns the current counters of the space.
-    pub fn counted(&self) -> SpaceCounters {
+    pub fn counters(&self) -> SpaceCounters {
         let failed = self.graph.pass.failure.is_some();
         SpaceCounters::new(
-            (&self.graph.nodes, &self.graph.pass.observers.kept_frames()),
+            (&self.graph.nodes, &self.graph.pass.observers.retained_frames()),
             self.import_counters(),
             &self.accounts.retired,
             failed,

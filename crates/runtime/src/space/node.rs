@@ -24,12 +24,12 @@ pub struct Node {
     /// independently.
     pub taken: Vec<Amount>,
     /// True if the blocks of this node count towards the limit on delivered blocks (`-c`).
-    pub counted: bool,
+    pub counts_to_limit: bool,
     /// True if the operator has moved to another space. The node then only stores counters until
     /// the next hot swap.
     pub has_moved: bool,
     /// True if the node is one of several replicas of a filter.
-    pub copied: bool,
+    pub is_replica: bool,
     /// True if the operator is a filter that writes session numbers into the metadata of blocks.
     pub numbers_sessions: bool,
     /// True if every filter downstream accepts fragments.
@@ -160,7 +160,7 @@ pub struct Flow {
     /// Blocks that no arc accepted.
     pub unselected: Amount,
     /// Blocks that a sink accepted.
-    pub sunk: Amount,
+    pub accepted_by_sink: Amount,
     /// Blocks lost in a failure of the filter or the sink.
     pub failed: Amount,
     /// Blocks dropped because the limit on delivered blocks (`-c`) was reached.
@@ -174,16 +174,22 @@ pub struct Flow {
 impl Flow {
     /// Splits the input of a sink that has ended into delivered and lost blocks, based on the
     /// amounts that the sink has written and dropped.
-    pub(super) fn split_sunk(&mut self, written: Amount, dropped: &[(DropReason, Amount)]) {
+    pub(super) fn split_accepted(&mut self, written: Amount, dropped: &[(DropReason, Amount)]) {
         let dropped = dropped.iter().map(|(_, amount)| amount);
-        let (mut blocks, mut bytes) =
-            (self.sunk.blocks + self.failed.blocks, self.sunk.bytes + self.failed.bytes);
+        let (mut blocks, mut bytes) = (
+            self.accepted_by_sink.blocks + self.failed.blocks,
+            self.accepted_by_sink.bytes + self.failed.bytes,
+        );
         for amount in dropped {
             blocks = blocks.saturating_sub(amount.blocks);
             bytes = bytes.saturating_sub(amount.bytes);
         }
-        self.sunk = Amount { blocks: written.blocks.min(blocks), bytes: written.bytes.min(bytes) };
-        self.failed = Amount { blocks: blocks - self.sunk.blocks, bytes: bytes - self.sunk.bytes };
+        self.accepted_by_sink =
+            Amount { blocks: written.blocks.min(blocks), bytes: written.bytes.min(bytes) };
+        self.failed = Amount {
+            blocks: blocks - self.accepted_by_sink.blocks,
+            bytes: bytes - self.accepted_by_sink.bytes,
+        };
     }
 }
 
@@ -252,7 +258,7 @@ impl Node {
             planned,
             operator,
             arcs: Vec::new(),
-            counted: false,
+            counts_to_limit: false,
             taken: Vec::new(),
             taken_before: Amount::default(),
             has_moved: false,
@@ -262,7 +268,7 @@ impl Node {
             writers: None,
             wake: None,
             published: None,
-            copied: false,
+            is_replica: false,
             numbers_sessions: false,
             fragments: false,
             reasons: &[],

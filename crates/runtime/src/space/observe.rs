@@ -76,8 +76,8 @@ impl Observers {
     }
 
     /// Returns the frames that the taps' histories retain, by planned node index.
-    pub(crate) fn kept_frames(&self) -> Vec<(usize, RetainedFrames)> {
-        self.taps.as_ref().map_or_else(Vec::new, |taps| taps.kept_frames())
+    pub(crate) fn retained_frames(&self) -> Vec<(usize, RetainedFrames)> {
+        self.taps.as_ref().map_or_else(Vec::new, |taps| taps.retained_frames())
     }
 
     /// Returns the observer that serves taps. Creates it if there is none.

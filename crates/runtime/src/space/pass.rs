@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(crate) struct PassState {
     /// Limit on delivered blocks (`-c`); `None` for no limit.
-    pub(crate) left: Option<Arc<CountLimit>>,
+    pub(crate) count_limit: Option<Arc<CountLimit>>,
     /// Policy by which this space claims blocks from the limit.
     pub(crate) claims: ClaimPolicy,
     /// Observers of the walk.
@@ -30,7 +30,7 @@ pub(crate) struct PassState {
     /// True if the space will sleep after this walk unless input arrives.
     pub(crate) last: bool,
     /// Memory for deferred batches.
-    pub(crate) rooms: Vec<BatchMemory>,
+    pub(crate) spare_memories: Vec<BatchMemory>,
     /// Sequence number of replica output that was not made from an input block
     /// ([`crate::replicas`]).
     pub(crate) order: u32,
@@ -60,7 +60,7 @@ impl PassState {
     #[inline]
     pub(crate) fn note_write(&mut self, node: usize, write_ns: u64) {
         if write_ns >= STALL_NS_MIN {
-            self.stall = Some(SinkStall { node, write_ns, waited: 0 });
+            self.stall = Some(SinkStall { node, write_ns, waiting_blocks: 0 });
         }
     }
 
@@ -69,12 +69,12 @@ impl PassState {
     /// if no blocks arrived, or if `drained` is true, which means that this read has emptied the
     /// source.
     #[cold]
-    pub(crate) fn check_stall(&mut self, came: usize, drained: bool) -> Option<SinkStall> {
+    pub(crate) fn check_stall(&mut self, arrived: usize, drained: bool) -> Option<SinkStall> {
         let stall = self.stall.as_mut()?;
-        stall.waited += came as u64;
+        stall.waiting_blocks += arrived as u64;
         let stall = *stall;
-        let held_up = stall.waited >= STALL_BLOCKS_MIN;
-        if held_up || drained || came == 0 {
+        let held_up = stall.waiting_blocks >= STALL_BLOCKS_MIN;
+        if held_up || drained || arrived == 0 {
             self.stall = None;
         }
         held_up.then_some(stall)
@@ -82,8 +82,8 @@ impl PassState {
 
     /// Keeps the memory of a batch for reuse, unless [`SPARE_MEMORIES_MAX`] are already kept.
     pub(crate) fn keep_memory(&mut self, room: BatchMemory) {
-        if self.rooms.len() < SPARE_MEMORIES_MAX {
-            self.rooms.push(room);
+        if self.spare_memories.len() < SPARE_MEMORIES_MAX {
+            self.spare_memories.push(room);
         }
     }
 }
@@ -91,9 +91,13 @@ impl PassState {
 /// The result of one pass over the inputs.
 #[derive(Clone, Copy, Default)]
 pub(super) struct PassResult {
+    /// True if the pass has moved blocks, so that the next pass follows at once.
     pub(super) moved: bool,
+    /// True if more input may arrive.
     pub(super) open: bool,
+    /// Time of the next event at a source, in nanoseconds; `None` if unknown.
     pub(super) until: Option<Time>,
+    /// True if a source or writer has a descriptor on which the space can sleep.
     pub(super) readable: bool,
 }
 

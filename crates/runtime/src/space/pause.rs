@@ -23,7 +23,7 @@ pub(crate) struct PausedWalk {
     waiting: Vec<(NodeId, usize, BatchMemory)>,
     /// Batches on back edges, as (start node of the arc, index of the arc, blocks, number of back
     /// edges followed so far).
-    around: Vec<(NodeId, usize, BatchMemory, u8)>,
+    on_back_edges: Vec<(NodeId, usize, BatchMemory, u8)>,
     next: u32,
 }
 
@@ -38,7 +38,7 @@ impl PausedWalk {
         let deferred = self.deferred.iter().map(|edit| &edit.room);
         let edited = self.edited.iter().map(|(_, room, _)| room);
         let waiting = self.waiting.iter().map(|(_, _, room)| room);
-        let around = self.around.iter().map(|(_, _, room, _)| room);
+        let around = self.on_back_edges.iter().map(|(_, _, room, _)| room);
         deferred.chain(edited).chain(waiting).chain(around)
     }
 }
@@ -50,13 +50,15 @@ impl<'a> Walk<'_, 'a> {
             return None;
         }
         let waiting = self.waiting.into_iter().map(|w| (w.from, w.arc, w.batch.into_compact()));
-        let around =
-            self.around.into_iter().map(|(w, hops)| (w.from, w.arc, w.batch.into_compact(), hops));
+        let around = self
+            .on_back_edges
+            .into_iter()
+            .map(|(w, hops)| (w.from, w.arc, w.batch.into_compact(), hops));
         Some(PausedWalk {
             deferred: self.deferred,
             edited: Vec::new(),
             waiting: waiting.collect(),
-            around: around.collect(),
+            on_back_edges: around.collect(),
             next: self.next,
         })
     }
@@ -72,9 +74,9 @@ impl<'a> Walk<'_, 'a> {
         self.waiting = waiting
             .map(|(from, arc, room)| WaitingBatch { from, arc, batch: batch(room) })
             .collect();
-        let around = paused.around.into_iter();
+        let around = paused.on_back_edges.into_iter();
         let back = |(from, arc, room, hops)| (WaitingBatch { from, arc, batch: batch(room) }, hops);
-        self.around = around.map(back).collect();
+        self.on_back_edges = around.map(back).collect();
         for (at, room, hops) in paused.edited {
             let mut edited = batch(room);
             self.route(at, &mut edited, hops);
@@ -85,7 +87,7 @@ impl<'a> Walk<'_, 'a> {
 
     /// Defers a batch at an editing filter.
     pub(super) fn defer(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> RunResult<'a> {
-        let mut room = self.pass.rooms.pop().unwrap_or_default();
+        let mut room = self.pass.spare_memories.pop().unwrap_or_default();
         room.columns.clear();
         let taken = std::mem::replace(batch, Batch::without_bytes(room));
         self.deferred.push(DeferredEdit { at, room: taken.into_compact(), hops });

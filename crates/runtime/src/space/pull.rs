@@ -62,7 +62,7 @@ impl Space {
         let (edge, drained) = (intake.arc, intake.is_drained);
         let came = room.columns.len();
         if let Some(age) = part.age.as_ref().filter(|_| came > 0 && tap.is_none()) {
-            age.measure_given(&room.columns, now);
+            age.measure_emitted(&room.columns, now);
         }
         match given {
             Ok(SourceStatus::Blocks) => pass.open = true,

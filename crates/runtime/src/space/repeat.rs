@@ -64,7 +64,7 @@ impl Space {
     /// Adds to the record, if there is one, the number of blocks that the limit on delivered blocks
     /// (`-c`) has let the sinks accept since the last call.
     pub(super) fn note_claims(&mut self) {
-        if let ClaimPolicy::Noted(noted) = &mut self.graph.pass.claims {
+        if let ClaimPolicy::Recorded(noted) = &mut self.graph.pass.claims {
             for count in noted.drain(..) {
                 self.ports.events.event(|| SpaceEvent::Claim { count });
             }
@@ -149,7 +149,7 @@ impl Space {
             self.report_positions(true);
         }
         self.finish(last);
-        self.ports.commands.store_final_counters(self.counted());
+        self.ports.commands.store_final_counters(self.counters());
         self.into_results()
     }
 
@@ -158,7 +158,7 @@ impl Space {
         if self.ports.commands.0.has_pending() {
             self.execute_commands();
         }
-        if self.ports.control.position_requests() != self.ports.answered {
+        if self.ports.control.position_requests() != self.ports.answered_requests {
             self.report_positions(false);
         }
     }
@@ -205,14 +205,16 @@ impl Space {
 
     /// Fails the path because a ring closed before a recorded batch was complete, unless the record
     /// is truncated or the path was stopped.
-    fn fail_if_short(&mut self, count: usize, left: usize) {
-        let Some(post) = self.ports.stall_probe() else { return };
-        if post.is_complete()
+    fn fail_if_short(&mut self, count: usize, missing: usize) {
+        let Some(probe) = self.ports.stall_probe() else { return };
+        if probe.is_complete()
             && !self.ports.control.is_stopped()
             && self.graph.pass.failure.is_none()
         {
-            let came = count - left;
-            self.fail_invalid(&format!("{count} blocks were read from a ring, and {came} arrive"));
+            let arrived = count - missing;
+            self.fail_invalid(&format!(
+                "{count} blocks were read from a ring, and {arrived} arrive"
+            ));
         }
     }
 
@@ -263,7 +265,7 @@ impl Space {
             for pin in pins {
                 self.graph.intakes[INTAKE_GENERAL].unpin(pin);
             }
-            player.add_given(planned, amount);
+            player.add_emitted(planned, amount);
             let place = (node, INTAKE_GENERAL, pulled.edge);
             self.inputs.spare = Some(self.walk_pulled(place, room, pulled.now, left == 0));
             if left == 0 || self.graph.pass.failure.is_some() {

@@ -98,7 +98,7 @@ impl Space {
             return;
         }
         let mut live = Vec::new();
-        for node in self.graph.nodes.iter_mut().filter(|node| node.copied) {
+        for node in self.graph.nodes.iter_mut().filter(|node| node.is_replica) {
             let Operator::Filter(Filter::Stream(filter)) = &mut node.operator else { continue };
             let Some(state) = filter.state() else { continue };
             let keys = state.session_keys().into_iter();

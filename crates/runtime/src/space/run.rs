@@ -90,7 +90,7 @@ impl Space {
 
     /// Returns true if the limit on delivered blocks (`-c`) is reached.
     pub(super) fn is_limit_reached(&self) -> bool {
-        self.graph.pass.left.as_ref().is_some_and(|left| left.is_used_up())
+        self.graph.pass.count_limit.as_ref().is_some_and(|left| left.is_used_up())
     }
 
     /// Checks the programs of the space. Stops the path if the sources upstream of a program that
@@ -134,7 +134,7 @@ impl Space {
         if self.publishes {
             self.publish_state(false);
         }
-        self.ports.commands.store_final_counters(self.counted());
+        self.ports.commands.store_final_counters(self.counters());
         self.into_results()
     }
 
@@ -161,7 +161,7 @@ impl Space {
                 return PassResult { moved: true, open: true, ..pass };
             }
         }
-        if self.ports.control.position_requests() != self.ports.answered {
+        if self.ports.control.position_requests() != self.ports.answered_requests {
             self.report_positions(false);
         }
         let next = self.next_source();
@@ -192,7 +192,7 @@ impl Space {
 
     /// Reports the positions of the sources. `last` is true if the positions are final.
     pub(super) fn report_positions(&mut self, last: bool) {
-        self.ports.answered = self.ports.control.position_requests();
+        self.ports.answered_requests = self.ports.control.position_requests();
         for input in &self.inputs.list {
             let Input::Source { node, .. } = input else { continue };
             let node = &self.graph.nodes[*node];

@@ -153,8 +153,8 @@ impl Space {
     /// Returns the filters of the replica in this space, in the order of the chain.
     fn replica_filters(&self) -> Vec<usize> {
         let nodes = self.graph.nodes.iter().enumerate();
-        let filters =
-            nodes.filter(|(_, node)| node.copied && matches!(node.operator, Operator::Filter(_)));
+        let filters = nodes
+            .filter(|(_, node)| node.is_replica && matches!(node.operator, Operator::Filter(_)));
         filters.map(|(at, _)| at).collect()
     }
 

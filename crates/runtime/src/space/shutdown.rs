@@ -26,7 +26,7 @@ impl Space {
         if matches!(self.graph.nodes[at].operator, Operator::Dispatch(_)) {
             self.close_dispatch(at);
         }
-        let now = if self.graph.nodes[at].copied { self.begin_replica_end(now) } else { now };
+        let now = if self.graph.nodes[at].is_replica { self.begin_replica_end(now) } else { now };
         if !failed {
             self.graph.walk(now, &[], |walk| walk.finish(at));
         }
@@ -53,7 +53,7 @@ impl Space {
                 // sink detected this only now.
                 self.ports.events.program_counts(node.planned, &*part.sink);
                 if let Some(written) = part.sink.amount_written() {
-                    node.flow.split_sunk(written, &part.sink.drops_by_reason());
+                    node.flow.split_accepted(written, &part.sink.drops_by_reason());
                 }
             }
             Operator::Source(part) => {
@@ -67,8 +67,8 @@ impl Space {
 
     pub(super) fn into_results(self) -> SpaceResults {
         let imported = self.import_counters();
-        let (retired, programs) = (self.accounts.retired, self.programs.gone);
-        let kept = self.graph.pass.observers.kept_frames();
+        let (retired, programs) = (self.accounts.retired, self.programs.removed);
+        let kept = self.graph.pass.observers.retained_frames();
         let failure = self.graph.pass.failure;
         SpaceResults {
             nodes: self.graph.nodes,

@@ -30,7 +30,7 @@ impl TimeSpent {
 impl Space {
     /// Returns the CPU time and sleep time of the space. Must be called in the thread of the space.
     pub fn time_spent(&self) -> TimeSpent {
-        TimeSpent { cpu: sys::clock::thread(), asleep: self.accounts.asleep }
+        TimeSpent { cpu: sys::clock::thread(), asleep: self.accounts.asleep_ns }
     }
 
     /// Sleeps until the doorbell is notified, a source or writer becomes readable, or the next
@@ -70,7 +70,7 @@ impl Space {
             (false, Some(limit)) => self.ports.doorbell.sleep_for(ticket, limit),
             (false, None) => self.ports.doorbell.sleep(ticket),
         }
-        self.accounts.asleep += sys::clock::monotonic().saturating_sub(begin);
+        self.accounts.asleep_ns += sys::clock::monotonic().saturating_sub(begin);
     }
 
     /// Returns true if the space must wake when readers release memory, because it then has work

@@ -61,9 +61,9 @@ struct SpaceActivity {
 
 #[derive(Debug)]
 enum Activity {
-    Moves,
+    Active,
     /// The space waits for its next event.
-    Waits {
+    Waiting {
         /// Value of [`StallState::progress_count`] at the last poll.
         progress_at_poll: u64,
         /// Number of polls since `progress_at_poll` changed.
@@ -82,7 +82,7 @@ enum ChangerActivity {
     /// There is no such thread, or no more hot swaps follow.
     #[default]
     Finished,
-    Moves,
+    Active,
     /// The thread waits until this space reaches the recorded swap and executes the swap's command.
     AwaitsCommand(Arc<SpaceStatus>),
     /// The thread waits until this space has ended.
@@ -98,7 +98,7 @@ impl StallDetector {
 
     /// Registers the thread that replays hot swaps.
     pub fn add_changer(&self) {
-        self.state().changer = ChangerActivity::Moves;
+        self.state().changer = ChangerActivity::Active;
     }
 
     /// Reports that no more hot swaps follow.
@@ -132,7 +132,7 @@ impl StallDetector {
 
     /// Reports that the thread that replays hot swaps has stopped waiting for a space.
     pub fn note_no_wait(&self) {
-        self.set_changer(ChangerActivity::Moves);
+        self.set_changer(ChangerActivity::Active);
     }
 }
 
@@ -144,8 +144,8 @@ impl StallState {
     /// Returns true if no further progress is possible.
     fn is_stalled(&self) -> bool {
         let waits = |entry: &SpaceActivity| match &entry.doing {
-            Activity::Moves => false,
-            Activity::Waits { progress_at_poll, polls, .. } => {
+            Activity::Active => false,
+            Activity::Waiting { progress_at_poll, polls, .. } => {
                 *progress_at_poll == self.progress_count && *polls >= POLLS_MIN
             }
             Activity::Lent => true,
@@ -153,11 +153,11 @@ impl StallState {
         let find = |space| self.spaces.iter().find(|entry| Arc::ptr_eq(&entry.space, space));
         let changer = match &self.changer {
             ChangerActivity::Finished | ChangerActivity::AwaitsDraining(_) => true,
-            ChangerActivity::Moves => false,
+            ChangerActivity::Active => false,
             // A space at a recorded swap executes the command: it joins the swap, or fails because
             // the record names another swap.
             ChangerActivity::AwaitsCommand(space) => find(space).is_some_and(|entry| {
-                !entry.rejects && !matches!(entry.doing, Activity::Waits { change: true, .. })
+                !entry.rejects && !matches!(entry.doing, Activity::Waiting { change: true, .. })
             }),
             ChangerActivity::AwaitsEnd(space) => find(space).is_some(),
         };
@@ -167,7 +167,7 @@ impl StallState {
     /// Formats the verdict: a list of what every space is waiting for.
     fn verdict_text(&self) -> String {
         let waits = self.spaces.iter().filter_map(|entry| match &entry.doing {
-            Activity::Waits { what, .. } => Some(what.as_str()),
+            Activity::Waiting { what, .. } => Some(what.as_str()),
             _ => None,
         });
         let all: Vec<&str> = waits.collect();
@@ -190,7 +190,7 @@ impl StallProbe {
     pub fn new(state: ReplayState, space: Arc<SpaceStatus>) -> Self {
         let ReplayState { stalls, byte, whole } = state;
         let entry =
-            SpaceActivity { space: Arc::clone(&space), doing: Activity::Moves, rejects: false };
+            SpaceActivity { space: Arc::clone(&space), doing: Activity::Active, rejects: false };
         stalls.state().spaces.push(entry);
         Self { stalls, space, byte, whole }
     }
@@ -216,7 +216,7 @@ impl StallProbe {
 
     /// Reports that a hot swap has borrowed the space.
     pub fn note_lent(&self) {
-        self.set_activity(Activity::Lent).changer = ChangerActivity::Moves;
+        self.set_activity(Activity::Lent).changer = ChangerActivity::Active;
     }
 
     /// Reports that the space has not started because a pending hot swap is still creating it.
@@ -226,7 +226,7 @@ impl StallProbe {
 
     /// Reports that the space has made progress.
     pub fn note_progress(&self) {
-        drop(self.set_activity(Activity::Moves));
+        drop(self.set_activity(Activity::Active));
     }
 
     /// Reports that the space has been drained for a hot swap. The swap continues once every space
@@ -236,7 +236,7 @@ impl StallProbe {
         if let ChangerActivity::AwaitsDraining(left) = &mut state.changer {
             *left -= 1;
             if *left == 0 {
-                state.changer = ChangerActivity::Moves;
+                state.changer = ChangerActivity::Active;
             }
         }
     }
@@ -278,7 +278,7 @@ impl StallProbe {
     pub fn begin_wait(&self, what: impl FnOnce() -> String, change: bool) -> StallWait {
         self.note_progress();
         let what = format!("{} (byte {})", what(), self.byte());
-        StallWait { post: self.clone(), what, change, progress_at_poll: 0, polls: 0 }
+        StallWait { probe: self.clone(), what, change, progress_at_poll: 0, polls: 0 }
     }
 }
 
@@ -298,7 +298,7 @@ impl Drop for StallRegistration {
 /// A wait of a space; `what` describes it. When dropped, it reports that the space is active again.
 #[derive(Debug)]
 pub struct StallWait {
-    post: StallProbe,
+    probe: StallProbe,
     what: String,
     change: bool,
     progress_at_poll: u64,
@@ -308,7 +308,7 @@ pub struct StallWait {
 impl StallWait {
     /// Begins a poll: stores the progress counter, and counts consecutive polls without progress.
     pub fn begin_poll(&mut self) {
-        let progress_count = self.post.stalls.state().progress_count;
+        let progress_count = self.probe.stalls.state().progress_count;
         self.polls = if self.progress_at_poll == progress_count { self.polls + 1 } else { 1 };
         self.progress_at_poll = progress_count;
     }
@@ -316,11 +316,11 @@ impl StallWait {
     /// Registers a poll without a result. Returns the verdict if no further progress is possible;
     /// otherwise returns `None`.
     pub fn note_fruitless(&self) -> Option<String> {
-        let mut state = self.post.stalls.state();
+        let mut state = self.probe.stalls.state();
         let Self { progress_at_poll, polls, change, .. } = *self;
-        if let Some(entry) = state.activity_of(&self.post.space) {
+        if let Some(entry) = state.activity_of(&self.probe.space) {
             entry.doing =
-                Activity::Waits { progress_at_poll, polls, change, what: self.what.clone() };
+                Activity::Waiting { progress_at_poll, polls, change, what: self.what.clone() };
         }
         if state.verdict.is_none() && state.is_stalled() {
             state.verdict = Some(state.verdict_text());
@@ -332,9 +332,9 @@ impl StallWait {
 impl Drop for StallWait {
     fn drop(&mut self) {
         // Resuming is not progress: the event that ended the wait has been counted already.
-        let mut state = self.post.stalls.state();
-        if let Some(entry) = state.activity_of(&self.post.space) {
-            entry.doing = Activity::Moves;
+        let mut state = self.probe.stalls.state();
+        if let Some(entry) = state.activity_of(&self.probe.space) {
+            entry.doing = Activity::Active;
         }
     }
 }

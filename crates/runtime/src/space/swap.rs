@@ -128,7 +128,7 @@ impl Space {
         let HotSwap { mut assembly, kept, mut inputs, intakes, processor, live, .. } = swap;
         self.processor = processor;
         self.accounts.retired.merge_by_name(&live);
-        let before = self.counted();
+        let before = self.counters();
         let (old_keys, mut between) = (self.node_keys(), self.arc_counters());
         let key_of = |at: NodeId, arc: &GraphArc| (old_keys[at], old_keys[arc.to], arc.planned);
         let nodes = self.graph.nodes.iter().enumerate();
@@ -169,7 +169,7 @@ impl Space {
         };
         let ended = |at: NodeId| old.get(at).and_then(Option::as_ref).is_some_and(|n| !n.has_moved);
         self.accounts.retired.add(before, &ended, &gone);
-        self.programs.gone.extend(old.into_iter().flatten().filter(|n| n.process().is_some()));
+        self.programs.removed.extend(old.into_iter().flatten().filter(|n| n.process().is_some()));
         (self.graph.nodes, self.graph.shape) = assembly.finish();
         self.accounts.swaps += 1;
         self.install_inputs((&old_keys, &old_names), &places, inputs);

@@ -95,7 +95,7 @@ pub struct TapStats {
     /// many were in progress.
     pub cut: u64,
     /// Reason why the tap has ended; `None` while it runs.
-    pub over: Option<TapEnd>,
+    pub end_reason: Option<TapEnd>,
 }
 
 /// The position at which a tap began.
@@ -116,7 +116,8 @@ pub struct TapStart {
 pub struct Tap {
     pub(super) shared: Arc<TapState>,
     thread: Option<JoinHandle<()>>,
-    /// Receiver of the records that the pipe did not hold; disconnected once the thread has ended.
+    /// Receiver of the file with the records that did not fit into the pipe; disconnected once the
+    /// thread has ended.
     ended: mpsc::Receiver<Option<Memfd>>,
 }
 
@@ -128,14 +129,14 @@ pub struct TapFeed {
     /// Number of the replica that runs in the space; 0 for a node without replicas.
     pub(super) replica: usize,
     pub(super) policy: OverrunPolicy,
-    /// Number of blocks that had left the node when the tap began, plus the number that the tap has
-    /// selected since.
-    pub(super) left: u64,
+    /// Position of the next block: the number of blocks that had left the node when the tap began,
+    /// plus the number that the tap has selected since.
+    pub(super) position: u64,
     /// Form of the records.
     pub(super) records: RecordForm,
     /// Classes of the blocks to send, or `None` to send all blocks that at least one arc accepts.
     pub(super) classes: Option<SelectedClasses>,
-    /// True if the kernel hands over the blocks.
+    /// True if the kernel delivers the blocks of the node.
     pub(super) in_kernel: bool,
 }
 
@@ -171,7 +172,7 @@ pub(super) struct Records {
     pub(super) bytes: Vec<u8>,
 }
 
-/// A value that is kept while a tap runs.
+/// A value that a tap owns until it has ended.
 struct Held(#[expect(dead_code, reason = "kept for its drop")] Box<dyn Send + Sync>);
 
 impl std::fmt::Debug for Held {
@@ -198,9 +199,9 @@ pub(super) struct TapState {
     is_dropped: AtomicBool,
     /// True once the thread must not wait for the reader any more ([`Tap::begin_finish`]).
     pub(super) finishes: AtomicBool,
-    /// The value that is kept until the tap has ended.
+    /// The value that the tap owns until it has ended ([`Tap::hold`]).
     held: Mutex<Option<Held>>,
-    pub(super) over: Mutex<Option<TapEnd>>,
+    pub(super) end_reason: Mutex<Option<TapEnd>>,
 }
 
 /// A handle that ends a tap and does not keep it alive.
@@ -223,14 +224,15 @@ impl TapEnder {
 }
 
 impl TapFeed {
-    /// Tells that the kernel hands over all blocks, so that those of a source are not sent twice.
+    /// Declares that the kernel delivers all blocks of the node, so that the blocks of a source are
+    /// not sent twice.
     pub const fn set_in_kernel(&mut self) {
         self.in_kernel = true;
     }
 }
 
 impl TapState {
-    /// Drops the value that was kept for the tap.
+    /// Drops the value that the tap owns.
     pub(super) fn release(&self) {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(held);
@@ -238,7 +240,7 @@ impl TapState {
 
     /// Ends the tap for this reason, unless it has already ended.
     pub(super) fn end(&self, why: TapEnd) {
-        self.over.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+        self.end_reason.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
         // Relaxed: the flag guards no other memory.
         self.has_ended.store(true, Ordering::Relaxed);
     }
@@ -253,11 +255,12 @@ impl TapState {
 }
 
 impl Tap {
-    /// Creates a tap that writes blocks into this pipe, or lends them to it if the flag is true
-    /// ([`super::tap_pipe`]): in one form or, if the node has replicas, in one form for each
-    /// replica. Returns the tap's handle, and a feed for the space of each
-    /// replica. The feeds send the blocks with the given classes, or by default the blocks that at
-    /// least one arc accepts. The tap ends when its reader has read nothing for `patience`.
+    /// Creates a tap that writes blocks into `pipe`. If `lends` is true, long records are lent to
+    /// the pipe instead of being copied ([`super::tap_pipe`]). `forms` contains the form of the
+    /// output or, if the node has replicas, one form for each replica. Returns the tap's handle,
+    /// and a feed for the space of each replica. The feeds send the blocks with the given classes,
+    /// or by default the blocks that at least one arc accepts. The tap ends when its reader has
+    /// read nothing for `patience`.
     ///
     /// # Errors
     ///
@@ -271,19 +274,19 @@ impl Tap {
         let records: Vec<RecordForm> = forms.iter().map(RecordForm::of).collect();
         let is_merged = forms.len() > 1;
         let shared = Arc::new(TapState { is_merged, ..TapState::default() });
-        let (to, comes) = mpsc::channel();
-        let (ends, ended) = mpsc::channel();
+        let (to, receiver) = mpsc::channel();
+        let (result_sender, ended) = mpsc::channel();
         let writer = TapWriter {
             pipe: TapPipe::new(pipe, lends)?,
             patience,
             shared: Arc::clone(&shared),
-            begun: false,
+            header_sent: false,
             forms,
-            rest: None,
-            ends,
+            overflow: None,
+            result_sender,
         };
         let thread = std::thread::Builder::new().name("tap".to_owned());
-        let thread = thread.spawn(move || writer.run(&comes)).map_err(|error| {
+        let thread = thread.spawn(move || writer.run(&receiver)).map_err(|error| {
             sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0))
         })?;
         let feed = |(replica, records)| TapFeed {
@@ -291,7 +294,7 @@ impl Tap {
             to: to.clone(),
             replica,
             policy,
-            left: 0,
+            position: 0,
             records,
             classes: classes.clone(),
             in_kernel: false,
@@ -306,8 +309,8 @@ impl Tap {
         TapEnder(Arc::downgrade(&self.shared))
     }
 
-    /// Keeps a value until the tap has ended, when the thread of the tap drops it; drops it now if
-    /// the tap has ended.
+    /// Makes the tap own a value until it ends; the thread of the tap then drops the value. If the
+    /// tap has already ended, drops the value at once.
     pub fn hold(&self, what: Box<dyn Send + Sync>) {
         *self.shared.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(Held(what));
         if self.shared.has_ended() {
@@ -319,12 +322,12 @@ impl Tap {
     /// their readers have read everything.
     pub fn wait_for_end(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
-        // The records that the pipe did not hold, if any, are not wanted here.
+        // Records that did not fit into the pipe are discarded here.
         while self.ended.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok() {}
     }
 
-    /// Makes the tap end without its reader, because the path has ended: what the pipe does not
-    /// hold is written to a memory file, which [`finish`](Self::finish) returns.
+    /// Ends the tap without waiting for its reader, because the path has ended. The records that do
+    /// not fit into the pipe are written to a memory file, which [`finish`](Self::finish) returns.
     pub fn begin_finish(&self) {
         // Relaxed: the flag guards no other memory.
         self.shared.finishes.store(true, Ordering::Relaxed);
@@ -352,11 +355,11 @@ impl Tap {
     #[must_use]
     pub fn stats(&self) -> TapStats {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let TapState { frames, skipped, missing, no_frame, cut, over, .. } = &*self.shared;
-        let over = *over.lock().unwrap_or_else(PoisonError::into_inner);
+        let TapState { frames, skipped, missing, no_frame, cut, end_reason, .. } = &*self.shared;
+        let end_reason = *end_reason.lock().unwrap_or_else(PoisonError::into_inner);
         let missing = missing.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let (frames, skipped, no_frame) = (read(frames), read(skipped), read(no_frame));
-        TapStats { frames, skipped, missing, no_frame, cut: read(cut), over }
+        TapStats { frames, skipped, missing, no_frame, cut: read(cut), end_reason }
     }
 }
 

@@ -11,12 +11,12 @@ use filter::BatchMemory;
 
 impl Space {
     /// Keeps a history of each source's output. The size of each history is at most `bytes` bytes.
-    pub fn remember(&mut self, bytes: usize) {
+    pub fn keep_histories(&mut self, bytes: usize) {
         let sources =
             self.graph.nodes.iter().filter(|node| matches!(node.operator, Operator::Source(_)));
         let sources: Vec<usize> = sources.map(|node| node.planned).collect();
         let taps = self.graph.pass.observers.taps();
-        sources.into_iter().for_each(|node| taps.remember(node, bytes));
+        sources.into_iter().for_each(|node| taps.add_history(node, bytes));
     }
 
     /// Adds a tap to the node with this planned index. Returns `None` if the node's output cannot

@@ -30,7 +30,7 @@ pub enum TapForm {
 
 /// The converted records of a tap, and the positions at which the output may be cut.
 #[derive(Debug, Default)]
-pub(super) struct Written {
+pub(super) struct ConvertedRecords {
     pub(super) bytes: Vec<u8>,
     /// Positions at which records end; empty if the output may be cut anywhere.
     ends: Vec<usize>,
@@ -55,14 +55,14 @@ impl TapForm {
         message::write(block, to.get_mut(at..).unwrap_or_default());
     }
 
-    /// Converts the records that the space has sent. `begun` is true if the file header of a
+    /// Converts the records that the space has sent. `header_sent` is true if the file header of a
     /// capture has already been sent.
-    pub(super) fn convert(&mut self, records: Vec<u8>, begun: bool) -> Written {
-        let mut written = Written::default();
+    pub(super) fn convert(&mut self, records: Vec<u8>, header_sent: bool) -> ConvertedRecords {
+        let mut written = ConvertedRecords::default();
         match self {
             Self::Capture => {
-                let header = Some(if begun { 0 } else { FILE_HEADER_SIZE });
-                return Written { bytes: records, ends: Vec::new(), header };
+                let header = Some(if header_sent { 0 } else { FILE_HEADER_SIZE });
+                return ConvertedRecords { bytes: records, ends: Vec::new(), header };
             }
             Self::Bytes(None) => written.bytes = records,
             Self::Bytes(Some(gatherer)) => for_each_block(&records, |block| {
@@ -85,7 +85,7 @@ impl TapForm {
     }
 }
 
-impl Written {
+impl ConvertedRecords {
     /// Returns the first position, at or after `at`, at which a record ends; returns `at` if the
     /// output may be cut anywhere.
     pub(super) fn record_end(&self, at: usize) -> usize {
@@ -120,7 +120,7 @@ type MessageKey = (u32, u16, bool);
 pub struct MessageGatherer {
     open: BTreeMap<MessageKey, OpenMessage>,
     /// Keys in the order in which their messages began; a key whose message has ended may remain.
-    begun: VecDeque<MessageKey>,
+    start_order: VecDeque<MessageKey>,
     length: usize,
     cut: u64,
 }
@@ -131,7 +131,7 @@ struct OpenMessage {
     bytes: Vec<u8>,
     /// True if the last block added was a description. The next fragment may then also have the
     /// first flag without beginning another message.
-    described: bool,
+    follows_description: bool,
     /// True if bytes beyond [`MESSAGE_MAX`] were cut off, which is counted once.
     is_cut: bool,
 }
@@ -141,19 +141,19 @@ impl MessageGatherer {
     ///
     /// A message that began before the tap is omitted. If a message is cut short by the end of its
     /// session or by another message, the part that has arrived is written.
-    fn add(&mut self, block: &Block<'_>, to: &mut Written) {
+    fn add(&mut self, block: &Block<'_>, to: &mut ConvertedRecords) {
         let (context, flags) = (block.context, block.context.flags);
         let backward = flags.direction() == Direction::Backward;
         let key = (context.session, context.origin, backward);
         let describes = block.marks.is_description();
         if flags.has(Flags::FIRST) {
-            if self.open.get(&key).is_some_and(|open| describes || !open.described) {
+            if self.open.get(&key).is_some_and(|open| describes || !open.follows_description) {
                 self.write(key, to);
             }
             if !self.open.contains_key(&key) {
                 self.make_room();
                 self.open.insert(key, OpenMessage::default());
-                self.begun.push_back(key);
+                self.start_order.push_back(key);
             }
         }
         let Some(open) = self.open.get_mut(&key) else { return };
@@ -165,13 +165,13 @@ impl MessageGatherer {
         }
         self.length += fitting.len();
         open.bytes.extend_from_slice(fitting);
-        open.described = describes;
+        open.follows_description = describes;
         if flags.has(Flags::LAST) || flags.has(Flags::END) {
             self.write(key, to);
         }
     }
 
-    fn write(&mut self, key: MessageKey, to: &mut Written) {
+    fn write(&mut self, key: MessageKey, to: &mut ConvertedRecords) {
         let message = self.open.remove(&key).unwrap_or_default().bytes;
         self.length -= message.len();
         to.bytes.extend_from_slice(&message);
@@ -182,16 +182,16 @@ impl MessageGatherer {
     /// counts them as cut.
     fn make_room(&mut self) {
         while self.open.len() >= OPEN_COUNT_MAX || self.length > OPEN_MAX {
-            let Some(oldest) = self.begun.pop_front() else { return };
+            let Some(oldest) = self.start_order.pop_front() else { return };
             if let Some(open) = self.open.remove(&oldest) {
                 self.length -= open.bytes.len();
                 self.cut += 1;
             }
         }
         // Keys of ended messages must not accumulate.
-        if self.begun.len() > 2 * OPEN_COUNT_MAX {
+        if self.start_order.len() > 2 * OPEN_COUNT_MAX {
             let open = &self.open;
-            self.begun.retain(|key| open.contains_key(key));
+            self.start_order.retain(|key| open.contains_key(key));
         }
     }
 }

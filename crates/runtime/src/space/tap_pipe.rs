@@ -18,15 +18,15 @@ pub(super) struct TapPipe {
     /// True if the reader has agreed to the lending of records.
     lends: bool,
     /// Number of bytes put into the pipe so far.
-    put: u64,
+    put_bytes: u64,
     /// True if at least a part of the current records was lent.
     has_lent: bool,
-    lent: VecDeque<Lent>,
+    lent: VecDeque<LentRecords>,
 }
 
 /// Records to which the pipe refers.
 #[derive(Debug)]
-struct Lent {
+struct LentRecords {
     bytes: Vec<u8>,
     /// Number of bytes put into the pipe up to the end of these records.
     end: u64,
@@ -39,7 +39,7 @@ impl TapPipe {
     pub(super) fn new(pipe: OwnedFd, lends: bool) -> sys::Result<Self> {
         sys::fuse::set_nonblocking(&pipe)?;
         let lent = VecDeque::new();
-        Ok(Self { pipe: File::from(pipe), lends, put: 0, has_lent: false, lent })
+        Ok(Self { pipe: File::from(pipe), lends, put_bytes: 0, has_lent: false, lent })
     }
 
     /// Puts bytes into the pipe without blocking, and returns their number. The bytes must stay
@@ -49,7 +49,7 @@ impl TapPipe {
             match sys::pipe::lend(&self.pipe, bytes) {
                 Ok(length) => {
                     self.has_lent = true;
-                    self.put += length as u64;
+                    self.put_bytes += length as u64;
                     return Ok(length);
                 }
                 Err(error) => {
@@ -65,7 +65,7 @@ impl TapPipe {
             }
         }
         let length = self.pipe.write(bytes)?;
-        self.put += length as u64;
+        self.put_bytes += length as u64;
         Ok(length)
     }
 
@@ -75,7 +75,7 @@ impl TapPipe {
         if !std::mem::take(&mut self.has_lent) {
             return backlog + self.release();
         }
-        self.lent.push_back(Lent { bytes, end: self.put, backlog });
+        self.lent.push_back(LentRecords { bytes, end: self.put_bytes, backlog });
         self.release()
     }
 
@@ -87,7 +87,7 @@ impl TapPipe {
             return released;
         }
         let left = sys::pipe::readable_length(&self.pipe).map_or(u64::MAX, |left| left as u64);
-        let is_taken = |lent: &Lent| lent.end.saturating_add(left) <= self.put;
+        let is_taken = |lent: &LentRecords| lent.end.saturating_add(left) <= self.put_bytes;
         while self.lent.front().is_some_and(is_taken) {
             released += self.lent.pop_front().map_or(0, |lent| lent.backlog);
         }

@@ -1,8 +1,8 @@
-//! The thread that writes the records of a tap: to the pipe of the reader and, once the path has
-//! ended, what the pipe does not hold to a file.
+//! The thread that writes the records of a tap to the reader's pipe. Once the path has ended, the
+//! thread writes the records that do not fit into the pipe to a file.
 
 use super::tap::{Records, TapEnd, TapState};
-use super::tap_form::{TapForm, Written};
+use super::tap_form::{ConvertedRecords, TapForm};
 use super::tap_pipe::TapPipe;
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -24,27 +24,28 @@ pub(super) struct TapWriter {
     pub(super) patience: Duration,
     pub(super) shared: Arc<TapState>,
     /// True once the header of a capture has been sent.
-    pub(super) begun: bool,
+    pub(super) header_sent: bool,
     /// The form in which each replica's blocks are written.
     pub(super) forms: Vec<TapForm>,
-    /// The records that the pipe does not hold, once the tap no longer waits for its reader.
-    pub(super) rest: Option<File>,
-    /// Sender of the records that the pipe does not hold; dropping it reports the end of the
-    /// thread.
-    pub(super) ends: mpsc::Sender<Option<Memfd>>,
+    /// File with the records that do not fit into the pipe; `None` while the tap waits for its
+    /// reader.
+    pub(super) overflow: Option<File>,
+    /// Sender of the file with the records that do not fit into the pipe; dropping it reports the
+    /// end of the thread.
+    pub(super) result_sender: mpsc::Sender<Option<Memfd>>,
 }
 
 impl TapWriter {
-    pub(super) fn run(mut self, comes: &mpsc::Receiver<Records>) {
-        self.write_all(comes);
+    pub(super) fn run(mut self, records: &mpsc::Receiver<Records>) {
+        self.write_all(records);
         self.shared.release();
-        let rest = self.rest.take().map(seal).transpose();
+        let rest = self.overflow.take().map(seal).transpose();
         let rest = rest.unwrap_or_else(|_| {
             self.shared.end(TapEnd::RestLost);
             None
         });
-        // A handle that was dropped wants nothing.
-        let _ = self.ends.send(rest);
+        // The send fails if the handle was dropped.
+        let _ = self.result_sender.send(rest);
         let since = sys::clock::monotonic();
         let (shared, patience) = (&self.shared, self.patience);
         self.pipe.wait_until_taken(|| {
@@ -54,14 +55,14 @@ impl TapWriter {
     }
 
     /// Writes records until the tap ends.
-    fn write_all(&mut self, comes: &mpsc::Receiver<Records>) {
+    fn write_all(&mut self, receiver: &mpsc::Receiver<Records>) {
         loop {
-            match comes.recv_timeout(END_POLL) {
+            match receiver.recv_timeout(END_POLL) {
                 Ok(Records { replica, bytes }) => {
                     let length = bytes.len();
                     let Some(form) = self.forms.get_mut(replica) else { continue };
-                    let records = form.convert(bytes, self.begun);
-                    self.begun = true;
+                    let records = form.convert(bytes, self.header_sent);
+                    self.header_sent = true;
                     let cut = self.forms.iter().map(TapForm::cut).sum();
                     self.shared.cut.store(cut, Ordering::Relaxed);
                     let written = self.write(&records);
@@ -80,7 +81,7 @@ impl TapWriter {
         }
     }
 
-    /// Returns true if no further records come.
+    /// Returns true if no further records will arrive.
     fn is_over(&self) -> bool {
         self.shared.has_ended() || self.finishes()
     }
@@ -89,12 +90,12 @@ impl TapWriter {
         self.shared.finishes.load(Ordering::Relaxed)
     }
 
-    /// Writes records. Blocks until the pipe has accepted all of them, the tap's handle is
-    /// dropped, or the reader has read nothing for too long. If the handle is dropped while a
-    /// record is being written, completes the record first, for at most [`COMPLETION_MAX`], so that
-    /// the reader finds no truncated record. Once the tap finishes, writes what the pipe does not
-    /// hold to a file.
-    fn write(&mut self, records: &Written) -> Result<(), TapEnd> {
+    /// Writes records. Blocks until the pipe has accepted all of them, the tap's handle is dropped,
+    /// or the reader has read nothing for too long. If the handle is dropped while a record is
+    /// being written, completes the record first, for at most [`COMPLETION_MAX`], so that the
+    /// reader finds no truncated record. Once the tap finishes, writes the records that do not fit
+    /// into the pipe to a file.
+    fn write(&mut self, records: &ConvertedRecords) -> Result<(), TapEnd> {
         let bytes = records.bytes.as_slice();
         let (mut done, mut since) = (0, sys::clock::monotonic());
         while done < bytes.len() {
@@ -104,7 +105,7 @@ impl TapWriter {
                 return Err(TapEnd::ReaderLeft);
             }
             let part = bytes.get(done..end).unwrap_or_default();
-            if let Some(rest) = &mut self.rest {
+            if let Some(rest) = &mut self.overflow {
                 return rest.write_all(part).map_err(|_| TapEnd::RestLost);
             }
             match self.pipe.put(part) {
@@ -115,7 +116,7 @@ impl TapWriter {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.finishes() => {
                     let rest = Memfd::create("unread", 0).map_err(|_| TapEnd::RestLost)?;
-                    self.rest = Some(File::from(OwnedFd::from(rest)));
+                    self.overflow = Some(File::from(OwnedFd::from(rest)));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let waited =

@@ -40,8 +40,8 @@ impl TapFeed {
 
     /// Counts blocks that were lost on their way to the tap.
     fn skip(&mut self, count: u64) {
-        self.note_skipped(self.left, count);
-        self.left += count;
+        self.note_skipped(self.position, count);
+        self.position += count;
     }
 
     /// Counts `count` blocks that the tap skips. `from` is the number of the first one.
@@ -82,8 +82,8 @@ impl TapFeed {
             return true;
         }
         let count = u64::from(which.count_ones());
-        let from = self.left;
-        self.left += count;
+        let from = self.position;
+        self.position += count;
         if self.shared.backlog.load(Ordering::Relaxed) >= BACKLOG_MAX {
             self.note_skipped(from, count);
             if self.policy == OverrunPolicy::End {
@@ -149,14 +149,14 @@ pub struct Taps {
 
 impl Taps {
     /// Keeps a history of a node's output. Its size is at most `bytes` bytes.
-    pub fn remember(&mut self, node: usize, bytes: usize) {
+    pub fn add_history(&mut self, node: usize, bytes: usize) {
         // The thread of the space does not wait for compression.
         let limits = HistoryLimits { bytes, time: Time::MAX };
         self.histories.push((node, History::new(limits, CompressingThread::Own)));
     }
 
     /// Returns the frames that histories retain, by planned node index.
-    pub(crate) fn kept_frames(&self) -> Vec<(usize, RetainedFrames)> {
+    pub(crate) fn retained_frames(&self) -> Vec<(usize, RetainedFrames)> {
         self.histories.iter().map(|(node, history)| (*node, history.kept())).collect()
     }
 
@@ -198,7 +198,7 @@ impl Taps {
                 began.ago_ns = first.map_or(0, |first| now.saturating_sub(first));
             }
         }
-        feed.left = left;
+        feed.position = left;
         self.feeds.push((node, feed));
         began
     }
@@ -328,7 +328,7 @@ mod tests {
         let mut rest = Vec::new();
         reader.read_to_end(&mut rest).unwrap();
         assert_eq!(1 + rest.len(), length_of_records(2));
-        assert_eq!(tap.stats().over, Some(TapEnd::NodeMoved));
+        assert_eq!(tap.stats().end_reason, Some(TapEnd::NodeMoved));
     }
 
     #[test]
@@ -336,7 +336,7 @@ mod tests {
         let (tap, feeds, mut reader) = capture_of_two_records();
         drop(feeds);
         let (stats, unread) = tap.finish(Duration::from_secs(60));
-        assert_eq!(stats.over, Some(TapEnd::PathEnded));
+        assert_eq!(stats.end_reason, Some(TapEnd::PathEnded));
         let mut rest = Vec::new();
         reader.read_to_end(&mut rest).unwrap();
         let unread = std::fs::File::from(std::os::fd::OwnedFd::from(unread.unwrap()));

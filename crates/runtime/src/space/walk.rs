@@ -36,7 +36,7 @@ pub(crate) struct Walk<'w, 'a> {
     shape: &'w GraphShape,
     pub(super) now: Time,
     pub(super) waiting: Vec<WaitingBatch<'a>>,
-    pub(super) around: Vec<(WaitingBatch<'a>, u8)>,
+    pub(super) on_back_edges: Vec<(WaitingBatch<'a>, u8)>,
     /// Deferred input of editing filters.
     pub(super) deferred: Vec<DeferredEdit>,
     /// Number that the next fork assigns to its first block.
@@ -81,7 +81,18 @@ impl<'w, 'a> Walk<'w, 'a> {
     ) -> Self {
         let (waiting, around, deferred) = (Vec::new(), Vec::new(), Vec::new());
         let observed = pass.observers.is_active();
-        Self { nodes, memory, shape, now, waiting, around, deferred, next: 0, pass, observed }
+        Self {
+            nodes,
+            memory,
+            shape,
+            now,
+            waiting,
+            on_back_edges: around,
+            deferred,
+            next: 0,
+            pass,
+            observed,
+        }
     }
 
     /// Walks a batch from a source or a ring.
@@ -124,7 +135,7 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     /// Ends a node's filter, and walks the blocks that the filter then releases.
     pub(crate) fn finish(&mut self, at: NodeId) {
-        match (&self.nodes[at].operator, self.nodes[at].copied) {
+        match (&self.nodes[at].operator, self.nodes[at].is_replica) {
             (Operator::Filter(Filter::Stream(_)), true) => self.finish_replica(at),
             _ => self.call_unprompted(at, true, 0),
         }
@@ -187,7 +198,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             let ran = self.continue_section((at, section), &mut output);
             return self.walk_released(section, ran);
         }
-        let copied = self.nodes[at].copied;
+        let copied = self.nodes[at].is_replica;
         for mut batch in output.take_batches() {
             if copied {
                 batch.number_all(order);
@@ -211,7 +222,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             }
             if let Some(to) = next {
                 self.walk_join(to);
-            } else if let Some((w, hops)) = self.around.pop() {
+            } else if let Some((w, hops)) = self.on_back_edges.pop() {
                 let (to, branch) = self.target_and_branch(&w);
                 let mut batch = w.batch;
                 let amount = batch.amount(batch.live());
@@ -306,7 +317,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         if let Operator::OperandSection(_) = &self.nodes[at].operator {
             return self.evaluate_section(at, batch);
         }
-        if self.nodes[at].counted && self.pass.left.is_some() {
+        if self.nodes[at].counts_to_limit && self.pass.count_limit.is_some() {
             self.limit_to_count(at, batch);
             if batch.live() == 0 {
                 return RunResult::Ended;
@@ -328,7 +339,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             Operator::Filter(Filter::Stream(f)) => {
                 let (holds, wake) = (&mut node.holds, &mut node.wake);
                 let mut output = Output::default();
-                if node.copied {
+                if node.is_replica {
                     output.enable_session_log();
                 }
                 let mut cx = StreamContext::new(now, counts, holds, memory, &mut output, wake);

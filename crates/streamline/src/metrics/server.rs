@@ -212,8 +212,11 @@ fn serve(listener: &Listener, stop: &EventFd, figures: &CollectFigures) {
         if active.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
             active.fetch_sub(1, Ordering::Relaxed);
             let _ = connection.limit(ACCEPT_PAUSE);
-            let _ =
-                connection.write_all(&format_response("503 Service Unavailable", "text/plain", "busy\n"));
+            let _ = connection.write_all(&format_response(
+                "503 Service Unavailable",
+                "text/plain",
+                "busy\n",
+            ));
             continue;
         }
         let (figures, counted) = (Arc::clone(figures), Arc::clone(&active));

@@ -61,7 +61,8 @@ fn files_of(name: &str, text: &str) -> Vec<String> {
         let (graph, _) = pipeline::read_request(request, &MachineRegistry::Local);
         let used = graph.nodes.iter().filter_map(|node| node.filter());
         for used in used.filter(|used| used.description.name == name) {
-            let of_files = used.description.parameters.iter().filter(|parameter| parameter.kind == Type::Path);
+            let of_files =
+                used.description.parameters.iter().filter(|parameter| parameter.kind == Type::Path);
             let values = of_files.filter_map(|parameter| used.arguments.text(parameter.name));
             files.extend(values.map(str::to_owned));
         }

@@ -226,7 +226,8 @@ impl Supervisor {
         let mut stopped = false;
         while self.workers.iter().any(|worker| !worker.gone) {
             let now = sys::clock::monotonic();
-            let next = [Some(counts), end.filter(|_| !stopped), watches].into_iter().flatten().min();
+            let next =
+                [Some(counts), end.filter(|_| !stopped), watches].into_iter().flatten().min();
             let limit = next.map(|next| Duration::from_nanos(next.saturating_sub(now)));
             let mut waits = vec![self.arrived.as_fd()];
             waits.extend(stop.filter(|_| !stopped));

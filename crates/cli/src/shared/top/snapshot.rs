@@ -135,7 +135,7 @@ impl PathSampler {
             rings: self.ring_fills(),
             reader_rings: self.named_rings(false),
             writer_rings: self.named_rings(true),
-            kept: self.kept_frames(),
+            kept: self.retained_frames(),
             lost: lost.collect(),
             silent_space: now.spaces.iter().filter_map(describe_silent_space).collect(),
             adapted: now.adapted.last().cloned(),
@@ -231,7 +231,7 @@ impl PathSampler {
         filters.filter(|filter| is_source(&filter.name) == sources).filter_map(of_node).collect()
     }
 
-    fn kept_frames(&self) -> Vec<Past> {
+    fn retained_frames(&self) -> Vec<Past> {
         let of_node =
             |filter: &Filter| Some(Past { node: filter.name.clone(), kept: filter.kept? });
         self.before.filters.iter().filter_map(of_node).collect()

@@ -43,8 +43,8 @@ impl<'a> Batch<'a> {
     }
 
     /// Sets the class of each live block to 1 if the byte of its view at offset `at` satisfies
-    /// `wanted`, and to 0 (absent) if it does not or is not present. Returns the live lanes whose
-    /// class is now 0.
+    /// `wanted`, and to 0 (absent) if the byte is not present or does not satisfy `wanted`. Returns
+    /// the live lanes whose class is now 0.
     #[inline]
     pub fn classify_byte(&mut self, at: usize, wanted: impl Fn(u8) -> bool) -> LaneMask {
         let c = &mut *self.columns;

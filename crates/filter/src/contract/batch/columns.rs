@@ -102,9 +102,9 @@ impl Columns {
     pub fn extend(&mut self, entries: &mut impl Iterator<Item = Entry>) -> usize {
         let first = self.len.min(LANES);
         let pointers = self.pointers[first..].iter_mut();
-        let beside = self.marks[first..].iter_mut().zip(&mut self.context[first..]);
+        let others = self.marks[first..].iter_mut().zip(&mut self.context[first..]);
         let (mut added, mut bytes, mut unanswered) = (0, 0, false);
-        for ((pointer, (marks, context)), entry) in pointers.zip(beside).zip(entries) {
+        for ((pointer, (marks, context)), entry) in pointers.zip(others).zip(entries) {
             (*pointer, *marks, *context) = (entry.pointer, entry.marks, entry.context);
             bytes += u64::from(entry.pointer.length());
             unanswered |= !entry.pointer.class.answered();

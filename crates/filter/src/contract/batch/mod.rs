@@ -52,8 +52,8 @@ impl<'a> Batch<'a> {
     /// Creates a batch over these columns. `bytes` returns the present bytes of the frame in a
     /// lane.
     #[inline]
-    pub fn new(room: BatchMemory, mut bytes: impl FnMut(&Columns, Lane) -> &'a [u8]) -> Self {
-        let BatchMemory { columns, mut frames } = room;
+    pub fn new(memory: BatchMemory, mut bytes: impl FnMut(&Columns, Lane) -> &'a [u8]) -> Self {
+        let BatchMemory { columns, mut frames } = memory;
         frames.clear();
         let mut frames: Vec<&'a [u8]> = frames;
         let len = columns.len.min(LANES);
@@ -63,26 +63,26 @@ impl<'a> Batch<'a> {
     }
 
     /// Creates a batch over these columns if all of their frames are within `segment`, the bytes of
-    /// a dbuf from position `start` on. Otherwise returns `room` unchanged.
+    /// a dbuf from position `start` on. Otherwise returns `memory` unchanged.
     #[inline]
     pub fn from_segment(
-        room: BatchMemory,
+        memory: BatchMemory,
         dbuf: DbufId,
         start: u64,
         segment: &'a [u8],
     ) -> Result<Self, BatchMemory> {
-        let segment = SegmentFrames::from_columns(&room.columns, dbuf, start, segment);
+        let segment = SegmentFrames::from_columns(&memory.columns, dbuf, start, segment);
         if segment.is_none() {
-            return Err(room);
+            return Err(memory);
         }
-        Ok(Self { segment, ..Self::without_bytes(room) })
+        Ok(Self { segment, ..Self::without_bytes(memory) })
     }
 
     /// Creates a batch over these columns without bytes, for filters that read only metadata.
     #[inline]
     #[must_use]
-    pub fn without_bytes(room: BatchMemory) -> Self {
-        let BatchMemory { columns, mut frames } = room;
+    pub fn without_bytes(memory: BatchMemory) -> Self {
+        let BatchMemory { columns, mut frames } = memory;
         frames.clear();
         let known = columns.initial_facts();
         Self { columns, frames, segment: None, known, last_processed: 0 }
@@ -107,11 +107,11 @@ impl<'a> Batch<'a> {
             columns.has_unanswered = !pointers.clone().all(|pointer| pointer.class.answered());
             return into_reusable(self.columns, self.frames);
         }
-        let mut close = Box::<Columns>::default();
+        let mut compact = Box::<Columns>::default();
         for l in lanes(self.columns.live) {
-            close.push_with_order(self.columns.entry(l), self.columns.order[l]);
+            compact.push_with_order(self.columns.entry(l), self.columns.order[l]);
         }
-        into_reusable(close, self.frames)
+        into_reusable(compact, self.frames)
     }
 
     /// Empties the batch, and returns its memory for reuse.
@@ -294,17 +294,17 @@ impl<'a> Batch<'a> {
 
     /// Calls `look` for each live block, in lane order, with the present bytes of its view.
     #[inline]
-    pub fn for_each_view(&self, mut look: impl FnMut(&'a [u8])) {
+    pub fn for_each_view(&self, mut visit: impl FnMut(&'a [u8])) {
         let c = &*self.columns;
         if let Some(segment) = self.segment {
             let (live, lanes) = (c.live, c.pointers.get(..c.len).unwrap_or_default());
             if live == mask_of_first(c.len) {
-                lanes.iter().for_each(|pointer| look(segment.view(pointer)));
+                lanes.iter().for_each(|pointer| visit(segment.view(pointer)));
                 return;
             }
             for (l, pointer) in lanes.iter().enumerate() {
                 if live >> l & 1 == 1 {
-                    look(segment.view(pointer));
+                    visit(segment.view(pointer));
                 }
             }
             return;
@@ -312,7 +312,7 @@ impl<'a> Batch<'a> {
         let mut one = |(pointer, marks, frame): (&RichPointer, &Marks, &&'a [u8])| {
             let from = marks.view as usize;
             let to = frame.len().min(from + pointer.length() as usize);
-            look(frame.get(from..to).unwrap_or_default());
+            visit(frame.get(from..to).unwrap_or_default());
         };
         let all = c.pointers.iter().zip(&c.marks).zip(&self.frames);
         let all = all.map(|((pointer, marks), frame)| (pointer, marks, frame)).take(c.len);

@@ -107,7 +107,7 @@ mod tests {
         (batch.blocks().map(|(_, block)| block).collect(), views)
     }
 
-    fn resolved_separately<'b>(
+    fn batch_of_resolved_frames<'b>(
         room: BatchMemory,
         entries: &[Entry],
         bytes: &'b [u8],
@@ -134,13 +134,13 @@ mod tests {
                 room
             };
             let mut segment = Batch::from_segment(room(&entries), dbuf, start, &bytes).unwrap();
-            let mut apart = resolved_separately(room(&entries), &entries, &bytes, start);
+            let mut resolved = batch_of_resolved_frames(room(&entries), &entries, &bytes, start);
             let live =
                 mask_of_first(count) & if round % 2 == 0 { LaneMask::MAX } else { random.next() };
             segment.set_live(live);
-            apart.set_live(live);
+            resolved.set_live(live);
             let printed = |batch: &Batch<'_>| format!("{:?}", blocks_and_views(batch));
-            assert_eq!(printed(&segment), printed(&apart));
+            assert_eq!(printed(&segment), printed(&resolved));
 
             // Two offsets, so that one repeats and the cached column is used.
             let places = [random.within(0..40), random.within(0..40)];
@@ -148,42 +148,44 @@ mod tests {
                 let (at, wanted) = (places[random.within(0..2)], random.next() as u8 & 0x1f);
                 let has = |byte: u8| byte & 0x1f >= wanted;
                 let mask = segment.classify_byte(at, has);
-                assert_eq!(mask, apart.classify_byte(at, has), "{round}");
-                let not = apart.blocks().filter(|(_, b)| !b.byte(at).is_some_and(has));
+                assert_eq!(mask, resolved.classify_byte(at, has), "{round}");
+                let not = resolved.blocks().filter(|(_, b)| !b.byte(at).is_some_and(has));
                 assert_eq!(mask, not.map(|(l, _)| 1 << l).sum::<LaneMask>());
                 assert_eq!(
                     (segment.answered_lanes(), printed(&segment)),
-                    (live & !mask, printed(&apart))
+                    (live & !mask, printed(&resolved))
                 );
                 match random.within(0..5) {
                     0 => {
                         let odd =
                             |view: &[u8]| view.iter().fold(0, |sum, byte| sum ^ byte) & 1 == 1;
                         let mask = segment.classify_view(odd);
-                        assert_eq!(mask, apart.classify_view(odd), "{round}");
-                        let not = apart.blocks().filter(|(_, b)| !odd(b.bytes()));
+                        assert_eq!(mask, resolved.classify_view(odd), "{round}");
+                        let not = resolved.blocks().filter(|(_, b)| !odd(b.bytes()));
                         assert_eq!(mask, not.map(|(l, _)| 1 << l).sum::<LaneMask>());
                         assert_eq!(
                             (segment.answered_lanes(), printed(&segment)),
-                            (live & !mask, printed(&apart))
+                            (live & !mask, printed(&resolved))
                         );
                     }
                     1 => {
                         let l = random.within(0..count);
-                        [&mut segment, &mut apart]
+                        [&mut segment, &mut resolved]
                             .into_iter()
                             .for_each(|b| b.set_class(l, Class(7)));
                     }
                     2 => {
                         let (to, from) = (random.within(0..count), random.within(0..count));
-                        let moved = apart.block(from);
-                        [&mut segment, &mut apart].into_iter().for_each(|b| b.set_block(to, moved));
+                        let moved = resolved.block(from);
+                        [&mut segment, &mut resolved]
+                            .into_iter()
+                            .for_each(|b| b.set_block(to, moved));
                     }
                     _ => {}
                 }
             }
             let amount = |batch: &mut Batch<'_>| -> Amount { batch.amount(batch.live()) };
-            assert_eq!(amount(&mut segment), amount(&mut apart));
+            assert_eq!(amount(&mut segment), amount(&mut resolved));
 
             let at = random.within(0..count);
             ENTRY_FAULTS[random.within(0..ENTRY_FAULTS.len())](&mut entries[at]);

@@ -13,6 +13,7 @@ use std::collections::{BTreeSet, HashMap};
 enum Verdict {
     /// The operand answered the block. Contains the class that the operand returned, if any.
     Yes(Option<Class>),
+    /// The operand did not answer the block.
     No,
     /// The operand dropped the block.
     Drop,
@@ -54,7 +55,7 @@ impl OperandSection {
         let mut decided = Vec::new();
         let failed = walk.pass.failure.is_some();
         for (place, mut subject) in flow.into_iter().enumerate() {
-            if subject.then != NextStep::Ask(step) {
+            if subject.next_step != NextStep::Ask(step) {
                 left.push(((place, 0), subject));
                 continue;
             }
@@ -64,8 +65,8 @@ impl OperandSection {
             let verdict = if failed { Verdict::No } else { self.verdict(&known, root) };
             if let Verdict::Wait = verdict {
                 let so_far = known.so_far.get(&ticket).copied().unwrap_or_default();
-                let follows = known.joined.get(&ticket).copied();
-                self.suspend_block(walk, at, (program, step), subject, (follows, so_far));
+                let merged_into = known.joined.get(&ticket).copied();
+                self.suspend_block(walk, at, (program, step), subject, (merged_into, so_far));
                 continue;
             }
             decided.push((ticket, verdict));
@@ -105,7 +106,7 @@ impl OperandSection {
     /// Collects the new results of each block from an operand's answer.
     fn collect_results(&mut self, answer: OperandAnswer<'_>) -> OperandResults {
         let mut known = OperandResults::default();
-        for (number, OperandBlock { block, cause }) in answer.given.iter().enumerate() {
+        for (number, OperandBlock { block, input_index }) in answer.output.iter().enumerate() {
             let ticket = block.marks.ticket();
             if ticket == 0 {
                 // The operand created this block, which ends here.
@@ -114,9 +115,9 @@ impl OperandSection {
             let so_far = known.so_far.entry(ticket).or_default();
             match block.pointer.class {
                 class if class.answered() => so_far.class = Some(class),
-                _ => so_far.zero = true,
+                _ => so_far.has_class_0 = true,
             }
-            known.at.entry(ticket).or_insert((*cause as usize, number + 1));
+            known.at.entry(ticket).or_insert((*input_index as usize, number + 1));
             known.touched.insert(ticket);
         }
         for ticket in answer.arrived.into_iter().filter(|ticket| *ticket != 0) {
@@ -155,7 +156,7 @@ impl OperandSection {
         let waiting = &mut self.programs[program].waiting;
         for (ticket, into) in &known.joined {
             if let Some(it) = waiting.get_mut(ticket) {
-                it.follows = Some(*into);
+                it.merged_into = Some(*into);
             }
         }
         known.touched.retain(|ticket| {
@@ -164,7 +165,7 @@ impl OperandSection {
             };
             let new = known.so_far.entry(*ticket).or_default();
             new.class = new.class.or(it.so_far.class);
-            new.zero |= it.so_far.zero;
+            new.has_class_0 |= it.so_far.has_class_0;
             new.dropped |= it.so_far.dropped;
             new.arrived |= it.so_far.arrived;
             it.so_far = *new;
@@ -178,7 +179,7 @@ impl OperandSection {
         match so_far {
             PartialAnswer { class: Some(class), .. } => Verdict::Yes(Some(class)),
             _ if self.held.contains_key(&ticket) => Verdict::Wait,
-            PartialAnswer { zero: true, .. } => Verdict::No,
+            PartialAnswer { has_class_0: true, .. } => Verdict::No,
             PartialAnswer { dropped: true, .. } => Verdict::Drop,
             PartialAnswer { arrived: true, .. } => Verdict::Yes(None),
             _ => Verdict::No,
@@ -186,7 +187,7 @@ impl OperandSection {
     }
 
     fn merged_into(&self, program: usize, ticket: u32) -> Option<u32> {
-        self.programs[program].waiting.get(&ticket)?.follows
+        self.programs[program].waiting.get(&ticket)?.merged_into
     }
 
     /// Sets the next step of a block for which the current step has a verdict. Returns false if the
@@ -205,11 +206,11 @@ impl OperandSection {
                 if let Some(class) = class.filter(|_| it.sets_class) {
                     subject.classes.result = class;
                 }
-                subject.then = it.yes;
+                subject.next_step = it.yes;
             }
-            Verdict::No | Verdict::Wait => subject.then = it.no,
+            Verdict::No | Verdict::Wait => subject.next_step = it.no,
             Verdict::Drop => {
-                self.came.remove(&subject.ticket);
+                self.entry_classes.remove(&subject.ticket);
                 let bytes = subject.block.length();
                 match self.programs[program].inside {
                     None => {
@@ -238,11 +239,11 @@ impl OperandSection {
         at: NodeId,
         (program, step): (usize, usize),
         subject: Subject<'a>,
-        (follows, so_far): (Option<u32>, PartialAnswer),
+        (merged_into, so_far): (Option<u32>, PartialAnswer),
     ) {
         let outermost = self.programs[program].inside.is_none();
         let Some((entry, pin)) = walk.memory.pin(&subject.block) else {
-            self.came.remove(&subject.ticket);
+            self.entry_classes.remove(&subject.ticket);
             match outermost {
                 true => walk.nodes[at].counts.evicted.add(subject.block.length()),
                 false => self.report_dropped(&subject.block),
@@ -256,7 +257,7 @@ impl OperandSection {
             node.counts.held.add(subject.block.length());
         }
         let classes = subject.classes;
-        let waiting = WaitingBlock { list, step, follows, classes, so_far };
+        let waiting = WaitingBlock { list, step, merged_into, classes, so_far };
         self.programs[program].waiting.insert(subject.ticket, waiting);
     }
 
@@ -274,7 +275,7 @@ impl OperandSection {
         waiting.get(&ticket).filter(|it| it.step == step)?;
         let mut it = waiting.remove(&ticket)?;
         let block = self.take_waiting(walk, at, &mut it, program)?;
-        Some(Subject { block, order, ticket, classes: it.classes, then: NextStep::Ask(step) })
+        Some(Subject { block, order, ticket, classes: it.classes, next_step: NextStep::Ask(step) })
     }
 
     /// Removes a waiting block from the blocks that the section holds, and unpins it. Returns
@@ -317,7 +318,7 @@ impl OperandSection {
                 self.held.remove(&ticket);
                 self.joined.remove(&ticket);
                 let verdict = match so_far {
-                    PartialAnswer { zero: true, .. } => Verdict::No,
+                    PartialAnswer { has_class_0: true, .. } => Verdict::No,
                     PartialAnswer { dropped: true, .. } => Verdict::Drop,
                     PartialAnswer { arrived: true, .. } => Verdict::Yes(None),
                     _ => Verdict::No,
@@ -344,9 +345,9 @@ impl OperandSection {
         let mut left = Vec::new();
         for mut it in std::mem::take(&mut self.orphans) {
             let Some(block) = self.take_waiting(walk, at, &mut it, 0) else { continue };
-            let class = if it.so_far.zero { Class::NONE } else { it.classes.result };
+            let class = if it.so_far.has_class_0 { Class::NONE } else { it.classes.result };
             let (block, classes) = (block.with_class(class), it.classes);
-            left.push(Subject { block, order: 0, ticket: 0, classes, then: NextStep::Yes });
+            left.push(Subject { block, order: 0, ticket: 0, classes, next_step: NextStep::Yes });
         }
         left
     }

@@ -50,11 +50,11 @@ pub struct OperandSection {
     held: HashMap<u32, u32>,
     /// Tickets of the blocks that were merged into another block, by the ticket of that block.
     joined: HashMap<u32, Vec<u32>>,
-    /// Class with which a block entered the section, by ticket. Used only if `asks_came` is true.
-    came: HashMap<u32, Class>,
+    /// Class with which a block entered the section, by ticket. Used only if `needs_entry_classes` is true.
+    entry_classes: HashMap<u32, Class>,
     /// True if a program inside an operand selects blocks by the class with which they entered the
     /// section.
-    asks_came: bool,
+    needs_entry_classes: bool,
     /// Events of blocks in inner programs (held, released, dropped or merged), which the enclosing
     /// program has not processed yet.
     fates: Vec<Fate>,
@@ -80,9 +80,9 @@ type OperandPlace = (usize, usize, usize);
 /// A step of a program: an operand, and the next step for each answer.
 #[derive(Debug)]
 struct Step {
-    /// Classes of the blocks that the operand processes, as of the block's entry into the section.
-    /// Other blocks continue at `no`.
-    asked: SelectedClasses,
+    /// Classes with which a block must enter the section for the operand to process it. Other
+    /// blocks continue at `no`.
+    accepted: SelectedClasses,
     /// Parts of the operand in order, each with the set of classes with which blocks pass to it
     /// from the previous part. If there are no parts, all blocks continue at `yes`.
     operand: Vec<(SelectedClasses, OperandPart)>,
@@ -121,7 +121,7 @@ struct WaitingBlock {
     /// Index of the step whose answer the block waits for.
     step: usize,
     /// Ticket of the block with which this block was merged; `None` if it was not merged.
-    follows: Option<u32>,
+    merged_into: Option<u32>,
     classes: Classes,
     so_far: PartialAnswer,
 }
@@ -130,7 +130,7 @@ struct WaitingBlock {
 #[derive(Debug, Clone, Copy)]
 struct Classes {
     /// Class on entry into the section.
-    came: Class,
+    entry: Class,
     /// Class on entry into the operand.
     incoming: Class,
     /// Class returned by the last operand that answered.
@@ -143,7 +143,7 @@ struct PartialAnswer {
     /// Nonzero class with which the operand passed a part of the block; `None` if there is none.
     class: Option<Class>,
     /// True if the operand passed a part of the block with class 0.
-    zero: bool,
+    has_class_0: bool,
     /// True if the operand dropped a part of the block.
     dropped: bool,
     /// True if bytes of the block reached the last filter of the operand.
@@ -159,8 +159,8 @@ impl OperandSection {
         let mut asks = Self::default();
         asks.compile_program(expression, None);
         let inner = asks.programs.iter().filter(|program| program.inside.is_some());
-        asks.asks_came =
-            { inner }.any(|it| it.steps.iter().any(|step| step.asked != SelectedClasses::All));
+        asks.needs_entry_classes =
+            { inner }.any(|it| it.steps.iter().any(|step| step.accepted != SelectedClasses::All));
         asks
     }
 
@@ -207,7 +207,7 @@ impl OperandSection {
                 (wanted, part)
             });
             made.push(Step {
-                asked: draft.asked,
+                accepted: draft.accepted,
                 operand: operand.collect(),
                 yes: turned(draft.yes),
                 no: turned(draft.no),
@@ -235,7 +235,7 @@ impl OperandSection {
 
 /// A step whose inner programs are not compiled yet.
 struct DraftStep<'e> {
-    asked: SelectedClasses,
+    accepted: SelectedClasses,
     operand: Vec<(SelectedClasses, &'e OperandExpr)>,
     yes: NextStep,
     no: NextStep,
@@ -272,7 +272,7 @@ fn compile<'e>(
             operand
         }
     };
-    steps.push(DraftStep { asked: SelectedClasses::All, operand, yes, no, sets_class });
+    steps.push(DraftStep { accepted: SelectedClasses::All, operand, yes, no, sets_class });
     NextStep::Ask(steps.len() - 1)
 }
 
@@ -302,7 +302,7 @@ fn compile_entry<'e>(
         return first;
     }
     let operand = Vec::new();
-    steps.push(DraftStep { asked: asked.clone(), operand, yes: first, no, sets_class: false });
+    steps.push(DraftStep { accepted: asked.clone(), operand, yes: first, no, sets_class: false });
     NextStep::Ask(steps.len() - 1)
 }
 

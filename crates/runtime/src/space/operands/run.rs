@@ -17,7 +17,7 @@ pub(super) struct Subject<'a> {
     pub(super) order: u32,
     pub(super) ticket: u32,
     pub(super) classes: Classes,
-    pub(super) then: NextStep,
+    pub(super) next_step: NextStep,
 }
 
 /// A block in the output of one part of an operand.
@@ -25,13 +25,13 @@ pub(super) struct OperandBlock<'a> {
     pub(super) block: Block<'a>,
     /// Index of the input block from which this block was made, among the blocks that are evaluated
     /// together.
-    pub(super) cause: u32,
+    pub(super) input_index: u32,
 }
 
 /// The output of an operand so far.
 #[derive(Default)]
 pub(super) struct OperandAnswer<'a> {
-    pub(super) given: Vec<OperandBlock<'a>>,
+    pub(super) output: Vec<OperandBlock<'a>>,
     /// Tickets of the blocks of which some bytes reached the last part.
     pub(super) arrived: HashSet<u32>,
     /// Events of blocks in the operand: held, released, dropped or merged.
@@ -61,8 +61,9 @@ impl<'a> Walk<'_, 'a> {
             output.take_batches().iter().flat_map(Batch::blocks).map(|(_, block)| block).collect();
         self.with_detached_section(section, |asks, walk| {
             let Some(place) = asks.operand_place(at) else { return Vec::new() };
-            let given = given.into_iter().map(|block| OperandBlock { block, cause: 0 }).collect();
-            let mut answer = OperandAnswer { given, ..OperandAnswer::default() };
+            let given =
+                given.into_iter().map(|block| OperandBlock { block, input_index: 0 }).collect();
+            let mut answer = OperandAnswer { output: given, ..OperandAnswer::default() };
             answer.fates = walk.nodes[at].holds.take_fates();
             asks.resume_operand(walk, section, place, answer)
         })
@@ -105,8 +106,8 @@ impl<'a> Walk<'_, 'a> {
     ) {
         for some in given.chunks(CALL_BLOCKS_MAX) {
             let mut batch = Batch::empty();
-            for OperandBlock { block, cause } in some {
-                let added = batch.push(*block, *cause);
+            for OperandBlock { block, input_index } in some {
+                let added = batch.push(*block, *input_index);
                 debug_assert!(added.is_ok(), "as many as there are lanes");
             }
             let came = batch.amount(batch.live());
@@ -167,12 +168,12 @@ impl OperandSection {
             let class = block.pointer.class;
             let result = if class.answered() { class } else { Class::YES };
             let came = self.entry_class(program, &block).unwrap_or(class);
-            let classes = Classes { came, incoming: class, result };
+            let classes = Classes { entry: came, incoming: class, result };
             let ticket = self.new_ticket();
-            if self.asks_came {
-                self.came.insert(ticket, came);
+            if self.needs_entry_classes {
+                self.entry_classes.insert(ticket, came);
             }
-            flow.push(Subject { block, order, ticket, classes, then: first });
+            flow.push(Subject { block, order, ticket, classes, next_step: first });
         }
         self.run_steps(walk, at, (program, 0), flow)
     }
@@ -189,32 +190,33 @@ impl OperandSection {
         let steps = self.programs.get(program).map_or(0, |program| program.steps.len());
         for step in from..steps {
             let it = &self.programs[program].steps[step];
-            let (yes, no, asked, plain) = (it.yes, it.no, it.asked.clone(), it.operand.is_empty());
+            let (yes, no, asked, plain) =
+                (it.yes, it.no, it.accepted.clone(), it.operand.is_empty());
             let mut given = Vec::new();
-            for (cause, subject) in flow.iter_mut().enumerate() {
-                if subject.then != NextStep::Ask(step) {
+            for (input_index, subject) in flow.iter_mut().enumerate() {
+                if subject.next_step != NextStep::Ask(step) {
                     continue;
                 }
-                if !asked.contains(subject.classes.came) {
-                    subject.then = no;
+                if !asked.contains(subject.classes.entry) {
+                    subject.next_step = no;
                 } else if plain {
-                    subject.then = yes;
+                    subject.next_step = yes;
                 } else {
                     let mut block = subject.block.with_class(subject.classes.incoming);
                     block.marks = block.marks.with_ticket(subject.ticket);
-                    given.push(OperandBlock { block, cause: cause as u32 });
+                    given.push(OperandBlock { block, input_index: input_index as u32 });
                 }
             }
             if given.is_empty() {
                 continue;
             }
-            let answer = OperandAnswer { given, ..OperandAnswer::default() };
+            let answer = OperandAnswer { output: given, ..OperandAnswer::default() };
             let answer = self.run_operand(walk, at, (program, step, 0), answer);
             flow = self.apply_answer(walk, at, (program, step), answer, flow);
         }
-        if self.asks_came {
+        if self.needs_entry_classes {
             for subject in &flow {
-                self.came.remove(&subject.ticket);
+                self.entry_classes.remove(&subject.ticket);
             }
         }
         flow.into_iter().map(Subject::with_final_class).collect()
@@ -231,7 +233,7 @@ impl OperandSection {
         let parts = self.programs[program].steps[step].operand.len();
         for place in from..parts {
             let (wanted, part) = self.programs[program].steps[step].operand[place].clone();
-            let mut given = std::mem::take(&mut answer.given);
+            let mut given = std::mem::take(&mut answer.output);
             if place > 0 {
                 let goes_on = |given: &OperandBlock<'_>| wanted.contains(given.block.pointer.class);
                 let before = self.programs[program].steps[step].operand[place - 1].1;
@@ -245,15 +247,15 @@ impl OperandSection {
             match part {
                 OperandPart::Filter(node, _) => walk.call_filter(node, &given, &mut answer),
                 OperandPart::Program(inner) => {
-                    let blocks = given.into_iter().map(|given| (given.block, given.cause));
+                    let blocks = given.into_iter().map(|given| (given.block, given.input_index));
                     let left = self.run_program(walk, at, inner, blocks.collect());
-                    answer.given = left.into_iter().map(OperandBlock::from).collect();
+                    answer.output = left.into_iter().map(OperandBlock::from).collect();
                     answer.fates.extend(self.take_inner_fates(walk, at));
                 }
             }
         }
         if let Some((_, last)) = self.programs[program].steps[step].operand.last() {
-            walk.count_routed(*last, &answer.given, |given| given.block.pointer.class.answered());
+            walk.count_routed(*last, &answer.output, |given| given.block.pointer.class.answered());
         }
         answer
     }
@@ -291,7 +293,7 @@ impl OperandSection {
                     walk,
                     at,
                     around,
-                    OperandAnswer { given, fates, ..OperandAnswer::default() },
+                    OperandAnswer { output: given, fates, ..OperandAnswer::default() },
                 )
             }
         }
@@ -308,7 +310,7 @@ impl OperandSection {
     /// program or if entry classes are not recorded.
     fn entry_class(&self, program: usize, block: &Block<'_>) -> Option<Class> {
         self.programs.get(program)?.inside?;
-        self.came.get(&block.marks.ticket()).copied()
+        self.entry_classes.get(&block.marks.ticket()).copied()
     }
 
     /// Returns an unused, nonzero ticket.
@@ -325,7 +327,7 @@ impl OperandSection {
 impl<'a> Subject<'a> {
     /// Returns the decided block with its final class.
     fn with_final_class(mut self) -> Self {
-        let class = if self.then == NextStep::Yes { self.classes.result } else { Class::NONE };
+        let class = if self.next_step == NextStep::Yes { self.classes.result } else { Class::NONE };
         self.block = self.block.with_class(class);
         self
     }
@@ -333,13 +335,13 @@ impl<'a> Subject<'a> {
 
 impl<'a> From<Subject<'a>> for OperandBlock<'a> {
     fn from(subject: Subject<'a>) -> Self {
-        Self { block: subject.block, cause: subject.order }
+        Self { block: subject.block, input_index: subject.order }
     }
 }
 
 /// Appends the live blocks of a batch to an answer.
 fn append_live_blocks<'a>(batch: &Batch<'a>, answer: &mut OperandAnswer<'a>) {
-    let given =
-        lanes(batch.live()).map(|l| OperandBlock { block: batch.block(l), cause: batch.order(l) });
-    answer.given.extend(given);
+    let given = lanes(batch.live())
+        .map(|l| OperandBlock { block: batch.block(l), input_index: batch.order(l) });
+    answer.output.extend(given);
 }

@@ -12,7 +12,8 @@ impl OperandSection {
             })
             .collect();
         (self.last, self.held, self.joined) = (old.last, old.held, old.joined);
-        (self.came, self.fates, self.orphans) = (old.came, old.fates, old.orphans);
+        (self.entry_classes, self.fates, self.orphans) =
+            (old.entry_classes, old.fates, old.orphans);
         for (program, steps) in old.programs.into_iter().zip(steps) {
             for (ticket, mut waiting) in program.waiting {
                 match steps.get(waiting.step).copied().flatten() {

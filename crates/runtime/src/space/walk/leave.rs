@@ -19,7 +19,7 @@ impl<'a> Walk<'_, 'a> {
         let Operator::Sink(part) = &mut node.operator else { return RunResult::Ended };
         match catch_unwind(AssertUnwindSafe(|| part.sink.consume(batch, now))) {
             Ok(Ok(())) => {
-                node.flow.sunk += amount;
+                node.flow.accepted_by_sink += amount;
                 part.age.iter().for_each(|age| age.measure_taken(batch, came));
                 self.pass.note_write(node.planned, part.sink.take_longest_write());
             }
@@ -35,11 +35,11 @@ impl<'a> Walk<'_, 'a> {
 
     /// Drops the blocks that exceed the limit on delivered blocks (`-c`).
     pub(super) fn limit_to_count(&mut self, at: NodeId, batch: &mut Batch<'a>) {
-        let Some(left) = &self.pass.left else { return };
+        let Some(left) = &self.pass.count_limit else { return };
         let live = batch.live();
         let may = match &mut self.pass.claims {
             ClaimPolicy::Free => left.claim(live.count_ones()),
-            ClaimPolicy::Noted(noted) => {
+            ClaimPolicy::Recorded(noted) => {
                 let may = left.claim(live.count_ones());
                 noted.push(may);
                 may

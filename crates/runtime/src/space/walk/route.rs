@@ -161,10 +161,10 @@ impl<'a> Walk<'_, 'a> {
             self.waiting.push(waiting(batch));
         } else if hops >= HOPS_MAX {
             edge.dropped.too_many_hops += amount;
-        } else if self.around.len() >= CYCLE_BATCHES_MAX {
+        } else if self.on_back_edges.len() >= CYCLE_BATCHES_MAX {
             edge.dropped.cycle_full += amount;
         } else {
-            self.around.push((waiting(batch), hops + 1));
+            self.on_back_edges.push((waiting(batch), hops + 1));
         }
     }
 }

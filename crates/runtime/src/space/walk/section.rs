@@ -9,7 +9,7 @@ use filter::{Batch, LANES, LaneMask, lanes};
 /// The classes of a batch during the evaluation of a section.
 struct SectionClasses {
     /// Class of each block on entry into the section, by lane.
-    came: [Class; LANES],
+    entry: [Class; LANES],
     /// Class of each block on entry into the operand, by lane.
     incoming: [Class; LANES],
     /// Class returned by the last operand that answered, by lane.
@@ -21,15 +21,15 @@ impl Section {
     /// to 0 if none answered. No lane ends.
     pub(super) fn set_answers<'a>(&self, walk: &mut Walk<'_, 'a>, batch: &mut Batch<'a>) {
         let all = batch.live();
-        let mut came = [Class::NONE; LANES];
+        let mut entry = [Class::NONE; LANES];
         let mut result = [Class::YES; LANES];
         for l in lanes(all) {
-            came[l] = batch.class(l);
-            if came[l].answered() {
-                result[l] = came[l];
+            entry[l] = batch.class(l);
+            if entry[l].answered() {
+                result[l] = entry[l];
             }
         }
-        let mut classes = SectionClasses { came, incoming: came, result };
+        let mut classes = SectionClasses { entry, incoming: entry, result };
         let answered = self.evaluate(walk, batch, all, &mut classes);
         batch.set_live(all);
         for l in lanes(all) {
@@ -63,11 +63,11 @@ impl Section {
                 answered
             }
             Self::All(parts) => parts.iter().fold(mask, |both, (wanted, part)| {
-                let enter = select_lanes(both, wanted, &classes.came);
+                let enter = select_lanes(both, wanted, &classes.entry);
                 part.evaluate(walk, batch, enter, classes)
             }),
             Self::Any(parts) => parts.iter().fold(0, |any, (wanted, part)| {
-                let enter = select_lanes(mask & !any, wanted, &classes.came);
+                let enter = select_lanes(mask & !any, wanted, &classes.entry);
                 any | part.evaluate(walk, batch, enter, classes)
             }),
             Self::Not(part) => {
