@@ -119,7 +119,7 @@ fn build_all(
     extras: &PathOptions,
 ) -> Result<Vec<BuiltPath>, BuildError> {
     let parts = plan.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
-    let left = settings.count.map(|blocks| Arc::new(CountLimit::new(blocks)));
+    let count_limit = settings.count.map(|blocks| Arc::new(CountLimit::new(blocks)));
     let ids = Ids::for_first_plan(plan, extras.record_mode.has_independent_numbers());
     let origins = Origins::for_first_plan(&plan.graph, &ids.nodes);
     if let RecordMode::Record(recording) = &extras.record_mode {
@@ -128,7 +128,7 @@ fn build_all(
     let extras = &PathOptions { budget: Arc::default(), ..extras.clone() };
     let path = |part| {
         let with = (settings, extras);
-        Builder::new((plan, &ids), part, (&origins, host), with)?.build(&left)
+        Builder::new((plan, &ids), part, (&origins, host), with)?.build(&count_limit)
     };
     let built: Result<Vec<(BuiltPath, running::RunningPart)>, BuildError> =
         (0..parts).map(path).collect();
@@ -153,7 +153,7 @@ struct PartDrafts {
 impl Builder<'_> {
     fn build(
         mut self,
-        left: &Option<Arc<CountLimit>>,
+        count_limit: &Option<Arc<CountLimit>>,
     ) -> Result<(BuiltPath, running::RunningPart), BuildError> {
         let PartDrafts { rings: running_rings, chains: shared, drafts, lenders } =
             self.draft_all(Vec::new())?;
@@ -176,7 +176,7 @@ impl Builder<'_> {
                 doorbell: Arc::clone(&self.doorbells[place]),
                 clock: if self.drives_clock { Clock::Blocks(0) } else { Clock::Live },
                 epoch: self.epoch,
-                options: self.space_options(left.clone(), self.spaces[place]),
+                options: self.space_options(count_limit.clone(), self.spaces[place]),
             }));
         }
         let running_spaces =
@@ -189,13 +189,13 @@ impl Builder<'_> {
         let part = running::RunningPart {
             control: Arc::clone(&self.control),
             demand: Arc::clone(&self.demand),
-            count_limit: left.clone(),
+            count_limit: count_limit.clone(),
             clock: if self.drives_clock { Clock::Blocks(0) } else { Clock::Live },
             epoch: self.epoch,
             lenders,
             spaces: running_spaces.collect(),
             rings: running_rings,
-            gone: Vec::new(),
+            removed_queues: Vec::new(),
             listed: Arc::default(),
             kernel_exits,
             kernels: Arc::downgrade(&kernels),
@@ -298,7 +298,7 @@ impl Builder<'_> {
                 true => self.placeholder(id),
                 false => self.create_published_node(id, &locals)?,
             };
-            made.counted = self.is_counted(id);
+            made.counts_to_limit = self.is_counted(id);
             made.fragments = self.accepts_fragments(id);
             let mut source = None;
             if let Operator::Source(part) = &mut made.operator {

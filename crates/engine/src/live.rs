@@ -337,7 +337,7 @@ impl Live {
         spaces.extend(self.processes(&has));
         // Spaces that have ended have counted the blocks that crossed to them.
         if let Some((whole, part)) = &self.whole {
-            let gone = whole.state().parts.get(*part).map(|part| part.gone.clone());
+            let gone = whole.state().parts.get(*part).map(|part| part.removed_queues.clone());
             let last =
                 gone.into_iter().flatten().filter_map(|one| one.wait_for_end(Duration::ZERO));
             counted.extend(last);

@@ -10,13 +10,14 @@ use sys::name_service;
 /// A cache of name lookups through the C library. A lookup blocks.
 #[derive(Debug, Default)]
 pub(crate) struct MachineNames {
-    asked: Mutex<HashMap<(NameQuery, String), Result<NameAnswer, String>>>,
+    /// Results of earlier lookups, by query.
+    answers: Mutex<HashMap<(NameQuery, String), Result<NameAnswer, String>>>,
 }
 
 impl NameResolver for MachineNames {
     fn resolve(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String> {
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = asked.entry((question, name.to_owned()));
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = answers.entry((question, name.to_owned()));
         found.or_insert_with(|| look_up(question, name)).clone()
     }
 }

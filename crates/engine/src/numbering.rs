@@ -30,13 +30,13 @@ pub(crate) struct Ids {
 }
 
 impl Ids {
-    /// Returns the numbers for the first plan of a path. `each_for_itself` permits each filter to
+    /// Returns the numbers for the first plan of a path. `independent` permits each filter to
     /// use all session numbers, which the replay of a recording in an older format requires.
-    pub(crate) fn for_first_plan(plan: &Plan, each_for_itself: bool) -> Self {
+    pub(crate) fn for_first_plan(plan: &Plan, independent: bool) -> Self {
         let (nodes, edges) = (plan.graph.nodes.len(), plan.graph.edges.len());
         let next = (nodes, edges + replica_ring_count(plan));
         let nodes: Vec<usize> = (0..nodes).collect();
-        let numbering = Numbering::for_first_plan(&plan.graph, &nodes, each_for_itself);
+        let numbering = Numbering::for_first_plan(&plan.graph, &nodes, independent);
         Self { nodes, edges: (0..edges).collect(), copies: edges, numbering, next }
     }
 }
@@ -56,7 +56,7 @@ pub(crate) struct Numbering {
     /// Unused shares, longest unused first.
     free: VecDeque<Share>,
     /// True if every filter uses all numbers, as in recordings of the first two formats.
-    each_for_itself: bool,
+    independent: bool,
     /// True if the plan has more filters that number sessions than shares.
     is_short: bool,
 }
@@ -72,12 +72,12 @@ enum Share {
 
 impl Numbering {
     /// Assigns session numbers to the filters of a first plan. `nodes` holds each node's number.
-    pub(crate) fn for_first_plan(graph: &Graph, nodes: &[usize], each_for_itself: bool) -> Self {
+    pub(crate) fn for_first_plan(graph: &Graph, nodes: &[usize], independent: bool) -> Self {
         let initial =
             u32::try_from(numbering_nodes(graph, nodes).count()).unwrap_or(u32::MAX).max(1);
         let free = (0..initial).map(Share::Initial);
         let free = free.chain((0..SessionNumbers::ADDED_FILTERS_MAX).map(Share::Later)).collect();
-        let none = Self { initial, shares: Vec::new(), free, each_for_itself, is_short: false };
+        let none = Self { initial, shares: Vec::new(), free, independent, is_short: false };
         none.for_next_plan(graph, nodes)
     }
 
@@ -101,7 +101,7 @@ impl Numbering {
     /// Returns the session numbers that the filter of this node may use.
     pub(crate) fn numbers(&self, node: usize) -> SessionNumbers {
         let share = self.shares.iter().find(|(known, _)| *known == node);
-        match share.filter(|_| !self.each_for_itself) {
+        match share.filter(|_| !self.independent) {
             Some((_, Share::Initial(number))) => SessionNumbers::initial(*number, self.initial),
             Some((_, Share::Later(range))) => SessionNumbers::for_added_filter(*range),
             None => SessionNumbers::ALL,

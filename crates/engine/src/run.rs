@@ -5,7 +5,6 @@
 //! the whole path becomes active at once without a global lock [SL §7.1]. The thread that calls
 //! [`run`] waits until the spaces end. The first signal, or the time limit, ends the sources;
 //! blocks in flight drain. [`ProgressWatch`] requests periodic progress reports.
-//! blocks in flight drain. For periodic progress reports see [`ProgressWatch`].
 
 use crate::adapt::AdaptThread;
 use crate::build::BuiltPath;
@@ -161,7 +160,7 @@ pub fn run(paths: Vec<BuiltPath>, until: StopConditions<'_>) -> sys::Result<Outc
     lives.iter().for_each(|live| live.set_starter(None));
     let mut all = stopped.results;
     all.sort_by_key(|(number, place, _)| (*number, *place));
-    let mut outcome = build_outcome(all, (&kernels, &lives), stopped.early, begin);
+    let mut outcome = build_outcome(all, (&kernels, &lives), stopped.was_stopped, begin);
     if let Some(live) = lives.first() {
         use_plan_indices(live, &mut outcome);
         outcome.adapted = live.adapted();
@@ -247,7 +246,7 @@ pub fn run_alone(paths: Vec<BuiltPath>) -> Outcome {
 
 struct WaitResult {
     results: Vec<EndedSpace>,
-    early: bool,
+    was_stopped: bool,
 }
 
 fn wait_for_end(
@@ -258,7 +257,7 @@ fn wait_for_end(
     ended: &mpsc::Receiver<EndedSpace>,
     running: &AtomicUsize,
 ) -> WaitResult {
-    let mut waited = WaitResult { results: Vec::new(), early: false };
+    let mut waited = WaitResult { results: Vec::new(), was_stopped: false };
     let mut rounds = until.watch.map(|watch| ProgressReports::new(watch, begin));
     loop {
         done.clear();
@@ -267,10 +266,10 @@ fn wait_for_end(
             alarms.iter_mut().for_each(|alarms| alarms.check(sys::clock::monotonic()));
             return waited;
         }
-        let end = until.elapsed.filter(|_| !waited.early).map(|ns| begin.saturating_add(ns));
+        let end = until.elapsed.filter(|_| !waited.was_stopped).map(|ns| begin.saturating_add(ns));
         let due = rounds.as_ref().map(ProgressReports::due);
         let mut descriptors = vec![done.as_fd()];
-        if !waited.early {
+        if !waited.was_stopped {
             descriptors.extend(until.readable);
         }
         let now = sys::clock::monotonic();
@@ -280,12 +279,12 @@ fn wait_for_end(
         let ready = sys::poll::readable(&descriptors, limit);
         let now = sys::clock::monotonic();
         let signalled = ready.get(1) == Some(&true);
-        if !waited.early && (signalled || end.is_some_and(|end| now >= end)) {
-            waited.early = true;
+        if !waited.was_stopped && (signalled || end.is_some_and(|end| now >= end)) {
+            waited.was_stopped = true;
             controls.iter().for_each(|control| control.stop());
         }
         if let Some(rounds) = rounds.as_mut().filter(|rounds| now >= rounds.due()) {
-            rounds.advance(controls, now, waited.early);
+            rounds.advance(controls, now, waited.was_stopped);
         }
         if let Some(alarms) = alarms.as_mut().filter(|alarms| now >= alarms.next) {
             alarms.check(now);
@@ -303,7 +302,7 @@ struct LatencyChecks<'f> {
     /// Monotonic time of the next check in ns.
     next: u64,
     /// Monotonic time in ns before which no further breach is reported.
-    quiet: u64,
+    quiet_until_ns: u64,
 }
 
 impl<'f> LatencyChecks<'f> {
@@ -311,16 +310,16 @@ impl<'f> LatencyChecks<'f> {
         let (alarm, live) = alarm.zip(live)?;
         live.latency()?;
         let next = sys::clock::monotonic().saturating_add(CHECK_INTERVAL_NS);
-        Some(Self { alarm, live, next, quiet: 0 })
+        Some(Self { alarm, live, next, quiet_until_ns: 0 })
     }
 
     fn check(&mut self, now: u64) {
         self.next = now.saturating_add(CHECK_INTERVAL_NS);
-        if now < self.quiet {
+        if now < self.quiet_until_ns {
             return;
         }
         if let Some(breach) = self.live.take_worst_breach() {
-            self.quiet = self.next;
+            self.quiet_until_ns = self.next;
             (self.alarm.0)(&breach);
         }
     }
@@ -339,23 +338,23 @@ struct ProgressReports<'f> {
     /// Monotonic time of the next report in ns.
     next: u64,
     /// True if the sources have been queried for the next report.
-    asked: bool,
+    has_queried: bool,
 }
 
 impl<'f> ProgressReports<'f> {
     const fn new(watch: ProgressWatch<'f>, begin: u64) -> Self {
-        Self { watch, begin, next: begin.saturating_add(watch.every_ns), asked: false }
+        Self { watch, begin, next: begin.saturating_add(watch.every_ns), has_queried: false }
     }
 
     /// Returns the monotonic time of the next query or report, in ns.
     const fn due(&self) -> u64 {
-        if self.asked { self.next } else { self.next.saturating_sub(ANSWER_TIMEOUT_NS) }
+        if self.has_queried { self.next } else { self.next.saturating_sub(ANSWER_TIMEOUT_NS) }
     }
 
     /// Queries the sources, or reports their responses.
     fn advance(&mut self, controls: &[Arc<Control>], now: u64, stopped: bool) {
-        self.asked = !self.asked;
-        if self.asked {
+        self.has_queried = !self.has_queried;
+        if self.has_queried {
             controls.iter().for_each(|control| control.request_positions());
             return;
         }

@@ -14,9 +14,9 @@ use sys::task::{self, Task};
 /// The status of a space: the thread or process that runs it, and its memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SpaceStatus {
-    /// The age of the space's counters.
+    /// Name of the space.
     pub name: String,
-    /// Freshness of the space's counters.
+    /// Age of the space's counters.
     pub fresh: Freshness,
     /// The thread or process that runs the space; `None` before its start, or if a thread of the
     /// caller runs the space.

@@ -172,9 +172,9 @@ impl Live {
         Ok((tap, whole.unwrap_or_default()))
     }
 
-    /// Preserves the output that a source retains for taps, for `ns` nanoseconds from now: no
-    /// retained frame is evicted, and new frames are skipped when memory runs out, which taps
-    /// report. Waits at most `limit` for each response of a space.
+    /// Freezes the history of a source for `ns` nanoseconds from now: no retained frame is evicted,
+    /// and if memory runs out, new frames are skipped and counted by the taps. Waits at most
+    /// `limit` for each response of a space.
     ///
     /// # Errors
     ///

@@ -54,7 +54,7 @@ pub struct NodeFate {
     pub packets: Vec<u64>,
 }
 
-/// A query about a flow, shared by the spaces of the path that answers it.
+/// A query about a flow, shared by the spaces of the path that runs again.
 #[derive(Debug)]
 pub struct FlowQuery {
     /// The class names of each plan node, and the node that assigned the session numbers of its
@@ -113,9 +113,9 @@ impl FlowQuery {
         self.state().rows.values().cloned().collect()
     }
 
-    /// Forgets the fates if fragments arrived before the first fragment of their datagram, which
-    /// alone has the ports. Returns true if so: the same path must run again, and then recognizes
-    /// them.
+    /// Discards the recorded fates if fragments arrived before the first fragment of their
+    /// datagram, which alone contains the ports. Returns true if it did so; the same path must then
+    /// run again, and that run recognizes these fragments.
     #[must_use]
     pub fn rewind(&self) -> bool {
         let mut state = self.state();

@@ -27,9 +27,9 @@ const SINGLE_INSTANCE_BUSY_MAX: f64 = 0.5;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct ReplicaInputs {
     /// True if the path currently has replicas.
-    pub(super) shared: bool,
+    pub(super) has_replicas: bool,
     /// True if the planner predicts that replicas would pay off.
-    pub(super) worth: bool,
+    pub(super) gain_predicted: bool,
     /// Blocks per second from all sources.
     pub(super) rate: f64,
     /// Processor time used by all threads, per second of wall time.
@@ -41,8 +41,8 @@ pub(super) struct ReplicaInputs {
 /// A decision: add replicas, or remove them for a stated reason.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum ReplicaStep {
-    Share,
-    Join(String),
+    Add,
+    Remove(String),
 }
 
 impl ReplicaStep {
@@ -110,25 +110,25 @@ impl ReplicaPolicy {
     /// Chooses a step from an observation that ended at `at` (in ns). Returns `None` if nothing
     /// should change.
     pub(super) fn decide(&mut self, at: u64, inputs: &ReplicaInputs) -> Option<ReplicaStep> {
-        let step = match inputs.shared {
-            false => self.should_add_replicas(at, inputs).then_some(ReplicaStep::Share),
-            true => self.reason_to_remove(at, inputs).map(ReplicaStep::Join),
+        let step = match inputs.has_replicas {
+            false => self.should_add_replicas(at, inputs).then_some(ReplicaStep::Add),
+            true => self.reason_to_remove(at, inputs).map(ReplicaStep::Remove),
         };
         if step.is_some() {
             self.votes.clear();
             self.underused = 0;
         }
-        if matches!(step, Some(ReplicaStep::Join(_))) {
+        if matches!(step, Some(ReplicaStep::Remove(_))) {
             self.rate_without_replicas = None;
         }
-        if step == Some(ReplicaStep::Share) {
+        if step == Some(ReplicaStep::Add) {
             self.pause_until_ns = at.saturating_add(self.rate_policy.pause_ns);
         }
         step
     }
 
     fn should_add_replicas(&mut self, at: u64, inputs: &ReplicaInputs) -> bool {
-        if !inputs.worth || inputs.idle > IDLE_RATIO_MIN || at < self.pause_until_ns {
+        if !inputs.gain_predicted || inputs.idle > IDLE_RATIO_MIN || at < self.pause_until_ns {
             self.votes.clear();
             return false;
         }
@@ -146,7 +146,7 @@ impl ReplicaPolicy {
         if self.underused >= 2 * self.rate_policy.agreeing_observations && at >= self.pause_until_ns
         {
             let percent = inputs.busy * 100.0;
-            self.lengthen_wait(at);
+            self.lengthen_pause(at);
             return Some(format!("all threads together keep {percent:.0} % of one processor busy"));
         }
         let rate_without_replicas =
@@ -162,14 +162,14 @@ impl ReplicaPolicy {
             (self.rate_without_replicas, self.pause_ns) = (None, self.rate_policy.pause_ns);
             return None;
         }
-        self.lengthen_wait(at);
+        self.lengthen_pause(at);
         Some(format!(
             "with more threads {rate:.0} blocks a second, without {rate_without_replicas:.0}"
         ))
     }
 
     /// Lengthens the pause before the next change, after replicas were removed.
-    fn lengthen_wait(&mut self, at: u64) {
+    fn lengthen_pause(&mut self, at: u64) {
         self.pause_ns = self.pause_ns.saturating_mul(WAIT_FACTOR).min(WAIT_MAX_NS);
         self.pause_until_ns = at.saturating_add(self.pause_ns);
     }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     fn busy_without_replicas(rate: f64) -> ReplicaInputs {
-        ReplicaInputs { shared: false, worth: true, rate, busy: 1.0, idle: 0.0 }
+        ReplicaInputs { has_replicas: false, gain_predicted: true, rate, busy: 1.0, idle: 0.0 }
     }
 
     #[test]
@@ -200,8 +200,8 @@ mod tests {
         assert_eq!(copies.decide(0, &busy_without_replicas(100.0)), None, "one look is none");
         assert_eq!(copies.decide(1, &sleeps), None);
         assert_eq!(copies.decide(2, &busy_without_replicas(100.0)), None, "in a row");
-        assert_eq!(copies.decide(3, &busy_without_replicas(100.0)), Some(ReplicaStep::Share));
-        let pays_not = ReplicaInputs { worth: false, ..busy_without_replicas(100.0) };
+        assert_eq!(copies.decide(3, &busy_without_replicas(100.0)), Some(ReplicaStep::Add));
+        let pays_not = ReplicaInputs { gain_predicted: false, ..busy_without_replicas(100.0) };
         let mut copies = ReplicaPolicy::new(rate_policy());
         assert!((0..9).all(|at| copies.decide(at, &pays_not).is_none()));
     }
@@ -231,7 +231,13 @@ mod tests {
                 .map(|at| (at, copies.decide(at, &busy_without_replicas(100.0))))
                 .find(|(_, step)| step.is_some())
         };
-        let with = |rate, busy, idle| ReplicaInputs { shared: true, rate, busy, idle, worth: true };
+        let with = |rate, busy, idle| ReplicaInputs {
+            has_replicas: true,
+            rate,
+            busy,
+            idle,
+            gain_predicted: true,
+        };
         let (begun, _) = shares(&mut copies, 0).unwrap();
         assert_eq!(begun, 1);
         assert!((2..4).any(|at| copies.decide(at, &with(100.0, 2.0, 0.0)).is_some()), "no gain");
@@ -249,13 +255,19 @@ mod tests {
     fn n1_useful_replicas_stay_until_load_drops() {
         let mut copies = ReplicaPolicy::new(rate_policy());
         assert_eq!(copies.decide(0, &busy_without_replicas(100.0)), None);
-        assert_eq!(copies.decide(1, &busy_without_replicas(100.0)), Some(ReplicaStep::Share));
-        let busy = ReplicaInputs { shared: true, busy: 1.9, ..busy_without_replicas(180.0) };
+        assert_eq!(copies.decide(1, &busy_without_replicas(100.0)), Some(ReplicaStep::Add));
+        let busy = ReplicaInputs { has_replicas: true, busy: 1.9, ..busy_without_replicas(180.0) };
         assert!((2..50).all(|at| copies.decide(at, &busy).is_none()));
-        let little = ReplicaInputs { shared: true, worth: false, rate: 9.0, busy: 0.1, idle: 0.9 };
+        let little = ReplicaInputs {
+            has_replicas: true,
+            gain_predicted: false,
+            rate: 9.0,
+            busy: 0.1,
+            idle: 0.9,
+        };
         let joins = (2..9).find_map(|at| copies.decide(at * SECOND_NS, &little));
         let why = "all threads together keep 10 % of one processor busy".to_owned();
-        assert_eq!(joins, Some(ReplicaStep::Join(why)));
+        assert_eq!(joins, Some(ReplicaStep::Remove(why)));
         assert!(!copies.is_imminent());
     }
 }

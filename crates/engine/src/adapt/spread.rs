@@ -48,11 +48,13 @@ impl PathObserver {
         plan: &Plan,
         machine: &Machine,
     ) -> bool {
-        let shared = self.is_spread(plan);
-        let worth = if shared { None } else { self.propose_spread(observation, plan, machine) };
+        let has_replicas = self.is_spread(plan);
+        let proposal =
+            if has_replicas { None } else { self.propose_spread(observation, plan, machine) };
         let (rate, busy, idle) =
             (observation.rate(), observation.busy_ratio(), observation.idle_ratio());
-        let inputs = ReplicaInputs { shared, worth: worth.is_some(), rate, busy, idle };
+        let inputs =
+            ReplicaInputs { has_replicas, gain_predicted: proposal.is_some(), rate, busy, idle };
         let Some(live) = self.lives.first().cloned() else { return false };
         let Some(step) = self.replica_policy.decide(observation.at, &inputs) else {
             return self.replica_policy.is_imminent();
@@ -60,26 +62,26 @@ impl PathObserver {
         let homes = self.made_stages.take().map(|made| made.homes).unwrap_or_default();
         let name =
             |(node, _): &NodePlacement| format!("`{}`", explain::unique_names(&plan.graph)[node.0]);
-        let (what, why, places, copies) = match (step, worth) {
-            (ReplicaStep::Share, Some(SpreadProposal::Stages(stages))) => {
+        let (what, why, places, copies) = match (step, proposal) {
+            (ReplicaStep::Add, Some(SpreadProposal::Stages(stages))) => {
                 let all = stages.places.iter();
                 let all = all.map(|place| format!("{} to {}", name(place), place.1));
                 let what = all.collect::<Vec<_>>().join(", ");
                 (what, stages.because, stages.places, false)
             }
-            (ReplicaStep::Share, Some(SpreadProposal::Replicas(why))) => {
+            (ReplicaStep::Add, Some(SpreadProposal::Replicas(why))) => {
                 ("replicas".to_owned(), why, Vec::new(), true)
             }
-            (ReplicaStep::Share, None) => return false,
-            (ReplicaStep::Join(why), _) if homes.is_empty() => {
+            (ReplicaStep::Add, None) => return false,
+            (ReplicaStep::Remove(why), _) if homes.is_empty() => {
                 ("one replica again".to_owned(), why, Vec::new(), false)
             }
-            (ReplicaStep::Join(why), _) => ("one thread again".to_owned(), why, homes, false),
+            (ReplicaStep::Remove(why), _) => ("one thread again".to_owned(), why, homes, false),
         };
         match reshape(&live, (&places, copies), machine, SPACE_WAIT_MAX) {
             Ok(switched) => {
                 live.add_adapted(format!("{what}: {why}; {switched}"));
-                let spreads = !shared && !copies;
+                let spreads = !has_replicas && !copies;
                 let home = |(node, _): &NodePlacement| (*node, plan.space_of(*node).name.clone());
                 self.made_stages = spreads.then(|| MadeStages {
                     changes: live.changes(),

@@ -96,14 +96,15 @@ fn reduce_to_shares(graph: &Graph, shared: &DividedSource, engines: &mut [Worker
 /// stopped, otherwise the largest.
 fn unreported_share(all: &[WorkerView], alive: &[&WorkerView], stopped: bool) -> Amount {
     let own: Amount = all.iter().map(|view| view.own).sum();
-    let saw = |view: &&&WorkerView| view.total_received().unwrap_or(view.came.blocks);
+    let saw = |view: &&&WorkerView| view.total_received().unwrap_or(view.received.blocks);
     let saw = match stopped {
         true => alive.iter().min_by_key(saw),
         false => alive.iter().max_by_key(saw),
     };
     let Some(saw) = saw else { return Amount::default() };
     let lost: u64 = alive.iter().filter_map(|view| view.total_lost()).sum();
-    let all = Amount { blocks: saw.came.blocks + saw.total_lost().unwrap_or(0), ..saw.came };
+    let all =
+        Amount { blocks: saw.received.blocks + saw.total_lost().unwrap_or(0), ..saw.received };
     all.saturating_sub(Amount { blocks: own.blocks + lost, ..own })
 }
 

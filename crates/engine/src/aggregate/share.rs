@@ -43,7 +43,7 @@ pub(super) struct WorkerView {
     /// Blocks of the worker's own share that reached the filter.
     pub(super) own: Amount,
     /// Blocks of all shares that reached the filter, including the worker's own share.
-    pub(super) came: Amount,
+    pub(super) received: Amount,
     /// Blocks of any share lost on the route to the filter, with the location of the loss.
     pub(super) lost: Vec<(DropReason, Option<u64>)>,
 }
@@ -57,7 +57,7 @@ impl WorkerView {
     /// Returns the total number of blocks, including lost ones, or `None` if a counter could not be
     /// read.
     pub(super) fn total_received(&self) -> Option<u64> {
-        self.total_lost().map(|lost| self.came.blocks + lost)
+        self.total_lost().map(|lost| self.received.blocks + lost)
     }
 }
 
@@ -99,9 +99,9 @@ fn single_edge(graph: &Graph, from: NodeId) -> Option<(usize, NodeId)> {
 impl DividedSource {
     /// Reduces a ledger to the worker's own share. Returns the counters before the reduction.
     pub(super) fn reduce_to_share(&self, ledger: &mut Ledger) -> WorkerView {
-        let (mut came, mut others) = (Amount::default(), Amount::default());
+        let (mut received, mut others) = (Amount::default(), Amount::default());
         for row in ledger.filters.iter_mut().filter(|row| self.is_dividing_filter(row)) {
-            came += row.taken;
+            received += row.taken;
             others += row.unselected;
             row.taken = row.taken.saturating_sub(row.unselected);
             row.unselected = Amount::default();
@@ -112,7 +112,7 @@ impl DividedSource {
         if let Some(source) = self.source_entry(ledger) {
             lost.extend(std::mem::take(&mut source.dropped));
         }
-        WorkerView { own: came.saturating_sub(others), came, lost }
+        WorkerView { own: received.saturating_sub(others), received, lost }
     }
 
     /// Reduces the ledger of a killed worker to the share that the worker reported. Its counters
@@ -264,16 +264,16 @@ impl DividedSource {
     /// reached the nodes downstream of it in this process.
     fn estimate_output(&self, graph: &Graph, ledger: &Ledger) -> Amount {
         let reached = downstream_nodes(graph, self.share);
-        let mut came = Amount::default();
+        let mut output = Amount::default();
         for row in ledger.filters.iter().filter(|row| reached.contains(&row.planned)) {
             let into = ledger.edges.iter().filter(|edge| {
                 let planned = graph.edges.get(edge.planned);
                 edge.to == row.name && planned.is_some_and(|edge| edge.to.0 == row.planned)
             });
             let reported: Amount = into.map(|edge| edge.taken).sum();
-            came += row.taken.saturating_sub(reported);
+            output += row.taken.saturating_sub(reported);
         }
-        came
+        output
     }
 }
 

@@ -48,7 +48,10 @@ pub(crate) struct SwapContext<'a> {
 impl SwapContext<'_> {
     /// Returns true if the swap keeps this node.
     pub(super) fn is_kept(&self, key: NodeKey) -> bool {
-        matches!(key, NodeKey::Node(number) | NodeKey::ProgramOutput(number) if self.kept.contains(&number))
+        match key {
+            NodeKey::Node(number) | NodeKey::ProgramOutput(number) => self.kept.contains(&number),
+            NodeKey::Export(_) | NodeKey::Import(_) => false,
+        }
     }
 }
 
@@ -72,8 +75,8 @@ pub(super) struct Draft {
     pub(super) programs: Vec<(Local, NodeId)>,
     pub(super) inputs: Vec<Input>,
     /// Memory that sources lend to the space.
-    /// The owners of the lent memory.
     pub(super) lent: Vec<Pool>,
+    /// Owners of the memory that sources lend to the space.
     pub(super) lenders: Vec<Arc<dyn Lender>>,
     /// Kernel programs whose output enters this space.
     pub(super) kernels: Vec<(Local, Kernel)>,
@@ -189,12 +192,12 @@ impl<'p> Builder<'p> {
     /// Returns the run options of a space; `number` is the space's number in a recording.
     pub(super) fn space_options(
         &self,
-        left: Option<Arc<CountLimit>>,
+        count_limit: Option<Arc<CountLimit>>,
         number: usize,
     ) -> SpaceOptions {
         let why = self.extras.why.as_ref();
         SpaceOptions {
-            left,
+            count_limit,
             timed: self.settings.timed,
             copies: self.settings.copies,
             batch_max: if why.is_some() { 1 } else { self.plan.batch.max },

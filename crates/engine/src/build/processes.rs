@@ -33,7 +33,7 @@ impl Builder<'_> {
         };
         let mut made =
             Node::new(used.display_name(), number, Operator::Pass, zero_counts(used.description));
-        made.counted = self.is_counted(id);
+        made.counts_to_limit = self.is_counted(id);
         if used.is_untrusted() {
             (made.reasons, made.counters) = (used.description.reasons, used.description.counters);
         }

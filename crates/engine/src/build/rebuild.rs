@@ -152,7 +152,8 @@ impl Builder<'_> {
             doorbell: Arc::clone(&self.doorbells[place]),
             clock: again.part.clock,
             epoch: self.epoch,
-            options: self.space_options(again.part.left.clone(), again.spaces + self.spaces[place]),
+            options: self
+                .space_options(again.part.count_limit.clone(), again.spaces + self.spaces[place]),
         }))
     }
 }

@@ -211,8 +211,11 @@ impl Builder<'_> {
         if let Some(import) = shared.to[copy].import.take() {
             let from = self.space_name(shared.places[0]);
             let node = self.build_ring_entry(copied, from, head, import.planned, draft);
-            let own =
-                LocalReplica { progress: Arc::clone(&shared.progress), number: copy, near: 0 };
+            let own = LocalReplica {
+                progress: Arc::clone(&shared.progress),
+                number: copy,
+                last_batch_id: 0,
+            };
             draft.inputs.push(Input::Replica { node, import, ended: false, own });
         }
         self.connect_to_join(copied, &mut shared.from[copy], (last, shared.join), draft);
@@ -248,8 +251,11 @@ impl Builder<'_> {
                 let from = self.space_name(shared.places[0]);
                 let node = self.build_ring_entry(copied, from, head, import.planned, draft);
                 draft.assembly.add_arc(last, join, self.output_classes(copied), false, NO_EDGE);
-                let own =
-                    LocalReplica { progress: Arc::clone(&shared.progress), number: copy, near: 0 };
+                let own = LocalReplica {
+                    progress: Arc::clone(&shared.progress),
+                    number: copy,
+                    last_batch_id: 0,
+                };
                 ways.push(ReplicaInput { node, import, entries, own: Some(own) });
             }
         }
@@ -268,9 +274,9 @@ impl Builder<'_> {
         let mut locals: Vec<(NodeId, Local)> = Vec::new();
         for id in &copied.nodes {
             let mut made = self.create_node(*id, &[], Some(replica))?;
-            made.counted = self.is_counted(*id);
+            made.counts_to_limit = self.is_counted(*id);
             made.fragments = self.accepts_fragments(*id);
-            made.copied = true;
+            made.is_replica = true;
             locals.push((*id, draft.assembly.add_node(made)));
         }
         for pair in locals.windows(2) {

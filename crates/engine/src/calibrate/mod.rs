@@ -31,8 +31,8 @@ pub use stored::{StoredCosts, load, path, state_directory};
 
 use pipeline::plan::{COSTS_VERSION, Costs};
 
-/// Measures all costs. Blocks for several seconds. Calls `told` with the name of each step before
-/// the step begins.
+/// Measures all costs. Blocks for several seconds. Calls `report_progress` with the name of each
+/// step before the step begins.
 pub fn calibrate(report_progress: &dyn Fn(&str)) -> Calibration {
     let costs = Costs { version: COSTS_VERSION, ..Costs::default() };
     let mut calibration = Calibration { costs, missing: Vec::new() };

@@ -183,7 +183,8 @@ impl BuiltChange {
             let left = |old: &&RunningSpace| {
                 !prepared.spaces.iter().any(|new| Arc::ptr_eq(&new.running.commands, &old.commands))
             };
-            part.gone.extend(part.spaces.iter().filter(left).map(|old| Arc::clone(&old.commands)));
+            part.removed_queues
+                .extend(part.spaces.iter().filter(left).map(|old| Arc::clone(&old.commands)));
             part.spaces = prepared.spaces.into_iter().map(|space| space.running).collect();
             part.rings = prepared.rings;
             part.kernel_exits = prepared.kernel_exits;

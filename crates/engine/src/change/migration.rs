@@ -35,10 +35,10 @@ pub(super) struct FilterMigration {
 enum FilterOrigin {
     Unknown,
     /// The filter runs in a thread of this space.
-    Here(usize),
+    Thread(usize),
     /// The filter runs in a process. The first space feeds the process, and the second receives its
     /// output.
-    Apart(usize, usize),
+    Process(usize, usize),
 }
 
 /// The spaces that the change has stopped, each with its new content.
@@ -58,7 +58,7 @@ impl FilterMigration {
         let mut spaces = taken.iter_mut().map(|(_, stopped)| stopped.space()).enumerate();
         let here = spaces.find_map(|(at, space)| Some((at, space.save_state(self.number)?)));
         if let Some((at, saved)) = here {
-            (self.at, self.saved) = (FilterOrigin::Here(at), Some(saved));
+            (self.at, self.saved) = (FilterOrigin::Thread(at), Some(saved));
             return Ok(());
         }
         let number = self.number;
@@ -67,7 +67,7 @@ impl FilterMigration {
         let mut spaces = taken.iter_mut().map(|(_, stopped)| stopped.space());
         let exit = spaces.position(|space| space.program_half(number, exit_of).is_some());
         let (Some(entrance), Some(exit)) = (entrance, exit) else { return Ok(()) };
-        self.at = FilterOrigin::Apart(entrance, exit);
+        self.at = FilterOrigin::Process(entrance, exit);
         let (saved, account, given) =
             self.request_state(taken, (entrance, exit)).map_err(|why| {
                 ChangeError::Refused(format!("its state could not be read: the filter {why}"))
@@ -138,7 +138,7 @@ impl FilterMigration {
                 stopped.space().clear_state(node);
             }
         }
-        let FilterOrigin::Apart(entrance, exit) = self.at else { return };
+        let FilterOrigin::Process(entrance, exit) = self.at else { return };
         if let Some(from) = taken[exit].1.space().program_half(self.number, exit_of) {
             from.cancel_state();
         }
@@ -153,8 +153,8 @@ impl FilterMigration {
         let number = self.number;
         let (entrance, exit) = match self.at {
             FilterOrigin::Unknown => return,
-            FilterOrigin::Here(at) => return taken[at].1.space().forget_state(number),
-            FilterOrigin::Apart(entrance, exit) => (entrance, exit),
+            FilterOrigin::Thread(at) => return taken[at].1.space().forget_state(number),
+            FilterOrigin::Process(entrance, exit) => (entrance, exit),
         };
         if let Some(from) = taken[exit].1.space().program_half(number, exit_of) {
             from.end_stream();
@@ -167,7 +167,7 @@ impl FilterMigration {
         if let Some((account, given)) = &self.account {
             let pairs = [
                 (handed_over, account.taken),
-                (account.came, account.became),
+                (account.received_or_made, account.accounted_for),
                 (account.given, *given),
             ];
             for (before, after) in pairs {

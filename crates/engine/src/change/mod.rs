@@ -58,9 +58,9 @@ use sys::steps::Steps;
 /// the kernel part was restarted in the meantime.
 const RETRIES_MAX: usize = 4;
 
-/// The machine for which a change is planned. Its inspection takes as long as many changes, and a
-/// change of arguments in place does without: a [`std::cell::LazyCell`] inspects it when it is
-/// needed.
+/// The machine for which a change is planned. Inspecting the machine takes as long as many changes,
+/// and a change of arguments in place does not need it. Callers therefore pass a
+/// [`std::cell::LazyCell`], which inspects the machine on first use.
 pub type PlannedMachine<'m> = &'m dyn Deref<Target = Machine>;
 
 /// Edits the request of a running path, and changes the path accordingly. Changes are serialized: a
@@ -81,7 +81,7 @@ pub fn change(
     change_planned_for(live, edit, &machine, limit)
 }
 
-/// Changes the path like [`change`], for a machine that is inspected if it is needed.
+/// Changes the path like [`change`], for a machine that is inspected only if the change needs it.
 pub fn change_planned_for(
     live: &Live,
     edit: &Edit,

@@ -190,7 +190,7 @@ pub(super) fn switch(
         return undone(taken, &crossings, why);
     }
     let mut switched = SwitchReport::default();
-    let home: u64 = crossings.iter().map(|one| one.count_returning(&mut taken)).sum();
+    let returning: u64 = crossings.iter().map(|one| one.count_returning(&mut taken)).sum();
     let drops = source_losses(&mut taken);
     let start: Vec<SpaceCounters> = counters(&mut taken);
     let rings: HashSet<usize> = taken.iter_mut().flat_map(removed_rings).collect();
@@ -240,7 +240,7 @@ pub(super) fn switch(
     let drains = last.len() < leaving.len();
     compute_losses(
         &mut switched,
-        SwitchCounts { begin: start, before, after, last, left_behind, home, rings, drains },
+        SwitchCounts { begin: start, before, after, last, left_behind, returning, rings, drains },
     );
     Ok(switched)
 }
@@ -387,15 +387,18 @@ fn swap_graphs(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> u64 {
     let mut arrived: Vec<HashMap<NodeKey, Node>> = taken.iter().map(|_| HashMap::new()).collect();
     for at in 0..taken.len() {
         for key in taken[at].1.space().node_keys() {
-            let Some(home) = homes.get(&key).copied().filter(|home| *home != at) else { continue };
+            let Some(returning) = homes.get(&key).copied().filter(|returning| *returning != at)
+            else {
+                continue;
+            };
             let Some(mut node) = taken[at].1.space().remove_moved_node(key) else { continue };
-            let (low, high) = taken.split_at_mut(at.max(home));
-            let (from, to) = match at < home {
+            let (low, high) = taken.split_at_mut(at.max(returning));
+            let (from, to) = match at < returning {
                 true => (&mut low[at], &mut high[0]),
-                false => (&mut high[0], &mut low[home]),
+                false => (&mut high[0], &mut low[returning]),
             };
             lost += to.1.space().copy_held_blocks(&mut node, from.1.space());
-            arrived[home].insert(key, node);
+            arrived[returning].insert(key, node);
         }
     }
     for ((target, stopped), mut arrived) in taken.iter_mut().zip(arrived) {
@@ -431,7 +434,7 @@ struct SwitchCounts {
     /// Number of held blocks that did not move with their filter.
     left_behind: u64,
     /// Number of held blocks that return from another process to this one.
-    home: u64,
+    returning: u64,
     /// Numbers of removed rings.
     rings: HashSet<usize>,
     /// True if a removed space has not ended yet.
@@ -440,7 +443,7 @@ struct SwitchCounts {
 
 /// Computes the numbers of lost, duplicated and reordered blocks from the counters of all steps.
 fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
-    let SwitchCounts { begin, before, after, last, left_behind, home, rings, drains } = counts;
+    let SwitchCounts { begin, before, after, last, left_behind, returning, rings, drains } = counts;
     switched.reports = report::merge_reports(&[after.clone(), last.clone()].concat());
     let with =
         |spaces: Vec<SpaceCounters>| report::merge_ledger([spaces, last.clone()].concat(), true);
@@ -467,7 +470,7 @@ fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
     // Surviving nodes and edges continue their counters. Any difference is a lost or a duplicated
     // block.
     let mut was = BlockTotals::from_ledger(&old);
-    was.add_returning(home);
+    was.add_returning(returning);
     for (was, is) in was.0.into_iter().zip(BlockTotals::from_ledger(&new).0) {
         switched.lost += was.saturating_sub(is);
         switched.duplicated += is.saturating_sub(was);

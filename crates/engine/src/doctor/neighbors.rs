@@ -2,12 +2,10 @@
 //! [FEATURES V17]
 //!
 //! Input: a network namespace, and optionally one interface. Output: [`Neighbors`], in the order in
-//! Input: a network namespace, and optionally one interface. Output: [`Neighbors`], in the order in
 //! which a received frame encounters them: XDP, packet sockets, TCX, tc filters. Packet sockets at
 //! all interfaces come last. Programs and sockets that only this process holds are left out.
 //! Streamline runs beside its neighbors and never removes one; `explain` reports the effect of each
 //! on a request.
-//! request.
 
 pub use sys::bpf::{Side, XdpMode};
 pub use sys::holders::Holder;

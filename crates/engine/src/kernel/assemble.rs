@@ -26,7 +26,7 @@ use std::cell::{Cell, RefCell};
 
 /// The assembled program of several requests, before it is loaded.
 #[derive(Debug)]
-pub(super) struct Assembled {
+pub(super) struct AssembledProgram {
     /// Code of the program.
     pub(super) program: ebpf::Program,
     /// For each exit, true if its frames begin after a VLAN tag, which the kernel may deliver
@@ -61,7 +61,7 @@ pub(super) fn assemble(
     fused: &FusedTree,
     members: &[Member<'_>],
     (target, layout): (Target, FrameAction<'_>),
-) -> Result<Assembled, AssemblyError> {
+) -> Result<AssembledProgram, AssemblyError> {
     if members.iter().any(|member| !is_within_limits(member.tree)) {
         let why = "it has more exits from the kernel than one program can have".to_owned();
         return Err(AssemblyError { at: None, why });
@@ -84,7 +84,7 @@ pub(super) fn assemble(
     let taps_behind_tag = emission.taps.into_behind_tag();
     let refused = |unfit: Unfit| AssemblyError { at: emission.at.get(), why: unfit.why.into() };
     let program = made.map_err(refused)?;
-    Ok(Assembled { program, behind_tag, taps_behind_tag, first_headers })
+    Ok(AssembledProgram { program, behind_tag, taps_behind_tag, first_headers })
 }
 
 /// Returns true if the exits of a request fit the limits of one program.

@@ -7,7 +7,6 @@ use pipeline::graph::{Graph, NodeId};
 /// Returns the instructions of a filter, taken from a program of all filters from the source to
 /// this one. The loaded program also contains the filters of other paths at the interface, counters
 /// and the delivery of frames.
-/// delivery of frames.
 ///
 /// # Errors
 ///

@@ -40,7 +40,7 @@ impl Kernel {
         self.taps.add_reader(node, reader);
         let set = self.set_taps(&before, limit);
         if set.is_err() {
-            // The tap may be open, or open later: only the reply is known to be missing.
+            // The tap may be open already, or open later: only the reply is missing.
             let failed = std::mem::replace(&mut self.taps, before);
             let _ = self.set_taps(&failed, Duration::ZERO);
         }
@@ -55,7 +55,8 @@ impl Kernel {
         let _ = self.set_taps(&before, Duration::ZERO);
     }
 
-    /// Opens and closes the program's taps, unless the same taps are open as `before`.
+    /// Opens and closes the program's taps so that they match the readers. Does nothing if the
+    /// readers need the same taps as `before`.
     fn set_taps(&self, before: &NodeTaps, limit: Duration) -> Result<(), String> {
         let Generation { tree, ids, handle, .. } = &self.generation;
         let open = self.taps.in_tree(tree, ids);
@@ -65,8 +66,8 @@ impl Kernel {
         handle.set_taps(&open, limit)
     }
 
-    /// Fails if the program of a new generation could not export the output of a node that is
-    /// being read. The refusal names the node, which can run in a thread instead.
+    /// Fails if the program of a new generation could not export the output of a node that has a
+    /// reader. The refusal names the node, which can run in a thread instead.
     pub(super) fn check_exported(
         &self,
         (tree, ids): (&RequestTree, &Ids),
@@ -80,9 +81,9 @@ impl Kernel {
         Err(BuildError::Refused(KernelRefusal { node, why }))
     }
 
-    /// Opens the taps of a new generation whose program began with the taps in `opened`. Ends the
-    /// taps of readers that have come since, if the program cannot export what they read. Blocks
-    /// for at most [`RENEWAL_LIMIT`] if another process runs the program.
+    /// Opens the taps of a new generation whose program started with the taps in `opened`. Ends the
+    /// taps of readers that were added since then, if the program cannot export the output that
+    /// they read. Blocks for at most [`RENEWAL_LIMIT`] if another process runs the program.
     pub(super) fn renew_taps(&mut self, opened: &OpenTaps) {
         let Generation { tree, ids, handle, .. } = &self.generation;
         let mut open = self.taps.in_tree(tree, ids);
@@ -103,5 +104,5 @@ impl Kernel {
 }
 
 /// Maximum time to wait for the reply of another process that opens taps of a new generation. The
-/// path is stopped meanwhile.
+/// path is paused during this time.
 const RENEWAL_LIMIT: Duration = Duration::from_millis(200);

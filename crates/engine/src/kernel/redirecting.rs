@@ -7,9 +7,8 @@
 //! so they are unsure about a frame from which the driver has removed a tag. A redirecting program
 //! serves a single request: an interface has one XDP hook, and a redirected frame reaches no other
 //! program.
-//! program.
 
-use super::assemble::{Assembled, AssemblyError, FrameAction, assemble};
+use super::assemble::{AssembledProgram, AssemblyError, FrameAction, assemble};
 use super::final_counters::FinalCounters;
 use super::fused::{FusedTree, Member};
 use super::host::{AttachmentHandle, KernelRefusal};
@@ -111,7 +110,8 @@ pub(super) fn build(
         steps: opening.steps,
         leads: &leads,
     };
-    let Assembled { first_headers, .. } = parts.assemble(None).map_err(BuildError::Refused)?;
+    let AssembledProgram { first_headers, .. } =
+        parts.assemble(None).map_err(BuildError::Refused)?;
     let made = Mutex::new(LastProgram::default());
     let make = |making: &LoadArguments<'_>| {
         let mut made = made.lock().unwrap_or_else(PoisonError::into_inner);
@@ -153,7 +153,7 @@ pub(super) fn build(
 }
 
 impl ProgramInputs<'_> {
-    fn assemble(&self, tags: Option<i32>) -> Result<Assembled, KernelRefusal> {
+    fn assemble(&self, tags: Option<i32>) -> Result<AssembledProgram, KernelRefusal> {
         let member = Member { tree: self.tree, graph: self.graph, request: 0 };
         let take = Redirect { tag_kfunc: tags, ..self.take };
         let made = assemble(

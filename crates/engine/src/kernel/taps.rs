@@ -1,9 +1,9 @@
-//! Taps of filters in the kernel: exits of a program that are closed until somebody reads what
-//! leaves a filter. Opening one sets a word in the program's memory; the program stays. [SL §4.1]
+//! Taps of filters in the kernel: exits of a program that stay closed until a reader opens them. A
+//! word in the program's memory opens a tap, so the program need not be replaced. [SL §4.1]
 //!
-//! Each filter of a request has such an exit, and so has its source. Up to [`OPEN_MAX`] of a
-//! request are open at once. The program notes a frame that passes such a filter in a slot, of
-//! which it has a fixed number for all its requests.
+//! Each filter of a request has a tap, and so has its source. At most [`OPEN_MAX`] taps of a
+//! request are open at once. The program marks a frame that takes an open tap in a slot; it has a
+//! fixed number of slots for all its requests.
 
 use super::fused::FusedTree;
 use super::tree::RequestTree;
@@ -33,7 +33,7 @@ pub(crate) struct TreeTap {
 pub struct OpenTaps(BTreeSet<usize>);
 
 impl OpenTaps {
-    /// Fails if another tap than these cannot be opened as well.
+    /// Fails with the reason if no further tap can be opened.
     pub(super) fn check_room(&self) -> Result<(), String> {
         if self.0.len() < OPEN_MAX {
             return Ok(());
@@ -49,7 +49,7 @@ impl OpenTaps {
         self.0.iter().copied()
     }
 
-    /// Returns the first of these taps, as many as can be open at once.
+    /// Creates a set of the first of these taps, at most [`OPEN_MAX`].
     #[must_use]
     pub fn from_indices(indices: impl IntoIterator<Item = usize>) -> Self {
         let all: BTreeSet<usize> = indices.into_iter().collect();
@@ -61,8 +61,8 @@ impl OpenTaps {
     }
 }
 
-/// The nodes of a path whose output is being read, by the numbers that they keep through changes.
-/// Some of them may run in a thread at present: a change can move them into the kernel.
+/// The readers of a path's nodes, by node number. A node number stays the same through changes.
+/// Some of these nodes may currently run in a thread; a change can move them into the kernel.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeTaps {
     /// The readers of each node.
@@ -84,14 +84,14 @@ impl NodeTaps {
         }
     }
 
-    /// Returns true if a node is being read.
+    /// Returns true if a node has a reader.
     pub(super) fn has_reader(&self, node: usize) -> bool {
         self.readers.contains_key(&node)
     }
 
-    /// Returns the taps to open in the program of a tree whose nodes have these numbers: those of
-    /// the nodes being read, or the first of them if they are more than can be open at once
-    /// ([`Self::unexported`]).
+    /// Returns the taps to open in the program of this tree: the taps of the nodes that have
+    /// readers, but at most [`OPEN_MAX`] ([`Self::unexported`]). `ids` contains the numbers of the
+    /// nodes.
     pub(super) fn in_tree(&self, tree: &RequestTree, ids: &Ids) -> OpenTaps {
         OpenTaps::from_indices(self.readers.keys().filter_map(|number| {
             let place = ids.nodes.iter().position(|known| known == number)?;
@@ -99,8 +99,8 @@ impl NodeTaps {
         }))
     }
 
-    /// Returns the nodes of a tree's steps that are being read and whose output does not leave the
-    /// program while these taps are open.
+    /// Returns the nodes of a tree that have readers and whose output the program does not export
+    /// while these taps are open.
     pub(super) fn unexported(
         &self,
         tree: &RequestTree,
@@ -120,7 +120,7 @@ impl NodeTaps {
 }
 
 impl RequestTree {
-    /// Adds a tap for the source and for each step, unless the exits of the request leave no room.
+    /// Adds a tap for the source and for each step, unless the request then had too many exits.
     pub(super) fn add_taps(&mut self, source: Option<NodeId>) {
         let count = self.steps.len() + 1;
         if self.exits.len() + count > EXITS_MAX as usize {
@@ -133,7 +133,7 @@ impl RequestTree {
         self.taps = [of_source].into_iter().chain(of_steps).collect();
     }
 
-    /// Returns the index of the tap of a node, if it has one.
+    /// Returns the index of the tap of a node, or `None` if the node has no tap.
     pub(crate) fn tap_of(&self, node: NodeId) -> Option<usize> {
         self.taps.iter().position(|tap| tap.nodes.contains(&node))
     }
@@ -152,9 +152,9 @@ impl<'t> TapEmission<'t> {
         Self { fused, behind_tag: RefCell::new(vec![false; fused.taps.len()]) }
     }
 
-    /// Emits the taps of a step, or of the source if `at` is `None`, which a frame takes that
-    /// leaves there with the state `on`. While none is open, this is one load and one branch,
-    /// whatever the number of requests.
+    /// Emits the taps of a step, or of the source if `at` is `None`, for a frame that leaves the
+    /// step in the state `on`. While none of these taps is open, the code executes one load and one
+    /// branch, regardless of the number of requests.
     pub(super) fn emit<'s>(&self, s: &mut Scope<'s, '_>, at: Option<usize>, on: Layers<'s>) {
         let taps: Vec<usize> = self.fused.taps_at(at).map(|(number, _)| number).collect();
         for number in &taps {
@@ -176,7 +176,7 @@ impl<'t> TapEmission<'t> {
     }
 }
 
-/// Returns the word of the taps of a step, or of the source for `None`.
+/// Returns the index of the word that opens the taps of a step, or of the source for `None`.
 pub(super) fn switch_place(at: Option<usize>) -> u32 {
     at.map_or(0, |step| u32::try_from(step).unwrap_or(u32::MAX - 1) + 1)
 }
@@ -193,7 +193,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn no_more_taps_are_open_than_possible() {
+    fn open_taps_never_exceed_the_maximum() {
         OpenTaps::from_indices(0..OPEN_MAX - 1).check_room().unwrap();
         let open = OpenTaps::from_indices(0..9);
         assert_eq!(open.iter().count(), OPEN_MAX);
@@ -206,14 +206,14 @@ mod tests {
         let forms = (vec![TapForm::Capture], None);
         let (tap, feed) =
             Tap::new((pipe, false), OverrunPolicy::Skip, Duration::from_secs(60), forms).unwrap();
-        // Without its feed, the tap would end as its path does.
+        // If its feed were dropped, the tap would end.
         std::mem::forget(feed);
         let ender = tap.ender();
         (tap, ender)
     }
 
     #[test]
-    fn node_is_read_until_its_last_reader_leaves() {
+    fn tap_stays_open_until_its_last_reader_leaves() {
         let mut taps = NodeTaps::default();
         let readers = [reader(), reader(), reader()];
         for (node, (_, reader)) in [5, 5, 6].into_iter().zip(&readers) {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_beyond_the_open_taps_of_a_tree_are_found_and_ended() {
+    fn readers_beyond_the_maximum_of_open_taps_are_ended() {
         let step = |node: usize| Step {
             nodes: vec![NodeId(node)],
             from: node.checked_sub(2),

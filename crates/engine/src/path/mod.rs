@@ -1,7 +1,7 @@
 //! The types of a built path, shared by the modules that build, change and run it.
 //!
 //! - this file: run settings and options;
-//! - [`near`]: the processors on which the threads of a path start;
+//! - [`processors`]: the processors on which the threads of a path start;
 //! - [`origins`]: the sources of its blocks;
 //! - [`starter`]: the threads of its spaces;
 //! - [`running`]: its current state.

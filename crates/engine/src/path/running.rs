@@ -74,14 +74,14 @@ pub(crate) struct PathState {
 pub(crate) struct RunningPart {
     pub(crate) control: Arc<Control>,
     pub(crate) demand: Arc<Demand>,
-    pub(crate) left: Option<Arc<CountLimit>>,
+    pub(crate) count_limit: Option<Arc<CountLimit>>,
     pub(crate) clock: Clock,
     pub(crate) epoch: Time,
     pub(crate) lenders: Vec<Arc<dyn Lender>>,
     pub(crate) spaces: Vec<RunningSpace>,
     pub(crate) rings: Vec<RunningRing>,
     /// Command queues of spaces that changes have removed from the component.
-    pub(crate) gone: Vec<Arc<CommandQueue>>,
+    pub(crate) removed_queues: Vec<Arc<CommandQueue>>,
     /// The list of spaces that [`Live`](crate::live::Live) reads.
     pub(crate) listed: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
     /// Edges that leave the kernel, by kernel program.

@@ -57,11 +57,12 @@ pub(super) enum StateRecord<'m> {
 pub(crate) struct Account {
     /// Blocks that the filter received.
     pub(crate) taken: u64,
+    /// Blocks that the filter emitted.
     pub(crate) given: u64,
     /// Blocks that the filter received or created.
-    pub(crate) came: u64,
+    pub(crate) received_or_made: u64,
     /// Blocks that the filter forwarded, consumed, dropped or holds.
-    pub(crate) became: u64,
+    pub(crate) accounted_for: u64,
     /// Totals of unanswered blocks, in the order of the description's reasons.
     pub(super) unanswered: Vec<u64>,
     /// Values of the description's counters.
@@ -79,8 +80,8 @@ impl Account {
         Self {
             taken,
             given,
-            came: taken + made.blocks,
-            became: given + consumed.blocks + held.blocks + rest,
+            received_or_made: taken + made.blocks,
+            accounted_for: given + consumed.blocks + held.blocks + rest,
             unanswered: node.counts.unanswered.clone(),
             counters: node.counts.counters.clone(),
         }
@@ -132,10 +133,17 @@ impl<'m> StateRecord<'m> {
                 Self::Known((wakes == 1).then_some(at))
             }
             ACCOUNT => {
-                let (taken, given, came, became) =
+                let (taken, given, received_or_made, accounted_for) =
                     (read_word(from)?, read_word(from)?, read_word(from)?, read_word(from)?);
                 let (unanswered, counters) = (read_words(from)?, read_words(from)?);
-                Self::Account(Account { taken, given, came, became, unanswered, counters })
+                Self::Account(Account {
+                    taken,
+                    given,
+                    received_or_made,
+                    accounted_for,
+                    unanswered,
+                    counters,
+                })
             }
             _ => return None,
         };
@@ -167,8 +175,9 @@ impl<'m> StateRecord<'m> {
                 KNOWN
             }
             Self::Account(account) => {
-                let Account { taken, given, came, became, unanswered, counters } = account;
-                [*taken, *given, *came, *became].into_iter().for_each(&mut put);
+                let Account { taken, given, received_or_made, accounted_for, .. } = account;
+                let Account { unanswered, counters, .. } = account;
+                [*taken, *given, *received_or_made, *accounted_for].into_iter().for_each(&mut put);
                 for all in [unanswered, counters] {
                     put(all.len() as u64);
                     all.iter().copied().for_each(&mut put);
@@ -406,7 +415,13 @@ mod tests {
 
     #[test]
     fn v18_every_state_record_decodes_to_the_encoded_one() {
-        let account = Account { taken: 1, given: 2, came: 3, became: 4, ..Account::default() };
+        let account = Account {
+            taken: 1,
+            given: 2,
+            received_or_made: 3,
+            accounted_for: 4,
+            ..Account::default()
+        };
         let account = Account { unanswered: vec![5, 6], counters: vec![7], ..account };
         let all = [
             StateRecord::Save,

@@ -29,7 +29,7 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(super) struct Supervisor {
     name: &'static str,
-    kept: HelperProcess,
+    process: HelperProcess,
     /// The socket on which the process sends its final message.
     message_socket: OwnedFd,
     /// The reason for killing the process; unset if it was not killed.
@@ -49,7 +49,7 @@ pub(super) struct Supervisor {
     put: AtomicU64,
     taken: AtomicU64,
     given: AtomicU64,
-    last: Mutex<LatestProgress>,
+    latest_progress: Mutex<LatestProgress>,
 }
 
 /// The latest progress of the process.
@@ -65,11 +65,11 @@ struct LatestProgress {
 }
 
 impl Supervisor {
-    pub(super) fn new(name: &'static str, kept: HelperProcess, words: OwnedFd) -> Self {
+    pub(super) fn new(name: &'static str, process: HelperProcess, words: OwnedFd) -> Self {
         let last = LatestProgress { moved: (0, 0), processor_ns: 0, stalled: None };
         Self {
             name,
-            kept,
+            process,
             message_socket: words,
             why: OnceLock::new(),
             final_message: OnceLock::new(),
@@ -80,7 +80,7 @@ impl Supervisor {
             put: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             given: AtomicU64::new(0),
-            last: Mutex::new(last),
+            latest_progress: Mutex::new(last),
         }
     }
 
@@ -88,23 +88,23 @@ impl Supervisor {
     pub(super) fn kill(&self, why: impl Into<String>) {
         // Later reasons follow from the first one.
         let _ = self.why.set(why.into());
-        self.kept.kill();
+        self.process.kill();
     }
 
     /// Kills the process without a report, because its filter is no longer needed.
     pub(super) fn release(&self) {
         self.released.store(true, Ordering::Relaxed);
-        self.kept.kill();
+        self.process.kill();
     }
 
     /// Returns true if the process has exited or [`Self::kill`] has been called.
     pub(super) fn is_over(&self) -> bool {
-        self.why.get().is_some() || self.kept.ended().is_some()
+        self.why.get().is_some() || self.process.ended().is_some()
     }
 
     /// Waits for [`CHECK_INTERVAL`] / 20, or until the process has exited.
     pub(super) fn wait_briefly(&self) {
-        let _ = self.kept.wait(CHECK_INTERVAL / 20);
+        let _ = self.process.wait(CHECK_INTERVAL / 20);
     }
 
     /// Records that the input has ended and the process must therefore exit soon.
@@ -144,7 +144,7 @@ impl Supervisor {
     /// Checks the progress of the process, and kills it if it has made no progress for too long.
     /// `has_room` is true if the process has room for its output.
     pub(super) fn check_progress(&self, has_room: bool) {
-        let Some(processor_ns) = self.kept.processor_ns() else { return };
+        let Some(processor_ns) = self.process.processor_ns() else { return };
         let moved = (self.taken.load(Ordering::Relaxed), self.given.load(Ordering::Relaxed));
         let mut last = self.lock_progress();
         if moved != last.moved || !self.has_pending_work() {
@@ -174,13 +174,13 @@ impl Supervisor {
     }
 
     fn lock_progress(&self) -> MutexGuard<'_, LatestProgress> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        self.latest_progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the reason why no more messages arrive from a process that has exited or is exiting.
     /// Blocks until it has exited, for at most [`EXIT_TIMEOUT`].
     pub(super) fn end_reason(&self) -> String {
-        match (self.why.get(), self.kept.wait(EXIT_TIMEOUT)) {
+        match (self.why.get(), self.process.wait(EXIT_TIMEOUT)) {
             (Some(why), _) => why.clone(),
             (None, Some(ProcessEnd::Status(0))) => "ended by itself".to_owned(),
             (None, Some(ended)) => self.describe_end(ended),
@@ -251,14 +251,14 @@ impl ProcessControl for Supervisor {
     }
 
     fn finish(&self) -> Option<String> {
-        let ended = self.kept.wait(EXIT_TIMEOUT).or_else(|| {
+        let ended = self.process.wait(EXIT_TIMEOUT).or_else(|| {
             self.kill(format!("did not end for {} s, and was ended", EXIT_TIMEOUT.as_secs()));
-            self.kept.wait(EXIT_TIMEOUT)
+            self.process.wait(EXIT_TIMEOUT)
         });
         self.end_report(ended.unwrap_or(ProcessEnd::Signal(9)))
     }
 
     fn process_id(&self) -> Option<u32> {
-        self.kept.ended().is_none().then(|| self.kept.number())
+        self.process.ended().is_none().then(|| self.process.number())
     }
 }

@@ -117,10 +117,10 @@ pub(super) fn tap_report(tap: Option<&tap::Tap>) -> Result<TapReport, Fault> {
 }
 
 fn stats_report(stats: &TapStats) -> TapReport {
-    let TapStats { frames, skipped, missing, no_frame, cut, over } = stats;
+    let TapStats { frames, skipped, missing, no_frame, cut, end_reason } = stats;
     let (frames, skipped, no_frame, cut) = (*frames, *skipped, *no_frame, *cut);
     let missing = (!missing.is_empty()).then(|| missing.to_string());
-    TapReport { frames, skipped, missing, no_frame, cut, over: over.map(|why| why.to_string()) }
+    TapReport { frames, skipped, missing, no_frame, cut, over: end_reason.map(|why| why.to_string()) }
 }
 
 impl Service {

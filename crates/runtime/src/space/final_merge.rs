@@ -60,23 +60,23 @@ impl LocalGraph {
     /// session left.
     fn next_local_position(&mut self, final_sessions: &mut FinalSessions) -> Option<EndPosition> {
         loop {
-            if let Some((_, leaving)) = &final_sessions.ending
+            if let Some((_, leaving)) = &final_sessions.current
                 && let Some(rank) = leaving.next_rank()
             {
                 return Some((final_sessions.step, rank));
             }
-            final_sessions.ending = None;
+            final_sessions.current = None;
             let at = final_sessions.filters.pop()?;
             final_sessions.step += 1;
             let leaving =
                 SessionEnds::take_from(&mut self.nodes[at], &self.pass.births, self.pass.end);
-            final_sessions.ending = Some((at, leaving));
+            final_sessions.current = Some((at, leaving));
         }
     }
 
     /// Ends the next session of the replica in this space, and walks the session's output.
     fn end_next_session(&mut self, final_sessions: &mut FinalSessions) {
-        let Some((at, leaving)) = &mut final_sessions.ending else { return };
+        let Some((at, leaving)) = &mut final_sessions.current else { return };
         let at = *at;
         self.walk(final_sessions.now, &[], |walk| walk.finish_session(at, leaving));
         self.end_pass();

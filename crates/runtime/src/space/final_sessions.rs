@@ -19,7 +19,7 @@ pub(crate) struct FinalSessions {
     pub(super) filters: Vec<NodeId>,
     /// Node of the filter that is ending its sessions, and the remaining sessions; `None` between
     /// two filters.
-    pub(super) ending: Option<(NodeId, SessionEnds)>,
+    pub(super) current: Option<(NodeId, SessionEnds)>,
     pub(super) step: u32,
     /// Time on the path's clock at the shutdown, in nanoseconds.
     pub(super) now: Time,
@@ -33,11 +33,11 @@ impl FinalSessions {
             node.is_replica && matches!(node.operator, Operator::Filter(Filter::Stream(_)))
         };
         let filters = order.iter().copied().filter(lets_out).rev().collect();
-        Self { filters, ending: None, step: 0, now }
+        Self { filters, current: None, step: 0, now }
     }
 
     /// Returns true if no session is left to end.
     pub(super) fn has_ended(&self) -> bool {
-        self.filters.is_empty() && self.ending.is_none()
+        self.filters.is_empty() && self.current.is_none()
     }
 }

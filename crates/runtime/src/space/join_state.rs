@@ -78,7 +78,8 @@ pub(super) struct BatchShare {
 }
 
 impl ReplicaJoin {
-    /// Creates a join at `node`. `splits_batches` is true if a batch may be split between several replicas.
+    /// Creates a join at `node`. `splits_batches` is true if a batch may be split between several
+    /// replicas.
     #[must_use]
     pub const fn new(
         progress: Arc<ReplicaProgress>,

@@ -1,6 +1,6 @@
 //! One version of the program at an attach point: its requests, memory and counters.
 
-use super::super::assemble::{Assembled, AssemblyError, FrameAction, assemble};
+use super::super::assemble::{AssembledProgram, AssemblyError, FrameAction, assemble};
 use super::super::fused::{FusedTree, KernelCounters, Member, Tally};
 use super::super::load::{self, LoadFailure, LoadOptions, Loaded};
 use super::request::AttachedRequest;
@@ -278,7 +278,7 @@ impl<'l> Assembly<'l> {
         let (layout, given) = layout(site, &lines, &fused)?;
         let target = filter::target(&site.attach, site.hardened);
         let made = assemble(&fused, &members, (target, FrameAction::Tap(&layout)));
-        let Assembled { program: code, behind_tag, taps_behind_tag, .. } =
+        let AssembledProgram { program: code, behind_tag, taps_behind_tag, .. } =
             made.map_err(|misfit| {
                 let AssemblyError { at, why } = misfit;
                 VersionError {

@@ -50,7 +50,8 @@ pub struct OperandSection {
     held: HashMap<u32, u32>,
     /// Tickets of the blocks that were merged into another block, by the ticket of that block.
     joined: HashMap<u32, Vec<u32>>,
-    /// Class with which a block entered the section, by ticket. Used only if `needs_entry_classes` is true.
+    /// Class with which a block entered the section, by ticket. Used only if `needs_entry_classes`
+    /// is true.
     entry_classes: HashMap<u32, Class>,
     /// True if a program inside an operand selects blocks by the class with which they entered the
     /// section.
