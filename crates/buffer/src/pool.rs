@@ -87,7 +87,7 @@ pub struct Pool {
     /// Position after the open segment.
     end: Cell<u64>,
     /// Smallest number that the next segment may have.
-    fresh: Cell<u64>,
+    next_number_min: Cell<u64>,
     /// Number of slots that have memory. Slots with higher indices have never been used.
     populated: Cell<usize>,
     /// Number of the oldest segment that has not been returned to the lender.
@@ -97,7 +97,7 @@ pub struct Pool {
     laps: Box<[Cell<u64>]>,
     /// Slots that [`Pool::draft_arrived_at`] has opened and that have not been returned to the
     /// lender.
-    out: RefCell<Vec<usize>>,
+    opened_slots: RefCell<Vec<usize>>,
     /// True while a draft exists.
     drafting: Cell<bool>,
     /// Number of pins per slot.
@@ -108,7 +108,7 @@ pub struct Pool {
     cold: RefCell<PackedSegments>,
     /// True if other parties may have access to the memory without a lease, so blocks cannot be
     /// edited in place.
-    exposed: Cell<bool>,
+    is_exposed: Cell<bool>,
     /// Number of unpin calls without a matching pin.
     mistakes: Cell<u64>,
 }
@@ -172,16 +172,16 @@ impl Pool {
             memory: Arc::new(memory),
             next: Cell::new(0),
             end: Cell::new(0),
-            fresh: Cell::new(0),
+            next_number_min: Cell::new(0),
             populated: Cell::new(populated),
             oldest: Cell::new(0),
             laps: Box::default(),
-            out: RefCell::default(),
+            opened_slots: RefCell::default(),
             drafting: Cell::new(false),
             pins,
             needed,
             cold: RefCell::default(),
-            exposed: Cell::new(false),
+            is_exposed: Cell::new(false),
             mistakes: Cell::new(0),
         }
     }
@@ -195,14 +195,14 @@ impl Pool {
     /// Returns the memory, which leases may keep alive longer than the pool. Permanently disables
     /// [`Pool::edit`], because other parties may then read the memory.
     pub fn memory(&self) -> &Arc<Memory> {
-        self.exposed.set(true);
+        self.is_exposed.set(true);
         &self.memory
     }
 
     /// Returns the file of the memory, or `None` if the memory is lent or on the heap. Permanently
     /// disables [`Pool::edit`], because other parties may then read the memory.
     pub fn file(&self) -> Option<&sys::memory::Memfd> {
-        self.exposed.set(true);
+        self.is_exposed.set(true);
         self.memory.file()
     }
 
@@ -401,9 +401,9 @@ impl Pool {
             self.populated.set(self.populated.get().max(index + 1));
             self.mark_backed(index);
         }
-        let (fresh, count) = (self.fresh.get(), slots.len() as u64);
+        let (fresh, count) = (self.next_number_min.get(), slots.len() as u64);
         let number = fresh + (index as u64).wrapping_sub(fresh) % count;
-        self.fresh.set(number + 1);
+        self.next_number_min.set(number + 1);
         // The slot has been free since the end of a pass (M3): no slice of it exists.
         slots.open(index, number);
         let length = self.memory.segment() as u64;

@@ -43,12 +43,12 @@ use std::ops::RangeInclusive;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scaling {
     /// Minimum and maximum size in bytes if the writer and the reader share a processor.
-    pub together: (usize, usize),
+    pub same_processor: (usize, usize),
     /// Minimum and maximum size in bytes if the writer and the reader run on different processors
     /// that share a cache.
-    pub apart: (usize, usize),
-    /// Size in bytes if the writer and the reader share no cache. If it does not exceed `apart`,
-    /// this case is treated like `apart`.
+    pub shared_cache: (usize, usize),
+    /// Size in bytes if the writer and the reader share no cache. If it does not exceed
+    /// `shared_cache`, the sizes of `shared_cache` apply.
     pub remote: usize,
     /// Low-water mark: pressure in percent below which the ring shrinks.
     pub low: u8,
@@ -66,8 +66,8 @@ impl Scaling {
         let shared = level(2).unwrap_or(4 * private);
         let size = |bytes: usize| (bytes.max(SIZE_MIN) + 1).next_power_of_two() / 2;
         Self {
-            together: (size(private / 4), size(shared / 8)),
-            apart: (size(shared / 8), size(shared / 8)),
+            same_processor: (size(private / 4), size(shared / 8)),
+            shared_cache: (size(shared / 8), size(shared / 8)),
             remote: if shared <= REMOTE_MAX / 2 { size(2 * shared) } else { size(shared / 8) },
             low: 25,
             high: 75,
@@ -89,36 +89,45 @@ impl Scaling {
     #[must_use]
     pub const fn pointers(least: usize, most: usize) -> Self {
         let range = (least, most);
-        Self { together: range, apart: range, remote: 0, low: 25, high: 75 }
+        Self { same_processor: range, shared_cache: range, remote: 0, low: 25, high: 75 }
     }
 
     /// Returns these parameters with every size except `remote` raised to at least `least` bytes.
     #[must_use]
     pub fn at_least(self, least: usize) -> Self {
         let beyond = |(low, high): (usize, usize)| (low.max(least), high.max(least));
-        Self { together: beyond(self.together), apart: beyond(self.apart), ..self }
+        Self {
+            same_processor: beyond(self.same_processor),
+            shared_cache: beyond(self.shared_cache),
+            ..self
+        }
     }
 
     /// Returns these parameters with every size limited to `most` bytes.
     #[must_use]
     pub fn at_most(self, most: usize) -> Self {
         let within = |(low, high): (usize, usize)| (low.min(most), high.min(most));
-        let (together, apart) = (within(self.together), within(self.apart));
-        Self { together, apart, remote: self.remote.min(most), ..self }
+        let (together, apart) = (within(self.same_processor), within(self.shared_cache));
+        Self {
+            same_processor: together,
+            shared_cache: apart,
+            remote: self.remote.min(most),
+            ..self
+        }
     }
 
     /// Returns the minimum and maximum size in bytes over all placements of the writer and the
     /// reader.
     #[must_use]
     pub fn size_bounds(&self) -> (usize, usize) {
-        let most = self.together.1.max(self.apart.1).max(self.remote);
-        (self.together.0.min(self.apart.0), most)
+        let most = self.same_processor.1.max(self.shared_cache.1).max(self.remote);
+        (self.same_processor.0.min(self.shared_cache.0), most)
     }
 
     const fn size_range(&self, sides: Sides) -> RangeInclusive<usize> {
         let (least, most) = match sides {
-            Sides::Together => self.together,
-            Sides::Apart => self.apart,
+            Sides::Together => self.same_processor,
+            Sides::Apart => self.shared_cache,
         };
         least..=most
     }
@@ -199,7 +208,7 @@ pub struct SizingState {
     /// The last round, and the decision after it.
     pub last: Option<(RoundMeasurements, SizeDecision)>,
     /// The last round after which the size changed, and the decision after it.
-    moved: Option<(RoundMeasurements, SizeDecision)>,
+    last_change: Option<(RoundMeasurements, SizeDecision)>,
     /// Number of the first round in which the ring may shrink again.
     patient_until: u64,
     /// Number of rounds for which shrinking is suspended after the ring was full.
@@ -219,7 +228,7 @@ impl SizingState {
             grown: 0,
             shrunk: 0,
             last: None,
-            moved: None,
+            last_change: None,
             patient_until: 0,
             patience: INITIAL_PATIENCE,
             has_shrunk: false,
@@ -257,7 +266,7 @@ impl SizingState {
         if let Some((round, step)) = &self.last {
             self.grown += u64::from(step.capacity > round.capacity);
             self.shrunk += u64::from(step.capacity < round.capacity);
-            self.moved = self.last;
+            self.last_change = self.last;
         }
     }
 
@@ -265,7 +274,7 @@ impl SizingState {
     /// not changed.
     #[must_use]
     pub fn last_change_reason(&self) -> String {
-        self.moved.map_or_else(String::new, |(round, step)| self.describe(&round, step.why))
+        self.last_change.map_or_else(String::new, |(round, step)| self.describe(&round, step.why))
     }
 
     fn describe(&self, round: &RoundMeasurements, why: Reason) -> String {
@@ -437,7 +446,7 @@ mod tests {
     #[test]
     fn size_that_was_full_is_retried_less_and_less_often() {
         let mut scale = SizingState::new(Scaling {
-            together: (SIZE_MIN, 1 << 20),
+            same_processor: (SIZE_MIN, 1 << 20),
             ..Scaling::reallocation(&CACHES)
         });
         // Full at 64 KB, nearly empty at twice that.
@@ -456,7 +465,7 @@ mod tests {
             [&[][..], &[0], &[32 << 10], &[32 << 10, 256 << 10], &CACHES, &[usize::MAX; 3]]
         {
             let scaling = Scaling::reallocation(caches);
-            for (least, most) in [scaling.together, scaling.apart] {
+            for (least, most) in [scaling.same_processor, scaling.shared_cache] {
                 assert!(least.is_power_of_two() && most.is_power_of_two() && least <= most);
             }
         }

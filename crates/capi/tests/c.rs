@@ -137,7 +137,7 @@ fn m3_c_program_reads_published_state() {
     child.args(["state", &name]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = child.stderr(Stdio::piped()).spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
-    // Where it says nothing it has failed, and says why below.
+    // If the program prints nothing, it has failed, and the assertion below reports the reason.
     if output.next().is_some() {
         writer.put(3, Some(&[5, 6]));
         writer.end(2);
@@ -174,13 +174,15 @@ fn valgrind_reports_no_error() {
         return;
     }
     for part in EXAM_PARTS {
-        // A child of fork has lost the stacks of other threads, and with them what they kept.
+        // After a fork, the child lacks the stacks of the other threads, so the memory to which
+        // only they refer seems lost.
         let forks = ["inbox", "mpipe"].contains(&part);
         let leaks = if forks { "--leak-check=no" } else { "--leak-check=full" };
         let output = Command::new("valgrind")
             .args(["-q", "--error-exitcode=9", leaks, "--errors-for-leak-kinds=definite"])
             .args(["--show-leak-kinds=definite", "--child-silent-after-fork=yes"])
-            // By turns, or a thread that tries again and again may keep the only turn for ever.
+            // Threads must be scheduled fairly: otherwise a thread that retries in a loop could
+            // keep the only processor forever.
             .arg("--fair-sched=yes")
             .arg(program)
             .arg(part)

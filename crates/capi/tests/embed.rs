@@ -51,7 +51,7 @@ fn find_example_commands() -> Vec<Vec<String>> {
             .arg(&program)
             .arg(repository_root().join("examples/embed.c"))
             .arg(format!("-I{}", text(repository_root().join("crates/capi/include"))))
-            // Before what `LD_LIBRARY_PATH` of cargo finds.
+            // An RPATH takes precedence over the `LD_LIBRARY_PATH` that cargo sets.
             .args([format!("-L{library}"), format!("-Wl,--disable-new-dtags,-rpath,{library}")])
             .arg("-lstreamline")
             .output()
@@ -97,7 +97,7 @@ fn programs_in_three_languages_count_the_urls_of_a_capture() {
     }
     assert!(counts[0].lines().count() > 1, "{}", counts[0]);
     assert!(counts.iter().all(|count| *count == counts[0]), "{counts:#?}");
-    // A mistake is told at its place, and nothing is left running.
+    // A mistake is reported with its position, and no process is left running.
     for words in example_commands() {
         let ran = command_in_namespace(words, None)
             .arg("replay no.pcap | no-such-filter")

@@ -84,10 +84,10 @@ pub struct Merged {
     order: Order,
     producers: Vec<Producer>,
     departed: VecDeque<DepartedProducer>,
-    next: u64,
+    next_id: u64,
     /// Index of the current producer, and the number of its blocks returned in this round.
     current: usize,
-    given: usize,
+    taken_in_turn: usize,
     spins: u32,
 }
 
@@ -98,7 +98,7 @@ struct Producer {
     /// Blocks consumed but not returned yet; used only with [`Order::Stamped`].
     stage: StagedBlocks,
     /// `None` while the producer is running; afterwards its fault, if there was one.
-    over: Option<Option<Fault>>,
+    ended: Option<Option<Fault>>,
 }
 
 impl Merged {
@@ -110,9 +110,9 @@ impl Merged {
             order,
             producers: Vec::new(),
             departed: VecDeque::new(),
-            next: 0,
+            next_id: 0,
             current: 0,
-            given: 0,
+            taken_in_turn: 0,
             spins: signal::spins(processors),
         }
     }
@@ -127,9 +127,9 @@ impl Merged {
     /// producer.
     pub fn join(&mut self, input: impl Source + 'static) -> ProducerId {
         let input = Box::new(input);
-        let id = ProducerId(self.next);
-        self.next += 1;
-        self.producers.push(Producer { id, input, stage: StagedBlocks::default(), over: None });
+        let id = ProducerId(self.next_id);
+        self.next_id += 1;
+        self.producers.push(Producer { id, input, stage: StagedBlocks::default(), ended: None });
         id
     }
 
@@ -139,7 +139,7 @@ impl Merged {
         let Some(at) = self.producers.iter().position(|known| known.id == producer) else {
             return false;
         };
-        self.producers[at].over.get_or_insert(None);
+        self.producers[at].ended.get_or_insert(None);
         self.remove_ended();
         true
     }
@@ -162,7 +162,7 @@ impl Merged {
     pub const fn late_blocks(&self) -> u64 {
         match &self.order {
             Order::Fair(_) => 0,
-            Order::Stamped(stamped) => stamped.late,
+            Order::Stamped(stamped) => stamped.late_blocks,
         }
     }
 
@@ -227,7 +227,7 @@ impl Merged {
             match producer.input.announce_sleep() {
                 Ok(has) => found |= has,
                 Err(fault) => {
-                    producer.over = Some(Some(fault));
+                    producer.ended = Some(Some(fault));
                     found = true;
                 }
             }
@@ -260,18 +260,18 @@ impl Merged {
     /// into `out`. Returns `None` if no producer has one.
     fn take_round_robin(&mut self, most: usize, out: &mut [u8]) -> Result<Option<Next>, Fault> {
         for _ in 0..=self.producers.len() {
-            if self.given >= most || self.current >= self.producers.len() {
+            if self.taken_in_turn >= most || self.current >= self.producers.len() {
                 self.current =
                     if self.current + 1 < self.producers.len() { self.current + 1 } else { 0 };
-                self.given = 0;
+                self.taken_in_turn = 0;
             }
             let Some(producer) = self.producers.get_mut(self.current) else { return Ok(None) };
             match producer.take(out)? {
                 Some(length) => {
-                    self.given += 1;
+                    self.taken_in_turn += 1;
                     return Ok(Some(Next::Block { from: producer.id, length }));
                 }
-                None => self.given = most,
+                None => self.taken_in_turn = most,
             }
         }
         Ok(None)
@@ -282,7 +282,7 @@ impl Merged {
     fn remove_ended(&mut self) {
         let mut at = 0;
         while let Some(producer) = self.producers.get_mut(at) {
-            match producer.over {
+            match producer.ended {
                 Some(fault) if producer.stage.is_empty() => {
                     let gone = self.producers.remove(at);
                     let (put, taken) = (gone.input.writer_counts(), gone.input.counts());
@@ -295,7 +295,7 @@ impl Merged {
                     if at < self.current {
                         self.current -= 1;
                     } else if at == self.current {
-                        self.given = 0;
+                        self.taken_in_turn = 0;
                     }
                 }
                 _ => at += 1,
@@ -307,21 +307,21 @@ impl Merged {
 impl Producer {
     /// Returns true if the producer has no staged block and has not ended.
     fn is_waited_for(&self) -> bool {
-        self.over.is_none() && self.stage.is_empty()
+        self.ended.is_none() && self.stage.is_empty()
     }
 
     /// Consumes the producer's next block, and records its end or fault. Returns the length of the
     /// block in bytes, or `None` if there is none. Fails only if `out` is too short.
     fn take(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
-        if self.over.is_some() {
+        if self.ended.is_some() {
             return Ok(None);
         }
         match self.input.read_block(out) {
             Ok(BlockRead::Block(length)) => return Ok(Some(length)),
             Ok(BlockRead::Nothing) => {}
-            Ok(BlockRead::End) => self.over = Some(None),
+            Ok(BlockRead::End) => self.ended = Some(None),
             Err(fault @ Fault::TooLong { .. }) => return Err(fault),
-            Err(fault) => self.over = Some(Some(fault)),
+            Err(fault) => self.ended = Some(Some(fault)),
         }
         Ok(None)
     }

@@ -56,7 +56,7 @@ pub struct Space(Arc<SharedSpace>);
 
 #[derive(Debug, Default)]
 struct SharedSpace {
-    known: Mutex<KnownOwners>,
+    known_owners: Mutex<KnownOwners>,
     trusts: bool,
 }
 
@@ -198,7 +198,7 @@ impl Space {
     }
 
     fn lock_owners(&self) -> MutexGuard<'_, KnownOwners> {
-        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.known_owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -29,14 +29,14 @@ pub struct Connection {
     partial: Vec<u8>,
     /// Number of leading bytes of `partial` that were searched and contain no terminator.
     scanned: usize,
-    out: VecDeque<Unsent>,
-    unsent: usize,
+    unsent_messages: VecDeque<UnsentMessage>,
+    unsent_bytes: usize,
     /// True while the socket is watched for free space in its buffer.
     watched_for_room: bool,
 }
 
 #[derive(Debug)]
-struct Unsent {
+struct UnsentMessage {
     bytes: Vec<u8>,
     /// Number of bytes already sent.
     sent: usize,
@@ -72,7 +72,7 @@ impl Connection {
     #[must_use]
     pub fn on(socket: Foreign, framing: Framing) -> Self {
         let (partial, out) = (Vec::new(), VecDeque::new());
-        Self { socket, framing, partial, scanned: 0, out, unsent: 0, watched_for_room: false }
+        Self { socket, framing, partial, scanned: 0, out, unsent_bytes: 0, watched_for_room: false }
     }
 
     /// Returns the framing of the socket.
@@ -151,19 +151,20 @@ impl Connection {
         if self.framing == Framing::Stream {
             bytes.push(0);
         }
-        self.unsent += bytes.len();
-        let queued: usize = self.out.iter().map(|unsent| unsent.descriptors.len()).sum();
-        if self.unsent > UNSENT_MAX || queued + descriptors.len() > DESCRIPTORS_MAX {
+        self.unsent_bytes += bytes.len();
+        let queued: usize =
+            self.unsent_messages.iter().map(|unsent| unsent.descriptors.len()).sum();
+        if self.unsent_bytes > UNSENT_MAX || queued + descriptors.len() > DESCRIPTORS_MAX {
             return Err(Disconnected);
         }
-        self.out.push_back(Unsent { bytes, sent: 0, descriptors });
+        self.unsent_messages.push_back(UnsentMessage { bytes, sent: 0, descriptors });
         self.flush()
     }
 
     /// Sends queued messages until the socket buffer is full. Never blocks. Fails if the peer has
     /// disconnected.
     pub fn flush(&mut self) -> Result<(), Disconnected> {
-        while let Some(first) = self.out.front_mut() {
+        while let Some(first) = self.unsent_messages.front_mut() {
             let rest = first.bytes.get(first.sent..).unwrap_or_default();
             let with: Vec<BorrowedFd<'_>> = first.descriptors.iter().map(AsFd::as_fd).collect();
             match local_socket::send_now(&self.socket, rest, &with) {
@@ -171,9 +172,9 @@ impl Connection {
                 Ok(Some(sent)) => {
                     first.sent += sent;
                     first.descriptors.clear();
-                    self.unsent = self.unsent.saturating_sub(sent);
+                    self.unsent_bytes = self.unsent_bytes.saturating_sub(sent);
                     if first.sent >= first.bytes.len() {
-                        self.out.pop_front();
+                        self.unsent_messages.pop_front();
                     }
                 }
                 Err(_) => return Err(Disconnected),
@@ -195,7 +196,7 @@ impl Connection {
 
     /// Returns true if queued messages remain.
     pub fn has_unsent(&self) -> bool {
-        !self.out.is_empty()
+        !self.unsent_messages.is_empty()
     }
 }
 

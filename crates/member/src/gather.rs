@@ -38,12 +38,12 @@ pub fn gather<A, P: AsFd, R>(
     let deadline = Instant::now() + limit;
     let mut answers: Vec<Option<R>> = peers.iter().map(|_| None).collect();
     let mut waiting = QueryQueue::new(peers.iter().map(|(uid, _)| *uid));
-    let mut asked: Vec<Query<P>> = Vec::new();
+    let mut in_flight: Vec<Query<P>> = Vec::new();
     loop {
         while let Some((at, uid)) = waiting.next_peer(Instant::now() < deadline) {
             let Some((_, peer)) = peers.get(at) else { continue };
             match begin(peer) {
-                Ok(peer) => asked.push(Query { at, uid, peer }),
+                Ok(peer) => in_flight.push(Query { at, uid, peer }),
                 Err(answer) => {
                     waiting.release(uid);
                     answers[at] = Some(answer);
@@ -51,18 +51,18 @@ pub fn gather<A, P: AsFd, R>(
             }
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        if asked.is_empty() || left.is_zero() {
+        if in_flight.is_empty() || left.is_zero() {
             return answers;
         }
-        let descriptors: Vec<BorrowedFd<'_>> = asked.iter().map(|it| it.peer.as_fd()).collect();
+        let descriptors: Vec<BorrowedFd<'_>> = in_flight.iter().map(|it| it.peer.as_fd()).collect();
         let ready = sys::poll::readable(&descriptors, Some(left));
-        for (it, ready) in std::mem::take(&mut asked).into_iter().zip(ready) {
+        for (it, ready) in std::mem::take(&mut in_flight).into_iter().zip(ready) {
             let Some((_, wanted)) = peers.get(it.at).filter(|_| ready) else {
-                asked.push(it);
+                in_flight.push(it);
                 continue;
             };
             match next(wanted, it.peer) {
-                ControlFlow::Continue(peer) => asked.push(Query { peer, ..it }),
+                ControlFlow::Continue(peer) => in_flight.push(Query { peer, ..it }),
                 ControlFlow::Break(answer) => {
                     waiting.release(it.uid);
                     answers[it.at] = Some(answer);
@@ -84,7 +84,7 @@ struct QueryQueue {
 #[derive(Default)]
 struct UserQueries {
     queue: VecDeque<usize>,
-    asked: usize,
+    in_flight: usize,
 }
 
 impl QueryQueue {
@@ -104,7 +104,7 @@ impl QueryQueue {
     /// used up their share. Returns the peer's index and user, or `None` if there is no such peer
     /// or `in_time` is false.
     fn next_peer(&mut self, in_time: bool) -> Option<(usize, u32)> {
-        let may = |user: &UserQueries| user.asked < self.share && !user.queue.is_empty();
+        let may = |user: &UserQueries| user.in_flight < self.share && !user.queue.is_empty();
         let mut behind =
             self.users.iter().filter(|(uid, user)| Some(**uid) > self.last_user && may(user));
         let first = || self.users.iter().find(|(_, user)| may(user));
@@ -112,7 +112,7 @@ impl QueryQueue {
         let uid = uid.filter(|_| in_time && self.free > 0)?;
         let user = self.users.get_mut(&uid)?;
         let at = user.queue.pop_front()?;
-        user.asked += 1;
+        user.in_flight += 1;
         self.free -= 1;
         self.last_user = Some(uid);
         Some((at, uid))
@@ -122,7 +122,7 @@ impl QueryQueue {
     fn release(&mut self, uid: u32) {
         self.free += 1;
         if let Some(user) = self.users.get_mut(&uid) {
-            user.asked -= 1;
+            user.in_flight -= 1;
         }
     }
 }
@@ -142,15 +142,15 @@ mod tests {
         let peers: Vec<(u32, bool)> = peers.to_vec();
         let mut kept: Vec<OwnedFd> = Vec::new();
         let begin = |speaks: &bool| {
-            let (near, far) = sys::descriptor::pair().unwrap();
+            let (own_end, peer_end) = sys::descriptor::pair().unwrap();
             if *speaks {
-                sys::descriptor::send(&far, b"here", &[]).unwrap();
+                sys::descriptor::send(&peer_end, b"here", &[]).unwrap();
             }
-            kept.push(far);
-            Ok(near)
+            kept.push(peer_end);
+            Ok(own_end)
         };
-        gather(&peers, limit, begin, |_, near| {
-            sys::descriptor::receive(&near, &mut [0; 8]).unwrap();
+        gather(&peers, limit, begin, |_, own_end| {
+            sys::descriptor::receive(&own_end, &mut [0; 8]).unwrap();
             ControlFlow::Break(())
         })
     }
@@ -175,7 +175,7 @@ mod tests {
             &[(0, 1), (0, 2)],
             testkit::wait::LIMIT,
             |n| Err(*n),
-            |_, near: OwnedFd| ControlFlow::Continue(near),
+            |_, own_end: OwnedFd| ControlFlow::Continue(own_end),
         );
         assert_eq!(answers, [Some(1), Some(2)]);
     }

@@ -87,7 +87,7 @@ pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, count: usize) -> isize
     if let Some(count) = quietly(|| lazy::read(fd, to.addr(), count)) {
         return isize::try_from(count).unwrap_or(isize::MAX);
     }
-    forward::forget();
+    forward::forget_copy();
     let count = real_read(fd, to, count);
     lazy::advance(fd, count);
     count
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> 
     let Some(shared_edge) = ends::find(fd).filter(|_| !from.is_null()) else {
         let written = plain();
         if let Some(range) = &range {
-            quietly(|| lazy::leave(range));
+            quietly(|| lazy::end_lazy_reads(range));
         }
         return written;
     };
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> 
         let written =
             restore_errno_on_success(|| writing.write(&shared_edge.edge, fd, &bytes, plain));
         if let (Some(range), false) = (&range, writing.may_pass_pointers()) {
-            preserving_errno(|| lazy::leave(range));
+            preserving_errno(|| lazy::end_lazy_reads(range));
         }
         written
     })

@@ -33,8 +33,8 @@ struct CopiedRange {
 
 /// Enables forwarding for the programs of [`FORWARDING_PROGRAMS`], if the launcher allows lazy
 /// copies.
-pub(crate) fn start(asked: bool, name: &str) {
-    ENABLED.store(asked && FORWARDING_PROGRAMS.contains(&name), Ordering::Release);
+pub(crate) fn start(lazy_copies: bool, name: &str) {
+    ENABLED.store(lazy_copies && FORWARDING_PROGRAMS.contains(&name), Ordering::Release);
 }
 
 /// Returns true if this library implements the program's stdio writes.
@@ -43,7 +43,7 @@ pub(crate) fn is_enabled() -> bool {
 }
 
 /// Records that the buffer at `address` now holds the bytes of the range.
-pub(crate) fn remember(address: usize, range: FileRange) {
+pub(crate) fn record_copy(address: usize, range: FileRange) {
     if is_enabled()
         && let Ok(mut last) = LAST_COPY.try_lock()
     {
@@ -52,7 +52,7 @@ pub(crate) fn remember(address: usize, range: FileRange) {
 }
 
 /// Forgets the buffer. Called before a read, which may change the buffer.
-pub(crate) fn forget() {
+pub(crate) fn forget_copy() {
     if is_enabled()
         && let Ok(mut last) = LAST_COPY.try_lock()
     {
@@ -79,7 +79,7 @@ pub(crate) fn find(from: usize, count: usize) -> Option<FileRange> {
 
 /// Keeps a file with a lent range open, and returns its descriptor. Returns `None` if the list of
 /// files is in use.
-pub(crate) fn keep(file: &CachedFile) -> Option<usize> {
+pub(crate) fn keep_open(file: &CachedFile) -> Option<usize> {
     let number = file.descriptor().as_raw_fd();
     let mut lent = LENT.try_lock().ok()?;
     if !lent.iter().any(|known| known.descriptor().as_raw_fd() == number) {

@@ -91,7 +91,9 @@ impl Source {
 #[derive(Clone, Debug)]
 pub(crate) struct FileRange {
     pub(crate) file: CachedFile,
+    /// Offset of the range in the file.
     pub(crate) at: u64,
+    /// Length of the range in bytes.
     pub(crate) len: usize,
 }
 
@@ -154,7 +156,7 @@ pub(crate) fn record_open(number: i32) {
 /// Ends lazy reads of a file whose bytes are written to a destination that accepts no pointers, for
 /// which a copy is faster. Measured: the kernel writes mapped pages of tmpfs at 0.8 times the speed
 /// of read and write, because each page is mapped for a single use (decision 0014).
-pub(crate) fn leave(range: &FileRange) {
+pub(crate) fn end_lazy_reads(range: &FileRange) {
     let Some(mut sources) = sources() else { return };
     let number = range.file.descriptor().as_raw_fd();
     let is_left = |source: &Source| source.file.descriptor().as_raw_fd() == number;
@@ -258,7 +260,7 @@ pub(crate) fn lend_from_edge(range: &FileRange, to: usize, count: usize) -> Opti
         return None;
     }
     let length = count.min(range.len) / PAGE * PAGE;
-    let number = (length > 0).then(|| forward::keep(&range.file))??;
+    let number = (length > 0).then(|| forward::keep_open(&range.file))??;
     window::create_window(to, length, number, range.at).then_some(length)
 }
 

@@ -120,7 +120,7 @@ impl Reading {
         out: &mut [u8],
         read: impl FnOnce(&mut Self, &mut [u8]) -> isize,
     ) -> isize {
-        forward::forget();
+        forward::forget_copy();
         let to = out.as_ptr().addr();
         let before = match self {
             Self::Ring(input) if forward::is_enabled() => {
@@ -131,7 +131,7 @@ impl Reading {
         let count = read(self, out);
         if let (Some(range), Ok(count)) = (before, usize::try_from(count)) {
             let len = count.min(range.len);
-            forward::remember(to, lazy::FileRange { len, ..range });
+            forward::record_copy(to, lazy::FileRange { len, ..range });
         }
         count
     }

@@ -97,7 +97,7 @@ pub(crate) enum Writing {
         /// The ring.
         output: Box<Output>,
         /// True while bytes written before the ring was created may still be in the pipe.
-        fresh: bool,
+        pipe_may_hold_bytes: bool,
         /// The files into which pointers were written.
         files: SentFiles,
     },
@@ -154,7 +154,7 @@ impl Writing {
                     match write_ring((output, files), edge, number, bytes) {
                         Ok(count) => {
                             if output.capacity() != before {
-                                show_size(edge, output);
+                                store_size(edge, output);
                             }
                             return count;
                         }
@@ -197,7 +197,7 @@ impl Writing {
         *self = match alone.then(|| offer_ring(edge)).flatten() {
             Some(output) => {
                 let (output, files) = (Box::new(output), SentFiles::default());
-                Self::Ring { output, fresh: true, files }
+                Self::Ring { output, pipe_may_hold_bytes: true, files }
             }
             None => Self::Plain,
         };
@@ -211,7 +211,7 @@ fn offer_ring(edge: &Edge) -> Option<Output> {
     let config = if is_fixed { config } else { config.self_sizing_in_place() };
     let (output, offers) = stream(&config).ok()?;
     counts::set(edge, EdgeCount::RingMost, config.extent.max(output.capacity()) as u64);
-    show_size(edge, &output);
+    store_size(edge, &output);
     let socket = preload::borrow(edge.socket)?;
     let offer = offers.first()?;
     sys::descriptor::send(socket, b"ring", &offer.descriptors()).ok()?;
@@ -219,7 +219,7 @@ fn offer_ring(edge: &Edge) -> Option<Output> {
 }
 
 /// Stores the size of the ring, and the number of size changes, in the counters of the edge.
-fn show_size(edge: &Edge, output: &Output) {
+fn store_size(edge: &Edge, output: &Output) {
     counts::set(edge, EdgeCount::RingSize, output.capacity() as u64);
     if let Some(scale) = output.scale() {
         counts::set(edge, EdgeCount::RingGrown, scale.grown);

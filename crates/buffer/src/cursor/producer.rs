@@ -23,11 +23,11 @@ pub struct Producer {
     pub head: u64,
     published: u64,
     /// Position at which a lapped reader resumes (lossy rings).
-    marked: u64,
+    resume_position: u64,
     /// Position at which the current segment begins. The segment's memory contains no older data.
     start: u64,
     /// The last in-place change of the capacity; `None` after all readers have passed it.
-    cut: Option<CapacityChange>,
+    capacity_change: Option<CapacityChange>,
     /// Oldest position that a reader still needs, as of the last refresh.
     oldest: u64,
     records: Vec<ReaderRecord>,
@@ -47,7 +47,7 @@ pub struct Producer {
 struct ReaderRecord {
     cursor: u64,
     /// True if the reader has left or was evicted.
-    gone: bool,
+    has_left: bool,
     /// Page of the reader's control words.
     page: Arc<Region>,
     /// Ticket of a reader that joined a running ring; `None` for a reader present from the start.
@@ -77,7 +77,7 @@ impl Producer {
     pub(crate) fn new(store: Arc<RingMemory>) -> Self {
         let record = |page: &Arc<Region>| ReaderRecord {
             cursor: 0,
-            gone: false,
+            has_left: false,
             page: page.clone(),
             ticket: None,
         };
@@ -89,9 +89,9 @@ impl Producer {
             step: 1,
             head: 0,
             published: 0,
-            marked: 0,
+            resume_position: 0,
             start: 0,
-            cut: None,
+            capacity_change: None,
             oldest: 0,
             records,
             queue: None,
@@ -104,8 +104,14 @@ impl Producer {
 
     /// Creates the writer's cursor of a segment that continues a ring begun by another writer.
     pub(crate) fn resume(store: Arc<RingMemory>, head: u64, put: WriterCounts) -> Self {
-        let mut begun =
-            Self { head, published: head, marked: head, start: head, put, ..Self::new(store) };
+        let mut begun = Self {
+            head,
+            published: head,
+            resume_position: head,
+            start: head,
+            put,
+            ..Self::new(store)
+        };
         begun.announce_overwrite(head);
         begun.publish();
         begun
@@ -130,7 +136,7 @@ impl Producer {
     /// Returns true if every reader that has not left last ran on this processor. For a reader that
     /// has not published its processor, uses the result of `unknown`.
     pub fn are_readers_on(&self, processor: usize, unknown: impl Fn() -> bool) -> bool {
-        let present = self.records.iter().filter(|record| !record.gone);
+        let present = self.records.iter().filter(|record| !record.has_left);
         present.into_iter().all(|record| match acquire(record.page.word(reader::PROCESSOR)) {
             0 => unknown(),
             number => number == processor as u64 + 1,
@@ -160,7 +166,7 @@ impl Producer {
         let Some(queue) = &self.queue else { return };
         let changes = queue.drain(self.published);
         for record in &mut self.records {
-            record.gone |= acquire(record.page.word(reader::STATE)) == CLOSED;
+            record.has_left |= acquire(record.page.word(reader::STATE)) == CLOSED;
         }
         for ticket in changes.left {
             let has_ticket = |record: &ReaderRecord| record.ticket == Some(ticket);
@@ -172,8 +178,9 @@ impl Producer {
         for joining in changes.joined {
             let start = joining.start_or(self.published);
             let JoiningReader { ticket, page, contact, .. } = joining;
-            let record = ReaderRecord { cursor: start, gone: false, page, ticket: Some(ticket) };
-            let at = match self.records.iter_mut().enumerate().find(|(_, record)| record.gone) {
+            let record =
+                ReaderRecord { cursor: start, has_left: false, page, ticket: Some(ticket) };
+            let at = match self.records.iter_mut().enumerate().find(|(_, record)| record.has_left) {
                 Some((at, free)) => {
                     *free = record;
                     at
@@ -204,7 +211,7 @@ impl Producer {
     /// is in the same memory, so the smaller of the two capacities applies (`segment`, invariant
     /// S4).
     fn free(&self) -> u64 {
-        let end = match &self.cut {
+        let end = match &self.capacity_change {
             Some(cut) if self.oldest < cut.at => self.oldest + cut.from.min(self.capacity),
             _ => self.oldest.max(self.start) + self.capacity,
         };
@@ -218,17 +225,17 @@ impl Producer {
 
     /// Continues writing in another segment, from the head on.
     pub(crate) fn continue_in(&mut self, store: Arc<RingMemory>) {
-        let marked = self.marked;
-        self.marked = self.head;
+        let marked = self.resume_position;
+        self.resume_position = self.head;
         // Prepared first: a reader that sees the switch in the old segment must see these words.
         store.writer.word(writer::RESERVE).store(self.head, Ordering::Relaxed);
         let mut counts_writer = CountsWriter::default();
         self.publish_in(&store.writer, &mut counts_writer);
-        self.marked = marked;
+        self.resume_position = marked;
         self.leave_segment();
         self.counts_writer = counts_writer;
         self.capacity = store.capacity;
-        (self.start, self.marked, self.cut) = (self.head, self.head, None);
+        (self.start, self.resume_position, self.capacity_change) = (self.head, self.head, None);
         self.store = store;
     }
 
@@ -263,7 +270,7 @@ impl Producer {
     /// Changes the capacity within the same memory. The change applies from the head on.
     pub(crate) fn change_capacity(&mut self, capacity: u64) {
         self.publish();
-        self.cut = Some(CapacityChange { at: self.head, from: self.capacity });
+        self.capacity_change = Some(CapacityChange { at: self.head, from: self.capacity });
         self.capacity = capacity;
     }
 
@@ -271,12 +278,12 @@ impl Producer {
     /// Later calls return `None`.
     pub(crate) fn take_passed_capacity(&mut self) -> Option<u64> {
         let oldest = self.oldest;
-        self.cut.take_if(|cut| oldest >= cut.at).map(|cut| cut.from)
+        self.capacity_change.take_if(|cut| oldest >= cut.at).map(|cut| cut.from)
     }
 
     /// Returns true if a reader has not yet passed the last change of segment or capacity.
     pub(crate) const fn is_changing(&self) -> bool {
-        self.oldest < self.start || self.cut.is_some()
+        self.oldest < self.start || self.capacity_change.is_some()
     }
 
     /// Reads all cursors and returns the oldest position that a reader still needs. If all readers
@@ -290,18 +297,18 @@ impl Producer {
         let newest = if self.queue.is_some() { self.published } else { self.head };
         let (mut oldest, mut lie) = (newest, None);
         for (at, record) in self.records.iter_mut().enumerate() {
-            if record.gone {
+            if record.has_left {
                 continue;
             }
             let closed = acquire(record.page.word(reader::STATE)) == CLOSED;
             // SYNC POINT: block released; pairs with the store in `Consumer::release`.
             let cursor = acquire(record.page.word(reader::CURSOR));
             if closed {
-                record.gone = true;
+                record.has_left = true;
             } else if cursor.wrapping_sub(record.cursor) > self.published - record.cursor
                 || !cursor.is_multiple_of(self.step)
             {
-                record.gone = true;
+                record.has_left = true;
                 self.evicted += 1;
                 self.changes.push(ReaderChange::Left(at));
                 lie = Some(Fault::Poisoned { published: cursor, own: self.published });
@@ -322,14 +329,14 @@ impl Producer {
     /// Returns true if every reader has left or was evicted, as of the last refresh, and none can
     /// join. A ring that never had a reader, and that no reader can join, is not abandoned.
     pub fn is_abandoned(&self) -> bool {
-        let all_gone = self.records.iter().all(|record| record.gone);
+        let all_gone = self.records.iter().all(|record| record.has_left);
         all_gone && self.queue.as_ref().map_or(!self.records.is_empty(), |queue| queue.is_closed())
     }
 
     /// Excludes a reader from flow control from now on, so that the writer no longer waits for it.
     pub(crate) fn disconnect(&mut self, reader: usize) {
         if let Some(record) = self.records.get_mut(reader) {
-            record.gone = true;
+            record.has_left = true;
         }
     }
 
@@ -344,8 +351,8 @@ impl Producer {
     /// Stores the start of a record as the position at which lapped readers resume, if the last
     /// stored position is at least half a lap older (lossy rings).
     pub(crate) fn mark_resume_position(&mut self, position: u64) {
-        if position - self.marked >= self.capacity / 2 {
-            self.marked = position;
+        if position - self.resume_position >= self.capacity / 2 {
+            self.resume_position = position;
         }
     }
 
@@ -363,7 +370,7 @@ impl Producer {
         // SYNC POINT: block published; pairs with the load in `Consumer::refresh`.
         page.word(writer::COMMIT).store(self.head, Ordering::Release);
         // After the position, so that a reader that sees the mark sees a position at or beyond it.
-        page.word(writer::MARK).store(self.marked, Ordering::Release);
+        page.word(writer::MARK).store(self.resume_position, Ordering::Release);
     }
 
     /// Publishes all written blocks and closes the ring permanently.

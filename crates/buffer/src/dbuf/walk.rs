@@ -22,7 +22,7 @@ pub struct RecordWalk {
     /// the current lap, is not too long, and does not pass `stop`. If the limit is 0, every record
     /// takes the slow path with all checks.
     fast_limit: u64,
-    /// Expected sequence number of the next block. Valid if `known` is true.
+    /// Expected sequence number of the next block. Valid if `is_expected_valid` is true.
     expected: u64,
     pub(super) data: DataArea,
     pub(crate) side: Consumer,
@@ -30,12 +30,12 @@ pub struct RecordWalk {
     /// control there.
     stop: u64,
     /// True if a block has been passed since the reader joined, so `expected` is valid.
-    known: bool,
+    is_expected_valid: bool,
     /// Number of blocks that this reader did not take, because they were put before it joined, were
     /// lost, or were skipped: `expected` minus the number of blocks taken.
-    first: u64,
+    untaken_blocks: u64,
     /// Position after the last block passed.
-    passed: u64,
+    passed_position: u64,
     /// Expected first header word of the next block, if the block is as long as the last one.
     expected_word: u64,
     /// Length of a record in bytes, including its header, if its block is as long as the last one.
@@ -103,9 +103,9 @@ impl RecordWalk {
             side,
             stop: u64::MAX,
             // A reader that starts at position 0 knows the number of the first block.
-            known: start == 0,
-            first,
-            passed: start,
+            is_expected_valid: start == 0,
+            untaken_blocks: first,
+            passed_position: start,
             expected_word: 0,
             span: 0,
             next_segment: None,
@@ -122,7 +122,7 @@ impl RecordWalk {
     /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
     #[inline]
     pub(crate) const fn counts(&self) -> ReaderCounts {
-        ReaderCounts { blocks: self.expected.wrapping_sub(self.first), ..self.side.taken }
+        ReaderCounts { blocks: self.expected.wrapping_sub(self.untaken_blocks), ..self.side.taken }
     }
 
     /// Releases all passed blocks to the writer, together with the counts.
@@ -159,7 +159,7 @@ impl RecordWalk {
     pub(super) fn join_now(&mut self) -> Result<(), Fault> {
         let has_switched = self.side.has_switched();
         let now = self.side.refresh()?;
-        (self.side.next, self.known, self.fast_limit) = (now, false, 0);
+        (self.side.next, self.is_expected_valid, self.fast_limit) = (now, false, 0);
         if let (true, Some(last)) = (has_switched, now.checked_sub(RecordHeader::SIZE as u64)) {
             // The switch is the last record.
             let header = RecordHeader::from_words(self.data.header(last));
@@ -213,7 +213,7 @@ impl RecordWalk {
 
     /// Computes the limit of the fast path.
     fn compute_fast_limit(&self) -> u64 {
-        if !self.known || self.side.policy == Policy::Overwrite {
+        if !self.is_expected_valid || self.side.policy == Policy::Overwrite {
             return 0;
         }
         let start = self.side.next;
@@ -253,7 +253,7 @@ impl RecordWalk {
                 {
                     let at = start + RecordHeader::SIZE as u64;
                     let (length, sequence) = (header.length, header.sequence);
-                    let expected = if self.known { self.expected } else { sequence };
+                    let expected = if self.is_expected_valid { self.expected } else { sequence };
                     let lost = sequence.wrapping_sub(expected);
                     if lost > self.max_lost_before(start) {
                         return Err(self.damage_fault(start));
@@ -286,18 +286,18 @@ impl RecordWalk {
 
     #[inline]
     pub(crate) fn pass(&mut self, found: &CheckedRecord) {
-        if !self.known {
+        if !self.is_expected_valid {
             // First block after joining: earlier blocks count as skipped.
             let before = found.sequence.wrapping_sub(self.expected);
-            self.first = self.first.wrapping_add(before);
+            self.untaken_blocks = self.untaken_blocks.wrapping_add(before);
             self.side.taken.skipped = self.side.taken.skipped.wrapping_add(before);
-            (self.known, self.expected) = (true, found.sequence);
+            (self.is_expected_valid, self.expected) = (true, found.sequence);
         }
-        self.first = self.first.wrapping_add(found.lost);
+        self.untaken_blocks = self.untaken_blocks.wrapping_add(found.lost);
         self.side.taken.lost += found.lost;
         self.expected = found.sequence.wrapping_add(1);
         self.side.next = found.end;
-        self.passed = found.end;
+        self.passed_position = found.end;
         self.side.taken.bytes += u64::from(found.length);
     }
 
@@ -305,7 +305,9 @@ impl RecordWalk {
     /// position: as many as fit if the ring overwrites, otherwise none.
     fn max_lost_before(&self, position: u64) -> u64 {
         match self.side.policy {
-            Policy::Overwrite => position.saturating_sub(self.passed) / RecordHeader::SIZE as u64,
+            Policy::Overwrite => {
+                position.saturating_sub(self.passed_position) / RecordHeader::SIZE as u64
+            }
             Policy::Block | Policy::DropNew => 0,
         }
     }

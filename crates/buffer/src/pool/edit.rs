@@ -61,7 +61,7 @@ impl Pool {
             1 => end > self.needed.get(slot)?.get(),
             _ => true,
         };
-        let is_private = !self.exposed.get() && self.memory.lender().is_none();
+        let is_private = !self.is_exposed.get() && self.memory.lender().is_none();
         // M9: `is_unleased` loads with Acquire.
         (is_private && !is_pinned && self.memory.slots.is_unleased(slot)).then_some(at)
     }

@@ -44,9 +44,9 @@ impl Pool {
     /// Opens the entire next segment for writing. Returns `None` if the segment has not arrived,
     /// its slot is still held from the previous lap, or another draft is open.
     pub fn draft_arrived(&self) -> Option<Draft<'_>> {
-        let number = self.fresh.get();
+        let number = self.next_number_min.get();
         let draft = self.open_arrived(self.memory.slots.slot_of(number), number)?;
-        self.fresh.set(number + 1);
+        self.next_number_min.set(number + 1);
         Some(draft)
     }
 
@@ -58,7 +58,7 @@ impl Pool {
         let number = lap.get() * self.memory.slots.len() as u64 + slot as u64;
         let draft = self.open_arrived(slot, number)?;
         lap.set(lap.get() + 1);
-        self.out.borrow_mut().push(slot);
+        self.opened_slots.borrow_mut().push(slot);
         Some(draft)
     }
 
@@ -82,14 +82,14 @@ impl Pool {
     /// yet returned to the lender.
     #[must_use]
     pub fn outstanding(&self) -> usize {
-        self.out.borrow().len()
+        self.opened_slots.borrow().len()
     }
 
     /// Returns true if the slot of the next segment is still in use, which stalls the lender.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         let slots = &self.memory.slots;
-        self.is_lent() && slots.segment_in(slots.slot_of(self.fresh.get())) != FREE
+        self.is_lent() && slots.segment_in(slots.slot_of(self.next_number_min.get())) != FREE
     }
 
     /// Returns all segments that have neither pins nor leases to the lender.
@@ -106,9 +106,9 @@ impl Pool {
             }
             is_returned
         };
-        self.out.get_mut().retain(|&slot| !give_back(slot));
-        let mut oldest_held = self.fresh.get();
-        for number in (self.oldest.get()..self.fresh.get()).rev() {
+        self.opened_slots.get_mut().retain(|&slot| !give_back(slot));
+        let mut oldest_held = self.next_number_min.get();
+        for number in (self.oldest.get()..self.next_number_min.get()).rev() {
             let slot = slots.slot_of(number);
             if slots.segment_in(slot) == number && !give_back(slot) {
                 oldest_held = number;

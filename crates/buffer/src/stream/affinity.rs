@@ -30,7 +30,7 @@ impl Output {
     /// with the processor of the first present reader. Does nothing and returns false if that
     /// processor is unknown or shares no cache.
     pub fn share_cache(&mut self) -> sys::Result<bool> {
-        let first = self.ends.iter().position(|end| !end.gone);
+        let first = self.ends.iter().position(|end| !end.has_left);
         let page = first.and_then(|first| self.ring.side().page(first));
         page.map_or(Ok(false), |page| share_cache(acquire(page.word(reader::PROCESSOR))))
     }

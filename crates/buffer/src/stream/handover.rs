@@ -59,7 +59,7 @@ impl Output {
         let shape = self.segments.shape;
         let mut ends = Vec::new();
         for ReaderEnd { doorbell, page, .. } in
-            std::mem::take(&mut self.ends).into_iter().filter(|e| !e.gone)
+            std::mem::take(&mut self.ends).into_iter().filter(|e| !e.has_left)
         {
             ends.push((page, OwnedFd::from(doorbell)));
         }

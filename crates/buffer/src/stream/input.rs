@@ -29,7 +29,7 @@ pub struct Input {
     /// Unread rest of a block that did not fit into the caller's buffer, if any.
     rest: Option<CheckedRecord>,
     /// True after the exit of the writer's process, whether or not it closed the stream.
-    gone: bool,
+    writer_exited: bool,
     /// True if the ring overwrites.
     lossy: bool,
     /// Adaptive spinning before a sleep.
@@ -75,7 +75,7 @@ impl Input {
             sleeper: Sleeper::default(),
             notifier: Notifier::default(),
             rest: None,
-            gone: false,
+            writer_exited: false,
             lossy,
             spin: Spin::default(),
             shape,
@@ -170,7 +170,7 @@ impl Input {
         // Blocks published between the last check and the exit of the writer are still read.
         let side = &mut self.ring.walk().side;
         let has_more = !is_switching && side.has_more()?;
-        if self.gone && !has_more { Err(Fault::Abandoned) } else { Ok(false) }
+        if self.writer_exited && !has_more { Err(Fault::Abandoned) } else { Ok(false) }
     }
 
     /// Waits until there is something to read or the stream has ended, but no longer than `limit`
@@ -262,7 +262,7 @@ impl Input {
         walk.stop_at(released + release_interval(walk));
         let side = &walk.side;
         if self.notifier.is_due(&side.store.writer, writer::WAIT, released, Urgency::More) {
-            self.gone |= self.doorbell.notify() == Peer::Gone;
+            self.writer_exited |= self.doorbell.notify() == Peer::Gone;
         }
     }
 
@@ -305,11 +305,11 @@ impl Input {
     /// Returns true if a read would not block: there is something to read, or the stream has ended
     /// or cannot continue.
     pub fn is_readable(&mut self) -> Result<bool, Fault> {
-        if self.rest.is_some() || self.gone {
+        if self.rest.is_some() || self.writer_exited {
             return Ok(true);
         }
         if self.ring.walk().next_segment().is_some() && !self.follow_switch()? {
-            return Ok(self.gone || self.revoked);
+            return Ok(self.writer_exited || self.revoked);
         }
         let side = &mut self.ring.walk().side;
         Ok(side.has_more()? || side.is_finished()?)
@@ -347,7 +347,7 @@ impl Input {
         self.shape = shape;
         // The writer's page has changed, and perhaps the writer.
         self.notifier = Notifier::default();
-        self.gone |= self.doorbell.notify() == Peer::Gone;
+        self.writer_exited |= self.doorbell.notify() == Peer::Gone;
         Ok(())
     }
 
@@ -357,7 +357,7 @@ impl Input {
         match self.doorbell.drain() {
             DrainResult::Nothing => return false,
             DrainResult::Gone => {
-                self.gone = true;
+                self.writer_exited = true;
                 return false;
             }
             DrainResult::Notification(note, descriptors) => match note::decode(&note) {

@@ -48,7 +48,7 @@ pub struct Output {
 pub(super) struct ReaderEnd {
     pub(super) doorbell: SocketDoorbell,
     notifier: Notifier,
-    pub(super) gone: bool,
+    pub(super) has_left: bool,
     /// Descriptor of the reader's page, for a hand-over.
     pub(super) page: OwnedFd,
     /// Number of notifications since the writer last found room. After a switch the number starts
@@ -58,7 +58,7 @@ pub(super) struct ReaderEnd {
 
 impl ReaderEnd {
     pub(super) fn new(doorbell: SocketDoorbell, page: OwnedFd) -> Self {
-        Self { doorbell, notifier: Notifier::default(), gone: false, page, false_alarms: 0 }
+        Self { doorbell, notifier: Notifier::default(), has_left: false, page, false_alarms: 0 }
     }
 }
 
@@ -123,7 +123,7 @@ impl Output {
     /// Passes the doorbells of all present readers to the latency timer, if there is one.
     fn update_timer(&mut self) {
         if let Some(latency) = &mut self.latency {
-            let present = self.ends.iter().filter(|end| !end.gone);
+            let present = self.ends.iter().filter(|end| !end.has_left);
             latency.set_readers(present.map(|end| &end.doorbell));
         }
     }
@@ -208,7 +208,7 @@ impl Output {
         let mut urgency = urgency;
         if let Some(latency) = &mut self.latency {
             let asleep = |(at, end): (usize, &ReaderEnd)| {
-                let page = side.page(at).filter(|_| !end.gone);
+                let page = side.page(at).filter(|_| !end.has_left);
                 page.is_some_and(|page| end.notifier.has_unnotified_sleeper(page, reader::WAIT))
             };
             if urgency == Urgency::Last {
@@ -224,7 +224,7 @@ impl Output {
         for (at, end) in self.ends.iter_mut().enumerate() {
             let Some(page) = side.page(at) else { continue };
             let is_due = end.notifier.is_due(page, reader::WAIT, head, urgency) || always;
-            let is_due = is_due && !end.gone;
+            let is_due = is_due && !end.has_left;
             if is_due && end.doorbell.notify() == Peer::Gone {
                 gone.push(at);
             }
@@ -261,7 +261,7 @@ impl Output {
     /// Excludes a reader from flow control and notifications.
     pub fn disconnect(&mut self, reader: usize) {
         if let Some(end) = self.ends.get_mut(reader) {
-            end.gone = true;
+            end.has_left = true;
         }
         self.ring.disconnect(reader);
     }
@@ -347,7 +347,7 @@ impl Output {
             return Ok(());
         }
         self.update_readers();
-        let present = || self.ends.iter().enumerate().filter(|(_, end)| !end.gone);
+        let present = || self.ends.iter().enumerate().filter(|(_, end)| !end.has_left);
         let doorbells: Vec<BorrowedFd<'_>> =
             present().map(|(_, end)| end.doorbell.as_fd()).collect();
         if doorbells.is_empty() {
@@ -384,7 +384,7 @@ impl Output {
                 // The ring has handled the departure; another reader may have the index already.
                 ReaderChange::Left(at) => {
                     if let Some(end) = self.ends.get_mut(at) {
-                        end.gone = true;
+                        end.has_left = true;
                     }
                 }
             }

@@ -9,7 +9,7 @@ impl Output {
     pub fn present_readers(&mut self) -> usize {
         self.ring.side().poll_joins();
         self.update_readers();
-        self.ends.iter().filter(|end| !end.gone).count()
+        self.ends.iter().filter(|end| !end.has_left).count()
     }
 
     /// Waits until a reader is present, for at most `limit` (`None` means no limit). Returns true

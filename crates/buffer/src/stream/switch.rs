@@ -134,7 +134,7 @@ impl Output {
     /// then gets [`crate::Fault::Revoked`]. Later blocks are written to memory to which that reader
     /// has no access.
     pub fn revoke(&mut self, reader: usize) -> Result<(), ChangeError> {
-        if self.ends.get(reader).is_none_or(|end| end.gone) {
+        if self.ends.get(reader).is_none_or(|end| end.has_left) {
             return Err(ChangeError::Reader(reader));
         }
         self.switch(self.segments.shape.capacity, Some(reader))
@@ -218,7 +218,7 @@ impl Output {
     ) -> Result<(), ChangeError> {
         let next = note::encode(Note::Segment(segment.geometry.segment));
         let (mut gone, mut unreachable) = (Vec::new(), None);
-        for (at, end) in self.ends.iter_mut().enumerate().filter(|(_, end)| !end.gone) {
+        for (at, end) in self.ends.iter_mut().enumerate().filter(|(_, end)| !end.has_left) {
             let sent = match revoked == Some(at) {
                 true => end.doorbell.send(&note::encode(Note::Revoked), &[]),
                 false => end.doorbell.send(&next, &segment.descriptors()),

@@ -105,7 +105,7 @@ fn start_metrics(
     if given.metrics.is_empty() {
         return Ok(Vec::new());
     }
-    let door = server.open_inner_door().map_err(|error| error.to_string())?;
+    let door = server.open_internal_socket().map_err(|error| error.to_string())?;
     let (door, directory) = (Arc::new(door), directory.to_owned());
     let start = |target: &metrics::Target| {
         let (door, directory) = (Arc::clone(&door), directory.clone());

@@ -23,9 +23,9 @@ pub enum EventKind {
     DaemonWarning,
     /// A metrics server accepts connections.
     MetricsStarted,
-    /// The page of `--page` reports where it is, or which process of a user has started or ended.
+    /// The live page (`--page`) has reported its address, or the start or end of a user's process.
     PageReported,
-    /// The mount of `--mount` reports where it is, or why there is none.
+    /// The mount (`--mount`) has reported its directory, or the reason why it failed.
     MountReported,
     /// A path has registered.
     PathStarted,
@@ -177,7 +177,7 @@ impl Record {
             record: &'r Record,
         }
         let line = JsonLine { version: VERSION, time: timestamp(), record: self };
-        // Numbers and texts: nothing here can fail.
+        // Only numbers and texts are serialized, so this cannot fail.
         format!("{}\n", Escaped(&serde_json::to_string(&line).unwrap_or_default()))
     }
 
@@ -217,7 +217,7 @@ impl Record {
     }
 }
 
-/// Returns true for properties that journald has fields for.
+/// Returns true if journald has a standard field for this property.
 fn is_standard(name: &str) -> bool {
     matches!(name, "message" | "level")
 }

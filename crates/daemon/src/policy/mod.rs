@@ -138,16 +138,16 @@ impl Default for Policy {
 
 impl Policy {
     /// Reads the policy file. If the file is missing, returns the built-in policy, or fails if
-    /// `asked` is true because the user named the file.
+    /// `required` is true because the user named the file.
     ///
     /// Fails if the file is malformed or other users can write to it.
-    pub fn read(file: &Path, asked: bool) -> Result<Self, PolicyError> {
+    pub fn read(file: &Path, required: bool) -> Result<Self, PolicyError> {
         let wrong = |why: String| PolicyError { file: file.to_owned(), why };
         let reason = |error: std::io::Error| {
             wrong(error.to_string().split(" (os error").next().unwrap_or_default().to_lowercase())
         };
         let opened = match sys::open::OpenRegular::read().open(file) {
-            Err(error) if error.kind() == ErrorKind::NotFound && !asked => {
+            Err(error) if error.kind() == ErrorKind::NotFound && !required => {
                 return Ok(Self::default());
             }
             opened => opened.map_err(reason)?,

@@ -81,18 +81,20 @@ impl Server {
     /// Returns a socket through which this process passes connections to the server. A client on
     /// such a connection has root's rights, whichever user runs the daemon, and therefore sees all
     /// paths. Only one such socket exists at a time.
-    pub fn open_inner_door(&mut self) -> sys::Result<OwnedFd> {
+    pub fn open_internal_socket(&mut self) -> sys::Result<OwnedFd> {
         let (near, far) = sys::descriptor::pair()?;
-        let number =
-            client::encode_number(client::internal::INNER_DOOR_EVENT, DescriptorKind::Listener);
+        let number = client::encode_number(
+            client::internal::INTERNAL_SOCKET_EVENT,
+            DescriptorKind::Listener,
+        );
         self.watcher.watch(&near, number, Interest::Read)?;
-        self.inner_door = Some(near);
+        self.internal_socket = Some(near);
         Ok(far)
     }
 
     /// Accepts a connection that this process passes to itself.
-    pub(super) fn accept_inner(&mut self) {
-        let Some(door) = &self.inner_door else { return };
+    pub(super) fn accept_internal(&mut self) {
+        let Some(door) = &self.internal_socket else { return };
         match sys::descriptor::try_receive(door, &mut [0; 16]) {
             Ok(Some((1.., passed))) => {
                 for visitor in passed {
@@ -105,7 +107,7 @@ impl Server {
             Ok(None) => {}
             Ok(Some(_)) | Err(_) => {
                 let _ = self.watcher.forget(door);
-                self.inner_door = None;
+                self.internal_socket = None;
             }
         }
     }

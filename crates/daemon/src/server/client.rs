@@ -27,7 +27,7 @@ pub(super) struct Client {
     pub(super) line: RequestState,
     /// State under which the service manager stores the client's connection, or `None` if the
     /// connection is not stored.
-    pub(super) kept: Option<KnownState>,
+    pub(super) stored_state: Option<KnownState>,
     /// True while a report of the kernel programs for the client is outstanding.
     pub(super) waits_for_kernel: bool,
     /// True while a report of the counters of the client's request is outstanding.
@@ -68,7 +68,7 @@ pub(super) mod internal {
     /// Event number of the completion doorbell of the kernel's queue.
     pub(in crate::server) const COMPLETION_EVENT: u64 = FIRST + 1;
     /// Event number of the socket through which this process passes connections to itself.
-    pub(in crate::server) const INNER_DOOR_EVENT: u64 = FIRST + 2;
+    pub(in crate::server) const INTERNAL_SOCKET_EVENT: u64 = FIRST + 2;
 }
 
 /// Encodes the event number of a client's descriptor.
@@ -96,7 +96,7 @@ impl Client {
             watches: false,
             path: None,
             line: RequestState::None,
-            kept: None,
+            stored_state: None,
             waits_for_kernel: false,
             waits_for_counters: false,
             deferred: VecDeque::new(),
@@ -116,19 +116,19 @@ impl Client {
     /// Stores the connection of client number `id` with the service manager, under a name that
     /// contains the state `knows`.
     pub(super) fn store_connection(&mut self, id: u64, knows: KnownState) {
-        if !service::stores_descriptors() || self.kept == Some(knows) {
+        if !service::stores_descriptors() || self.stored_state == Some(knows) {
             return;
         }
         ServiceManagerStore.store(&format!("{}{id}", knows.name()), self.connection.as_fd());
         // The new name is stored before the old one is removed, so that at least one is stored at
         // any time.
-        if let Some(before) = self.kept.replace(knows) {
+        if let Some(before) = self.stored_state.replace(knows) {
             discard_connection(id, before);
         }
     }
 
     /// Removes the connection of client number `id` from the store.
     pub(super) fn discard_connection(&mut self, id: u64) {
-        self.kept.take().into_iter().for_each(|known| discard_connection(id, known));
+        self.stored_state.take().into_iter().for_each(|known| discard_connection(id, known));
     }
 }

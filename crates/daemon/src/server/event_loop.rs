@@ -1,6 +1,6 @@
 //! State of the server, its start, and the loop that dispatches events.
 
-use super::client::internal::{COMPLETION_EVENT, INNER_DOOR_EVENT, STOP_EVENT};
+use super::client::internal::{COMPLETION_EVENT, INTERNAL_SOCKET_EVENT, STOP_EVENT};
 use super::client::{self, Client, DescriptorKind};
 use super::kernel::commands::Adoption;
 use super::kernel::queue::KernelQueue;
@@ -27,7 +27,7 @@ pub struct Server {
     pub(super) watcher: Watcher,
     pub(super) sockets: Vec<(OwnedFd, Framing)>,
     /// Socket through which this process passes connections to itself, if it was opened.
-    pub(super) inner_door: Option<OwnedFd>,
+    pub(super) internal_socket: Option<OwnedFd>,
     pub(super) place: Option<Directory>,
     pub(super) ids: DbufIdRanges,
     /// True if this process created the sockets, false if a service manager passed them.
@@ -151,7 +151,7 @@ impl Server {
             watcher,
             sockets,
             ids: DbufIdRanges::new(place.path() == Path::new(MACHINE_DIRECTORY)),
-            inner_door: None,
+            internal_socket: None,
             place: Some(place),
             own_sockets,
             steps: steps.clone(),
@@ -227,7 +227,7 @@ impl Server {
             DescriptorKind::Listener if id == COMPLETION_EVENT => {
                 self.handle_completions();
             }
-            DescriptorKind::Listener if id == INNER_DOOR_EVENT => self.accept_inner(),
+            DescriptorKind::Listener if id == INTERNAL_SOCKET_EVENT => self.accept_internal(),
             DescriptorKind::Listener => return self.accept(id),
             DescriptorKind::Process => self.leaving.push(id),
             DescriptorKind::Admissions => self.read_admission(id),

@@ -149,11 +149,11 @@ impl Registry {
         self.all().find(|entry| entry.uid == uid && entry.name.as_deref() == Some(name))
     }
 
-    /// Allocates the number `wish` if it is free, or else the next free number.
-    fn allocate_number(&mut self, wish: Option<u32>) -> u32 {
+    /// Allocates the number `preferred` if it is free, or else the next free number.
+    fn allocate_number(&mut self, preferred: Option<u32>) -> u32 {
         let free =
             |number: &u32| (1..=NUMBER_MAX).contains(number) && !self.entries.contains_key(number);
-        if let Some(number) = wish.filter(free) {
+        if let Some(number) = preferred.filter(free) {
             return number;
         }
         let after = (self.last_number + 1..=NUMBER_MAX).chain(1..=self.last_number);
@@ -268,8 +268,8 @@ mod tests {
             add_path(&mut registry, BOB, Register { number: Some(2), ..test_registration("") }),
             Ok(4)
         );
-        let wish = Register { number: Some(u32::MAX), ..test_registration("") };
-        assert_eq!(add_path(&mut registry, BOB, wish), Ok(5));
+        let preferred = Register { number: Some(u32::MAX), ..test_registration("") };
+        assert_eq!(add_path(&mut registry, BOB, preferred), Ok(5));
         assert_eq!(registry.user_path_count(ALICE), 3);
     }
 

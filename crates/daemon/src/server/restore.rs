@@ -49,7 +49,7 @@ impl Server {
             *self.per_user.entry(uid).or_default() += 1;
             let connection = Connection::new(connection, Framing::Packets);
             let mut client = Client::new(connection, who, peer.process);
-            (client.line, client.kept) = (RequestState::Running, Some(knows));
+            (client.line, client.stored_state) = (RequestState::Running, Some(knows));
             self.clients.insert(id, client);
             match (ended, knows) {
                 (Some(ended), _) => self.complete_detach(id, &ended, None),
@@ -80,8 +80,8 @@ impl Server {
 
     /// Restores one path. Returns `None` if the path has ended, or its stored descriptors or entry
     /// cannot be used.
-    fn restore_path(&mut self, kept: StoredPath) -> Option<()> {
-        let StoredPath { entry, connection, admissions } = kept;
+    fn restore_path(&mut self, stored: StoredPath) -> Option<()> {
+        let StoredPath { entry, connection, admissions } = stored;
         let peer = abstract_socket::peer(&connection).ok()?;
         let process = local_socket::peer_process(&connection).ok()?;
         if peer.uid != entry.uid || !sys::descriptor::is_packet_socket(&admissions) {

@@ -48,7 +48,7 @@ pub(super) enum ReplicaStep {
 impl ReplicaStep {
     #[cfg(test)]
     const fn adds_replicas(&self) -> bool {
-        matches!(self, Self::Share)
+        matches!(self, Self::Add)
     }
 }
 
@@ -211,7 +211,7 @@ mod tests {
         let mut copies = ReplicaPolicy::new(rate_policy());
         let (mut at, mut shared, mut steps) = (0, false, Vec::new());
         while at < 1000 * SECOND_NS {
-            let inputs = ReplicaInputs { shared, ..busy_without_replicas(100.0) };
+            let inputs = ReplicaInputs { has_replicas: shared, ..busy_without_replicas(100.0) };
             if let Some(step) = copies.decide(at, &inputs) {
                 shared = step.adds_replicas();
                 steps.push((at / SECOND_NS, shared));

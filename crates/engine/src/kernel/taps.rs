@@ -250,7 +250,7 @@ mod tests {
         let silent: Vec<NodeId> = taps.unexported(&tree, &ids, &open).collect();
         assert_eq!(silent, [NodeId(4), NodeId(5)]);
         taps.end_readers(15);
-        let ends: Vec<_> = readers.iter().map(|(tap, _)| tap.stats().over).collect();
+        let ends: Vec<_> = readers.iter().map(|(tap, _)| tap.stats().end_reason).collect();
         assert_eq!(ends[5], Some(TapEnd::NotExported));
         assert_eq!(ends[..5], [None; 5]);
     }

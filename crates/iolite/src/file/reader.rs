@@ -134,7 +134,7 @@ impl StreamReader for FileReader {
             return Ok(None);
         }
         let pointer = self.next(max.min(LENT_MAX)).map_err(|_| self.fault())?;
-        Ok(pointer.map(|pointer| Lent { pointer, home: BlockHolder::File }))
+        Ok(pointer.map(|pointer| Lent { pointer, holder: BlockHolder::File }))
     }
 
     /// Returns immediately: a file never blocks, even at its end.

@@ -56,12 +56,13 @@ pub struct Input {
     /// Copy of the current entry's bytes.
     staging: Vec<u8>,
     /// True if `staging` holds the bytes of the current entry.
-    staged: bool,
+    is_staged: bool,
     /// Number of passed entries that are released together: an eighth of the ring.
     release_interval: u64,
     /// Number of bytes in passed entries that have not been released.
     owed_bytes: u64,
-    gone: bool,
+    /// True once the writer's process has exited, whether or not it closed the ring.
+    writer_exited: bool,
     spin: Spin,
     /// True if this process may run on one processor only. The writer then runs on the same
     /// processor.
@@ -78,7 +79,7 @@ struct Current {
     /// Offset of the entry's bytes in the view of the dbuf.
     at: usize,
     /// Number of consumed bytes.
-    done: usize,
+    consumed: usize,
     /// Address of the entry's first byte if the entry is read in place; otherwise `None`.
     first: Option<InPlace>,
 }
@@ -117,10 +118,10 @@ impl Input {
             current: None,
             lent: None,
             staging: Vec::new(),
-            staged: false,
+            is_staged: false,
             release_interval: (capacity / 8).max(1),
             owed_bytes: 0,
-            gone: false,
+            writer_exited: false,
             spin: Spin::default(),
             is_on_one_processor: buffer::stream::has_single_processor(),
             keeper: Keeper::new(capacity),
@@ -154,7 +155,7 @@ impl Input {
         if let Err(fault) = self.stage(current) {
             return Err(self.pass_invalid(fault));
         }
-        Ok(Some(self.staging.get(current.done..).unwrap_or_default()))
+        Ok(Some(self.staging.get(current.consumed..).unwrap_or_default()))
     }
 
     /// Returns the unread part of the current entry, or `None` if it is not read in place.
@@ -166,7 +167,7 @@ impl Input {
         // view is frozen, or its owner and the ring's writer are trusted and the ring does not
         // overwrite (`direct_address`): then the entry is at `next` and not released as long as we
         // are borrowed (I1, I2).
-        Some(unsafe { first.bytes(current.done, current.unread_length()) })
+        Some(unsafe { first.bytes(current.consumed, current.unread_length()) })
     }
 
     /// Returns the address at this validated offset, or `None` if the entry may not be read in
@@ -229,7 +230,7 @@ impl Input {
 
     /// Ends [`Input::listen`]: withdraws the announcement and drains the doorbell's notifications.
     pub fn drain(&mut self) {
-        self.gone |= self.doorbell.clear() == Peer::Gone;
+        self.writer_exited |= self.doorbell.clear() == Peer::Gone;
         let side = &self.ring.side;
         if let Some(page) = side.store.readers.get(side.index) {
             self.sleeper.announce_wake(page, reader::WAIT);
@@ -266,7 +267,7 @@ impl Input {
 
     /// Returns true if a read would not block: there is input, or the stream has ended.
     fn is_readable(&mut self) -> Result<bool, Fault> {
-        if self.current.is_some() || self.gone {
+        if self.current.is_some() || self.writer_exited {
             return Ok(true);
         }
         let side = &mut self.ring.side;
@@ -279,14 +280,14 @@ impl Input {
         self.release_consumed();
         #[cfg(test)]
         if self.late.fire() {
-            self.gone |= self.doorbell.clear() == Peer::Gone;
+            self.writer_exited |= self.doorbell.clear() == Peer::Gone;
         }
         if self.ring.is_finished()? {
             return Ok(true);
         }
         // Entries published between our check and the writer's death are still read.
         let published = self.ring.side.has_more()?;
-        if self.gone && !published { Err(Fault::Abandoned) } else { Ok(false) }
+        if self.writer_exited && !published { Err(Fault::Abandoned) } else { Ok(false) }
     }
 
     #[inline]
@@ -329,7 +330,7 @@ impl StreamReader for Input {
             let length = to.len().min(current.unread_length());
             let (to, _) = to.split_at_mut(length);
             if let Some(view) = self.translation.view(current.pointer.dbuf()) {
-                match view.copy(current.at + current.done, to) {
+                match view.copy(current.at + current.consumed, to) {
                     Ok(()) => {}
                     Err(_) if count > 0 => break,
                     Err(fault) => return Err(self.pass_invalid(fault)),
@@ -353,7 +354,7 @@ impl StreamReader for Input {
     }
 
     fn copied_read_max(&mut self) -> Result<usize, Fault> {
-        if self.policy == Policy::Overwrite || self.staged {
+        if self.policy == Policy::Overwrite || self.is_staged {
             return Ok(0);
         }
         match self.validate_next() {
@@ -370,7 +371,7 @@ impl StreamReader for Input {
             (None, Some(lent)) if count >= lent.length() as usize => self.pass_entry(lent),
             (None, Some(pointer)) => {
                 let (at, done, first) = (UNMAPPED, count, None);
-                self.current = Some(Current { pointer, at, done, first });
+                self.current = Some(Current { pointer, at, consumed: done, first });
             }
             (None, None) => return,
         }
@@ -397,7 +398,7 @@ impl StreamReader for Input {
         let pointer = whole.within(0, short);
         self.lent = Some(whole);
         self.keeper.set_peek(self.ring.side.next, pointer, 0, view);
-        Ok(Some(Lent { pointer, home: BlockHolder::Entry(&self.keeper) }))
+        Ok(Some(Lent { pointer, holder: BlockHolder::Entry(&self.keeper) }))
     }
 
     fn has_lending_ended(&mut self) -> Result<Option<bool>, Fault> {
@@ -428,7 +429,7 @@ impl StreamReader for Input {
         side.release();
         side.next = next;
         if self.notifier.is_due(&side.store.writer, writer::WAIT, limit, Urgency::More) {
-            self.gone |= self.doorbell.notify() == Peer::Gone;
+            self.writer_exited |= self.doorbell.notify() == Peer::Gone;
         }
         self.unreleased_blocks()
     }

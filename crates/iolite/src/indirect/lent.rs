@@ -9,7 +9,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Lent<'a> {
     pub(crate) pointer: RichPointer,
-    pub(crate) home: BlockHolder<'a>,
+    pub(crate) holder: BlockHolder<'a>,
 }
 
 impl Lent<'_> {

@@ -64,11 +64,11 @@ pub struct Output {
     flights: Flights,
     hot: HotSegment,
     ranges: Ranges,
-    known: Vec<KnownDbuf>,
+    known_dbufs: Vec<KnownDbuf>,
     /// In a ring that overwrites, the lowest position that the writer announces: all entries more
     /// than a lap before it count as overwritten, because their memory was freed.
-    floor: u64,
-    copied: u64,
+    announced_min: u64,
+    copied_blocks: u64,
 }
 
 /// Numbers of blocks written, by the kind of entry written.
@@ -77,7 +77,7 @@ pub struct SplicedCounts {
     /// Blocks written as pointers.
     pub blocks: u64,
     /// Blocks copied into the backing dbuf.
-    pub copied: u64,
+    pub copied_blocks: u64,
 }
 
 /// A dbuf whose bytes the output can write as pointers.
@@ -118,9 +118,9 @@ impl Output {
             backing: backing.into_handle(),
             hot: HotSegment::default(),
             ranges: Ranges::default(),
-            known: Vec::new(),
-            floor: 0,
-            copied: 0,
+            known_dbufs: Vec::new(),
+            announced_min: 0,
+            copied_blocks: 0,
         }
     }
 
@@ -147,10 +147,11 @@ impl Output {
         self.every = self.every.min(threshold.max(1));
         self.publish_at = self.publish_at.min(self.ring.side.head + self.every as u64);
         self.set_stop();
-        let known = self.known.iter().position(|known| Arc::ptr_eq(&known.memory, memory));
-        let index = known.unwrap_or(self.known.len());
+        let known = self.known_dbufs.iter().position(|known| Arc::ptr_eq(&known.memory, memory));
+        let index = known.unwrap_or(self.known_dbufs.len());
         if known.is_none() {
-            self.known.push(KnownDbuf { memory: memory.clone(), back_off: BackOff::default() });
+            self.known_dbufs
+                .push(KnownDbuf { memory: memory.clone(), back_off: BackOff::default() });
         }
         let (address, length) = memory.extent();
         self.ranges.insert(address, length, index);
@@ -229,7 +230,7 @@ impl Output {
             });
             match put {
                 Ok(pointer) => {
-                    self.copied += 1;
+                    self.copied_blocks += 1;
                     self.unpublished_bytes += pointer.length() as usize;
                     self.put(pointer);
                     return Ok(true);
@@ -303,7 +304,10 @@ impl Output {
     /// Returns the number of blocks written as pointers, and the number of blocks copied.
     #[must_use]
     pub const fn spliced(&self) -> SplicedCounts {
-        SplicedCounts { blocks: self.ring.side.head - self.copied, copied: self.copied }
+        SplicedCounts {
+            blocks: self.ring.side.head - self.copied_blocks,
+            copied_blocks: self.copied_blocks,
+        }
     }
 
     /// Returns the counts that a reader has published, or `None` if there is no such reader.
@@ -378,7 +382,7 @@ impl StreamWriter for Output {
             return Ok(Some(self.count_dropped(lent.pointer.length() as usize)));
         }
         let until = self.ring.side.head + 1;
-        match lent.home {
+        match lent.holder {
             BlockHolder::Entry(keeper) => {
                 let Some(upstream) = self.flights.follow(keeper) else { return Ok(None) };
                 if !self.flights.claim_entry(upstream, lent.pointer, until) {
@@ -400,7 +404,7 @@ impl StreamWriter for Output {
 
     #[inline]
     fn accept_run(&mut self, lent: &Lent<'_>, block: usize) -> Result<usize, Fault> {
-        let is_held = matches!(lent.home, BlockHolder::Lease(_)) && self.hot.covers(lent.pointer);
+        let is_held = matches!(lent.holder, BlockHolder::Lease(_)) && self.hot.covers(lent.pointer);
         if !is_held || self.policy == Policy::Overwrite {
             return Ok(0);
         }

@@ -74,7 +74,7 @@ impl<'a> AggregateBlocks<'a> {
         // Both are smaller than a segment.
         let number = |bytes: usize| u32::try_from(bytes).unwrap_or(0);
         let pointer = self.rest.within(number(done), number(length));
-        Some(Lent { pointer, home: BlockHolder::Lease(lease) })
+        Some(Lent { pointer, holder: BlockHolder::Lease(lease) })
     }
 
     #[inline]

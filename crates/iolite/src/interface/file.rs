@@ -15,7 +15,7 @@ pub struct FrozenReader {
     /// Index of the current slice.
     slice: usize,
     /// Number of consumed bytes in the current slice.
-    done: usize,
+    consumed: usize,
     block: usize,
     length: usize,
 }
@@ -24,7 +24,7 @@ impl FrozenReader {
     /// Creates a reader that returns blocks of up to `block` bytes.
     pub fn new(frozen: &Frozen, block: usize) -> Result<Self, Error> {
         let slices = frozen.aggregate()?.slices().cloned().collect();
-        Ok(Self { slices, slice: 0, done: 0, block: block.max(1), length: frozen.len() })
+        Ok(Self { slices, slice: 0, consumed: 0, block: block.max(1), length: frozen.len() })
     }
 
     /// Returns the number of bytes.
@@ -45,24 +45,24 @@ impl FrozenReader {
         while let Some(length) = self.slices.get(slice).map(Slice::len).filter(|of| *of <= left) {
             (slice, left) = (slice + 1, left - length);
         }
-        (self.slice, self.done) = (slice, left);
+        (self.slice, self.consumed) = (slice, left);
     }
 
     /// Returns a pointer to up to `max` bytes of the current slice; `None` at the end.
     #[inline]
     fn lend_piece(&self, max: usize) -> Option<Lent<'_>> {
         let slice = self.slices.get(self.slice)?;
-        let length = (slice.len() - self.done).min(max);
+        let length = (slice.len() - self.consumed).min(max);
         // Both are smaller than a segment.
         let number = |bytes: usize| u32::try_from(bytes).unwrap_or(0);
-        let pointer = slice.pointer().within(number(self.done), number(length));
-        Some(Lent { pointer, home: BlockHolder::Lease(slice.lease()) })
+        let pointer = slice.pointer().within(number(self.consumed), number(length));
+        Some(Lent { pointer, holder: BlockHolder::Lease(slice.lease()) })
     }
 
     #[inline]
     fn rest(&self) -> &[u8] {
         let slice = self.slices.get(self.slice).map_or(&[][..], Slice::bytes);
-        slice.get(self.done..).unwrap_or_default()
+        slice.get(self.consumed..).unwrap_or_default()
     }
 }
 
@@ -93,9 +93,9 @@ impl StreamReader for FrozenReader {
 
     #[inline]
     fn take(&mut self, count: usize) {
-        self.done += count;
-        if self.slices.get(self.slice).is_none_or(|slice| self.done >= slice.len()) {
-            (self.slice, self.done) = (self.slice + 1, 0);
+        self.consumed += count;
+        if self.slices.get(self.slice).is_none_or(|slice| self.consumed >= slice.len()) {
+            (self.slice, self.consumed) = (self.slice + 1, 0);
         }
     }
 

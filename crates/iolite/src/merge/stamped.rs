@@ -19,11 +19,12 @@ pub struct Stamped {
     /// Maximum time to wait for a silent producer while others have blocks.
     pub(super) patience: Duration,
     /// Latest timestamp returned so far.
-    last: u64,
+    last_stamp: u64,
     /// Producer of the last late block. It is skipped once, so that another producer is served in
     /// between.
-    behind: Option<ProducerId>,
-    pub(super) late: u64,
+    skipped_producer: Option<ProducerId>,
+    /// Number of blocks that were returned after a block with a later timestamp.
+    pub(super) late_blocks: u64,
 }
 
 impl Stamped {
@@ -35,7 +36,14 @@ impl Stamped {
         patience: Duration,
         stamp: impl FnMut(&[u8]) -> u64 + Send + 'static,
     ) -> Self {
-        Self { stamp: Box::new(stamp), window, patience, last: 0, behind: None, late: 0 }
+        Self {
+            stamp: Box::new(stamp),
+            window,
+            patience,
+            last_stamp: 0,
+            skipped_producer: None,
+            late_blocks: 0,
+        }
     }
 }
 
@@ -120,11 +128,11 @@ impl Merged {
         out: &mut [u8],
         surely: bool,
     ) -> Result<Option<Next>, Fault> {
-        let all_have = self.producers.iter().all(|p| p.over.is_some() || !p.stage.is_empty());
+        let all_have = self.producers.iter().all(|p| p.ended.is_some() || !p.stage.is_empty());
         let Order::Stamped(stamped) = &mut self.order else { return Ok(None) };
         let heads = self.producers.iter().enumerate().filter_map(|(at, producer)| {
             let (stamp, _) = producer.stage.blocks.front()?;
-            Some((stamped.behind == Some(producer.id), *stamp, at))
+            Some((stamped.skipped_producer == Some(producer.id), *stamp, at))
         });
         let Some((_, stamp, at)) = heads.min() else { return Ok(None) };
         let is_due = self.producers.iter().any(|p| p.stage.is_due(stamped.window));
@@ -138,10 +146,10 @@ impl Merged {
             return Err(Fault::TooLong { length, limit });
         };
         to.copy_from_slice(block);
-        let is_late = stamp < stamped.last;
-        stamped.late += u64::from(is_late);
-        stamped.behind = is_late.then_some(producer.id);
-        stamped.last = stamped.last.max(stamp);
+        let is_late = stamp < stamped.last_stamp;
+        stamped.late_blocks += u64::from(is_late);
+        stamped.skipped_producer = is_late.then_some(producer.id);
+        stamped.last_stamp = stamped.last_stamp.max(stamp);
         if let Some((_, block)) = producer.stage.blocks.pop_front() {
             producer.stage.bytes -= block.len();
             producer.stage.spare.push(block);

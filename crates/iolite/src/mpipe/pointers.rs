@@ -85,7 +85,7 @@ pub struct PointerWriter {
     /// The readers, as clients of the grant server.
     peers: Vec<PeerId>,
     /// The dbufs that were sent to the readers.
-    sent: Vec<DbufId>,
+    sent_dbufs: Vec<DbufId>,
 }
 
 /// Opens the writing end: creates the ring and sends it to the readers. `backing` is the id of the
@@ -120,7 +120,7 @@ pub fn open_write(
     grants.owner(|owner| owner.share(&memory))?;
     let memory = window.into_iter().fold(Backing::new(memory), Backing::within);
     let (output, peers) = send_to(&config, memory, theirs, grants)?;
-    let mut writer = PointerWriter { output, peers, sent: Vec::new() };
+    let mut writer = PointerWriter { output, peers, sent_dbufs: Vec::new() };
     writer.send(backing, grants);
     Ok((writer, config.every))
 }
@@ -178,7 +178,7 @@ impl PointerWriter {
         max: usize,
         grants: &GrantServer,
     ) -> Result<SpliceResult, Fault> {
-        let Self { output, peers, sent } = self;
+        let Self { output, peers, sent_dbufs: sent } = self;
         let mut from = Forwarded::new(from, space, grants, (peers, sent));
         splice(&mut from, output, max)
     }
@@ -187,7 +187,7 @@ impl PointerWriter {
     /// exits.
     fn send(&mut self, dbuf: DbufId, grants: &GrantServer) {
         self.peers.iter().for_each(|peer| _ = grants.send_grant(*peer, dbuf));
-        self.sent.push(dbuf);
+        self.sent_dbufs.push(dbuf);
     }
 }
 

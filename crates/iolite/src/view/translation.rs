@@ -33,7 +33,7 @@ enum TranslationLine {
 /// An exponential back-off, counted in attempts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BackOff {
-    left: u32,
+    skips_left: u32,
     failures: u32,
 }
 
@@ -44,10 +44,10 @@ impl BackOff {
     /// Returns true if the next attempt may be made. Otherwise counts a skipped attempt.
     #[inline]
     pub(crate) const fn next_attempt_due(&mut self) -> bool {
-        if self.left == 0 {
+        if self.skips_left == 0 {
             return true;
         }
-        self.left -= 1;
+        self.skips_left -= 1;
         false
     }
 
@@ -59,12 +59,12 @@ impl BackOff {
     fn record_failure_after(&mut self, harmless: u32) {
         self.failures = self.failures.saturating_add(1);
         if let Some(more) = self.failures.checked_sub(harmless + 1) {
-            self.left = BACK_OFF_MAX.min(1 << more.min(31));
+            self.skips_left = BACK_OFF_MAX.min(1 << more.min(31));
         }
     }
 
     pub(crate) const fn record_success(&mut self) {
-        *self = Self { left: 0, failures: 0 };
+        *self = Self { skips_left: 0, failures: 0 };
     }
 }
 

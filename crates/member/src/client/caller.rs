@@ -120,12 +120,12 @@ mod tests {
 
     #[test]
     fn late_reply_is_not_taken_for_the_reply_to_the_next_call() {
-        let (near, far) = sys::descriptor::pair().unwrap();
-        let caller = Caller::new(near);
+        let (own_end, peer_end) = sys::descriptor::pair().unwrap();
+        let caller = Caller::new(own_end);
         caller.set_timeout(Duration::ZERO).unwrap();
         let call = || caller.call::<PathNumber>("a.b.C", &NoParameters {});
         assert_eq!(call().unwrap_err(), ClientError::Timeout);
-        sys::descriptor::send(&far, br#"{"parameters":{"number":1}}"#, &[]).unwrap();
+        sys::descriptor::send(&peer_end, br#"{"parameters":{"number":1}}"#, &[]).unwrap();
         assert_eq!(call().unwrap_err(), ClientError::Timeout);
     }
 }

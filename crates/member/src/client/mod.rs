@@ -85,10 +85,10 @@ impl Client {
         acceptor: BorrowedFd<'_>,
         directory: &FilePath,
     ) -> Result<Self, ClientError> {
-        let (near, far) = sys::descriptor::pair()?;
-        sys::descriptor::send(acceptor, b"client", &[far.as_fd()])?;
-        local_socket::set_timeouts(&near, CALL_TIMEOUT)?;
-        Ok(Self { caller: Caller::new(near), directory: directory.to_owned() })
+        let (own_end, peer_end) = sys::descriptor::pair()?;
+        sys::descriptor::send(acceptor, b"client", &[peer_end.as_fd()])?;
+        local_socket::set_timeouts(&own_end, CALL_TIMEOUT)?;
+        Ok(Self { caller: Caller::new(own_end), directory: directory.to_owned() })
     }
 
     /// Returns the directory that contains the daemon's sockets.
@@ -340,8 +340,8 @@ mod tests {
 
     #[test]
     fn silent_daemon_delays_a_query_only_by_its_time_limit() {
-        let (near, _far) = sys::descriptor::pair().unwrap();
-        let client = Client { caller: Caller::new(near), directory: PathBuf::new() };
+        let (own_end, _peer_end) = sys::descriptor::pair().unwrap();
+        let client = Client { caller: Caller::new(own_end), directory: PathBuf::new() };
         // With its own timeout, the call to the daemon would block for so long that the test never
         // ends.
         client.caller.set_timeout(Duration::from_secs(1_000_000)).unwrap();

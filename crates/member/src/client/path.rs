@@ -49,7 +49,7 @@ pub struct PathClient {
     pub(super) number: u32,
     pub(super) uid: u32,
     /// Interval of the subscription in ms; `None` without a subscription or if the default applies.
-    pub(super) followed: Cell<Option<u64>>,
+    pub(super) subscription_ms: Cell<Option<u64>>,
 }
 
 impl PathClient {
@@ -198,9 +198,9 @@ impl PathClient {
         self.call(TAP_REPORT, &NoParameters {})
     }
 
-    /// Asks the path for a last report of this connection's tap when the path ends, which
-    /// [`tap_state`](Self::tap_state) returns. The path then waits for no reader of the tap. Does
-    /// not wait for a reply.
+    /// Requests a last report of this connection's tap when the path ends;
+    /// [`tap_state`](Self::tap_state) returns the report. The path then does not wait for the
+    /// reader of the tap. Does not wait for a reply.
     pub fn await_tap_end(&self) -> Result<(), ClientError> {
         let call = Call::new(TAP_REPORT, &NoParameters {});
         self.caller.send(&Call { more: true, ..call }, &[])
@@ -250,7 +250,7 @@ impl PathClient {
     }
 
     fn follow(&self, wanted: &Follow) -> Result<(), ClientError> {
-        self.followed.set(wanted.every_ms);
+        self.subscription_ms.set(wanted.every_ms);
         let call = Call::new("io.streamline.path.Follow", wanted);
         self.caller.send(&Call { more: true, ..call }, &[])
     }
@@ -273,7 +273,7 @@ impl PathClient {
         match self.caller.receive() {
             // A path of an older version knows no forms of updates, or not the requested form.
             Err(ClientError::Refused(fault)) if fault.name == INVALID_PARAMETER => {
-                self.follow(&Follow { every_ms: self.followed.get(), ..Follow::default() })?;
+                self.follow(&Follow { every_ms: self.subscription_ms.get(), ..Follow::default() })?;
                 Ok(self.caller.receive()?.0.deserialize_result()?)
             }
             received => Ok(received?.0.deserialize_result()?),

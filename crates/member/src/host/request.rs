@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// A request that the daemon runs in the kernel.
 #[derive(Debug)]
 pub(super) struct RemoteRequest {
-    through: DaemonHost,
+    daemon: DaemonHost,
     /// Number that the daemon assigned to the request.
     line: u64,
     /// Connection that keeps the request attached while it is open.
@@ -25,18 +25,18 @@ pub(super) struct RemoteRequest {
     interface: String,
     /// The counters that the daemon reported last. The lock is held while a message is received, so
     /// that the thread that receives a message also records its contents.
-    counted: Mutex<ReportedCounters>,
+    reported: Mutex<ReportedCounters>,
     ended: OnceLock<FinalCounters>,
-    lost: Mutex<Option<Failure>>,
+    failure: Mutex<Option<Failure>>,
 }
 
 /// The counters of a request that the daemon reported last.
 #[derive(Debug, Default)]
 struct ReportedCounters {
     /// Number of the last query.
-    asked: u64,
+    last_query: u64,
     /// Number of the query that the daemon answered last.
-    answered: u64,
+    last_answered: u64,
     latest: Option<FinalCounters>,
 }
 
@@ -54,18 +54,18 @@ enum EndCause {
 impl RemoteRequest {
     /// Creates the handle to the request with this number, which `caller` keeps attached.
     pub(super) fn new(
-        through: &DaemonHost,
+        daemon: &DaemonHost,
         (line, caller): (u64, Caller),
         interface: String,
     ) -> Self {
         Self {
-            through: through.clone(),
+            daemon: through.clone(),
             line,
             caller,
             interface,
-            counted: Mutex::default(),
+            reported: Mutex::default(),
             ended: OnceLock::new(),
-            lost: Mutex::new(None),
+            failure: Mutex::new(None),
         }
     }
 
@@ -112,7 +112,7 @@ impl RemoteRequest {
             Ok(AttachReply { switched: Some(_), .. }) => None,
             Ok(AttachReply { counted: Some(text), number, .. }) => {
                 counted.latest = FinalCounters::from_text(&text);
-                counted.answered = number.unwrap_or_default();
+                counted.last_answered = number.unwrap_or_default();
                 None
             }
             message => Some(message),
@@ -133,7 +133,7 @@ impl RemoteRequest {
     }
 
     fn lock_counted(&self) -> MutexGuard<'_, ReportedCounters> {
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for a message for at most [`RETRY_INTERVAL`]. Returns true if the request is still
@@ -180,26 +180,26 @@ impl RemoteRequest {
     fn answered_counters(&self, limit: Duration) -> Option<FinalCounters> {
         let mut counted = self.lock_counted();
         while self.receive_pending(&mut counted) {}
-        counted.asked += 1;
-        let query = CountRequest { number: Some(counted.asked) };
+        counted.last_query += 1;
+        let query = CountRequest { number: Some(counted.last_query) };
         let call = Call::new("io.streamline.Count", &query);
         let is_running = self.ended.get().is_none();
         let sent = is_running && self.caller.send(&Call { oneway: true, ..call }, &[]).is_ok();
         let until = Instant::now() + limit;
-        while sent && counted.answered != counted.asked && self.ended.get().is_none() {
+        while sent && counted.last_answered != counted.last_query && self.ended.get().is_none() {
             let left = until.saturating_duration_since(Instant::now());
             sys::poll::readable_within(&[self.caller.as_fd()], Some(left));
             if !self.receive_pending(&mut counted) {
                 break;
             }
         }
-        let answered = counted.answered == counted.asked;
+        let answered = counted.last_answered == counted.last_query;
         let latest = || answered.then(|| counted.latest.clone()).flatten();
         self.ended.get().cloned().or_else(latest)
     }
 
     fn set_failure(&self, failure: Failure) {
-        *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
     }
 }
 
@@ -210,10 +210,10 @@ impl Attachment for RemoteRequest {
 
     fn export_failure(&self) -> Option<Failure> {
         // A thread that holds the lock receives the pending messages itself.
-        if let Ok(mut counted) = self.counted.try_lock() {
+        if let Ok(mut counted) = self.reported.try_lock() {
             while self.receive_pending(&mut counted) {}
         }
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -246,7 +246,7 @@ impl AttachmentHandle for RemoteRequest {
 
     fn successor(
         self: Arc<Self>,
-        asked: &KernelRequest<'_>,
+        last_query: &KernelRequest<'_>,
         stays: &[(usize, usize)],
         _about: &str,
     ) -> Result<PreparedSuccessor, BuildError> {
@@ -254,16 +254,16 @@ impl AttachmentHandle for RemoteRequest {
         let stays = stays.iter().map(|(was, is)| CarriedStep { was: step(*was), is: step(*is) });
         let taps = Some(SetTaps::new(&asked.taps).open).filter(|taps| !taps.is_empty());
         let instead = Replacement { line: self.line, stays: stays.collect(), taps };
-        let mut answer = self.through.request_rings(asked, Some(instead.clone()));
+        let mut answer = self.daemon.request_rings(asked, Some(instead.clone()));
         let until = sys::clock::monotonic().saturating_add(LONG_TIMEOUT_NS);
         // If the daemon exits before it replies, the next daemon takes over the running request.
         while let Err(ClientError::Disconnected | ClientError::NoDaemon(_)) = answer
             && sys::clock::monotonic() < until
             && self.is_attached()
         {
-            answer = self.through.request_rings(asked, Some(instead.clone()));
+            answer = self.daemon.request_rings(asked, Some(instead.clone()));
         }
-        let (lent, new) = self.through.map_rings(asked, answer)?;
+        let (lent, new) = self.daemon.map_rings(asked, answer)?;
         Ok(PreparedSuccessor { lent, switch: Box::new(Switch { old: self, new }) })
     }
 }
@@ -326,35 +326,35 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(20);
 
     fn request() -> (RemoteRequest, OwnedFd) {
-        let (near, far) = sys::descriptor::pair().unwrap();
+        let (own_end, peer_end) = sys::descriptor::pair().unwrap();
         let host = DaemonHost { directory: "".into(), release: String::new(), bounds: None };
-        (RemoteRequest::new(&host, (1, Caller::new(near)), "eth0".to_owned()), far)
+        (RemoteRequest::new(&host, (1, Caller::new(own_end)), "eth0".to_owned()), peer_end)
     }
 
     /// Sends a report of counters with these open taps, in reply to the query with this number.
-    fn report(far: &OwnedFd, number: u64, open: &OpenTaps) {
+    fn report(peer_end: &OwnedFd, number: u64, open: &OpenTaps) {
         let mut text: serde_json::Value =
             serde_json::from_str(&FinalCounters::default().to_text()).unwrap();
         text["taps"] = serde_json::to_value(open).unwrap();
         let counted = Some(text.to_string());
         let reply = AttachReply { counted, number: Some(number), ..AttachReply::default() };
         let reply = crate::varlink::Reply { continues: true, ..crate::varlink::Reply::new(&reply) };
-        sys::descriptor::send(far, &reply.to_bytes(), &[]).unwrap();
+        sys::descriptor::send(peer_end, &reply.to_bytes(), &[]).unwrap();
     }
 
     #[test]
     fn late_counters_do_not_answer_a_later_query_for_taps() {
-        let (request, far) = request();
+        let (request, peer_end) = request();
         let open = OpenTaps::from_indices([1]);
         let silent = Err("the daemon does not respond".to_owned());
         assert_eq!(request.set_taps(&open, SHORT), silent);
         // The reply to the first query comes after its time.
-        report(&far, 1, &OpenTaps::default());
+        report(&peer_end, 1, &OpenTaps::default());
         assert_eq!(request.set_taps(&open, SHORT), silent);
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| request.set_taps(&open, Duration::from_secs(60)));
-            report(&far, 2, &OpenTaps::default());
-            report(&far, 3, &open);
+            report(&peer_end, 2, &OpenTaps::default());
+            report(&peer_end, 3, &open);
             assert_eq!(asked.join().unwrap(), Ok(()));
         });
         assert_eq!(request.query_counters(SHORT).unwrap().open_taps(), &open);

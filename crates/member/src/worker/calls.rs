@@ -252,11 +252,11 @@ impl Service {
     fn counters_page(&mut self, id: u64, first: usize) -> CountReply {
         let current = if first == 0 { Some(self.current_counters()) } else { None };
         let Some(client) = self.clients.get_mut(&id) else { return CountReply::default() };
-        let Some(all) = current.or_else(|| client.counted.take()) else {
+        let Some(all) = current.or_else(|| client.unread_counters.take()) else {
             return CountReply::default();
         };
         let page = counters::counters_page(&all, first);
-        client.counted = page.next.is_some().then_some(all);
+        client.unread_counters = page.next.is_some().then_some(all);
         page
     }
 

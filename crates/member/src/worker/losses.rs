@@ -15,23 +15,23 @@ pub(super) struct LossWatch {
     /// Monotonic time of the next sample, in ns.
     pub(super) due: u64,
     /// Number of lost blocks at the last sample.
-    known: u64,
+    last_lost: u64,
 }
 
 impl LossWatch {
     /// Creates the state for a path that starts at the monotonic time `now`, in ns.
     pub(super) const fn new(now: u64) -> Self {
-        Self { due: now + LOSS_INTERVAL.as_nanos() as u64, known: 0 }
+        Self { due: now + LOSS_INTERVAL.as_nanos() as u64, last_lost: 0 }
     }
 
     /// Samples the losses and schedules the next sample. Returns a sentence about the blocks lost
     /// since the previous sample, or `None` if there are none.
-    pub(super) fn look(&mut self, counters: &Counters, now: u64) -> Option<String> {
+    pub(super) fn sample(&mut self, counters: &Counters, now: u64) -> Option<String> {
         self.due = now + LOSS_INTERVAL.as_nanos() as u64;
         let places = losses(counters);
         let total: u64 = places.iter().map(|(blocks, _)| blocks).sum();
-        let fresh = total.saturating_sub(self.known);
-        self.known = total;
+        let fresh = total.saturating_sub(self.last_lost);
+        self.last_lost = total;
         if fresh == 0 {
             return None;
         }
@@ -84,14 +84,14 @@ mod tests {
     fn only_new_losses_are_reported() {
         let mut watch = LossWatch::new(0);
         let asked = DropReason::ByRequest.text();
-        assert_eq!(watch.look(&counters(&[(asked, 50)]), 1), None, "the request asked for it");
-        let message = watch.look(&counters(&[("ring", 4), ("driver", 5)]), 2).unwrap();
+        assert_eq!(watch.sample(&counters(&[(asked, 50)]), 1), None, "the request asked for it");
+        let message = watch.sample(&counters(&[("ring", 4), ("driver", 5)]), 2).unwrap();
         assert_eq!(
             message,
             "9 blocks since the last report, 9 in all: 5 before rx (driver), 4 before rx (ring)"
         );
-        assert_eq!(watch.look(&counters(&[("ring", 4), ("driver", 5)]), 3), None);
-        let message = watch.look(&counters(&[("ring", 6), ("driver", 5)]), 4).unwrap();
+        assert_eq!(watch.sample(&counters(&[("ring", 4), ("driver", 5)]), 3), None);
+        let message = watch.sample(&counters(&[("ring", 6), ("driver", 5)]), 4).unwrap();
         assert!(message.starts_with("2 blocks since the last report, 11 in all"), "{message}");
         assert_eq!(watch.due, 4 + 60_000_000_000);
     }

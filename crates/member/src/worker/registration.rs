@@ -68,15 +68,15 @@ pub(super) struct Registration {
 
 impl Registration {
     pub(super) fn new(client: Client, register: &Register) -> Result<Self, ClientError> {
-        let (near, far) = sys::descriptor::pair()?;
-        let (number, takes_reports) = match client.register(register, far.as_fd()) {
+        let (own_end, peer_end) = sys::descriptor::pair()?;
+        let (number, takes_reports) = match client.register(register, peer_end.as_fd()) {
             Err(ClientError::Refused(fault)) if fault.name == INVALID_PARAMETER => {
                 let older = Register { plan: None, ..register.clone() };
-                (client.register(&older, far.as_fd())?, false)
+                (client.register(&older, peer_end.as_fd())?, false)
             }
             registered => (registered?, true),
         };
-        let admissions = Connection::new(near, Framing::Packets);
+        let admissions = Connection::new(own_end, Framing::Packets);
         Ok(Self { client, admissions, number, takes_reports })
     }
 

@@ -54,7 +54,7 @@ pub(super) struct AdmittedClient {
     /// Update of which some pages have not been sent yet.
     pub(super) unsent_pages: Option<UnsentPages>,
     /// Counters of which the client has not read all pages yet.
-    pub(super) counted: Option<Counters>,
+    pub(super) unread_counters: Option<Counters>,
     /// The client's tap; it ends with the connection.
     pub(super) tap: Option<runtime::space::tap::Tap>,
     /// True if the client awaits the last report of its tap when the path ends.
@@ -176,7 +176,7 @@ impl Service {
             return;
         }
         let counters = self.current_counters();
-        if let Some(what) = self.losses.look(&counters, now) {
+        if let Some(what) = self.losses.sample(&counters, now) {
             self.reporter().report(PathEvent::Lost, &what);
         }
     }
@@ -381,7 +381,7 @@ impl Service {
         // Connections and calls that are already queued are served first.
         self.accept_clients();
         let (counters, now) = (self.current_counters(), sys::clock::monotonic());
-        let lost = self.losses.look(&counters, now);
+        let lost = self.losses.sample(&counters, now);
         if let Some(registration) = &self.registration {
             if let Some(text) = lost {
                 let event = PathEvent::Lost;

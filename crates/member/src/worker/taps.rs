@@ -39,11 +39,11 @@ pub(super) fn start_tap(
         Some("json") => StreamForm::Json,
         Some(other) => return Err(refused(&format!("it has no form `{other}`"))),
     };
-    let (near, pipe) = sys::descriptor::pipe().map_err(|error| refused(&error))?;
+    let (reader, pipe) = sys::descriptor::pipe().map_err(|error| refused(&error))?;
     // A small pipe would wake the reader more often.
     let _ = sys::pipe::set_capacity(&pipe, PIPE_SIZE);
     let wanted = TapRequest {
-        node: asked_node(asked.id, asked.node.as_ref()),
+        node: requested_node(asked.id, asked.node.as_ref()),
         classes: asked.classes.clone(),
         form,
         since,
@@ -56,7 +56,7 @@ pub(super) fn start_tap(
     };
     let (tap, began) = live.tap(wanted, limit).map_err(|why| refused(&why))?;
     let tap::TapStart { block, past, ago_ns, remembers } = began;
-    Ok((tap, TapStart { block, past, ago_ns, remembers }, near))
+    Ok((tap, TapStart { block, past, ago_ns, remembers }, reader))
 }
 
 /// Attaches a writer. Returns the client's end of the writer's socket. Blocks for at most `limit`
@@ -73,7 +73,7 @@ pub(super) fn attach_writer(
         Some(other) => return Err(refused(&format!("`{other}` cannot be written"))),
     };
     let wanted = WriterRequest {
-        node: asked_node(asked.id, asked.node.as_ref()),
+        node: requested_node(asked.id, asked.node.as_ref()),
         class: asked.class.clone().unwrap_or_default(),
         capture,
     };
@@ -88,7 +88,7 @@ pub(super) fn freeze_history(
     asked: &FreezeHistory,
     limit: Duration,
 ) -> Result<(), Fault> {
-    let node = asked_node(asked.id, asked.node.as_ref());
+    let node = requested_node(asked.id, asked.node.as_ref());
     let ns = asked.ms.saturating_mul(1_000_000);
     let frozen = only_component(lives)?.freeze_history(node.as_ref(), ns, limit);
     frozen.map_err(|why| faults::untapped(&why.to_string()))
@@ -105,7 +105,7 @@ fn only_component(lives: &[Live]) -> Result<&Live, Fault> {
 
 /// Returns the node that a client identifies by number or, without a number, by name. Returns
 /// `None` if the client specifies neither.
-fn asked_node(id: Option<u64>, name: Option<&String>) -> Option<TapNode> {
+fn requested_node(id: Option<u64>, name: Option<&String>) -> Option<TapNode> {
     let number = id.map(|id| TapNode::Number(usize::try_from(id).unwrap_or(usize::MAX)));
     number.or_else(|| name.cloned().map(TapNode::Name))
 }
@@ -120,14 +120,21 @@ fn stats_report(stats: &TapStats) -> TapReport {
     let TapStats { frames, skipped, missing, no_frame, cut, end_reason } = stats;
     let (frames, skipped, no_frame, cut) = (*frames, *skipped, *no_frame, *cut);
     let missing = (!missing.is_empty()).then(|| missing.to_string());
-    TapReport { frames, skipped, missing, no_frame, cut, over: end_reason.map(|why| why.to_string()) }
+    TapReport {
+        frames,
+        skipped,
+        missing,
+        no_frame,
+        cut,
+        over: end_reason.map(|why| why.to_string()),
+    }
 }
 
 impl Service {
     /// Ends the taps of a path that has ended: sends a last report to each client that awaits one,
-    /// with a file of the records that the pipe does not hold. The reader of such a tap delays
-    /// nothing. Then waits for at most [`FINAL_TAP_TIMEOUT`] until the readers of the other taps
-    /// have read everything.
+    /// with a file of the records that did not fit into the pipe. The method does not wait for the
+    /// readers of these taps. Then waits for at most [`FINAL_TAP_TIMEOUT`] until the readers of the
+    /// other taps have read everything.
     pub(super) fn finish_taps(&mut self) {
         let deadline = Instant::now() + FINAL_TAP_TIMEOUT;
         let left = || deadline.saturating_duration_since(Instant::now());

@@ -56,7 +56,7 @@ impl SlotOffer {
             doorbell,
             sleeper,
             notifier,
-            peer_gone: false,
+            writer_exited: false,
             spins: default_spins(),
             #[cfg(any(test, feature = "testing"))]
             late: crate::late::LateEvent::default(),
@@ -235,7 +235,7 @@ pub struct SlotInput {
     sleeper: Sleeper,
     notifier: Notifier,
     /// True once the writer's process has exited, with or without closing the stream.
-    peer_gone: bool,
+    writer_exited: bool,
     spins: u32,
     /// Event that a test injects into a call that finds no block.
     #[cfg(any(test, feature = "testing"))]
@@ -280,14 +280,14 @@ impl SlotInput {
         self.release();
         #[cfg(any(test, feature = "testing"))]
         if self.late.fire() {
-            self.peer_gone |= self.doorbell.clear() == Peer::Gone;
+            self.writer_exited |= self.doorbell.clear() == Peer::Gone;
         }
         if self.ring.is_finished()? {
             return Ok(BlockRead::End);
         }
         // Blocks published between the last check and the exit of the writer are still read.
         let has_more = self.ring.side().has_more()?;
-        if self.peer_gone && !has_more { Err(Fault::Abandoned) } else { Ok(BlockRead::Nothing) }
+        if self.writer_exited && !has_more { Err(Fault::Abandoned) } else { Ok(BlockRead::Nothing) }
     }
 
     /// Waits until a block is published or the stream ends, for at most `limit` (`None` means no
@@ -324,7 +324,7 @@ impl SlotInput {
     /// also drains the doorbell.
     pub fn wake(&mut self, notified: bool) {
         if notified {
-            self.peer_gone |= self.doorbell.clear() == Peer::Gone;
+            self.writer_exited |= self.doorbell.clear() == Peer::Gone;
         }
         if let Some(page) = self.ring.side().store.readers.first() {
             self.sleeper.announce_wake(page, reader::WAIT);
@@ -349,7 +349,7 @@ impl SlotInput {
     /// writer was killed.
     pub fn is_readable(&mut self) -> Result<bool, Fault> {
         let side = self.ring.side();
-        Ok(side.has_more()? || side.is_finished()? || self.peer_gone)
+        Ok(side.has_more()? || side.is_finished()? || self.writer_exited)
     }
 
     fn skip(
@@ -366,7 +366,7 @@ impl SlotInput {
         let side = self.ring.side();
         let released = side.released_position();
         if self.notifier.is_due(&side.store.writer, writer::WAIT, released, Urgency::More) {
-            self.peer_gone |= self.doorbell.notify() == Peer::Gone;
+            self.writer_exited |= self.doorbell.notify() == Peer::Gone;
         }
     }
 }

@@ -60,7 +60,7 @@ impl RecordWalk {
     /// passed, so none was lost in between.
     #[inline]
     pub(crate) fn pass_fast(&mut self, found: &CheckedRecord) {
-        debug_assert!(self.known && found.sequence == self.expected && found.lost == 0);
+        debug_assert!(self.is_expected_valid && found.sequence == self.expected && found.lost == 0);
         self.side.next = found.end;
         self.expected = self.expected.wrapping_add(1);
         self.side.taken.bytes += u64::from(found.length);

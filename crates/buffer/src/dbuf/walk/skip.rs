@@ -39,6 +39,6 @@ impl RecordWalk {
         self.pass(found);
         let skipped = self.side.taken.skipped.wrapping_add(found.lost).wrapping_add(1);
         self.side.taken = ReaderCounts { lost: taken.lost, bytes: taken.bytes, skipped, ..taken };
-        self.first = self.first.wrapping_add(1);
+        self.untaken_blocks = self.untaken_blocks.wrapping_add(1);
     }
 }

@@ -71,6 +71,6 @@ impl RecordWalk {
     /// Returns the sequence number of the next block, where the first block of the ring has number
     /// 0. Returns `None` if the reader joined later and has not passed a block yet.
     pub(crate) fn next_number(&self) -> Option<u64> {
-        self.known.then_some(self.expected)
+        self.is_expected_valid.then_some(self.expected)
     }
 }

@@ -10,8 +10,8 @@ const SIZE_MAX: usize = 1 << 20;
 
 fn test_scaling() -> Scaling {
     Scaling {
-        together: (SIZE_MIN, SIZE_MAX),
-        apart: (SIZE_MIN, SIZE_MAX),
+        same_processor: (SIZE_MIN, SIZE_MAX),
+        shared_cache: (SIZE_MIN, SIZE_MAX),
         remote: SIZE_MAX,
         low: 25,
         high: 75,

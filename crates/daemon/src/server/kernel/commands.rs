@@ -33,11 +33,11 @@ pub(in crate::server) enum Command {
     /// Opens and closes the taps of a client's running request.
     SetTaps { client: u64, open: OpenTaps },
     /// Reports the running programs.
-    Show { client: u64 },
+    ReportPrograms { client: u64 },
     /// Removes all requests.
     End { why: String },
     /// Leaves all requests running for the next daemon and ends the thread.
-    Keep,
+    LeaveRunning,
 }
 
 /// The completion of a command.

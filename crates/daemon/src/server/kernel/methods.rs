@@ -126,7 +126,7 @@ impl Server {
         if self.kernel.open.is_err() {
             return Ok(Answer::single(&member::protocol::KernelPrograms::default()));
         }
-        let order = Command::Show { client: id };
+        let order = Command::ReportPrograms { client: id };
         let busy = || faults::refused("call", "too many of yours wait");
         self.kernel.enqueue(uid, order).ok_or_else(busy)?;
         client.waits_for_kernel = true;
@@ -139,18 +139,18 @@ impl Server {
             Command::Attach { client, .. }
             | Command::Count { client, .. }
             | Command::SetTaps { client, .. }
-            | Command::Show { client, .. } => *client == id,
+            | Command::ReportPrograms { client, .. } => *client == id,
             Command::Switch { .. } | Command::Detach { .. } => false,
-            Command::End { .. } | Command::Keep => false,
+            Command::End { .. } | Command::LeaveRunning => false,
         };
-        if let Some(waiting) = self.kernel.waiting.get_mut(&uid) {
+        if let Some(waiting) = self.kernel.queued.get_mut(&uid) {
             waiting.retain(|order| !of_client(order));
             if waiting.is_empty() {
-                self.kernel.waiting.remove(&uid);
+                self.kernel.queued.remove(&uid);
             }
         }
         let goes = !matches!(line, RequestState::None | RequestState::Detaching);
-        if goes && self.kernel.orders.is_some() {
+        if goes && self.kernel.commands.is_some() {
             self.kernel.push_urgent(Command::Detach { client: id, why: None });
         }
     }
@@ -160,7 +160,7 @@ impl Server {
     pub(in crate::server) fn handle_completions(&mut self) -> bool {
         self.kernel.doorbell.clear();
         let mut all = false;
-        while let Ok(done) = self.kernel.done.try_recv() {
+        while let Ok(done) = self.kernel.completions.try_recv() {
             match done {
                 Completion::AttachReply { client, result } => self.complete_attach(client, result),
                 Completion::Switched { client, result } => self.complete_switch(client, result),
@@ -280,16 +280,16 @@ impl Server {
     /// Removes all requests and sends their final counters, or leaves the requests running if the
     /// service manager stores them. Called at shutdown. Blocks for at most `SHUTDOWN_LIMIT_NS`.
     pub(in crate::server) fn end_requests(&mut self) {
-        if self.kernel.orders.is_none()
+        if self.kernel.commands.is_none()
             || self.clients.values().all(|g| g.line == RequestState::None)
         {
             return;
         }
-        self.kernel.waiting.clear();
+        self.kernel.queued.clear();
         self.kernel.urgent.clear();
         let why = "the daemon was told to end, together with its programs in the kernel".to_owned();
         self.kernel.push_urgent(if sys::service::stores_descriptors() {
-            Command::Keep
+            Command::LeaveRunning
         } else {
             Command::End { why }
         });

@@ -20,15 +20,15 @@ use sys::watcher::{Interest, Watcher};
 pub(in crate::server) struct KernelQueue {
     /// Kernel release, or the reason why the daemon runs no kernel programs.
     pub(in crate::server) open: Result<String, String>,
-    pub(super) orders: Option<Sender<Command>>,
-    pub(super) done: Receiver<Completion>,
+    pub(super) commands: Option<Sender<Command>>,
+    pub(super) completions: Receiver<Completion>,
     /// Notified after each completion.
     pub(super) doorbell: Arc<EventFd>,
-    used: Arc<Mutex<BTreeMap<u32, Quota>>>,
+    usage_by_user: Arc<Mutex<BTreeMap<u32, Quota>>>,
     thread: Option<JoinHandle<()>>,
     /// Commands that take precedence over the commands of users.
     pub(super) urgent: VecDeque<Command>,
-    pub(super) waiting: BTreeMap<u32, VecDeque<Command>>,
+    pub(super) queued: BTreeMap<u32, VecDeque<Command>>,
     /// Id of the user whose command was served last.
     last_user: u32,
     pub(super) busy: bool,
@@ -63,13 +63,13 @@ impl KernelQueue {
         let used = Arc::default();
         let mut kernel = Self {
             open,
-            orders: None,
+            commands: None,
             done,
             doorbell,
             used,
             thread: None,
             urgent: VecDeque::new(),
-            waiting: BTreeMap::new(),
+            queued: BTreeMap::new(),
             last_user: 0,
             busy: false,
         };
@@ -88,7 +88,7 @@ impl KernelQueue {
         (kept, steps, done): (Vec<(String, OwnedFd)>, Steps, Sender<Completion>),
     ) -> sys::Result<Adoption> {
         let ((sender, orders), (adoption_sender, adoption_receiver)) = (channel(), channel());
-        let (doorbell, used) = (Arc::clone(&self.doorbell), Arc::clone(&self.used));
+        let (doorbell, used) = (Arc::clone(&self.doorbell), Arc::clone(&self.usage_by_user));
         let work = move || {
             let mut work = thread::KernelThread::new(machine, policy, (used, steps));
             let _ = adoption_sender.send(work.adopt(kept));
@@ -98,20 +98,20 @@ impl KernelQueue {
         let thread = thread.map_err(|error| {
             sys::Error::new("clone", "a thread", error.raw_os_error().unwrap_or(0))
         })?;
-        (self.orders, self.thread) = (Some(sender), Some(thread));
+        (self.commands, self.thread) = (Some(sender), Some(thread));
         // A panic of the thread is detected when the next command is sent.
         Ok(adoption_receiver.recv().unwrap_or_default())
     }
 
     /// Returns the usage of a user.
     pub(in crate::server) fn user_usage(&self, uid: u32) -> Quota {
-        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let used = self.usage_by_user.lock().unwrap_or_else(PoisonError::into_inner);
         used.get(&uid).copied().unwrap_or_default()
     }
 
     /// Queues a command of a user. Returns `None` if the user's queue is full.
     pub(super) fn enqueue(&mut self, uid: u32, order: Command) -> Option<()> {
-        let waiting = self.waiting.entry(uid).or_default();
+        let waiting = self.queued.entry(uid).or_default();
         (waiting.len() < COMMANDS_MAX).then(|| waiting.push_back(order))?;
         self.dispatch_next();
         Some(())
@@ -126,16 +126,16 @@ impl KernelQueue {
     /// Sends the next command to the thread if the thread is idle. Urgent commands come first; then
     /// the users take turns.
     pub(super) fn dispatch_next(&mut self) {
-        let Some(orders) = self.orders.as_ref().filter(|_| !self.busy) else { return };
+        let Some(orders) = self.commands.as_ref().filter(|_| !self.busy) else { return };
         let order = self.urgent.pop_front().or_else(|| {
-            let after = self.waiting.range(self.last_user.saturating_add(1)..).next();
-            let (uid, _) = after.or_else(|| self.waiting.iter().next())?;
+            let after = self.queued.range(self.last_user.saturating_add(1)..).next();
+            let (uid, _) = after.or_else(|| self.queued.iter().next())?;
             let uid = *uid;
             self.last_user = uid;
-            let waiting = self.waiting.get_mut(&uid)?;
+            let waiting = self.queued.get_mut(&uid)?;
             let order = waiting.pop_front();
             if waiting.is_empty() {
-                self.waiting.remove(&uid);
+                self.queued.remove(&uid);
             }
             order
         });
@@ -150,7 +150,7 @@ impl KernelQueue {
 impl Drop for KernelQueue {
     fn drop(&mut self) {
         // The thread ends when its queue closes, and removes all requests.
-        self.orders = None;
+        self.commands = None;
         if let Some(thread) = self.thread.take() {
             // A panic of the thread cannot be reported here.
             let _ended = thread.join();

@@ -149,11 +149,11 @@ impl KernelThread {
 
     /// Executes commands. Measures the requests, if that is due, after each command, and after
     /// every [`MEASURE_INTERVAL`] without a command. Ends when the queue closes, or on
-    /// [`Command::Keep`], which leaves the requests in the kernel.
+    /// [`Command::LeaveRunning`], which leaves the requests in the kernel.
     pub(super) fn run(
         mut self,
-        orders: &Receiver<Command>,
-        done: &Sender<Completion>,
+        commands: &Receiver<Command>,
+        completions: &Sender<Completion>,
         doorbell: &EventFd,
     ) {
         // The server may already be gone.
@@ -166,7 +166,7 @@ impl KernelThread {
             match order {
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => self.measure(&complete),
-                Ok(Command::Keep) => {
+                Ok(Command::LeaveRunning) => {
                     complete(Completion::Ended);
                     doorbell.notify();
                     // Dropping `self` would remove the requests.
@@ -209,7 +209,7 @@ impl KernelThread {
                     let _ = line.running.set_taps(&open);
                 }
             }
-            Command::Show { client } => {
+            Command::ReportPrograms { client } => {
                 complete(Completion::Status { client, status: self.program_status() })
             }
             Command::End { why } => {
@@ -218,7 +218,7 @@ impl KernelThread {
                 complete(Completion::Ended);
             }
             // This command is handled in `run`, which ends the thread.
-            Command::Keep => {}
+            Command::LeaveRunning => {}
         }
     }
 

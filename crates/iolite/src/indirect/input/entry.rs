@@ -19,12 +19,12 @@ const READ_ATTEMPTS_MAX: usize = 8;
 impl Current {
     #[inline]
     pub(super) const fn unread_length(&self) -> usize {
-        self.pointer.length() as usize - self.done
+        self.pointer.length() as usize - self.consumed
     }
 
     /// Returns a pointer to the unread part of the entry.
     pub(super) fn unread_pointer(&self) -> RichPointer {
-        let done = u32::try_from(self.done).unwrap_or(0);
+        let done = u32::try_from(self.consumed).unwrap_or(0);
         self.pointer.within(done, self.pointer.length() - done)
     }
 }
@@ -52,7 +52,7 @@ impl Input {
             let at = self.validate(pointer)?;
             if pointer.length() > 0 {
                 let first = self.direct_address(pointer, at);
-                self.current = Some(Current { pointer, at, done: 0, first });
+                self.current = Some(Current { pointer, at, consumed: 0, first });
                 return Ok(self.current);
             }
             self.pass_entry(pointer);
@@ -133,7 +133,7 @@ impl Input {
     #[inline]
     pub(super) fn advance(&mut self, current: Current, count: usize) {
         if count < current.unread_length() {
-            self.current = Some(Current { done: current.done + count, ..current });
+            self.current = Some(Current { consumed: current.consumed + count, ..current });
         } else {
             self.pass_entry(current.pointer);
         }
@@ -143,7 +143,7 @@ impl Input {
     #[inline]
     pub(super) fn pass_entry(&mut self, pointer: RichPointer) {
         (self.current, self.lent) = (None, None);
-        self.staged = false;
+        self.is_staged = false;
         self.keeper.clear_peek();
         self.ring.side.next += 1;
         self.ring.side.taken.blocks += 1;
@@ -157,7 +157,7 @@ impl Input {
         let broken = matches!(fault, Fault::Poisoned { .. } | Fault::Damaged { .. });
         if !broken {
             (self.current, self.lent) = (None, None);
-            self.staged = false;
+            self.is_staged = false;
             self.ring.side.next += 1;
             self.ring.side.taken.lost += 1;
             self.owed_bytes += 1;
@@ -168,14 +168,14 @@ impl Input {
 
     /// Copies the bytes of the entry into the staging buffer, unless they are already there.
     pub(super) fn stage(&mut self, current: Current) -> Result<(), Fault> {
-        if self.staged {
+        if self.is_staged {
             return Ok(());
         }
         self.staging.resize(current.pointer.length() as usize, 0);
         if let Some(view) = self.translation.view(current.pointer.dbuf()) {
             view.copy(current.at, &mut self.staging)?;
         }
-        self.staged = true;
+        self.is_staged = true;
         Ok(())
     }
 
@@ -183,7 +183,7 @@ impl Input {
     pub(super) fn publish_peek(&mut self, current: Current) {
         let direct = current.first.is_some();
         let Some(view) = self.translation.view(current.pointer.dbuf()) else { return };
-        let address = if direct { view.address() + current.at + current.done } else { 0 };
+        let address = if direct { view.address() + current.at + current.consumed } else { 0 };
         let rest = current.unread_pointer();
         let view = Some((view.len(), view.needs_no_lease()));
         self.keeper.set_peek(self.ring.side.next, rest, address, view);
@@ -206,7 +206,7 @@ impl Input {
         if self.stage_lossy()?.is_none() {
             return Ok(self.is_at_end()?.then_some(&[]));
         }
-        let done = self.current.map_or(0, |current| current.done);
+        let done = self.current.map_or(0, |current| current.consumed);
         Ok(Some(self.staging.get(done..).unwrap_or_default()))
     }
 
@@ -216,7 +216,7 @@ impl Input {
     /// the reader in each of [`READ_ATTEMPTS_MAX`] attempts.
     fn stage_lossy(&mut self) -> Result<Option<usize>, Fault> {
         for _ in 0..READ_ATTEMPTS_MAX {
-            if let (Some(current), true) = (self.current, self.staged) {
+            if let (Some(current), true) = (self.current, self.is_staged) {
                 return Ok(Some(current.unread_length()));
             }
             let start = self.ring.side.next;
@@ -229,7 +229,7 @@ impl Input {
                 Ok(current)
             });
             if self.ring.side.is_overtaken(start) {
-                (self.current, self.staged) = (None, false);
+                (self.current, self.is_staged) = (None, false);
                 self.resume(start)?;
                 continue;
             }

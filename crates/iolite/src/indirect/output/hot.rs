@@ -16,7 +16,7 @@ pub(super) struct HotSegment {
     /// Position of the segment's first byte.
     pub(super) position: u64,
     /// A pointer into the dbuf of the segment.
-    pub(super) home: RichPointer,
+    pub(super) dbuf_pointer: RichPointer,
 }
 
 impl HotSegment {
@@ -25,7 +25,7 @@ impl HotSegment {
         // Both are smaller than a segment, which is below 4 GB.
         #[expect(clippy::cast_possible_truncation, reason = "checked by the caller, see above")]
         let place = Extent::new(self.position + from as u64, length as u32);
-        let mut pointer = self.home;
+        let mut pointer = self.dbuf_pointer;
         pointer.place = place;
         pointer
     }
@@ -35,7 +35,7 @@ impl HotSegment {
     pub(super) fn covers(&self, pointer: RichPointer) -> bool {
         let from = pointer.place.position().wrapping_sub(self.position);
         let end = from.saturating_add(u64::from(pointer.length()));
-        self.address != 0 && pointer.dbuf() == self.home.dbuf() && end <= self.filled as u64
+        self.address != 0 && pointer.dbuf() == self.dbuf_pointer.dbuf() && end <= self.filled as u64
     }
 
     /// Replaces this segment by the segment of `pointer`, which `lease` holds.
@@ -44,7 +44,7 @@ impl HotSegment {
             Some(enclosing) => {
                 let home = RichPointer::new(pointer.dbuf(), Extent::default(), Class::YES);
                 let EnclosingSegment { address, filled, segment, position, .. } = enclosing;
-                Self { address, filled, segment, position, home }
+                Self { address, filled, segment, position, dbuf_pointer: home }
             }
             None => Self::default(),
         };
@@ -56,7 +56,7 @@ impl HotSegment {
     pub(super) fn extend_to(&mut self, pointer: RichPointer) -> bool {
         let from = pointer.place.position().wrapping_sub(self.position);
         let end = from.saturating_add(u64::from(pointer.length()));
-        let same = end <= self.segment as u64 && pointer.dbuf() == self.home.dbuf();
+        let same = end <= self.segment as u64 && pointer.dbuf() == self.dbuf_pointer.dbuf();
         if same && self.address != 0 {
             // Less than a segment.
             self.filled = self.filled.max(usize::try_from(end).unwrap_or(0));
@@ -77,7 +77,7 @@ impl HotSegment {
     /// Returns nonzero if the bytes of a pointer are outside the filled part of this segment.
     #[inline(always)]
     pub(super) const fn outside_bits(&self, pointer: RichPointer) -> u64 {
-        let other = pointer.dbuf().number() ^ self.home.dbuf().number();
+        let other = pointer.dbuf().number() ^ self.dbuf_pointer.dbuf().number();
         let from = pointer.place.position().wrapping_sub(self.position);
         let left = (self.filled as u64).wrapping_sub(from.wrapping_add(pointer.length() as u64));
         // All values are far below 2^63: the sign bit is the comparison.

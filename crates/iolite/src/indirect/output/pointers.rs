@@ -36,7 +36,7 @@ impl Output {
     /// nothing, if the bytes are not published, or if the dbuf is not searched now because recent
     /// searches failed.
     fn splice_known(&mut self, index: usize, block: &[u8]) -> bool {
-        let Some(known) = self.known.get_mut(index) else { return false };
+        let Some(known) = self.known_dbufs.get_mut(index) else { return false };
         // After a miss in an expected dbuf, the next attempts are skipped. [SL §5.3.3]
         if !known.back_off.next_attempt_due() {
             return false;
@@ -53,7 +53,7 @@ impl Output {
             filled: enclosing.filled,
             segment: enclosing.segment,
             position: enclosing.position,
-            home,
+            holder: home,
         };
         let from = block.as_ptr().addr().wrapping_sub(enclosing.address);
         let pointer = self.hot.pointer(from, block.len());
@@ -69,11 +69,11 @@ impl Output {
     /// the dbuf that contains the block into the cache line. Returns the index of that dbuf, or
     /// `None` if no dbuf contains the block.
     fn find_outside_line(&mut self, block: &[u8]) -> Option<usize> {
-        if self.known.len() <= RANGES {
+        if self.known_dbufs.len() <= RANGES {
             return None;
         }
         let at = block.as_ptr().addr();
-        let extents = self.known.iter().map(|known| known.memory.extent());
+        let extents = self.known_dbufs.iter().map(|known| known.memory.extent());
         let is_in = |(from, length): (usize, usize)| at.wrapping_sub(from) < length;
         let (index, (from, length)) = extents.enumerate().find(|(_, extent)| is_in(*extent))?;
         self.ranges.insert(from, length, index);

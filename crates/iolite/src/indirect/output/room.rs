@@ -52,7 +52,7 @@ impl Output {
             // F2: entries below this position were announced to be overwritten, and have been.
             Policy::Overwrite => {
                 let capacity = self.ring.side.store.capacity;
-                oldest.max(self.ring.side.head.max(self.floor).saturating_sub(capacity))
+                oldest.max(self.ring.side.head.max(self.announced_min).saturating_sub(capacity))
             }
             Policy::Block | Policy::DropNew => oldest,
         };
@@ -94,7 +94,7 @@ impl Output {
             Policy::Overwrite => {
                 // SYNC POINT: writing begins; see `announce_overwrite`. Readers that have not
                 // passed `oldest` detect it after their copy.
-                self.floor = self.floor.max(oldest + self.ring.side.store.capacity);
+                self.announced_min = self.announced_min.max(oldest + self.ring.side.store.capacity);
                 self.announce_overwrite(0);
                 self.release_passed(oldest.max(passed));
                 Ok(true)
@@ -159,7 +159,7 @@ impl Output {
     #[inline]
     pub(super) fn announce_overwrite(&mut self, count: u64) {
         // SYNC POINT: writing begins; an announcement is never withdrawn.
-        self.ring.side.announce_overwrite((self.ring.side.head + count).max(self.floor));
+        self.ring.side.announce_overwrite((self.ring.side.head + count).max(self.announced_min));
     }
 
     /// Counts a block that was dropped for lack of room. Always returns false.

@@ -23,12 +23,12 @@ pub(super) struct Forwarded<'a, F> {
     space: Option<&'a Space>,
     grants: &'a GrantServer,
     peers: &'a [PeerId],
-    sent: &'a mut Vec<DbufId>,
+    sent_dbufs: &'a mut Vec<DbufId>,
     /// The dbuf of the last lent block.
-    last: DbufId,
+    last_dbuf: DbufId,
     /// True if the dbuf of the next block could not be sent to the readers of the pipe. The block
     /// is then not lent, and its bytes must be copied.
-    refused: bool,
+    is_refused: bool,
 }
 
 impl<'a, F: StreamReader> Forwarded<'a, F> {
@@ -38,7 +38,15 @@ impl<'a, F: StreamReader> Forwarded<'a, F> {
         grants: &'a GrantServer,
         (peers, sent): (&'a [PeerId], &'a mut Vec<DbufId>),
     ) -> Self {
-        Self { from, space, grants, peers, sent, last: DbufId::HOLE, refused: false }
+        Self {
+            from,
+            space,
+            grants,
+            peers,
+            sent_dbufs: sent,
+            last_dbuf: DbufId::HOLE,
+            is_refused: false,
+        }
     }
 }
 
@@ -87,20 +95,20 @@ impl<F: StreamReader> StreamReader for Forwarded<'_, F> {
     #[inline]
     fn lend(&mut self, max: usize) -> Result<Option<Lent<'_>>, Fault> {
         let lent = self.from.lend(max)?;
-        self.refused = false;
+        self.is_refused = false;
         if let Some(lent) = &lent
-            && lent.pointer.dbuf() != self.last
+            && lent.pointer.dbuf() != self.last_dbuf
         {
             let dbuf = lent.pointer.dbuf();
-            if !self.sent.contains(&dbuf) {
+            if !self.sent_dbufs.contains(&dbuf) {
                 if pass_on(dbuf, self.space, self.grants, self.peers).is_err() {
                     // The copy that follows reports the reason, or succeeds.
-                    self.refused = true;
+                    self.is_refused = true;
                     return Ok(None);
                 }
-                self.sent.push(dbuf);
+                self.sent_dbufs.push(dbuf);
             }
-            self.last = dbuf;
+            self.last_dbuf = dbuf;
         }
         Ok(lent)
     }
@@ -110,12 +118,12 @@ impl<F: StreamReader> StreamReader for Forwarded<'_, F> {
         let run = self.from.lend_run(max)?;
         // `lend` sends the dbuf of the first block.
         Ok(run.filter(|(lent, _)| {
-            lent.pointer.dbuf() == self.last || self.sent.contains(&lent.pointer.dbuf())
+            lent.pointer.dbuf() == self.last_dbuf || self.sent_dbufs.contains(&lent.pointer.dbuf())
         }))
     }
 
     fn has_lending_ended(&mut self) -> Result<Option<bool>, Fault> {
-        if self.refused { Ok(None) } else { self.from.has_lending_ended() }
+        if self.is_refused { Ok(None) } else { self.from.has_lending_ended() }
     }
 
     fn release_consumed(&mut self) -> u64 {
