@@ -161,10 +161,10 @@ fn v8_stalled_tap_reader_is_skipped_or_ended() {
         let (mut all, unread) = tap_request(Some("count"), None);
         all.policy = OverrunPolicy::End;
         let (all, _) = live.tap(all, TIME_LIMIT).expect("a tap");
-        wait_until("one wanted all", || all.stats().over == Some(TapEnd::BacklogFull));
+        wait_until("one wanted all", || all.stats().end_reason == Some(TapEnd::BacklogFull));
         wait_until("one is skipped", || skips.stats().skipped > 0);
         wait_until("one was patient", || {
-            matches!(stuck.stats().over, Some(TapEnd::ReaderStuck(_)))
+            matches!(stuck.stats().end_reason, Some(TapEnd::ReaderStuck(_)))
         });
         assert!(all.stats().frames as usize * 1500 <= BACKLOG_MAX + (1 << 20), "{:?}", all.stats());
         // A slow reader gets the retained blocks in order, then the blocks after the skipped ones.
@@ -181,7 +181,7 @@ fn v8_stalled_tap_reader_is_skipped_or_ended() {
         // The list contains only the first [`LossRanges::STORED_PER_END`] gaps.
         jumps.truncate(LossRanges::STORED_PER_END);
         assert!(!jumps.is_empty() && missed.starts_with(&jumps), "{jumps:?} of {missed:?}");
-        assert_eq!(skips.stats().over, None);
+        assert_eq!(skips.stats().end_reason, None);
         drop((full, unread));
     });
     let count = &outcome.reports[0].report.rows[0];
@@ -194,7 +194,7 @@ fn v8_tap_ends_with_its_reader_owner_node_or_path() {
     let (last, _) = run_while(text, None, |live| {
         let (gone, _, capture) = start_tap(live, None, None);
         drop(capture);
-        wait_until("its reader has gone", || gone.stats().over == Some(TapEnd::ReaderLeft));
+        wait_until("its reader has gone", || gone.stats().end_reason == Some(TapEnd::ReaderLeft));
         let (owned, _, mut capture) = start_tap(live, None, None);
         assert!(capture.next().is_some());
         drop(owned);
@@ -204,7 +204,7 @@ fn v8_tap_ends_with_its_reader_owner_node_or_path() {
         let edit = Edit::parse(&["remove", "count"]).expect("an edit");
         change(live, &edit, &Machine::example(), TIME_LIMIT).expect("a change");
         wait_until("its node has gone", || capture.next().is_none());
-        wait_until("it says why", || moved.stats().over == Some(TapEnd::NodeMoved));
+        wait_until("it says why", || moved.stats().end_reason == Some(TapEnd::NodeMoved));
         for (node, why) in [("nothing", "the request has no"), ("discard", "the node is a sink")] {
             let refused = live.tap(tap_request(Some(node), None).0, TIME_LIMIT).expect_err("none");
             assert!(refused.to_string().contains(why), "{refused}");
@@ -217,7 +217,7 @@ fn v8_tap_ends_with_its_reader_owner_node_or_path() {
         assert_eq!(number, next);
         next += 1;
     }
-    wait_until("the path has ended", || tap.stats().over == Some(TapEnd::PathEnded));
+    wait_until("the path has ended", || tap.stats().end_reason == Some(TapEnd::PathEnded));
 }
 
 #[test]

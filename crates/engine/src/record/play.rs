@@ -80,8 +80,7 @@ impl Replay {
         self.stalls.end_changer();
     }
 
-    /// Decides how a space proceeds at a recorded change; `wanted` is true if the change waits for
-    /// the space.
+    /// Decides how a space proceeds at a recorded change, which waits for the space if `wanted`.
     fn swap_decision(&self, number: u64, wanted: bool) -> SwapDecision {
         let changes = self.changes();
         match &changes.ended {
