@@ -87,7 +87,7 @@ pub struct Merged {
     next_id: u64,
     /// Index of the current producer, and the number of its blocks returned in this round.
     current: usize,
-    taken_in_turn: usize,
+    taken_in_round: usize,
     spins: u32,
 }
 
@@ -112,7 +112,7 @@ impl Merged {
             departed: VecDeque::new(),
             next_id: 0,
             current: 0,
-            taken_in_turn: 0,
+            taken_in_round: 0,
             spins: signal::spins(processors),
         }
     }
@@ -260,18 +260,18 @@ impl Merged {
     /// into `out`. Returns `None` if no producer has one.
     fn take_round_robin(&mut self, most: usize, out: &mut [u8]) -> Result<Option<Next>, Fault> {
         for _ in 0..=self.producers.len() {
-            if self.taken_in_turn >= most || self.current >= self.producers.len() {
+            if self.taken_in_round >= most || self.current >= self.producers.len() {
                 self.current =
                     if self.current + 1 < self.producers.len() { self.current + 1 } else { 0 };
-                self.taken_in_turn = 0;
+                self.taken_in_round = 0;
             }
             let Some(producer) = self.producers.get_mut(self.current) else { return Ok(None) };
             match producer.take(out)? {
                 Some(length) => {
-                    self.taken_in_turn += 1;
+                    self.taken_in_round += 1;
                     return Ok(Some(Next::Block { from: producer.id, length }));
                 }
-                None => self.taken_in_turn = most,
+                None => self.taken_in_round = most,
             }
         }
         Ok(None)
@@ -295,7 +295,7 @@ impl Merged {
                     if at < self.current {
                         self.current -= 1;
                     } else if at == self.current {
-                        self.taken_in_turn = 0;
+                        self.taken_in_round = 0;
                     }
                 }
                 _ => at += 1,

@@ -6,8 +6,8 @@
 //! blocks peeked from followed inputs, and the ranges of all dbufs if there are more than eight.
 //! Bytes that no lookup finds are copied into the backing dbuf. Writing a pointer instead of the
 //! bytes is sound for these reasons, together with F1 to F5 of `flight`:
-//! - S1 The ranges belong to memories to which this output holds references (`known`), so nothing
-//!   else can be mapped at their addresses.
+//! - S1 The ranges belong to memories to which this output holds references (`known_dbufs`), so
+//!   nothing else can be mapped at their addresses.
 //! - S2 The caller of `write` borrows the slice. At that moment the lender of the slice holds its
 //!   segment (`Memory::lease_slice`), or the slice is peeked from an input, which is borrowed and
 //!   cannot release the entry (F5).

@@ -97,7 +97,7 @@ fn d6_pointer_stream_reads_like_a_byte_stream() {
     assert_eq!(&out[..8], b"o, world");
     assert_eq!(input.peek().unwrap(), None);
     assert!(output.write_with(100, |room| room.iter_mut().map(|byte| *byte = 7).count()).unwrap());
-    assert_eq!(output.spliced(), SplicedCounts { blocks: 0, copied: 4 });
+    assert_eq!(output.spliced(), SplicedCounts { blocks: 0, copied_blocks: 4 });
     drop(output);
     assert_eq!(input.peek().unwrap().unwrap(), [7; 100]);
     input.take(100);
@@ -135,7 +135,7 @@ fn d4_d5_d7_ring_into_several_dbufs_queries_each_once() {
         }
         assert_eq!(input.space().faults().mapped, 30, "each once, more than the table has lines");
     }
-    assert_eq!(output.spliced(), SplicedCounts { blocks: 600, copied: 0 }, "D7: 30 dbufs");
+    assert_eq!(output.spliced(), SplicedCounts { blocks: 600, copied_blocks: 0 }, "D7: 30 dbufs");
     assert_balanced(&output, &input, 0);
 }
 
@@ -432,7 +432,7 @@ fn f6_memory_of_a_pointer_stream_sizes_itself() {
     let sizing = sizing.unwrap();
     assert_eq!(bytes, 2 * SEGMENT_SIZE, "{sizing:?}");
     assert_eq!((sizing.grown, sizing.shrunk), (2, 3), "{sizing:?}");
-    assert_eq!(output.spliced(), SplicedCounts { blocks: 0, copied: 40_000 });
+    assert_eq!(output.spliced(), SplicedCounts { blocks: 0, copied_blocks: 40_000 });
     assert_balanced(&output, &input, 0);
 
     let (output, ..) = Fixture::new().stream_with_one_reader(&stream_config(), 8);

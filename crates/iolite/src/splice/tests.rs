@@ -312,6 +312,6 @@ fn e2_runs_of_blocks_arrive_like_single_blocks() {
         }
         assert!(all == bytes, "block {block}");
         assert!(lengths.iter().all(|length| *length <= block), "{lengths:?} of {block}");
-        assert_eq!(to.spliced().copied, 0);
+        assert_eq!(to.spliced().copied_blocks, 0);
     }
 }

@@ -53,7 +53,7 @@ impl Output {
             filled: enclosing.filled,
             segment: enclosing.segment,
             position: enclosing.position,
-            holder: home,
+            dbuf_pointer: home,
         };
         let from = block.as_ptr().addr().wrapping_sub(enclosing.address);
         let pointer = self.hot.pointer(from, block.len());

@@ -23,7 +23,7 @@ fn e1_bytes_in_dbufs_become_pointers_and_others_copies() {
     for block in written {
         assert!(output.write(block).unwrap());
     }
-    assert_eq!(output.spliced(), SplicedCounts { blocks: 5, copied: 3 });
+    assert_eq!(output.spliced(), SplicedCounts { blocks: 5, copied_blocks: 3 });
     drop(output);
     let mut all = Vec::new();
     let mut out = [0; 4096];
@@ -77,7 +77,7 @@ fn e4_misses_suspend_splicing_from_a_dbuf() {
         output.write(&draft[..50]).unwrap();
         copied += 1;
         let place = draft.commit(100);
-        assert_eq!(output.spliced().copied, before.copied + 1);
+        assert_eq!(output.spliced().copied_blocks, before.copied_blocks + 1);
         // The bytes are published now, but the back-off must expire before they are found.
         let bytes = pool.pool().bytes(place).unwrap();
         let spliced = output.spliced().blocks;
@@ -92,7 +92,7 @@ fn e4_misses_suspend_splicing_from_a_dbuf() {
         while input.try_read(&mut [0; 4096]).unwrap().is_some() {}
     }
     assert!(tried.iter().all(|writes| *writes > 1), "{tried:?}");
-    assert_eq!(output.spliced().copied, copied);
+    assert_eq!(output.spliced().copied_blocks, copied);
 }
 
 /// The address ranges of eight dbufs share one cache line. A hit in a ninth dbuf replaces one of
@@ -150,7 +150,7 @@ fn e1_bytes_of_unpublished_draft_are_copied() {
     for _ in 0..3 {
         output.write(&bytes[..50]).unwrap();
     }
-    assert_eq!(output.spliced(), SplicedCounts { blocks: 2, copied: 2 });
+    assert_eq!(output.spliced(), SplicedCounts { blocks: 2, copied_blocks: 2 });
     output.flush();
     let mut out = [0; 200];
     assert_eq!(input.read(&mut out).unwrap(), 200);
@@ -177,7 +177,7 @@ fn e1_peeked_block_becomes_pointer_in_next_stream() {
     middle.take(500);
     second.flush();
     middle.release_consumed();
-    assert_eq!(second.spliced(), SplicedCounts { blocks: 1, copied: 0 });
+    assert_eq!(second.spliced(), SplicedCounts { blocks: 1, copied_blocks: 0 });
     assert_eq!((middle.unreleased_blocks(), leased_segments(&backing)), (1, 1), "not given back");
     first.reap().unwrap();
     assert_eq!(leased_segments(&backing), 1);
