@@ -170,16 +170,14 @@ mod tests {
                     }
                     1 => {
                         let l = random.within(0..count);
-                        [&mut segment, &mut resolved]
-                            .into_iter()
-                            .for_each(|b| b.set_class(l, Class(7)));
+                        segment.set_class(l, Class(7));
+                        resolved.set_class(l, Class(7));
                     }
                     2 => {
                         let (to, from) = (random.within(0..count), random.within(0..count));
                         let moved = resolved.block(from);
-                        [&mut segment, &mut resolved]
-                            .into_iter()
-                            .for_each(|b| b.set_block(to, moved));
+                        segment.set_block(to, moved);
+                        resolved.set_block(to, moved);
                     }
                     _ => {}
                 }
