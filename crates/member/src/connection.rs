@@ -72,7 +72,15 @@ impl Connection {
     #[must_use]
     pub fn on(socket: Foreign, framing: Framing) -> Self {
         let (partial, out) = (Vec::new(), VecDeque::new());
-        Self { socket, framing, partial, scanned: 0, out, unsent_bytes: 0, watched_for_room: false }
+        Self {
+            socket,
+            framing,
+            partial,
+            scanned: 0,
+            unsent_messages: out,
+            unsent_bytes: 0,
+            watched_for_room: false,
+        }
     }
 
     /// Returns the framing of the socket.

@@ -161,7 +161,7 @@ impl Client {
                 local_socket::set_timeouts(&socket, CALL_TIMEOUT)?;
                 let path = path.to_owned();
                 let (caller, followed) = (Caller::new(socket), Cell::new(None));
-                Ok(PathClient { caller, path, process, number, uid, followed })
+                Ok(PathClient { caller, path, process, number, uid, subscription_ms: followed })
             }
             _ => {
                 Err(ClientError::Malformed(MessageError::Invalid("no descriptors came".to_owned())))

@@ -59,7 +59,7 @@ impl RemoteRequest {
         interface: String,
     ) -> Self {
         Self {
-            daemon: through.clone(),
+            daemon: daemon.clone(),
             line,
             caller,
             interface,
@@ -246,24 +246,24 @@ impl AttachmentHandle for RemoteRequest {
 
     fn successor(
         self: Arc<Self>,
-        last_query: &KernelRequest<'_>,
+        request: &KernelRequest<'_>,
         stays: &[(usize, usize)],
         _about: &str,
     ) -> Result<PreparedSuccessor, BuildError> {
         let step = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         let stays = stays.iter().map(|(was, is)| CarriedStep { was: step(*was), is: step(*is) });
-        let taps = Some(SetTaps::new(&asked.taps).open).filter(|taps| !taps.is_empty());
+        let taps = Some(SetTaps::new(&request.taps).open).filter(|taps| !taps.is_empty());
         let instead = Replacement { line: self.line, stays: stays.collect(), taps };
-        let mut answer = self.daemon.request_rings(asked, Some(instead.clone()));
+        let mut answer = self.daemon.request_rings(request, Some(instead.clone()));
         let until = sys::clock::monotonic().saturating_add(LONG_TIMEOUT_NS);
         // If the daemon exits before it replies, the next daemon takes over the running request.
         while let Err(ClientError::Disconnected | ClientError::NoDaemon(_)) = answer
             && sys::clock::monotonic() < until
             && self.is_attached()
         {
-            answer = self.daemon.request_rings(asked, Some(instead.clone()));
+            answer = self.daemon.request_rings(request, Some(instead.clone()));
         }
-        let (lent, new) = self.daemon.map_rings(asked, answer)?;
+        let (lent, new) = self.daemon.map_rings(request, answer)?;
         Ok(PreparedSuccessor { lent, switch: Box::new(Switch { old: self, new }) })
     }
 }

@@ -92,7 +92,7 @@ impl AdmittedClient {
             connection,
             schedule,
             unsent_pages,
-            counted,
+            unread_counters: counted,
             tap,
             awaits_tap_end,
             has_last_report,
