@@ -43,7 +43,7 @@ impl KernelQueue {
     pub(in crate::server) fn start_and_adopt(
         policy: &Policy,
         watcher: &Watcher,
-        (kept, steps): (Vec<(String, OwnedFd)>, &Steps),
+        (stored, steps): (Vec<(String, OwnedFd)>, &Steps),
     ) -> sys::Result<(Self, Adoption)> {
         let machine = engine::machine::inspect();
         let open = match &machine.kernel {
@@ -59,40 +59,41 @@ impl KernelQueue {
             ),
             Interest::Read,
         )?;
-        let (done_sender, done) = channel();
-        let used = Arc::default();
+        let (sender, completions) = channel();
+        let usage_by_user = Arc::default();
         let mut kernel = Self {
             open,
             commands: None,
-            done,
+            completions,
             doorbell,
-            used,
+            usage_by_user,
             thread: None,
             urgent: VecDeque::new(),
             queued: BTreeMap::new(),
             last_user: 0,
             busy: false,
         };
-        let mut taken = Adoption::default();
+        let mut adoption = Adoption::default();
         if kernel.open.is_ok() {
-            taken =
-                kernel.start_thread(machine, policy.clone(), (kept, steps.clone(), done_sender))?;
+            adoption =
+                kernel.start_thread(machine, policy.clone(), (stored, steps.clone(), sender))?;
         }
-        Ok((kernel, taken))
+        Ok((kernel, adoption))
     }
 
     fn start_thread(
         &mut self,
         machine: Machine,
         policy: Policy,
-        (kept, steps, done): (Vec<(String, OwnedFd)>, Steps, Sender<Completion>),
+        (stored, steps, completions): (Vec<(String, OwnedFd)>, Steps, Sender<Completion>),
     ) -> sys::Result<Adoption> {
-        let ((sender, orders), (adoption_sender, adoption_receiver)) = (channel(), channel());
-        let (doorbell, used) = (Arc::clone(&self.doorbell), Arc::clone(&self.usage_by_user));
+        let ((sender, commands), (adoption_sender, adoption_receiver)) = (channel(), channel());
+        let (doorbell, usage_by_user) =
+            (Arc::clone(&self.doorbell), Arc::clone(&self.usage_by_user));
         let work = move || {
-            let mut work = thread::KernelThread::new(machine, policy, (used, steps));
-            let _ = adoption_sender.send(work.adopt(kept));
-            work.run(&orders, &done, &doorbell);
+            let mut work = thread::KernelThread::new(machine, policy, (usage_by_user, steps));
+            let _ = adoption_sender.send(work.adopt(stored));
+            work.run(&commands, &completions, &doorbell);
         };
         let thread = std::thread::Builder::new().name("kernel".to_owned()).spawn(work);
         let thread = thread.map_err(|error| {
@@ -105,42 +106,42 @@ impl KernelQueue {
 
     /// Returns the usage of a user.
     pub(in crate::server) fn user_usage(&self, uid: u32) -> Quota {
-        let used = self.usage_by_user.lock().unwrap_or_else(PoisonError::into_inner);
-        used.get(&uid).copied().unwrap_or_default()
+        let usage_by_user = self.usage_by_user.lock().unwrap_or_else(PoisonError::into_inner);
+        usage_by_user.get(&uid).copied().unwrap_or_default()
     }
 
     /// Queues a command of a user. Returns `None` if the user's queue is full.
-    pub(super) fn enqueue(&mut self, uid: u32, order: Command) -> Option<()> {
+    pub(super) fn enqueue(&mut self, uid: u32, command: Command) -> Option<()> {
         let waiting = self.queued.entry(uid).or_default();
-        (waiting.len() < COMMANDS_MAX).then(|| waiting.push_back(order))?;
+        (waiting.len() < COMMANDS_MAX).then(|| waiting.push_back(command))?;
         self.dispatch_next();
         Some(())
     }
 
     /// Queues a command ahead of the commands of all users.
-    pub(super) fn push_urgent(&mut self, order: Command) {
-        self.urgent.push_back(order);
+    pub(super) fn push_urgent(&mut self, command: Command) {
+        self.urgent.push_back(command);
         self.dispatch_next();
     }
 
     /// Sends the next command to the thread if the thread is idle. Urgent commands come first; then
     /// the users take turns.
     pub(super) fn dispatch_next(&mut self) {
-        let Some(orders) = self.commands.as_ref().filter(|_| !self.busy) else { return };
-        let order = self.urgent.pop_front().or_else(|| {
+        let Some(commands) = self.commands.as_ref().filter(|_| !self.busy) else { return };
+        let command = self.urgent.pop_front().or_else(|| {
             let after = self.queued.range(self.last_user.saturating_add(1)..).next();
             let (uid, _) = after.or_else(|| self.queued.iter().next())?;
             let uid = *uid;
             self.last_user = uid;
             let waiting = self.queued.get_mut(&uid)?;
-            let order = waiting.pop_front();
+            let command = waiting.pop_front();
             if waiting.is_empty() {
                 self.queued.remove(&uid);
             }
-            order
+            command
         });
-        let Some(order) = order else { return };
-        self.busy = orders.send(order).is_ok();
+        let Some(command) = command else { return };
+        self.busy = commands.send(command).is_ok();
         if !self.busy {
             self.open = Err("a bug has ended what ran them: start the daemon again".to_owned());
         }

@@ -39,9 +39,9 @@ pub(super) struct KernelThread {
     policy: Policy,
     lines: BTreeMap<u64, ClientRequest>,
     /// Prepared replacements, by client number.
-    waiting: BTreeMap<u64, Successor>,
+    successors: BTreeMap<u64, Successor>,
     accounts: Accounts,
-    used: Arc<Mutex<BTreeMap<u32, Quota>>>,
+    usage_by_user: Arc<Mutex<BTreeMap<u32, Quota>>>,
 }
 
 /// A client's request that runs in the kernel.
@@ -86,7 +86,7 @@ impl KernelThread {
     pub(super) fn new(
         machine: Machine,
         policy: Policy,
-        (used, steps): (Arc<Mutex<BTreeMap<u32, Quota>>>, Steps),
+        (usage_by_user, steps): (Arc<Mutex<BTreeMap<u32, Quota>>>, Steps),
     ) -> Self {
         let accounts = Accounts::new(machine.costs.clone());
         // Without a store, notifying it of each change would be wasted work.
@@ -94,12 +94,12 @@ impl KernelThread {
             true => Points::with_keeper(Arc::new(ServiceManagerStore), steps),
             false => Points::with_log(steps),
         };
-        let (lines, waiting) = (BTreeMap::new(), BTreeMap::new());
-        Self { points, machine, policy, lines, waiting, accounts, used }
+        let (lines, successors) = (BTreeMap::new(), BTreeMap::new());
+        Self { points, machine, policy, lines, successors, accounts, usage_by_user }
     }
 
     /// Adopts stored requests of the previous daemon, if the current policy permits them.
-    pub(super) fn adopt(&mut self, kept: Vec<(String, OwnedFd)>) -> Adoption {
+    pub(super) fn adopt(&mut self, stored: Vec<(String, OwnedFd)>) -> Adoption {
         let read = |about: &str| {
             let about: RequestNote = serde_json::from_str(about)
                 .map_err(|_| "the owner of the stored request is unknown".to_owned())?;
@@ -109,8 +109,8 @@ impl KernelThread {
                 .ok_or("the stored part of the request is malformed")?;
             let who = Credentials { uid: about.uid, gid: about.gid, groups: about.groups };
             let programs = part.nodes.iter().find_map(|node| {
-                let used = graph.node(*node).filter()?;
-                Some((*node, used.attach()?.ok()?))
+                let filter = graph.node(*node).filter()?;
+                Some((*node, filter.attach()?.ok()?))
             });
             let (source, attach) = programs.ok_or("it names no attachment point")?;
             let needs = ResourceNeeds {
@@ -123,8 +123,8 @@ impl KernelThread {
             self.check_grants(&who, (&graph, &part), &needs).map_err(|(_, why)| why)?;
             Ok(PersistedRequest { graph, part, owner: about.uid })
         };
-        let (adopted, refused) = self.points.adopt(kept, &self.machine, &read);
-        let mut taken = Adoption::default();
+        let (adopted, refused) = self.points.adopt(stored, &self.machine, &read);
+        let mut adoption = Adoption::default();
         for point::AdoptedRequest { about, still } in adopted {
             let Ok(RequestNote { client, process, uid, .. }) = serde_json::from_str(&about) else {
                 continue;
@@ -138,13 +138,13 @@ impl KernelThread {
                     None
                 }
             };
-            taken.lines.push(AdoptedRequest { client, uid, ended });
+            adoption.lines.push(AdoptedRequest { client, uid, ended });
         }
         let note = |why: String| {
             format!("requests that ran in the kernel for the previous daemon have ended: {why}")
         };
-        taken.notes = refused.into_iter().map(note).collect();
-        taken
+        adoption.notes = refused.into_iter().map(note).collect();
+        adoption
     }
 
     /// Executes commands. Measures the requests, if that is due, after each command, and after
@@ -157,13 +157,13 @@ impl KernelThread {
         doorbell: &EventFd,
     ) {
         // The server may already be gone.
-        let complete = |what: Completion| drop(done.send(what));
+        let complete = |what: Completion| drop(completions.send(what));
         loop {
-            let order = match self.lines.is_empty() {
-                true => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                false => orders.recv_timeout(MEASURE_INTERVAL),
+            let command = match self.lines.is_empty() {
+                true => commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                false => commands.recv_timeout(MEASURE_INTERVAL),
             };
-            match order {
+            match command {
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => self.measure(&complete),
                 Ok(Command::LeaveRunning) => {
@@ -173,19 +173,20 @@ impl KernelThread {
                     std::mem::forget(self);
                     return;
                 }
-                Ok(order) => {
-                    self.execute(order, &complete);
+                Ok(command) => {
+                    self.execute(command, &complete);
                     self.measure(&complete);
                     complete(Completion::Ready);
                 }
             }
-            *self.used.lock().unwrap_or_else(PoisonError::into_inner) = self.accounts.usage();
+            *self.usage_by_user.lock().unwrap_or_else(PoisonError::into_inner) =
+                self.accounts.usage();
             doorbell.notify();
         }
     }
 
-    fn execute(&mut self, order: Command, complete: &dyn Fn(Completion)) {
-        match order {
+    fn execute(&mut self, command: Command, complete: &dyn Fn(Completion)) {
+        match command {
             Command::Attach { client, who, process, asked } => {
                 if let Some(Replacement { line, .. }) = asked.instead {
                     self.drop_pending(who.uid, line, complete);
@@ -213,7 +214,8 @@ impl KernelThread {
                 complete(Completion::Status { client, status: self.program_status() })
             }
             Command::End { why } => {
-                let all: Vec<u64> = self.lines.keys().chain(self.waiting.keys()).copied().collect();
+                let all: Vec<u64> =
+                    self.lines.keys().chain(self.successors.keys()).copied().collect();
                 all.into_iter().for_each(|client| self.detach(client, Some(why.clone()), complete));
                 complete(Completion::Ended);
             }
@@ -288,7 +290,7 @@ impl KernelThread {
             let made = self.points.prepare_successor_if(running, request, &self.machine, how, by);
             let (delegation, waiting) = made.map_err(to_fault)?;
             self.account_request(client, owner, waiting.running());
-            self.waiting.insert(client, Successor { waiting, instead, process });
+            self.successors.insert(client, Successor { waiting, instead, process });
             return Ok(delegation);
         }
         let attached = self.points.attach_if(request, &self.machine, about, &allows);
@@ -321,7 +323,7 @@ impl KernelThread {
     /// processed yet.
     fn drop_pending(&mut self, uid: u32, line: u64, complete: &dyn Fn(Completion)) {
         let ours = self.lines.get(&line).is_some_and(|line| line.owner == uid);
-        let waits = self.waiting.iter().find(|(_, one)| ours && one.instead == line);
+        let waits = self.successors.iter().find(|(_, one)| ours && one.instead == line);
         if let Some(client) = waits.map(|(client, _)| *client) {
             let why = "another request now has the position for which it was made".to_owned();
             self.detach(client, Some(why), complete);
@@ -411,7 +413,7 @@ impl KernelThread {
         let refused = |why: &str| faults::not_in_kernel(0, "kernel", why);
         let gone = || refused("the request that it would replace has ended");
         let Successor { waiting, instead, process } =
-            self.waiting.remove(&client).ok_or_else(gone)?;
+            self.successors.remove(&client).ok_or_else(gone)?;
         let switched = match self.lines.contains_key(&instead) {
             true => waiting.switch().map_err(|why| refused(&why.to_string())),
             false => Err(gone()),
@@ -426,7 +428,7 @@ impl KernelThread {
     }
 
     fn detach(&mut self, client: u64, why: Option<String>, complete: &dyn Fn(Completion)) {
-        if self.waiting.remove(&client).is_some() {
+        if self.successors.remove(&client).is_some() {
             self.accounts.remove_request(client);
             return complete(Completion::Detached { client, ended: Box::default(), why });
         }
