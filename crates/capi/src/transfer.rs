@@ -104,7 +104,7 @@ pub(crate) fn counts(fd: i32) -> Outcome<streamline_counts> {
             let output = writer.pipe.output();
             let kinds = output.spliced();
             let all = of_writer(output.counts());
-            Ok(streamline_counts { by_pointer: kinds.blocks, copied: kinds.copied, ..all })
+            Ok(streamline_counts { by_pointer: kinds.blocks, copied: kinds.copied_blocks, ..all })
         }
         _ => Err(wrong_end("an end of a stream")),
     }

@@ -140,10 +140,10 @@ impl Writing {
                         return count;
                     }
                 }
-                Self::Ring { output, fresh, files } => {
+                Self::Ring { output, pipe_may_hold_bytes, files } => {
                     let pending = preload::bytes_waiting(number) > 0;
-                    *fresh &= pending;
-                    if (pending && !*fresh) || preload::has_no_reader(number) {
+                    *pipe_may_hold_bytes &= pending;
+                    if (pending && !*pipe_may_hold_bytes) || preload::has_no_reader(number) {
                         *self = Self::Plain;
                         continue;
                     }
