@@ -243,7 +243,7 @@ fn b8_change_leaves_a_fifth_filter_that_is_read_in_its_thread() {
     assert!(refused.to_string().contains("at most 4 filters"), "{refused}");
     for (node, reader) in NODES.into_iter().zip(open) {
         wait_until(node, || parse_capture(&reader.read()).len() >= 40);
-        assert_eq!(reader.tap.stats().over, None, "{node}");
+        assert_eq!(reader.tap.stats().end_reason, None, "{node}");
         assert!(reader.take(40) == frames, "{node}");
     }
     // Once they have gone, the filter may run in the kernel.

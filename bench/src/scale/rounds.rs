@@ -64,8 +64,10 @@ fn measure_round(kind: RingKind, caches: &[usize], round: usize) -> Result<(f64,
     let config = Config::new(id).capacity(INITIAL_SIZE);
     let config = match kind {
         RingKind::Fixed => {
-            let stays =
-                Scaling { together: (INITIAL_SIZE, INITIAL_SIZE), ..Scaling::reallocation(caches) };
+            let stays = Scaling {
+                same_processor: (INITIAL_SIZE, INITIAL_SIZE),
+                ..Scaling::reallocation(caches)
+            };
             config.scaling(stays)
         }
         RingKind::Reallocated => config.scaling(shrinking_bounds(Scaling::reallocation(caches))),
@@ -102,5 +104,5 @@ fn measure_round(kind: RingKind, caches: &[usize], round: usize) -> Result<(f64,
 
 /// Returns the bounds for scaling in the paper, where rings shrink to as little as 16 KB.
 fn shrinking_bounds(scaling: Scaling) -> Scaling {
-    Scaling { together: (16 << 10, INITIAL_SIZE), ..scaling }
+    Scaling { same_processor: (16 << 10, INITIAL_SIZE), ..scaling }
 }
