@@ -49,7 +49,7 @@ impl Registration {
             Ok(worker) => {
                 if worker.number().is_none() {
                     notices.raise_note(
-                        "the daemon ended while this path path: it will register with the \
+                        "the daemon ended while this path registered: it will register with the \
                          next one",
                     );
                 }
