@@ -11,24 +11,25 @@ use streamline::named::{NameError, NamedReader, NamedWriter};
 const READ_BYTES: usize = 64 << 10;
 
 /// Copies blocks from a named sink to standard output, or from standard input to a named source.
-pub(crate) fn cat(given: &CatArguments) -> Status {
-    let outcome = if given.write { write_name(given) } else { read_name(given) };
+pub(crate) fn cat(arguments: &CatArguments) -> Status {
+    let outcome = if arguments.write { write_name(arguments) } else { read_name(arguments) };
     outcome.unwrap_or_else(|status| status)
 }
 
 /// Copies blocks from a named sink to standard output.
-fn read_name(given: &CatArguments) -> Result<Status, Status> {
-    let mut reader = NamedReader::open(&given.name).map_err(|error| report_open_error(&error))?;
+fn read_name(arguments: &CatArguments) -> Result<Status, Status> {
+    let mut reader =
+        NamedReader::open(&arguments.name).map_err(|error| report_open_error(&error))?;
     let mut out = io::stdout().lock();
-    let mut left = given.count.unwrap_or(u64::MAX);
+    let mut left = arguments.count.unwrap_or(u64::MAX);
     while left > 0
         && let Some(block) =
-            reader.next_block().map_err(|error| report_stream_error(&given.name, &error))?
+            reader.next_block().map_err(|error| report_stream_error(&arguments.name, &error))?
     {
         out.write_all(block).map_err(|error| report_output_error(&error))?;
         left -= 1;
         if left == 0
-            || !reader.is_ready().map_err(|error| report_stream_error(&given.name, &error))?
+            || !reader.is_ready().map_err(|error| report_stream_error(&arguments.name, &error))?
         {
             out.flush().map_err(|error| report_output_error(&error))?;
         }
@@ -38,24 +39,25 @@ fn read_name(given: &CatArguments) -> Result<Status, Status> {
         let blocks = streamline::report::count_with_unit(reader.lost(), "block");
         terminal::print_warning(&format!(
             "{blocks} of `{}` were overwritten before they were read",
-            given.name
+            arguments.name
         ));
     }
     Ok(Status::Done)
 }
 
 /// Copies blocks from standard input to a named source.
-fn write_name(given: &CatArguments) -> Result<Status, Status> {
-    let mut writer = NamedWriter::open(&given.name).map_err(|error| report_open_error(&error))?;
+fn write_name(arguments: &CatArguments) -> Result<Status, Status> {
+    let mut writer =
+        NamedWriter::open(&arguments.name).map_err(|error| report_open_error(&error))?;
     let mut put = |block: &[u8]| {
-        writer.write(block).map_err(|error| report_stream_error(&given.name, &error))
+        writer.write(block).map_err(|error| report_stream_error(&arguments.name, &error))
     };
     let mut input = io::stdin().lock();
     let unreadable = |error: io::Error| {
         terminal::print_error(&format!("standard input cannot be read: {error}"));
         Status::Failed
     };
-    if given.pcap {
+    if arguments.pcap {
         let mut capture = Vec::new();
         input.read_to_end(&mut capture).map_err(unreadable)?;
         for packet in streamline::named::packets(&capture) {
@@ -65,7 +67,7 @@ fn write_name(given: &CatArguments) -> Result<Status, Status> {
     }
     let mut block = vec![0; READ_BYTES];
     loop {
-        let length = match given.lines {
+        let length = match arguments.lines {
             true => {
                 block.clear();
                 input.read_until(b'\n', &mut block).map_err(unreadable)?
@@ -82,7 +84,7 @@ fn write_name(given: &CatArguments) -> Result<Status, Status> {
 fn report_open_error(error: &NameError) -> Status {
     terminal::print_error(&error.to_string());
     match error {
-        NameError::Unknown(_) => Status::Nothing,
+        NameError::Unknown(_) => Status::NotFound,
         NameError::Name { .. } => Status::Usage,
         _ => Status::Failed,
     }
@@ -99,7 +101,7 @@ fn report_stream_error(name: &str, error: &io::Error) -> Status {
 
 fn report_output_error(error: &io::Error) -> Status {
     match error.kind() {
-        io::ErrorKind::BrokenPipe => Status::Unread,
+        io::ErrorKind::BrokenPipe => Status::OutputClosed,
         _ => {
             terminal::print_error(&format!("standard output cannot be written: {error}"));
             Status::Failed

@@ -15,16 +15,16 @@ use streamline::{Notice, Notices, OpenError, Options};
 const VERSION: u32 = 1;
 
 /// Prints all mistakes in a request. The exit status is 0 if there are none, otherwise 2.
-pub(crate) fn check(given: &CheckArguments) -> Status {
-    let text = match line::request_text(&given.line) {
+pub(crate) fn check(arguments: &CheckArguments) -> Status {
+    let text = match line::request_text(&arguments.line) {
         Ok(text) => text,
         Err(status) => return status,
     };
-    if given.json {
-        return check_as_json(&text, given.syntax);
+    if arguments.json {
+        return check_as_json(&text, arguments.syntax);
     }
     let (request, mistakes) = pipeline::parse(&text);
-    let right = match given.syntax {
+    let right = match arguments.syntax {
         true => {
             line::print_mistakes(&text, &mistakes);
             !mistakes.iter().any(Diagnostic::is_error)
@@ -34,7 +34,7 @@ pub(crate) fn check(given: &CheckArguments) -> Status {
             streamline::read_graph(&text, &options).map_err(failure::report_open_error).is_ok()
         }
     };
-    match (right, given.verbose) {
+    match (right, arguments.verbose) {
         (false, _) => Status::Usage,
         (true, true) => terminal::print_text(&format!("{request}\n")),
         (true, false) => Status::Done,

@@ -36,12 +36,12 @@ const EXAMPLES: &[(&str, &str)] = &[
 ];
 
 /// Prints all examples, or writes them and their capture into a directory.
-pub(crate) fn examples(given: &ExamplesArguments) -> Status {
-    let written = given.write.as_deref().map(write_examples);
+pub(crate) fn examples(arguments: &ExamplesArguments) -> Status {
+    let written = arguments.write.as_deref().map(write_examples);
     match written {
         Some(Err(status)) => status,
-        Some(Ok(())) | None if given.json => print_object(given.write.as_deref()),
-        Some(Ok(())) => given.write.as_deref().map_or(Status::Done, print_written),
+        Some(Ok(())) | None if arguments.json => print_object(arguments.write.as_deref()),
+        Some(Ok(())) => arguments.write.as_deref().map_or(Status::Done, print_written),
         None => print_examples(),
     }
 }

@@ -29,9 +29,9 @@ use streamline::{Prepared, analysis};
 const VERSION: u32 = 1;
 
 /// Explains the request in these arguments, or what `exec` would do for a program.
-pub(crate) fn explain(given: &ExplainArguments) -> Status {
-    if let Some(words) = arranged::program_words(&given.line.words) {
-        if given.json || given.analyze || !given.drawings.is_empty() {
+pub(crate) fn explain(arguments: &ExplainArguments) -> Status {
+    if let Some(words) = arranged::program_words(&arguments.line.words) {
+        if arguments.json || arguments.analyze || !arguments.drawings.is_empty() {
             terminal::print_error(
                 "a program is explained as text, without options; quote `exec` and its command to \
                  explain a request",
@@ -40,14 +40,14 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
         }
         return plan::explain_program(words);
     }
-    let explained = line::request_text(&given.line).and_then(|text| {
+    let explained = line::request_text(&arguments.line).and_then(|text| {
         let run = RunArguments {
-            time: given.time,
-            count: given.count,
-            embedded: given.embedded,
-            stats: given.analyze,
-            analyze: given.analyze,
-            drawings: given.drawings.clone(),
+            time: arguments.time,
+            count: arguments.count,
+            embedded: arguments.embedded,
+            stats: arguments.analyze,
+            analyze: arguments.analyze,
+            drawings: arguments.drawings.clone(),
             ..RunArguments::default()
         };
         let options = run::run_options(&run);
@@ -61,8 +61,8 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
             prepared = prepared.first_worker();
         }
         let text = prepared.text().to_owned();
-        if given.analyze {
-            drawings::check_output(&given.drawings, prepared.plan())?;
+        if arguments.analyze {
+            drawings::check_output(&arguments.drawings, prepared.plan())?;
             terminal::print_error_text(&format!(
                 "{}\n",
                 explain::format_plan(prepared.plan(), prepared.machine())
@@ -72,14 +72,14 @@ pub(crate) fn explain(given: &ExplainArguments) -> Status {
         }
         let prepared = prepared.with_policy().map_err(report_open_error)?;
         let (plan, machine) = (prepared.plan(), prepared.machine());
-        if !given.drawings.is_empty() {
-            return Ok(drawings::draw(&given.drawings, plan, None));
+        if !arguments.drawings.is_empty() {
+            return Ok(drawings::draw(&arguments.drawings, plan, None));
         }
-        if !given.json {
+        if !arguments.json {
             print_changes(&text, plan);
         }
         let printed = terminal::print_text(&match () {
-            () if given.json => json_line(&to_json(&text, plan, machine)),
+            () if arguments.json => json_line(&to_json(&text, plan, machine)),
             () => {
                 let shared =
                     sharers::format_prefixes(plan) + &sharers::format_alike_requests(&text);

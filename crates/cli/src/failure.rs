@@ -51,7 +51,7 @@ pub(crate) fn report_open_error(error: OpenError) -> Status {
             terminal::print_error(&other.to_string());
             match other {
                 OpenError::Unfit(_) => Status::Usage,
-                OpenError::Broken(broken) if broken.is_missing() => Status::Nothing,
+                OpenError::Broken(broken) if broken.is_missing() => Status::NotFound,
                 _ => Status::Failed,
             }
         }
@@ -80,7 +80,7 @@ fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
                 }
                 None => line::print_mistake(text, span, &what, failure.hint.as_deref()),
             }
-            if failure.is_missing() { Status::Nothing } else { Status::Failed }
+            if failure.is_missing() { Status::NotFound } else { Status::Failed }
         }
         BuildError::Refused(_) | BuildError::Machine(_) | BuildError::Unexpected(_) => {
             terminal::print_error(&error.to_string());
@@ -93,8 +93,8 @@ fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
 pub(crate) fn report_client_error(error: &ClientError) -> Status {
     terminal::print_error(&error.to_string());
     match error {
-        ClientError::NoDaemon(_) => Status::Nothing,
-        error if is_path_gone(error) => Status::Nothing,
+        ClientError::NoDaemon(_) => Status::NotFound,
+        error if is_path_gone(error) => Status::NotFound,
         _ => Status::Failed,
     }
 }

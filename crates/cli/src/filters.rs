@@ -15,11 +15,11 @@ use streamline::report::{Object, json_line, to_object};
 const VERSION: u32 = 1;
 
 /// Prints the list, or the description of one entry.
-pub(crate) fn filters(given: &FiltersArguments) -> Status {
-    match &given.name {
-        None if given.json => terminal::print_text(&to_json(|_| true)),
+pub(crate) fn filters(arguments: &FiltersArguments) -> Status {
+    match &arguments.name {
+        None if arguments.json => terminal::print_text(&to_json(|_| true)),
         None => terminal::print_text(&format_list()),
-        Some(name) => print_description(name, given.json),
+        Some(name) => print_description(name, arguments.json),
     }
 }
 
@@ -105,7 +105,7 @@ fn print_description(name: &str, json: bool) -> Status {
         let hint = meant.map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"));
         terminal::print_error(&format!("no filter is called `{}`{hint}", Visible(name)));
         terminal::print_note("`streamline filters` lists all");
-        return Status::Nothing;
+        return Status::NotFound;
     }
     if json {
         return terminal::print_text(&to_json(|known| known == name));

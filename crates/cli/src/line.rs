@@ -12,16 +12,16 @@ use std::path::Path;
 
 /// Returns the text of the request. Prints an error and fails with the exit status if there is
 /// none, or if its file cannot be read or is not in UTF-8.
-pub(crate) fn request_text(given: &RequestArguments) -> Result<String, Status> {
-    match &given.file {
+pub(crate) fn request_text(arguments: &RequestArguments) -> Result<String, Status> {
+    match &arguments.file {
         Some(path) => read_request_file(path),
-        None if given.words.is_empty() => {
+        None if arguments.words.is_empty() => {
             terminal::print_error(
                 "no request is given: write it in single quotes, or name a file by -f",
             );
             Err(Status::Usage)
         }
-        None => Ok(with_unix_line_ends(&given.words.join(" "))),
+        None => Ok(with_unix_line_ends(&arguments.words.join(" "))),
     }
 }
 
@@ -43,7 +43,7 @@ fn read_request_file(path: &Path) -> Result<String, Status> {
     if let Err(error) = read {
         terminal::print_error(&format!("cannot read {name}: {}", terminal::reason(&error)));
         let missing = error.kind() == ErrorKind::NotFound;
-        return Err(if missing { Status::Nothing } else { Status::Failed });
+        return Err(if missing { Status::NotFound } else { Status::Failed });
     }
     String::from_utf8(bytes).map(|text| with_unix_line_ends(&text)).map_err(|_| {
         terminal::print_error(&format!("cannot read {name}: it is not UTF-8 text"));

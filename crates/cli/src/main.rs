@@ -71,33 +71,33 @@ fn main() -> ExitCode {
             } else {
                 let printed = error.print();
                 if status == Status::Done && printed.is_err() {
-                    return Status::Unread.into();
+                    return Status::OutputClosed.into();
                 }
             }
             return status.into();
         }
     };
     let status = match arguments.command {
-        Command::Run(given) => run::run(&given),
-        Command::Why(given) => why::trace_flow(&given),
-        Command::Cat(given) => cat::cat(&given),
-        Command::Check(given) => check::check(&given),
-        Command::Explain(given) => explain::explain(&given),
-        Command::Filters(given) => filters::filters(&given),
-        Command::Doctor(given) => doctor::doctor(&given),
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Why(arguments) => why::trace_flow(&arguments),
+        Command::Cat(arguments) => cat::cat(&arguments),
+        Command::Check(arguments) => check::check(&arguments),
+        Command::Explain(arguments) => explain::explain(&arguments),
+        Command::Filters(arguments) => filters::filters(&arguments),
+        Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Schema { name } => schema::print_schema(name.as_deref()),
-        Command::Examples(given) => examples::examples(&given),
-        Command::Man(given) => man::man(&given),
+        Command::Examples(arguments) => examples::examples(&arguments),
+        Command::Man(arguments) => man::man(&arguments),
         Command::Completion { shell } => completion::print_script(shell),
         Command::Complete { line: Some(line), .. } => completion::print_completions(&line),
         Command::Complete { line: None, words } if words == ["schema"] => schema::print_names(),
         Command::Complete { line: None, words } => shared::next::print_candidates(&words),
-        Command::Shared(given) => shared::run(&given),
-        Command::Bench(given) => separate::execute(separate::BENCH, &given.words),
-        Command::Page(given) => separate::execute(separate::PAGE, &given.words),
-        Command::Mount(given) => return mount::mount(&given),
-        Command::Sh(given) => return shell::run_shell(&given),
-        Command::Exec(given) => return shell::run_preloaded(&given),
+        Command::Shared(arguments) => shared::run(&arguments),
+        Command::Bench(arguments) => separate::execute(separate::BENCH, &arguments.words),
+        Command::Page(arguments) => separate::execute(separate::PAGE, &arguments.words),
+        Command::Mount(arguments) => return mount::mount(&arguments),
+        Command::Sh(arguments) => return shell::run_shell(&arguments),
+        Command::Exec(arguments) => return shell::run_preloaded(&arguments),
     };
     status.into()
 }

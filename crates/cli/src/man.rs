@@ -34,18 +34,18 @@ struct ManualPage {
 }
 
 /// Prints a page, or writes all pages into a directory.
-pub(crate) fn man(given: &ManArguments) -> Status {
+pub(crate) fn man(arguments: &ManArguments) -> Status {
     let sheets = match generate_pages() {
         Ok(sheets) => sheets,
         Err(error) => return print_error("the manual", &error),
     };
-    if let Some(folder) = &given.into {
+    if let Some(folder) = &arguments.into {
         return match write_pages(folder, &sheets) {
             Ok(()) => Status::Done,
             Err(error) => print_error(&folder.display().to_string(), &error),
         };
     }
-    let wanted = given.page.as_deref().unwrap_or_default();
+    let wanted = arguments.page.as_deref().unwrap_or_default();
     let wanted = wanted.trim_start_matches("streamline").trim_start_matches('-');
     // In reverse order, so that `filters` selects the page in section 7 and not that of the
     // command.
@@ -60,7 +60,7 @@ pub(crate) fn man(given: &ManArguments) -> Status {
             terminal::print_note(
                 "`streamline man --into FOLDER` writes all pages; `filters` lists filters",
             );
-            Status::Nothing
+            Status::NotFound
         }
     }
 }

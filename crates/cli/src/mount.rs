@@ -23,27 +23,27 @@ const NOT_EXECUTABLE: u8 = 126;
 const SIGNALLED: i32 = 128;
 
 /// Mounts the file system.
-pub(crate) fn mount(given: &MountArguments) -> ExitCode {
-    let directory = match find_directory(&given.directory) {
+pub(crate) fn mount(arguments: &MountArguments) -> ExitCode {
+    let directory = match find_directory(&arguments.directory) {
         Ok(directory) if directory.is_dir() => directory,
-        Ok(_) => return refuse(&given.directory, "it is not a directory"),
-        Err(error) => return refuse(&given.directory, &terminal::reason(&error)),
+        Ok(_) => return refuse(&arguments.directory, "it is not a directory"),
+        Err(error) => return refuse(&arguments.directory, &terminal::reason(&error)),
     };
-    let others = match given.others.as_str() {
+    let others = match arguments.others.as_str() {
         "nothing" => Others::Nothing,
         "all" => Others::All,
         _ => Others::Names,
     };
-    let exec = given.options.iter().any(|option| option == "exec");
-    let daemon = given.socket.clone();
-    let edit_limit = given.options.iter().filter_map(|option| edit_limit(option)).next_back();
-    let options = MountOptions { daemon, for_all: given.all_users, others, exec, edit_limit };
-    if let Some((program, words)) = given.command.split_first() {
+    let exec = arguments.options.iter().any(|option| option == "exec");
+    let daemon = arguments.socket.clone();
+    let edit_limit = arguments.options.iter().filter_map(|option| edit_limit(option)).next_back();
+    let options = MountOptions { daemon, for_all: arguments.all_users, others, exec, edit_limit };
+    if let Some((program, words)) = arguments.command.split_first() {
         return run_command(&directory, options, (program, words));
     }
-    let done = match given.foreground || given.background {
-        true => serve(&directory, options, given),
-        false => start(given, &directory),
+    let done = match arguments.foreground || arguments.background {
+        true => serve(&directory, options, arguments),
+        false => start(arguments, &directory),
     };
     done.unwrap_or_else(|status| status).into()
 }
@@ -81,7 +81,7 @@ pub(crate) fn command_for_daemon(
 
 fn refuse(directory: &Path, why: &str) -> ExitCode {
     terminal::print_error(&format!("cannot mount at {}: {why}", directory.display()));
-    Status::Nothing.into()
+    Status::NotFound.into()
 }
 
 /// Serves the mount until it is unmounted, a signal arrives, or, for a daemon, standard input is
@@ -89,10 +89,10 @@ fn refuse(directory: &Path, why: &str) -> ExitCode {
 fn serve(
     directory: &Path,
     options: MountOptions,
-    given: &MountArguments,
+    arguments: &MountArguments,
 ) -> Result<Status, Status> {
     let failed = |error: sys::Error| report_system_error(&error);
-    let starter = match given.background {
+    let starter = match arguments.background {
         true => {
             sys::process::leave_terminal().map_err(failed)?;
             Some(sys::process::detach_stdin().map_err(failed)?)
@@ -108,16 +108,16 @@ fn serve(
     }
     let stdin = std::io::stdin();
     let mut ends = vec![mount.ended(), signals];
-    ends.extend(given.of_daemon.then(|| stdin.as_fd()));
+    ends.extend(arguments.of_daemon.then(|| stdin.as_fd()));
     while !sys::poll::readable_within(&ends, None).contains(&true) {}
     Ok(Status::Done)
 }
 
 /// Starts a background process that serves the mount, and waits until the mount is ready.
-fn start(given: &MountArguments, directory: &Path) -> Result<Status, Status> {
+fn start(arguments: &MountArguments, directory: &Path) -> Result<Status, Status> {
     let (parent_end, child_end) =
         sys::descriptor::pair().map_err(|error| report_system_error(&error))?;
-    let mut child = spawn(given, directory, Stdio::from(child_end)).map_err(|error| {
+    let mut child = spawn(arguments, directory, Stdio::from(child_end)).map_err(|error| {
         terminal::print_error(&format!("cannot start the server: {}", terminal::reason(&error)));
         Status::Failed
     })?;
@@ -138,16 +138,16 @@ fn start(given: &MountArguments, directory: &Path) -> Result<Status, Status> {
         .map_or(Status::Failed, |code| Status::from_exit_code(u8::try_from(code).unwrap_or(1))))
 }
 
-fn spawn(given: &MountArguments, directory: &Path, socket: Stdio) -> std::io::Result<Child> {
+fn spawn(arguments: &MountArguments, directory: &Path, socket: Stdio) -> std::io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["mount", "--background", "--others", &given.others]);
-    if given.all_users {
+    command.args(["mount", "--background", "--others", &arguments.others]);
+    if arguments.all_users {
         command.arg("--all-users");
     }
-    if let Some(socket) = &given.socket {
+    if let Some(socket) = &arguments.socket {
         command.arg("--socket").arg(socket);
     }
-    for option in &given.options {
+    for option in &arguments.options {
         command.args(["-o", option]);
     }
     // A relative path could be taken for an option.

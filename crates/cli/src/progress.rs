@@ -24,8 +24,8 @@ pub(crate) struct ProgressPrinter {
     /// True if each line replaces the previous one.
     rewrites: bool,
     /// True if the user requested progress.
-    asked: bool,
-    before: Cell<SourceTotals>,
+    is_requested: bool,
+    previous: Cell<SourceTotals>,
 }
 
 /// The sums of the counters of a run's sources.
@@ -49,8 +49,8 @@ impl ProgressPrinter {
             None if io::stdout().is_terminal() && has_printing_sink(plan) => return None,
             None => INTERVAL_NS,
         };
-        let asked = mode.is_some();
-        Some(Self { every_ns, rewrites, asked, before: Cell::default() })
+        let is_requested = mode.is_some();
+        Some(Self { every_ns, rewrites, is_requested, previous: Cell::default() })
     }
 
     /// Returns the interval between two progress lines, in ns.
@@ -63,9 +63,9 @@ impl ProgressPrinter {
         let now = SourceTotals::add_up(progress);
         // An interval of less than a second requires tenths of a second.
         let time = format_duration(now.elapsed_ns, !self.every_ns.is_multiple_of(INTERVAL_NS));
-        let text = format_line(&time, progress, now, self.before.replace(now));
+        let text = format_line(&time, progress, now, self.previous.replace(now));
         match self.rewrites {
-            true if !self.asked && terminal::is_background() => {}
+            true if !self.is_requested && terminal::is_background() => {}
             true => terminal::show_status(&text),
             false => terminal::print_error_text(&format!("{text}\n")),
         }
@@ -124,9 +124,9 @@ fn format_line(time: &str, progress: &Progress, now: SourceTotals, before: Sourc
     if let Some(part) = format_position(progress) {
         let _ = write!(line, "  {part}");
     }
-    let fresh = now.lost.saturating_sub(before.lost);
-    if fresh > 0 {
-        let _ = write!(line, "  +{fresh}");
+    let new_losses = now.lost.saturating_sub(before.lost);
+    if new_losses > 0 {
+        let _ = write!(line, "  +{new_losses}");
     }
     if now.lost > 0 {
         let _ = write!(line, "  lost: {}", format_losses(progress));

@@ -14,7 +14,7 @@ use streamline::record::{Differences, Recorded, Repetition, compare_with_record}
 /// Prints the size of a record, unless `--quiet` is given. If the record reached its size limit,
 /// first prints the number of missing blocks. If recording failed, prints only the reason, and
 /// returns false.
-pub(crate) fn print_summary(summary: &Summary, given: &RunArguments) -> bool {
+pub(crate) fn print_summary(summary: &Summary, arguments: &RunArguments) -> bool {
     let target = &summary.target;
     if let Some(why) = &summary.failure {
         terminal::print_error(&format!("the record {target} is incomplete: {why}"));
@@ -29,7 +29,7 @@ pub(crate) fn print_summary(summary: &Summary, given: &RunArguments) -> bool {
             summary.bytes_max
         ));
     }
-    if !given.quiet {
+    if !arguments.quiet {
         terminal::print_note(&format!(
             "recorded into {target} ({} bytes): `streamline run --replay {target}` repeats it",
             summary.bytes
@@ -39,33 +39,33 @@ pub(crate) fn print_summary(summary: &Summary, given: &RunArguments) -> bool {
 }
 
 /// Replays a record, and prints the differences from the recorded run.
-pub(crate) fn replay_record(path: &Path, given: &RunArguments) -> Result<Status, Status> {
+pub(crate) fn replay_record(path: &Path, arguments: &RunArguments) -> Result<Status, Status> {
     let recorded = Recorded::open(path).map_err(report_open_error)?;
-    let file = given.report.as_deref().map(ReportTarget::open).transpose()?;
+    let file = arguments.report.as_deref().map(ReportTarget::open).transpose()?;
     silence_space_panics();
     signal::watch().map_err(|error| report_system_error(&error))?;
-    let options = run::run_options(given);
+    let options = run::run_options(arguments);
     let repetition =
-        recorded.build_replay(path, given.into.clone(), &options).map_err(report_open_error)?;
+        recorded.build_replay(path, arguments.into.clone(), &options).map_err(report_open_error)?;
     let Repetition { ready, into, whole } = repetition;
-    let (finished, alarmed) = run::run_ready(ready, given)?;
-    let status = run::print_results(&finished.results, given, file).with_alarm(alarmed);
-    if let (Some(into), false) = (into, given.quiet) {
+    let (finished, alarmed) = run::run_ready(ready, arguments)?;
+    let status = run::print_results(&finished.results, arguments, file).with_alarm(alarmed);
+    if let (Some(into), false) = (into, arguments.quiet) {
         terminal::print_note(&format!("its output is in {}", into.display()));
     }
     let sentence = finished.results.sentence();
     let results = finished.end_registration(status.exit_code(), sentence);
     let found = compare_with_record(&whole, &results);
-    Ok(found.map_or(status, |found| print_differences(&found, given, status)))
+    Ok(found.map_or(status, |found| print_differences(&found, arguments, status)))
 }
 
 /// Maximum number of differences printed.
 const DIFFERENCES_MAX: usize = 8;
 
 /// Prints the differences between a run and its replay. Returns the exit status.
-fn print_differences(found: &Differences, given: &RunArguments, status: Status) -> Status {
+fn print_differences(found: &Differences, arguments: &RunArguments, status: Status) -> Status {
     if found.is_empty() {
-        if !given.quiet {
+        if !arguments.quiet {
             terminal::print_note("the replay matches the recorded run, block for block");
         }
         return status;

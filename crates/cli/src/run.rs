@@ -29,40 +29,40 @@ use streamline::{Finished, OpenError, Options, Prepared, Ready, Results, StopCon
 use sys::poll::PollSet;
 
 /// Runs the request in these arguments.
-pub(crate) fn run(given: &RunArguments) -> Status {
-    if let Some(file) = &given.replay {
-        return record::replay_record(file, given).unwrap_or_else(|status| status);
+pub(crate) fn run(arguments: &RunArguments) -> Status {
+    if let Some(file) = &arguments.replay {
+        return record::replay_record(file, arguments).unwrap_or_else(|status| status);
     }
-    let ran = StartNotifier::detach_background(given).and_then(|notifier| {
-        let run_options = run_options(given);
-        let prepared = Prepared::read(&line::request_text(&given.line)?, &run_options)
+    let ran = StartNotifier::detach_background(arguments).and_then(|notifier| {
+        let run_options = run_options(arguments);
+        let prepared = Prepared::read(&line::request_text(&arguments.line)?, &run_options)
             .map_err(report_open_error)?;
-        run_prepared(prepared, &run_options, given, notifier)
+        run_prepared(prepared, &run_options, arguments, notifier)
     });
     ran.unwrap_or_else(|status| status)
 }
 
 /// Converts arguments to run options.
-pub(crate) fn run_options(given: &RunArguments) -> Options {
-    let history = given.history.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+pub(crate) fn run_options(arguments: &RunArguments) -> Options {
+    let history = arguments.history.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     Options {
-        count: given.count,
-        time: given.time.map(Duration::from_nanos),
-        timed: given.is_timed(),
-        programs_timed: given.analyze,
-        embedded: given.embedded,
-        name: given.path_name.clone(),
-        registered: given.background,
-        log: given.log.clone(),
+        count: arguments.count,
+        time: arguments.time.map(Duration::from_nanos),
+        timed: arguments.is_timed(),
+        programs_timed: arguments.analyze,
+        embedded: arguments.embedded,
+        name: arguments.path_name.clone(),
+        registered: arguments.background,
+        log: arguments.log.clone(),
         history,
-        serves_prefix: given.serves_prefix,
-        record: given.record.clone(),
-        record_bytes: given.record_bytes,
+        serves_prefix: arguments.serves_prefix,
+        record: arguments.record.clone(),
+        record_bytes: arguments.record_bytes,
         captures_crashes: true,
         joins_prefixes: true,
-        notices: failure::notices(given.quiet),
-        steps: given.steps(),
-        refuses: given.kernel_refuses,
+        notices: failure::notices(arguments.quiet),
+        steps: arguments.steps(),
+        refuses: arguments.kernel_refuses,
         ..Options::default()
     }
 }
@@ -71,32 +71,33 @@ pub(crate) fn run_options(given: &RunArguments) -> Options {
 pub(crate) fn run_prepared(
     prepared: Prepared,
     run_options: &Options,
-    given: &RunArguments,
+    arguments: &RunArguments,
     notifier: StartNotifier,
 ) -> Result<Status, Status> {
-    if given.background {
+    if arguments.background {
         check_standard_streams(&prepared.plan().graph)?;
     }
-    let file = given.report.as_deref().map(ReportTarget::open).transpose()?;
+    let file = arguments.report.as_deref().map(ReportTarget::open).transpose()?;
     silence_space_panics();
     // From now on, a signal ends the run in an orderly way.
     signal::watch().map_err(|error| report_system_error(&error))?;
-    let ready = prepared.build(run_options).map_err(|error| report_build_failure(error, given))?;
-    if let Some(number) = ready.number().or_else(|| given.serves_prefix.then_some(0)) {
+    let ready =
+        prepared.build(run_options).map_err(|error| report_build_failure(error, arguments))?;
+    if let Some(number) = ready.number().or_else(|| arguments.serves_prefix.then_some(0)) {
         notifier.notify(number);
     }
-    let (finished, alarmed) = run_ready(ready, given)?;
-    let status = print_results(&finished.results, given, file).with_alarm(alarmed);
-    let status = match given.drawings.is_empty() {
+    let (finished, alarmed) = run_ready(ready, arguments)?;
+    let status = print_results(&finished.results, arguments, file).with_alarm(alarmed);
+    let status = match arguments.drawings.is_empty() {
         true => status,
         false => {
             let figures = analysis::drawn_figures(&finished.results);
-            let drawn = drawings::draw(&given.drawings, &finished.results.plan, Some(&figures));
+            let drawn = drawings::draw(&arguments.drawings, &finished.results.plan, Some(&figures));
             if status == Status::Done { drawn } else { status }
         }
     };
     let recorded = finished.results.recorded.as_ref();
-    let status = match recorded.is_none_or(|summary| record::print_summary(summary, given)) {
+    let status = match recorded.is_none_or(|summary| record::print_summary(summary, arguments)) {
         false if status == Status::Done => Status::Failed,
         _ => status,
     };
@@ -121,13 +122,13 @@ fn check_standard_streams(graph: &Graph) -> Result<(), Status> {
 
 /// Prints the reason why a prepared request cannot run, and a note if only its name requires a
 /// daemon. Returns the exit status.
-fn report_build_failure(error: OpenError, given: &RunArguments) -> Status {
+fn report_build_failure(error: OpenError, arguments: &RunArguments) -> Status {
     let unnamed = match &error {
         OpenError::Unregistered(error) => matches!(**error, ClientError::NoDaemon(_)),
         _ => false,
     };
     let status = report_open_error(error);
-    if unnamed && !given.background && given.path_name.is_some() {
+    if unnamed && !arguments.background && arguments.path_name.is_some() {
         terminal::print_note(
             "only `--as` needs a daemon: leave it out, or start a daemon (`streamline daemon \
              --user &`)",
@@ -138,29 +139,33 @@ fn report_build_failure(error: OpenError, given: &RunArguments) -> Status {
 
 /// Runs a built request and blocks until it ends. Prints progress and alarms on standard error.
 /// Returns the finished run, and true if an alarm of `--alarm` was raised.
-pub(crate) fn run_ready(ready: Ready, given: &RunArguments) -> Result<(Finished, bool), Status> {
+pub(crate) fn run_ready(
+    ready: Ready,
+    arguments: &RunArguments,
+) -> Result<(Finished, bool), Status> {
     let signals = signal::watch().map_err(|error| report_system_error(&error))?;
-    let view = RunView::start(&ready, given)?;
+    let view = RunView::start(&ready, arguments)?;
     let both = view.as_ref().map(|view| PollSet::new(&[signals, view.stop_descriptor()]));
     let both = both.transpose().map_err(|error| report_system_error(&error))?;
     let readable = both.as_ref().map_or(signals, PollSet::as_fd);
-    let printer = ProgressPrinter::new(given.progress, given.quiet || given.view, ready.plan());
+    let printer =
+        ProgressPrinter::new(arguments.progress, arguments.quiet || arguments.view, ready.plan());
     let report = |progress: &Progress| printer.iter().for_each(|printer| printer.print(progress));
     let watch = printer
         .as_ref()
         .map(|printer| ProgressWatch { every_ns: printer.every_ns(), report: &report });
-    let named = given.path_name.as_ref().map_or_else(String::new, |name| format!("{name}: "));
+    let named = arguments.path_name.as_ref().map_or_else(String::new, |name| format!("{name}: "));
     let reporter = ready.reporter();
     let late = |breach: &Breach| {
         let text = latency_breach::describe_breach(breach);
         reporter.report(PathEvent::Late, &text);
-        if !given.quiet {
+        if !arguments.quiet {
             terminal::print_warning(&format!("{named}{text}"));
         }
     };
-    let alarm = (!given.quiet || ready.number().is_some()).then_some(Alarm(&late));
-    let until = StopConditions { readable: Some(readable), elapsed: given.time, watch, alarm };
-    let monitor = Monitor::start(&ready, given)?;
+    let alarm = (!arguments.quiet || ready.number().is_some()).then_some(Alarm(&late));
+    let until = StopConditions { readable: Some(readable), elapsed: arguments.time, watch, alarm };
+    let monitor = Monitor::start(&ready, arguments)?;
     let finished = ready.run(until);
     drop(view);
     terminal::erase_status();
@@ -184,13 +189,13 @@ impl StartNotifier {
 
     /// Detaches this process from the terminal if the path runs in the background or serves a
     /// shared prefix. In this case, standard input is the socket to the starting process.
-    fn detach_background(given: &RunArguments) -> Result<Self, Status> {
-        if !given.background && !given.serves_prefix {
+    fn detach_background(arguments: &RunArguments) -> Result<Self, Status> {
+        if !arguments.background && !arguments.serves_prefix {
             return Ok(Self::FOREGROUND);
         }
         let left = sys::process::leave_terminal().and_then(|()| sys::process::detach_stdin());
         let socket = Some(left.map_err(|error| report_system_error(&error))?);
-        Ok(Self { socket, joins_errors: given.background })
+        Ok(Self { socket, joins_errors: arguments.background })
     }
 
     /// Sends the number of the running path to the process that started it.
@@ -210,23 +215,23 @@ impl StartNotifier {
 /// Prints the outcome: filter reports, failures, losses, the ledger. Returns the exit status.
 pub(crate) fn print_results(
     results: &Results,
-    given: &RunArguments,
+    arguments: &RunArguments,
     file: Option<ReportTarget>,
 ) -> Status {
     let Results { plan, outcome, crashes, .. } = results;
-    let form = if given.json { Form::Json } else { Form::Text };
+    let form = if arguments.json { Form::Json } else { Form::Text };
     let report = results.report();
     let ends = match (form, terminal::drawing_columns()) {
         (Form::Text, Some(columns)) => report.drawn_line_end_reports(columns),
         (form, _) => report.line_end_reports(form),
     };
     let printed = print_beside_capture(&ends, &plan.graph);
-    if given.analyze {
+    if arguments.analyze {
         print_analysis(results);
     }
 
     // The full report includes the automatic changes.
-    if !given.quiet && !given.stats && !given.json {
+    if !arguments.quiet && !arguments.stats && !arguments.json {
         outcome.adapted.iter().for_each(|print_results| terminal::print_note(print_results));
     }
     for (failure, capture) in outcome.failures.iter().zip(crashes) {
@@ -235,10 +240,11 @@ pub(crate) fn print_results(
         }
         capture.iter().for_each(failure::print_crash);
     }
-    let unread = printed == Status::Unread || outcome.failures.iter().any(PathFailure::is_quiet);
+    let is_output_closed =
+        printed == Status::OutputClosed || outcome.failures.iter().any(PathFailure::is_quiet);
     let failed = outcome.failures.iter().any(|failure| !failure.is_quiet());
-    let no_loss = given.no_loss || plan.graph.options.flag("no-loss");
-    let lost = !unread && report.lost_blocks() > 0;
+    let no_loss = arguments.no_loss || plan.graph.options.flag("no-loss");
+    let lost = !is_output_closed && report.lost_blocks() > 0;
     for imbalance in report.imbalances() {
         terminal::print_error(&format!("the ledger does not balance: {imbalance}"));
     }
@@ -247,7 +253,7 @@ pub(crate) fn print_results(
         let what = report.describe_losses();
         if no_loss { terminal::print_error(&what) } else { terminal::print_warning(&what) }
     }
-    let wanted = given.stats || given.json || file.is_some();
+    let wanted = arguments.stats || arguments.json || file.is_some();
     let unbalanced = !report.imbalances().is_empty();
     let written = match (wanted || lost || unbalanced, file) {
         (true, Some(ReportTarget::Output)) => {
@@ -259,7 +265,7 @@ pub(crate) fn print_results(
             Status::Done
         }
         (false, _) => {
-            if !given.quiet && !unread && !failed {
+            if !arguments.quiet && !is_output_closed && !failed {
                 report.explain_empty_output().iter().for_each(|why| terminal::print_note(why));
                 terminal::print_error_text(&format!("{}\n", report.summary_sentence()));
             }
@@ -269,7 +275,7 @@ pub(crate) fn print_results(
     match () {
         () if failed || unbalanced || lost && no_loss => Status::Failed,
         () if written != Status::Done => written,
-        () if unread => Status::Unread,
+        () if is_output_closed => Status::OutputClosed,
         () => printed,
     }
 }

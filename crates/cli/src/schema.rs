@@ -59,7 +59,7 @@ pub(crate) fn print_schema(name: Option<&str>) -> Status {
             let hint = meant.map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"));
             terminal::print_error(&format!("no schema is called `{}`{hint}", Visible(name)));
             terminal::print_note("`streamline schema` lists all");
-            Status::Nothing
+            Status::NotFound
         }
     }
 }

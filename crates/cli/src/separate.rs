@@ -57,7 +57,7 @@ pub(crate) fn execute(program: SeparateProgram, words: &[OsString]) -> Status {
     if error.kind() == ErrorKind::NotFound {
         terminal::print_error(&format!("`{name}` is neither beside this program nor in PATH"));
         terminal::print_note(install);
-        return Status::Nothing;
+        return Status::NotFound;
     }
     terminal::print_error(&format!("cannot run {name}: {}", terminal::reason(&error)));
     Status::Failed

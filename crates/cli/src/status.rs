@@ -15,12 +15,12 @@ pub(crate) enum Status {
     /// Mistakes in the command line or in the request.
     Usage,
     /// A named file, filter, program or path does not exist, or there is no daemon.
-    Nothing,
+    NotFound,
     /// The run was successful, but an alarm of `--alarm` was raised.
     Alarmed,
     /// The reader of standard output has closed it. The number is that of a program killed by
     /// SIGPIPE in a shell.
-    Unread,
+    OutputClosed,
 }
 
 impl Status {
@@ -30,9 +30,9 @@ impl Status {
             Self::Done => 0,
             Self::Failed => 1,
             Self::Usage => 2,
-            Self::Nothing => 3,
+            Self::NotFound => 3,
             Self::Alarmed => 4,
-            Self::Unread => 128 + 13,
+            Self::OutputClosed => 128 + 13,
         }
     }
 
@@ -46,7 +46,7 @@ impl Status {
 
     /// Converts the exit status of another streamline process. Any other number becomes `Failed`.
     pub(crate) fn from_exit_code(number: u8) -> Self {
-        let all = [Self::Done, Self::Usage, Self::Nothing, Self::Alarmed, Self::Unread];
+        let all = [Self::Done, Self::Usage, Self::NotFound, Self::Alarmed, Self::OutputClosed];
         all.into_iter().find(|status| status.exit_code() == number).unwrap_or(Self::Failed)
     }
 }

@@ -95,7 +95,7 @@ pub(crate) fn print_text(text: &str) -> Status {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Status::Done,
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Status::Unread,
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Status::OutputClosed,
         Err(error) => {
             print_error(&format!("cannot write standard output: {}", reason(&error)));
             Status::Failed

@@ -56,8 +56,8 @@ impl RunView {
     /// Opens the view of a request that is about to run. Returns `None` if the arguments do not
     /// request a view. Prints an error and fails if standard error is not a suitable terminal, if a
     /// sink prints on the terminal, or if the view cannot be opened.
-    pub(crate) fn start(ready: &Ready, given: &RunArguments) -> Result<Option<Self>, Status> {
-        if !given.view {
+    pub(crate) fn start(ready: &Ready, arguments: &RunArguments) -> Result<Option<Self>, Status> {
+        if !arguments.view {
             return Ok(None);
         }
         if !io::stderr().is_terminal() || !terminal::can_rewrite() {
@@ -84,7 +84,7 @@ impl RunView {
         terminal::hold_messages();
         let session = Session {
             observer: ready.observer(),
-            before: None,
+            previous: None,
             now: None,
             shows_help: false,
             is_stopping: false,
@@ -130,7 +130,7 @@ struct Picture {
 /// The state of an open view.
 struct Session {
     observer: Observer,
-    before: Option<DrawnFigures>,
+    previous: Option<DrawnFigures>,
     now: Option<Picture>,
     shows_help: bool,
     is_stopping: bool,
@@ -199,7 +199,8 @@ impl Session {
     fn take_sample(&mut self) {
         let results = self.observer.results_so_far();
         let figures = analysis::drawn_figures(&results);
-        let recent = self.before.as_ref().map_or_else(|| figures.clone(), |old| figures.since(old));
+        let recent =
+            self.previous.as_ref().map_or_else(|| figures.clone(), |old| figures.since(old));
         let sources = results.plan.graph.heads();
         let measured = &figures.measured;
         let blocks = |figures: &DrawnFigures| -> u64 {
@@ -220,7 +221,7 @@ impl Session {
             request: escape_hidden(&results.text.replace('\n', " ")),
             graph: graph.lines().map(str::to_owned).collect(),
         });
-        self.before = Some(figures);
+        self.previous = Some(figures);
     }
 
     fn draw(&mut self, frame: &mut Frame<'_>) {

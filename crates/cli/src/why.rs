@@ -30,8 +30,8 @@ use streamline::{Options, Prepared, Results};
 const VERSION: u32 = 1;
 
 /// Traces a flow and prints the table.
-pub(crate) fn trace_flow(given: &WhyArguments) -> Status {
-    print_trace(given, &flow_expression(&given.flow)).unwrap_or_else(|status| status)
+pub(crate) fn trace_flow(arguments: &WhyArguments) -> Status {
+    print_trace(arguments, &flow_expression(&arguments.flow)).unwrap_or_else(|status| status)
 }
 
 /// A request to trace.
@@ -45,8 +45,8 @@ struct TraceInput {
     gap: Option<String>,
 }
 
-fn print_trace(given: &WhyArguments, expression: &str) -> Result<Status, Status> {
-    let request = prepare_request(given)?;
+fn print_trace(arguments: &WhyArguments, expression: &str) -> Result<Status, Status> {
+    let request = prepare_request(arguments)?;
     let why = FlowQuery::new(expression, &request.prepared.plan().graph, &request.record_mode)
         .map_err(|mistake| {
             terminal::print_error(&format!("`{expression}` is not a flow: {mistake}"));
@@ -57,8 +57,8 @@ fn print_trace(given: &WhyArguments, expression: &str) -> Result<Status, Status>
     incomplete.iter().for_each(|gap| terminal::print_warning(gap));
     silence_space_panics();
     let mut results = run_trace(request, &why)?;
-    if can_reread(&given.file) && why.rewind() {
-        results = run_trace(prepare_request(given)?, &why)?;
+    if can_reread(&arguments.file) && why.rewind() {
+        results = run_trace(prepare_request(arguments)?, &why)?;
     }
     let Results { plan, outcome, .. } = &results;
     let failures = outcome.failures.iter().filter(|failure| !failure.is_quiet());
@@ -68,11 +68,11 @@ fn print_trace(given: &WhyArguments, expression: &str) -> Result<Status, Status>
     incomplete.extend(failures);
     let rows = why.node_fates();
     if rows.iter().all(|row| row.packets.is_empty()) {
-        let file = given.file.display();
+        let file = arguments.file.display();
         terminal::print_error(&format!("no packet of {file} belongs to this flow"));
-        return Err(if status == Status::Done { Status::Nothing } else { status });
+        return Err(if status == Status::Done { Status::NotFound } else { status });
     }
-    let printed = terminal::print_text(&match given.json {
+    let printed = terminal::print_text(&match arguments.json {
         true => json_line(&to_json(expression, &rows, plan, &incomplete)),
         false => format_table(&rows, plan),
     });
@@ -80,10 +80,10 @@ fn print_trace(given: &WhyArguments, expression: &str) -> Result<Status, Status>
 }
 
 /// Prepares the request of the record, or the request that reads the capture.
-fn prepare_request(given: &WhyArguments) -> Result<TraceInput, Status> {
-    match given.words.as_slice() {
-        [] => open_record(&given.file),
-        words => prepare_capture(&given.file, &words.join(" ")),
+fn prepare_request(arguments: &WhyArguments) -> Result<TraceInput, Status> {
+    match arguments.words.as_slice() {
+        [] => open_record(&arguments.file),
+        words => prepare_capture(&arguments.file, &words.join(" ")),
     }
 }
 

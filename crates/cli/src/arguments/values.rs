@@ -4,7 +4,7 @@ use engine::kernel::InjectedRefusal;
 use engine::registry::MachineRegistry;
 use std::path::PathBuf;
 
-/// Parses the name of a file that cannot be standard output, for which `-` would stand.
+/// Parses the name of a file. Refuses `-`, because the file cannot be standard output.
 pub(crate) fn parse_file(word: &str) -> Result<PathBuf, String> {
     match word {
         "-" => {

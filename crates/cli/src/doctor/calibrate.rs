@@ -18,7 +18,7 @@ const VERSION: u32 = 1;
 const BLOCK_BYTES: f64 = 1024.0;
 
 /// Measures, saves and prints the costs.
-pub(super) fn run(given: &DoctorArguments) -> Status {
+pub(super) fn run(arguments: &DoctorArguments) -> Status {
     let Some(folder) = calibrate::state_directory() else {
         terminal::print_error("nothing can be saved: neither XDG_STATE_HOME nor HOME is set");
         return Status::Failed;
@@ -38,7 +38,7 @@ pub(super) fn run(given: &DoctorArguments) -> Status {
             return Status::Failed;
         }
     };
-    terminal::print_text(&match given.json {
+    terminal::print_text(&match arguments.json {
         true => json_line(&to_json(&calibration, &path)),
         false => to_text(&calibration, &path),
     })

@@ -41,15 +41,15 @@ struct Subject<'v> {
 }
 
 /// Probes the machine and prints the findings.
-pub(crate) fn doctor(given: &DoctorArguments) -> Status {
-    let of = |door: fn(&Facts) -> Verdict| print_facility(&door(&Facts::collect()), given.json);
-    match &given.about {
-        None if given.calibrate => calibrate::run(given),
+pub(crate) fn doctor(arguments: &DoctorArguments) -> Status {
+    let of = |door: fn(&Facts) -> Verdict| print_facility(&door(&Facts::collect()), arguments.json);
+    match &arguments.about {
+        None if arguments.calibrate => calibrate::run(arguments),
         None => {
             let facts = Facts::collect();
             let others = NeighborFindings::new(&facts.neighbors);
             let page = Page { checkup: Checkup::new(&facts), others };
-            terminal::print_text(&match given.json {
+            terminal::print_text(&match arguments.json {
                 true => json_line(&page),
                 false => page::format_findings(&page, terminal::has_colour_output()),
             })

@@ -25,7 +25,7 @@ pub(super) struct Alarms {
     command: Option<String>,
     path: String,
     /// The previous sample of the path's counters, from which rates are computed.
-    before: Option<PathFigures>,
+    previous: Option<PathFigures>,
     children: Vec<Child>,
     raised: bool,
     /// Reporter that sends the alarms to the daemon's log.
@@ -44,16 +44,16 @@ struct Alarm {
 
 impl Alarms {
     /// Creates the alarms for these conditions on a path.
-    pub(super) fn new(given: &MonitorArguments, path: &str, reporter: Reporter) -> Self {
+    pub(super) fn new(arguments: &MonitorArguments, path: &str, reporter: Reporter) -> Self {
         let alarm = |condition: &Condition| Alarm {
             condition: condition.clone(),
             since: None,
             is_raised: false,
         };
-        let (before, children, raised) = (None, Vec::new(), false);
-        let all = given.alarm.iter().map(alarm).collect();
-        let (command, path) = (given.alarm_exec.clone(), path.to_owned());
-        Self { all, command, path, before, children, raised, reporter }
+        let (previous, children, raised) = (None, Vec::new(), false);
+        let all = arguments.alarm.iter().map(alarm).collect();
+        let (command, path) = (arguments.alarm_exec.clone(), path.to_owned());
+        Self { all, command, path, previous, children, raised, reporter }
     }
 
     /// Returns true if there are no conditions.
@@ -66,13 +66,13 @@ impl Alarms {
         if self.all.is_empty() {
             return;
         }
-        let before = self.before.replace(now.clone());
+        let previous = self.previous.replace(now.clone());
         let elapsed = now.counters.elapsed_ns;
-        let before = before.as_ref();
-        let before = before.map(|old| (old, elapsed.saturating_sub(old.counters.elapsed_ns)));
+        let previous = previous.as_ref();
+        let previous = previous.map(|old| (old, elapsed.saturating_sub(old.counters.elapsed_ns)));
         let mut raised = Vec::new();
         for alarm in &mut self.all {
-            let Some(value) = alarm.condition.value(now, before) else { continue };
+            let Some(value) = alarm.condition.value(now, previous) else { continue };
             let (condition, name) = (&alarm.condition, alarm.condition.number_name());
             if !condition.holds(value) {
                 alarm.since = None;

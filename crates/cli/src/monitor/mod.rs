@@ -45,17 +45,17 @@ impl Monitor {
     /// Starts the observation of a request that is about to run. Returns `None` if the arguments
     /// request neither metrics nor alarms. Prints an error and fails with the exit status if a
     /// server, a file or the thread cannot be created.
-    pub(crate) fn start(ready: &Ready, given: &RunArguments) -> Result<Option<Self>, Status> {
-        if given.monitor.metrics.is_empty() && given.monitor.alarm.is_empty() {
+    pub(crate) fn start(ready: &Ready, arguments: &RunArguments) -> Result<Option<Self>, Status> {
+        if arguments.monitor.metrics.is_empty() && arguments.monitor.alarm.is_empty() {
             return Ok(None);
         }
         let number = || ready.number().map(|number| number.to_string());
-        let named = given.path_name.clone();
+        let named = arguments.path_name.clone();
         let name = named.clone().or_else(number).unwrap_or_else(|| UNNAMED.to_owned());
         let observer = ready.observer();
         let mut servers = Vec::new();
         let mut files = Vec::new();
-        for target in &given.monitor.metrics {
+        for target in &arguments.monitor.metrics {
             if let Target::File(path) = target {
                 // The metrics of several runs are read together, so their paths must have different
                 // names.
@@ -69,7 +69,7 @@ impl Monitor {
                 Status::Failed
             })?;
             if let Some(server) = server {
-                if !given.quiet {
+                if !arguments.quiet {
                     terminal::print_note(&format!("metrics are at {}", server.place()));
                 }
                 servers.push(server);
@@ -80,7 +80,7 @@ impl Monitor {
                 return Err(Status::Failed);
             }
         }
-        let alarms = Alarms::new(&given.monitor, &name, ready.reporter());
+        let alarms = Alarms::new(&arguments.monitor, &name, ready.reporter());
         let stop = EventFd::new().map_err(|error| crate::failure::report_system_error(&error))?;
         let stop = Arc::new(stop);
         let (stopped, written) = (Arc::clone(&stop), files.clone());

@@ -22,9 +22,9 @@ use sys::file::FileKind;
 const UPDATE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Follows a path until it ends or a signal arrives.
-pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
+pub(super) fn run(arguments: &AttachArguments) -> Result<Status, Status> {
     let signals = watch_signals()?;
-    let (to, about) = connect_path(&given.path)?;
+    let (to, about) = connect_path(&arguments.path)?;
     let mut log = about.log.as_deref().and_then(|log| LogReader::open_for(log, to.uid()));
     to.subscribe_to_totals(UPDATE_INTERVAL, None).map_err(|error| report_client_error(&error))?;
     let mut is_subscribed = false;
@@ -56,7 +56,7 @@ pub(super) fn run(given: &AttachArguments) -> Result<Status, Status> {
             }
             // The path had ended before it received the subscription.
             Err(ClientError::Disconnected) if !is_subscribed => {
-                return Err(report_client_error(&ClientError::PathEnded(given.path.clone())));
+                return Err(report_client_error(&ClientError::PathEnded(arguments.path.clone())));
             }
             Err(ClientError::Disconnected) => {
                 terminal::erase_status();

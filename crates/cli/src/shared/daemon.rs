@@ -23,12 +23,12 @@ use sys::service;
 use sys::steps::Steps;
 
 /// Runs the daemon until a signal arrives.
-pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
-    let log = Log::open(&given.log.clone().unwrap_or_default()).map_err(|error| {
+pub(super) fn run(arguments: &DaemonArguments) -> Result<Status, Status> {
+    let log = Log::open(&arguments.log.clone().unwrap_or_default()).map_err(|error| {
         terminal::print_error(&error.to_string());
         Status::Failed
     })?;
-    let served = serve(given, &log);
+    let served = serve(arguments, &log);
     log.flush();
     served.map_err(|why| {
         log.write(&Record::new(EventKind::DaemonFailed, Level::Error, why));
@@ -37,21 +37,21 @@ pub(super) fn run(given: &DaemonArguments) -> Result<Status, Status> {
 }
 
 /// Serves clients until a signal arrives. Fails with the reason.
-fn serve(given: &DaemonArguments, log: &Log) -> Result<Status, String> {
-    let policy = read_policy(given)?;
-    check_page(given, &policy)?;
+fn serve(arguments: &DaemonArguments, log: &Log) -> Result<Status, String> {
+    let policy = read_policy(arguments)?;
+    check_page(arguments, &policy)?;
     let stop = signal::watch().map_err(|error| error.to_string())?;
-    let directory = daemon_directory(given)?;
+    let directory = daemon_directory(arguments)?;
     let others = match policy.others_see {
         Visibility::Nothing => "nothing",
         Visibility::Names => "names",
         Visibility::Lines => "all",
     };
-    let steps = Steps::with_fault(given.fault.clone().unwrap_or_default());
+    let steps = Steps::with_fault(arguments.fault.clone().unwrap_or_default());
     let kept = service::take_descriptors();
     let server = match kept.is_empty() {
         // The permissions of an explicit directory determine who can connect.
-        true => Server::open(&directory, !given.user, policy, &steps),
+        true => Server::open(&directory, !arguments.user, policy, &steps),
         false => Server::from_descriptors(&directory, kept, policy, &steps),
     };
     let mut server = server.map_err(|error| describe(&error))?;
@@ -59,13 +59,13 @@ fn serve(given: &DaemonArguments, log: &Log) -> Result<Status, String> {
     server.start_log(log.clone());
     steps.checkpoint("it is there");
     notify_manager(&format!("READY=1\nSTATUS=in {}", directory.display()), log);
-    let mount = given.mount.as_ref().and_then(|mount| {
+    let mount = arguments.mount.as_ref().and_then(|mount| {
         let (mount, socket) = (mount.clone(), directory.clone());
-        let program = Program::Mount { directory: mount, socket, others, for_all: !given.user };
+        let program = Program::Mount { directory: mount, socket, others, for_all: !arguments.user };
         ProgramHost::start(program, log).inspect_err(|why| warn(log, why)).ok()
     });
-    let metrics = start_metrics(given, (&mut server, &directory), log)?;
-    let page = given.page.as_ref().map(|listen| {
+    let metrics = start_metrics(arguments, (&mut server, &directory), log)?;
+    let page = arguments.page.as_ref().map(|listen| {
         let program = Program::Page { listen: listen.clone(), socket: directory.clone() };
         ProgramHost::start(program, log)
     });
@@ -98,11 +98,11 @@ const SCRAPE_TIMEOUT: Duration = Duration::from_millis(800);
 
 /// Starts the metrics servers of `--metrics`, which query the paths as clients of this daemon.
 fn start_metrics(
-    given: &DaemonArguments,
+    arguments: &DaemonArguments,
     (server, directory): (&mut Server, &Path),
     log: &Log,
 ) -> Result<Vec<metrics::Server>, String> {
-    if given.metrics.is_empty() {
+    if arguments.metrics.is_empty() {
         return Ok(Vec::new());
     }
     let door = server.open_internal_socket().map_err(|error| error.to_string())?;
@@ -123,22 +123,22 @@ fn start_metrics(
         }
         Ok(started)
     };
-    let started: Result<Vec<_>, String> = given.metrics.iter().map(start).collect();
+    let started: Result<Vec<_>, String> = arguments.metrics.iter().map(start).collect();
     Ok(started?.into_iter().flatten().collect())
 }
 
-fn read_policy(given: &DaemonArguments) -> Result<Policy, String> {
-    let read = match &given.policy {
+fn read_policy(arguments: &DaemonArguments) -> Result<Policy, String> {
+    let read = match &arguments.policy {
         Some(file) => Policy::read(file, true),
-        None if given.user => Ok(Policy::default()),
+        None if arguments.user => Ok(Policy::default()),
         None => Policy::read(Path::new(POLICY_FILE), false),
     };
     read.map_err(|error| error.to_string())
 }
 
 /// Fails if a user who may observe `lo` could read the tokens of other users of the page there.
-fn check_page(given: &DaemonArguments, policy: &Policy) -> Result<(), String> {
-    let on_loopback = given.page.as_ref().is_some_and(|listen| !listen.starts_with("unix:"));
+fn check_page(arguments: &DaemonArguments, policy: &Policy) -> Result<(), String> {
+    let on_loopback = arguments.page.as_ref().is_some_and(|listen| !listen.starts_with("unix:"));
     if !on_loopback || !policy.opens("lo") {
         return Ok(());
     }
@@ -149,8 +149,8 @@ fn check_page(given: &DaemonArguments, policy: &Policy) -> Result<(), String> {
     ))
 }
 
-fn daemon_directory(given: &DaemonArguments) -> Result<PathBuf, String> {
-    match (&given.socket, given.user) {
+fn daemon_directory(arguments: &DaemonArguments) -> Result<PathBuf, String> {
+    match (&arguments.socket, arguments.user) {
         (Some(directory), _) => Ok(directory.clone()),
         (None, true) => place::user_directory().ok_or_else(|| describe(&DirectoryError::Nowhere)),
         (None, false) => Ok(PathBuf::from(MACHINE_DIRECTORY)),

@@ -36,16 +36,16 @@ use crate::status::Status;
 /// Executes a command.
 pub(crate) fn run(command: &PathCommand) -> Status {
     let result = match command {
-        PathCommand::Daemon(given) => daemon::run(given),
-        PathCommand::Start(given) => start::run(given),
-        PathCommand::Stop(given) => stop::run(given),
-        PathCommand::Set(given) => set::run(given),
-        PathCommand::Ps(given) => ps::run(given),
-        PathCommand::Spaces(given) => spaces::run(given),
-        PathCommand::Tap(given) => tap::run(given),
-        PathCommand::Attach(given) => attach::run(given),
-        PathCommand::Top(given) => top::run(given),
-        PathCommand::State(given) => state::run(given),
+        PathCommand::Daemon(arguments) => daemon::run(arguments),
+        PathCommand::Start(arguments) => start::run(arguments),
+        PathCommand::Stop(arguments) => stop::run(arguments),
+        PathCommand::Set(arguments) => set::run(arguments),
+        PathCommand::Ps(arguments) => ps::run(arguments),
+        PathCommand::Spaces(arguments) => spaces::run(arguments),
+        PathCommand::Tap(arguments) => tap::run(arguments),
+        PathCommand::Attach(arguments) => attach::run(arguments),
+        PathCommand::Top(arguments) => top::run(arguments),
+        PathCommand::State(arguments) => state::run(arguments),
     };
     result.unwrap_or_else(|status| status)
 }

@@ -91,13 +91,13 @@ impl PathRow {
 /// Samples the counters of the user's paths, and computes rates since the previous sample.
 #[derive(Default)]
 pub(super) struct PathsSampler {
-    before: BTreeMap<u32, Result<Counters, ClientError>>,
+    previous: BTreeMap<u32, Result<Counters, ClientError>>,
 }
 
 impl PathsSampler {
     /// Returns true if a path replied to the latest query.
     pub(super) fn has_counters(&self) -> bool {
-        self.before.values().any(Result::is_ok)
+        self.previous.values().any(Result::is_ok)
     }
 
     /// Samples the counters of the user's paths in parallel. Blocks for at most about `limit`.
@@ -109,17 +109,18 @@ impl PathsSampler {
         paths: Vec<RegisteredPath>,
         (limit, asks_silent): (Duration, bool),
     ) -> Vec<PathRow> {
-        let is_asked = |path: &RegisteredPath| {
-            path.yours && (asks_silent || !matches!(self.before.get(&path.number), Some(Err(_))))
+        let is_queried = |path: &RegisteredPath| {
+            path.yours && (asks_silent || !matches!(self.previous.get(&path.number), Some(Err(_))))
         };
-        let asked = || paths.iter().filter(|path| is_asked(path));
+        let queried = || paths.iter().filter(|path| is_queried(path));
         let names: Vec<(u32, String)> =
-            asked().map(|path| (path.uid, path.number.to_string())).collect();
+            queried().map(|path| (path.uid, path.number.to_string())).collect();
         let replies = client.count_all(&names, &[], limit, |_, counters, _| Ok(counters));
-        let mut replies: BTreeMap<u32, _> = asked().map(|path| path.number).zip(replies).collect();
-        let mut before = std::mem::take(&mut self.before);
+        let mut replies: BTreeMap<u32, _> =
+            queried().map(|path| path.number).zip(replies).collect();
+        let mut previous = std::mem::take(&mut self.previous);
         let rows = paths.into_iter().filter_map(|path| {
-            let old = before.remove(&path.number);
+            let old = previous.remove(&path.number);
             // A path that is not queried again keeps the result of its last query.
             let new = replies.remove(&path.number).or_else(|| old.clone());
             if new.as_ref().is_some_and(|reply| reply.as_ref().is_err_and(is_path_gone)) {
@@ -127,7 +128,7 @@ impl PathsSampler {
             }
             let number = path.number;
             let row = PathRow::new(path, old, new.as_ref());
-            self.before.extend(new.map(|reply| (number, reply)));
+            self.previous.extend(new.map(|reply| (number, reply)));
             Some(row)
         });
         rows.collect()

@@ -23,7 +23,7 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 const FIRST_SAMPLE_TIMEOUT: Duration = Duration::from_millis(1250);
 
 /// Lists the paths.
-pub(super) fn run(given: &PsArguments) -> Result<Status, Status> {
+pub(super) fn run(arguments: &PsArguments) -> Result<Status, Status> {
     let client = connect_daemon()?;
     let failed = |error: ClientError| report_client_error(&error);
     let daemon = client.describe_daemon().map_err(failed)?;
@@ -33,7 +33,7 @@ pub(super) fn run(given: &PsArguments) -> Result<Status, Status> {
         rows.iter().filter(|row| row.state == PathState::Silent).map(|row| &row.path),
     );
     let kernel = sharing::fetch_programs(&client);
-    Ok(terminal::print_text(&match given.json {
+    Ok(terminal::print_text(&match arguments.json {
         true => json_line(&to_object(&[
             ("version", &VERSION),
             ("daemon", &daemon),

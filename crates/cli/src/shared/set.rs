@@ -15,14 +15,14 @@ use streamline::report::{json_line, to_object};
 const VERSION: u32 = 1;
 
 /// Applies the change in the arguments to a path.
-pub(super) fn run(given: &SetArguments) -> Result<Status, Status> {
-    let (to, about) = connect_path(&given.path)?;
-    let change = to.change(&given.words).map_err(|error| {
+pub(super) fn run(arguments: &SetArguments) -> Result<Status, Status> {
+    let (to, about) = connect_path(&arguments.path)?;
+    let change = to.change(&arguments.words).map_err(|error| {
         let status = report_client_error(&error);
         let refused = matches!(error, ClientError::Refused(_));
-        if refused && !are_change(&given.words) { Status::Usage } else { status }
+        if refused && !are_change(&arguments.words) { Status::Usage } else { status }
     })?;
-    if given.json {
+    if arguments.json {
         return Ok(terminal::print_text(&json_line(&to_object(&[
             ("version", &VERSION),
             ("path", &about.number),
@@ -31,7 +31,7 @@ pub(super) fn run(given: &SetArguments) -> Result<Status, Status> {
             ("report", &change.message),
         ]))));
     }
-    if given.words.first().is_some_and(|word| word == "pin") {
+    if arguments.words.first().is_some_and(|word| word == "pin") {
         // Pinning does not change the request.
         return Ok(terminal::print_text(&format!("{}\n", escape_hidden(&change.message))));
     }

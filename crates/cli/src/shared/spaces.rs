@@ -51,7 +51,7 @@ struct SpaceRing {
     /// Capacity in blocks. `None` if the ring holds bytes, or is between a node and its replicas.
     room: Option<u64>,
     /// Counts at both ends of the ring, or `None` if the path does not report them.
-    counted: Option<RingCounts>,
+    counts: Option<RingCounts>,
 }
 
 /// Counts at the two ends of a ring.
@@ -64,10 +64,10 @@ struct RingCounts {
 }
 
 /// Lists the spaces.
-pub(super) fn run(given: &SpacesArguments) -> Result<Status, Status> {
+pub(super) fn run(arguments: &SpacesArguments) -> Result<Status, Status> {
     let client = connect_daemon()?;
     let failed = |error: ClientError| report_client_error(&error);
-    let paths = match &given.path {
+    let paths = match &arguments.path {
         Some(path) => {
             let mut looked = query_paths(&client, &[(0, path.clone())]);
             vec![looked.pop().unwrap_or(Err(ClientError::Timeout)).map_err(failed)?]
@@ -75,11 +75,11 @@ pub(super) fn run(given: &SpacesArguments) -> Result<Status, Status> {
         None => query_user_paths(&client, client.list_paths().map_err(failed)?),
     };
     let mut kernel = sharing::fetch_programs(&client);
-    if given.path.is_some() {
+    if arguments.path.is_some() {
         let ours = |number: Option<u32>| paths.iter().any(|path| Some(path.number) == number);
         kernel.retain(|program| program.lines.iter().any(|line| ours(line.path)));
     }
-    Ok(terminal::print_text(&match given.json {
+    Ok(terminal::print_text(&match arguments.json {
         true => {
             json_line(&to_object(&[("version", &VERSION), ("paths", &paths), ("kernel", &kernel)]))
         }
@@ -162,7 +162,7 @@ fn list_rings(about: &PathDescription, counters: &Counters) -> Vec<SpaceRing> {
             from: end(link.from),
             to: end(link.to),
             room: now.or(link.room),
-            counted: of().map(RingCounts::of_edge).reduce(RingCounts::merged),
+            counts: of().map(RingCounts::of_edge).reduce(RingCounts::merged),
         }
     });
     let between =
@@ -172,7 +172,7 @@ fn list_rings(about: &PathDescription, counters: &Counters) -> Vec<SpaceRing> {
         from: (String::new(), edge.from.clone()),
         to: (String::new(), edge.to.clone()),
         room: None,
-        counted: Some(RingCounts::of_edge(edge)),
+        counts: Some(RingCounts::of_edge(edge)),
     });
     planned.chain(between).collect()
 }
@@ -259,7 +259,7 @@ fn ring_cells(ring: &SpaceRing) -> [String; 8] {
         false => format!("{} in {}", escape_hidden(node), escape_hidden(space)),
     };
     let dash = || "-".to_owned();
-    let count = |of: fn(RingCounts) -> u64| ring.counted.map_or_else(dash, |it| of(it).to_string());
+    let count = |of: fn(RingCounts) -> u64| ring.counts.map_or_else(dash, |it| of(it).to_string());
     [
         escape_hidden(&ring.kind),
         end(&ring.from),

@@ -41,8 +41,8 @@ const VERSION: u32 = 1;
 const LOG_MODE: u32 = 0o600;
 
 /// Starts a path in the background and prints its number.
-pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
-    let (name, text) = match &given.path_name {
+pub(super) fn run(arguments: &StartArguments) -> Result<Status, Status> {
+    let (name, text) = match &arguments.path_name {
         Some(name) if !is_path_name(name) => {
             terminal::print_error(&format!(
                 "`{name}` cannot name a path: use letters, digits, `.`, `-` and `_`, and not only \
@@ -50,8 +50,8 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
             ));
             return Err(Status::Usage);
         }
-        Some(name) => (Some(name.as_str()), given.words.join(" ")),
-        None => split_name(&given.words),
+        Some(name) => (Some(name.as_str()), arguments.words.join(" ")),
+        None => split_name(&arguments.words),
     };
     let options = Options { notices: failure::notices(false), ..Options::default() };
     let text = streamline::read_graph(&text, &options)
@@ -59,13 +59,13 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
         .text
         .as_ref()
         .to_owned();
-    let steps = Steps::with_fault(given.fault.clone().unwrap_or_default());
+    let steps = Steps::with_fault(arguments.fault.clone().unwrap_or_default());
     let report_error = |error: sys::Error| report_system_error(&error);
     steps.announce(Resource::Descriptor, "a connection to the daemon").map_err(report_error)?;
     check_name(&connect_daemon()?, name)?;
     let signals = watch_signals()?;
     steps.announce(Resource::File, "a log").map_err(report_error)?;
-    let (log, file) = open_log(given, name)?;
+    let (log, file) = open_log(arguments, name)?;
     let metadata = file.metadata();
     let before = metadata.as_ref().map_or(0, fs::Metadata::len);
     // Output to a device cannot be read again, so errors are also stored in memory.
@@ -78,7 +78,7 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     let (parent_end, child_end) =
         sys::descriptor::pair().map_err(|error| report_system_error(&error))?;
     steps.announce(Resource::Thread, "the process of a path").map_err(report_error)?;
-    let mut child = spawn_path(given, name, &text, (&log, file, errors), child_end)?;
+    let mut child = spawn_path(arguments, name, &text, (&log, file, errors), child_end)?;
     steps.checkpoint("the path is about to run");
     let Some(_) = wait_readable(&[parent_end.as_fd()], signals, None) else {
         // The user has interrupted the start.
@@ -93,7 +93,7 @@ pub(super) fn run(given: &StartArguments) -> Result<Status, Status> {
     let Ok(PathNumber { number }) = number else {
         return Err(print_failure(&mut child, &log, before, stored_errors));
     };
-    if given.json {
+    if arguments.json {
         return Ok(terminal::print_text(&json_line(&to_object(&[
             ("version", &VERSION),
             ("path", &number),
@@ -159,7 +159,7 @@ fn split_name(words: &[String]) -> (Option<&str>, String) {
 
 /// Opens the log file; a new file is accessible to this user only. Returns its path and the file.
 /// On failure, prints an error and fails with the exit status.
-fn open_log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File), Status> {
+fn open_log(arguments: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File), Status> {
     let failed = |path: &Path, error: &std::io::Error| {
         terminal::print_error(&format!(
             "cannot write {}: {}",
@@ -169,7 +169,7 @@ fn open_log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File
         Status::Failed
     };
     // Append mode preserves the contents if a path of this name still runs.
-    let (path, opened) = match &given.log {
+    let (path, opened) = match &arguments.log {
         Some(path) => {
             let path = std::path::absolute(path).map_err(|error| failed(path, &error))?;
             let opened = open::open_target(&path, WriteMode::Append, LOG_MODE);
@@ -198,7 +198,7 @@ fn open_log(given: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File
 }
 
 fn spawn_path(
-    given: &StartArguments,
+    arguments: &StartArguments,
     name: Option<&str>,
     text: &str,
     (log, file, errors): (&Path, File, File),
@@ -210,16 +210,16 @@ fn spawn_path(
     if let Some(name) = name {
         command.args(["--as", name]);
     }
-    if let Some(time) = &given.time {
+    if let Some(time) = &arguments.time {
         command.args(["--for", time]);
     }
-    if let Some(history) = &given.history {
+    if let Some(history) = &arguments.history {
         command.args(["--history", history]);
     }
-    if let Some(count) = given.count {
+    if let Some(count) = arguments.count {
         command.args(["--count", &count.to_string()]);
     }
-    command.args(given.monitor.words());
+    command.args(arguments.monitor.words());
     // Other users can read the arguments of a process.
     let request = request_pipe(text).map_err(|error| spawn_failure(&error))?;
     command.arg("--file").arg(format!("/dev/fd/{}", request.as_raw_fd()));
@@ -247,7 +247,7 @@ fn spawn_failure(error: &std::io::Error) -> Status {
 }
 
 /// Prints the output of a path that failed to start. The output is in `stored_errors`, or in the
-/// log after the first `before` bytes. Returns `Usage` or `Nothing` if the path's process exited
+/// log after the first `before` bytes. Returns `Usage` or `NotFound` if the path's process exited
 /// with that status, and otherwise `Failed`.
 fn print_failure(
     child: &mut Child,
@@ -270,7 +270,7 @@ fn print_failure(
     terminal::print_error(&format!("the path did not start{place}"));
     match status {
         Some(2) => Status::Usage,
-        Some(3) => Status::Nothing,
+        Some(3) => Status::NotFound,
         _ => Status::Failed,
     }
 }

@@ -22,10 +22,10 @@ const VERSION: u32 = 1;
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Lists all published states, or prints one.
-pub(super) fn run(given: &StateArguments) -> Result<Status, Status> {
-    match &given.name {
-        None => list_states(given.json),
-        Some(name) => print_state(name, given),
+pub(super) fn run(arguments: &StateArguments) -> Result<Status, Status> {
+    match &arguments.name {
+        None => list_states(arguments.json),
+        Some(name) => print_state(name, arguments),
     }
 }
 
@@ -117,15 +117,15 @@ fn read_summary(address: &Address, answer: Result<TableReader, Error>) -> Option
     }
 }
 
-fn print_state(name: &str, given: &StateArguments) -> Result<Status, Status> {
+fn print_state(name: &str, arguments: &StateArguments) -> Result<Status, Status> {
     let reader = TableReader::open(name).map_err(|error| report_error(&error))?;
-    let signals = if given.follow { Some(watch_signals()?) } else { None };
+    let signals = if arguments.follow { Some(watch_signals()?) } else { None };
     let mut printed_snapshot: Option<Snapshot> = None;
     loop {
         let snapshot = reader.snapshot();
         let ended = snapshot.ended;
         if printed_snapshot.as_ref() != Some(&snapshot) {
-            let text = if given.json {
+            let text = if arguments.json {
                 to_json(&reader, &snapshot)
             } else {
                 format_page(&reader, &snapshot)
@@ -162,53 +162,53 @@ fn report_error(error: &Error) -> Status {
         Error::Name { .. } => Status::Usage,
         Error::Unknown(_) | Error::Ended(_) => {
             terminal::print_note("`streamline state` lists all published states");
-            Status::Nothing
+            Status::NotFound
         }
         _ => Status::Failed,
     }
 }
 
-fn to_json(reader: &TableReader, look: &Snapshot) -> String {
+fn to_json(reader: &TableReader, snapshot: &Snapshot) -> String {
     let column = |Column { name, unit }: &Column| to_object(&[("name", name), ("unit", unit)]);
     json_line(&to_object(&[
         ("version", &VERSION),
         ("name", &reader.address().to_string()),
         ("filter", &reader.shape().filter),
         ("columns", &reader.shape().columns.iter().map(column).collect::<Vec<_>>()),
-        ("rows", &look.rows),
+        ("rows", &snapshot.rows),
         // True if all rows were read at the same moment.
-        ("whole", &look.whole),
-        ("torn", &look.torn),
-        ("left_out", &look.left_out),
-        ("written_ns", &look.written_ns),
-        ("ended", &look.ended),
+        ("whole", &snapshot.whole),
+        ("torn", &snapshot.torn),
+        ("left_out", &snapshot.left_out),
+        ("written_ns", &snapshot.written_ns),
+        ("ended", &snapshot.ended),
     ]))
 }
 
 /// Formats a state: a single row vertically, several rows as a table.
-fn format_page(reader: &TableReader, look: &Snapshot) -> String {
+fn format_page(reader: &TableReader, snapshot: &Snapshot) -> String {
     let shape = reader.shape();
     let mut text = format!("{}: `{}`", reader.address(), escape_hidden(&shape.filter));
     if shape.rows > 1 {
-        text += &format!(", {}", count_with_unit(look.rows.len() as u64, "row"));
+        text += &format!(", {}", count_with_unit(snapshot.rows.len() as u64, "row"));
     }
-    if look.left_out > 0 {
-        text += &format!(", {} without a free row", count_with_unit(look.left_out, "more session"));
+    if snapshot.left_out > 0 {
+        text += &format!(", {} without a free row", count_with_unit(snapshot.left_out, "more session"));
     }
-    if look.torn > 0 {
+    if snapshot.torn > 0 {
         text += &format!(
             ", {} that their writer has not finished",
-            count_with_unit(look.torn as u64, "row")
+            count_with_unit(snapshot.torn as u64, "row")
         );
     }
-    if !look.whole {
+    if !snapshot.whole {
         text += ", not from a single moment";
     }
-    if look.ended {
+    if snapshot.ended {
         text += ", ended";
     }
     text.push('\n');
-    match (shape.rows, look.rows.first()) {
+    match (shape.rows, snapshot.rows.first()) {
         (1, Some(row)) => {
             let one = |(column, number): (&Column, &u64)| {
                 vec![escape_hidden(&column.name), number.to_string(), escape_hidden(&column.unit)]
@@ -224,7 +224,7 @@ fn format_page(reader: &TableReader, look: &Snapshot) -> String {
             };
             let head: Vec<String> = shape.columns.iter().map(head).collect();
             let row = |row: &Vec<u64>| row.iter().map(u64::to_string).collect();
-            let rows: Vec<Vec<String>> = look.rows.iter().map(row).collect();
+            let rows: Vec<Vec<String>> = snapshot.rows.iter().map(row).collect();
             text + &table(&head, &rows, &|_| true, terminal::terminal_columns())
         }
     }

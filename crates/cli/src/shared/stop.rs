@@ -21,11 +21,11 @@ const UPDATE_INTERVAL: Duration = Duration::from_secs(60);
 const VERSION: u32 = 1;
 
 /// Stops all named paths in parallel. Returns the exit status of the last failure.
-pub(super) fn run(given: &StopArguments) -> Result<Status, Status> {
+pub(super) fn run(arguments: &StopArguments) -> Result<Status, Status> {
     let client = connect_daemon()?;
-    let mut stop_set = StopSet::new(given);
-    let status = stop_paths(&client, given, &mut stop_set);
-    if !given.json {
+    let mut stop_set = StopSet::new(arguments);
+    let status = stop_paths(&client, arguments, &mut stop_set);
+    if !arguments.json {
         return status;
     }
     let object = to_object(&[("version", &VERSION), ("paths", &stop_set.results)]);
@@ -37,10 +37,10 @@ pub(super) fn run(given: &StopArguments) -> Result<Status, Status> {
 
 fn stop_paths(
     client: &Client,
-    given: &StopArguments,
+    arguments: &StopArguments,
     stop_set: &mut StopSet,
 ) -> Result<Status, Status> {
-    if given.kill {
+    if arguments.kill {
         for place in 0..stop_set.results.len() {
             let path = stop_set.path(place);
             let killed = client.connect(&path).and_then(|to| to.kill().map(|()| to));
@@ -48,7 +48,7 @@ fn stop_paths(
         }
         return Ok(wait_exit(stop_set));
     }
-    if given.no_wait {
+    if arguments.no_wait {
         stop_all(client, (0..stop_set.results.len()).collect(), stop_set);
         return Ok(stop_set.status);
     }
@@ -93,7 +93,7 @@ struct StopSet {
 }
 
 impl StopSet {
-    fn new(given: &StopArguments) -> Self {
+    fn new(arguments: &StopArguments) -> Self {
         let result = |path: &String| StopResult {
             path: path.clone(),
             ended: false,
@@ -101,8 +101,8 @@ impl StopSet {
             report: None,
             error: None,
         };
-        let results = given.paths.iter().map(result).collect();
-        Self { results, waiting: Vec::new(), status: Status::Done, json: given.json }
+        let results = arguments.paths.iter().map(result).collect();
+        Self { results, waiting: Vec::new(), status: Status::Done, json: arguments.json }
     }
 
     fn path(&self, place: usize) -> String {

@@ -20,18 +20,18 @@ use streamline::report::count_with_unit;
 use streamline::{Notices, Options, Prepared};
 
 /// Starts a tap, and runs the request on its output.
-pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
-    let (name, node) = match given.path.split_once(':') {
+pub(super) fn run(arguments: &TapArguments) -> Result<Status, Status> {
+    let (name, node) = match arguments.path.split_once(':') {
         Some((name, node)) => (name, Some(node.to_owned())),
-        None => (given.path.as_str(), None),
+        None => (arguments.path.as_str(), None),
     };
-    let words = given.words.join(" ");
+    let words = arguments.words.join(" ");
     let (to, _) = connect_path(name)?;
     let wanted = Tap {
         node,
-        from: given.from.clone(),
-        all: given.all.then_some(true),
-        patience_ms: given.patience.map(|ns| ns / 1_000_000),
+        from: arguments.from.clone(),
+        all: arguments.all.then_some(true),
+        patience_ms: arguments.patience.map(|ns| ns / 1_000_000),
         ..Tap::default()
     };
     let text = |fd: i32| format!("replay \"/proc/self/fd/{fd}\" | {words}");
@@ -40,8 +40,8 @@ pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
     let options = Options { outside_kernel: true, notices, ..Options::default() };
     streamline::read_graph(&text(0), &options).map_err(report_open_error)?;
     let (began, pipe) = to.tap(&wanted).map_err(|error| report_client_error(&error))?;
-    terminal::print_note(&describe_start(&given.path, &began, given.from.is_some()));
-    let (count, time) = (given.count, given.time);
+    terminal::print_note(&describe_start(&arguments.path, &began, arguments.from.is_some()));
+    let (count, time) = (arguments.count, arguments.time);
     let quiet = RunArguments { quiet: true, count, time, ..RunArguments::default() };
     let options = Options { outside_kernel: true, ..run::run_options(&quiet) };
     let prepared = Prepared::read(
@@ -65,12 +65,12 @@ pub(super) fn run(given: &TapArguments) -> Result<Status, Status> {
 }
 
 /// Describes the start position of a tap.
-fn describe_start(path: &str, began: &TapStart, asked: bool) -> String {
-    let TapStart { block, past, ago_ns, remembers } = *began;
+fn describe_start(path: &str, start: &TapStart, has_from: bool) -> String {
+    let TapStart { block, past, ago_ns, remembers } = *start;
     let path = escape_hidden(path);
     let at = format!("tap at {path} begins at block {block}");
     match past {
-        0 if asked && !remembers => format!(
+        0 if has_from && !remembers => format!(
             "{at}, now: the path stores no past output of that node; sources store it in paths \
              started with --history=64M"
         ),

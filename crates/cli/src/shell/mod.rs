@@ -35,8 +35,8 @@ const NOT_EXECUTABLE: u8 = 126;
 const SHELL: &str = "/bin/sh";
 
 /// Runs a command as a shell would.
-pub(crate) fn run_shell(given: &ShellArguments) -> ExitCode {
-    let text = match (&given.command, &given.script) {
+pub(crate) fn run_shell(arguments: &ShellArguments) -> ExitCode {
+    let text = match (&arguments.command, &arguments.script) {
         (Some(text), _) => text.clone(),
         (None, Some(path)) => match std::fs::read_to_string(path) {
             Ok(text) => text,
@@ -48,26 +48,26 @@ pub(crate) fn run_shell(given: &ShellArguments) -> ExitCode {
         (None, None) => return print_error("give a command (-c) or a script", 2),
     };
     // The first line of a script only names its interpreter.
-    let body = if given.command.is_none() { strip_shebang(&text) } else { text.as_str() };
+    let body = if arguments.command.is_none() { strip_shebang(&text) } else { text.as_str() };
     let stages = match parse::parse_pipeline(body) {
         Ok(stages) => stages,
         Err(why) => {
             report_edge(
-                given,
+                arguments,
                 &format!("not a plain pipeline ({why}): {SHELL} runs it, with kernel pipes"),
             );
-            return exec_plain_shell(given, &text);
+            return exec_plain_shell(arguments, &text);
         }
     };
-    match run_pipeline(given, &stages) {
+    match run_pipeline(arguments, &stages) {
         Ok(status) => ExitCode::from(status),
         Err(why) => print_error(&why, NOT_EXECUTABLE),
     }
 }
 
 /// Replaces this process with a program with libraries preloaded. Returns only on failure.
-pub(crate) fn run_preloaded(given: &ExecArguments) -> ExitCode {
-    let Some((program, arguments)) = given.words.split_first() else {
+pub(crate) fn run_preloaded(arguments: &ExecArguments) -> ExitCode {
+    let Some((program, words)) = arguments.words.split_first() else {
         return print_error("name a program", 2);
     };
     let name = program.to_string_lossy();
@@ -79,16 +79,16 @@ pub(crate) fn run_preloaded(given: &ExecArguments) -> ExitCode {
             }
         };
     }
-    let libraries = match find_libraries(given) {
+    let libraries = match find_libraries(arguments) {
         Ok(libraries) => libraries,
         Err(why) => return print_error(&why, NOT_EXECUTABLE),
     };
-    for note in notes_on_captures(given) {
+    for note in notes_on_captures(arguments) {
         terminal::print_note(&note);
     }
     let mut command = Command::new(program);
-    command.args(arguments);
-    let _kept = set_preload(&mut command, &libraries, given.lazy);
+    command.args(words);
+    let _kept = set_preload(&mut command, &libraries, arguments.lazy);
     let _messages = messages::pass_stderr(&mut command);
     let error = command.exec();
     print_error(&format!("{name}: {}", terminal::reason(&error)), NOT_EXECUTABLE)
@@ -96,10 +96,10 @@ pub(crate) fn run_preloaded(given: &ExecArguments) -> ExitCode {
 
 /// Returns a note for each program in the command into which libraries cannot be preloaded, such as
 /// `sudo` in `timeout 5 sudo tcpdump`. Returns no notes if none of the programs uses libpcap.
-fn notes_on_captures(given: &ExecArguments) -> Vec<String> {
+fn notes_on_captures(arguments: &ExecArguments) -> Vec<String> {
     let pcap = PreloadPart::Pcap;
-    let is_asked = given.with.is_empty() && pcap.is_default() || given.with.contains(&pcap);
-    let named = if is_asked { probe::named_programs(&given.words) } else { Vec::new() };
+    let is_asked = arguments.with.is_empty() && pcap.is_default() || arguments.with.contains(&pcap);
+    let named = if is_asked { probe::named_programs(&arguments.words) } else { Vec::new() };
     if !named.iter().any(|program| probe::uses_libpcap(program)) {
         return Vec::new();
     }
@@ -111,11 +111,11 @@ fn notes_on_captures(given: &ExecArguments) -> Vec<String> {
 
 /// Finds the libraries for a program: those in `--with`, or by default those for pipes and libpcap.
 /// Fails with the reason if a library is missing; the default library for libpcap may be missing.
-fn find_libraries(given: &ExecArguments) -> Result<Vec<PathBuf>, String> {
-    let is_default = given.with.is_empty();
+fn find_libraries(arguments: &ExecArguments) -> Result<Vec<PathBuf>, String> {
+    let is_default = arguments.with.is_empty();
     let is_wanted =
-        |part: PreloadPart| given.with.contains(&part) || is_default && part.is_default();
-    let wants_pcap = given.with.contains(&PreloadPart::Pcap);
+        |part: PreloadPart| arguments.with.contains(&part) || is_default && part.is_default();
+    let wants_pcap = arguments.with.contains(&PreloadPart::Pcap);
     let mut found = Vec::new();
     for part in [PreloadPart::Pipes, PreloadPart::Udp] {
         if is_wanted(part) {
@@ -127,7 +127,7 @@ fn find_libraries(given: &ExecArguments) -> Result<Vec<PathBuf>, String> {
             Ok(library) => found.push(library),
             Err(why) if wants_pcap => return Err(why),
             Err(why) => {
-                let named = probe::named_programs(&given.words);
+                let named = probe::named_programs(&arguments.words);
                 if named.iter().any(|program| probe::uses_libpcap(program)) {
                     terminal::print_note(&format!("libpcap reads the captures: {why}"));
                 }
@@ -142,8 +142,8 @@ fn print_error(what: &str, status: u8) -> ExitCode {
     ExitCode::from(status)
 }
 
-fn report_edge(given: &ShellArguments, what: &str) {
-    if given.verbose {
+fn report_edge(arguments: &ShellArguments, what: &str) {
+    if arguments.verbose {
         terminal::print_note(what);
     }
 }
@@ -156,32 +156,32 @@ fn strip_shebang(text: &str) -> &str {
 }
 
 /// Replaces this process with `/bin/sh`. Returns only on failure.
-fn exec_plain_shell(given: &ShellArguments, text: &str) -> ExitCode {
+fn exec_plain_shell(arguments: &ShellArguments, text: &str) -> ExitCode {
     let mut command = Command::new(SHELL);
-    if given.pipefail {
+    if arguments.pipefail {
         // If the shell does not support this option, it reports an error.
         command.args(["-o", "pipefail"]);
     }
-    command.arg("-c").arg(text).arg(shell_name(given)).args(&given.words);
+    command.arg("-c").arg(text).arg(shell_name(arguments)).args(&arguments.words);
     let error = command.exec();
     print_error(&format!("{SHELL}: {}", terminal::reason(&error)), NOT_EXECUTABLE)
 }
 
 /// Returns the value of `$0` for a script or command.
-fn shell_name(given: &ShellArguments) -> OsString {
-    given.script.as_ref().map_or_else(|| "sh".into(), OsString::from)
+fn shell_name(arguments: &ShellArguments) -> OsString {
+    arguments.script.as_ref().map_or_else(|| "sh".into(), OsString::from)
 }
 
 /// The edge between two stages.
 struct StageEdge {
-    reads: OwnedFd,
-    writes: OwnedFd,
+    reader: OwnedFd,
+    writer: OwnedFd,
     /// Rendezvous sockets of the two programs, if the library can be preloaded into both.
     rendezvous: Option<(OwnedFd, OwnedFd)>,
 }
 
-fn run_pipeline(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
-    let library = if stages.len() > 1 && !given.isolate {
+fn run_pipeline(arguments: &ShellArguments, stages: &[Stage]) -> Result<u8, String> {
+    let library = if stages.len() > 1 && !arguments.isolate {
         Some(probe::find_library(Library::Pipes)?)
     } else {
         None
@@ -197,8 +197,9 @@ fn run_pipeline(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> 
         let after = match stages.get(at + 1) {
             Some(next) => {
                 let why = refusals[at].as_ref().or(refusals[at + 1].as_ref());
-                let why = if given.isolate { Some("--isolate") } else { why.map(String::as_str) };
-                report_edge(given, &describe_edge(at, stage, next, why));
+                let why =
+                    if arguments.isolate { Some("--isolate") } else { why.map(String::as_str) };
+                report_edge(arguments, &describe_edge(at, stage, next, why));
                 let (edge_between, narrow) =
                     create_edge(why.is_none()).map_err(|error| error.to_string())?;
                 narrow.filter(|_| !noted).iter().for_each(|why| {
@@ -210,8 +211,8 @@ fn run_pipeline(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> 
             None => None,
         };
         let program =
-            StageStart { stage, at, library: library.as_deref(), counts: counts.as_ref() };
-        children.push(start_program(given, &program, before.as_ref(), after.as_ref()));
+            StageStart { stage, index: at, library: library.as_deref(), counts: counts.as_ref() };
+        children.push(start_program(arguments, &program, before.as_ref(), after.as_ref()));
         before = after;
     }
     drop(before);
@@ -220,7 +221,7 @@ fn run_pipeline(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> 
         Err(status) => status,
     };
     let all: Vec<u8> = children.into_iter().map(wait).collect();
-    if let Some(counts) = counts.filter(|_| given.verbose) {
+    if let Some(counts) = counts.filter(|_| arguments.verbose) {
         for (at, pair) in stages.windows(2).enumerate() {
             let [from, to] = pair else { continue };
             counts
@@ -231,7 +232,7 @@ fn run_pipeline(given: &ShellArguments, stages: &[Stage]) -> Result<u8, String> 
     }
     let last = all.last().copied().unwrap_or(0);
     let any = all.iter().rev().copied().find(|status| *status != 0).unwrap_or(0);
-    Ok(if given.pipefail { any } else { last })
+    Ok(if arguments.pipefail { any } else { last })
 }
 
 /// Returns the reason why a stage needs kernel pipes, or `None` if the library can be preloaded
@@ -266,7 +267,7 @@ fn program_name(stage: &Stage) -> &str {
 /// Creates an edge. If the programs are `preloadable` but the rendezvous sockets cannot be created,
 /// the edge is only a kernel pipe, and the reason is returned.
 fn create_edge(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
-    let (reads, writes) = sys::descriptor::pipe()?;
+    let (reader, writer) = sys::descriptor::pipe()?;
     let rendezvous = if preloadable { Some(create_rendezvous()) } else { None };
     let (rendezvous, why) = match rendezvous.transpose() {
         Ok(rendezvous) => (rendezvous, None),
@@ -279,7 +280,7 @@ fn create_edge(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
             )),
         ),
     };
-    Ok((StageEdge { reads, writes, rendezvous }, why))
+    Ok((StageEdge { reader, writer, rendezvous }, why))
 }
 
 /// Creates the rendezvous sockets. Programs inherit them at descriptor numbers that are not
@@ -295,18 +296,18 @@ fn create_rendezvous() -> std::io::Result<(OwnedFd, OwnedFd)> {
 struct StageStart<'s> {
     stage: &'s Stage,
     /// Index of the program in the pipeline.
-    at: usize,
+    index: usize,
     library: Option<&'s Path>,
     counts: Option<&'s EdgeCounts>,
 }
 
 fn start_program(
-    given: &ShellArguments,
+    arguments: &ShellArguments,
     program: &StageStart<'_>,
-    before: Option<&StageEdge>,
-    after: Option<&StageEdge>,
+    input: Option<&StageEdge>,
+    output: Option<&StageEdge>,
 ) -> Result<Child, u8> {
-    let StageStart { stage, at, library, counts } = *program;
+    let StageStart { stage, index, library, counts } = *program;
     let mut command = match stage {
         Stage::Program(words) => {
             let mut command = Command::new(words.first().map_or("", String::as_str));
@@ -318,30 +319,30 @@ fn start_program(
             // Without `exec`, the shell might fork; the library would then turn the edges into
             // pipes before the fork.
             let text = if program.is_some() { format!("exec {text}") } else { text.clone() };
-            command.arg("-c").arg(text).arg(shell_name(given)).args(&given.words);
+            command.arg("-c").arg(text).arg(shell_name(arguments)).args(&arguments.words);
             command
         }
     };
     // The child inherits these duplicates; this process closes them after the start.
-    let (mut edges, mut kept) = (Vec::new(), Vec::new());
+    let (mut edges, mut copies) = (Vec::new(), Vec::new());
     let unable = |error: &dyn std::fmt::Display| {
         terminal::print_error(&format!("{}: {error}", program_name(stage)));
         NOT_EXECUTABLE
     };
-    if let Some(edge_between) = before {
-        command.stdin(Stdio::from(edge_between.reads.try_clone().map_err(|e| unable(&e))?));
-        if let Some((_, rendezvous)) = &edge_between.rendezvous {
+    if let Some(input) = input {
+        command.stdin(Stdio::from(input.reader.try_clone().map_err(|e| unable(&e))?));
+        if let Some((_, rendezvous)) = &input.rendezvous {
             edges.push(
-                edge_variable((PipeEnd::Reads, at - 1), &edge_between.reads, rendezvous, &mut kept)
+                edge_variable((PipeEnd::Reads, index - 1), &input.reader, rendezvous, &mut copies)
                     .map_err(|e| unable(&e))?,
             );
         }
     }
-    if let Some(edge_between) = after {
-        command.stdout(Stdio::from(edge_between.writes.try_clone().map_err(|e| unable(&e))?));
-        if let Some((rendezvous, _)) = &edge_between.rendezvous {
+    if let Some(output) = output {
+        command.stdout(Stdio::from(output.writer.try_clone().map_err(|e| unable(&e))?));
+        if let Some((rendezvous, _)) = &output.rendezvous {
             edges.push(
-                edge_variable((PipeEnd::Writes, at), &edge_between.writes, rendezvous, &mut kept)
+                edge_variable((PipeEnd::Writes, index), &output.writer, rendezvous, &mut copies)
                     .map_err(|e| unable(&e))?,
             );
         }
@@ -351,9 +352,9 @@ fn start_program(
         command.env(EDGES_VARIABLE, edges.join(","));
         if let Some(Ok((variable, copy))) = counts.map(EdgeCounts::inheritable_descriptor) {
             command.env(COUNTS_VARIABLE, variable);
-            kept.push(copy);
+            copies.push(copy);
         }
-        kept.extend(set_preload(&mut command, &[library.to_owned()], given.lazy));
+        copies.extend(set_preload(&mut command, &[library.to_owned()], arguments.lazy));
     }
     match command.spawn() {
         Ok(child) => {
@@ -369,19 +370,19 @@ fn start_program(
 }
 
 /// Formats one end of an edge for the environment variable of a program, and adds the descriptor
-/// that the program inherits to `kept`.
+/// that the program inherits to `copies`.
 fn edge_variable(
     (end, number): (PipeEnd, usize),
     pipe: &OwnedFd,
     rendezvous: &OwnedFd,
-    kept: &mut Vec<OwnedFd>,
+    copies: &mut Vec<OwnedFd>,
 ) -> Result<String, std::io::Error> {
     let inode = |fd: &OwnedFd| File::from(fd.try_clone()?).metadata().map(|meta| meta.ino());
     let copy = sys::children::dup_inheritable(rendezvous.as_fd(), DESCRIPTOR_MIN)?;
     let number = u32::try_from(number).unwrap_or(u32::MAX);
     let (pipe, inode) = (inode(pipe)?, inode(&copy)?);
     let edge_variable = Edge { end, pipe, socket: copy.as_raw_fd(), inode, number };
-    kept.push(copy);
+    copies.push(copy);
     Ok(edge_variable.to_string())
 }
 

@@ -16,7 +16,7 @@ pub(crate) fn explain_program(words: &[String]) -> Status {
     let Some(name) = words.first() else { return Status::Usage };
     let Some(path) = probe::find_executable(name) else {
         terminal::print_error(&format!("`{name}` was not found"));
-        return Status::Nothing;
+        return Status::NotFound;
     };
     terminal::print_text(&describe(words, &path))
 }

@@ -45,39 +45,39 @@ const DEFAULT_SIZE: (u16, u16) = (80, 24);
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Monitors a path, or all paths.
-pub(super) fn run(given: &TopArguments) -> Result<Status, Status> {
-    let Some(name) = &given.path else { return monitor_all(given) };
-    let (to, about) = connect_path(name)?;
-    let mut sampler = PathSampler::new(about, to.uid());
-    match (given.once, given.json) {
+pub(super) fn run(arguments: &TopArguments) -> Result<Status, Status> {
+    let Some(name) = &arguments.path else { return monitor_all(arguments) };
+    let (client, about) = connect_path(name)?;
+    let mut sampler = PathSampler::new(about, client.uid());
+    match (arguments.once, arguments.json) {
         (true, json) => {
-            let snapshot = sample_twice(&to, &mut sampler)?;
+            let snapshot = sample_twice(&client, &mut sampler)?;
             Ok(terminal::print_text(&if json {
                 json_line(&snapshot)
             } else {
                 render_text(&snapshot)
             }))
         }
-        (false, true) => print_objects(&to, &mut sampler, given),
+        (false, true) => print_objects(&client, &mut sampler, arguments),
         (false, false) if !io::stdout().is_terminal() => {
             terminal::print_error(
                 "`top` needs a terminal: use --once to print a single screen, or --json",
             );
             Err(Status::Usage)
         }
-        (false, false) => run_screen(&to, &mut sampler, given),
+        (false, false) => run_screen(&client, &mut sampler, arguments),
     }
 }
 
 /// Monitors all paths on a screen from which one can be opened. With `--once`, or if standard
 /// output is not a terminal, prints the output of `ps` once; with `--json`, one object per update.
-fn monitor_all(given: &TopArguments) -> Result<Status, Status> {
-    let every = Duration::from_nanos(given.every);
-    if given.json || given.once || !io::stdout().is_terminal() {
+fn monitor_all(arguments: &TopArguments) -> Result<Status, Status> {
+    let every = Duration::from_nanos(arguments.every);
+    if arguments.json || arguments.once || !io::stdout().is_terminal() {
         let signals = watch_signals()?;
         loop {
-            let status = super::ps::run(&PsArguments { json: given.json })?;
-            let once = given.once || !given.json;
+            let status = super::ps::run(&PsArguments { json: arguments.json })?;
+            let once = arguments.once || !arguments.json;
             if once || status != Status::Done || sleep_or_signal(signals, every) {
                 return Ok(status);
             }
@@ -88,9 +88,9 @@ fn monitor_all(given: &TopArguments) -> Result<Status, Status> {
     while let Some(number) = screen.choose_path()? {
         // If the path has just ended, an error is printed on the terminal, and the list is shown
         // again.
-        let _ = connect_path(&number.to_string()).and_then(|(to, about)| {
-            let mut sampler = PathSampler::new(about, to.uid());
-            run_screen(&to, &mut sampler, given)
+        let _ = connect_path(&number.to_string()).and_then(|(client, about)| {
+            let mut sampler = PathSampler::new(about, client.uid());
+            run_screen(&client, &mut sampler, arguments)
         });
     }
     Ok(Status::Done)
@@ -98,41 +98,44 @@ fn monitor_all(given: &TopArguments) -> Result<Status, Status> {
 
 /// Takes two samples of the counters, with [`SAMPLE_INTERVAL`] between them, and returns the
 /// snapshot.
-fn sample_twice(to: &PathClient, sampler: &mut PathSampler) -> Result<Snapshot, Status> {
-    let count = |to: &PathClient| to.counters().map_err(|error| report_client_error(&error));
-    sampler.snapshot(count(to)?);
+fn sample_twice(client: &PathClient, sampler: &mut PathSampler) -> Result<Snapshot, Status> {
+    let count =
+        |client: &PathClient| client.counters().map_err(|error| report_client_error(&error));
+    sampler.snapshot(count(client)?);
     let _ = sleep_or_signal(watch_signals()?, SAMPLE_INTERVAL);
-    Ok(snapshot_with_kernel(to, sampler, count(to)?))
+    Ok(snapshot_with_kernel(client, sampler, count(client)?))
 }
 
 /// Computes a snapshot and adds the path's kernel programs.
 fn snapshot_with_kernel(
-    to: &PathClient,
+    client: &PathClient,
     sampler: &mut PathSampler,
     counters: Counters,
 ) -> Snapshot {
     let mut snapshot = sampler.snapshot(counters);
-    snapshot.kernel = sharing::programs_of_path(to.number());
+    snapshot.kernel = sharing::programs_of_path(client.number());
     snapshot
 }
 
-/// Blocks for the time `limit`. Returns true if a signal arrives before.
+/// Blocks for the time `limit`. Returns true if a signal arrives earlier.
 fn sleep_or_signal(signals: BorrowedFd<'_>, limit: Duration) -> bool {
     sys::poll::readable(&[signals], Some(limit)).contains(&true)
 }
 
 /// Prints one object per sample until the path ends.
 fn print_objects(
-    to: &PathClient,
+    client: &PathClient,
     sampler: &mut PathSampler,
-    given: &TopArguments,
+    arguments: &TopArguments,
 ) -> Result<Status, Status> {
-    to.subscribe(Duration::from_nanos(given.every)).map_err(|error| report_client_error(&error))?;
+    client
+        .subscribe(Duration::from_nanos(arguments.every))
+        .map_err(|error| report_client_error(&error))?;
     let signals = watch_signals()?;
-    while let Some(followed) = next_update(to, signals)? {
+    while let Some(followed) = next_update(client, signals)? {
         if let Some(counters) = followed.counters {
             let status =
-                terminal::print_text(&json_line(&snapshot_with_kernel(to, sampler, counters)));
+                terminal::print_text(&json_line(&snapshot_with_kernel(client, sampler, counters)));
             if status != Status::Done {
                 return Ok(status);
             }
@@ -147,13 +150,13 @@ fn print_objects(
 /// Blocks until the next update and returns it. Returns `None` if a signal arrives or the path has
 /// ended.
 fn next_update(
-    to: &PathClient,
+    client: &PathClient,
     signals: BorrowedFd<'_>,
 ) -> Result<Option<member::protocol::PathUpdate>, Status> {
-    if wait_readable(&[to.as_fd()], signals, None).is_none() {
+    if wait_readable(&[client.as_fd()], signals, None).is_none() {
         return Ok(None);
     }
-    match to.next_update() {
+    match client.next_update() {
         Ok(followed) => Ok(Some(followed)),
         Err(ClientError::Disconnected) => Ok(None),
         Err(error) => Err(report_client_error(&error)),
@@ -185,21 +188,23 @@ fn render_text(snapshot: &Snapshot) -> String {
 
 /// Redraws the screen until the path ends or the user quits.
 fn run_screen(
-    to: &PathClient,
+    client: &PathClient,
     sampler: &mut PathSampler,
-    given: &TopArguments,
+    arguments: &TopArguments,
 ) -> Result<Status, Status> {
     let failed = |error: io::Error| {
         terminal::print_error(&format!("cannot draw: {}", terminal::reason(&error)));
         Status::Failed
     };
     let signals = watch_signals()?;
-    to.subscribe(Duration::from_nanos(given.every)).map_err(|error| report_client_error(&error))?;
+    client
+        .subscribe(Duration::from_nanos(arguments.every))
+        .map_err(|error| report_client_error(&error))?;
     let mut screen = Screen::open(io::stdout).map_err(failed)?;
     let stdin = io::stdin();
     let (mut snapshot, mut view) = (None, View::default());
     loop {
-        let ready = wait_readable(&[to.as_fd(), stdin.as_fd()], signals, None);
+        let ready = wait_readable(&[client.as_fd(), stdin.as_fd()], signals, None);
         let Some(ready) = ready else { return Ok(Status::Done) };
         // Several keys may arrive at once, but only the first makes the terminal readable.
         while event::poll(Duration::ZERO).map_err(failed)? {
@@ -211,10 +216,10 @@ fn run_screen(
             }
         }
         if ready.first() == Some(&true) {
-            let Some(followed) = next_update(to, signals)? else { return Ok(Status::Done) };
+            let Some(followed) = next_update(client, signals)? else { return Ok(Status::Done) };
             snapshot = followed
                 .counters
-                .map(|counters| snapshot_with_kernel(to, sampler, counters))
+                .map(|counters| snapshot_with_kernel(client, sampler, counters))
                 .or(snapshot);
             if let Some(ended) = followed.ended {
                 drop(screen);

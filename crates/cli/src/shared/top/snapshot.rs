@@ -13,7 +13,7 @@ const VERSION: u32 = 1;
 pub(super) struct PathSampler {
     about: PathDescription,
     uid: u32,
-    before: Counters,
+    latest: Counters,
 }
 
 /// A snapshot of a path.
@@ -109,13 +109,13 @@ pub(super) struct Loss {
 
 impl PathSampler {
     pub(super) fn new(about: PathDescription, uid: u32) -> Self {
-        Self { about, uid, before: Counters::default() }
+        Self { about, uid, latest: Counters::default() }
     }
 
     /// Computes a snapshot, and stores the sample for the next one.
     pub(super) fn snapshot(&mut self, now: Counters) -> Snapshot {
-        let before = std::mem::replace(&mut self.before, now);
-        let now = &self.before;
+        let before = std::mem::replace(&mut self.latest, now);
+        let now = &self.latest;
         let ns = now.elapsed_ns.saturating_sub(before.elapsed_ns);
         let old = rates::losses_by_location(&before);
         let fresh = |place: &str, blocks: u64| {
@@ -202,7 +202,7 @@ impl PathSampler {
             }
             sum
         };
-        let (old, now) = (sum(before), sum(&self.before));
+        let (old, now) = (sum(before), sum(&self.latest));
         let blocks = now.taken.blocks.saturating_sub(old.taken.blocks);
         let busy = now.busy_ns.saturating_sub(old.busy_ns);
         let labels = self.about.links.iter().filter(|link| link.to == node);
@@ -223,18 +223,18 @@ impl PathSampler {
 
     /// Returns the rings of sources if `sources` is true, and otherwise those of sinks.
     fn named_rings(&self, sources: bool) -> Vec<SinkRing> {
-        let is_source = |name: &str| self.before.sources.iter().any(|source| source.name == name);
+        let is_source = |name: &str| self.latest.sources.iter().any(|source| source.name == name);
         let of_node = |filter: &Filter| {
             Some(SinkRing { from: filter.name.clone(), ring: filter.ring.clone()? })
         };
-        let filters = self.before.filters.iter();
+        let filters = self.latest.filters.iter();
         filters.filter(|filter| is_source(&filter.name) == sources).filter_map(of_node).collect()
     }
 
     fn retained_frames(&self) -> Vec<Past> {
         let of_node =
             |filter: &Filter| Some(Past { node: filter.name.clone(), kept: filter.kept? });
-        self.before.filters.iter().filter_map(of_node).collect()
+        self.latest.filters.iter().filter_map(of_node).collect()
     }
 
     fn ring_fills(&self) -> Vec<RingFill> {
@@ -244,7 +244,7 @@ impl PathSampler {
         let links = self.about.links.iter().enumerate();
         let rings = links.filter_map(|(number, link)| {
             let planned = link.room?;
-            let edges = || self.before.edges.iter().filter(|edge| edge.edge == number);
+            let edges = || self.latest.edges.iter().filter(|edge| edge.edge == number);
             let fill = edges().map(|edge| edge.resident.blocks).sum();
             let size = edges().filter_map(|edge| edge.size.as_ref()).max_by_key(|s| s.entries);
             let room = size.map_or(planned, |size| size.entries);
