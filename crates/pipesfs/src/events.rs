@@ -21,27 +21,27 @@ impl Drop for Follower {
 /// carries a line for each running path, and then a line for each event.
 pub fn follow(client: Client) -> Result<(OwnedFd, Follower), ClientError> {
     client.watch_paths()?;
-    let (near, far) = sys::descriptor::pipe()?;
-    let over = Arc::new(EventFd::new()?);
-    let ends = Arc::clone(&over);
-    let body = move || write_events(&client, File::from(far), &ends);
+    let (reader, writer) = sys::descriptor::pipe()?;
+    let stop = Arc::new(EventFd::new()?);
+    let ends = Arc::clone(&stop);
+    let body = move || write_events(&client, File::from(writer), &ends);
     let thread = std::thread::Builder::new().name("pipesfs events".to_owned()).spawn(body);
     thread.map_err(|error| {
         let errno = error.raw_os_error().unwrap_or(0);
         ClientError::System(sys::Error::new("clone", "a thread", errno))
     })?;
-    Ok((near, Follower(over)))
+    Ok((reader, Follower(stop)))
 }
 
 /// Writes lines until the daemon or the reader is gone.
-fn write_events(client: &Client, mut to: File, over: &EventFd) {
+fn write_events(client: &Client, mut output: File, stop: &EventFd) {
     loop {
-        let ready = sys::poll::readable_within(&[over.as_fd(), client.as_fd()], None);
+        let ready = sys::poll::readable_within(&[stop.as_fd(), client.as_fd()], None);
         if ready.first() == Some(&true) {
             return;
         }
         let Ok(event) = client.next_event() else { return };
-        if to.write_all(line(&event).as_bytes()).is_err() {
+        if output.write_all(line(&event).as_bytes()).is_err() {
             return;
         }
     }

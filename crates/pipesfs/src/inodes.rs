@@ -78,8 +78,8 @@ impl Inodes {
         self.numbers.remove(key);
     }
 
-    /// Lets the objects at the new one of these places have other numbers when they are looked up
-    /// again. Those that the kernel knows keep theirs as long as it knows them.
+    /// Makes the next lookup of an object in the new one of these directories assign a new number.
+    /// An old number stays valid until the kernel forgets it.
     pub fn renumber(&mut self, places: &HashMap<DirectoryId, DirectoryId>) {
         self.numbers.retain(|key, _| !places.values().any(|place| *place == key.place));
     }

@@ -33,9 +33,9 @@ pub struct Snapshot {
     pub tree: Arc<Tree>,
     /// The reason for an empty tree, if the daemon did not reply.
     pub failure: Option<String>,
-    taken: Option<Instant>,
+    taken_at: Option<Instant>,
     /// Duration of the query.
-    took: Duration,
+    query_time: Duration,
 }
 
 /// The time of the second of two samples, and the counters in both samples.
@@ -44,9 +44,9 @@ type Samples = (Instant, Arc<Counters>, Arc<Counters>);
 /// The counters of a path.
 #[derive(Debug)]
 struct KnownCounters {
-    taken: Instant,
+    taken_at: Instant,
     /// Duration of the query.
-    took: Duration,
+    query_time: Duration,
     /// The counters, or `None` if the path did not reply.
     counters: Option<Arc<Counters>>,
 }
@@ -55,7 +55,7 @@ impl KnownCounters {
     /// Returns true if the counters are younger than `age`, or than [`QUERY_TIMES`] times the
     /// duration of their query.
     fn is_current(&self, age: Duration) -> bool {
-        self.taken.elapsed() < age.max(self.took * QUERY_TIMES)
+        self.taken_at.elapsed() < age.max(self.query_time * QUERY_TIMES)
     }
 }
 
@@ -95,8 +95,8 @@ impl Snapshots {
     #[must_use]
     pub fn is_current(&self, age: Duration) -> bool {
         let latest = self.latest();
-        let age = if age.is_zero() { age } else { age.max(latest.took * QUERY_TIMES) };
-        latest.taken.is_some_and(|taken| taken.elapsed() < age)
+        let age = if age.is_zero() { age } else { age.max(latest.query_time * QUERY_TIMES) };
+        latest.taken_at.is_some_and(|taken| taken.elapsed() < age)
     }
 
     /// Queries all paths, unless the latest snapshot is younger than `age`. Blocks until the paths
@@ -127,8 +127,8 @@ impl Snapshots {
         }
         lock(&self.connections)
             .retain(|number, _| views.iter().any(|view| view.path.number == *number));
-        let snapshot = Snapshot { failure, taken: Some(began), ..Snapshot::default() };
-        self.publish(&before, views, Snapshot { took: began.elapsed(), ..snapshot })
+        let snapshot = Snapshot { failure, taken_at: Some(began), ..Snapshot::default() };
+        self.publish(&before, views, Snapshot { query_time: began.elapsed(), ..snapshot })
     }
 
     /// Queries one path again, after an edit of it. Blocks until the path has replied, for a
@@ -146,9 +146,13 @@ impl Snapshots {
         let view = views.iter_mut().find(|view| view.path.number == number)?;
         *view = paths::query_again(&to, view).ok()?;
         self.keep_connection(to);
-        let Snapshot { taken, took, .. } = *before;
+        let Snapshot { taken_at, query_time, .. } = *before;
         let failure = before.failure.clone();
-        Some(self.publish(&before, views, Snapshot { failure, taken, took, ..Snapshot::default() }))
+        Some(self.publish(
+            &before,
+            views,
+            Snapshot { failure, taken_at, query_time, ..Snapshot::default() },
+        ))
     }
 
     /// Takes the idle connection to a path, if there is one.
@@ -172,7 +176,7 @@ impl Snapshots {
         snapshot: Snapshot,
     ) -> Arc<Snapshot> {
         sort_paths(&mut views);
-        let same = views == before.tree.paths && before.taken.is_some();
+        let same = views == before.tree.paths && before.taken_at.is_some();
         let generation = before.generation + u64::from(!same);
         let tree = match same {
             true => Arc::clone(&before.tree),
@@ -205,11 +209,11 @@ impl Snapshots {
         };
         let asked = self
             .ask(&mut client, |client| Ok(paths::query_counters(client, &missing, REPLY_LIMIT)));
-        let took = began.elapsed();
+        let query_time = began.elapsed();
         let mut known = lock(&self.counters);
         for ((_, number), reply) in missing.iter().zip(asked.unwrap_or_default()) {
-            let (taken, counters) = (Instant::now(), reply.ok().map(Arc::new));
-            known.insert(*number, KnownCounters { taken, took, counters });
+            let (taken_at, counters) = (Instant::now(), reply.ok().map(Arc::new));
+            known.insert(*number, KnownCounters { taken_at, query_time, counters });
         }
         found(&known, wanted)
     }
@@ -223,11 +227,11 @@ impl Snapshots {
         wanted.iter().all(|(_, number)| is_known(number))
     }
 
-    /// Returns two samples of the counters of paths, between which the time in their filters is
-    /// measured. Samples are cached for a second. Blocks for a limited time.
+    /// Returns two samples of the counters of paths, from which the time spent in their filters is
+    /// computed. Samples are cached for a second. Blocks for a limited time.
     pub fn two_samples(&self, wanted: &[(u32, u32)]) -> (CountersByPath, CountersByPath) {
         let mut samples = lock(&self.samples);
-        samples.retain(|_, (taken, _, _)| taken.elapsed() < SAMPLE_CURRENT);
+        samples.retain(|_, (taken_at, _, _)| taken_at.elapsed() < SAMPLE_CURRENT);
         let missing = wanted.iter().filter(|(_, number)| !samples.contains_key(number));
         let connected: Vec<(u32, PathClient)> = missing
             .filter_map(|(_, number)| {

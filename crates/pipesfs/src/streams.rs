@@ -45,7 +45,7 @@ struct OpenStream {
     pipe: File,
     /// The origin of the bytes, or `None` while the end of the stream is examined. Dropping the
     /// origin ends it.
-    of: Option<StreamOrigin>,
+    origin: Option<StreamOrigin>,
     /// True if the stream ends with an error, or `None` until this is known.
     failed: Option<bool>,
     /// The bytes that follow those in the pipe, after the path has ended.
@@ -57,10 +57,10 @@ struct OpenStream {
     /// Byte counters of the directory; `None` for the events of the daemon.
     totals: Option<Arc<Totals>>,
     /// Reads that wait for data, oldest first.
-    waiting: Vec<WaitingRead>,
-    /// The number under which callers of poll(2) wait, if any do.
-    wake: Option<u64>,
-    watched: bool,
+    waiting_reads: Vec<WaitingRead>,
+    /// The number under which callers of poll(2) wait, or `None` if no caller waits.
+    poll_number: Option<u64>,
+    is_watched: bool,
     /// The node or class whose blocks the stream carries, and their form; `None` for events.
     place: Option<(DirectoryId, StreamForm)>,
     /// The state of a move of the node to another path, during and after such an edit.
@@ -73,7 +73,7 @@ struct Rest {
     /// A sealed memory file.
     file: File,
     /// Number of bytes that were read.
-    at: u64,
+    bytes_read: u64,
 }
 
 /// The user, the directory, the form and the byte counters of a stream that is being opened.
@@ -117,19 +117,19 @@ impl Streams {
     }
 
     /// Adds a stream that arrives through a pipe. Reads from the pipe must not block.
-    pub fn add(&self, handle: u64, pipe: File, (of, facts): (StreamOrigin, StreamFacts)) {
+    pub fn add(&self, handle: u64, pipe: File, (origin, facts): (StreamOrigin, StreamFacts)) {
         let StreamFacts { uid, place, totals } = facts;
         let stream = OpenStream {
             pipe,
-            of: Some(of),
+            origin: Some(origin),
             failed: None,
             rest: None,
             is_incomplete: false,
             uid,
             totals,
-            waiting: Vec::new(),
-            wake: None,
-            watched: false,
+            waiting_reads: Vec::new(),
+            poll_number: None,
+            is_watched: false,
             place,
             moving: None,
         };
@@ -148,14 +148,14 @@ impl Streams {
         let mut open = self.lock();
         let reply = Reply::new(&self.device, unique);
         let Some(stream) = open.get_mut(&handle) else { return reply.error(errno::ESTALE) };
-        let read = if stream.waiting.is_empty() {
+        let read = if stream.waiting_reads.is_empty() {
             stream.reply(&self.transfers, reply, size)
         } else {
             PipeRead::Empty
         };
         match read {
             PipeRead::End => {
-                stream.waiting.push(WaitingRead { unique, size });
+                stream.waiting_reads.push(WaitingRead { unique, size });
                 return self.examine(handle, stream);
             }
             PipeRead::Failed => return reply.error(errno::EIO),
@@ -165,7 +165,7 @@ impl Streams {
         if !waits {
             return reply.error(errno::EAGAIN);
         }
-        stream.waiting.push(WaitingRead { unique, size });
+        stream.waiting_reads.push(WaitingRead { unique, size });
         self.watch(handle, stream);
     }
 
@@ -176,7 +176,7 @@ impl Streams {
         let Some(stream) = open.get_mut(&handle) else { return reply.error(errno::ESTALE) };
         let events = stream.events();
         if events == 0 && wake.is_some() {
-            stream.wake = wake;
+            stream.poll_number = wake;
             self.watch(handle, stream);
         }
         reply.polled(events);
@@ -187,8 +187,8 @@ impl Streams {
     pub fn interrupt(&self, unique: u64) -> bool {
         let mut open = self.lock();
         for stream in open.values_mut() {
-            if let Some(at) = stream.waiting.iter().position(|read| read.unique == unique) {
-                stream.waiting.remove(at);
+            if let Some(at) = stream.waiting_reads.iter().position(|read| read.unique == unique) {
+                stream.waiting_reads.remove(at);
                 Reply::new(&self.device, unique).error(errno::EINTR);
                 return true;
             }
@@ -199,13 +199,13 @@ impl Streams {
     /// Ends a stream and its tap. Returns false if the handle does not belong to a stream.
     pub fn close(&self, handle: u64) -> bool {
         let Some(mut stream) = self.lock().remove(&handle) else { return false };
-        if let Some(StreamOrigin::Path(tap)) = stream.of.take() {
+        if let Some(StreamOrigin::Path(tap)) = stream.origin.take() {
             self.send_end(handle, (&stream, true), tap);
         }
-        if stream.watched {
+        if stream.is_watched {
             let _ = self.watcher.forget(&stream.pipe);
         }
-        for read in &stream.waiting {
+        for read in &stream.waiting_reads {
             Reply::new(&self.device, read.unique).error(errno::EINTR);
         }
         true
@@ -223,7 +223,7 @@ impl Streams {
     fn serve_stream(&self, handle: u64) {
         let mut open = self.lock();
         let Some(stream) = open.get_mut(&handle) else { return };
-        while let Some(WaitingRead { unique, size }) = stream.waiting.first().copied() {
+        while let Some(WaitingRead { unique, size }) = stream.waiting_reads.first().copied() {
             let reply = Reply::new(&self.device, unique);
             match stream.reply(&self.transfers, reply, size) {
                 PipeRead::Sent(_) => {}
@@ -231,21 +231,21 @@ impl Streams {
                 PipeRead::End => return self.examine(handle, stream),
                 PipeRead::Failed => reply.error(errno::EIO),
             }
-            stream.waiting.remove(0);
+            stream.waiting_reads.remove(0);
         }
-        if let Some(wake) = stream.wake.filter(|_| stream.events() != 0) {
-            stream.wake = None;
+        if let Some(wake) = stream.poll_number.filter(|_| stream.events() != 0) {
+            stream.poll_number = None;
             Reply::wake(&self.device, wake);
         }
-        if stream.waiting.is_empty() && stream.wake.is_none() {
-            stream.watched = false;
+        if stream.waiting_reads.is_empty() && stream.poll_number.is_none() {
+            stream.is_watched = false;
             let _ = self.watcher.forget(&stream.pipe);
         }
     }
 
     fn watch(&self, handle: u64, stream: &mut OpenStream) {
-        if !stream.watched && self.watcher.watch(&stream.pipe, handle, Interest::Read).is_ok() {
-            stream.watched = true;
+        if !stream.is_watched && self.watcher.watch(&stream.pipe, handle, Interest::Read).is_ok() {
+            stream.is_watched = true;
         }
     }
 
@@ -284,10 +284,10 @@ impl Rest {
     fn reply(&mut self, reply: Reply<'_>, size: u32, failed: bool) -> PipeRead {
         let mut bytes = vec![0; REPLY_HEAD + (size as usize).min(PIPE_SIZE)];
         let room = bytes.get_mut(REPLY_HEAD..).unwrap_or_default();
-        match self.file.read_at(room, self.at) {
+        match self.file.read_at(room, self.bytes_read) {
             Ok(0) if size > 0 => end_reply(reply, failed),
             Ok(length) => {
-                self.at += length as u64;
+                self.bytes_read += length as u64;
                 bytes.truncate(REPLY_HEAD + length);
                 reply.message(bytes);
                 PipeRead::Sent(length)

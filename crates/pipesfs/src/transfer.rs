@@ -16,7 +16,7 @@ pub const PIPE_SIZE: usize = 512 << 10;
 /// system calls.
 const REFERRED_MIN: usize = 32 << 10;
 /// Maximum number of idle transfer pipes kept for reuse.
-const KEPT_MAX: usize = 4;
+const IDLE_MAX: usize = 4;
 
 /// The outcome of a nonblocking read from the pipe of a stream.
 #[derive(Debug)]
@@ -79,20 +79,20 @@ impl TransferPipes {
     /// Replies with `length` bytes from the pipe, which must contain them. Returns `None` if no
     /// transfer pipe can be created; the bytes then remain in the pipe of the stream.
     fn send_pages(&self, pipe: &File, reply: Reply<'_>, length: usize) -> Option<PipeRead> {
-        let (near, far) = self.take()?;
-        let is_filled = reply.begin(length, &far).is_ok()
-            && sys::pipe::tee(pipe, &far, length).is_ok_and(|filled| filled == length);
+        let (reader, writer) = self.take()?;
+        let is_filled = reply.begin(length, &writer).is_ok()
+            && sys::pipe::tee(pipe, &writer, length).is_ok_and(|filled| filled == length);
         if !is_filled {
             // The bytes in the transfer pipe are lost with it, and the read fails.
             return Some(PipeRead::Failed);
         }
         // If the caller is gone (ENOENT), the transfer pipe, which may contain bytes, is dropped.
-        let is_sent = reply.finish(&near, length).is_ok();
+        let is_sent = reply.finish(&reader, length).is_ok();
         if discard(pipe, &self.null, length).is_err() {
             return Some(PipeRead::Failed);
         }
         if is_sent {
-            self.keep((near, far));
+            self.keep((reader, writer));
         }
         Some(PipeRead::Sent(length))
     }
@@ -103,14 +103,14 @@ impl TransferPipes {
         if let Some(kept) = self.lock().pop() {
             return Some(kept);
         }
-        let (near, far) = sys::descriptor::pipe().ok()?;
-        sys::pipe::set_capacity(&far, 2 * PIPE_SIZE).ok()?;
-        Some((near, far))
+        let (reader, writer) = sys::descriptor::pipe().ok()?;
+        sys::pipe::set_capacity(&writer, 2 * PIPE_SIZE).ok()?;
+        Some((reader, writer))
     }
 
     fn keep(&self, through: (OwnedFd, OwnedFd)) {
         let mut kept = self.lock();
-        if kept.len() < KEPT_MAX {
+        if kept.len() < IDLE_MAX {
             kept.push(through);
         }
     }

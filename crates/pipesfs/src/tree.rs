@@ -14,7 +14,7 @@ mod reserved;
 
 use crate::names::{TakenNames, escape, filter_name};
 use groups::Groups;
-use parents::{Homes, Parents, first_parents, homes};
+use parents::{NestingParents, Parents, first_parents, nesting_parents};
 use reserved::{NODE_ENTRIES, PATH_ENTRIES, ROOT_ENTRIES, STREAM_ENTRIES};
 use std::collections::{HashMap, VecDeque};
 use streamline::paths::{NodeDetails, PathView};
@@ -95,7 +95,7 @@ pub struct Directory {
     pub children: Vec<(String, Child)>,
     /// Index of each child in `children`, by name.
     child_numbers: HashMap<String, usize>,
-    taken: TakenNames,
+    taken_names: TakenNames,
 }
 
 impl Directory {
@@ -120,7 +120,7 @@ pub struct Tree {
     pub directories: Vec<Directory>,
     places: HashMap<DirectoryId, usize>,
     /// The parent of each node.
-    homes: Homes,
+    nesting_parents: NestingParents,
     /// The directory of each node that is shown.
     directory_of: HashMap<Member, usize>,
 }
@@ -143,9 +143,9 @@ impl Tree {
         sort_paths(&mut paths);
         let mut tree = Self { paths, ..Self::default() };
         tree.add((DirectoryId::Root, String::new()), 0, Vec::new(), ROOT_ENTRIES);
-        let parents = |view: &PathView| first_parents(view, &before.homes);
+        let parents = |view: &PathView| first_parents(view, &before.nesting_parents);
         let parents: Vec<Parents> = tree.paths.iter().map(parents).collect();
-        tree.homes = homes(&tree.paths, &parents);
+        tree.nesting_parents = nesting_parents(&tree.paths, &parents);
         let mut open = VecDeque::new();
         tree.add_named_paths(&parents, &mut open);
         tree.add_sources(&parents, &mut open);
@@ -189,7 +189,7 @@ impl Tree {
                 // The directory of a path that began empty is that of its stream.
                 let member = Member { path, node: *node };
                 self.directories[at].members = vec![member];
-                self.directories[at].taken = TakenNames::reserved(STREAM_ENTRIES);
+                self.directories[at].taken_names = TakenNames::reserved(STREAM_ENTRIES);
                 self.directory_of.insert(member, at);
                 open.push_back(at);
                 continue;
@@ -280,7 +280,7 @@ impl Tree {
     }
 
     fn take_name(&mut self, parent: usize, escaped: &str, number: u64) -> String {
-        self.directories[parent].taken.take(escaped, number)
+        self.directories[parent].taken_names.take(escaped, number)
     }
 
     fn add(
@@ -295,7 +295,7 @@ impl Tree {
             self.directories[parent].add_child(name.clone(), Child::Directory(at));
         }
         self.places.insert(place.clone(), at);
-        let (children, taken) = (Vec::new(), TakenNames::reserved(reserved));
+        let (children, taken_names) = (Vec::new(), TakenNames::reserved(reserved));
         let (uid, started) = (0, 0);
         self.directories.push(Directory {
             place,
@@ -306,7 +306,7 @@ impl Tree {
             members,
             children,
             child_numbers: HashMap::new(),
-            taken,
+            taken_names,
         });
         at
     }

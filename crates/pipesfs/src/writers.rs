@@ -32,12 +32,12 @@ struct OpenWriter {
     uid: u32,
     totals: Arc<Totals>,
     /// Writes that wait for room, oldest first.
-    waiting: VecDeque<WaitingWrite>,
+    waiting_writes: VecDeque<WaitingWrite>,
     /// Poll handle (`kh`) that is notified when there is room, or `None` if no caller polls.
-    wake: Option<u64>,
-    watched: bool,
+    poll_number: Option<u64>,
+    is_watched: bool,
     /// True if the file is closed, and its end message waits for room.
-    closed: bool,
+    is_closed: bool,
 }
 
 #[derive(Debug)]
@@ -59,8 +59,15 @@ impl Writers {
 
     /// Adds a writer.
     pub fn add(&self, handle: u64, socket: WriterSocket, (uid, totals): (u32, Arc<Totals>)) {
-        let (waiting, wake, watched, closed) = (VecDeque::new(), None, false, false);
-        let writer = OpenWriter { socket, uid, totals, waiting, wake, watched, closed };
+        let writer = OpenWriter {
+            socket,
+            uid,
+            totals,
+            waiting_writes: VecDeque::new(),
+            poll_number: None,
+            is_watched: false,
+            is_closed: false,
+        };
         self.lock().insert(handle, writer);
     }
 
@@ -78,11 +85,13 @@ impl Writers {
         let Some(writer) = open.get_mut(&handle) else { return reply.error(errno::ESTALE) };
         let mut write = WaitingWrite { unique, bytes, written: 0 };
         // Writes through one open file keep their order.
-        let done =
-            writer.waiting.is_empty().then(|| write.proceed((&mut writer.socket, &writer.totals)));
+        let done = writer
+            .waiting_writes
+            .is_empty()
+            .then(|| write.proceed((&mut writer.socket, &writer.totals)));
         match done.unwrap_or(Ok(false)) {
             Ok(false) if waits => {
-                writer.waiting.push_back(write);
+                writer.waiting_writes.push_back(write);
                 self.watch(handle, writer);
             }
             Ok(false) if write.written == 0 => reply.error(errno::EAGAIN),
@@ -109,7 +118,7 @@ impl Writers {
         let Some(writer) = open.get_mut(&handle) else { return reply.error(errno::ESTALE) };
         let events = writer.events();
         if events == 0 && wake.is_some() {
-            writer.wake = wake;
+            writer.poll_number = wake;
             self.watch(handle, writer);
         }
         reply.polled(events);
@@ -120,10 +129,11 @@ impl Writers {
     pub fn interrupt(&self, unique: u64) -> bool {
         let mut open = self.lock();
         for writer in open.values_mut() {
-            let Some(at) = writer.waiting.iter().position(|write| write.unique == unique) else {
+            let Some(at) = writer.waiting_writes.iter().position(|write| write.unique == unique)
+            else {
                 continue;
             };
-            let written = writer.waiting.remove(at).map_or(0, |write| write.written);
+            let written = writer.waiting_writes.remove(at).map_or(0, |write| write.written);
             let reply = Reply::new(&self.device, unique);
             match written {
                 0 => reply.error(errno::EINTR),
@@ -139,7 +149,7 @@ impl Writers {
     pub fn close(&self, handle: u64) -> bool {
         let mut open = self.lock();
         let Some(writer) = open.get_mut(&handle) else { return false };
-        writer.closed = true;
+        writer.is_closed = true;
         if writer.end() {
             self.remove(&mut open, handle);
         } else {
@@ -160,47 +170,47 @@ impl Writers {
     fn serve_writer(&self, handle: u64) {
         let mut open = self.lock();
         let Some(writer) = open.get_mut(&handle) else { return };
-        while let Some(write) = writer.waiting.front_mut() {
+        while let Some(write) = writer.waiting_writes.front_mut() {
             let done = write.proceed((&mut writer.socket, &writer.totals));
             if done == Ok(false) {
                 break;
             }
-            let Some(write) = writer.waiting.pop_front() else { break };
+            let Some(write) = writer.waiting_writes.pop_front() else { break };
             let reply = Reply::new(&self.device, write.unique);
             match done {
                 Ok(_) => reply.written(write.written),
                 Err(ended) => self.refuse(reply, &write, (writer.uid, &ended)),
             }
         }
-        if let Some(wake) = writer.wake.filter(|_| writer.events() != 0) {
-            writer.wake = None;
+        if let Some(wake) = writer.poll_number.filter(|_| writer.events() != 0) {
+            writer.poll_number = None;
             Reply::wake(&self.device, wake);
         }
-        if writer.closed && writer.waiting.is_empty() && writer.end() {
+        if writer.is_closed && writer.waiting_writes.is_empty() && writer.end() {
             return self.remove(&mut open, handle);
         }
-        if writer.waiting.is_empty() && writer.wake.is_none() && !writer.closed {
-            writer.watched = false;
+        if writer.waiting_writes.is_empty() && writer.poll_number.is_none() && !writer.is_closed {
+            writer.is_watched = false;
             let _ = self.watcher.forget(&writer.socket);
         }
     }
 
     fn remove(&self, open: &mut HashMap<u64, OpenWriter>, handle: u64) {
         if let Some(writer) = open.remove(&handle) {
-            if writer.watched {
+            if writer.is_watched {
                 let _ = self.watcher.forget(&writer.socket);
             }
-            for write in &writer.waiting {
+            for write in &writer.waiting_writes {
                 Reply::new(&self.device, write.unique).error(errno::EINTR);
             }
         }
     }
 
     fn watch(&self, handle: u64, writer: &mut OpenWriter) {
-        if !writer.watched
+        if !writer.is_watched
             && self.watcher.watch(&writer.socket, handle, Interest::ReadWrite).is_ok()
         {
-            writer.watched = true;
+            writer.is_watched = true;
         }
     }
 

@@ -45,11 +45,11 @@ impl Streams {
     /// Passes the tap of an ended stream to the thread that examines ends. Reads of the stream wait
     /// until the examination is complete.
     pub(super) fn examine(&self, handle: u64, stream: &mut OpenStream) {
-        if stream.watched {
-            stream.watched = false;
+        if stream.is_watched {
+            stream.is_watched = false;
             let _ = self.watcher.forget(&stream.pipe);
         }
-        match stream.of.take() {
+        match stream.origin.take() {
             Some(StreamOrigin::Path(tap)) => self.send_end(handle, (stream, false), tap),
             Some(StreamOrigin::Events(_)) => self.end(stream, false),
             None => {}
@@ -84,7 +84,7 @@ impl Streams {
                 }
                 over.iter().for_each(|why| self.failures.set(uid, (*why).to_owned()));
                 let file = rest.map(|rest| File::from(OwnedFd::from(rest)));
-                stream.rest = file.map(|file| Rest { file, at: 0 });
+                stream.rest = file.map(|file| Rest { file, bytes_read: 0 });
                 self.end(stream, failed || over.is_some() || stream.is_incomplete);
             }
         }
@@ -102,7 +102,7 @@ impl Streams {
             StreamOrigin::Path(tap) => Some(Arc::clone(tap)),
             StreamOrigin::Events(_) => None,
         };
-        let taps: Vec<_> = here.filter_map(|stream| stream.of.as_ref().and_then(tap)).collect();
+        let taps: Vec<_> = here.filter_map(|stream| stream.origin.as_ref().and_then(tap)).collect();
         drop(open);
         taps.iter().map(|tap| tap.skipped()).sum()
     }
@@ -111,7 +111,7 @@ impl Streams {
     /// there is one.
     pub(super) fn end(&self, stream: &mut OpenStream, failed: bool) {
         stream.failed = Some(failed);
-        for WaitingRead { unique, size } in std::mem::take(&mut stream.waiting) {
+        for WaitingRead { unique, size } in std::mem::take(&mut stream.waiting_reads) {
             let reply = Reply::new(&self.device, unique);
             let read = stream.reply(&self.transfers, reply, size);
             debug_assert!(matches!(read, PipeRead::Sent(_)), "the end of a stream is a reply");

@@ -115,12 +115,12 @@ impl Streams {
 
     fn go_on(&self, handle: u64, stream: &mut OpenStream, next: Continuation) {
         let Continuation { pipe, tap, place, totals } = next;
-        (stream.pipe, stream.of) = (pipe, Some(StreamOrigin::Path(tap)));
+        (stream.pipe, stream.origin) = (pipe, Some(StreamOrigin::Path(tap)));
         (stream.totals, stream.failed) = (Some(totals), None);
         if let Some((known, _)) = &mut stream.place {
             *known = place;
         }
-        if !stream.waiting.is_empty() || stream.wake.is_some() {
+        if !stream.waiting_reads.is_empty() || stream.poll_number.is_some() {
             self.watch(handle, stream);
         }
     }

@@ -20,7 +20,7 @@ pub struct TapConnection(Mutex<TapState>);
 struct TapState {
     path: PathClient,
     /// The last report, if it came in place of an earlier one.
-    last: Option<TapEndReport>,
+    last_report: Option<TapEndReport>,
 }
 
 impl TapConnection {
@@ -29,7 +29,7 @@ impl TapConnection {
     pub fn new(path: PathClient) -> Arc<Self> {
         // If it cannot be sent, the path has exited, which the next call reports.
         let _ = path.await_tap_end();
-        Arc::new(Self(Mutex::new(TapState { path, last: None })))
+        Arc::new(Self(Mutex::new(TapState { path, last_report: None })))
     }
 
     /// Returns the report of a tap that has ended, or whose reader has closed its stream. Returns
@@ -37,7 +37,7 @@ impl TapConnection {
     pub(super) fn end(&self, is_closed: bool) -> Option<TapEndReport> {
         let limit = if is_closed { REPORT_LIMIT } else { END_LIMIT };
         let mut tap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(last) = tap.last.take() {
+        if let Some(last) = tap.last_report.take() {
             return Some(last);
         }
         let report = tap.path.tap_state(limit).ok()?;
@@ -51,13 +51,13 @@ impl TapConnection {
     /// Returns the number of blocks that were skipped so far, or `None` if the path does not reply.
     pub(super) fn skipped(&self) -> Option<u64> {
         let mut tap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if tap.last.is_none() {
+        if tap.last_report.is_none() {
             let report = tap.path.tap_state(REPORT_LIMIT).ok()?;
             if report.0.over.is_none() {
                 return Some(report.0.skipped);
             }
-            tap.last = Some(report);
+            tap.last_report = Some(report);
         }
-        tap.last.as_ref().map(|(report, _)| report.skipped)
+        tap.last_report.as_ref().map(|(report, _)| report.skipped)
     }
 }

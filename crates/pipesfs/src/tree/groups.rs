@@ -16,7 +16,7 @@ pub(super) struct Group {
 pub(super) struct Groups {
     pub(super) all: Vec<Group>,
     /// Indexes into `all` of the groups with the same class and filter.
-    near: HashMap<(String, String), Vec<usize>>,
+    by_kind: HashMap<(String, String), Vec<usize>>,
 }
 
 impl Tree {
@@ -25,17 +25,17 @@ impl Tree {
     pub(super) fn join_group(&self, groups: &mut Groups, class: &str, member: Member) {
         let filter = self.node(member).map_or("", |node| node.filter.as_str());
         // Only nodes with the same class and the same filter are compared.
-        let near = groups.near.entry((class.to_owned(), filter.to_owned())).or_default();
+        let same_kind = groups.by_kind.entry((class.to_owned(), filter.to_owned())).or_default();
         let groups = &mut groups.all;
         let same =
             |group: &Group| group.members.first().is_some_and(|one| self.alike(*one, member));
         let of_path = |group: &Group| group.members.iter().any(|one| one.path == member.path);
-        let equal: Vec<usize> = near.iter().copied().filter(|at| same(&groups[*at])).collect();
+        let equal: Vec<usize> = same_kind.iter().copied().filter(|at| same(&groups[*at])).collect();
         let ordinal = equal.iter().filter(|at| of_path(&groups[**at])).count();
         match equal.into_iter().find(|at| groups[*at].ordinal == ordinal) {
             Some(at) => groups[at].members.push(member),
             None => {
-                near.push(groups.len());
+                same_kind.push(groups.len());
                 groups.push(Group { class: class.to_owned(), ordinal, members: vec![member] });
             }
         }

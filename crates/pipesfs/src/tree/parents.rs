@@ -8,9 +8,9 @@ use streamline::paths::PathView;
 /// `None` for a source.
 pub(super) type Parents = Vec<Option<(usize, usize)>>;
 
-/// Returns the parent below which each node of a path is shown: the parent in `homes`, as long as
-/// an arc leads from there, or else the first parent in the text of the request.
-pub(super) fn first_parents(view: &PathView, homes: &Homes) -> Parents {
+/// Returns the parent below which each node of a path is shown: the parent in `nesting_parents`, as
+/// long as an arc leads from there, or else the first parent in the text of the request.
+pub(super) fn first_parents(view: &PathView, nesting_parents: &NestingParents) -> Parents {
     let nodes = &view.nodes;
     let mut parents: Parents = vec![None; nodes.len()];
     let is_listed = |to: usize| nodes.get(to).is_some_and(|node| !node.implied);
@@ -18,13 +18,13 @@ pub(super) fn first_parents(view: &PathView, homes: &Homes) -> Parents {
     for arc in nodes.iter().flat_map(|node| &node.arcs).filter(|arc| !arc.back) {
         is_head.get_mut(arc.to).into_iter().for_each(|head| *head = false);
     }
-    if !homes.is_empty() {
+    if !nesting_parents.is_empty() {
         let path = key_of(view);
         for (from, node) in nodes.iter().enumerate() {
             for (number, arc) in node.arcs.iter().enumerate().filter(|(_, arc)| !arc.back) {
                 let Some(to) = nodes.get(arc.to).filter(|to| !to.implied) else { continue };
-                let home = homes.get(&(path, node_key(to)));
-                if home.is_some_and(|home| *home == (node_key(node), arc.classes.clone())) {
+                let parent = nesting_parents.get(&(path, node_key(to)));
+                if parent.is_some_and(|it| *it == (node_key(node), arc.classes.clone())) {
                     parents[arc.to].get_or_insert((from, number));
                 }
             }
@@ -57,18 +57,18 @@ pub(super) fn first_parents(view: &PathView, homes: &Homes) -> Parents {
 }
 
 /// The parent below which each node is shown, and the classes of the arc from that parent.
-pub(super) type Homes = HashMap<(PathKey, NodeKey), (NodeKey, String)>;
+pub(super) type NestingParents = HashMap<(PathKey, NodeKey), (NodeKey, String)>;
 
 /// Converts the parents of nodes from indexes to identities that survive changes of the request.
-pub(super) fn homes(paths: &[PathView], parents: &[Parents]) -> Homes {
-    let mut homes = Homes::new();
+pub(super) fn nesting_parents(paths: &[PathView], parents: &[Parents]) -> NestingParents {
+    let mut nesting_parents = NestingParents::new();
     for (view, parents) in paths.iter().zip(parents) {
         for (at, node) in view.nodes.iter().enumerate() {
             let Some((from, number)) = parents[at] else { continue };
             let Some(arc) = view.nodes[from].arcs.get(number) else { continue };
-            let home = (node_key(&view.nodes[from]), arc.classes.clone());
-            homes.insert((key_of(view), node_key(node)), home);
+            let nesting_parent = (node_key(&view.nodes[from]), arc.classes.clone());
+            nesting_parents.insert((key_of(view), node_key(node)), nesting_parent);
         }
     }
-    homes
+    nesting_parents
 }
