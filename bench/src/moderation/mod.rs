@@ -262,7 +262,7 @@ impl ModeratedStream {
             output.spin(0);
         }
         output.set_waking(WakingOverrides {
-            always: mode == NotificationMode::Unconditional,
+            notifies_always: mode == NotificationMode::Unconditional,
             limit: (mode == NotificationMode::Timed).then_some(reader::WAIT_TIMEOUT),
         });
         Ok(Self {

@@ -107,13 +107,9 @@ impl Scaling {
     #[must_use]
     pub fn at_most(self, most: usize) -> Self {
         let within = |(low, high): (usize, usize)| (low.min(most), high.min(most));
-        let (together, apart) = (within(self.same_processor), within(self.shared_cache));
-        Self {
-            same_processor: together,
-            shared_cache: apart,
-            remote: self.remote.min(most),
-            ..self
-        }
+        let (same_processor, shared_cache) =
+            (within(self.same_processor), within(self.shared_cache));
+        Self { same_processor, shared_cache, remote: self.remote.min(most), ..self }
     }
 
     /// Returns the minimum and maximum size in bytes over all placements of the writer and the
@@ -126,8 +122,8 @@ impl Scaling {
 
     const fn size_range(&self, sides: Sides) -> RangeInclusive<usize> {
         let (least, most) = match sides {
-            Sides::Together => self.same_processor,
-            Sides::Apart => self.shared_cache,
+            Sides::SameProcessor => self.same_processor,
+            Sides::DifferentProcessors => self.shared_cache,
         };
         least..=most
     }
@@ -144,9 +140,9 @@ const SIZE_MIN: usize = 16 << 10;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sides {
     /// Both run on the same processor.
-    Together,
+    SameProcessor,
     /// They run on two processors, or on unknown ones.
-    Apart,
+    DifferentProcessors,
 }
 
 /// The measurements of one round.
@@ -297,8 +293,8 @@ impl SizingState {
     /// returns false if the writer and the reader share a processor, or if the ring must not exceed
     /// the caches.
     fn is_remote(&mut self, round: &RoundMeasurements) -> bool {
-        let range = self.scaling.size_range(Sides::Apart);
-        if round.sides == Sides::Together || self.scaling.remote <= *range.end() {
+        let range = self.scaling.size_range(Sides::DifferentProcessors);
+        if round.sides == Sides::SameProcessor || self.scaling.remote <= *range.end() {
             self.remote.stop();
             return false;
         }
@@ -393,15 +389,15 @@ mod tests {
     #[test]
     fn f1_f5_pressure_decides_within_cache_bounds() {
         let mut scale = SizingState::new(Scaling::reallocation(&CACHES));
-        let together = |distance: usize| move |c| round_at(c, distance, Sides::Together);
-        let down = sizes_after_rounds(&mut scale, 16 << 20, 12, together(64));
+        let on_same = |distance: usize| move |c| round_at(c, distance, Sides::SameProcessor);
+        let down = sizes_after_rounds(&mut scale, 16 << 20, 12, on_same(64));
         assert_eq!(down[..4], [8 << 20, 4 << 20, 2 << 20, 1 << 20], "half of it each round");
         assert_eq!(down[11], 256 << 10);
-        let full = |c| RoundMeasurements { was_full: true, ..round_at(c, 0, Sides::Together) };
+        let full = |c| RoundMeasurements { was_full: true, ..round_at(c, 0, Sides::SameProcessor) };
         assert_eq!(sizes_after_rounds(&mut scale, SIZE_MIN, 9, full)[8], 4 << 20);
-        let apart = |c| round_at(c, c * 9 / 10, Sides::Apart);
-        assert_eq!(sizes_after_rounds(&mut scale, SIZE_MIN, 20, apart)[19], 4 << 20);
-        let slack = |c| round_at(c, 0, Sides::Apart);
+        let on_different = |c| round_at(c, c * 9 / 10, Sides::DifferentProcessors);
+        assert_eq!(sizes_after_rounds(&mut scale, SIZE_MIN, 20, on_different)[19], 4 << 20);
+        let slack = |c| round_at(c, 0, Sides::DifferentProcessors);
         let mut fresh = SizingState::new(Scaling::reallocation(&CACHES));
         assert_eq!(sizes_after_rounds(&mut fresh, 64 << 20, 20, slack)[19], 4 << 20);
         assert!(scale.to_string().starts_with("41 rounds, grown "), "{scale}");
@@ -417,13 +413,13 @@ mod tests {
                 bytes: 4096,
                 ns: if capacity > 8 << 20 { 400 } else { 2000 },
             }),
-            ..round_at(capacity, 0, Sides::Apart)
+            ..round_at(capacity, 0, Sides::DifferentProcessors)
         };
         let sizes_apart = sizes_after_rounds(&mut scale, 16 << 20, 60, slow);
         assert_eq!(sizes_apart[..3], [8 << 20, 4 << 20, 4 << 20], "near, as far as is known");
         assert_eq!(sizes_apart[59], 64 << 20, "{scale}");
-        let together = |c| round_at(c, 0, Sides::Together);
-        assert_eq!(sizes_after_rounds(&mut scale, 64 << 20, 9, together)[8], 256 << 10);
+        let on_same = |c| round_at(c, 0, Sides::SameProcessor);
+        assert_eq!(sizes_after_rounds(&mut scale, 64 << 20, 9, on_same)[8], 256 << 10);
         let mut cut = SizingState::new(Scaling::deck_cut(&CACHES));
         assert_eq!(
             sizes_after_rounds(&mut cut, 16 << 20, 60, slow)[59],
@@ -436,7 +432,7 @@ mod tests {
     /// nearly free, so the ring follows the pressure more closely.
     #[test]
     fn f3_deck_cut_has_closer_marks() {
-        let third = |c| round_at(c, c / 3, Sides::Together);
+        let third = |c| round_at(c, c / 3, Sides::SameProcessor);
         let mut moved = SizingState::new(Scaling::reallocation(&CACHES));
         assert_eq!(sizes_after_rounds(&mut moved, 512 << 10, 9, third)[8], 512 << 10);
         let mut cut = SizingState::new(Scaling::deck_cut(&CACHES));
@@ -450,8 +446,10 @@ mod tests {
             ..Scaling::reallocation(&CACHES)
         });
         // Full at 64 KB, nearly empty at twice that.
-        let round =
-            |c| RoundMeasurements { was_full: c <= 64 << 10, ..round_at(c, 0, Sides::Together) };
+        let round = |c| RoundMeasurements {
+            was_full: c <= 64 << 10,
+            ..round_at(c, 0, Sides::SameProcessor)
+        };
         let changes = |sizes: &[usize]| sizes.windows(2).filter(|two| two[0] != two[1]).count();
         let early = sizes_after_rounds(&mut scale, 256 << 10, 200, round);
         let late = sizes_after_rounds(&mut scale, *early.last().unwrap(), 2000, round);

@@ -14,10 +14,9 @@
 //! ring full waits until half of it is free; a reader that found the ring empty waits until a
 //! quarter is filled, or for any block once the writer pauses ([`Output::flush`], and before the
 //! writer waits). If the two sides share a processor, the writer waits for seven eighths, the
-//! reader for the entire ring. No timer is
-//! armed: as with any buffered writer, the caller flushes before it turns to other work. Blocks are
-//! published after [`Config::every`] blocks or 64 KB (a sixteenth of a small ring). [SL §5.4;
-//! BASELINES, event batching]
+//! reader for the entire ring. No timer is armed: as with any buffered writer, the caller flushes
+//! before it turns to other work. Blocks are published after [`Config::every`] blocks or 64 KB (a
+//! sixteenth of a small ring). [SL §5.4; BASELINES, event batching]
 //!
 //! **The end.** Dropping the writer closes the stream: readers get the remaining blocks and then 0,
 //! as at the end of a file. A killed process does not close the stream, but its doorbell reports

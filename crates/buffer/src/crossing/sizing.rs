@@ -68,7 +68,7 @@ impl CrossingWriter {
         let head = self.ring().side.head;
         let distance = || self.ring().distance() * stride;
         // The range is the same for both placements.
-        let step = scaler.end_lap(head, capacity * stride, Sides::Apart, distance);
+        let step = scaler.end_lap(head, capacity * stride, Sides::DifferentProcessors, distance);
         if let Some(step) = step.filter(|step| step.capacity != capacity * stride)
             && self.ring().resize(step.capacity / stride)
         {

@@ -17,15 +17,15 @@ type Counts = [u64; 4];
 /// A writer of a party's counts. Alternates between the two copies in the page.
 #[derive(Debug, Default)]
 pub(super) struct CountsWriter {
-    second: bool,
+    writes_second: bool,
 }
 
 impl CountsWriter {
     /// Writes the counts for `position`, which the caller is about to publish.
     #[inline]
     pub(super) fn write(&mut self, page: &Region, ledger: usize, position: u64, counts: Counts) {
-        let copy = ledger + if self.second { COPY_WORDS } else { 0 };
-        self.second = !self.second;
+        let copy = ledger + if self.writes_second { COPY_WORDS } else { 0 };
+        self.writes_second = !self.writes_second;
         // The last publication is visible before its other copy is overwritten.
         fence(Ordering::Release);
         page.word(copy).store(position, Ordering::Relaxed);

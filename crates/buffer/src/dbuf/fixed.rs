@@ -19,7 +19,6 @@
 //! [`dbuf`](super). In D1, the writer's words are the control words, the table and the slots. A
 //! slot's table word is written before the slot is published, and a reader that does not trust the
 //! writer copies the word once and checks the copy.
-//! writer copies it once and checks it.
 
 use crate::atomic::Ordering;
 use crate::cursor::{Consumer, DATA_WORDS, Producer, RingMemory};

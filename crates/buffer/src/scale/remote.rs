@@ -58,12 +58,12 @@ pub(super) struct RemoteTrial {
     /// Number of laps since the last change between trial and evaluation.
     laps: u64,
     /// Number of laps among `laps` whose cost indicates transfers between remote caches.
-    slow: u64,
+    slow_laps: u64,
     /// Sum of the costs of slow laps or, during a trial, the minimum cost of a lap, in nanoseconds
     /// per 4 KB.
     cost: u64,
     /// Average cost of the slow laps in the smaller ring, in nanoseconds per 4 KB.
-    before: u64,
+    smaller_ring_cost: u64,
     /// Number of laps until the next trial is allowed.
     pause: u64,
     /// Number of laps to pause after the next failed trial.
@@ -75,9 +75,9 @@ impl RemoteTrial {
         Self {
             is_on: false,
             laps: 0,
-            slow: 0,
+            slow_laps: 0,
             cost: 0,
-            before: 0,
+            smaller_ring_cost: 0,
             pause: 0,
             patience: INITIAL_PATIENCE,
         }
@@ -101,7 +101,7 @@ impl RemoteTrial {
     }
 
     fn set_trial(&mut self, is_on: bool) {
-        (self.is_on, self.laps, self.slow, self.cost) = (is_on, 0, 0, 0);
+        (self.is_on, self.laps, self.slow_laps, self.cost) = (is_on, 0, 0, 0);
     }
 
     fn evaluate(&mut self, cost: Option<u64>) {
@@ -109,13 +109,13 @@ impl RemoteTrial {
         self.laps += 1;
         if let Some(cost) = cost.filter(|cost| REMOTE_COST.contains(cost)) {
             self.cost = self.cost.saturating_add(cost);
-            self.slow += 1;
+            self.slow_laps += 1;
         }
         if self.laps < EVALUATION_LAPS {
             return;
         }
-        let is_slow = self.slow >= SLOW_LAPS_MIN && self.pause == 0;
-        self.before = self.cost / self.slow.max(1);
+        let is_slow = self.slow_laps >= SLOW_LAPS_MIN && self.pause == 0;
+        self.smaller_ring_cost = self.cost / self.slow_laps.max(1);
         self.set_trial(is_slow);
     }
 
@@ -129,7 +129,8 @@ impl RemoteTrial {
         if self.laps == WARMUP_LAPS + TRIAL_LAPS {
             // A trial without a measurement fails as well.
             let is_better = self.cost > 0
-                && self.cost.saturating_mul(100) <= self.before.saturating_mul(COST_PERCENT_MAX);
+                && self.cost.saturating_mul(100)
+                    <= self.smaller_ring_cost.saturating_mul(COST_PERCENT_MAX);
             if is_better {
                 self.patience = INITIAL_PATIENCE;
             } else {

@@ -103,14 +103,14 @@ mod tests {
         assert_eq!((window.bytes(), window.segments_max()), (1 << 20, 64));
         // Readers that keep up: down to a quarter of the level 2 cache.
         for _ in 0..20 {
-            use_up(&mut window, 0, Sides::Together);
+            use_up(&mut window, 0, Sides::SameProcessor);
         }
         assert_eq!((window.bytes(), window.state().shrunk), (256 << 10, 2));
         assert!(window.state().last_change_reason().contains("below"), "{:?}", window.state());
         // Readers that need everything: up to an eighth of the level 3 cache, and no further.
-        assert!(use_up(&mut window, 64, Sides::Together));
+        assert!(use_up(&mut window, 64, Sides::SameProcessor));
         assert_eq!(window.bytes(), 512 << 10);
-        while use_up(&mut window, 64, Sides::Together) {}
+        while use_up(&mut window, 64, Sides::SameProcessor) {}
         assert_eq!((window.bytes(), window.state().grown), (4 << 20, 4));
         assert_eq!(window.state().last_change_reason(), "the ring was full");
         assert!(!window.open(64) && window.open(63));
@@ -120,7 +120,7 @@ mod tests {
     fn f5_two_processors_have_one_size() {
         let mut window = window();
         for _ in 0..4 {
-            use_up(&mut window, 1, Sides::Apart);
+            use_up(&mut window, 1, Sides::DifferentProcessors);
         }
         assert_eq!(window.bytes(), 4 << 20);
     }
@@ -128,9 +128,9 @@ mod tests {
     #[test]
     fn f1_window_decides_once_per_round() {
         let mut window = window();
-        assert!(use_up(&mut window, 64, Sides::Together));
+        assert!(use_up(&mut window, 64, Sides::SameProcessor));
         let size = window.bytes();
-        assert!(!window.end_round(64, Sides::Together), "nothing was opened since");
+        assert!(!window.end_round(64, Sides::SameProcessor), "nothing was opened since");
         assert_eq!(window.bytes(), size);
     }
 }

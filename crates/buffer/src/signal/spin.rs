@@ -49,10 +49,10 @@ impl Spin {
     }
 
     /// Returns the number of polls for this wait. If the user has set a number, returns that
-    /// number. Otherwise returns 0 if both parties share a processor (`together`), because the
+    /// number. Otherwise returns 0 if both parties share a processor (`shares_processor`), because the
     /// other party cannot run during polling, and else the adaptive number.
-    pub(crate) fn poll_count(&self, together: bool) -> u32 {
-        match (self.fixed, together) {
+    pub(crate) fn poll_count(&self, shares_processor: bool) -> u32 {
+        match (self.fixed, shares_processor) {
             (Some(polls), _) => polls,
             (None, true) => 0,
             (None, false) if self.fruitless.is_multiple_of(RETRY_INTERVAL) => spins(2),
@@ -69,12 +69,12 @@ impl Spin {
     /// Fails if `ready` fails.
     pub fn poll(
         &mut self,
-        together: bool,
+        shares_processor: bool,
         taken: u64,
         mut ready: impl FnMut() -> Result<bool, Fault>,
     ) -> Result<bool, Fault> {
         let arrived = taken.wrapping_sub(std::mem::replace(&mut self.taken_at_last_wait, taken));
-        let mut left = self.poll_count(together);
+        let mut left = self.poll_count(shares_processor);
         let pauses = self.pause_count(arrived);
         while left > 0 {
             for _ in 0..pauses {

@@ -27,11 +27,11 @@ pub struct Input {
     sleeper: Sleeper,
     notifier: Notifier,
     /// Unread rest of a block that did not fit into the caller's buffer, if any.
-    rest: Option<CheckedRecord>,
+    unread_rest: Option<CheckedRecord>,
     /// True after the exit of the writer's process, whether or not it closed the stream.
     writer_exited: bool,
     /// True if the ring overwrites.
-    lossy: bool,
+    is_lossy: bool,
     /// Adaptive spinning before a sleep.
     spin: Spin,
     /// Geometry of the current segment.
@@ -39,12 +39,12 @@ pub struct Input {
     /// Segments received from the writer but not entered yet.
     inbox: Vec<ReceivedSegment>,
     /// True after the writer has revoked access to further segments.
-    revoked: bool,
+    is_revoked: bool,
     /// True if the stream was opened by [`Offer::open_trusting`](super::Offer::open_trusting).
-    trusts: bool,
+    is_trusting: bool,
     /// Proof of trust in the creator of the current segment, or `None` if that process does not
     /// qualify.
-    trusted: Option<Trusted>,
+    trust_proof: Option<Trusted>,
     /// Event that a test injects into a call that finds no block.
     #[cfg(any(test, feature = "testing"))]
     pub late: crate::late::LateEvent,
@@ -67,22 +67,22 @@ impl Input {
         doorbell: SocketDoorbell,
     ) -> Self {
         let walk = ring.walk();
-        let lossy = walk.side.policy == Policy::Overwrite;
+        let is_lossy = walk.side.policy == Policy::Overwrite;
         walk.stop_at(walk.side.released_position() + release_interval(walk));
         Self {
             ring,
             doorbell,
             sleeper: Sleeper::default(),
             notifier: Notifier::default(),
-            rest: None,
+            unread_rest: None,
             writer_exited: false,
-            lossy,
+            is_lossy,
             spin: Spin::default(),
             shape,
             inbox: Vec::new(),
-            revoked: false,
-            trusts: false,
-            trusted: None,
+            is_revoked: false,
+            is_trusting: false,
+            trust_proof: None,
             #[cfg(any(test, feature = "testing"))]
             late: crate::late::LateEvent::default(),
         }
@@ -91,7 +91,7 @@ impl Input {
     /// Marks the stream as opened by [`Offer::open_trusting`](super::Offer::open_trusting).
     /// `creator` is the proof of trust for the first segment.
     pub(super) const fn trusting(mut self, creator: Option<Trusted>) -> Self {
-        (self.trusts, self.trusted) = (true, creator);
+        (self.is_trusting, self.trust_proof) = (true, creator);
         self
     }
 
@@ -138,7 +138,7 @@ impl Input {
             return Ok(Some(0));
         }
         loop {
-            let count = match self.lossy {
+            let count = match self.is_lossy {
                 true => self.ring.read(out)?.unwrap_or(0),
                 false => self.fill(out)?,
             };
@@ -161,7 +161,7 @@ impl Input {
             while self.drain_doorbell() {}
         }
         let is_switching = self.ring.walk().next_segment().is_some();
-        if is_switching && self.revoked {
+        if is_switching && self.is_revoked {
             return Err(Fault::Revoked { position: self.ring.walk().side.next });
         }
         if !is_switching && self.ring.is_finished()? {
@@ -189,15 +189,15 @@ impl Input {
     ) -> Result<WaitResult, Fault> {
         // The next segment takes long to create, so polling for it does not pay.
         let is_switching = self.ring.walk().next_segment().is_some();
-        let together = self.is_together();
-        if !is_switching && self.poll(together)? {
+        let shares_processor = self.shares_processor();
+        if !is_switching && self.poll(shares_processor)? {
             return Ok(WaitResult::Ready);
         }
         let side = &mut self.ring.walk().side;
         // On the writer's processor, waking early only interrupts the writer: each time costs two
         // task switches. A writer that blocks notifies when it cannot continue or turns to other
         // work; other writers never wait, so there the reader must keep the ring from filling up.
-        let all = together && side.policy == Policy::Block;
+        let all = shares_processor && side.policy == Policy::Block;
         let enough = if all { side.capacity } else { side.capacity / 4 };
         let until = side.next.saturating_add(enough);
         let index = side.index;
@@ -223,10 +223,10 @@ impl Input {
 
     /// Polls for something to read, as often as past polls justify ([`Spin`]). Returns true if
     /// there is something to read.
-    fn poll(&mut self, together: bool) -> Result<bool, Fault> {
+    fn poll(&mut self, shares_processor: bool) -> Result<bool, Fault> {
         let taken = self.ring.walk().counts().blocks;
         let mut spin = self.spin;
-        let found = spin.poll(together, taken, || self.is_readable());
+        let found = spin.poll(shares_processor, taken, || self.is_readable());
         self.spin = spin;
         found
     }
@@ -234,7 +234,7 @@ impl Input {
     /// Returns true if the reader should yield to the writer: if the user has set 0 spins, or, with
     /// adaptive spinning, if the writer last ran on this processor. An unknown processor counts as
     /// this one if this process may run on one processor only.
-    fn is_together(&mut self) -> bool {
+    fn shares_processor(&mut self) -> bool {
         let own = sys::machine::current_processor() as u64 + 1;
         let writers = acquire(self.ring.walk().side.store.writer.word(writer::PROCESSOR));
         let is_shared = || writers == own || writers == 0 && super::has_single_processor();
@@ -282,19 +282,19 @@ impl Input {
     /// headers in the ring, and is at least 1 if there is something to read. Returns 0 if there is
     /// nothing to read, and always in a ring that overwrites.
     pub fn readable(&mut self) -> Result<usize, Fault> {
-        if self.lossy {
+        if self.is_lossy {
             return Ok(0);
         }
         loop {
             let walk = self.ring.walk();
-            if self.rest.is_some() {
+            if self.unread_rest.is_some() {
                 let available = walk.side.last_commit() - walk.side.next;
                 return Ok(usize::try_from(available).unwrap_or(usize::MAX));
             }
             match walk.find()? {
                 Some(found) if found.unread_length() > 0 => {
                     walk.disable_fast_path();
-                    self.rest = Some(found);
+                    self.unread_rest = Some(found);
                 }
                 Some(empty) => walk.pass(&empty),
                 None => return Ok(0),
@@ -305,11 +305,11 @@ impl Input {
     /// Returns true if a read would not block: there is something to read, or the stream has ended
     /// or cannot continue.
     pub fn is_readable(&mut self) -> Result<bool, Fault> {
-        if self.rest.is_some() || self.writer_exited {
+        if self.unread_rest.is_some() || self.writer_exited {
             return Ok(true);
         }
         if self.ring.walk().next_segment().is_some() && !self.follow_switch()? {
-            return Ok(self.writer_exited || self.revoked);
+            return Ok(self.writer_exited || self.is_revoked);
         }
         let side = &mut self.ring.walk().side;
         Ok(side.has_more()? || side.is_finished()?)
@@ -325,7 +325,7 @@ impl Input {
                 let segment = self.inbox.swap_remove(at);
                 return self.enter_segment(&segment).map(|()| true);
             }
-            if self.revoked || !self.drain_doorbell() {
+            if self.is_revoked || !self.drain_doorbell() {
                 break;
             }
         }
@@ -343,7 +343,7 @@ impl Input {
         };
         walk.continue_in(store);
         walk.stop_at(position + release_interval(walk));
-        self.trusted = if self.trusts { segment.creator() } else { None };
+        self.trust_proof = if self.is_trusting { segment.creator() } else { None };
         self.shape = shape;
         // The writer's page has changed, and perhaps the writer.
         self.notifier = Notifier::default();
@@ -367,7 +367,7 @@ impl Input {
                     }
                     self.inbox.extend(ReceivedSegment::new(number, descriptors));
                 }
-                Some(Note::Revoked) => self.revoked = true,
+                Some(Note::Revoked) => self.is_revoked = true,
                 None => {}
             },
         }
@@ -387,10 +387,10 @@ impl Input {
         while count < out.len() {
             let walk = self.ring.walk();
             // One call copies no more than what was known at its start.
-            if count > 0 && walk.side.has_read_all() && self.rest.is_none() {
+            if count > 0 && walk.side.has_read_all() && self.unread_rest.is_none() {
                 break;
             }
-            let found = match self.rest.take() {
+            let found = match self.unread_rest.take() {
                 Some(found) => found,
                 None => match walk.find()? {
                     Some(found) => found,
@@ -411,7 +411,7 @@ impl Input {
             count += length;
             match found.advanced_by(length) {
                 Some(rest) => {
-                    self.rest = Some(rest);
+                    self.unread_rest = Some(rest);
                     walk.disable_fast_path();
                 }
                 None => walk.pass(&found),

@@ -219,7 +219,7 @@ impl Output {
                 urgency = Urgency::Last;
             }
         }
-        let always = self.waking.always && urgency == Urgency::Last;
+        let always = self.waking.notifies_always && urgency == Urgency::Last;
         let mut gone = Vec::new();
         for (at, end) in self.ends.iter_mut().enumerate() {
             let Some(page) = side.page(at) else { continue };
@@ -311,8 +311,8 @@ impl Output {
             scaler.record_wait();
         }
         self.flush();
-        let together = self.sides() == Sides::Together;
-        for _ in 0..self.spin.poll_count(together) {
+        let shares_processor = self.sides() == Sides::SameProcessor;
+        for _ in 0..self.spin.poll_count(shares_processor) {
             if self.has_room(length)? {
                 self.spin.record_success();
                 return Ok(WaitResult::Ready);
@@ -325,7 +325,7 @@ impl Output {
         let (capacity, head) = (side.capacity, side.head);
         // Allows two wake-ups per lap instead of one per block. If both sides share a processor,
         // the reader continues until little is left.
-        let left = if self.spin.is_fixed_to_zero().unwrap_or(together) {
+        let left = if self.spin.is_fixed_to_zero().unwrap_or(shares_processor) {
             capacity / 8
         } else {
             capacity / 2

@@ -46,7 +46,7 @@ impl Output {
         }
     }
 
-    /// Returns [`Sides::Together`] if all present readers last ran on this processor. A reader
+    /// Returns [`Sides::SameProcessor`] if all present readers last ran on this processor. A reader
     /// whose processor is unknown counts as sharing this one in two cases: if the user has set 0
     /// spins, or if spinning is adaptive and this process may run on one processor only.
     pub(super) fn sides(&mut self) -> Sides {
@@ -55,8 +55,8 @@ impl Output {
         let spin = self.spin;
         let unknown = || spin.is_fixed_to_zero().unwrap_or_else(super::has_single_processor);
         let own = sys::machine::current_processor();
-        let together = self.ring.side().are_readers_on(own, unknown);
-        if together { Sides::Together } else { Sides::Apart }
+        let shares_processor = self.ring.side().are_readers_on(own, unknown);
+        if shares_processor { Sides::SameProcessor } else { Sides::DifferentProcessors }
     }
 }
 

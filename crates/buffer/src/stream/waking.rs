@@ -18,7 +18,7 @@ use sys::doorbell::SocketDoorbell;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WakingOverrides {
     /// True if every flush notifies all readers, asleep or not.
-    pub always: bool,
+    pub notifies_always: bool,
     /// Time limit of each sleep for room, after which the writer checks again; `None` if there is
     /// no limit.
     pub limit: Option<Duration>,

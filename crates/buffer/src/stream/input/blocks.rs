@@ -13,11 +13,11 @@ impl Input {
     /// Does not block. Fails with [`Fault::TooLong`] if `out` is too short; the block then remains
     /// unread.
     pub fn read_block(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault> {
-        if self.rest.is_none() && self.ring.walk().take(out) {
+        if self.unread_rest.is_none() && self.ring.walk().take(out) {
             return Ok(BlockRead::Block(out.len()));
         }
         loop {
-            let taken = if self.lossy { self.ring.read(out)? } else { self.take_block(out)? };
+            let taken = if self.is_lossy { self.ring.read(out)? } else { self.take_block(out)? };
             if let Some(length) = taken {
                 return Ok(BlockRead::Block(length));
             }
@@ -41,7 +41,7 @@ impl Input {
         head: usize,
         wants: &dyn Fn(&[u8]) -> Wanted,
     ) -> Result<WantedRead, Fault> {
-        if !self.lossy {
+        if !self.is_lossy {
             return Err(Fault::Lossy);
         }
         loop {
@@ -76,10 +76,10 @@ impl Input {
     /// empty, it is taken; bytes after an empty block are not copied in the same call. Fails with
     /// [`Fault::Lossy`] if the ring overwrites.
     pub fn read_part(&mut self, out: &mut [u8]) -> Result<PartRead, Fault> {
-        if self.lossy {
+        if self.is_lossy {
             return Err(Fault::Lossy);
         }
-        if !out.is_empty() && self.rest.is_none() && self.ring.walk().take(out) {
+        if !out.is_empty() && self.unread_rest.is_none() && self.ring.walk().take(out) {
             return Ok(PartRead::Bytes(out.len()));
         }
         loop {
@@ -98,7 +98,7 @@ impl Input {
     /// Takes the next block if it is empty. Returns true if a block was taken, and always false if
     /// the ring overwrites.
     pub fn take_mark(&mut self) -> Result<bool, Fault> {
-        if self.lossy || self.rest.is_some() {
+        if self.is_lossy || self.unread_rest.is_some() {
             return Ok(false);
         }
         let walk = self.ring.walk();
@@ -127,7 +127,7 @@ impl Input {
         &mut self,
         skip: impl Fn(&mut BlockVisitor) -> Result<u64, Fault>,
     ) -> Result<u64, Fault> {
-        if let Some(rest) = self.rest.take() {
+        if let Some(rest) = self.unread_rest.take() {
             self.ring.walk().pass(&rest);
         }
         let before = self.ring.walk().side.released_position();
@@ -143,7 +143,7 @@ impl Input {
 
     fn take_block(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         let walk = self.ring.walk();
-        let found = match self.rest {
+        let found = match self.unread_rest {
             Some(rest) => Some(rest),
             None => walk.find()?,
         };
@@ -153,7 +153,7 @@ impl Input {
             return Err(Fault::TooLong { length, limit });
         };
         walk.data().copy_out(found.unread_position(), to);
-        self.rest = None;
+        self.unread_rest = None;
         walk.pass(&found);
         if walk.side.next - walk.side.released_position() >= super::release_interval(walk) {
             self.release();

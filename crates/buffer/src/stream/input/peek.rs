@@ -15,7 +15,7 @@ impl Input {
     /// was created by a process of the same user or of root, and the ring does not overwrite.
     #[must_use]
     pub const fn can_peek(&self) -> bool {
-        self.trusted.is_some() && !self.lossy
+        self.trust_proof.is_some() && !self.is_lossy
     }
 
     /// Returns the unread bytes of the next block in place, without taking them. Returns `None` if
@@ -24,8 +24,8 @@ impl Input {
     /// overwrites.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
-        let (Some(trusted), false) = (self.trusted, self.lossy) else {
-            return Err(if self.lossy { Fault::Lossy } else { Fault::Foreign });
+        let (Some(trusted), false) = (self.trust_proof, self.is_lossy) else {
+            return Err(if self.is_lossy { Fault::Lossy } else { Fault::Foreign });
         };
         if let Some(found) = self.untouched_block() {
             return Ok(Some(self.ring.unread_bytes(&found, trusted)));
@@ -59,7 +59,7 @@ impl Input {
     /// therefore an address and not a slice, and [`Input::take_checked`] reports afterwards whether
     /// the bytes were intact.
     pub fn locate(&mut self) -> Result<Option<(*const u8, usize)>, Fault> {
-        if self.lossy {
+        if self.is_lossy {
             return self.locate_lossy();
         }
         let found = match self.untouched_block() {
@@ -76,7 +76,7 @@ impl Input {
     /// Returns false if the writer may have overwritten the block since [`Input::locate`]. The
     /// block then counts as lost, and the caller must discard every result derived from its bytes.
     pub fn take_checked(&mut self, count: usize) -> Result<bool, Fault> {
-        if self.lossy {
+        if self.is_lossy {
             return self.ring.walk().take_lossy();
         }
         self.take(count);
@@ -86,7 +86,7 @@ impl Input {
     /// Returns true if the ring overwrites its oldest blocks.
     #[must_use]
     pub const fn is_lossy(&self) -> bool {
-        self.lossy
+        self.is_lossy
     }
 
     /// Implements [`Input::locate`] for a ring that overwrites.
@@ -110,8 +110,8 @@ impl Input {
     fn take_past_fast_path(&mut self, count: usize) {
         let Ok(Some(found)) = self.next_unread() else { return };
         let walk = self.ring.walk();
-        self.rest = found.advanced_by(count);
-        match self.rest {
+        self.unread_rest = found.advanced_by(count);
+        match self.unread_rest {
             Some(_) => walk.disable_fast_path(),
             None => walk.pass(&found),
         }
@@ -121,14 +121,14 @@ impl Input {
     /// bytes have been taken. Returns `None` otherwise.
     #[inline]
     fn untouched_block(&mut self) -> Option<CheckedRecord> {
-        let found = if self.rest.is_none() { self.ring.walk().next_fast() } else { None };
+        let found = if self.unread_rest.is_none() { self.ring.walk().next_fast() } else { None };
         found.filter(|found| found.unread_length() > 0)
     }
 
     /// Returns the unread rest of the next block, or `None` if no block is published.
     #[inline]
     fn next_unread(&mut self) -> Result<Option<CheckedRecord>, Fault> {
-        match self.rest {
+        match self.unread_rest {
             Some(rest) => Ok(Some(rest)),
             None => self.ring.walk().find(),
         }
