@@ -57,7 +57,7 @@ pub struct Space(Arc<SharedSpace>);
 #[derive(Debug, Default)]
 struct SharedSpace {
     known_owners: Mutex<KnownOwners>,
-    trusts: bool,
+    is_trusting: bool,
 }
 
 #[derive(Debug, Default)]
@@ -93,7 +93,7 @@ impl Space {
     /// [`Space::new`].
     #[must_use]
     pub fn trusting() -> Self {
-        Self(Arc::new(SharedSpace { trusts: true, ..SharedSpace::default() }))
+        Self(Arc::new(SharedSpace { is_trusting: true, ..SharedSpace::default() }))
     }
 
     /// Adds an owner, given the socket received from its grant server.
@@ -122,7 +122,7 @@ impl Space {
     /// Returns true if the space trusts this user, whose processes could write the memory of this
     /// process anyway (V3).
     pub(crate) fn trusts(&self, user: u32) -> bool {
-        self.0.trusts && Trusted::of(user).is_some()
+        self.0.is_trusting && Trusted::of(user).is_some()
     }
 
     /// Returns the view of a dbuf, or `None` if the dbuf is not mapped.

@@ -209,7 +209,7 @@ impl Upstream {
 
     fn publish(&self) {
         let needed = self.claims.front().map_or(u64::MAX, |claim| claim.first);
-        if let Some(word) = self.keeper.needed.get(self.slot) {
+        if let Some(word) = self.keeper.oldest_needed.get(self.slot) {
             // SYNC POINT: claim released; pairs with the load in `Keeper::needed`.
             word.store(needed, Ordering::Release);
         }
@@ -227,10 +227,10 @@ impl Drop for Upstream {
 /// The state shared between an input and the outputs of the same process that follow it.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    /// Bit mask of the occupied elements of `needed`: one for each output that follows the input.
+    /// Bit mask of the occupied elements of `oldest_needed`: one for each output that follows the input.
     claimed: AtomicU32,
     /// For each output after the input, the oldest ring position that it needs; `u64::MAX` if none.
-    needed: [AtomicU64; FOLLOWERS_MAX],
+    oldest_needed: [AtomicU64; FOLLOWERS_MAX],
     /// Maximum number of entries of the input's ring that one output may hold.
     entries_max: u64,
     /// Position in the input's ring of the entry that was peeked last.
@@ -254,7 +254,7 @@ impl Keeper {
     pub(super) fn new(capacity: u64) -> Arc<Self> {
         Arc::new(Self {
             claimed: AtomicU32::new(0),
-            needed: std::array::from_fn(|_| AtomicU64::new(u64::MAX)),
+            oldest_needed: std::array::from_fn(|_| AtomicU64::new(u64::MAX)),
             entries_max: capacity / 2,
             position: AtomicU64::new(0),
             words: [AtomicU64::new(0), AtomicU64::new(0)],
@@ -273,7 +273,7 @@ impl Keeper {
     /// Returns the oldest position that the input must keep, or `u64::MAX` if there is none.
     pub(super) fn needed(&self) -> u64 {
         // SYNC POINT: claim released; pairs with the store in `Upstream::publish`.
-        let words = self.needed.iter().map(|word| word.load(Ordering::Acquire));
+        let words = self.oldest_needed.iter().map(|word| word.load(Ordering::Acquire));
         words.min().unwrap_or(u64::MAX)
     }
 

@@ -48,7 +48,7 @@ pub struct Input {
     notifier: Notifier,
     translation: Translation,
     /// True if the writer of the ring is trusted (V3).
-    trusted: bool,
+    is_trusted: bool,
     policy: Policy,
     current: Option<Current>,
     /// The next entry of the ring, if it has been lent without mapping its dbuf.
@@ -77,11 +77,11 @@ pub struct Input {
 struct Current {
     pointer: RichPointer,
     /// Offset of the entry's bytes in the view of the dbuf.
-    at: usize,
+    view_offset: usize,
     /// Number of consumed bytes.
     consumed: usize,
     /// Address of the entry's first byte if the entry is read in place; otherwise `None`.
-    first: Option<InPlace>,
+    in_place: Option<InPlace>,
 }
 
 /// Offset that marks an entry as lent for forwarding without mapping its dbuf.
@@ -105,7 +105,7 @@ impl Input {
     fn new(ring: ibuf::PointerReader, doorbell: SocketDoorbell, space: &Space) -> Self {
         let store = &ring.side.store;
         let (policy, capacity) = (store.policy, store.capacity);
-        let trusted =
+        let is_trusted =
             sys::descriptor::peer_identity(&doorbell).is_ok_and(|(user, _)| space.trusts(user));
         Self {
             ring,
@@ -113,7 +113,7 @@ impl Input {
             sleeper: Sleeper::default(),
             notifier: Notifier::default(),
             translation: Translation::new(space.clone()),
-            trusted,
+            is_trusted,
             policy,
             current: None,
             lent: None,
@@ -149,7 +149,7 @@ impl Input {
         if self.keeper.is_followed() {
             self.publish_peek(current);
         }
-        if current.first.is_some() {
+        if current.in_place.is_some() {
             return Ok(self.in_place());
         }
         if let Err(fault) = self.stage(current) {
@@ -162,7 +162,7 @@ impl Input {
     #[inline]
     fn in_place(&self) -> Option<&[u8]> {
         let current = self.current.as_ref()?;
-        let first = current.first?;
+        let first = current.in_place?;
         // SAFETY: `validate_next` has located the pointer in a view that is in our table (I3). The
         // view is frozen, or its owner and the ring's writer are trusted and the ring does not
         // overwrite (`direct_address`): then the entry is at `next` and not released as long as we
@@ -174,7 +174,7 @@ impl Input {
     /// place.
     fn direct_address(&self, pointer: RichPointer, at: usize) -> Option<InPlace> {
         let view = self.translation.view(pointer.dbuf())?;
-        let keeps = self.policy != Policy::Overwrite && (view.is_frozen() || self.trusted);
+        let keeps = self.policy != Policy::Overwrite && (view.is_frozen() || self.is_trusted);
         if keeps { view.in_place(at) } else { None }
     }
 
@@ -330,7 +330,7 @@ impl StreamReader for Input {
             let length = to.len().min(current.unread_length());
             let (to, _) = to.split_at_mut(length);
             if let Some(view) = self.translation.view(current.pointer.dbuf()) {
-                match view.copy(current.at + current.consumed, to) {
+                match view.copy(current.view_offset + current.consumed, to) {
                     Ok(()) => {}
                     Err(_) if count > 0 => break,
                     Err(fault) => return Err(self.pass_invalid(fault)),
@@ -346,7 +346,7 @@ impl StreamReader for Input {
     #[inline]
     fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
         match &self.current {
-            Some(current) if current.first.is_some() && !self.keeper.is_followed() => {
+            Some(current) if current.in_place.is_some() && !self.keeper.is_followed() => {
                 Ok(self.in_place())
             }
             _ => self.validate_and_peek(),
@@ -358,7 +358,7 @@ impl StreamReader for Input {
             return Ok(0);
         }
         match self.validate_next() {
-            Ok(Some(current)) if current.first.is_none() => Ok(current.unread_length()),
+            Ok(Some(current)) if current.in_place.is_none() => Ok(current.unread_length()),
             // The peek reports any fault.
             _ => Ok(0),
         }
@@ -371,7 +371,7 @@ impl StreamReader for Input {
             (None, Some(lent)) if count >= lent.length() as usize => self.pass_entry(lent),
             (None, Some(pointer)) => {
                 let (at, done, first) = (UNMAPPED, count, None);
-                self.current = Some(Current { pointer, at, consumed: done, first });
+                self.current = Some(Current { pointer, view_offset: at, consumed: done, in_place: first });
             }
             (None, None) => return,
         }

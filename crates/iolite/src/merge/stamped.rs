@@ -119,14 +119,14 @@ impl Merged {
         }
     }
 
-    /// Copies the oldest staged block of all producers into `out`. If `surely` is true, does so
+    /// Copies the oldest staged block of all producers into `out`. If `must_be_final` is true, does so
     /// only if no older block can arrive, or if [`StagedBlocks::is_due`] is true for a producer.
     /// Returns `None` if it copied no block. Fails with [`Fault::TooLong`] if `out` is shorter than
     /// the block, which then stays staged.
     pub(super) fn take_oldest_staged(
         &mut self,
         out: &mut [u8],
-        surely: bool,
+        must_be_final: bool,
     ) -> Result<Option<Next>, Fault> {
         let all_have = self.producers.iter().all(|p| p.ended.is_some() || !p.stage.is_empty());
         let Order::Stamped(stamped) = &mut self.order else { return Ok(None) };
@@ -136,7 +136,7 @@ impl Merged {
         });
         let Some((_, stamp, at)) = heads.min() else { return Ok(None) };
         let is_due = self.producers.iter().any(|p| p.stage.is_due(stamped.window));
-        if surely && !all_have && !is_due {
+        if must_be_final && !all_have && !is_due {
             return Ok(None);
         }
         let Some(producer) = self.producers.get_mut(at) else { return Ok(None) };

@@ -35,10 +35,10 @@ impl Input {
     #[inline]
     pub(super) fn validate_next(&mut self) -> Result<Option<Current>, Fault> {
         match self.current {
-            Some(current) if current.at == UNMAPPED => {
+            Some(current) if current.view_offset == UNMAPPED => {
                 let at = self.validate(current.pointer)?;
                 let first = self.direct_address(current.pointer, at);
-                self.current = Some(Current { at, first, ..current });
+                self.current = Some(Current { view_offset: at, in_place: first, ..current });
                 return Ok(self.current);
             }
             Some(_) => return Ok(self.current),
@@ -52,7 +52,7 @@ impl Input {
             let at = self.validate(pointer)?;
             if pointer.length() > 0 {
                 let first = self.direct_address(pointer, at);
-                self.current = Some(Current { pointer, at, consumed: 0, first });
+                self.current = Some(Current { pointer, view_offset: at, consumed: 0, in_place: first });
                 return Ok(self.current);
             }
             self.pass_entry(pointer);
@@ -173,7 +173,7 @@ impl Input {
         }
         self.staging.resize(current.pointer.length() as usize, 0);
         if let Some(view) = self.translation.view(current.pointer.dbuf()) {
-            view.copy(current.at, &mut self.staging)?;
+            view.copy(current.view_offset, &mut self.staging)?;
         }
         self.is_staged = true;
         Ok(())
@@ -181,9 +181,10 @@ impl Input {
 
     /// Publishes the peeked entry and its address to the outputs that forward blocks of this input.
     pub(super) fn publish_peek(&mut self, current: Current) {
-        let direct = current.first.is_some();
+        let direct = current.in_place.is_some();
         let Some(view) = self.translation.view(current.pointer.dbuf()) else { return };
-        let address = if direct { view.address() + current.at + current.consumed } else { 0 };
+        let address =
+            if direct { view.address() + current.view_offset + current.consumed } else { 0 };
         let rest = current.unread_pointer();
         let view = Some((view.len(), view.needs_no_lease()));
         self.keeper.set_peek(self.ring.side.next, rest, address, view);

@@ -117,8 +117,8 @@ impl Output {
         backing.end_round(|| {
             let alone = *spins == 0;
             match ring.side.are_readers_on(sys::machine::current_processor(), || alone) {
-                true => Sides::Together,
-                false => Sides::Apart,
+                true => Sides::SameProcessor,
+                false => Sides::DifferentProcessors,
             }
         })
     }
