@@ -51,7 +51,7 @@ struct SpaceRing {
     /// Capacity in blocks. `None` if the ring holds bytes, or is between a node and its replicas.
     room: Option<u64>,
     /// Counts at both ends of the ring, or `None` if the path does not report them.
-    counts: Option<RingCounts>,
+    counted: Option<RingCounts>,
 }
 
 /// Counts at the two ends of a ring.
@@ -162,7 +162,7 @@ fn list_rings(about: &PathDescription, counters: &Counters) -> Vec<SpaceRing> {
             from: end(link.from),
             to: end(link.to),
             room: now.or(link.room),
-            counts: of().map(RingCounts::of_edge).reduce(RingCounts::merged),
+            counted: of().map(RingCounts::of_edge).reduce(RingCounts::merged),
         }
     });
     let between =
@@ -172,7 +172,7 @@ fn list_rings(about: &PathDescription, counters: &Counters) -> Vec<SpaceRing> {
         from: (String::new(), edge.from.clone()),
         to: (String::new(), edge.to.clone()),
         room: None,
-        counts: Some(RingCounts::of_edge(edge)),
+        counted: Some(RingCounts::of_edge(edge)),
     });
     planned.chain(between).collect()
 }
@@ -259,7 +259,7 @@ fn ring_cells(ring: &SpaceRing) -> [String; 8] {
         false => format!("{} in {}", escape_hidden(node), escape_hidden(space)),
     };
     let dash = || "-".to_owned();
-    let count = |of: fn(RingCounts) -> u64| ring.counts.map_or_else(dash, |it| of(it).to_string());
+    let count = |of: fn(RingCounts) -> u64| ring.counted.map_or_else(dash, |it| of(it).to_string());
     [
         escape_hidden(&ring.kind),
         end(&ring.from),
