@@ -49,8 +49,8 @@ impl Spin {
     }
 
     /// Returns the number of polls for this wait. If the user has set a number, returns that
-    /// number. Otherwise returns 0 if both parties share a processor (`shares_processor`), because the
-    /// other party cannot run during polling, and else the adaptive number.
+    /// number. Otherwise returns 0 if both parties share a processor (`shares_processor`), because
+    /// the other party cannot run during polling, and else the adaptive number.
     pub(crate) fn poll_count(&self, shares_processor: bool) -> u32 {
         match (self.fixed, shares_processor) {
             (Some(polls), _) => polls,

@@ -370,8 +370,8 @@ impl StreamReader for Input {
             (Some(current), _) => self.advance(current, count.min(current.unread_length())),
             (None, Some(lent)) if count >= lent.length() as usize => self.pass_entry(lent),
             (None, Some(pointer)) => {
-                let (at, done, first) = (UNMAPPED, count, None);
-                self.current = Some(Current { pointer, view_offset: at, consumed: done, in_place: first });
+                let (view_offset, consumed, in_place) = (UNMAPPED, count, None);
+                self.current = Some(Current { pointer, view_offset, consumed, in_place });
             }
             (None, None) => return,
         }

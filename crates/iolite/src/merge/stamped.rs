@@ -119,8 +119,8 @@ impl Merged {
         }
     }
 
-    /// Copies the oldest staged block of all producers into `out`. If `must_be_final` is true, does so
-    /// only if no older block can arrive, or if [`StagedBlocks::is_due`] is true for a producer.
+    /// Copies the oldest staged block of all producers into `out`. If `must_be_final` is true, does
+    /// so only if no older block can arrive, or if [`StagedBlocks::is_due`] is true for a producer.
     /// Returns `None` if it copied no block. Fails with [`Fault::TooLong`] if `out` is shorter than
     /// the block, which then stays staged.
     pub(super) fn take_oldest_staged(

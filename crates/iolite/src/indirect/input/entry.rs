@@ -51,8 +51,8 @@ impl Input {
             let pointer = self.ring.bare_pointer(self.ring.side.next);
             let at = self.validate(pointer)?;
             if pointer.length() > 0 {
-                let first = self.direct_address(pointer, at);
-                self.current = Some(Current { pointer, view_offset: at, consumed: 0, in_place: first });
+                let in_place = self.direct_address(pointer, at);
+                self.current = Some(Current { pointer, view_offset: at, consumed: 0, in_place });
                 return Ok(self.current);
             }
             self.pass_entry(pointer);
