@@ -227,8 +227,7 @@ impl Drop for Upstream {
 /// The state shared between an input and the outputs of the same process that follow it.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    /// Bit mask of the occupied elements of `oldest_needed`: one for each output that follows the
-    /// input.
+    /// Bit mask of the occupied elements of `oldest_needed`: one for each output after the input.
     claimed: AtomicU32,
     /// For each output after the input, the oldest ring position that it needs; `u64::MAX` if none.
     oldest_needed: [AtomicU64; FOLLOWERS_MAX],
