@@ -1,9 +1,10 @@
-//! State of a TCP connection: plain data of 120 bytes.
+//! State of a TCP connection: plain data of 136 bytes.
 //!
 //! A connection has two sides, the client's and the server's. A side is the stream that one end
 //! sends. The state of a side consists of the next sequence number, the acknowledgement and window
 //! of the other end, and the segments that arrived early.
 
+use super::overlap::Span;
 use crate::contract::{Field, HeldList, Session, Unit};
 use crate::transport::flows::{FlowIdentity, FlowRecord};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -26,7 +27,7 @@ pub(super) struct TcpConnection {
     pub(super) spare: u16,
 }
 
-const _: () = assert!(size_of::<TcpConnection>() == 120);
+const _: () = assert!(size_of::<TcpConnection>() == 136);
 
 /// Flag of a connection whose sides have both ended; further segments are late.
 pub(super) const CLOSED: u8 = 1;
@@ -58,6 +59,9 @@ pub(super) struct StreamSide {
     pub(super) window_edge: u32,
     /// Sequence number of the FIN; valid if [`FIN`] is set.
     pub(super) fin: u32,
+    /// The range in which bytes were last abandoned (as holes, or before the first that
+    /// was observed); empty if there are none.
+    pub(super) abandoned: Span,
     /// Segments that begin after `next`, without overlaps.
     pub(super) held: HeldList,
     /// Number of bytes in the held segments.
@@ -95,6 +99,8 @@ pub(super) const SCALE_MAX: u8 = 14;
 /// Maximum distance of a plausible sequence number, in bytes: the largest possible window (RFC 7323
 /// §2.3).
 pub(super) const DISTANCE_MAX: u32 = 1 << 30;
+/// Maximum size of a window that is not scaled, in bytes (RFC 9293 §3.1).
+const UNSCALED_WINDOW: u32 = 0xffff;
 /// Number of bytes beyond the known window that are still accepted, since the capture may lack the
 /// newest window update.
 const WINDOW_SLACK: u32 = 1 << 20;
@@ -164,6 +170,10 @@ impl StreamSide {
     /// sequence number.
     pub(super) fn open(&mut self, sequence: u32, begun: bool) {
         (self.start, self.next) = (sequence, sequence);
+        // Bytes before the first that was observed may have been sent before the capture, or
+        // captured late.
+        let before = if begun { 0 } else { UNSCALED_WINDOW };
+        self.abandoned = Span { from: sequence.wrapping_sub(before), to: sequence };
         self.flags |= OPEN | if begun { BEGUN } else { 0 };
     }
 

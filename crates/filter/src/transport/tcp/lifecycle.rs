@@ -242,9 +242,11 @@ impl TcpConnection {
         }
         for number in [CLIENT, SERVER] {
             let (side, mut output) = self.side_output(number, rules, time, cx);
+            let from = side.next;
             while side.is_waiting() && side.gap_start.saturating_add(rules.gap_timeout) < time {
                 side.abandon_gap(&mut output);
             }
+            side.extend_abandoned(from);
         }
         self.emit_due_ends(time, rules, cx);
     }

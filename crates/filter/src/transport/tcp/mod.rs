@@ -8,6 +8,7 @@
 //!
 //! - [`connection`]: state of a connection;
 //! - [`reassembly`]: one side of a connection;
+//! - [`late`]: bytes captured after their gap was abandoned;
 //! - [`overlap`]: overlap policies;
 //! - [`lifecycle`]: life cycle of a connection;
 //! - [`reset`]: acceptance of resets;
@@ -21,6 +22,7 @@
 //! and resets are verified before they are accepted.
 
 mod connection;
+mod late;
 mod lifecycle;
 mod outcomes;
 mod overlap;
@@ -55,9 +57,11 @@ was already open, or of which one side is never observed, begins with its first 
 
 Missing bytes become a hole, a block with a length and no bytes, as soon as the other end has
 acknowledged them, the capture truncated their frame, more than `held` bytes or 4,096 blocks wait
-after them or have waited for `gap`, or the connection ends. A connection ends by FIN or RST, after
-`timeout` without a segment, or by eviction above `sessions` connections; a SYN then begins a new
-session.
+after them or have waited for `gap`, or the connection ends. If they are captured after that (the
+capture is out of order, or they are sent again), they are dropped as `late` and counted in `late
+bytes`, so that an answer never leaves before held data that it acknowledges. A connection ends by
+FIN or RST, after `timeout` without a segment, or by eviction above `sessions` connections; a SYN
+then begins a new session.
 
 A RST that the receiver would ignore is counted and has no effect: one outside of the window, or
 signed (TCP-MD5, TCP-AO) when its connection is not, or the reverse. Any other takes effect after
@@ -74,7 +78,8 @@ Segments without new data are consumed, and counted as `duplicates` (retransmiss
 
 Reasons for a drop: `overlapped` (held, and the policy prefers a later segment), `closed` (data
 after the FIN), `out of window` (implausibly far ahead), `checksum` (wrong, with `checksum=yes`;
-truncated segments and checksums left to the network card are not verified).
+truncated segments and checksums left to the network card are not verified), `late` (data in the
+range last given up, or up to 64 KiB before the first that was observed).
 
 Reasons for no class: `not tcp`, `not ip`, `malformed`, `cut`, `too deep`, `fragment` (put `ip`
 before).",

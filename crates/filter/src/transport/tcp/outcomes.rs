@@ -14,6 +14,7 @@ pub(super) const REASONS: &[&str] = &[
     "closed",
     "out of window",
     "checksum",
+    "late",
 ];
 
 /// Counters, in the order of the catalog entry.
@@ -24,6 +25,7 @@ pub(super) const COUNTERS: &[&str] = &[
     "duplicates",
     "gaps",
     "missing bytes",
+    "late bytes",
     "resets ignored",
     "resets taken back",
 ];
@@ -33,6 +35,7 @@ pub(super) const OVERLAPPED: Reason = Reason::named(REASONS, "overlapped");
 pub(super) const CLOSED_BEFORE: Reason = Reason::named(REASONS, "closed");
 pub(super) const OUT_OF_WINDOW: Reason = Reason::named(REASONS, "out of window");
 pub(super) const CHECKSUM: Reason = Reason::named(REASONS, "checksum");
+pub(super) const LATE: Reason = Reason::named(REASONS, "late");
 
 pub(super) const NEW_SESSIONS: Counter = Counter::named(COUNTERS, "new sessions");
 pub(super) const EVICTED: Counter = Counter::named(COUNTERS, "evicted sessions");
@@ -40,5 +43,6 @@ pub(super) const TIMED_OUT: Counter = Counter::named(COUNTERS, "timed out sessio
 pub(super) const DUPLICATE: Counter = Counter::named(COUNTERS, "duplicates");
 pub(super) const GAPS: Counter = Counter::named(COUNTERS, "gaps");
 pub(super) const MISSING: Counter = Counter::named(COUNTERS, "missing bytes");
+pub(super) const LATE_BYTES: Counter = Counter::named(COUNTERS, "late bytes");
 pub(super) const RESETS_IGNORED: Counter = Counter::named(COUNTERS, "resets ignored");
 pub(super) const RESETS_WITHDRAWN: Counter = Counter::named(COUNTERS, "resets taken back");

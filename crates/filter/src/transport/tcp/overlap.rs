@@ -18,6 +18,7 @@ use super::connection::{StreamSide, distance, is_after};
 use super::outcomes::{DUPLICATE, OVERLAPPED};
 use super::reassembly::SideOutput;
 use crate::contract::{Block, HeldList};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The rule that decides which of two overlapping segments supplies the bytes of the overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,7 +32,8 @@ pub(super) enum SegmentPolicy {
 }
 
 /// A half-open range of sequence numbers.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[repr(C)]
 pub(super) struct Span {
     pub(super) from: u32,
     pub(super) to: u32,
@@ -66,6 +68,16 @@ impl SegmentPolicy {
 }
 
 impl Span {
+    /// Returns the number of bytes that this range shares with another.
+    pub(super) const fn shared_bytes(self, other: Self) -> u32 {
+        if !self.overlaps(other) {
+            return 0;
+        }
+        let from = if is_after(other.from, self.from) { other.from } else { self.from };
+        let to = if is_after(self.to, other.to) { other.to } else { self.to };
+        to.wrapping_sub(from)
+    }
+
     const fn overlaps(self, other: Self) -> bool {
         is_after(self.to, other.from) && is_after(other.to, self.from)
     }

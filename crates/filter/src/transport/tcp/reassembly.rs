@@ -9,7 +9,7 @@
 use super::connection::{
     BEGUN, BROKEN, DISTANCE_MAX, EMITTED, END_EMITTED, FIN, SCALED, StreamSide, distance, is_after,
 };
-use super::outcomes::{CLOSED_BEFORE, DUPLICATE, GAPS, MISSING, OUT_OF_WINDOW};
+use super::outcomes::{CLOSED_BEFORE, DUPLICATE, GAPS, LATE, MISSING, OUT_OF_WINDOW};
 use super::overlap::{SegmentPolicy, Span, held_span};
 use crate::contract::{Block, StreamContext, Time};
 use crate::layers;
@@ -74,7 +74,11 @@ impl StreamSide {
             }
             span.to = self.fin;
         }
+        let late = self.count_late(output, &block, span);
         if !is_after(span.to, self.next) {
+            if late {
+                return output.cx.drop(&block, LATE);
+            }
             output.cx.count(DUPLICATE, 1);
             return output.cx.consume(&block);
         }
@@ -239,11 +243,13 @@ impl StreamSide {
     /// for missing bytes.
     pub(super) fn skip(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let to = if self.has_flags(FIN) && is_after(to, self.fin) { self.fin } else { to };
+        let from = self.next;
         while is_after(to, self.next) {
             let front = output.cx.front(&self.held).map_or(to, |(key, _)| key);
             self.emit_hole(output, if is_after(front, to) { to } else { front });
             self.emit_held(output);
         }
+        self.extend_abandoned(from);
     }
 
     /// Emits holes of at most [`BLOCK_MAX`] bytes for the bytes from `next` to `to` or, if the
@@ -253,6 +259,7 @@ impl StreamSide {
         if !is_after(to, self.next) {
             return;
         }
+        self.abandoned = Span { from: self.next, to };
         let mut missing = to.wrapping_sub(self.next);
         output.cx.count(GAPS, 1);
         output.cx.count(MISSING, missing.into());
@@ -293,12 +300,16 @@ impl StreamSide {
     /// not captured. Only a gap before held data, or before a known end, is abandoned immediately.
     pub(super) fn resolve_acknowledged(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let Some(number) = self.acknowledged() else { return };
+        let from = self.next;
         while !self.held.is_empty() && is_after(number, self.next) {
             let front = output.cx.front(&self.held).map_or(number, |(key, _)| key);
             self.advance(output, if is_after(front, number) { number } else { front });
         }
         if self.has_flags(FIN) && number == self.fin {
             self.skip(output, number);
+        }
+        if self.next != from {
+            self.extend_abandoned(from);
         }
     }
 

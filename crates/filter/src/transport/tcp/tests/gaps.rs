@@ -36,6 +36,64 @@ fn data_after_acknowledged_bytes_is_not_delayed() {
 }
 
 #[test]
+fn late_bytes_are_dropped_and_counted() {
+    // Two gaps are abandoned together; their bytes arrive after that, in any order, and once more
+    // with bytes that have left and new ones.
+    let frames = after_handshake([
+        client_segment(0, 103, b"cd").acknowledging(501),
+        client_segment(0, 107, b"gh").acknowledging(501),
+        server_segment(0, 501, b"yes").acknowledging(109),
+        client_segment(0, 105, b"ef").acknowledging(501),
+        client_segment(0, 101, b"ab").acknowledging(501),
+        client_segment(0, 107, b"ghij").acknowledging(504),
+        client_segment(0, 109, b"ij").acknowledging(504),
+        client_segment(0, 105, b"efghijkl").acknowledging(504),
+    ]);
+    for batch in [1, 2, 64] {
+        let found = run(&[], &frames, batch);
+        assert_eq!(found.to_line(), ">^*2|cd|*2|gh <^yes >ij|kl|$ <$");
+        assert_eq!((found.counter_value("gaps"), found.counter_value("missing bytes")), (2, 4));
+        assert_eq!((found.dropped_blocks("late"), found.counter_value("late bytes")), (2, 6));
+        assert_eq!(found.counter_value("duplicates"), 1);
+    }
+}
+
+#[test]
+fn bytes_before_the_first_observed_are_late() {
+    let frames = [
+        client_segment(0, 104, b"def"),
+        client_segment(0, 101, b"abc"),
+        client_segment(0, 104, b"def"),
+    ];
+    let found = run(&[], &frames, 1);
+    assert_eq!(found.to_line(), ">def|$ <$");
+    assert_eq!((found.dropped_blocks("late"), found.counter_value("late bytes")), (1, 3));
+    assert_eq!(found.counter_value("duplicates"), 1);
+}
+
+#[test]
+fn acknowledgement_before_ordered_data_loses_nothing() {
+    // The directions of a connection come from different queues: each is in order.
+    let frames = after_handshake([
+        server_segment(0, 501, b"").acknowledging(107),
+        client_segment(0, 101, b"abc").acknowledging(501),
+        server_segment(0, 501, b"yes").acknowledging(107),
+        client_segment(0, 104, b"def").acknowledging(501),
+    ]);
+    let found = run(&[], &frames, 1);
+    assert_eq!(found.to_line(), ">^abc <^yes >def|$ <$");
+    assert_eq!((found.counter_value("gaps"), found.counter_value("late bytes")), (0, 0));
+}
+
+#[test]
+fn retransmission_of_truncated_bytes_is_a_duplicate() {
+    let cut = client_segment(0, 101, b"abcdef").truncated_to(54 + 2);
+    let found = run(&[], &after_handshake([cut.clone(), cut]), 1);
+    assert_eq!(found.to_line(), ">^ab|*4|$ <^$");
+    assert_eq!((found.counter_value("duplicates"), found.counter_value("late bytes")), (1, 0));
+}
+
+#[test]
 fn unacknowledged_gap_waits_for_a_second() {
     let mut frames = vec![
         client_segment(SYN, 100, b""),

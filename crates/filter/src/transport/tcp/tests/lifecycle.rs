@@ -31,7 +31,7 @@ fn reset_ends_both_sides() {
     ]);
     let found = run(&[], &frames, 1);
     assert_eq!(found.to_line(), ">^abc <^no >*2|fg|$ <$", "what was held leaves");
-    assert_eq!((found.counter_value("duplicates"), found.dropped_blocks("closed")), (1, 0));
+    assert_eq!((found.dropped_blocks("late"), found.dropped_blocks("closed")), (1, 0));
 }
 
 #[test]

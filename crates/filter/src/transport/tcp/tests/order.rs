@@ -78,7 +78,7 @@ fn midstream_connection_begins_with_its_first_data() {
     ];
     let found = run(&[], &frames, 64);
     assert_eq!(found.to_line(), "<xyz >abc|$ <$", "the lesser port is the server's; no beginning");
-    assert_eq!(found.counter_value("duplicates"), 1);
+    assert_eq!(found.dropped_blocks("late"), 1);
 }
 
 #[test]

@@ -1,0 +1,40 @@
+//! Late bytes of one side: bytes that are captured after their gap was abandoned, or before the
+//! first byte that was observed. They cannot be emitted in order, and are counted.
+
+use super::connection::{DISTANCE_MAX, StreamSide, distance, is_after};
+use super::outcomes::LATE_BYTES;
+use super::overlap::Span;
+use super::reassembly::SideOutput;
+use crate::contract::Block;
+
+impl StreamSide {
+    /// Counts the captured bytes of a segment that were abandoned before, and so cannot be emitted
+    /// in order. Returns true if there are any.
+    pub(super) fn count_late(
+        &mut self,
+        output: &mut SideOutput<'_, '_, '_>,
+        block: &Block<'_>,
+        span: Span,
+    ) -> bool {
+        let age = distance(self.abandoned.to, self.next);
+        if !(0..=DISTANCE_MAX.cast_signed()).contains(&age) {
+            // Sequence numbers have wrapped since.
+            self.abandoned = Span { from: self.next, to: self.next };
+        }
+        let here = block.length().min(span.to.wrapping_sub(span.from));
+        let captured = Span { to: span.from.wrapping_add(here), ..span };
+        let late = captured.shared_bytes(self.abandoned);
+        if late > 0 {
+            output.cx.count(LATE_BYTES, late.into());
+        }
+        late > 0
+    }
+
+    /// Extends the range of abandoned bytes back to `from`, the beginning of the first of several
+    /// gaps that were abandoned together.
+    pub(super) fn extend_abandoned(&mut self, from: u32) {
+        if is_after(self.abandoned.from, from) {
+            self.abandoned.from = from;
+        }
+    }
+}
