@@ -17,6 +17,7 @@ use crate::contract::{
     Field, FilterState, Holds, Mistake, MovedSession, PRIVATE_KEY, PublishedSessions, RowCallback,
     Session, SessionNumbers, Sessions, Unit,
 };
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use wire::flow::{Direction, Flow};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -32,7 +33,13 @@ pub(crate) struct FlowTable<R> {
     /// order. Used after all numbers of the range have been assigned once; `None` before that, and
     /// if the list must be rebuilt.
     used_numbers: Option<Vec<u32>>,
+    /// Session numbers of the range whose flows were moved to another table, where they may live.
+    /// At most [`AWAY_MAX`].
+    away: BTreeSet<u32>,
 }
+
+/// Maximum number of moved flows whose session numbers are not reused.
+const AWAY_MAX: usize = 1 << 20;
 
 /// The record of a flow: plain data of the filter, which contains a [`FlowIdentity`].
 pub(crate) trait FlowRecord: Session {
@@ -112,12 +119,21 @@ impl<R: FlowRecord> FilterState for FlowTable<R> {
     }
 
     fn take_session(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession> {
+        let number = self.table.get(key)?.identity().session;
+        if key != PRIVATE_KEY && self.numbers.contains(number) && self.away.len() < AWAY_MAX {
+            self.away.insert(number);
+            self.used_numbers = None;
+        }
         self.table.take_session(key, holds)
     }
 
     fn put_session(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake> {
         self.used_numbers = None;
+        let key = moved.key;
         self.table.put_session(moved, holds)?;
+        if let Some(back) = self.table.get(key).filter(|_| key != PRIVATE_KEY) {
+            self.away.remove(&back.identity().session);
+        }
         let numbers = self.numbers;
         let shared = self.table.get_or_create(PRIVATE_KEY).identity_mut();
         if !numbers.contains(shared.session) {
@@ -142,7 +158,7 @@ impl<R: FlowRecord> FlowTable<R> {
         table.get_or_create(PRIVATE_KEY).identity_mut().word = seed;
         // With at most this many flows, a number is always free.
         let flows_max = flows_max.clamp(1, usize::try_from(numbers.count()).unwrap_or(usize::MAX));
-        Self { table, flows_max, numbers, used_numbers: None }
+        Self { table, flows_max, numbers, used_numbers: None, away: BTreeSet::new() }
     }
 
     /// Returns the seed for [`FlowTable::key`]. Callers read it once per batch.
@@ -237,12 +253,13 @@ impl<R: FlowRecord> FlowTable<R> {
         Some(next)
     }
 
-    /// Returns the session numbers of known flows that are not less than `from`, in descending
-    /// order.
+    /// Returns the session numbers of known and of moved flows that are not less than `from`, in
+    /// descending order.
     fn used_numbers_from(&self, from: u32) -> Vec<u32> {
         let keys = self.table.keys().into_iter().filter(|key| *key != PRIVATE_KEY);
         let numbers = keys.filter_map(|key| Some(self.get(key)?.identity().session));
-        let mut taken: Vec<u32> = numbers.filter(|number| *number >= from).collect();
+        let away = self.away.range(from..).copied();
+        let mut taken: Vec<u32> = numbers.filter(|number| *number >= from).chain(away).collect();
         taken.sort_unstable_by(|one, other| other.cmp(one));
         taken
     }
@@ -411,6 +428,30 @@ mod tests {
         flows.table.get_or_create(PRIVATE_KEY).session = u32::MAX;
         let mut given = |port| flows.assign_session(&test_flow(port, 53), seed).session;
         assert_eq!([4, 1, 3, 5].map(&mut given), [2, 1, 3, 4], "1 and 3 are still known");
+    }
+
+    #[test]
+    fn a14_reuse_skips_numbers_of_flows_in_other_replicas() {
+        let mut flows = FlowTable::new(9, 7, SessionNumbers::ALL);
+        let mut other = FlowTable::<FlowIdentity>::new(9, 7, SessionNumbers::ALL.split(1, 2));
+        let (seed, mut holds) = (flows.seed(), Holds::new(0, 0));
+        for port in [1, 2, 3] {
+            flows.assign_session(&test_flow(port, 53), seed);
+        }
+        let key = |port| FlowTable::<FlowIdentity>::key(&test_flow(port, 53), seed).0;
+        for port in [1, 2] {
+            let moved = flows.take_session(key(port), &mut holds).unwrap();
+            other.put_session(moved, &mut holds).unwrap();
+        }
+        flows.table.get_or_create(PRIVATE_KEY).session = u32::MAX;
+        assert_eq!(flows.assign_session(&test_flow(4, 53), seed).session, 4, "1 and 2 live there");
+        // A flow that comes back and ends here leaves its number.
+        let moved = other.take_session(key(2), &mut holds).unwrap();
+        flows.put_session(moved, &mut holds).unwrap();
+        flows.remove(key(2));
+        flows.table.get_or_create(PRIVATE_KEY).session = u32::MAX;
+        flows.used_numbers = None;
+        assert_eq!(flows.assign_session(&test_flow(5, 53), seed).session, 2);
     }
 
     /// With few numbers and many flows, the session numbers of known flows stay distinct and within
