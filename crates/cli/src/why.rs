@@ -98,8 +98,9 @@ fn run_trace(request: TraceInput, why: &Arc<FlowQuery>) -> Result<Results, Statu
     };
     let quiet = RunArguments { quiet: true, count, ..RunArguments::default() };
     signal::watch().map_err(|error| report_system_error(&error))?;
-    let ready =
-        prepared.build_with(&run::run_options(&quiet), extras).map_err(report_open_error)?;
+    // A trace runs a request again, and is no path that others may watch or change.
+    let options = Options { embedded: true, ..run::run_options(&quiet) };
+    let ready = prepared.build_with(&options, extras).map_err(report_open_error)?;
     Ok(run::run_ready(ready, &quiet)?.0.results)
 }
 

@@ -48,7 +48,7 @@ fn json_log_has_a_line_for_each_event_of_the_control_plane() {
     };
     run(&["start", "web", "--alarm", "blocks>0", "generate rate=1000 | count"], 0);
     run(&["set", "web", "insert", "udp", "after", "generate"], 0);
-    run(&["set", "web", "remove", "nonsense"], 1);
+    run(&["set", "web", "remove", "nonsense"], 2);
     run(&["attach", "nobody"], 3);
     run(&["run", "-q", "--as", "web", "generate count=1 | count"], 1);
     wait_until("the alarm is logged", || folder.read("log").contains("path-alarm"));

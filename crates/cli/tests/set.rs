@@ -96,7 +96,7 @@ fn v3_argument_is_set_while_the_path_runs() {
     wait_for_blocks(&folder, 100);
     let refused = |words: &[&str], why: &str| {
         let done = folder.run(&[&["set", "web", "arg"], words].concat());
-        assert_eq!(done.status, Some(1), "{done:?}");
+        assert_eq!(done.status, Some(2), "{done:?}");
         assert!(done.err.contains("runs as before") && done.err.contains(why), "{done:?}");
         assert!(folder.run(&["ps"]).out.contains("sample 10 "));
     };
@@ -134,7 +134,7 @@ fn v3_argument_is_set_in_all_worker_processes() {
     let child = start_path(&folder, &[line]);
     wait_for_blocks(&folder, 100);
     let refused = folder.run(&["set", "web", "arg", "regex", "size=4k"]);
-    assert_eq!(refused.status, Some(1), "{refused:?}");
+    assert_eq!(refused.status, Some(2), "{refused:?}");
     assert!(refused.err.contains("`arg` sets `keep`"), "{refused:?}");
     for keep in ["keep=yes", "keep=no"] {
         assert_eq!(set_argument(&folder, &["regex", keep]).len(), 2, "one switch in each process");

@@ -26,7 +26,7 @@ pub enum BuildError {
     },
     /// The kernel refused a filter that the plan placed in the kernel; the caller may plan again
     /// with this refusal.
-    #[error("the kernel refuses it: {}", .0.why)]
+    #[error("it cannot run in the kernel: {}", .0.why)]
     Refused(KernelRefusal),
     /// A system call failed, for example for lack of memory, descriptors or permission.
     #[error("{0}")]

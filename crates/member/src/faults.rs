@@ -72,6 +72,21 @@ pub fn unchanged(why: &str) -> Fault {
     Fault::new("io.streamline.path.Unchanged", &json!({ "why": why }))
 }
 
+/// Value of the parameter `by` of `Unchanged` if the change itself is wrong: no path could make it.
+pub const CHANGE_CAUSE: &str = "change";
+
+/// Creates `Unchanged` for a change that does not fit the request, or makes a wrong one.
+#[must_use]
+pub fn wrong_change(why: &str) -> Fault {
+    Fault::new("io.streamline.path.Unchanged", &json!({ "why": why, "by": CHANGE_CAUSE }))
+}
+
+/// Returns true if a fault was made by [`wrong_change`].
+#[must_use]
+pub fn is_wrong_change(fault: &Fault) -> bool {
+    fault.name == "io.streamline.path.Unchanged" && fault.text("by") == CHANGE_CAUSE
+}
+
 /// Name of the error made by [`outdated`].
 pub const OUTDATED: &str = "io.streamline.path.Outdated";
 

@@ -7,6 +7,7 @@ use crate::failure::report_client_error;
 use crate::status::Status;
 use crate::terminal;
 use member::client::{ClientError, escape_hidden};
+use member::faults;
 use pipeline::binding::SpaceBinding;
 use pipeline::edit::{Edit, PathMove};
 use streamline::report::{json_line, to_object};
@@ -19,8 +20,11 @@ pub(super) fn run(arguments: &SetArguments) -> Result<Status, Status> {
     let (to, about) = connect_path(&arguments.path)?;
     let change = to.change(&arguments.words).map_err(|error| {
         let status = report_client_error(&error);
-        let refused = matches!(error, ClientError::Refused(_));
-        if refused && !are_change(&arguments.words) { Status::Usage } else { status }
+        match &error {
+            ClientError::Refused(fault) if faults::is_wrong_change(fault) => Status::Usage,
+            ClientError::Refused(_) if !are_change(&arguments.words) => Status::Usage,
+            _ => status,
+        }
     })?;
     if arguments.json {
         return Ok(terminal::print_text(&json_line(&to_object(&[

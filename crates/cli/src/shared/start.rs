@@ -42,17 +42,7 @@ const LOG_MODE: u32 = 0o600;
 
 /// Starts a path in the background and prints its number.
 pub(super) fn run(arguments: &StartArguments) -> Result<Status, Status> {
-    let (name, text) = match &arguments.path_name {
-        Some(name) if !is_path_name(name) => {
-            terminal::print_error(&format!(
-                "`{name}` cannot name a path: use letters, digits, `.`, `-` and `_`, and not only \
-                 digits"
-            ));
-            return Err(Status::Usage);
-        }
-        Some(name) => (Some(name.as_str()), arguments.words.join(" ")),
-        None => split_name(&arguments.words),
-    };
+    let (name, text) = name_and_text(arguments)?;
     let options = Options { notices: failure::notices(false), ..Options::default() };
     let text = streamline::read_graph(&text, &options)
         .map_err(failure::report_open_error)?
@@ -109,6 +99,25 @@ pub(super) fn run(arguments: &StartArguments) -> Result<Status, Status> {
         log.display()
     ));
     Ok(terminal::print_text(&format!("{number}\n")))
+}
+
+/// Returns the name of the path, if it has one, and the request.
+fn name_and_text(given: &StartArguments) -> Result<(Option<&str>, String), Status> {
+    let (first, text) = split_name(&given.words);
+    let Some(name) = given.path_name.as_deref() else { return Ok((first, text)) };
+    let mistake = match first {
+        _ if !is_path_name(name) => format!(
+            "`{name}` is no name of a path: a name has letters, digits, `.`, `-` and `_`, and is \
+             no number"
+        ),
+        Some(other) => format!(
+            "the path has two names, `--as {name}` and `{other}`: leave one of them out, and write \
+             the request in single quotes"
+        ),
+        None => return Ok((Some(name), text)),
+    };
+    terminal::print_error(&mistake);
+    Err(Status::Usage)
 }
 
 /// Checks that no path of the user has this name; otherwise, the new path would write to the log of

@@ -43,7 +43,8 @@ pub(super) fn run(arguments: &TapArguments) -> Result<Status, Status> {
     terminal::print_note(&describe_start(&arguments.path, &began, arguments.from.is_some()));
     let (count, time) = (arguments.count, arguments.time);
     let quiet = RunArguments { quiet: true, count, time, ..RunArguments::default() };
-    let options = Options { outside_kernel: true, ..run::run_options(&quiet) };
+    // A tap is a reader of its path, which counts it, and no path of its own.
+    let options = Options { outside_kernel: true, embedded: true, ..run::run_options(&quiet) };
     let prepared = Prepared::read(
         &text(pipe.as_raw_fd()),
         &Options { notices: Notices::default(), ..options.clone() },

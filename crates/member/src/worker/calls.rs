@@ -11,6 +11,7 @@ use crate::protocol::{
     Change, ChangeReply, Count, CountReply, Follow, NoParameters, Nodes, PathEvent,
 };
 use crate::varlink::{Call, Fault, Reply, interface};
+use engine::change::ChangeError;
 use engine::registry::MachineRegistry;
 use pipeline::binding::SpaceBinding;
 use pipeline::edit::{Edit, PathMove};
@@ -146,8 +147,9 @@ impl Service {
     fn change_request(&mut self, change: &Change) -> Result<ChangeReply, Fault> {
         let words = change.words.as_slice();
         let refused = |why: &dyn std::fmt::Display| faults::unchanged(&why.to_string());
+        let wrong = |why: &dyn std::fmt::Display| faults::wrong_change(&why.to_string());
         self.check_request(change.running.as_deref())?;
-        if let Some(keep) = SpaceBinding::parse(words).map_err(|why| refused(&why))? {
+        if let Some(keep) = SpaceBinding::parse(words).map_err(|why| wrong(&why))? {
             let message = self.pin_space(&keep).map_err(|why| refused(&why))?;
             return Ok(ChangeReply { message, line: self.path.line.clone() });
         }
@@ -155,10 +157,9 @@ impl Service {
             return self.move_to_other(&across, change.other.as_deref());
         }
         if let Some(group) = self.path.group.clone() {
-            let edit = Edit::parse(words).map_err(|why| refused(&why))?;
-            let edited = edit
-                .apply(&self.path.line, &MachineRegistry::Local)
-                .map_err(|why| refused(&why))?;
+            let edit = Edit::parse(words).map_err(|why| wrong(&why))?;
+            let edited =
+                edit.apply(&self.path.line, &MachineRegistry::Local).map_err(|why| wrong(&why))?;
             let (message, plan) = group.change(&edit).map_err(|why| refused(&why))?;
             self.set_plan(&plan);
             return Ok(self.record_change(message, edited.text));
@@ -166,10 +167,13 @@ impl Service {
         let [live] = self.lives.as_slice() else {
             return Err(refused(&"it has several unconnected parts"));
         };
-        let edit = Edit::parse(words).map_err(|why| refused(&why))?;
+        let edit = Edit::parse(words).map_err(|why| wrong(&why))?;
         let machine = LazyCell::new(|| self.machine());
         let switched = engine::change::change_planned_for(live, &edit, &machine, CHANGE_TIMEOUT);
-        let switched = switched.map_err(|why| refused(&why))?;
+        let switched = switched.map_err(|why| match why {
+            ChangeError::Misfit(_) | ChangeError::Mistakes { .. } => wrong(&why),
+            _ => refused(&why),
+        })?;
         self.refresh_plan();
         let message = switched.to_string();
         Ok(self.record_change(message, switched.text))

@@ -242,13 +242,13 @@ pub struct ReplicaRefusal {
     pub why: String,
 }
 
-/// A node that the verifier, the loader or an interface refused while a program was loaded. The
-/// planner then places the node elsewhere.
+/// A node that the verifier, the loader, an interface or the daemon refused while a program was
+/// loaded. The planner then places the node elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelRefusal {
     /// The refused node.
     pub node: NodeId,
-    /// The message of the verifier, the loader or the interface.
+    /// The message of the party that refused it.
     pub why: String,
 }
 
