@@ -249,6 +249,9 @@ pub(crate) fn print_results(
         terminal::print_error(&format!("the ledger does not balance: {imbalance}"));
     }
     report.remarks().for_each(terminal::print_warning);
+    if unread && !failed {
+        warn_of_ended_outputs(results);
+    }
     if lost {
         let what = report.describe_losses();
         if no_loss { terminal::print_error(&what) } else { terminal::print_warning(&what) }
@@ -277,6 +280,18 @@ pub(crate) fn print_results(
         () if written != Status::Done => written,
         () if is_output_closed => Status::OutputClosed,
         () => printed,
+    }
+}
+
+/// Prints what the outputs have written if the reader of one of several has ended, which has ended
+/// all.
+fn warn_of_ended_outputs(results: &Results) {
+    let nodes = results.plan.graph.ids().filter_map(|(_, node)| node.filter());
+    if nodes.filter(|used| used.is_sink()).count() > 1 {
+        let what = results.report().summary_sentence();
+        terminal::print_warning(&format!(
+            "the end of the reader of standard output has ended all outputs: {what}"
+        ));
     }
 }
 

@@ -175,6 +175,9 @@ fn p1_paths_are_controlled_by_their_owner_only() {
         let wrong = fixture.run(ALICE, &["start", &format!("--as={name}"), COUNT_REQUEST]);
         assert_eq!(wrong.status, Some(2), "{name}: {wrong:?}");
     }
+    let twice = fixture.run(ALICE, &["start", "--as=one", "other", COUNT_REQUEST]);
+    assert_eq!(twice.status, Some(2), "{twice:?}");
+    assert!(twice.err.contains("two names, `--as one` and `other`"), "{twice:?}");
     let taken = fixture.run(ALICE, &["start", "--as=web", COUNT_REQUEST]);
     assert_eq!(taken.status, Some(1), "`--as` gives the name, too: {taken:?}");
 
@@ -236,6 +239,31 @@ fn t10_killed_path_is_unregistered_and_others_stay() {
     let killed = fixture.run(BOB, &["stop", "--kill", "other"]);
     assert_eq!(killed.status, Some(0), "{killed:?}");
     wait_until("the register is empty", || daemon.list_paths().is_empty());
+}
+
+#[test]
+fn t10_killed_path_takes_its_programs_with_it() {
+    let fixture = Fixture::new();
+    let daemon = fixture.daemon();
+    let request = "generate rate=10 | exec \"sleep 1000 & sleep 1001\" | discard";
+    let ran = fixture.run(BOB, &["start", "programs", request]);
+    assert_eq!(ran.status, Some(0), "{ran:?}");
+    let number = ran.out.trim().parse().unwrap();
+    let path = daemon.path_process_id(number).unwrap();
+    let children = |of: i32| -> Vec<i32> {
+        let listed = Command::new("pgrep").args(["-P", &of.to_string()]).output().unwrap();
+        String::from_utf8_lossy(&listed.stdout).lines().map(|id| id.parse().unwrap()).collect()
+    };
+    let mut programs = Vec::new();
+    wait_until("its program has started others", || {
+        programs = children(path);
+        programs =
+            programs.iter().flat_map(|shell| children(*shell)).chain(programs.clone()).collect();
+        programs.len() > 1
+    });
+    let killed = fixture.run(BOB, &["stop", "--kill", "programs"]);
+    assert_eq!(killed.status, Some(0), "{killed:?}");
+    wait_until("its programs have ended", || !programs.iter().any(|id| is_alive(*id)));
 }
 
 #[test]
@@ -393,12 +421,13 @@ fn run_is_registered_unless_embedded() {
     let picture = fixture.run(own_uid(), &["top", "--once", "mine"]);
     assert!(picture.out.contains(changed) && picture.out.contains("\neth "), "{picture:?}");
     let wrong = fixture.run(own_uid(), &["set", "mine", "remove", "nothing"]);
-    assert!(wrong.status == Some(1) && wrong.err.contains("runs as before"), "{wrong:?}");
+    assert!(wrong.status == Some(2) && wrong.err.contains("runs as before"), "{wrong:?}");
     // A mistake in the edited request is shown with its position, on separate lines.
     let words = ["set", "mine", "replace", "eth", "with", "dport |99999999 hist"];
     let wrong = fixture.run(own_uid(), &words);
     let before = "  generate rate=1000 | dport |".len();
     let place = format!("\n{}^^^^^^^^", " ".repeat(before));
+    assert_eq!(wrong.status, Some(2), "{wrong:?}");
     assert!(wrong.err.contains(&place) && !wrong.err.contains('\u{fffd}'), "{wrong:?}");
 
     // A follower receives the exit status.

@@ -145,6 +145,89 @@ fn second_signal_kills_programs_and_their_children() {
     }
 }
 
+/// Returns true if the process has written as much as a pipe holds.
+fn has_filled_pipe(process: u32) -> bool {
+    const PIPE_SIZE: u64 = 65_536;
+    let counts = fs::read_to_string(format!("/proc/{process}/io")).unwrap_or_default();
+    let written = counts.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse().ok());
+    written.is_some_and(|written: u64| written >= PIPE_SIZE)
+}
+
+/// Sends one signal to a process after it has filled the pipe of a reader that reads nothing.
+/// Returns the result.
+fn run_until_one_signal(child: &mut Child) -> CommandResult {
+    wait_until_child("it fills the pipe", child, has_filled_pipe);
+    signal_child(child, "TERM");
+    testkit::wait_until("one signal ends it", || child.try_wait().unwrap().is_some());
+    let (mut out, mut err) = (Vec::new(), String::new());
+    child.stdout.take().unwrap().read_to_end(&mut out).unwrap();
+    child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
+    let status = child.wait().unwrap().code();
+    CommandResult { status, out: String::from_utf8_lossy(&out).into_owned(), err }
+}
+
+#[test]
+fn one_signal_ends_a_path_whose_output_is_not_read() {
+    let folder = Folder::new();
+    let stopped = folder.path().join("stopped");
+    fs::write(&stopped, "kill -STOP $$\ncat").unwrap();
+    assert!(Command::new("mkfifo").arg(folder.path().join("fifo")).status().unwrap().success());
+    let fifo = fs::OpenOptions::new().read(true).write(true).open(folder.path().join("fifo"));
+    // The first is the standard output, whose pipe this test does not read.
+    for request in [
+        "generate | print",
+        "generate | pcap fifo",
+        "generate size=1400 | exec \"sleep 1000\" | discard",
+        "generate size=1400 | exec \"sh stopped\"",
+    ] {
+        let mut child = start_request(&folder, request);
+        let ran = run_until_one_signal(&mut child);
+        assert_eq!(ran.status, Some(1), "{request}: {}", ran.err);
+        let why = "nothing was read for 5 s after the path had been stopped";
+        assert!(ran.err.contains(why), "{request}: {}", ran.err);
+        assert!(ran.err.contains(" lost: "), "{request}: {}", ran.err);
+    }
+    drop(fifo);
+}
+
+#[test]
+fn one_signal_ends_a_path_with_a_suspended_program() {
+    let folder = Folder::new();
+    fs::write(folder.path().join("stopped"), "echo here > here; kill -STOP $$; cat").unwrap();
+    let here = folder.path().join("here");
+    for request in
+        ["generate count=3 | exec \"sh stopped\" | count", "generate count=3 | exec \"sh stopped\""]
+    {
+        let mut child = start_request(&folder, request);
+        wait_until_child("its program runs", &mut child, |_| here.exists());
+        signal_child(&child, "TERM");
+        testkit::wait_until("one signal ends it", || child.try_wait().unwrap().is_some());
+        let ran = CommandResult::from(child.wait_with_output().unwrap());
+        assert_eq!(ran.status, Some(1), "{request}: {}", ran.err);
+        let why = "was suspended, and killed 5 s after the stop";
+        assert!(ran.err.contains(why), "{request}: {}", ran.err);
+        fs::remove_file(&here).unwrap();
+    }
+}
+
+#[test]
+fn end_of_the_reader_reports_what_other_sinks_wrote() {
+    let folder = Folder::new();
+    let request = "generate rate=2000 | (print + pcap out.pcap)";
+    let mut child = start_request(&folder, request);
+    let mut first = [0; 10];
+    child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    drop(child.stdout.take());
+    let ran = CommandResult::from(child.wait_with_output().unwrap());
+    assert_eq!(ran.status, Some(141), "{}", ran.err);
+    let why = "the end of the reader of standard output has ended all outputs: ";
+    assert!(ran.err.contains(why) && ran.err.contains("written to out.pcap"), "{}", ran.err);
+    let mut alone = start_request(&folder, "generate | print");
+    drop(alone.stdout.take());
+    let ran = CommandResult::from(alone.wait_with_output().unwrap());
+    assert_eq!((ran.status, ran.err.as_str()), (Some(141), ""));
+}
+
 /// Returns true if a process exists and is not a zombie.
 fn is_alive(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -24,6 +24,7 @@ pub mod sink;
 pub mod source;
 mod source_counts;
 mod source_status;
+mod stop_limit;
 mod taken_classes;
 pub mod written;
 

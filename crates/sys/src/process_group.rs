@@ -8,11 +8,13 @@
 
 use crate::error::{Error, ErrorContext as _, Result};
 use rustix::io::retry_on_intr;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use std::fmt;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, ChildStdout, Command};
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
 
 /// Maximum number of groups at one time, which is the maximum number of filters in one request.
 const GROUPS_MAX: usize = 1000;
@@ -163,6 +165,32 @@ impl ProcessGroup {
         Ok(ended)
     }
 
+    /// Blocks until the leader has ended, for at most `limit`. Returns true if the leader has
+    /// ended. If the kernel refuses a descriptor of the process, sleeps for `limit`.
+    pub fn wait_for(&self, limit: Duration) -> Result<bool> {
+        if self.ended()?.is_some() {
+            return Ok(true);
+        }
+        let process = rustix::process::pidfd_open(self.id, PidfdFlags::empty()).ok();
+        let descriptors: Vec<BorrowedFd<'_>> = process.iter().map(AsFd::as_fd).collect();
+        crate::poll::readable(&descriptors, Some(limit));
+        Ok(self.ended()?.is_some())
+    }
+
+    /// Returns true if a process of the group is suspended (SIGSTOP, SIGTSTP, a debugger). Reads
+    /// the states of all processes from /proc.
+    #[must_use]
+    pub fn has_suspended_process(&self) -> bool {
+        let group = self.id.as_raw_nonzero().get();
+        self.reaped.is_none()
+            && ProcessStat::all().any(|(_, stat)| stat.group == group && stat.is_suspended)
+    }
+
+    /// Sends SIGKILL to the group, which also ends suspended processes.
+    pub fn kill(&self) {
+        self.signal(Signal::KILL);
+    }
+
     /// Sends SIGTERM to the group.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
@@ -201,6 +229,88 @@ impl Drop for ProcessGroup {
             let _ = self.wait();
         }
     }
+}
+
+/// State of a process, from /proc/PID/stat (proc(5)).
+#[derive(Clone, Copy, Debug)]
+struct ProcessStat {
+    /// True if the process is suspended by a signal or a debugger.
+    is_suspended: bool,
+    /// True if the process has ended.
+    is_zombie: bool,
+    parent: i32,
+    group: i32,
+    session: i32,
+}
+
+impl ProcessStat {
+    /// Reads the state of a process; `None` if there is no such process.
+    fn read(process: i32) -> Option<Self> {
+        let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        // The name of the program, in parentheses, may contain any character.
+        let (_, fields) = text.rsplit_once(')')?;
+        let mut fields = fields.split_whitespace();
+        let state = fields.next()?;
+        let mut number = || fields.next()?.parse().ok();
+        Some(Self {
+            is_suspended: matches!(state, "T" | "t"),
+            is_zombie: matches!(state, "Z" | "X"),
+            parent: number()?,
+            group: number()?,
+            session: number()?,
+        })
+    }
+
+    /// Returns the state of every process, with its process id.
+    fn all() -> impl Iterator<Item = (i32, Self)> {
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+        entries.filter_map(number).filter_map(|id| Some((id, Self::read(id)?)))
+    }
+}
+
+/// Longest wait until a process is suspended.
+const SUSPENSION_WAIT: Duration = Duration::from_secs(1);
+
+/// Kills another process of Streamline and the groups of its programs. Blocks for at most a second.
+///
+/// The process is suspended first. It then reaps no child, so that the kernel reuses no id of its
+/// groups before they are killed.
+pub fn kill_with_programs(process: impl AsFd) -> Result<()> {
+    let send = |signal| {
+        rustix::process::pidfd_send_signal(&process, signal)
+            .context("pidfd_send_signal", "a process")
+    };
+    let Some(id) = pid_of(process.as_fd()) else { return send(Signal::KILL) };
+    send(Signal::STOP)?;
+    let until = std::time::Instant::now() + SUSPENSION_WAIT;
+    let own = loop {
+        let Some(stat) = ProcessStat::read(id) else { return send(Signal::KILL) };
+        if stat.is_suspended || stat.is_zombie || std::time::Instant::now() > until {
+            break stat;
+        }
+        // An ended process makes the descriptor readable.
+        crate::poll::readable(&[process.as_fd()], Some(Duration::from_millis(1)));
+    };
+    // A child that has left the session, such as the process of a shared prefix, serves others.
+    let is_program = |(child, stat): &(i32, ProcessStat)| {
+        stat.parent == id && stat.group == *child && stat.session == own.session
+    };
+    for (leader, _) in ProcessStat::all().filter(is_program) {
+        if let Some(group) = Pid::from_raw(leader) {
+            // An error means that no process of the group is left.
+            let _ = rustix::process::kill_process_group(group, Signal::KILL);
+        }
+    }
+    send(Signal::KILL)
+}
+
+/// Returns the process id that a pidfd names, or `None` after the process has ended.
+fn pid_of(process: BorrowedFd<'_>) -> Option<i32> {
+    let number = process.as_raw_fd();
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")).ok()?;
+    let id = info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()?;
+    (id > 0).then_some(id)
 }
 
 /// Kills all running groups. Async-signal-safe: uses only atomics and kill(2) (signal-safety(7)).
@@ -269,6 +379,44 @@ mod tests {
         group.terminate();
         drop(group);
         assert_eq!(output.read(&mut here).unwrap(), 0, "no process has the pipe");
+    }
+
+    #[test]
+    fn suspended_process_of_a_group_is_found() {
+        let mut group = start_shell("sleep 1000 & kill -STOP $!; echo here; wait");
+        let mut here = [0; 5];
+        group.take_output().unwrap().read_exact(&mut here).unwrap();
+        testkit::wait_until("it is suspended", || group.has_suspended_process());
+        assert!(!group.wait_for(Duration::from_millis(1)).unwrap());
+        group.kill();
+        testkit::wait_until("it ends", || group.wait_for(testkit::wait::LIMIT).unwrap());
+        assert!(!group.has_suspended_process());
+    }
+
+    #[test]
+    fn killed_process_takes_its_programs_with_it() {
+        // The child of this test stands for a path: with a group of its own in the same session,
+        // and a process that has left the session.
+        let script = "set -m; sleep 1000 & echo $!; set +m; setsid sleep 1000 & echo $!; wait";
+        let mut path = Command::new("bash");
+        let path = path.args(["-c", script]).stdout(Stdio::piped()).process_group(0).spawn();
+        let mut path = path.unwrap();
+        let mut output = std::io::BufReader::new(path.stdout.take().unwrap());
+        let mut read_id = || {
+            let mut line = String::new();
+            std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+            line.trim().parse::<i32>().unwrap()
+        };
+        let (program, other) = (read_id(), read_id());
+        let session = || ProcessStat::read(other).map(|stat| stat.session);
+        testkit::wait_until("it has left", || session() == Some(other));
+        let pidfd = rustix::process::pidfd_open(Pid::from_child(&path), PidfdFlags::empty());
+        kill_with_programs(pidfd.unwrap()).unwrap();
+        assert_eq!(path.wait().unwrap().code(), None, "a signal has ended it");
+        let lives = |id| ProcessStat::read(id).is_some_and(|stat| !stat.is_zombie);
+        testkit::wait_until("its program ends", || !lives(program));
+        assert!(lives(other), "a process that has left the session serves others");
+        rustix::process::kill_process(Pid::from_raw(other).unwrap(), Signal::KILL).unwrap();
     }
 
     #[test]

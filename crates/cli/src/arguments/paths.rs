@@ -129,7 +129,7 @@ pub(crate) struct StopArguments {
     /// Do not wait until the paths have ended
     #[arg(long)]
     pub(crate) no_wait: bool,
-    /// Kill the process at once, without draining, as a last resort
+    /// Kill the process and its programs at once, without draining, as a last resort
     #[arg(long, conflicts_with = "no_wait")]
     pub(crate) kill: bool,
     /// Print one JSON object

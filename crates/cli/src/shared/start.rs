@@ -102,13 +102,12 @@ pub(super) fn run(arguments: &StartArguments) -> Result<Status, Status> {
 }
 
 /// Returns the name of the path, if it has one, and the request.
-fn name_and_text(given: &StartArguments) -> Result<(Option<&str>, String), Status> {
-    let (first, text) = split_name(&given.words);
-    let Some(name) = given.path_name.as_deref() else { return Ok((first, text)) };
+fn name_and_text(arguments: &StartArguments) -> Result<(Option<&str>, String), Status> {
+    let (first, text) = split_name(&arguments.words);
+    let Some(name) = arguments.path_name.as_deref() else { return Ok((first, text)) };
     let mistake = match first {
         _ if !is_path_name(name) => format!(
-            "`{name}` is no name of a path: a name has letters, digits, `.`, `-` and `_`, and is \
-             no number"
+            "`{name}` cannot name a path: use letters, digits, `.`, `-` and `_`, and not only digits"
         ),
         Some(other) => format!(
             "the path has two names, `--as {name}` and `{other}`: leave one of them out, and write \

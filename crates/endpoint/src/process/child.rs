@@ -1,9 +1,14 @@
 //! The handle to a child process, shared by the input half, the output half and the path.
 
+use crate::stop_limit::{STALL_MAX, Stall, StopLimit};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use sys::process_group::{ProcessEnd, ProcessGroup};
+
+/// Interval at which a stopped path checks whether its programs are suspended.
+pub(super) const SUSPENSION_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The position of a program in its request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +35,13 @@ pub struct Process {
     /// Control of a process that is not an ordinary program, such as a sandbox, or `None` for an
     /// ordinary program.
     control: Option<Arc<dyn ProcessControl>>,
+    /// Limit on waits for the program after the path has been stopped.
+    limit: StopLimit,
+    /// Stall of the program after the path has been stopped, because a process of its group is
+    /// suspended.
+    suspension: Mutex<Stall>,
+    /// True if the program was killed because it was suspended.
+    was_suspended: AtomicBool,
 }
 
 /// Control of a child process that is not an ordinary program, such as a sandboxed filter.
@@ -77,8 +89,13 @@ impl std::error::Error for ProcessFailure {}
 
 impl Process {
     /// Creates the handle to a running program.
-    pub(super) fn new_started(command: &str, group: ProcessGroup, role: ProcessRole) -> Self {
-        Self { group: Some(Mutex::new(group)), ..Self::new_recorded(command, role) }
+    pub(super) fn new_started(
+        command: &str,
+        group: ProcessGroup,
+        role: ProcessRole,
+        limit: StopLimit,
+    ) -> Self {
+        Self { group: Some(Mutex::new(group)), limit, ..Self::new_recorded(command, role) }
     }
 
     /// Creates the handle to a program that is not started, for the replay of a recorded run.
@@ -92,6 +109,9 @@ impl Process {
             input_closed,
             released,
             control: None,
+            limit: StopLimit::default(),
+            suspension: Mutex::default(),
+            was_suspended: AtomicBool::new(false),
         }
     }
 
@@ -150,9 +170,47 @@ impl Process {
             }));
         }
         let Some(mut group) = self.group() else { return Ok(Ok(())) };
+        while !group.wait_for(SUSPENSION_CHECK_INTERVAL)? {
+            self.kill_if_suspended(&group);
+        }
         let ended = group.wait()?;
         drop(group);
         Ok(self.check_end(ended))
+    }
+
+    /// Returns the limit on waits for the program after the path has been stopped.
+    pub(super) const fn limit(&self) -> &StopLimit {
+        &self.limit
+    }
+
+    /// Kills the program if the path was stopped and a process of the program has been suspended
+    /// for [`STALL_MAX`](crate::stop_limit::STALL_MAX) since. Returns false, without a check, while
+    /// the path has not been stopped; the caller then need not call again before the stop.
+    pub(super) fn check_suspension(&self) -> bool {
+        let stopped = self.limit.is_stopped();
+        if stopped && let Some(group) = self.group() {
+            self.kill_if_suspended(&group);
+        }
+        stopped
+    }
+
+    fn kill_if_suspended(&self, group: &ProcessGroup) {
+        // The signal arrives after the spaces have ended as well, when nothing stops the path.
+        let stopped = self.limit.is_stopped() || sys::signal::stop_requests() > 0;
+        let suspended = stopped && group.has_suspended_process();
+        let mut stall = self.suspension.lock().unwrap_or_else(PoisonError::into_inner);
+        if stall.exceeds_limit(suspended) {
+            self.was_suspended.store(true, Ordering::Relaxed);
+            group.kill();
+        }
+    }
+
+    /// Kills the program. Afterwards any exit status is accepted.
+    pub(super) fn kill(&self) {
+        self.released.store(true, Ordering::Relaxed);
+        if let Some(group) = self.group() {
+            group.kill();
+        }
     }
 
     /// Records that the program has closed its standard input.
@@ -174,7 +232,12 @@ impl Process {
             return Ok(());
         }
         let quiet = self.role == ProcessRole::End && ended.is_broken_pipe();
-        Err(ProcessFailure { command: self.command.clone(), ended, quiet, message: None })
+        let message = self.was_suspended.load(Ordering::Relaxed).then(|| {
+            let limit = STALL_MAX.as_secs();
+            let command = &self.command;
+            format!("the program {command:?} was suspended, and killed {limit} s after the stop")
+        });
+        Err(ProcessFailure { command: self.command.clone(), ended, quiet, message })
     }
 
     fn group(&self) -> Option<MutexGuard<'_, ProcessGroup>> {

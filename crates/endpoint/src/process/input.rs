@@ -8,7 +8,9 @@ use super::child::Process;
 use crate::failure::io_failure;
 use crate::{DropReason, Failure, Sink};
 use filter::{Amount, Batch, LANES, Report, Time};
-use std::io::{ErrorKind, IoSlice, Write};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use std::io::{self, ErrorKind, IoSlice, Write};
+use std::os::fd::AsFd as _;
 use std::process::ChildStdin;
 use std::sync::Arc;
 
@@ -24,12 +26,16 @@ pub(super) struct ProgramInput {
 
 impl ProgramInput {
     pub(super) fn new(pipe: ChildStdin, process: Arc<Process>) -> Self {
+        // No other process has this end of the pipe.
+        let nonblocking = OFlags::NONBLOCK;
+        let _ = fcntl_getfl(&pipe).and_then(|flags| fcntl_setfl(&pipe, flags | nonblocking));
         let (written, ended, holes) = Default::default();
         Self { pipe: Some(pipe), process, written, ended, holes }
     }
 
     /// Writes all bytes, blocking while the pipe is full. Returns the number of bytes that were
-    /// written, which is smaller than requested if the program has closed its standard input.
+    /// written, which is smaller than requested if the program has closed its standard input. If
+    /// the path was stopped and the program reads nothing, kills it and fails.
     fn write(&mut self, mut rest: &mut [IoSlice<'_>]) -> Result<u64, Failure> {
         let mut written = 0;
         // Removes empty slices at the front, so that an empty list means completion.
@@ -45,10 +51,20 @@ impl ProgramInput {
                     self.pipe = None;
                     self.process.record_closed_input();
                 }
-                Err(error) => return Err(io_failure("write to", &self.process.command, &error)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if let Err(error) = self.process.limit().await_writable(pipe.as_fd()) {
+                        self.process.kill();
+                        return Err(self.failure(&error));
+                    }
+                }
+                Err(error) => return Err(self.failure(&error)),
             }
         }
         Ok(written)
+    }
+
+    fn failure(&self, error: &io::Error) -> Failure {
+        io_failure("write to", &self.process.command, error)
     }
 
     /// Counts a block of `length` bytes, of which `present` bytes are present. The block counts as

@@ -17,6 +17,7 @@ mod output;
 pub use crate::contract::StartedProcess;
 use crate::failure::reason_text;
 use crate::source::input::Input as Pipe;
+use crate::stop_limit::StopLimit;
 use crate::{Failure, Opening, ProcessEntry, Sink, Source};
 pub use child::{Process, ProcessControl, ProcessFailure, ProcessRole};
 use filter::{
@@ -54,7 +55,8 @@ waits for its exit. If it exits or closes its standard input before, the rest of
 dropped (`program ended`), and the path ends unless another branch needs the input. If a signal
 kills it or its status is not 0, the path fails; append `|| true` where another status is normal
 (`grep` returns 1 without a match). A program whose output is no longer needed, or that is the
-source of a stopped run, gets SIGTERM.",
+source of a stopped run, gets SIGTERM. In a stopped run, a program that reads nothing of waiting
+input for 5 s, or is suspended for 5 s, is killed, and the path fails.",
     example: "replay web.pcap | tcp |http exec \"grep -a Host\" | print",
     kind: FilterKind::Editing,
     input_forms: Forms::ANY,
@@ -127,7 +129,8 @@ fn start(opening: &Opening<'_>, role: ProcessRole) -> Result<StartedProcess, Fai
     let mut group = ProcessGroup::start(&mut shell).map_err(refused)?;
     drop((ids, inheritable));
     let (input, output) = (group.take_input(), group.take_output());
-    let process = Arc::new(Process::new_started(command, group, role));
+    let limit = StopLimit::new(&opening.stopped);
+    let process = Arc::new(Process::new_started(command, group, role, limit));
     opening.steps.announce(Resource::Descriptor, "access to its pipes").map_err(refused)?;
     let input = input.map(|pipe| ProgramInput::new(pipe, Arc::clone(&process)));
     let output = output.map(|pipe| {

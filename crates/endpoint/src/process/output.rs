@@ -4,7 +4,7 @@
 //! The source ends when the program's output ends. When the path stops, the source first reads the
 //! output that is still buffered.
 
-use super::child::Process;
+use super::child::{Process, SUSPENSION_CHECK_INTERVAL};
 use crate::source::input::Input as Pipe;
 use crate::source::read::Read;
 use crate::{Failure, Intake, Source, SourceCounters, SourceProperties, SourceStatus};
@@ -13,6 +13,9 @@ use std::sync::Arc;
 
 /// Maximum block size in bytes: the default capacity of a pipe (pipe(7)).
 const BLOCK_SIZE_MAX: usize = 64 * 1024;
+
+/// [`SUSPENSION_CHECK_INTERVAL`] in ns.
+const SUSPENSION_CHECK_NS: u64 = SUSPENSION_CHECK_INTERVAL.as_nanos() as u64;
 
 /// A source over the standard output of a program.
 #[derive(Debug)]
@@ -37,7 +40,13 @@ impl Source for ProgramOutput {
         let status = pipe.produce(intake);
         self.counters = pipe.counters();
         self.ended |= matches!(status, Ok(SourceStatus::End));
-        status
+        match status {
+            Ok(SourceStatus::Wait { until: None, readable }) if self.process.check_suspension() => {
+                let until = Some(intake.now.saturating_add(SUSPENSION_CHECK_NS));
+                Ok(SourceStatus::Wait { until, readable })
+            }
+            status => status,
+        }
     }
 
     fn counters(&self) -> SourceCounters {

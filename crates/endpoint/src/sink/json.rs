@@ -226,7 +226,8 @@ struct Json {
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
-    Ok(Box::new(TextSink { formatter: Json::new(opening), out: Out::stdout_lines()? }))
+    let out = Out::stdout_lines()?.limited_by(&opening.stopped);
+    Ok(Box::new(TextSink { formatter: Json::new(opening), out }))
 }
 
 impl BlockFormatter for Json {

@@ -19,12 +19,15 @@ use crate::failure::io_failure;
 use crate::readers::FileCreation;
 use crate::sink::tail::{self, LineFormat};
 use crate::sink::write_out::{write_all, write_messages};
+use crate::stop_limit::{StopLimit, open_nonblocking};
 use filter::{Amount, Report};
 use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind, IsTerminal};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use sys::open::{self, Target, WriteMode};
 use sys::replace::{Replacement, must_write_in_place};
 use sys::steps::{Resource, Steps};
@@ -69,6 +72,8 @@ pub(crate) struct Out {
     items_written: u64,
     /// Longest duration of a flush, in ns, since the last [`Out::take_longest_write`].
     longest_write: u64,
+    /// Limit on waits for a reader of the output after the path has been stopped.
+    limit: StopLimit,
     /// Notes for the final report.
     remarks: Vec<String>,
 }
@@ -201,8 +206,19 @@ impl Out {
             written: Amount::default(),
             items_written: 0,
             longest_write: 0,
+            limit: StopLimit::default(),
             remarks: Vec::new(),
         }
+    }
+
+    /// Limits the waits for a reader of this output, if it is a pipe or a terminal, after the path
+    /// has been stopped. Such an output must not be written by other means before.
+    pub(crate) fn limited_by(mut self, stopped: &Arc<AtomicBool>) -> Self {
+        if let Some(file) = open_nonblocking(&self.file).filter(|_| !self.is_null) {
+            self.file = file;
+            self.limit = StopLimit::new(stopped);
+        }
+        self
     }
 
     fn length(&self) -> u64 {
@@ -265,8 +281,10 @@ impl Out {
     /// are lost.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         self.write_out(|out| match out.prepare_first_write() {
-            Ok(0) if out.keeps_message_boundaries => write_messages(&mut out.file, &out.buffer),
-            Ok(0) => write_all(&mut out.file, &out.buffer),
+            Ok(0) if out.keeps_message_boundaries => {
+                write_messages(&mut out.file, &out.buffer, &out.limit)
+            }
+            Ok(0) => write_all(&mut out.file, &out.buffer, &out.limit),
             Ok(done) => (done, Ok(())),
             Err(error) => (0, Err(error)),
         })
@@ -395,7 +413,7 @@ fn replace_contents(path: &Path, old: &File, bytes: &[u8]) -> io::Result<Option<
     let Some(mut new) = Replacement::create(path, old)? else { return Ok(None) };
     // Cannot fail: no other process has opened the new file.
     let _ = new.file().try_lock();
-    write_all(new.file(), bytes).1?;
+    write_all(new.file(), bytes, &StopLimit::default()).1?;
     match new.commit() {
         Ok(file) => Ok(Some(file)),
         Err(error) if must_write_in_place(&error) => Ok(None),

@@ -1,16 +1,21 @@
 //! Complete writes to a descriptor: plain bytes, or messages to a socket that preserves message
 //! boundaries.
 
-use rustix::event::{PollFd, PollFlags, poll};
+use crate::stop_limit::StopLimit;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write as _};
+use std::os::fd::AsFd as _;
 
 /// Maximum payload of a message in bytes.
 pub(super) const MESSAGE_PAYLOAD_MAX: usize = 32 * 1024;
 
-/// Writes all bytes. Blocks, even if the descriptor is non-blocking. Returns the number of bytes
-/// written, and the first error.
-pub(super) fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
+/// Writes all bytes. Blocks, even if the descriptor is non-blocking; if it is, within the limit.
+/// Returns the number of bytes written, and the first error.
+pub(super) fn write_all(
+    file: &mut File,
+    bytes: &[u8],
+    limit: &StopLimit,
+) -> (usize, io::Result<()>) {
     let mut done = 0;
     while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
         let problem = match file.write(rest) {
@@ -23,10 +28,10 @@ pub(super) fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>
         };
         match problem.kind() {
             ErrorKind::Interrupted => {}
-            ErrorKind::WouldBlock => {
-                // A failed poll shows up as an error of the next write.
-                let _ = poll(&mut [PollFd::new(&*file, PollFlags::OUT)], None);
-            }
+            ErrorKind::WouldBlock => match limit.await_writable(file.as_fd()) {
+                Ok(()) => {}
+                Err(error) => return (done, Err(error)),
+            },
             _ => return (done, Err(problem)),
         }
     }
@@ -35,14 +40,18 @@ pub(super) fn write_all(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>
 
 /// Writes all bytes as messages. The last message is marked as the end of a block. Returns the
 /// number of bytes written, and the first error.
-pub(super) fn write_messages(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
+pub(super) fn write_messages(
+    file: &mut File,
+    bytes: &[u8],
+    limit: &StopLimit,
+) -> (usize, io::Result<()>) {
     let mut message = Vec::with_capacity(MESSAGE_PAYLOAD_MAX + 1);
     let mut done = 0;
     for piece in bytes.chunks(MESSAGE_PAYLOAD_MAX) {
         message.clear();
         message.push(u8::from(done + piece.len() == bytes.len()));
         message.extend_from_slice(piece);
-        if let (_, Err(error)) = write_all(file, &message) {
+        if let (_, Err(error)) = write_all(file, &message, limit) {
             return (done, Err(error));
         }
         done += piece.len();

@@ -177,6 +177,7 @@ impl EndpointContext<'_> {
             pushed_filter: self.plan.pushed_filter(id),
             latency: self.plan.latency.as_ref().and_then(|latency| latency.source_share(id)),
             force: self.plan.graph.options.flag("force"),
+            stopped: Arc::clone(&self.stopped),
             steps: &self.extras.steps,
             ..Opening::new(&used.arguments)
         }

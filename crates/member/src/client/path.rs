@@ -13,7 +13,6 @@ use serde::de::DeserializeOwned;
 use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
-use sys::local_socket;
 use sys::memory::{Memfd, Seals};
 
 /// Name of the method that describes a path.
@@ -221,9 +220,9 @@ impl PathClient {
         Ok((report, rest))
     }
 
-    /// Kills the path's process. Succeeds if the process has already exited.
+    /// Kills the path's process and its programs. Succeeds if the process has already exited.
     pub fn kill(&self) -> Result<(), ClientError> {
-        match local_socket::kill(&self.process) {
+        match sys::process_group::kill_with_programs(&self.process) {
             Err(error) if error.errno == ESRCH => Ok(()),
             killed => Ok(killed?),
         }

@@ -8,7 +8,7 @@
 use super::ReadMapping;
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 
 /// Maximum number of ranges per system call (UIO_MAXIOV).
 const PARTS_MAX: usize = 1024;
@@ -63,10 +63,16 @@ impl<'a> GatherWrite<'a> {
         self.length == 0
     }
 
-    /// Writes all ranges, with one system call for up to 1024 of them. Blocks. Returns the number
-    /// of bytes written and the first error.
-    pub fn write_all(mut self, fd: impl AsFd) -> (usize, io::Result<()>) {
-        let fd = fd.as_fd().as_raw_fd();
+    /// Writes all ranges, with one system call for up to 1024 of them. Blocks. If the descriptor is
+    /// non-blocking, calls `wait`, which returns once it accepts bytes, or fails. Returns the
+    /// number of bytes written and the first error.
+    pub fn write_all(
+        mut self,
+        fd: impl AsFd,
+        wait: impl Fn(BorrowedFd<'_>) -> io::Result<()>,
+    ) -> (usize, io::Result<()>) {
+        let borrowed = fd.as_fd();
+        let fd = borrowed.as_raw_fd();
         let (mut first, mut done) = (0, 0);
         while let Some(rest) = self.parts.get(first..).filter(|rest| !rest.is_empty()) {
             let count = libc::c_int::try_from(rest.len().min(PARTS_MAX)).unwrap_or(1);
@@ -81,8 +87,13 @@ impl<'a> GatherWrite<'a> {
                 }
                 Err(_) => {
                     let error = io::Error::last_os_error();
-                    if error.kind() != io::ErrorKind::Interrupted {
-                        return (done, Err(error));
+                    let outcome = match error.kind() {
+                        io::ErrorKind::Interrupted => Ok(()),
+                        io::ErrorKind::WouldBlock => wait(borrowed),
+                        _ => Err(error),
+                    };
+                    if outcome.is_err() {
+                        return (done, outcome);
                     }
                 }
             }
@@ -135,7 +146,7 @@ mod tests {
             reader.read_to_end(&mut all).unwrap();
             all
         });
-        let (done, outcome) = gather.write_all(&writer);
+        let (done, outcome) = gather.write_all(&writer, |_| Ok(()));
         assert_eq!((done, outcome.is_ok()), (length, true));
         drop(writer);
         let expected = [&b"begin"[..], &[7; 1 << 19], &[b'x'; 2 * PARTS_MAX]].concat();
@@ -147,7 +158,7 @@ mod tests {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let mut gather = GatherWrite::default();
         gather.push_bytes(b"too much");
-        let (done, outcome) = gather.write_all(&full);
+        let (done, outcome) = gather.write_all(&full, |_| Ok(()));
         assert_eq!((done, outcome.unwrap_err().raw_os_error()), (0, Some(libc::ENOSPC)));
     }
 }

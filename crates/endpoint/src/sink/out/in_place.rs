@@ -91,7 +91,7 @@ impl Out {
                 }
             }
             gather.push_bytes(out.buffer.get(from..).unwrap_or_default());
-            gather.write_all(out.file.as_fd())
+            gather.write_all(out.file.as_fd(), |fd| out.limit.await_writable(fd))
         })
     }
 

@@ -1,0 +1,92 @@
+//! The limit on the time for which a stopped path waits for a program that takes its output.
+//!
+//! A running path waits without limit, as a program in a pipeline of the shell does. Once the path
+//! is stopped, it drains as long as the output makes progress. A reader that takes nothing for
+//! [`STALL_MAX`] is given up, so that one stop request ends the path.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::os::unix::fs::FileTypeExt as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Time without progress after which a stopped path gives up a reader of its output.
+pub(crate) const STALL_MAX: Duration = Duration::from_secs(5);
+/// Interval in ns at which a blocked wait checks whether the path was stopped.
+const CHECK_INTERVAL_NS: i64 = 50_000_000;
+
+/// The stop flag of a path, or none for an output that belongs to no path.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct StopLimit(Option<Arc<AtomicBool>>);
+
+impl StopLimit {
+    /// Creates the limit for a path with this stop flag.
+    pub(crate) fn new(stopped: &Arc<AtomicBool>) -> Self {
+        Self(Some(Arc::clone(stopped)))
+    }
+
+    /// Returns true if the path was stopped.
+    pub(crate) fn is_stopped(&self) -> bool {
+        // SYNC POINT: stop; pairs with the Release in `runtime::control::Control::stop`.
+        self.0.as_ref().is_some_and(|stopped| stopped.load(Ordering::Acquire))
+    }
+
+    /// Blocks until the descriptor accepts bytes or has failed. Fails with `TimedOut` if the path
+    /// is stopped and the descriptor has accepted nothing for [`STALL_MAX`] since.
+    pub(crate) fn await_writable(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let interval = Timespec { tv_sec: 0, tv_nsec: CHECK_INTERVAL_NS };
+        let mut stall = Stall::default();
+        loop {
+            // A failed poll shows up as an error of the next write.
+            match poll(&mut [PollFd::new(&fd, PollFlags::OUT)], Some(&interval)) {
+                Ok(0) if stall.exceeds_limit(self.is_stopped()) => {
+                    let why = format!(
+                        "nothing was read for {} s after the path had been stopped",
+                        STALL_MAX.as_secs()
+                    );
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+                }
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+/// A stall of a stopped path, measured from the first check after the stop.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Stall {
+    /// Monotonic time in ns of the first check that found the stall; `None` before that.
+    begin: Option<u64>,
+}
+
+impl Stall {
+    /// Returns true if this and all checks of the last [`STALL_MAX`] found the path stopped and
+    /// stalled.
+    pub(crate) fn exceeds_limit(&mut self, stalled: bool) -> bool {
+        if !stalled {
+            self.begin = None;
+            return false;
+        }
+        let now = sys::clock::monotonic();
+        let begin = *self.begin.get_or_insert(now);
+        u128::from(now.saturating_sub(begin)) >= STALL_MAX.as_nanos()
+    }
+}
+
+/// Opens a pipe or terminal anew for writing without blocking. The open file of the original
+/// descriptor, which other processes may share, stays as it is. Returns `None` for any other file,
+/// and if the kernel refuses.
+pub(crate) fn open_nonblocking(file: &File) -> Option<File> {
+    let kind = file.metadata().ok()?.file_type();
+    if !kind.is_fifo() && !kind.is_char_device() {
+        return None;
+    }
+    let name = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    rustix::fs::open(name, flags, Mode::empty()).ok().map(File::from)
+}
