@@ -176,10 +176,11 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let number = |name: &str| opening.arguments.number(name).unwrap_or_default();
     let flows_max = usize::try_from(number("flows")).unwrap_or(usize::MAX);
     let file = opening.arguments.text("file").unwrap_or("-");
-    let out = Out::append(file, LineFormat::Json, (opening.steps, opening.readers))?;
+    let out = Out::append(file, LineFormat::Json, (opening.steps, opening.readers))?
+        .limited_by(&opening.stopped);
     let formatter = Account {
         origins: opening.origins.clone(),
-        flows: FlowTable::new(flows_max, number("idle")),
+        flows: FlowTable::new(flows_max, number("idle"), opening.live),
         frames: RecentFrames::new(opening.form),
         cut_short: 0,
         blocks_without_flow: 0,
@@ -190,7 +191,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 impl BlockFormatter for Account {
     fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure> {
         let now = block.context.time;
-        while let Some(idle) = self.flows.take_idle(now) {
+        while let Some(idle) = self.flows.take_idle(block.context.origin, now) {
             self.write(&idle, Cause::Idle, out)?;
         }
         let session = Some(block.context.session).filter(|session| *session != 0);

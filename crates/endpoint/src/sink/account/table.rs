@@ -6,11 +6,14 @@
 //! the longest.
 
 use filter::Time;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use wire::Flow;
 
 /// Maximum number of flows examined before one is removed from a full table even if it is not idle.
 const ATTEMPTS_MAX: usize = 64;
+
+/// A queue of flows, in the order of insertion: key, entry number and time of the last block.
+type FlowQueue = VecDeque<(FlowKey, u64, Time)>;
 
 /// The identity of a flow, by the source of its blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -19,6 +22,15 @@ pub(super) enum FlowKey {
     Session(u16, u32),
     /// Addresses, ports and protocol in either direction.
     Pair(u16, Flow),
+}
+
+impl FlowKey {
+    /// Returns the index of the flow's source.
+    const fn origin(&self) -> u16 {
+        match self {
+            Self::Session(origin, _) | Self::Pair(origin, _) => *origin,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -34,17 +46,33 @@ struct TrackedFlow<F> {
 #[derive(Debug)]
 pub(super) struct FlowTable<F> {
     known: HashMap<FlowKey, TrackedFlow<F>>,
-    /// Key, entry number and time of the last block of each flow, in the order of insertion.
+    /// The queues of the sources whose times are comparable only with themselves, by source.
     /// Outdated entries are skipped.
-    queue: VecDeque<(FlowKey, u64, Time)>,
+    queues: BTreeMap<u16, FlowQueue>,
+    /// True if all sources have the same clock, and so share one queue.
+    is_live: bool,
     flows_max: usize,
     idle: Time,
     entries_created: u64,
 }
 
 impl<F> FlowTable<F> {
-    pub(super) fn new(flows_max: usize, idle: Time) -> Self {
-        Self { known: HashMap::new(), queue: VecDeque::new(), flows_max, idle, entries_created: 0 }
+    /// Creates a table. If `is_live` is false, each source has a clock of its own, as captures of
+    /// different days do.
+    pub(super) fn new(flows_max: usize, idle: Time, is_live: bool) -> Self {
+        Self {
+            known: HashMap::new(),
+            queues: BTreeMap::new(),
+            is_live,
+            flows_max,
+            idle,
+            entries_created: 0,
+        }
+    }
+
+    /// Returns the index of the queue for the flows of a source.
+    const fn queue_index(&self, origin: u16) -> u16 {
+        if self.is_live { 0 } else { origin }
     }
 
     pub(super) fn contains(&self, key: &FlowKey) -> bool {
@@ -55,11 +83,12 @@ impl<F> FlowTable<F> {
         self.entries_created += 1;
         let entry = self.entries_created;
         self.known.insert(key, TrackedFlow { flow, last: now, entry });
-        self.queue.push_back((key, entry, now));
+        let queue = self.queues.entry(self.queue_index(key.origin())).or_default();
+        queue.push_back((key, entry, now));
         // The entries of flows that were removed at their end are still in the queue.
-        if self.queue.len() > 2 * self.known.len() + ATTEMPTS_MAX {
+        if queue.len() > 2 * self.known.len() + ATTEMPTS_MAX {
             let known = &self.known;
-            self.queue.retain(|(key, entry, _)| {
+            queue.retain(|(key, entry, _)| {
                 known.get(key).is_some_and(|known| known.entry == *entry)
             });
         }
@@ -77,59 +106,63 @@ impl<F> FlowTable<F> {
         self.known.remove(key).map(|known| known.flow)
     }
 
-    /// Removes and returns a flow that has been idle for at least the idle time; `None` if there is
-    /// none.
-    pub(super) fn take_idle(&mut self, now: Time) -> Option<F> {
+    /// Removes and returns a flow that has been idle for at least the idle time, by the clock of
+    /// this source; `None` if there is none.
+    pub(super) fn take_idle(&mut self, origin: u16, now: Time) -> Option<F> {
+        let queue = self.queue_index(origin);
         let idle = self.idle;
         let is_idle = |last: Time| now.saturating_sub(last) >= idle;
         loop {
-            let (_, _, queued) = self.queue.front()?;
+            let (_, _, queued) = self.queues.get(&queue)?.front()?;
             if !is_idle(*queued) {
                 return None;
             }
-            if let Some(flow) = self.take_front(is_idle) {
+            if let Some(flow) = self.take_front(queue, is_idle) {
                 return Some(flow);
             }
         }
     }
 
-    /// Removes and returns approximately the flow that has been idle the longest if the table is
-    /// full, otherwise returns `None`.
+    /// Removes and returns approximately the flow that has been idle the longest, of the source
+    /// with the most flows, if the table is full, otherwise returns `None`.
     pub(super) fn take_if_full(&mut self) -> Option<F> {
         if self.known.len() < self.flows_max {
             return None;
         }
+        let (longest, _) = self.queues.iter().max_by_key(|(_, queue)| queue.len())?;
+        let longest = *longest;
         let mut attempts = 0;
-        while !self.queue.is_empty() {
-            let (_, _, queued) = *self.queue.front()?;
+        while let Some((_, _, queued)) = self.queues.get(&longest)?.front().copied() {
             attempts += 1;
             let is_last_attempt = attempts >= ATTEMPTS_MAX;
-            if let Some(flow) = self.take_front(|last| is_last_attempt || last == queued) {
+            if let Some(flow) = self.take_front(longest, |last| is_last_attempt || last == queued) {
                 return Some(flow);
             }
         }
         None
     }
 
-    /// Removes and returns the flow at the front of the queue; `None` if there is none.
+    /// Removes and returns the flow at the front of the first queue that has one; `None` if there
+    /// is none.
     pub(super) fn take_oldest(&mut self) -> Option<F> {
-        while !self.queue.is_empty() {
-            if let Some(flow) = self.take_front(|_| true) {
+        while let Some((queue, _)) = self.queues.iter().find(|(_, queue)| !queue.is_empty()) {
+            if let Some(flow) = self.take_front(*queue, |_| true) {
                 return Some(flow);
             }
         }
         None
     }
 
-    /// Removes the front of the queue. Removes and returns its flow if `may_remove` returns true
+    /// Removes the front of a queue. Removes and returns its flow if `may_remove` returns true
     /// for the time of the flow's last block; otherwise appends the flow to the queue again.
-    fn take_front(&mut self, may_remove: impl Fn(Time) -> bool) -> Option<F> {
-        let (key, entry, _) = self.queue.pop_front()?;
+    fn take_front(&mut self, queue: u16, may_remove: impl Fn(Time) -> bool) -> Option<F> {
+        let (key, entry, _) = self.queues.get_mut(&queue)?.pop_front()?;
         let known = self.known.get(&key).filter(|known| known.entry == entry)?;
         if may_remove(known.last) {
             return self.remove(&key);
         }
-        self.queue.push_back((key, entry, known.last));
+        let last = known.last;
+        self.queues.get_mut(&queue)?.push_back((key, entry, last));
         None
     }
 }

@@ -87,6 +87,21 @@ fn h15_idle_flow_is_written_and_starts_again() {
 }
 
 #[test]
+fn h15_captures_of_different_days_have_their_own_clocks() {
+    let (one, other) = (datagram(1, 2), datagram(3, 4));
+    let of = |bytes, seconds, origin| {
+        let mut block = at(bytes, seconds);
+        block.context.origin = origin;
+        block
+    };
+    let blocks = [of(&one, 0, 0), of(&other, 86_400, 1), of(&one, 1, 0), of(&other, 86_401, 1)];
+    let (lines, _) = accounts(&[("idle", "10s")], &blocks);
+    let of = |line: &Value| (line["why"].clone(), line["blocks"].clone());
+    let lines: Vec<_> = lines.iter().map(of).collect();
+    assert_eq!(lines, [(json!("stop"), json!(2)), (json!("stop"), json!(2))]);
+}
+
+#[test]
 fn h15_session_is_written_at_its_end() {
     let frame = datagram(2, 1);
     let block = |seconds, session, flags| {
