@@ -7,7 +7,7 @@ use super::Capture;
 
 impl Capture {
     /// Takes frames from the host from now on, until [`Self::fall_asleep`]. Only for captures with
-    /// [`CaptureSettings::host_wakes`].
+    /// [`host_wakes`](super::CaptureSettings::host_wakes).
     pub fn wake_up(&self) {
         self.directions.iter().for_each(|direction| direction.attached.doorbell.set_awake(true));
     }
