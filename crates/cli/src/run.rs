@@ -232,7 +232,7 @@ pub(crate) fn print_results(
 
     // The full report includes the automatic changes.
     if !arguments.quiet && !arguments.stats && !arguments.json {
-        outcome.adapted.iter().for_each(|print_results| terminal::print_note(print_results));
+        outcome.adapted.iter().for_each(|change| terminal::print_note(change));
     }
     for (failure, capture) in outcome.failures.iter().zip(crashes) {
         if !failure.is_quiet() {
@@ -249,7 +249,7 @@ pub(crate) fn print_results(
         terminal::print_error(&format!("the ledger does not balance: {imbalance}"));
     }
     report.remarks().for_each(terminal::print_warning);
-    if unread && !failed {
+    if is_output_closed && !failed {
         warn_of_ended_outputs(results);
     }
     if lost {
