@@ -57,7 +57,7 @@ pub(super) struct StreamSide {
     pub(super) acknowledged: u32,
     /// Sequence number after the last byte that fits into the receive window of the other end.
     pub(super) window_edge: u32,
-    /// Sequence number of the FIN; valid if [`FIN`] is set.
+    /// Sequence number of the FIN; valid if [`FIN`] or `is_fin_pending` is set.
     pub(super) fin: u32,
     /// The range in which bytes were last abandoned (as holes, or before the first that
     /// was observed); empty if there are none.
@@ -72,7 +72,9 @@ pub(super) struct StreamSide {
     pub(super) window_scale: u8,
     /// Nonzero if the SYN carried a signature (TCP-MD5, TCP-AO).
     pub(super) is_syn_signed: u8,
-    pub(super) spare: u8,
+    /// Nonzero if a FIN has arrived before data in front of it, while later bytes were received or
+    /// acknowledged. It takes effect if the stream reaches its number ([`StreamSide::reach`]).
+    pub(super) is_fin_pending: u8,
 }
 
 /// Flag of a stream in which data or a SYN was observed, so `next` is known.
@@ -169,7 +171,7 @@ impl StreamSide {
     /// Starts the stream at `sequence`. `begun` is true if the first byte of the stream has this
     /// sequence number.
     pub(super) fn open(&mut self, sequence: u32, begun: bool) {
-        (self.start, self.next) = (sequence, sequence);
+        (self.start, self.next, self.is_fin_pending) = (sequence, sequence, 0);
         // Bytes before the first that was observed may have been sent before the capture, or
         // captured late.
         let before = if begun { 0 } else { UNSCALED_WINDOW };

@@ -85,6 +85,7 @@ impl TcpConnection {
         let next = info.span.from == side.next && here == info.length();
         let plain = info.flags & (flag::SYN | flag::FIN | flag::RST | flag::ACK) == PLAIN_FLAGS
             && (side.flags | other.flags) & FIN == 0
+            && side.is_fin_pending | other.is_fin_pending == 0
             && side.held.is_empty()
             && other.held.is_empty()
             && ((next && side.has_flags(OPEN)) || !info.has_data());

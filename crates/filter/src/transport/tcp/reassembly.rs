@@ -60,20 +60,16 @@ impl StreamSide {
         piece: SegmentData,
     ) {
         let SegmentData { mut span, fin } = piece;
-        if fin && !self.has_flags(FIN) && self.may_end_at(output, span.to) {
-            self.fin = span.to;
-            self.flags |= FIN;
-            self.mark_gap(output);
+        if fin && !self.has_flags(FIN) {
+            self.record_fin(output, span);
         }
         if span.from == span.to {
             return output.cx.consume(&block);
         }
-        if self.has_flags(FIN) && is_after(span.to, self.fin) {
-            if !is_after(self.fin, span.from) {
-                return output.cx.drop(&block, CLOSED_BEFORE);
-            }
-            span.to = self.fin;
+        if self.is_after_end(span) {
+            return output.cx.drop(&block, CLOSED_BEFORE);
         }
+        span.to = self.limit_to_end(span.to);
         let late = self.count_late(output, &block, span);
         if !is_after(span.to, self.next) {
             if late {
@@ -83,7 +79,13 @@ impl StreamSide {
             return output.cx.consume(&block);
         }
         if is_after(span.from, self.next) {
-            if !self.resolve_gap(output, span) {
+            let is_in_order = self.resolve_gap(output, span);
+            // The stream may have reached a pending FIN.
+            if self.is_after_end(span) {
+                return output.cx.drop(&block, CLOSED_BEFORE);
+            }
+            span.to = self.limit_to_end(span.to);
+            if !is_in_order {
                 return self.hold_segment(output, &block, span);
             }
             if distance(self.next, span.from).unsigned_abs() > DISTANCE_MAX {
@@ -93,14 +95,66 @@ impl StreamSide {
         self.emit_next(output, block, span);
     }
 
-    /// Returns true if a FIN is plausible: its sequence number is within the window, and no later
-    /// byte has been received or acknowledged.
-    fn may_end_at(&self, output: &SideOutput<'_, '_, '_>, fin: u32) -> bool {
+    /// Records the FIN of a segment with this data, if its sequence number is within the window. A
+    /// FIN in sequence ends the stream at once: the other end has closed it, and drops later bytes,
+    /// even those that it holds (RFC 9293 §3.10.7.4). So does an early FIN, unless later bytes have
+    /// been received or acknowledged; then it is pending.
+    fn record_fin(&mut self, output: &mut SideOutput<'_, '_, '_>, span: Span) {
+        let fin = span.to;
+        let is_ahead =
+            |fin: u32| (0..=DISTANCE_MAX.cast_signed()).contains(&distance(self.next, fin));
+        if !is_ahead(fin) || !self.may_be_accepted(fin) {
+            return;
+        }
         let held = output.cx.back(&self.held);
         let behind = held.is_some_and(|(key, block)| is_after(held_span(key, &block).to, fin));
-        let beyond = self.acknowledged().is_some_and(|number| distance(fin, number) > 1);
-        let ahead = (0..=DISTANCE_MAX.cast_signed()).contains(&distance(self.next, fin));
-        ahead && self.may_be_accepted(fin) && !behind && !beyond
+        let early = is_after(span.from, self.next);
+        if early && (behind || self.is_acknowledged_beyond(fin)) {
+            // Of several pending FINs the stream reaches the first.
+            let pending = self.is_fin_pending != 0 && is_ahead(self.fin);
+            if !pending || is_after(self.fin, fin) {
+                (self.fin, self.is_fin_pending) = (fin, 1);
+            }
+            return;
+        }
+        self.accept_fin(fin);
+        self.mark_gap(output);
+        if self.is_at_end() {
+            self.emit_held(output);
+        }
+    }
+
+    /// Ends the stream at sequence number `fin`.
+    const fn accept_fin(&mut self, fin: u32) {
+        (self.fin, self.is_fin_pending) = (fin, 0);
+        self.flags |= FIN;
+    }
+
+    /// Accepts a pending FIN whose number is `to`, up to which the stream is about to advance.
+    /// Discards a FIN before it: the other end ignores the FIN as part of older data.
+    const fn reach(&mut self, to: u32) {
+        if self.is_fin_pending != 0 && !is_after(self.fin, to) {
+            self.is_fin_pending = 0;
+            if self.fin == to {
+                self.flags |= FIN;
+            }
+        }
+    }
+
+    /// Returns true if a segment begins at or after the end of the stream.
+    const fn is_after_end(&self, span: Span) -> bool {
+        self.has_flags(FIN) && !is_after(self.fin, span.from) && is_after(span.to, self.fin)
+    }
+
+    /// Returns true if the other end has acknowledged more than the bytes before `fin` and a FIN
+    /// with this number.
+    fn is_acknowledged_beyond(&self, fin: u32) -> bool {
+        self.acknowledged().is_some_and(|number| distance(fin, number) > 1)
+    }
+
+    /// Returns `to`, or the end of the stream if that comes first.
+    const fn limit_to_end(&self, to: u32) -> u32 {
+        if self.has_flags(FIN) && is_after(to, self.fin) { self.fin } else { to }
     }
 
     /// Handles a segment that begins after `next`. Abandons the gap before the segment if the other
@@ -177,6 +231,7 @@ impl StreamSide {
         let known = self.next.wrapping_sub(span.from);
         let block = block.narrow(known, span.to.wrapping_sub(self.next));
         let here = block.length();
+        self.reach(span.to);
         if self.held.is_empty() && here > 0 {
             let block = self.prepare_output(output.class, output.context, block);
             output.cx.pass(block);
@@ -196,7 +251,7 @@ impl StreamSide {
         let new = held_span(self.next, &block);
         self.trim_held(output, new);
         let mut passed = false;
-        while is_after(new.to, self.next) {
+        while is_after(self.limit_to_end(new.to), self.next) {
             let front = output.cx.front(&self.held).map_or(new.to, |(key, _)| key);
             let until = if is_after(front, new.to) { new.to } else { front };
             let from = self.next.wrapping_sub(new.from);
@@ -209,11 +264,17 @@ impl StreamSide {
     }
 
     /// Emits held segments that are now in order, with holes for their bytes that were not
-    /// captured. Consumes held segments whose bytes have all been emitted.
+    /// captured. Consumes held segments whose bytes have all been emitted, and drops bytes after the
+    /// end of the stream.
     fn emit_held(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let mut list = self.held;
         while let Some((key, block)) = output.cx.front(&list) {
             let span = held_span(key, &block);
+            if self.is_at_end() && is_after(span.to, self.next) {
+                self.held_bytes = self.held_bytes.saturating_sub(block.length());
+                output.cx.drop_front(&mut list, CLOSED_BEFORE);
+                continue;
+            }
             if is_after(key, self.next) {
                 self.gap_start = output.cx.now;
                 break;
@@ -224,9 +285,11 @@ impl StreamSide {
                 output.cx.consume_front(&mut list);
                 continue;
             }
+            self.reach(span.to);
             let known = self.next.wrapping_sub(key);
+            let length = self.limit_to_end(span.to).wrapping_sub(self.next);
             let next =
-                self.prepare_output(output.class, output.context, block.narrow(known, u32::MAX));
+                self.prepare_output(output.class, output.context, block.narrow(known, length));
             output.cx.release_front(&mut list, |_| next);
             let missing = truncated_bytes(block);
             if missing > 0 {
@@ -242,9 +305,9 @@ impl StreamSide {
     /// Advances the stream to `to`, but not beyond its end: emits held data up to `to`, with holes
     /// for missing bytes.
     pub(super) fn skip(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
-        let to = if self.has_flags(FIN) && is_after(to, self.fin) { self.fin } else { to };
         let from = self.next;
-        while is_after(to, self.next) {
+        // A hole may reach a pending FIN.
+        while is_after(self.limit_to_end(to), self.next) {
             let front = output.cx.front(&self.held).map_or(to, |(key, _)| key);
             self.emit_hole(output, if is_after(front, to) { to } else { front });
             self.emit_held(output);
@@ -253,9 +316,18 @@ impl StreamSide {
     }
 
     /// Emits holes of at most [`BLOCK_MAX`] bytes for the bytes from `next` to `to` or, if the
-    /// stream ends earlier, to its end.
+    /// stream ends earlier, to its end. A pending FIN in this range is the end, unless the other end
+    /// has acknowledged later bytes.
     fn emit_hole(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
-        let to = if self.has_flags(FIN) && is_after(to, self.fin) { self.fin } else { to };
+        let fin = self.fin;
+        let is_between = !is_after(self.next, fin) && !is_after(fin, to);
+        if self.is_fin_pending != 0 && is_between {
+            match self.is_acknowledged_beyond(fin) {
+                true => self.is_fin_pending = 0,
+                false => self.accept_fin(fin),
+            }
+        }
+        let to = self.limit_to_end(to);
         if !is_after(to, self.next) {
             return;
         }
@@ -320,12 +392,18 @@ impl StreamSide {
         while self.is_waiting() {
             self.abandon_gap(output);
         }
+        let fin = self.fin;
+        let is_last = is_after(fin, self.next) && !self.is_acknowledged_beyond(fin);
+        if self.is_fin_pending != 0 && is_last {
+            // The held segments after this FIN were out of window.
+            self.skip(output, fin);
+        }
         if !self.has_flags(FIN) {
             let number = self.acknowledged().unwrap_or(self.next);
             let info = self.has_flags(SCALED) || self.has_flags(EMITTED);
             let missing = info && distance(self.next, number) > 1;
-            self.fin = if missing { number } else { self.next };
-            self.flags |= FIN | BROKEN;
+            self.accept_fin(if missing { number } else { self.next });
+            self.flags |= BROKEN;
             self.skip(output, self.fin);
         }
     }
@@ -334,8 +412,7 @@ impl StreamSide {
     /// end flag.
     pub(super) fn emit_end(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         if !self.has_flags(END_EMITTED) {
-            self.fin = self.next;
-            self.flags |= FIN;
+            self.accept_fin(self.next);
             let end = self.prepare_output(output.class, output.context, make_hole(output, 0));
             output.cx.emit_created(end);
         }

@@ -4,6 +4,7 @@
 //! output as one line. In this line, `>` begins the client's data and `<` the server's data, `*n`
 //! stands for n missing bytes, `^` for the start of a stream, and `$` for its end.
 
+mod ends;
 mod forged_state;
 mod gaps;
 mod lifecycle;

@@ -238,6 +238,36 @@ fn reordered_bytes_leave_in_order() {
     }
 }
 
+/// Stray segments after the end of a stream leave no trace, wherever they stand in the capture.
+#[test]
+fn bytes_after_a_fin_leave_no_trace() {
+    let mut random = Random::replayable();
+    for round in 0..ROUNDS {
+        let disturbance = Disturbance { in_midstream: false, ..random_disturbance(&mut random, 0) };
+        let mut talk = Conversation::new(&mut random, 7, disturbance);
+        let (mut strays, handshake) = (0, 2);
+        for fin in talk.frames.clone().iter().filter(|frame| frame.bytes[47] & FIN != 0) {
+            for _ in 0..random.within(0..4) {
+                let mut stray = Frame { bytes: [&fin.bytes[..], b"EVIL"].concat(), ..fin.clone() };
+                let number = u32::from_be_bytes(fin.bytes[38..42].try_into().unwrap());
+                let ahead = random.within(1..3000) as u32;
+                stray.overwrite(38, &number.wrapping_add(ahead).to_be_bytes());
+                stray.overwrite(47, &[0]);
+                stray.overwrite(16, &(stray.bytes.len() as u16 - 14).to_be_bytes());
+                let at = random.within(handshake..talk.frames.len() + 1);
+                talk.frames.insert(at, stray);
+                strays += 1;
+            }
+        }
+        let frames = interleave(&mut random, std::slice::from_ref(&talk));
+        let policy = format!("policy={}", POLICIES[round % POLICIES.len()]);
+        let outcome = run(&[&policy], &frames, random.within(1..65));
+        talk.assert_output(&outcome);
+        assert_eq!(outcome.counter_value("missing bytes"), 0, "{disturbance:?}");
+        assert!(outcome.dropped_blocks("closed") + outcome.counter_value("duplicates") >= strays);
+    }
+}
+
 #[test]
 fn lost_bytes_become_a_hole_of_their_length() {
     let mut random = Random::replayable();
