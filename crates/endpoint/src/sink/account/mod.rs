@@ -79,7 +79,7 @@ struct Traffic {
 
 impl Traffic {
     fn add(&mut self, block: &Block<'_>, has_new_frame: bool) {
-        self.blocks += 1;
+        self.blocks += u64::from(!block.is_end_marker());
         self.bytes += block.bytes().len() as u64;
         if has_new_frame {
             self.wire_bytes += u64::from(block.marks.wire_length);
@@ -206,6 +206,10 @@ impl BlockFormatter for Account {
             }
         };
         if !self.flows.contains(&key) {
+            if block.is_end_marker() {
+                // The flow was idle or cut short, and its line is written.
+                return Ok(());
+            }
             if let Some(oldest) = self.flows.take_if_full() {
                 self.cut_short += 1;
                 self.write(&oldest, Cause::Full, out)?;

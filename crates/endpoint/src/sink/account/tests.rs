@@ -219,5 +219,26 @@ fn h15_lost_bytes_are_not_counted() {
         in_session(hole_block(0), 1, Flags::END),
     ];
     let (lines, _) = accounts_of(Form::Stream, &[], &blocks);
-    assert_eq!((&lines[0]["blocks"], &lines[0]["bytes"]), (&json!(3), &json!(2)));
+    assert_eq!((&lines[0]["blocks"], &lines[0]["bytes"]), (&json!(2), &json!(2)));
+}
+
+#[test]
+fn h15_end_mark_after_its_flow_opens_no_flow() {
+    let (frame, other) = (datagram(1, 2), datagram(3, 4));
+    let end = |seconds, flags| {
+        let mut block = in_session(hole_block(0), 1, Flags::END.with(flags));
+        block.context.time = TEST_TIME + seconds * SECOND;
+        block
+    };
+    let data = in_session(at(&frame, 0).narrow(42, 2), 1, Flags::FIRST);
+    let later = in_session(at(&other, 20).narrow(42, 2), 2, Flags::FIRST);
+    // The marks have the time of the last segment, or a later one.
+    for seconds in [0, 600] {
+        let blocks = [data, later, end(seconds, Flags::NONE), end(seconds, Flags::BACKWARD)];
+        let (lines, rows) = accounts_of(Form::Stream, &[("idle", "10s")], &blocks);
+        let of = |line: &Value| ["session", "src", "blocks"].map(|key| line[key].clone());
+        let lines: Vec<_> = lines.iter().map(of).collect();
+        assert_eq!(json!(lines), json!([[1, "10.0.0.1", 1], [2, "10.0.0.3", 1]]), "{seconds}");
+        assert_eq!(rows, [("flows".to_owned(), 2)]);
+    }
 }

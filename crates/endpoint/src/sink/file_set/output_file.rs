@@ -126,7 +126,7 @@ impl OutputFile {
         }
         let present = block.bytes().len() as u64;
         self.is_decoded |= block.context.flags.has(Flags::DECODED);
-        self.blocks += 1;
+        self.blocks += u64::from(!block.is_end_marker());
         self.bytes += present;
         self.missing += u64::from(block.length()).saturating_sub(present);
     }

@@ -192,7 +192,7 @@ impl Files {
     /// Writes a block to its own file. Does nothing for a block that only marks an end, nor for a
     /// description unless each message has a file.
     fn write_single(&mut self, block: &Block<'_>) -> Result<(), Failure> {
-        if is_end_marker(block) || self.unit != FileUnit::Message && block.marks.is_description() {
+        if block.is_end_marker() || self.unit != FileUnit::Message && block.marks.is_description() {
             return Ok(());
         }
         let mut file = OutputFile::new(block, true);
@@ -215,7 +215,7 @@ impl Files {
         }
         let mut file = match existing {
             Some(file) => file,
-            None if is_end_marker(block) => return Ok(()),
+            None if block.is_end_marker() => return Ok(()),
             None => {
                 self.file_set.make_room()?;
                 OutputFile::new(block, self.unit != FileUnit::Connection)
@@ -265,11 +265,6 @@ impl Files {
 /// Returns true if a description block is a complete message without fragments.
 fn is_complete_message(block: &Block<'_>) -> bool {
     block.marks.is_description() && block.context.flags.has(Flags::FIRST.with(Flags::LAST))
-}
-
-/// Returns true if a block contains no data and only marks the end of a direction.
-fn is_end_marker(block: &Block<'_>) -> bool {
-    block.length() == 0 && block.pointer.is_hole()
 }
 
 #[cfg(test)]

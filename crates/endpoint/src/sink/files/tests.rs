@@ -391,6 +391,7 @@ fn connection_file_ends_with_both_directions() {
     assert_eq!(file_texts(&out), ["askanswer", "half", "no beginning", "one way"]);
     assert_eq!(index_column(&out, "complete"), [true, false, false, true]);
     assert_eq!(index_column(&out, "session"), [1, 2, 3, 4]);
+    assert_eq!(index_column(&out, "blocks"), [2, 1, 1, 1], "without the marks of ends");
 }
 
 #[test]

@@ -51,6 +51,13 @@ impl<'a> Block<'a> {
         self.pointer.length()
     }
 
+    /// Returns true if the block has no data and only marks an end: a hole of length 0.
+    #[inline]
+    #[must_use]
+    pub fn is_end_marker(&self) -> bool {
+        self.length() == 0 && self.pointer.is_hole()
+    }
+
     /// Returns true if every byte in view is present.
     #[inline]
     #[must_use]
