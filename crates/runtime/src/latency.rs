@@ -330,11 +330,13 @@ impl AgeGauge {
     fn measure(&self, columns: &Columns, mask: LaneMask, now: Time) {
         let (mut measured, mut exceeded, mut worst) = (0, 0, 0);
         for lane in lanes(mask) {
-            // Blocks without a time are not measured.
-            let Some(since) = Some(columns.entry(lane).context.time).filter(|time| *time > 0)
-            else {
+            // Blocks without a time are not measured, nor are holes: theirs is the time of an
+            // earlier block, and the end of a connection that timed out is not late.
+            let entry = columns.entry(lane);
+            let since = entry.context.time;
+            if since == 0 || entry.pointer.is_hole() {
                 continue;
-            };
+            }
             let age = now.saturating_sub(since);
             measured += 1;
             exceeded += u64::from(age > self.gauge.share_ns);
@@ -347,6 +349,8 @@ impl AgeGauge {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use abi::{BlockMetadata, Class, DbufId, Extent, Marks, RichPointer};
+    use filter::Block;
 
     const MS: u64 = 1_000_000;
 
@@ -410,6 +414,25 @@ mod tests {
         assert_eq!(budget.measurements(u64::MAX).map(|latency| latency.waits[0].measured), Some(1));
         ring.stamp(130);
         assert_eq!(ring.waiting_ns(u64::MAX), 0, "nobody takes any more");
+    }
+
+    #[test]
+    fn v14_end_of_a_timed_out_connection_has_no_age() {
+        let budget = example_budget();
+        let gauge = AgeGauge::new(budget.add_sink("b".to_owned()), 0);
+        let mut batch = Batch::empty();
+        for (pointer, time) in [
+            (RichPointer::hole(0), 1),
+            (RichPointer::new(DbufId::new(1).unwrap(), Extent::new(0, 9), Class::YES), 600 * MS),
+        ] {
+            let context = BlockMetadata { time, ..BlockMetadata::default() };
+            let marks = Marks::bare(pointer.length());
+            batch.push(Block { pointer, frame: &[], marks, context }, 0).unwrap();
+        }
+        gauge.measure(batch.columns(), batch.live(), 601 * MS);
+        assert_eq!(budget.take_breach(0), None);
+        let latency = budget.measurements(0).expect("there is a bound");
+        assert_eq!((latency.sinks[0].measured, latency.sinks[0].worst_ns), (1, MS));
     }
 
     #[test]

@@ -193,7 +193,8 @@ fn format_page(reader: &TableReader, snapshot: &Snapshot) -> String {
         text += &format!(", {}", count_with_unit(snapshot.rows.len() as u64, "row"));
     }
     if snapshot.left_out > 0 {
-        text += &format!(", {} without a free row", count_with_unit(snapshot.left_out, "more session"));
+        text +=
+            &format!(", {} without a free row", count_with_unit(snapshot.left_out, "more session"));
     }
     if snapshot.torn > 0 {
         text += &format!(

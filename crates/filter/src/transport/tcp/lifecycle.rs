@@ -217,8 +217,10 @@ impl TcpConnection {
     }
 
     /// Ends the connection. Emits held data and, if the connection has emitted data, the ends of
-    /// both sides.
-    pub(super) fn close(&mut self, time: Time, rules: Rules, cx: &mut StreamContext<'_, '_>) {
+    /// both sides. Holes and ends have the time of the last segment, not that of the timeout, the
+    /// eviction or the end of the input that ends the connection.
+    pub(super) fn close(&mut self, rules: Rules, cx: &mut StreamContext<'_, '_>) {
+        let time = self.identity.word;
         for number in [CLIENT, SERVER] {
             let (side, mut output) = self.side_output(number, rules, time, cx);
             side.finish_side(&mut output);
@@ -228,23 +230,22 @@ impl TcpConnection {
         self.identity.flags |= CLOSED | reset;
     }
 
-    /// Abandons the gaps whose timeout has passed. Ends the connection if its pending RST has taken
-    /// effect.
+    /// Abandons the gaps whose timeout has passed at `now`. Ends the connection if its pending RST
+    /// has taken effect. Holes have the time of the last segment.
     pub(super) fn abandon_expired(
         &mut self,
-        time: Time,
+        now: Time,
         rules: Rules,
         cx: &mut StreamContext<'_, '_>,
     ) {
-        if let Some(until) = self.reset_until(rules).filter(|until| *until < time) {
-            // The connection ends at the time of the RST, not of the segment that triggered this
-            // call.
-            return self.close(until, rules, cx);
+        if self.reset_until(rules).is_some_and(|until| until < now) {
+            return self.close(rules, cx);
         }
+        let time = self.identity.word;
         for number in [CLIENT, SERVER] {
             let (side, mut output) = self.side_output(number, rules, time, cx);
             let from = side.next;
-            while side.is_waiting() && side.gap_start.saturating_add(rules.gap_timeout) < time {
+            while side.is_waiting() && side.gap_start.saturating_add(rules.gap_timeout) < now {
                 side.abandon_gap(&mut output);
             }
             side.extend_abandoned(from);

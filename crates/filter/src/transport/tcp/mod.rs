@@ -8,6 +8,7 @@
 //!
 //! - [`connection`]: state of a connection;
 //! - [`reassembly`]: one side of a connection;
+//! - [`fin`]: the end of a side;
 //! - [`late`]: bytes captured after their gap was abandoned;
 //! - [`overlap`]: overlap policies;
 //! - [`lifecycle`]: life cycle of a connection;
@@ -22,6 +23,7 @@
 //! and resets are verified before they are accepted.
 
 mod connection;
+mod fin;
 mod late;
 mod lifecycle;
 mod outcomes;

@@ -95,68 +95,6 @@ impl StreamSide {
         self.emit_next(output, block, span);
     }
 
-    /// Records the FIN of a segment with this data, if its sequence number is within the window. A
-    /// FIN in sequence ends the stream at once: the other end has closed it, and drops later bytes,
-    /// even those that it holds (RFC 9293 §3.10.7.4). So does an early FIN, unless later bytes have
-    /// been received or acknowledged; then it is pending.
-    fn record_fin(&mut self, output: &mut SideOutput<'_, '_, '_>, span: Span) {
-        let fin = span.to;
-        let is_ahead =
-            |fin: u32| (0..=DISTANCE_MAX.cast_signed()).contains(&distance(self.next, fin));
-        if !is_ahead(fin) || !self.may_be_accepted(fin) {
-            return;
-        }
-        let held = output.cx.back(&self.held);
-        let behind = held.is_some_and(|(key, block)| is_after(held_span(key, &block).to, fin));
-        let early = is_after(span.from, self.next);
-        if early && (behind || self.is_acknowledged_beyond(fin)) {
-            // Of several pending FINs the stream reaches the first.
-            let pending = self.is_fin_pending != 0 && is_ahead(self.fin);
-            if !pending || is_after(self.fin, fin) {
-                (self.fin, self.is_fin_pending) = (fin, 1);
-            }
-            return;
-        }
-        self.accept_fin(fin);
-        self.mark_gap(output);
-        if self.is_at_end() {
-            self.emit_held(output);
-        }
-    }
-
-    /// Ends the stream at sequence number `fin`.
-    const fn accept_fin(&mut self, fin: u32) {
-        (self.fin, self.is_fin_pending) = (fin, 0);
-        self.flags |= FIN;
-    }
-
-    /// Accepts a pending FIN whose number is `to`, up to which the stream is about to advance.
-    /// Discards a FIN before it: the other end ignores the FIN as part of older data.
-    const fn reach(&mut self, to: u32) {
-        if self.is_fin_pending != 0 && !is_after(self.fin, to) {
-            self.is_fin_pending = 0;
-            if self.fin == to {
-                self.flags |= FIN;
-            }
-        }
-    }
-
-    /// Returns true if a segment begins at or after the end of the stream.
-    const fn is_after_end(&self, span: Span) -> bool {
-        self.has_flags(FIN) && !is_after(self.fin, span.from) && is_after(span.to, self.fin)
-    }
-
-    /// Returns true if the other end has acknowledged more than the bytes before `fin` and a FIN
-    /// with this number.
-    fn is_acknowledged_beyond(&self, fin: u32) -> bool {
-        self.acknowledged().is_some_and(|number| distance(fin, number) > 1)
-    }
-
-    /// Returns `to`, or the end of the stream if that comes first.
-    const fn limit_to_end(&self, to: u32) -> u32 {
-        if self.has_flags(FIN) && is_after(to, self.fin) { self.fin } else { to }
-    }
-
     /// Handles a segment that begins after `next`. Abandons the gap before the segment if the other
     /// end has acknowledged the missing bytes, or if the limits on held data are exceeded. Returns
     /// false if the segment must be held. Returns true if it is now in order, or implausibly far
@@ -219,7 +157,7 @@ impl StreamSide {
     }
 
     /// Records the start time of a gap, unless a gap has already begun.
-    fn mark_gap(&mut self, output: &SideOutput<'_, '_, '_>) {
+    pub(super) fn mark_gap(&mut self, output: &SideOutput<'_, '_, '_>) {
         if self.held.is_empty() {
             self.gap_start = output.cx.now;
         }
@@ -266,7 +204,7 @@ impl StreamSide {
     /// Emits held segments that are now in order, with holes for their bytes that were not
     /// captured. Consumes held segments whose bytes have all been emitted, and drops bytes after the
     /// end of the stream.
-    fn emit_held(&mut self, output: &mut SideOutput<'_, '_, '_>) {
+    pub(super) fn emit_held(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let mut list = self.held;
         while let Some((key, block)) = output.cx.front(&list) {
             let span = held_span(key, &block);

@@ -59,7 +59,7 @@ impl TcpConnection {
         self.identity.word = info.time;
         let refuses = !self.has_emitted() && !self.sides.iter().all(|side| side.has_flags(OPEN));
         if refuses || rules.gap_timeout == 0 {
-            self.close(info.time, rules, cx);
+            self.close(rules, cx);
         }
     }
 

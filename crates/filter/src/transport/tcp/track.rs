@@ -97,7 +97,7 @@ impl HoldingLanes for Tcp {
     fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         for key in self.flows.keys_by_session() {
             if let Some(mut connection) = self.flows.remove(key) {
-                connection.close(cx.now, self.rules, cx);
+                connection.close(self.rules, cx);
             }
         }
     }
@@ -258,8 +258,8 @@ impl Tcp {
     fn is_known(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) -> bool {
         let (timeout, rules) = (self.timeout, self.rules);
         let Some(connection) = self.flows.find(key) else { return false };
-        if let Some(until) = connection.reset_until(rules).filter(|until| *until < info.time) {
-            connection.close(until, rules, cx);
+        if connection.reset_until(rules).is_some_and(|until| until < info.time) {
+            connection.close(rules, cx);
             let timer = TimerEntry { key, session: connection.identity.session };
             self.idle_timeouts.add(timer, connection.expires_at(timeout), cx.now);
         }
@@ -285,7 +285,7 @@ impl Tcp {
     ) {
         if let Some(mut evicted) = self.flows.make_room() {
             cx.count(EVICTED, 1);
-            evicted.close(info.time, self.rules, cx);
+            evicted.close(self.rules, cx);
         }
         let by_client = info.is_from_client();
         let Ports { source, target } = info.ports;
@@ -330,7 +330,7 @@ impl Tcp {
         let Some(mut connection) = self.flows.remove(key) else { return };
         if !connection.has_flags(CLOSED) {
             cx.count(TIMED_OUT, u64::from(time > connection.expires_at(self.timeout)));
-            connection.close(time, self.rules, cx);
+            connection.close(self.rules, cx);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Tests of the start and the end of connections.
 
-use super::run::run;
+use super::run::{Outcome, run};
 use super::*;
 
 const SECOND: u64 = 1_000_000_000;
@@ -207,9 +207,43 @@ fn silent_connection_times_out() {
 fn clock_expires_idle_connection() {
     let frames = [client_segment(0, 101, b"abc"), Frame::udp(1, 2, b"").at_time(700 * SECOND)];
     let found = run(&[], &frames, 1);
-    let ends = found.blocks.iter().filter(|block| block.flags.has(abi::Flags::END));
-    assert_eq!(ends.map(|block| block.time).collect::<Vec<_>>(), [700 * SECOND; 2]);
+    assert_eq!(found.counter_value("timed out sessions"), 1);
+    assert_eq!(end_times(&found), [0; 2]);
     assert_eq!(found.blocks.len(), 4);
+}
+
+fn end_times(found: &Outcome) -> Vec<u64> {
+    let ends = found.blocks.iter().filter(|block| block.flags.has(abi::Flags::END));
+    ends.map(|block| block.time).collect()
+}
+
+#[test]
+fn connection_without_fin_ends_at_its_last_segment() {
+    let mut frames = after_handshake([
+        client_segment(0, 101, b"abc").acknowledging(501).at_time(SECOND),
+        client_segment(0, 108, b"hi").acknowledging(501).at_time(2 * SECOND),
+        server_segment(0, 501, b"").acknowledging(104).at_time(3 * SECOND),
+    ]);
+    let other = |at: u64| Frame::segment((5000, 80), SYN, 1, b"").at_time(at * SECOND);
+    let data = Frame::segment((5000, 80), 0, 2, b"other");
+    let reset = client_segment(RST, 110, b"").acknowledging(501).at_time(4 * SECOND);
+    // The end of the capture, the timeout, an eviction, and a RST.
+    for (words, last, ends) in [
+        (&["gap=1h"][..], vec![other(50)], 3),
+        (&["gap=1h"], vec![other(800), data.clone().at_time(801 * SECOND)], 3),
+        (&["gap=1h", "sessions=1"], vec![other(50)], 3),
+        (&["gap=10s"], vec![reset, other(50)], 4),
+    ] {
+        frames.truncate(6);
+        frames.extend(last);
+        for batch in [1, 64] {
+            let found = run(words, &frames, batch);
+            let blocks = found.blocks.iter().filter(|block| block.session == 1);
+            let made = blocks.filter(|block| block.hole);
+            assert!(made.clone().count() >= 2, "{words:?}: {}", found.to_line());
+            assert!(made.clone().all(|block| block.time == ends * SECOND), "{words:?}");
+        }
+    }
 }
 
 #[test]
