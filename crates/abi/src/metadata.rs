@@ -29,6 +29,14 @@ pub struct BlockMetadata {
 
 const _: () = assert!(size_of::<BlockMetadata>() == 16);
 
+impl BlockMetadata {
+    /// Returns the metadata without the flags of `others`.
+    #[must_use]
+    pub const fn without_flags(self, others: Flags) -> Self {
+        Self { flags: self.flags.without(others), ..self }
+    }
+}
+
 /// The flags of a block.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,

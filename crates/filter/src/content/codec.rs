@@ -74,14 +74,14 @@ impl Encoder {
     }
 
     /// Compresses `bytes` into the reused buffer. Fails with [`CodecError::TooLarge`] if the result
-    /// exceeds [`BLOCK_MAX`].
-    pub(super) fn encode(&mut self, bytes: &[u8]) -> Result<&[u8], CodecError> {
+    /// exceeds `length_max` bytes.
+    pub(super) fn encode(&mut self, bytes: &[u8], length_max: usize) -> Result<&[u8], CodecError> {
         self.out.clear();
         match self.format {
             Format::Lz4 => lz4::encode(bytes, &mut self.out)?,
             Format::Gzip | Format::Deflate | Format::Zlib => self.deflate(bytes)?,
         }
-        if self.out.len() > BLOCK_MAX { Err(CodecError::TooLarge) } else { Ok(&self.out) }
+        if self.out.len() > length_max { Err(CodecError::TooLarge) } else { Ok(&self.out) }
     }
 
     fn deflate(&mut self, bytes: &[u8]) -> Result<(), CodecError> {

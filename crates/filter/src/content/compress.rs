@@ -1,12 +1,14 @@
 //! `compress`: replaces the view with its compressed form.
 //!
-//! Input: any blocks. Output: bytes, one output block per input block. Of the frame around the
+//! Input: any blocks. Output: bytes, one output block per input block; two for a block of nearly
+//! 1 MB whose compressed form would exceed the maximum length of a block. Of the frame around the
 //! view, only the headers that identify the flow are kept. Each block is complete in its format, so
 //! it can be read independently of others; the concatenation of gzip members or LZ4 frames is a
 //! valid file. [SL §4.2], [Par §IV]
 
 use super::codec::{Encoder, FORMATS, Format};
 use crate::prelude::*;
+use abi::BLOCK_MAX;
 
 /// Catalog entry of `compress`, which replaces the view of a block with its compressed form.
 pub const COMPRESS: Description = Description {
@@ -16,10 +18,11 @@ pub const COMPRESS: Description = Description {
 Replaces the view of each block by its compressed form: `gzip` (the default), `zlib`, `deflate` or
 `lz4` frames. Class, addresses, session and direction stay, so `files` names and indexes its files
 as without compression. Each block can be decompressed alone, and gzip or lz4 can read a file of
-several blocks.
+several blocks. A block of nearly 1 MB that does not compress leaves as two, each with one half of
+its bytes. Gaps pass as they are.
 
-Reasons for no class: `too large` (a block of nearly 1 MB that does not compress; it stays as it
-was).",
+Reasons for a loss: `overwritten` (a ring reused the memory of a block before it was read), `too
+large` (a compressed block would exceed 1 MB).",
     example: "replay web.pcap | udp | compress | files out/",
     kind: FilterKind::Editing,
     output_form: OutputForm::Form(Form::Bytes),
@@ -33,11 +36,12 @@ was).",
             "0 stores, 1 is fast, 9 is small; 6 if absent; not for lz4",
         ),
     ],
-    reasons: &["too large"],
+    reasons: &["overwritten", "too large"],
     user: Some(make_filter),
     ..Description::EMPTY
 };
 
+const OVERWRITTEN: Reason = COMPRESS.reason("overwritten");
 const TOO_LARGE: Reason = COMPRESS.reason("too large");
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
@@ -47,34 +51,62 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
         return Err(Mistake::new("level", "lz4 has no levels").hint("leave `level=` out"));
     }
     let level = u32::try_from(level.unwrap_or(6)).unwrap_or(6);
-    Ok(Filter::lanes(Compress { encoder: Encoder::new(format, level) }))
+    Ok(Filter::stream(Compress { encoder: Encoder::new(format, level) }))
 }
 
 struct Compress {
     encoder: Encoder,
 }
 
-impl Lanes for Compress {
-    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
-        for l in lanes(batch.live()) {
-            let block = batch.block(l);
-            // The end of a connection and the description of a message have no bytes in view.
-            if block.length() == 0 && (block.pointer.is_hole() || block.marks.is_description()) {
-                continue;
-            }
-            let Some(block) = cx.complete_block(batch, l) else { continue };
-            match self.encoder.encode(block.bytes()) {
-                Ok(bytes) => super::replace_block(batch, l, cx, bytes),
-                Err(_) => batch.set_class(l, cx.common.absent(TOO_LARGE)),
-            }
+impl Stream for Compress {
+    fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+        if super::has_nothing_to_code(&block) {
+            return cx.pass(block);
         }
+        let Some(whole) = cx.complete_block(block).filter(Block::has_all_bytes) else {
+            return cx.drop(&block, OVERWRITTEN);
+        };
+        let block = super::with_headers(whole);
+        let (bytes, context) = (block.bytes(), block.context);
+        if self.append_compressed(&block, context, bytes, cx) {
+            return cx.consume(&block);
+        }
+        // Halves of the longest block fit in every format, even if they do not compress.
+        let (first, second) = bytes.split_at(bytes.len() / 2);
+        let first_context = context.without_flags(Flags::LAST.with(Flags::END_MASK));
+        let second_context = context.without_flags(Flags::FIRST);
+        let complete = self.append_compressed(&block, first_context, first, cx)
+            && self.append_compressed(&block, second_context, second, cx);
+        match complete {
+            true => cx.consume(&block),
+            false => cx.drop(&block, TOO_LARGE),
+        }
+    }
+}
+
+impl Compress {
+    /// Emits a block with the compressed form of `bytes` after the headers of `block`. Returns
+    /// false without emitting if the result would exceed the maximum length of a block. If memory
+    /// runs out, the context counts the loss.
+    fn append_compressed<'a>(
+        &mut self,
+        block: &Block<'a>,
+        context: BlockMetadata,
+        bytes: &[u8],
+        cx: &mut StreamContext<'_, 'a>,
+    ) -> bool {
+        let Ok(bytes) = self.encoder.encode(bytes, BLOCK_MAX - block.headers().len()) else {
+            return false;
+        };
+        cx.append_replacement(block, context, &[bytes]);
+        true
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Frame, Node, answer_frames};
+    use crate::testing::{Fragment, Frame, Node, answer_frames, run_fragments};
 
     #[test]
     fn h11_block_becomes_a_standard_gzip_member() {
@@ -97,6 +129,54 @@ mod tests {
         assert_eq!((marks.link, marks.network, marks.payload), (Marks::NO_LINK, 0, 28));
         assert_eq!((found.view, marks.transport, marks.captured), (28, 20, 28 + found.length));
         assert_eq!(headers.len(), 28);
+    }
+
+    /// Returns bytes that do not compress.
+    fn random_bytes(length: usize) -> Vec<u8> {
+        testkit::Random::new(5).bytes(length)
+    }
+
+    fn decompressed(format: &str, bytes: &[u8]) -> Vec<u8> {
+        use crate::content::decompress::DECOMPRESS;
+        answer_frames(&DECOMPRESS, &[format], &[Frame::new(1, bytes)]).remove(0).bytes
+    }
+
+    #[test]
+    fn block_that_does_not_compress_leaves_in_halves() {
+        for format in FORMATS {
+            let fast = [*format, "level=1"];
+            let words = if *format == "lz4" { &fast[..1] } else { &fast };
+            for length in [BLOCK_MAX, 1000] {
+                let text = random_bytes(length);
+                let found = answer_frames(&COMPRESS, words, &[Frame::new(1, &text)]);
+                let parts: Vec<Vec<u8>> =
+                    found.iter().map(|part| decompressed(format, &part.bytes)).collect();
+                assert!(found.iter().all(|part| part.class == Class::YES), "{format} {length}");
+                assert!(parts.concat() == text, "{format} {length}");
+                assert_eq!(parts.len(), 1 + usize::from(length > 1_000_000), "{format} {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn halves_are_two_fragments_of_one_message() {
+        let text = random_bytes(BLOCK_MAX);
+        let all = Flags::FIRST.with(Flags::LAST).with(Flags::END).with(Flags::BACKWARD);
+        let mut node = Node::new(&COMPRESS, &["lz4"]).unwrap();
+        let found = run_fragments(&mut node, &[Fragment::new(3, &text).with_flags(all)]);
+        let flags: Vec<Flags> = found.iter().map(|part| part.context.flags).collect();
+        let second = all.without(Flags::FIRST);
+        assert_eq!(flags, [Flags::FIRST.with(Flags::BACKWARD), second]);
+        assert_eq!((node.counts.consumed.blocks, node.counts.made.blocks), (1, 2));
+    }
+
+    #[test]
+    fn gaps_and_descriptions_pass_unchanged() {
+        let mut node = Node::new(&COMPRESS, &[]).unwrap();
+        let pieces = [Fragment::description(1), Fragment::hole(1, 700)];
+        let found = run_fragments(&mut node, &pieces);
+        assert_eq!(found.iter().map(|part| part.length).collect::<Vec<_>>(), [0, 700]);
+        assert_eq!((node.counts.no_room.blocks, node.counts.consumed.blocks), (0, 0));
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub const DECOMPRESS: Description = Description {
     details: "\
 Replaces the view of each block by its decompressed form. The input is `gzip` (the default), `zlib`,
 `deflate` or `lz4` frames. The class stays. The output is at most 1 MB long, and beyond 64 KB at
-most `ratio` times as long as the input.
+most `ratio` times as long as the input. Gaps and descriptions pass as they are.
 
 A block with an error stays as it was. Reasons for no class: `other format`, `corrupt`, `cut` (the
 data ends too early), `too large`, `trailing bytes` (of another format).",
@@ -49,6 +49,9 @@ struct Decompress {
 impl Lanes for Decompress {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for l in lanes(batch.live()) {
+            if super::has_nothing_to_code(&batch.block(l)) {
+                continue;
+            }
             let Some(block) = cx.complete_block(batch, l) else { continue };
             match self.decoder.decode(block.bytes()) {
                 Ok(bytes) => super::replace_block(batch, l, cx, bytes),
@@ -77,7 +80,9 @@ fn codec_reason(bad: CodecError) -> Reason {
 mod tests {
     use super::*;
     use crate::content::compress::COMPRESS;
-    use crate::testing::{Answer, Frame, answer_frames, answer_through_chain};
+    use crate::testing::{
+        Answer, Fragment, Frame, Node, answer_frames, answer_through_chain, run_fragments,
+    };
 
     fn compressed_bytes(format: &str, text: &[u8]) -> Vec<u8> {
         let mut found = answer_frames(&COMPRESS, &[format], &[Frame::new(1, text)]);
@@ -171,6 +176,16 @@ mod tests {
         .concat();
         let found = answer_frames(&DECOMPRESS, &["lz4", "ratio=100000"], &[Frame::new(1, &two)]);
         assert_eq!(found[0].reason, Some("too large"));
+    }
+
+    #[test]
+    fn gaps_and_descriptions_pass_unchanged() {
+        let mut node = Node::new(&DECOMPRESS, &[]).unwrap();
+        let pieces = [Fragment::description(1), Fragment::hole(1, 700)];
+        let found = run_fragments(&mut node, &pieces);
+        let passed = found.iter().map(|part| (part.class, part.length)).collect::<Vec<_>>();
+        assert_eq!(passed, [(Class::YES, 0), (Class::YES, 700)]);
+        assert_eq!((node.counts.no_room.blocks, node.counts.unanswered.iter().sum()), (0, 0));
     }
 
     #[test]

@@ -20,6 +20,12 @@ fn replace_block<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a
     cx.replace_view(batch, l, bytes);
 }
 
+/// Returns true for a block without bytes to compress or decompress: a gap, the end of a connection
+/// or the description of a message.
+fn has_nothing_to_code(block: &Block<'_>) -> bool {
+    block.pointer.is_hole() || block.length() == 0 && block.marks.is_description()
+}
+
 /// Stores the offsets of a block's headers in its marks if the block is part of a frame. Returns
 /// the block.
 fn with_headers(mut block: Block<'_>) -> Block<'_> {

@@ -93,14 +93,13 @@ impl<'a> Space<'a> {
     }
 }
 
-/// Runs fragments in one batch through a filter that keeps blocks in their lanes. Returns an answer
-/// for each fragment.
+/// Runs fragments in one batch through a filter. Returns an answer for each output block.
 ///
 /// # Panics
 ///
 /// Panics if there are more fragments than lanes.
 pub fn run_fragments(node: &mut Node, pieces: &[Fragment]) -> Vec<Answer> {
-    let arena = Arena::new(pieces.len());
+    let arena = Arena::new(4 * pieces.len());
     let mut space = Space::new(&arena);
     let batches = node.pass(space.fragment_batch(pieces), &mut space, 0);
     let blocks = batches.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
