@@ -116,6 +116,7 @@ impl Builder<'_> {
                 let arguments =
                     arguments.with_seed(seed.or_else(|| replica.map(|replica| replica.seed)));
                 let arguments = arguments.as_fallback(self.is_in_kernel(id));
+                let arguments = arguments.with_message_input(self.reads_messages(id));
                 let arguments = arguments.with_session_numbers(self.session_numbers(id));
                 let index = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
                 let made = make(&match replica {
@@ -140,6 +141,13 @@ impl Builder<'_> {
             Some((number, of)) => numbers.split(number, of),
             None => numbers,
         }
+    }
+
+    /// Returns true if no input of a filter is a packet or the payload of one.
+    pub(super) fn reads_messages(&self, id: NodeId) -> bool {
+        let forms = &self.plan.graph.node(id).input_forms;
+        let is_message = |form: &Form| matches!(form, Form::Message | Form::Record | Form::Bytes);
+        !forms.is_empty() && forms.iter().all(is_message)
     }
 
     /// Returns true if an operand of a section moves the view, holds blocks or creates blocks.

@@ -93,6 +93,7 @@ impl Builder<'_> {
             seed: self.extras.record_mode.seed(self.node_number(id)),
             numbers: self.session_numbers(id),
             fragments: self.accepts_fragments(id),
+            reads_messages: self.reads_messages(id),
             drives_clock: self.drives_clock,
             epoch: self.epoch,
         }

@@ -21,6 +21,8 @@ pub(crate) struct FilterContext {
     pub(crate) numbers: SessionNumbers,
     /// True if all successors of the filter accept fragments.
     pub(crate) fragments: bool,
+    /// True if no input of the filter is a packet or the payload of one.
+    pub(crate) reads_messages: bool,
     /// True if the path's clock follows the timestamps of its blocks.
     pub(crate) drives_clock: bool,
     /// Offset from the monotonic clock to the path's clock, in ns.
@@ -51,11 +53,12 @@ impl FilterSpec {
                 arguments.add(known.name, value.clone());
             }
         }
-        let FilterContext { selected_classes, seed, numbers, .. } = &self.about;
+        let FilterContext { selected_classes, seed, numbers, reads_messages, .. } = &self.about;
         arguments
             .with_classes(selected_classes.clone())
             .with_seed(*seed)
             .with_session_numbers(*numbers)
+            .with_message_input(*reads_messages)
     }
 }
 
@@ -70,6 +73,7 @@ mod tests {
             seed: Some(7),
             numbers: SessionNumbers::initial(1, 3),
             fragments: true,
+            reads_messages: true,
             drives_clock: false,
             epoch: 3,
         };

@@ -30,6 +30,8 @@ pub struct Arguments {
     replica: Option<(u32, u32)>,
     /// True if the filter receives only blocks that its twin in the kernel could not decide.
     is_fallback: bool,
+    /// True if the input consists of messages, records or bytes only.
+    reads_messages: bool,
 }
 
 impl PartialEq for Arguments {
@@ -247,6 +249,20 @@ impl Arguments {
     #[must_use]
     pub const fn is_fallback(&self) -> bool {
         self.is_fallback
+    }
+
+    /// Sets whether all input is messages, records or bytes: parts of payloads, none of which
+    /// begins at a packet's header or payload.
+    #[must_use]
+    pub fn with_message_input(self, reads_messages: bool) -> Self {
+        Self { reads_messages, ..self }
+    }
+
+    /// Returns true if all input is messages, records or bytes, and false if a block may be a
+    /// packet or the payload of one.
+    #[must_use]
+    pub const fn reads_messages(&self) -> bool {
+        self.reads_messages
     }
 
     /// Returns all parameter names with their values, in the order in which the values were set or

@@ -105,8 +105,9 @@ impl<'e> Editable<'e> {
         self.backend.frame().get(view).unwrap_or_default()
     }
 
-    /// Returns the bytes in view for writing, or `None` after [`Editable::replace`]. If there is no
-    /// memory for a copy, also returns `None`, and the block is counted as lost.
+    /// Returns the bytes in view for writing, or `None` after [`Editable::replace`] and for a gap,
+    /// which has no bytes. If there is no memory for a copy, also returns `None`, and the block is
+    /// counted as lost.
     pub fn write(&mut self, keep: OldBytes) -> Option<&mut [u8]> {
         self.write_part(0, self.length(), keep)
     }
@@ -117,7 +118,7 @@ impl<'e> Editable<'e> {
         let view = self.view();
         let from = view.start + from.min(view.len());
         let to = from.saturating_add(length).min(view.end);
-        if self.new_length.is_some() || self.lost {
+        if self.new_length.is_some() || self.lost || self.pointer.is_hole() {
             return None;
         }
         let room = self.backend.write(from..to, keep);
@@ -133,7 +134,7 @@ impl<'e> Editable<'e> {
     /// Returns part of the frame for writing, inside or outside of the view. Fails in the same
     /// cases as [`Editable::write`].
     pub fn write_frame(&mut self, from: usize, length: usize, keep: OldBytes) -> Option<&mut [u8]> {
-        if self.new_length.is_some() || self.lost {
+        if self.new_length.is_some() || self.lost || self.pointer.is_hole() {
             return None;
         }
         let room = self.backend.write(from..from.saturating_add(length), keep);

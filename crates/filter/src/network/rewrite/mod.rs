@@ -167,6 +167,10 @@ struct Rewrite {
 
 impl Edit for Rewrite {
     fn edit(&mut self, block: &mut Editable<'_>, cx: &mut ClassifyContext<'_>) -> Class {
+        if block.pointer.is_hole() {
+            // A gap of a connection has no headers to change.
+            return block.class();
+        }
         let (pointer, marks, context) = (block.pointer, block.marks, block.context);
         let mut readable = Block { pointer, frame: block.frame(), marks, context };
         let changes = match self.wanted.planned_changes(&mut readable) {

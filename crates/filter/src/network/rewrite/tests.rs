@@ -2,7 +2,7 @@
 //! stay unchanged.
 
 use super::*;
-use crate::testing::{Arena, Frame, Node, Space};
+use crate::testing::{Arena, Fragment, Frame, Node, Space, run_fragments};
 use testkit::Random;
 use wire::checksum::{self, pseudo_header_sum};
 
@@ -36,6 +36,13 @@ fn run_rewrite(words: &[&str], frame: &Frame, flags: Flags) -> (Class, Vec<u8>) 
     let mut node = Node::new(&REWRITE, words).expect("arguments");
     let left = node.pass(batch, &mut space, 0);
     (left[0].class(0), left[0].block(0).frame.to_vec())
+}
+
+#[test]
+fn gaps_pass_unchanged() {
+    let mut node = Node::new(&REWRITE, &["ttl=9"]).unwrap();
+    let found = run_fragments(&mut node, &[Fragment::hole(1, 700)]);
+    assert_eq!((found[0].class, found[0].length), (Class::YES, 700));
 }
 
 #[test]
