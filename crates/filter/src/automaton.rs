@@ -22,6 +22,7 @@ use regex_automata::util::start;
 use regex_automata::{Anchored, MatchKind, Span};
 use regex_syntax::hir::{Hir, Look, LookSet};
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -89,6 +90,14 @@ impl Automaton {
             let which = if parsed.len() == 1 { Some(0) } else { parsed.iter().position(alone) };
             PatternError { pattern_index: which, ..wrong }
         })?;
+        for (which, pattern) in parsed.iter().enumerate() {
+            if matches_every_text(pattern, options)? {
+                let wrong =
+                    PatternError::new("the pattern may be empty: it would match every block")
+                        .hint("let it take at least one byte, or anchor both ends: `^$`");
+                return Err(PatternError { pattern_index: Some(which), ..wrong });
+            }
+        }
         let from = |before| {
             let anchored = if options.is_anchored { Anchored::Yes } else { Anchored::No };
             dfa.start_state(&start::Config::new().anchored(anchored).look_behind(before))
@@ -318,13 +327,36 @@ fn parse_pattern(pattern: &[u8]) -> Result<Hir, PatternError> {
     let properties = parsed.properties();
     match properties.minimum_len() {
         None => Err(PatternError::new("the pattern can match nothing")),
-        Some(0) => Err(PatternError::new("the pattern may be empty: it would match every block")
-            .hint("let it take at least one byte")),
         Some(_) if properties.look_set().contains_word_unicode() => {
             Err(PatternError::new("word boundaries are those of ASCII").hint("write `(?-u:\\b)`"))
         }
         Some(_) => Ok(parsed),
     }
+}
+
+/// Returns true if the pattern matches in every text, including the empty text.
+fn matches_every_text(pattern: &Hir, options: CompileOptions) -> Result<bool, PatternError> {
+    let properties = pattern.properties();
+    if properties.minimum_len() != Some(0) || properties.look_set().is_empty() {
+        return Ok(properties.minimum_len() == Some(0));
+    }
+    let dfa = compile_dfa(std::slice::from_ref(pattern), options, false)?;
+    let anchored = if options.is_anchored { Anchored::Yes } else { Anchored::No };
+    let begin = dfa
+        .start_state(&start::Config::new().anchored(anchored))
+        .map_err(|error| PatternError::new(error.to_string()))?;
+    let bytes: Vec<u8> =
+        dfa.byte_classes().representatives(0..=u8::MAX).filter_map(|unit| unit.as_u8()).collect();
+    // Looks for a text without a match: states are reached only by bytes that complete none.
+    let (mut known, mut pending) = (HashSet::from([begin]), vec![begin]);
+    while let Some(id) = pending.pop() {
+        if !dfa.is_match_state(dfa.next_eoi_state(id)) {
+            return Ok(false);
+        }
+        let next = bytes.iter().map(|byte| dfa.next_state(id, *byte));
+        pending.extend(next.filter(|id| !dfa.is_match_state(*id) && known.insert(*id)));
+    }
+    Ok(true)
 }
 
 /// Converts the pattern to text, in which bytes that are not UTF-8 are escaped as `\xHH`.

@@ -35,7 +35,8 @@ backslash is a backslash. They match bytes: `.` is any byte but a line end, `\\x
 `(?i)` ignores the case of ASCII letters, `(?s)` lets `.` match line ends, `(?m)` lets `^` and `$`
 match at line ends; otherwise they match at the ends of the connection, message or datagram. A match
 that depends on the next byte (`$`, `\\b`) ends in the block of that byte. All patterns become one
-automaton of at most `size=` bytes, in which counted repeats of `.` take the most room.
+automaton of at most `size=` bytes, in which counted repeats of `.` take the most room. `^$` matches
+an empty line or block; a pattern that every block would match, such as `a*`, is an error.
 
 Reasons for no class: `no match`.",
     example: "replay web.pcap | regex \"GET [^ ]*[.]js\" |1 count",
@@ -152,6 +153,8 @@ impl Classify for Regex {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         let piece = TextPiece::from_block(block);
         let found = match piece.session {
+            // Neither has bytes, but neither is an empty text.
+            None if piece.is_hole || piece.is_description => None,
             None => self
                 .automaton
                 .search(MatchState::START, block.bytes(), true, ALL_PATTERNS)

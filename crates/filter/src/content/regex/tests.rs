@@ -122,6 +122,25 @@ fn ended_and_surplus_sessions_are_dropped() {
 }
 
 #[test]
+fn pattern_that_needs_an_anchor_may_match_nothing() {
+    let texts: [&[u8]; 6] = [b"", b"a", b"\n", b"a\n\nb", b" ", b"no more than twenty!!"];
+    let matches = |pattern: &str| {
+        let mut node = make_node(&[pattern]);
+        let pieces = texts.map(|text| Fragment::new(0, text));
+        let classes = answer_classes(&run_fragments(&mut node, &pieces));
+        classes.iter().map(|class| if *class == 1 { 'x' } else { '.' }).collect::<String>()
+    };
+    assert_eq!(matches("^$"), "x.....");
+    assert_eq!(matches("^.{0,20}$"), "xx..x.");
+    assert_eq!(matches("(?m)^$"), "x.xx..");
+    assert_eq!(matches(r"(?-u:\b)"), ".x.x.x");
+    assert_eq!(matches(r"^ *$"), "x...x.");
+    let mut node = make_node(&["^$"]);
+    let pieces = [Fragment::description(0), Fragment::hole(0, 9)];
+    assert_eq!(answer_classes(&run_fragments(&mut node, &pieces)), [0, 0]);
+}
+
+#[test]
 fn state_of_other_patterns_is_discarded() {
     let mut one = make_node(&["needle"]);
     run_fragments(&mut one, &[Fragment::new(1, b"need")]);
@@ -140,7 +159,7 @@ fn errors_have_a_position_and_a_hint() {
     let unclosed = wrong(&["fine", "a(b"]);
     assert_eq!((unclosed.value_index, unclosed.range), (1, Some(1..2)));
     assert_eq!(unclosed.message, "unclosed group");
-    for empty in ["", "a*", "^", "$", "(|a)", "x?y?"] {
+    for empty in ["", "a*", "^", "$", "(|a)", "x?y?", "^a*", "a*$", "(?m)^", r"^|\b", "(?s)^.*$"] {
         let mistake = wrong(&["a", empty]);
         assert!(
             mistake.value_index == 1 && mistake.message.contains("may be empty"),
