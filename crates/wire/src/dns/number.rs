@@ -115,7 +115,7 @@ impl Opcode {
 
     /// Returns true if IANA has assigned this operation code. Code 1 is the obsolete inverse query,
     /// and 4 a change notification.
-    pub(super) const fn is_assigned(self) -> bool {
+    pub const fn is_assigned(self) -> bool {
         matches!(self.0, 0 | 1 | 2 | 4 | 5 | 6)
     }
 }

@@ -77,13 +77,21 @@ impl<'m> MessageProperties<'m> {
         if !message.is_likely(length) && (cut || !message.is_sound()) {
             return Err(NOT_DNS);
         }
+        let has_question = message.questions() > 0;
+        if !has_question && !message.opcode().is_assigned() {
+            return Err(NOT_DNS);
+        }
         let (response, code) = (message.is_response(), message.rcode().0);
         let mut found = Self { response, code, ..Self::default() };
         let mut answers = 0;
-        for entry in message.entries() {
+        let mut entries = message.entries();
+        for entry in entries.by_ref() {
             match entry {
-                // No client queries type 0 in class 0.
+                // Type 0 in class 0 is reserved: no client queries it, and no server has it.
                 Ok(Entry::Question(question)) if (question.kind.0, question.class.0) == (0, 0) => {
+                    return Err(NOT_DNS);
+                }
+                Ok(Entry::Record(record)) if (record.kind.0, record.class.0) == (0, 0) => {
                     return Err(NOT_DNS);
                 }
                 Ok(Entry::Question(question)) => {
@@ -113,6 +121,11 @@ impl<'m> MessageProperties<'m> {
                     found.is_incomplete = true;
                 }
             }
+        }
+        // Nearly any bytes can be the header of a response without a question. Such a message must
+        // therefore have the stated records, and nothing behind them.
+        if !has_question && !cut && (found.is_incomplete || entries.offset() != length) {
+            return Err(NOT_DNS);
         }
         Ok(found)
     }

@@ -194,6 +194,37 @@ fn unusual_queries_are_recognized() {
     }
 }
 
+/// Real datagrams of ONC RPC whose first bytes pass for the header of a DNS response.
+#[test]
+fn remote_procedure_calls_are_not_dns() {
+    let transaction = b"\x39\xc6\xad\x03";
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_be_bytes()).collect();
+    let call: Vec<u8> = words(&[0, 2, 100_000, 2, 3, 0, 0, 0, 0, 100_232, 10, 17, 0]);
+    let reply: Vec<u8> = words(&[1, 0, 0, 0, 0, 32_773]);
+    for body in [call, reply] {
+        let out = run_datagrams(&[Frame::udp(111, 4000, &[&transaction[..], &body].concat())]);
+        assert_eq!(out.iter().map(|(class, ..)| class.0).collect::<Vec<_>>(), [0]);
+    }
+}
+
+#[test]
+fn response_without_question_must_be_whole() {
+    let response = |flags: u16, counts: [u16; 4], rest: &[u8]| {
+        let words = [&[7, flags][..], &counts].concat();
+        let mut bytes: Vec<u8> = words.into_iter().flat_map(u16::to_be_bytes).collect();
+        bytes.extend_from_slice(rest);
+        run_datagrams(&[Frame::udp(53, 4000, &bytes)])[0].0.0
+    };
+    let record = [0, 0, 1, 0, 1, 0, 0, 0, 30, 0, 4, 192, 0, 2, 1];
+    assert_eq!(response(0x8180, [0, 1, 0, 0], &record), RESPONSE_CLASS);
+    assert_eq!(response(0x8183, [0; 4], b""), NXDOMAIN_CLASS, "a header alone is a response");
+    assert_eq!(response(0x8183, [0; 4], b"x"), 0, "a byte behind it");
+    assert_eq!(response(0x8183, [0, 1, 0, 0], &[&record[..], b"x"].concat()), 0, "a byte behind");
+    assert_eq!(response(0x8183, [0, 0, 2, 0], &record), 0, "a record too few");
+    assert_eq!(response(0x9983, [0; 4], b""), 0, "an operation without a name");
+    assert_eq!(response(0x8180, [0, 1, 0, 0], &[0; 11]), 0, "type 0 in class 0");
+}
+
 #[test]
 fn truncated_message_is_marked_incomplete() {
     let out = run_datagrams(&[Frame::udp(53, 4000, &answer_message(1)).truncated_to(42 + 40)]);
