@@ -248,7 +248,7 @@ pub(crate) fn print_results(
     for imbalance in report.imbalances() {
         terminal::print_error(&format!("the ledger does not balance: {imbalance}"));
     }
-    report.remarks().for_each(terminal::print_warning);
+    report.remarks().for_each(|remark| terminal::print_warning(&remark));
     if is_output_closed && !failed {
         warn_of_ended_outputs(results);
     }

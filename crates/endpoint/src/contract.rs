@@ -131,6 +131,9 @@ pub struct SourceCounters {
     pub missing: Vec<(&'static str, LossRanges)>,
     /// A note for the user, for example a message that the interface has been renamed.
     pub remark: Option<String>,
+    /// True if the note is a warning, printed at the end of every run.
+    #[serde(default)]
+    pub warns: bool,
     /// Read position in the input file for progress reports, or `None` if the input has no known
     /// end.
     #[serde(skip)]

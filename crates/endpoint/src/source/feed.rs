@@ -113,7 +113,7 @@ impl Feed {
             let carried = self.carry.len();
             let min = wanted.max(carried + 1);
             let enough = min.max(FREE_MIN.min(pool.block_max() / 4));
-            let Some(mut draft) = pool.draft(enough, min.max(PIECE_SIZE)) else {
+            let Some(mut draft) = pool.draft(enough, min.max(carried + PIECE_SIZE)) else {
                 return self.without_segment(pool, min);
             };
             let room = draft.get_mut(carried..).unwrap_or_default();

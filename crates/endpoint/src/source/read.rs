@@ -1,8 +1,8 @@
 //! `read`: reads any file in blocks of a fixed size or line by line.
 //!
 //! The source reads a file or standard input in pieces directly into the pool. It emits blocks
-//! without a frame, stamped with the time of reading. A line longer than a block is split into
-//! fragments, marked by the first and last flags (CONTRACT 6).
+//! without a frame, stamped with the time of reading. A line longer than the longest block is cut
+//! into fragments, marked by the first and last flags (CONTRACT 6), and counted.
 
 use super::feed::{Feed, FillOutcome};
 use super::input::Input;
@@ -18,14 +18,19 @@ pub const READ: Description = Description {
     details: "\
 Reads any file; `-` is standard input. Each block has `block` bytes (default 64 KB); the last may be
 shorter. Input from a pipe or terminal is passed on as soon as it arrives. `lines=yes` produces one
-record per line, without its line end; a line longer than `block` is split into fragments. Blocks
-are not part of a frame, so filters that read headers refuse them.",
+record per line, without its line end. A line longer than `block` (default 1 MB) is cut into several
+blocks, which filters see one by one; the report says how many lines were cut. Blocks are not part
+of a frame, so filters that read headers refuse them.",
     example: "read access.log lines=yes | match \" 404 \" | count",
     output_form: OutputForm::Form(Form::Bytes),
     effect: Some(effect),
     parameters: &[
         Parameter::required("file", Type::Path, "the file to read; - is standard input"),
-        Parameter::named("block", BLOCK_SIZE_TYPE, "64k", "maximum size of a block"),
+        Parameter::optional(
+            "block",
+            BLOCK_SIZE_TYPE,
+            "maximum size of a block; if absent 64k, or the most for lines",
+        ),
         Parameter::named("lines", Type::Flag, "no", "one block per line"),
     ],
     ..Description::SOURCE
@@ -55,6 +60,10 @@ pub(crate) struct Read {
     emitted: Amount,
     /// True if the next byte is the first of a line.
     line_begins: bool,
+    /// Number of lines that were cut because they are longer than a block.
+    cut_lines: u64,
+    /// Length in bytes of the longest line that has not been cut, as of the last cut.
+    line_max: u32,
 }
 
 /// Boundaries of the next block, at the start of the unread bytes.
@@ -68,9 +77,11 @@ struct BlockBounds {
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let path = opening.arguments.text("file").unwrap_or("-");
     let block = opening.arguments.number("block").and_then(|block| usize::try_from(block).ok());
-    let block = block.unwrap_or(64 * 1024).clamp(1, BLOCK_MAX);
+    let lines = opening.arguments.flag("lines");
+    let default = if lines { BLOCK_MAX } else { 64 * 1024 };
+    let block = block.unwrap_or(default).clamp(1, BLOCK_MAX);
     let input = Input::open(path)?;
-    Ok(Box::new(Read::new(input, block, opening.arguments.flag("lines"), opening.origin)))
+    Ok(Box::new(Read::new(input, block, lines, opening.origin)))
 }
 
 impl Source for Read {
@@ -111,6 +122,8 @@ impl Source for Read {
     fn counters(&self) -> SourceCounters {
         SourceCounters {
             position: self.feed.input().position(),
+            remark: self.cut_lines_remark(),
+            warns: self.cut_lines > 0,
             ..SourceCounters::lossless(self.emitted)
         }
     }
@@ -129,7 +142,17 @@ impl Read {
             origin,
             emitted: Amount { blocks: 0, bytes: 0 },
             line_begins: true,
+            cut_lines: 0,
+            line_max: 0,
         }
+    }
+
+    /// Returns a note about the lines that were cut, or `None` if there are none.
+    fn cut_lines_remark(&self) -> Option<String> {
+        let (noun, were) = if self.cut_lines == 1 { ("line", "was") } else { ("lines", "were") };
+        let length = self.line_max;
+        (self.cut_lines > 0)
+            .then(|| format!("{} {noun} longer than {length} bytes {were} cut", self.cut_lines))
     }
 
     /// Emits blocks until the batch is full or the piece contains no other complete block.
@@ -140,6 +163,10 @@ impl Read {
             && let Some(next) = self.next_block(rest, pool.block_max(), ended)
         {
             let place = self.feed.extent_of(0, next.length);
+            if self.lines && next.flags.has(Flags::FIRST) && !next.flags.has(Flags::LAST) {
+                self.cut_lines += 1;
+                self.line_max = next.length;
+            }
             intake.put_entry(self.entry(intake, place, next.flags));
             self.line_begins = next.flags.has(Flags::LAST);
             self.feed.consume(next.consumed);

@@ -171,6 +171,7 @@ fn add_source_counters(to: &mut SourceCounters, more: &SourceCounters) {
             None => to.dropped.push((*place, *blocks)),
         }
     }
+    to.warns |= more.warns;
     if to.remark.is_none() {
         to.remark.clone_from(&more.remark);
     }

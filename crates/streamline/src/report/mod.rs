@@ -13,8 +13,9 @@ use crate::workers::run::WorkerRun;
 use engine::run::Outcome;
 use pipeline::explain;
 use pipeline::plan::Plan;
-use runtime::ledger::{Edge, Imbalance, NodeEntry};
+use runtime::ledger::{Edge, Imbalance, NodeEntry, SourceCounters};
 use runtime::report::NodeReport;
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 pub use json::{Object, refusals_json, to_json_line as json_line, to_object};
@@ -113,10 +114,16 @@ impl<'o> Report<'o> {
         Some(if each.is_empty() { last } else { format!("{} and {last}", each.join(", ")) })
     }
 
-    /// Returns the remarks of filters and sinks, for users. None of them reports a failure.
-    pub fn remarks(&self) -> impl Iterator<Item = &str> {
+    /// Returns the warnings of sources and the remarks of filters and sinks, for users. None of
+    /// them reports a failure.
+    pub fn remarks(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        let sources = self.outcome.ledger.sources.iter().filter(|(_, source)| source.warns);
+        let warning = |(name, source): &(String, SourceCounters)| {
+            Some(Cow::Owned(format!("{name}: {}", source.remark.as_ref()?)))
+        };
         let reports = self.outcome.reports.iter();
-        reports.flat_map(|reported| &reported.report.remarks).map(String::as_str)
+        let remarks = reports.flat_map(|reported| &reported.report.remarks);
+        sources.filter_map(warning).chain(remarks.map(|text| Cow::Borrowed(text.as_str())))
     }
 
     /// Returns true if a source may have lost blocks at a location that has no counter.
@@ -144,8 +151,7 @@ impl<'o> Report<'o> {
         }
         for filter in &ledger.filters {
             let name = self.display_name(filter);
-            let lost = filter.dropped.iter().filter(|(why, _)| why.is_lost());
-            places.extend(lost.map(|(why, n)| (n.blocks, format!("in {name} ({why})"))));
+            places.extend(filter.losses().map(|(why, n)| (n.blocks, format!("in {name} ({why})"))));
         }
         places.retain(|(n, _)| *n > 0);
         places.sort_by_key(|(n, _)| std::cmp::Reverse(*n));

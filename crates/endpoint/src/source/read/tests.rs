@@ -10,8 +10,9 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 
 fn read_source(path: &str, block: &str, lines: &str) -> Result<Box<dyn Source>, Failure> {
-    let given = checked_arguments(&READ, &[("file", path), ("block", block), ("lines", lines)]);
-    open(&sink_opening(&given, &[]))
+    let mut words = vec![("file", path), ("lines", lines)];
+    words.extend((!block.is_empty()).then_some(("block", block)));
+    open(&sink_opening(&checked_arguments(&READ, &words), &[]))
 }
 
 fn emitted_blocks(bytes: &[u8], block: &str, lines: &str, segment: usize) -> Vec<EmittedBlock> {
@@ -69,6 +70,37 @@ fn long_lines_are_split_into_fragments() {
     let expected: [&[u8]; 8] = [b"1234", b"1234", b"5", b"1234", b"5678", b"9", b"1234", b"5678"];
     assert_eq!(bytes_of(&lines), expected);
     assert_eq!(flags_of(&lines), "()()".replacen("()()", "()(", 1) + ")(.)()");
+}
+
+#[test]
+fn lines_are_whole_up_to_the_largest_block() {
+    let lengths = [65_536, 65_537, 300_000, 1_048_574, 1, 0, 1_048_573];
+    let text: Vec<Vec<u8>> = lengths.iter().map(|length| vec![b'x'; *length]).collect();
+    let emitted = emitted_blocks(&text.join(&b'\n'), "", "yes", 1 << 20);
+    assert_eq!(emitted.iter().map(|block| block.bytes.len()).collect::<Vec<_>>(), lengths);
+    assert_eq!(flags_of(&emitted), "()".repeat(lengths.len()));
+}
+
+#[test]
+fn lines_that_were_cut_are_counted_and_reported() {
+    let run = |bytes: &[u8], block: &str| {
+        let dir = TempDir::new();
+        let path = dir.path("in");
+        std::fs::write(&path, bytes).unwrap();
+        let mut source = read_source(&path, block, "yes").unwrap();
+        let mut pool = small_segment_pool(1 << 20);
+        produce_all(&mut *source, &mut pool).1.unwrap();
+        let counters = source.counters();
+        assert_eq!(counters.warns, counters.remark.is_some());
+        counters.remark
+    };
+    assert_eq!(run(b"1234\n12345\n123456789\n1\n", "4").unwrap(), {
+        "2 lines longer than 4 bytes were cut"
+    });
+    assert_eq!(run(b"1234\n1", "4"), None);
+    let long = vec![b'x'; 3 << 20];
+    assert_eq!(run(&long, "").unwrap(), "1 line longer than 1048574 bytes was cut");
+    assert_eq!(run(&long[..1_048_574], ""), None);
 }
 
 #[test]
