@@ -7,6 +7,7 @@ use crate::space::node::{Node, Operator};
 use endpoint::SourceCounters;
 use filter::{Amount, Report};
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 
 /// The report of a filter or sink.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -150,6 +151,7 @@ impl SpaceCounters {
         retired: &RetiredCounters,
         failed: bool,
     ) -> Self {
+        let operands: HashSet<usize> = nodes.iter().flat_map(operand_numbers).collect();
         let counted = nodes.iter().enumerate().map(|(number, node)| {
             let program = node.process();
             let source = match &node.operator {
@@ -165,6 +167,7 @@ impl SpaceCounters {
             CountedNode {
                 entry: NodeEntry {
                     kept: retained_frames(node, kept),
+                    operand: operands.contains(&number),
                     ..node_entry(node, number, &imported)
                 },
                 source,
@@ -283,6 +286,14 @@ fn delivered_amount(node: &Node, dropped: &[(DropReason, Amount)]) -> Amount {
         of(&flow.accepted_by_sink).min(of(&taken).saturating_sub(others))
     };
     Amount { blocks: rest(|amount| amount.blocks), bytes: rest(|amount| amount.bytes) }
+}
+
+/// Returns the numbers of the nodes that are operands of this node.
+fn operand_numbers(node: &Node) -> Vec<usize> {
+    match &node.operator {
+        Operator::OperandSection(section) => section.operands(),
+        _ => Vec::new(),
+    }
 }
 
 /// Returns the ring that connects a source or sink to other programs, or `None` if there is none.

@@ -226,6 +226,10 @@ pub struct NodeEntry {
     pub calls: u64,
     /// True for a program, whose input and output are counted in exact bytes.
     pub program: bool,
+    /// True for a filter in an operand of a Boolean section. It processes copies of blocks, so its
+    /// drops are no losses: the section counts the blocks that it drops in consequence.
+    #[serde(default)]
+    pub operand: bool,
     /// Size of the ring from which other programs read a sink's output; `None` for other nodes.
     #[serde(default)]
     pub ring: Option<ReaderRing>,
@@ -324,6 +328,14 @@ impl NodeEntry {
         self.kept = self.kept.or(other.kept);
         // A filter in a thread may have trimmed views, so its bytes need not balance.
         self.program &= other.program;
+        self.operand &= other.operand;
+    }
+
+    /// Returns the amounts of lost blocks, by reason: dropped blocks, unless the request demands
+    /// the drop ([`DropReason::is_lost`]) or the node is an operand.
+    pub fn losses(&self) -> impl Iterator<Item = (DropReason, Amount)> + '_ {
+        let dropped = self.dropped.iter().filter(|(why, _)| why.is_lost() && !self.operand);
+        dropped.copied()
     }
 
     /// Returns the filter's named counters and its edits by method, in the form in which they are
@@ -442,16 +454,16 @@ impl Ledger {
     }
 
     /// Returns the number of lost blocks: blocks dropped before the path, on edges or in filters.
-    /// Blocks that no arc accepted, and blocks dropped by request, are not losses
-    /// ([`DropReason::is_lost`]).
+    /// Blocks that no arc accepted, blocks dropped by request ([`DropReason::is_lost`]), and copies
+    /// of blocks dropped by operands are not losses.
     #[must_use]
     pub fn lost(&self) -> u64 {
         let sources = self.sources.iter().flat_map(|(_, s)| &s.dropped);
         let sources: u64 = sources.filter(|(at, _)| at.is_lost()).filter_map(|(_, n)| *n).sum();
         let edges = self.edges.iter().flat_map(|edge| &edge.dropped);
-        let inside = edges.chain(self.filters.iter().flat_map(|filter| &filter.dropped));
-        let inside: u64 = inside.filter(|(why, _)| why.is_lost()).map(|(_, n)| n.blocks).sum();
-        sources + inside
+        let edges: u64 = edges.filter(|(why, _)| why.is_lost()).map(|(_, n)| n.blocks).sum();
+        let inside = self.filters.iter().flat_map(NodeEntry::losses);
+        sources + edges + inside.map(|(_, n)| n.blocks).sum::<u64>()
     }
 }
 

@@ -61,17 +61,17 @@ pub fn drawn_figures(results: &Results) -> DrawnFigures {
     let names = explain::unique_names(&plan.graph);
     let mut lost_in_nodes = vec![0; plan.graph.nodes.len()];
     let mut lost_on_edges = vec![0; plan.graph.edges.len()];
-    let amount = |dropped: &[(DropReason, Amount)]| -> u64 {
-        let lost = dropped.iter().filter(|(why, _)| why.is_lost());
+    let blocks = |lost: &mut dyn Iterator<Item = (DropReason, Amount)>| -> u64 {
         lost.map(|(_, amount)| amount.blocks).sum()
     };
     for filter in &outcome.ledger.filters {
         let node = lost_in_nodes.get_mut(filter.planned);
-        node.into_iter().for_each(|lost| *lost += amount(&filter.dropped));
+        node.into_iter().for_each(|lost| *lost += blocks(&mut filter.losses()));
     }
     for edge in &outcome.ledger.edges {
         let place = lost_on_edges.get_mut(edge.planned);
-        place.into_iter().for_each(|lost| *lost += amount(&edge.dropped));
+        let mut dropped = edge.dropped.iter().filter(|(why, _)| why.is_lost()).copied();
+        place.into_iter().for_each(|lost| *lost += blocks(&mut dropped));
     }
     for (name, source) in &outcome.ledger.sources {
         let lost = source.dropped.iter().filter(|(place, _)| place.is_lost());

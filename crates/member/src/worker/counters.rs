@@ -4,7 +4,7 @@ use super::path::WorkerGroup;
 use super::spaces;
 use crate::protocol::{CountReply, Counters, Edge, Filter, Link, Loss, Node, Source, Totals};
 use engine::live::Live;
-use runtime::ledger::{DropReason, Ledger, NodeName};
+use runtime::ledger::{DropReason, Ledger, NodeEntry, NodeName};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -56,9 +56,9 @@ pub(super) fn ledger_totals(ledger: &Ledger, elapsed_ns: u64) -> Totals {
         let lost = source.dropped.iter().filter(|(why, _)| why.is_lost());
         all.lost += lost.filter_map(|(_, blocks)| *blocks).sum::<u64>();
     }
-    let filters = ledger.filters.iter().map(|filter| &filter.dropped);
-    let dropped = filters.chain(ledger.edges.iter().map(|edge| &edge.dropped)).flatten();
-    let lost = dropped.filter(|(why, _)| why.is_lost());
+    let dropped = ledger.edges.iter().flat_map(|edge| &edge.dropped);
+    let lost = dropped.filter(|(why, _)| why.is_lost()).copied();
+    let lost = lost.chain(ledger.filters.iter().flat_map(NodeEntry::losses));
     all.lost += lost.map(|(_, amount)| amount.blocks).sum::<u64>();
     all
 }
