@@ -382,6 +382,7 @@ fn node_entry(node: &Node, number: usize, imported: &[ImportCounters]) -> NodeEn
         edits: node.flow.edits,
         busy_ns: node.flow.busy_ns,
         calls: node.flow.calls,
+        operand: false,
         program: node.process().is_some(),
         ring: reader_ring(node),
         kept: None,
