@@ -46,7 +46,7 @@ impl Reader {
             policy: OverrunPolicy::Skip,
             patience: LIMIT,
             pipe,
-            lends: true,
+            ring: None,
         };
         let (tap, _) = live.tap(request, LIMIT)?;
         let bytes = Arc::new(Mutex::new(Vec::new()));

@@ -26,6 +26,7 @@ mod source_counts;
 mod source_status;
 mod stop_limit;
 mod taken_classes;
+pub mod tap_ring;
 pub mod written;
 
 pub use catalog::{PROCESSES, SINKS, SOURCES};

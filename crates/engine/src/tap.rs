@@ -4,6 +4,7 @@ use crate::kernel::Kernel;
 use crate::live::Live;
 use crate::registry::MachineRegistry;
 use endpoint::sink::json::JsonLines;
+pub use endpoint::tap_ring::TapRingWriter;
 use filter::{Classes, FilterKind, Form};
 use pipeline::explain;
 use pipeline::graph::NodeId;
@@ -86,11 +87,10 @@ pub struct TapRequest {
     pub policy: OverrunPolicy,
     /// Time without progress of the reader after which the tap ends.
     pub patience: Duration,
-    /// Write end of the pipe that receives the blocks.
+    /// Write end of the pipe that receives the blocks, or a socket for packets if there is a ring.
     pub pipe: OwnedFd,
-    /// True if the reader copies bytes before it removes them from the pipe. Long blocks are then
-    /// not copied into the pipe.
-    pub lends: bool,
+    /// The ring that receives the blocks instead, if the reader has agreed.
+    pub ring: Option<TapRingWriter>,
 }
 
 /// A reader of a node in the programs of a path, which is removed on drop.
@@ -116,7 +116,7 @@ impl Live {
     /// Fails if the node is unknown or not accessible, if its space does not answer in time, or if
     /// the kernel refuses a thread.
     pub fn tap(&self, wanted: TapRequest, limit: Duration) -> Result<(Tap, TapStart), TapError> {
-        let TapRequest { node, classes, form, since, policy, patience, pipe, lends } = wanted;
+        let TapRequest { node, classes, form, since, policy, patience, pipe, ring } = wanted;
         let number = self.node_number(node.as_ref())?;
         // Retained output consists of blocks that reached this process.
         let in_kernel = since.is_none() && self.has_kernel_tap(number);
@@ -143,7 +143,7 @@ impl Live {
             return Err(TapError::Closed(why.to_owned()));
         }
         let forms = spaces.iter().map(|_| self.tap_form(number, form)).collect::<Result<_, _>>()?;
-        let (tap, feeds) = Tap::new((pipe, lends), policy, patience, (forms, classes))
+        let (tap, feeds) = Tap::new((pipe, ring), policy, patience, (forms, classes))
             .map_err(TapError::Machine)?;
         let mut whole: Option<TapStart> = None;
         for (space, mut feed) in spaces.into_iter().zip(feeds) {

@@ -69,8 +69,8 @@ fn tap_request(node: Option<&str>, since: Option<TapOrigin>) -> (TapRequest, Cap
     let (near, pipe) = sys::descriptor::pipe().expect("a pipe");
     let node = node.map(|name| TapNode::Name(name.to_owned()));
     let (policy, patience) = (OverrunPolicy::Skip, TIME_LIMIT);
-    let (classes, form, lends) = Default::default();
-    let request = TapRequest { node, classes, form, since, policy, patience, pipe, lends };
+    let (classes, form, ring) = Default::default();
+    let request = TapRequest { node, classes, form, since, policy, patience, pipe, ring };
     (request, Capture::new(near))
 }
 

@@ -7,7 +7,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
-use streamline::paths::{self, Client, ClientError, Counters, PathClient, PathView};
+use streamline::paths::{
+    self, Client, ClientError, Counters, IdleConnections, NodesReply, PathClient, PathView,
+};
 
 /// Time for which a snapshot of the tree is current. The kernel caches names for the same time.
 pub const CURRENT: Duration = Duration::from_millis(100);
@@ -19,8 +21,6 @@ const QUERY_TIMES: u32 = 5;
 /// Time between the two samples from which rates are computed.
 pub const SAMPLE_TIME: Duration = Duration::from_millis(150);
 const SAMPLE_CURRENT: Duration = Duration::from_secs(1);
-/// Maximum number of idle connections to paths.
-const CONNECTIONS_MAX: usize = 64;
 /// Maximum time to wait for the replies of all paths together.
 pub const REPLY_LIMIT: Duration = Duration::from_millis(800);
 
@@ -70,8 +70,10 @@ pub struct Snapshots {
     counters: Mutex<HashMap<u32, KnownCounters>>,
     /// Two samples of the counters of each path.
     samples: Mutex<HashMap<u32, Samples>>,
-    /// Idle connections to paths, which edits use.
-    connections: Mutex<HashMap<u32, PathClient>>,
+    /// Idle connections to paths.
+    connections: IdleConnections,
+    /// Numbers of paths that have changed since the latest snapshot, in the order of the changes.
+    changed: Mutex<Vec<u32>>,
 }
 
 impl Snapshots {
@@ -80,8 +82,8 @@ impl Snapshots {
     #[must_use]
     pub fn new(directory: Option<PathBuf>) -> Self {
         let (latest, client) = Default::default();
-        let (counters, samples, connections) = Default::default();
-        Self { directory, latest, client, counters, samples, connections }
+        let (counters, samples, connections, changed) = Default::default();
+        Self { directory, latest, client, counters, samples, connections, changed }
     }
 
     /// Returns the latest snapshot. Does not block.
@@ -91,25 +93,57 @@ impl Snapshots {
     }
 
     /// Returns true if the latest snapshot is younger than `age` or, if `age` is not 0, than
-    /// [`QUERY_TIMES`] times the duration of its query.
+    /// [`QUERY_TIMES`] times the duration of its query, and no path has changed since
+    /// ([`Self::note_change`]).
     #[must_use]
     pub fn is_current(&self, age: Duration) -> bool {
+        !self.has_changed() && self.is_young(age)
+    }
+
+    /// Notes that this process has changed a path. The next request that needs the tree queries the
+    /// path first.
+    pub fn note_change(&self, number: u32) {
+        let mut changed = lock(&self.changed);
+        if changed.last() != Some(&number) {
+            changed.push(number);
+        }
+    }
+
+    /// Returns true if a path was changed that has not been queried since. Does not block.
+    #[must_use]
+    pub fn has_changed(&self) -> bool {
+        !lock(&self.changed).is_empty()
+    }
+
+    fn is_young(&self, age: Duration) -> bool {
         let latest = self.latest();
         let age = if age.is_zero() { age } else { age.max(latest.query_time * QUERY_TIMES) };
         latest.taken_at.is_some_and(|taken| taken.elapsed() < age)
     }
 
-    /// Queries all paths, unless the latest snapshot is younger than `age`. Blocks until the paths
-    /// have replied, for a limited time.
+    /// Queries all paths or, if the latest snapshot is younger than `age`, those that have changed
+    /// since. Blocks until the paths have replied, for a limited time.
     pub fn refresh(&self, age: Duration) -> Arc<Snapshot> {
         let mut client = lock(&self.client);
-        if self.is_current(age) {
+        // Later changes are appended, and only this function removes changes.
+        let changed = lock(&self.changed).clone();
+        let is_updated = |number: &u32| self.update_over_idle(*number).is_some();
+        if self.is_young(age) && changed.iter().all(is_updated) {
+            lock(&self.changed).drain(..changed.len());
             return self.latest();
         }
+        let refreshed = self.query_all(&mut client);
+        lock(&self.changed).drain(..changed.len());
+        refreshed
+    }
+
+    /// Queries all paths. Blocks until the paths have replied, for a limited time.
+    fn query_all(&self, client: &mut Option<Client>) -> Arc<Snapshot> {
         let before = self.latest();
         let began = Instant::now();
-        let asked = self
-            .ask(&mut client, |client| paths::query_paths(client, &before.tree.paths, REPLY_LIMIT));
+        let asked = self.ask(client, |client| {
+            paths::query_paths(client, &before.tree.paths, &self.connections, REPLY_LIMIT)
+        });
         let (mut views, failure) = match asked {
             Ok(views) => (views, None),
             Err(error) => (Vec::new(), Some(error.to_string())),
@@ -125,8 +159,8 @@ impl Snapshots {
                 view.line.clone_from(&known.line);
             }
         }
-        lock(&self.connections)
-            .retain(|number, _| views.iter().any(|view| view.path.number == *number));
+        let is_listed = |number| views.iter().any(|view| view.path.number == number);
+        self.connections.retain(is_listed);
         let snapshot = Snapshot { failure, taken_at: Some(began), ..Snapshot::default() };
         self.publish(&before, views, Snapshot { query_time: began.elapsed(), ..snapshot })
     }
@@ -134,18 +168,54 @@ impl Snapshots {
     /// Queries one path again, after an edit of it. Blocks until the path has replied, for a
     /// limited time.
     pub fn update(&self, number: u32) -> Arc<Snapshot> {
-        self.update_over_idle(number).unwrap_or_else(|| self.refresh(Duration::ZERO))
+        let client = lock(&self.client);
+        let updated = self.update_over_idle(number);
+        drop(client);
+        updated.unwrap_or_else(|| self.refresh(Duration::ZERO))
     }
 
-    /// Queries one path over an idle connection; returns `None` if that is not possible.
+    /// Updates one path from the reply to an edit of it, which was planned from the snapshot
+    /// `planned`. If the reply does not have all nodes, or if the path was queried in the meantime,
+    /// queries the path instead.
+    pub fn update_from(
+        &self,
+        planned: &Snapshot,
+        number: u32,
+        reply: Option<NodesReply>,
+    ) -> Arc<Snapshot> {
+        let client = lock(&self.client);
+        let version = |snapshot: &Snapshot| {
+            let mut views = snapshot.tree.paths.iter();
+            views.find(|view| view.path.number == number)?.version
+        };
+        let updated = reply
+            .filter(|reply| reply.version.is_some() && reply.next.is_none())
+            .filter(|_| version(planned) == version(&self.latest()))
+            .and_then(|reply| self.replace(number, |view| Some(view.after(reply))));
+        drop(client);
+        updated.unwrap_or_else(|| self.update(number))
+    }
+
+    /// Queries one path over an idle connection; returns `None` if that is not possible. The caller
+    /// holds the lock of the client.
     fn update_over_idle(&self, number: u32) -> Option<Arc<Snapshot>> {
         let to = self.take_connection(number)?;
-        let _client = lock(&self.client);
+        let updated = self.replace(number, |view| paths::query_again(&to, view).ok())?;
+        self.keep_connection(to);
+        Some(updated)
+    }
+
+    /// Publishes a snapshot in which one path is replaced. Returns `None` if the path is unknown or
+    /// `view` returns `None`. The caller holds the lock of the client.
+    fn replace(
+        &self,
+        number: u32,
+        view: impl FnOnce(&PathView) -> Option<PathView>,
+    ) -> Option<Arc<Snapshot>> {
         let before = self.latest();
         let mut views = before.tree.paths.clone();
-        let view = views.iter_mut().find(|view| view.path.number == number)?;
-        *view = paths::query_again(&to, view).ok()?;
-        self.keep_connection(to);
+        let known = views.iter_mut().find(|view| view.path.number == number)?;
+        *known = view(known)?;
         let Snapshot { taken_at, query_time, .. } = *before;
         let failure = before.failure.clone();
         Some(self.publish(
@@ -157,15 +227,12 @@ impl Snapshots {
 
     /// Takes the idle connection to a path, if there is one.
     pub fn take_connection(&self, number: u32) -> Option<PathClient> {
-        lock(&self.connections).remove(&number)
+        self.connections.take(number)
     }
 
     /// Keeps a connection of this process to a path, on which no reply is outstanding.
     pub fn keep_connection(&self, to: PathClient) {
-        let mut idle = lock(&self.connections);
-        if idle.len() < CONNECTIONS_MAX {
-            idle.insert(to.number(), to);
-        }
+        self.connections.keep(to);
     }
 
     /// Publishes a snapshot with these paths.
@@ -207,8 +274,9 @@ impl Snapshots {
             };
             wanted.iter().filter(is_missing).copied().collect()
         };
-        let asked = self
-            .ask(&mut client, |client| Ok(paths::query_counters(client, &missing, REPLY_LIMIT)));
+        let asked = self.ask(&mut client, |client| {
+            Ok(paths::query_counters(client, &missing, &self.connections, REPLY_LIMIT))
+        });
         let query_time = began.elapsed();
         let mut known = lock(&self.counters);
         for ((_, number), reply) in missing.iter().zip(asked.unwrap_or_default()) {

@@ -16,12 +16,11 @@ use crate::events::Follower;
 use crate::failures::Failures;
 use crate::protocol::{REPLY_HEAD, Reply, errno};
 use crate::totals::Totals;
-use crate::transfer::{PIPE_SIZE, PipeRead, TransferPipes};
+use crate::transfer::{PIPE_SIZE, StreamInput, StreamRead};
 use crate::tree::DirectoryId;
 use moves::Move;
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
@@ -36,19 +35,18 @@ pub struct Streams {
     /// Sender of the taps whose end must be examined.
     ends: mpsc::Sender<StreamEnd>,
     failures: Arc<Failures>,
-    transfers: TransferPipes,
 }
 
 /// An open stream.
 #[derive(Debug)]
 struct OpenStream {
-    pipe: File,
+    input: StreamInput,
     /// The origin of the bytes, or `None` while the end of the stream is examined. Dropping the
     /// origin ends it.
     origin: Option<StreamOrigin>,
     /// True if the stream ends with an error, or `None` until this is known.
     failed: Option<bool>,
-    /// The bytes that follow those in the pipe, after the path has ended.
+    /// The bytes that follow those in the input, after the path has ended.
     rest: Option<Rest>,
     /// True if blocks were skipped or messages cut in an earlier tap of the stream.
     is_incomplete: bool,
@@ -67,7 +65,7 @@ struct OpenStream {
     moving: Option<Move>,
 }
 
-/// The bytes that the pipe of a tap did not hold when its path ended.
+/// The bytes that the input of a tap did not hold when its path ended.
 #[derive(Debug)]
 struct Rest {
     /// A sealed memory file.
@@ -111,16 +109,21 @@ impl Streams {
     /// Creates the set of open streams of a mount.
     pub fn new(device: Arc<File>, failures: Arc<Failures>) -> sys::Result<(Self, StreamEnds)> {
         let (ends, endings) = mpsc::channel();
-        let (open, watcher, transfers) = (Mutex::default(), Watcher::new()?, TransferPipes::new()?);
-        let streams = Self { device, watcher, open, ends, failures, transfers };
+        let (open, watcher) = (Mutex::default(), Watcher::new()?);
+        let streams = Self { device, watcher, open, ends, failures };
         Ok((streams, endings))
     }
 
-    /// Adds a stream that arrives through a pipe. Reads from the pipe must not block.
-    pub fn add(&self, handle: u64, pipe: File, (origin, facts): (StreamOrigin, StreamFacts)) {
+    /// Adds a stream.
+    pub fn add(
+        &self,
+        handle: u64,
+        input: StreamInput,
+        (origin, facts): (StreamOrigin, StreamFacts),
+    ) {
         let StreamFacts { uid, place, totals } = facts;
         let stream = OpenStream {
-            pipe,
+            input,
             origin: Some(origin),
             failed: None,
             rest: None,
@@ -149,18 +152,18 @@ impl Streams {
         let reply = Reply::new(&self.device, unique);
         let Some(stream) = open.get_mut(&handle) else { return reply.error(errno::ESTALE) };
         let read = if stream.waiting_reads.is_empty() {
-            stream.reply(&self.transfers, reply, size)
+            stream.reply(reply, size)
         } else {
-            PipeRead::Empty
+            StreamRead::Empty
         };
         match read {
-            PipeRead::End => {
+            StreamRead::End => {
                 stream.waiting_reads.push(WaitingRead { unique, size });
                 return self.examine(handle, stream);
             }
-            PipeRead::Failed => return reply.error(errno::EIO),
-            PipeRead::Sent(_) => return,
-            PipeRead::Empty => {}
+            StreamRead::Failed => return reply.error(errno::EIO),
+            StreamRead::Sent(_) => return,
+            StreamRead::Empty => {}
         }
         if !waits {
             return reply.error(errno::EAGAIN);
@@ -203,7 +206,7 @@ impl Streams {
             self.send_end(handle, (&stream, true), tap);
         }
         if stream.is_watched {
-            let _ = self.watcher.forget(&stream.pipe);
+            let _ = self.watcher.forget(&stream.input);
         }
         for read in &stream.waiting_reads {
             Reply::new(&self.device, read.unique).error(errno::EINTR);
@@ -225,11 +228,11 @@ impl Streams {
         let Some(stream) = open.get_mut(&handle) else { return };
         while let Some(WaitingRead { unique, size }) = stream.waiting_reads.first().copied() {
             let reply = Reply::new(&self.device, unique);
-            match stream.reply(&self.transfers, reply, size) {
-                PipeRead::Sent(_) => {}
-                PipeRead::Empty => break,
-                PipeRead::End => return self.examine(handle, stream),
-                PipeRead::Failed => reply.error(errno::EIO),
+            match stream.reply(reply, size) {
+                StreamRead::Sent(_) => {}
+                StreamRead::Empty => break,
+                StreamRead::End => return self.examine(handle, stream),
+                StreamRead::Failed => reply.error(errno::EIO),
             }
             stream.waiting_reads.remove(0);
         }
@@ -239,12 +242,12 @@ impl Streams {
         }
         if stream.waiting_reads.is_empty() && stream.poll_number.is_none() {
             stream.is_watched = false;
-            let _ = self.watcher.forget(&stream.pipe);
+            let _ = self.watcher.forget(&stream.input);
         }
     }
 
     fn watch(&self, handle: u64, stream: &mut OpenStream) {
-        if !stream.is_watched && self.watcher.watch(&stream.pipe, handle, Interest::Read).is_ok() {
+        if !stream.is_watched && self.watcher.watch(&stream.input, handle, Interest::Read).is_ok() {
             stream.is_watched = true;
         }
     }
@@ -255,33 +258,31 @@ impl Streams {
 }
 
 impl OpenStream {
-    /// Replies with the data that the pipe contains, or else the rest, up to `size` bytes. Does not
-    /// block.
-    fn reply(&mut self, transfers: &TransferPipes, reply: Reply<'_>, size: u32) -> PipeRead {
-        // Once the end is known, the pipe has been read to its end.
+    /// Replies with the data that the input contains, or else the rest, up to `size` bytes. Does
+    /// not block.
+    fn reply(&mut self, reply: Reply<'_>, size: u32) -> StreamRead {
+        // Once the end is known, the input has been read to its end.
         let read = match (&mut self.rest, self.failed) {
             (Some(rest), Some(failed)) => rest.reply(reply, size, failed),
             (None, Some(failed)) => end_reply(reply, failed),
-            (_, None) => transfers.reply(&self.pipe, reply, size),
+            (_, None) => self.input.reply(reply, size),
         };
-        if let PipeRead::Sent(length) = read {
+        if let StreamRead::Sent(length) = read {
             self.totals.iter().for_each(|totals| totals.add_read(length));
         }
         read
     }
 
     /// Returns the current events of poll(2).
-    fn events(&self) -> u32 {
-        let pipe = [self.pipe.as_fd()];
-        let (readable, gone) = sys::poll::readable_or_gone(&pipe, &pipe, Some(Duration::ZERO));
-        let bits = |ready: Vec<bool>, events| u32::from(ready == [true]) * events;
-        bits(readable, READABLE) | bits(gone, CLOSED)
+    fn events(&mut self) -> u32 {
+        let (readable, ended) = self.input.is_readable_or_ended();
+        u32::from(readable) * READABLE | u32::from(ended) * CLOSED
     }
 }
 
 impl Rest {
     /// Replies with up to `size` bytes, or with the end of the stream. Does not block.
-    fn reply(&mut self, reply: Reply<'_>, size: u32, failed: bool) -> PipeRead {
+    fn reply(&mut self, reply: Reply<'_>, size: u32, failed: bool) -> StreamRead {
         let mut bytes = vec![0; REPLY_HEAD + (size as usize).min(PIPE_SIZE)];
         let room = bytes.get_mut(REPLY_HEAD..).unwrap_or_default();
         match self.file.read_at(room, self.bytes_read) {
@@ -290,7 +291,7 @@ impl Rest {
                 self.bytes_read += length as u64;
                 bytes.truncate(REPLY_HEAD + length);
                 reply.message(bytes);
-                PipeRead::Sent(length)
+                StreamRead::Sent(length)
             }
             Err(_) => end_reply(reply, true),
         }
@@ -298,11 +299,11 @@ impl Rest {
 }
 
 /// Replies with the end of a stream, which is an error if the stream is incomplete.
-fn end_reply(reply: Reply<'_>, failed: bool) -> PipeRead {
+fn end_reply(reply: Reply<'_>, failed: bool) -> StreamRead {
     if failed {
         reply.error(errno::EIO)
     } else {
         reply.data(&[])
     }
-    PipeRead::Sent(0)
+    StreamRead::Sent(0)
 }

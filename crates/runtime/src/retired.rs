@@ -78,7 +78,7 @@ fn is_mergeable(one: &CountedNode, other: &CountedNode, live: &[usize]) -> bool 
     };
     one.entry.name == other.entry.name
         && one.copied == other.copied
-        && one.filtered.operand == other.filtered.operand
+        && one.entry.operand == other.entry.operand
         && is_plain(one)
         && is_plain(other)
 }

@@ -4,14 +4,16 @@
 //! all of them together. The types are those of the daemon's protocol.
 
 pub use edit_check::check_edit;
+pub use endpoint::tap_ring::TapRingReader;
 pub use endpoint::written::{WriterEnded, WriterSocket};
+pub use idle::{IdleConnections, query_counters};
 pub use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, escape_hidden};
 pub use member::faults::{self, OUTDATED};
 pub use member::page_door;
 pub use member::protocol::{
     About, Amount, Argument, Change, Counters, Ended, Event, Filter, FreezeHistory, Loss, NodeArc,
-    NodeDetails, PathDescription, PathUpdate, RegisteredPath, Source, Space, Tap, TapReport,
-    TapStart, Totals, WriteTo,
+    NodeDetails, NodesReply, PathDescription, PathUpdate, RegisteredPath, Source, Space, Tap,
+    TapReport, TapStart, Totals, WriteTo,
 };
 pub use member::rights::{home_directory, user_name};
 pub use member::varlink::Fault;
@@ -20,6 +22,7 @@ pub use published::published_state;
 pub use sys::memory::Memfd;
 
 mod edit_check;
+mod idle;
 mod new_filter;
 mod published;
 pub mod rates;
@@ -29,7 +32,7 @@ use engine::doctor::neighbors::Neighbors;
 use engine::registry::MachineRegistry;
 use filter::{Attach, FilterKind, Side};
 use member::client::NODES;
-use member::protocol::{Nodes, NodesReply};
+use member::protocol::Nodes;
 use member::varlink::Call;
 use pipeline::Registry as _;
 use pipeline::explain;
@@ -60,13 +63,25 @@ pub struct PathView {
     pub silent: bool,
 }
 
+impl PathView {
+    /// Returns the view of the path after a change, whose reply contained all nodes.
+    #[must_use]
+    pub fn after(&self, reply: NodesReply) -> Self {
+        let NodesReply { version, line, nodes, .. } = reply;
+        let mut path = self.path.clone();
+        path.line.iter_mut().for_each(|known| known.clone_from(&line));
+        Self { path, line, nodes: Arc::new(nodes), version, silent: false }
+    }
+}
+
 /// Returns all paths that are visible to this user, with the nodes of those to which the user may
 /// connect. Paths that end during the query are omitted. The request and nodes of a path in `known`
-/// are reused if the path has not changed since that query. Blocks for at most `limit` until the
-/// paths have replied.
+/// are reused if the path has not changed since that query. Uses `idle` connections, and keeps the
+/// new ones there. Blocks for at most `limit` until the paths have replied.
 pub fn query_paths(
     client: &Client,
     known: &[PathView],
+    idle: &IdleConnections,
     limit: Duration,
 ) -> Result<Vec<PathView>, ClientError> {
     let listed = client.list_paths()?;
@@ -80,8 +95,12 @@ pub fn query_paths(
         (path.uid, (path.number.to_string(), vec![call]))
     };
     let calls: Vec<_> = open.iter().map(call).collect();
-    let mut replies = client.call_all(&calls, limit, |to, replies| {
-        all_nodes(&to, replies.into_iter().next().unwrap_or_default().deserialize_result()?)
+    let take = |number: &str| idle.take_named(number);
+    let mut replies = client.call_all_over(&calls, take, limit, |to, replies| {
+        let first = replies.into_iter().next().unwrap_or_default().deserialize_result()?;
+        let nodes = all_nodes(&to, first)?;
+        idle.keep(to);
+        Ok(nodes)
     });
     let mut replies = replies.drain(..);
     let view = |path: RegisteredPath| {
@@ -114,9 +133,7 @@ pub fn query_again(to: &PathClient, known: &PathView) -> Result<PathView, Client
     if version.is_some() && version == known.version {
         return Ok(PathView { silent: false, ..known.clone() });
     }
-    let mut path = known.path.clone();
-    path.line.iter_mut().for_each(|known| known.clone_from(&line));
-    Ok(PathView { path, line, nodes: Arc::new(nodes), version, silent: false })
+    Ok(known.after(NodesReply { version, line, nodes, next: None }))
 }
 
 /// Returns the request and all nodes of a path. `page` contains the first nodes. If the path
@@ -145,18 +162,6 @@ fn all_nodes(to: &PathClient, mut page: NodesReply) -> Result<NodesReply, Client
 pub fn node_details(to: &PathClient) -> Result<(String, Vec<NodeDetails>), ClientError> {
     let NodesReply { line, nodes, .. } = all_nodes(to, to.call(NODES, &Nodes::default())?)?;
     Ok((line, nodes))
-}
-
-/// Returns the counters of the paths with these numbers, in the same order. Blocks for at most
-/// `limit` in total.
-pub fn query_counters(
-    client: &Client,
-    numbers: &[(u32, u32)],
-    limit: Duration,
-) -> Vec<Result<Counters, ClientError>> {
-    let path = |(uid, number): &(u32, u32)| (*uid, number.to_string());
-    let paths: Vec<_> = numbers.iter().map(path).collect();
-    client.count_all(&paths, &[], limit, |_, counters, _| Ok(counters))
 }
 
 /// Returns the names of all filters, sources and sinks, sorted.

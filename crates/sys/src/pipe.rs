@@ -1,7 +1,7 @@
-//! Transfer of bytes between descriptors inside the kernel, with splice(2), tee(2) and vmsplice(2).
+//! Transfer of bytes between descriptors inside the kernel, with splice(2).
 
-use crate::error::{Error, ErrorContext as _, Result};
-use rustix::pipe::{IoSliceRaw, SpliceFlags};
+use crate::error::{ErrorContext as _, Result};
+use rustix::pipe::SpliceFlags;
 use std::os::fd::AsFd;
 
 /// Moves up to `length` bytes of a file, starting at offset `at`, into a pipe. Returns the number
@@ -17,38 +17,10 @@ pub fn splice_out(pipe: impl AsFd, to: impl AsFd, length: usize) -> Result<usize
         .context("splice", "out of a pipe")
 }
 
-/// Puts references to up to `length` bytes at the front of a pipe into another pipe, and leaves the
-/// bytes where they are. Returns the number of bytes.
-pub fn tee(pipe: impl AsFd, to: impl AsFd, length: usize) -> Result<usize> {
-    rustix::pipe::tee(pipe, to, length, SpliceFlags::empty()).context("tee", "a pipe")
-}
-
-/// Puts references to the memory of these bytes into a pipe. Does not block; fails with EAGAIN if
-/// the pipe is full. Returns the number of bytes.
-///
-/// A reader of the pipe reads the memory as it is at that time. So the bytes must stay unchanged,
-/// and their memory unused for anything else, as long as a pipe refers to them.
-pub fn lend(pipe: impl AsFd, bytes: &[u8]) -> Result<usize> {
-    let flags = rustix::fs::fcntl_getfl(&pipe).context("fcntl", "F_GETFL")?;
-    if !flags.contains(rustix::fs::OFlags::WRONLY) {
-        return Err(Error::new("vmsplice", "memory into a reading end", libc::EBADF));
-    }
-    let bytes = [IoSliceRaw::from_slice(bytes)];
-    // SAFETY: to the writing end of a pipe, vmsplice(2) reads the memory of `bytes`, and writes
-    // nothing there. Other ends were refused above.
-    let lent = unsafe { rustix::pipe::vmsplice(pipe, &bytes, SpliceFlags::NONBLOCK) };
-    lent.context("vmsplice", "memory into a pipe")
-}
-
 /// Returns the number of bytes that a pipe holds. Does not block.
 pub fn readable_length(pipe: impl AsFd) -> Result<usize> {
     let length = rustix::io::ioctl_fionread(pipe).context("ioctl", "FIONREAD")?;
     Ok(usize::try_from(length).unwrap_or(usize::MAX))
-}
-
-/// Writes bytes into a pipe. Returns the number of bytes written.
-pub fn write(pipe: impl AsFd, bytes: &[u8]) -> Result<usize> {
-    rustix::io::write(pipe, bytes).context("write", "a pipe")
 }
 
 /// Sets the capacity of a pipe in bytes, rounded up to a number of pages that is a power of two,
@@ -79,21 +51,6 @@ mod tests {
         second.read_exact(&mut out[..4]).unwrap();
         assert_eq!(&out[..4], b"ddle");
         assert!(splice_out(&file, &file, 1).is_err(), "neither is a pipe");
-    }
-
-    #[test]
-    fn lent_bytes_are_read_twice_and_only_from_the_writing_end() {
-        let (mut reading, writing) = std::io::pipe().unwrap();
-        let (mut second, into) = std::io::pipe().unwrap();
-        let bytes = *b"lent bytes";
-        assert_eq!(lend(&writing, &bytes).unwrap(), 10);
-        assert_eq!(tee(&reading, &into, 4).unwrap(), 4);
-        let mut out = [0; 10];
-        second.read_exact(&mut out[..4]).unwrap();
-        assert_eq!(&out[..4], b"lent");
-        reading.read_exact(&mut out).unwrap();
-        assert_eq!(out, bytes);
-        assert!(lend(&reading, &bytes).is_err());
     }
 
     #[test]

@@ -205,8 +205,8 @@ mod tests {
         let (_, pipe) = sys::descriptor::pipe().unwrap();
         let forms = (vec![TapForm::Capture], None);
         let (tap, feed) =
-            Tap::new((pipe, false), OverrunPolicy::Skip, Duration::from_secs(60), forms).unwrap();
-        // If its feed were dropped, the tap would end.
+            Tap::new((pipe, None), OverrunPolicy::Skip, Duration::from_secs(60), forms).unwrap();
+        // Without its feed, the tap would end as its path does.
         std::mem::forget(feed);
         let ender = tap.ender();
         (tap, ender)

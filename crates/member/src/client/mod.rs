@@ -203,18 +203,41 @@ impl Client {
         limit: Duration,
         take: impl Fn(PathClient, Vec<Reply>) -> Result<R, ClientError>,
     ) -> Vec<Result<R, ClientError>> {
+        self.call_all_over(paths, |_| None, limit, take)
+    }
+
+    /// Queries many paths as [`call_all`](Self::call_all) does, over idle connections where there
+    /// are some: `idle` returns the connection to a path, on which no reply is outstanding.
+    pub fn call_all_over<R>(
+        &self,
+        paths: &[(u32, (String, Vec<Call>))],
+        idle: impl Fn(&str) -> Option<PathClient>,
+        limit: Duration,
+        take: impl Fn(PathClient, Vec<Reply>) -> Result<R, ClientError>,
+    ) -> Vec<Result<R, ClientError>> {
         let deadline = Instant::now() + limit;
-        let begin = |(path, calls): &(String, Vec<Call>)| {
-            let left = deadline.saturating_duration_since(Instant::now());
-            self.caller.set_timeout(left).map_err(Err)?;
-            let to = self.connect(path).map_err(Err)?;
-            for call in calls {
-                to.caller.send(call, &[]).map_err(Err)?;
-            }
-            Ok(PendingReplies { to, replies: Vec::new() })
+        let send = |to: PathClient, calls: &[Call], was_idle| {
+            calls.iter().try_for_each(|call| to.caller.send(call, &[]))?;
+            Ok(PendingReplies { to, was_idle, replies: Vec::new() })
         };
-        let next = |(_, calls): &(String, Vec<Call>), mut asked: PendingReplies| {
+        let connect = |path: &str, calls: &[Call]| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            self.caller.set_timeout(left)?;
+            send(self.connect(path)?, calls, false)
+        };
+        let begin = |(path, calls): &(String, Vec<Call>)| match idle(path) {
+            Some(to) => send(to, calls, true).or_else(|_| connect(path, calls)).map_err(Err),
+            None => connect(path, calls).map_err(Err),
+        };
+        let next = |(path, calls): &(String, Vec<Call>), mut asked: PendingReplies| {
             match asked.to.caller.reply() {
+                // The path has closed the idle connection.
+                Err(ClientError::Disconnected) if asked.was_idle => {
+                    return match connect(path, calls) {
+                        Ok(asked) => ControlFlow::Continue(asked),
+                        Err(error) => ControlFlow::Break(Err(error)),
+                    };
+                }
                 Err(error) => return ControlFlow::Break(Err(asked.to.hangup_as_end(error))),
                 Ok((reply, _)) => asked.replies.push(reply),
             }
@@ -241,7 +264,7 @@ impl Client {
         take: impl Fn(PathClient, Counters, Vec<Reply>) -> Result<R, ClientError>,
     ) -> Vec<Result<R, ClientError>> {
         let query = |paths: &[(u32, String)], first: Option<usize>| {
-            let count = std::iter::once(Call::new(COUNT, &Count { first }));
+            let count = std::iter::once(Call::new(COUNT, &Count { first, timed: None }));
             let also = also.iter().map(|method| Call::new(method, &NoParameters {}));
             let calls: Vec<Call> = count.chain(also).collect();
             let each = |(uid, path): &(u32, String)| (*uid, (path.clone(), calls.clone()));
@@ -314,6 +337,8 @@ impl Client {
 /// A path from which replies are still outstanding.
 struct PendingReplies {
     to: PathClient,
+    /// True if the connection was open before the query.
+    was_idle: bool,
     replies: Vec<Reply>,
 }
 

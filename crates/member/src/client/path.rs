@@ -77,7 +77,7 @@ impl PathClient {
 
     /// Returns the path's counters.
     pub fn counters(&self) -> Result<Counters, ClientError> {
-        match self.call(COUNT, &Count { first: Some(0) }) {
+        match self.call(COUNT, &Count { first: Some(0), timed: None }) {
             // A path of an older version returns all counters at once.
             Err(ClientError::Refused(_)) => self.all_counters(self.call(COUNT, &Count::default())?),
             first => self.all_counters(first?),
@@ -89,7 +89,7 @@ impl PathClient {
         let CountReply { mut counters, mut next } = first;
         while let Some(at) = next.filter(|at| *at == counters.filters.len() + counters.edges.len())
         {
-            let page: CountReply = self.call(COUNT, &Count { first: Some(at) })?;
+            let page: CountReply = self.call(COUNT, &Count { first: Some(at), timed: None })?;
             counters.append(page.counters);
             next = page.next;
         }
@@ -119,7 +119,16 @@ impl PathClient {
         limit: Duration,
     ) -> Result<ChangeReply, ClientError> {
         self.caller.set_timeout(limit)?;
-        self.call("io.streamline.path.Change", change)
+        let call = |change: &Change| self.call("io.streamline.path.Change", change);
+        match call(change) {
+            // A path of an older version does not know the parameter `nodes`.
+            Err(ClientError::Refused(fault))
+                if change.nodes.is_some() && fault.name == INVALID_PARAMETER =>
+            {
+                call(&Change { nodes: None, ..change.clone() })
+            }
+            changed => changed,
+        }
     }
 
     /// Asks the path to prepare for receiving a subtree, and to pause until
@@ -149,27 +158,37 @@ impl PathClient {
     /// Taps a node's output. Returns the start of the tap, and a pipe that carries the blocks in
     /// the requested form. Blocks for at most [`LONG_TIMEOUT`].
     pub fn tap(&self, wanted: &Tap) -> Result<(TapStart, OwnedFd), ClientError> {
-        match self.try_tap(wanted) {
-            // A path of an older version does not know the parameter `lend`.
-            Err(ClientError::Refused(fault))
-                if wanted.lend.is_some() && fault.name == INVALID_PARAMETER =>
-            {
-                self.try_tap(&Tap { lend: None, ..wanted.clone() })
+        let (began, pipe, _) = self.try_tap(wanted)?;
+        Ok((began, pipe))
+    }
+
+    /// Taps a node's output as [`tap`](Self::tap) does. Also returns the ring of shared memory that
+    /// carries the blocks, unless the path has none, or is of an older version: the pipe then
+    /// carries them.
+    pub fn tap_shared(
+        &self,
+        wanted: &Tap,
+    ) -> Result<(TapStart, OwnedFd, Option<Memfd>), ClientError> {
+        match self.try_tap(&Tap { share: Some(true), ..wanted.clone() }) {
+            // A path of an older version does not know the parameter `share`.
+            Err(ClientError::Refused(fault)) if fault.name == INVALID_PARAMETER => {
+                self.try_tap(wanted)
             }
             result => result,
         }
     }
 
-    fn try_tap(&self, wanted: &Tap) -> Result<(TapStart, OwnedFd), ClientError> {
+    fn try_tap(&self, wanted: &Tap) -> Result<(TapStart, OwnedFd, Option<Memfd>), ClientError> {
         self.caller.set_timeout(LONG_TIMEOUT)?;
         self.caller.send(&Call::new("io.streamline.path.Tap", wanted), &[])?;
         let answer = self.caller.reply().map_err(|error| self.hangup_as_end(error));
         self.caller.set_timeout(CALL_TIMEOUT)?;
         let (reply, descriptors) = answer?;
         let began = reply.deserialize_result()?;
-        let pipe = descriptors.into_iter().next();
+        let mut descriptors = descriptors.into_iter();
         let none = || ClientError::Malformed(MessageError::Invalid("no pipe came".to_owned()));
-        Ok((began, pipe.ok_or_else(none)?))
+        let pipe = descriptors.next().ok_or_else(none)?;
+        Ok((began, pipe, descriptors.next().map(Memfd::from_fd).transpose()?))
     }
 
     /// Attaches a writer to a node's output. Returns the writer's socket, which stays open after

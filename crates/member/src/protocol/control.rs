@@ -1,5 +1,6 @@
 //! Descriptions, changes and taps of a path.
 
+use super::NodesReply;
 use serde::{Deserialize, Serialize};
 
 /// Reply to `Describe`: a path and its plan.
@@ -62,16 +63,22 @@ pub struct Change {
     /// Request that the other path of a move must be running; `None` for any request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other: Option<String>,
+    /// True to return the nodes of the new plan, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<bool>,
 }
 
 /// Reply to `Change`.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ChangeReply {
     /// A sentence with the ledger of the change.
     #[serde(rename = "said")]
     pub message: String,
     /// Text of the request that is now running.
     pub line: String,
+    /// The reply to `Nodes` after the change, if the caller has asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<NodesReply>,
 }
 
 /// Parameters of `Take`, which passes a subtree of another path to this path.
@@ -120,10 +127,12 @@ pub struct Tap {
     /// Form in which blocks are written: `capture`, which is the default, `bytes` or `json`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<String>,
-    /// True if the reader copies bytes (tee(2)) before it removes them from the pipe. The pipe may
-    /// then refer to memory of the path.
+    /// Ignored: readers of an older version agreed with it to another way of sharing memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lend: Option<bool>,
+    /// True if the reader accepts a ring of shared memory in place of bytes in the pipe.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<bool>,
 }
 
 /// Parameters of `Write`.

@@ -161,6 +161,9 @@ pub struct Count {
     /// reply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<usize>,
+    /// False if the path need not measure the time in its filters for this client; true by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timed: Option<bool>,
 }
 
 /// Reply to `Count`.

@@ -105,11 +105,12 @@ fn field_names<T: Serialize>(value: &T) -> Vec<String> {
 #[test]
 fn interface_files_match_the_types() {
     use protocol::{
-        About, Amount, Argument, Attach, AttachReply, CarriedStep, ConnectReply, Count, CountReply,
-        CountRequest, Counters, Edge, Ended, Filter, Follow, KernelProgram, KernelPrograms,
-        KernelRequest, KernelRing, KernelStep, Link, Loss, Node, NodeArc, NodeDetails, Nodes,
-        NodesReply, PathDescription, PathEvent, PathReport, PathUpdate, Permissions, Quota,
-        Register, RegisteredPath, Replacement, Source, Space, Totals, UpdateForm,
+        About, Amount, Argument, Attach, AttachReply, CarriedStep, Change, ChangeReply,
+        ConnectReply, Count, CountReply, CountRequest, Counters, Edge, Ended, Filter, Follow,
+        KernelProgram, KernelPrograms, KernelRequest, KernelRing, KernelStep, Link, Loss, Node,
+        NodeArc, NodeDetails, Nodes, NodesReply, PathDescription, PathEvent, PathReport,
+        PathUpdate, Permissions, Quota, Register, RegisteredPath, Replacement, Source, Space,
+        Totals, UpdateForm,
     };
     let (none, amount) = (String::new, Amount::default);
     let about = About { version: none(), process: 0, uid: 0, started: 0, policy: None };
@@ -156,6 +157,11 @@ fn interface_files_match_the_types() {
     let follow = Follow { form, every_ms: None, counters_every_ms: Some(0) };
     let lost = Loss { why: none(), blocks: None };
     let source = Source { name: none(), observed: None, given: amount(), lost: Vec::new() };
+    let text = Some(none());
+    let change =
+        Change { words: Vec::new(), running: text.clone(), other: text, nodes: Some(true) };
+    let nodes = Some(NodesReply::default());
+    let changed = ChangeReply { nodes, ..ChangeReply::default() };
     let link = Link { from: 0, to: 0, classes: none(), transport: none(), room: None };
     let filter = Filter {
         node: 0,
@@ -199,8 +205,10 @@ fn interface_files_match_the_types() {
         ("type NodeDetails", field_names(&NodeDetails::default())),
         ("method Nodes", field_names(&Nodes { known: Some(0), ..Nodes::default() })),
         ("method Nodes(first: ?int, known: ?int) ->", field_names(&NodesReply::default())),
-        ("method Count", field_names(&Count { first: Some(0) })),
-        ("method Count(first: ?int) ->", field_names(&CountReply::default())),
+        ("method Count", field_names(&Count { first: Some(0), timed: Some(true) })),
+        ("method Count(first: ?int, timed: ?bool) ->", field_names(&CountReply::default())),
+        ("method Change", field_names(&change)),
+        ("other: ?string, nodes: ?bool) ->", field_names(&changed)),
         ("type Node", field_names(&Node { name: none(), space: none(), copies: Vec::new() })),
         ("type Link", field_names(&link)),
         ("type Ended", field_names(&Ended::default())),

@@ -8,7 +8,7 @@ use super::updates::UpdateSchedule;
 use super::{counters, spaces, taps};
 use crate::faults;
 use crate::protocol::{
-    Change, ChangeReply, Count, CountReply, Follow, NoParameters, Nodes, PathEvent,
+    Change, ChangeReply, Count, CountReply, Follow, NoParameters, Nodes, NodesReply, PathEvent,
 };
 use crate::varlink::{Call, Fault, Reply, interface};
 use engine::change::ChangeError;
@@ -43,14 +43,8 @@ impl Service {
                 single_reply(&self.about)
             }
             "Nodes" => {
-                let wanted: Nodes = call.deserialize_parameters()?;
-                self.refresh_plan();
-                if let Some(plan) = &self.path.plan {
-                    let (known, live) = (&mut self.described, self.lives.first());
-                    DescribedNodes::update(known, plan, live, &self.path.line);
-                }
-                let described = self.described.as_ref();
-                single_reply(&described.map(|known| known.page(wanted)).unwrap_or_default())
+                let wanted = call.deserialize_parameters()?;
+                single_reply(&self.nodes(wanted))
             }
             "Count" => {
                 let wanted = call.deserialize_parameters()?;
@@ -64,7 +58,9 @@ impl Service {
                         format!("{}: {}", change.words.join(" "), faults::format_fault(fault));
                     self.reporter().report(PathEvent::Unchanged, &why);
                 });
-                single_reply(&changed?)
+                let nodes = change.nodes.filter(|wanted| *wanted && changed.is_ok());
+                let nodes = nodes.map(|_| self.nodes(Nodes::default()));
+                single_reply(&ChangeReply { nodes, ..changed? })
             }
             "Take" => single_reply(&self.take_from_other(id, call)?),
             // A prepared path receives this call while it waits for the decision.
@@ -96,10 +92,21 @@ impl Service {
         }
     }
 
+    /// Returns the nodes of the current plan that a client asks for.
+    fn nodes(&mut self, wanted: Nodes) -> NodesReply {
+        self.refresh_plan();
+        if let Some(plan) = &self.path.plan {
+            let (known, live) = (&mut self.described, self.lives.first());
+            DescribedNodes::update(known, plan, live, &self.path.line);
+        }
+        self.described.as_ref().map(|known| known.page(wanted)).unwrap_or_default()
+    }
+
     /// Returns the counters, or a page of them.
     fn count(&mut self, id: u64, wanted: &Count) -> CountReply {
         if let Some(client) = self.clients.get_mut(&id) {
-            client.has_counted = true;
+            let is_first = wanted.first.unwrap_or_default() == 0;
+            client.has_counted |= is_first && wanted.timed != Some(false);
         }
         match wanted.first {
             None => CountReply { counters: self.current_counters(), next: None },
@@ -114,11 +121,11 @@ impl Service {
             let why = format!("it has {TAPS_MAX} readers already, the most: close one of them");
             return Err(faults::untapped(&why));
         }
-        let (tap, began, pipe) = taps::start_tap(&self.lives, &wanted, CHANGE_TIMEOUT)?;
+        let (tap, began, descriptors) = taps::start_tap(&self.lives, &wanted, CHANGE_TIMEOUT)?;
         if let Some(client) = self.clients.get_mut(&id) {
             client.tap = Some(tap);
         }
-        self.send_with(id, &Reply::new(&began), vec![pipe]);
+        self.send_with(id, &Reply::new(&began), descriptors);
         Ok(None)
     }
 
@@ -151,7 +158,8 @@ impl Service {
         self.check_request(change.running.as_deref())?;
         if let Some(keep) = SpaceBinding::parse(words).map_err(|why| wrong(&why))? {
             let message = self.pin_space(&keep).map_err(|why| refused(&why))?;
-            return Ok(ChangeReply { message, line: self.path.line.clone() });
+            let line = self.path.line.clone();
+            return Ok(ChangeReply { message, line, nodes: None });
         }
         if let Some(across) = PathMove::parse(words) {
             return self.move_to_other(&across, change.other.as_deref());
@@ -222,7 +230,7 @@ impl Service {
             registration.report_change(&line, self.path.plan_id());
         }
         self.reporter().report(PathEvent::Changed, &message);
-        ChangeReply { message, line }
+        ChangeReply { message, line, nodes: None }
     }
 
     pub(super) fn reporter(&self) -> Reporter {

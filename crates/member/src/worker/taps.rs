@@ -6,7 +6,7 @@ use crate::faults;
 use crate::protocol::{FreezeHistory, Tap as Asked, TapReport, TapStart, WriteTo};
 use crate::varlink::{Fault, Reply};
 use engine::live::Live;
-use engine::tap::{self as taps, StreamForm, TapNode, TapRequest};
+use engine::tap::{self as taps, StreamForm, TapNode, TapRequest, TapRingWriter};
 use engine::written::WriterRequest;
 use runtime::space::tap::{self, OverrunPolicy, TapStats};
 use std::os::fd::OwnedFd;
@@ -22,13 +22,14 @@ const FINAL_TAP_TIMEOUT: Duration = Duration::from_secs(2);
 /// Capacity of a tap's pipe, in bytes.
 const PIPE_SIZE: usize = 512 << 10;
 
-/// Starts a tap. Returns the tap, its start, and the reading end of its pipe. Blocks for at most
-/// `limit` for each reply from a space.
+/// Starts a tap. Returns the tap, its start, and the descriptors for its reader: the reading end of
+/// its pipe or, if the reader has asked for a ring, the socket and the memory of the ring. Blocks
+/// for at most `limit` for each reply from a space.
 pub(super) fn start_tap(
     lives: &[Live],
     asked: &Asked,
     limit: Duration,
-) -> Result<(tap::Tap, TapStart, OwnedFd), Fault> {
+) -> Result<(tap::Tap, TapStart, Vec<OwnedFd>), Fault> {
     let refused = |why: &dyn std::fmt::Display| faults::untapped(&why.to_string());
     let live = only_component(lives)?;
     let since =
@@ -39,9 +40,19 @@ pub(super) fn start_tap(
         Some("json") => StreamForm::Json,
         Some(other) => return Err(refused(&format!("it has no form `{other}`"))),
     };
-    let (reader, pipe) = sys::descriptor::pipe().map_err(|error| refused(&error))?;
-    // A small pipe would wake the reader more often.
-    let _ = sys::pipe::set_capacity(&pipe, PIPE_SIZE);
+    // Without memory for a ring, the pipe carries the blocks.
+    let ring = if asked.share == Some(true) { TapRingWriter::new().ok() } else { None };
+    let shared = ring.as_ref().map(TapRingWriter::share).transpose();
+    let shared = shared.map_err(|error| refused(&error))?;
+    let pair = match ring {
+        Some(_) => sys::descriptor::pair(),
+        None => sys::descriptor::pipe(),
+    };
+    let (near, pipe) = pair.map_err(|error| refused(&error))?;
+    if ring.is_none() {
+        // A small pipe would wake the reader more often.
+        let _ = sys::pipe::set_capacity(&pipe, PIPE_SIZE);
+    }
     let wanted = TapRequest {
         node: requested_node(asked.id, asked.node.as_ref()),
         classes: asked.classes.clone(),
@@ -52,11 +63,15 @@ pub(super) fn start_tap(
             asked.patience_ms.unwrap_or(PATIENCE_MS.0).min(PATIENCE_MS.1),
         ),
         pipe,
-        lends: asked.lend == Some(true),
+        ring,
     };
     let (tap, began) = live.tap(wanted, limit).map_err(|why| refused(&why))?;
     let tap::TapStart { block, past, ago_ns, remembers } = began;
-    Ok((tap, TapStart { block, past, ago_ns, remembers }, reader))
+    Ok((
+        tap,
+        TapStart { block, past, ago_ns, remembers },
+        std::iter::once(near).chain(shared).collect(),
+    ))
 }
 
 /// Attaches a writer. Returns the client's end of the writer's socket. Blocks for at most `limit`

@@ -6,13 +6,14 @@ use crate::protocol::errno;
 use crate::snapshot::Snapshots;
 use crate::tree::{PathKey, Tree, key_of};
 use std::time::{Duration, Instant};
-use streamline::paths::{Change, Client, ClientError, OUTDATED, PathClient, PathView};
+use streamline::paths::{Change, Client, ClientError, NodesReply, OUTDATED, PathClient, PathView};
 
 /// The result of a change of the tree.
 #[derive(Debug)]
 pub(crate) enum Done {
-    /// The change is made.
-    Made,
+    /// The change is made. The nodes are those of the path after the change, if it has returned
+    /// them.
+    Made(Option<NodesReply>),
     /// A path has started, with this number.
     Started(u32),
     /// The path is no longer running the request for which the edit was planned. The edit must be
@@ -57,7 +58,7 @@ pub(crate) fn carry_out(
     snapshots: &Snapshots,
 ) -> Result<Done, Refusal> {
     match planned {
-        Planned::Nothing => Ok(Done::Made),
+        Planned::Nothing => Ok(Done::Made(None)),
         Planned::Edit(edit) => caller.act(|| change(tree, edit, caller, snapshots)),
         Planned::Start { name, request } => {
             let daemon = snapshots.directory();
@@ -82,6 +83,7 @@ fn change(
         words: edit.words.clone(),
         running: line(view(edit.path)?),
         other: edit.into.map(&view).transpose()?.and_then(line),
+        nodes: edit.into.is_none().then_some(true),
     };
     // The path learns the user from the connection, so those of others are not kept.
     let connect = || connect(edit.path, caller, snapshots);
@@ -99,7 +101,7 @@ fn change(
         snapshots.keep_connection(to);
     }
     match changed {
-        Ok(_) => Ok(Done::Made),
+        Ok(reply) => Ok(Done::Made(reply.nodes)),
         Err(ClientError::Refused(fault)) if fault.name == OUTDATED => Ok(Done::Outdated),
         Err(error) => Err(refusal(&error)),
     }
@@ -114,7 +116,7 @@ fn stop(path: PathKey, caller: &Caller, snapshots: &Snapshots) -> Result<Done, R
         Err(error) => return Err(refusal(&error)),
     }
     match sys::poll::readable_within(&[to.process()], Some(caller.left())) == [true] {
-        true => Ok(Done::Made),
+        true => Ok(Done::Made(None)),
         false => Err(refusal(&ClientError::Timeout)),
     }
 }

@@ -2,7 +2,9 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::BorrowedFd;
+use streamline::paths::TapRingReader;
+use sys::memory::GatherWrite;
 use zerocopy::{Immutable, IntoBytes};
 
 /// A reply to one request. Any thread may send it, with a single write.
@@ -95,16 +97,17 @@ impl<'d> Reply<'d> {
         self.send(&message);
     }
 
-    /// Writes the header of a reply with `length` bytes of data into an empty pipe.
-    pub(crate) fn begin(self, length: usize, pipe: &OwnedFd) -> sys::Result<()> {
-        let length = u32::try_from(REPLY_HEAD + length).unwrap_or(u32::MAX);
-        let head = Head { length, error: 0, unique: self.unique };
-        sys::pipe::write(pipe, head.as_bytes()).map(drop)
-    }
-
-    /// Sends the header and `length` bytes of data from a pipe that contains them.
-    pub(crate) fn finish(self, pipe: &OwnedFd, length: usize) -> sys::Result<()> {
-        sys::pipe::splice_out(pipe, self.device, REPLY_HEAD + length).map(drop)
+    /// Sends a successful reply with the next `length` bytes of a ring. Returns false if the caller
+    /// is gone.
+    pub(crate) fn shared(self, ring: &TapRingReader, length: usize) -> bool {
+        let total = u32::try_from(REPLY_HEAD + length).unwrap_or(u32::MAX);
+        let head = Head { length: total, error: 0, unique: self.unique };
+        let mut message = GatherWrite::with_capacity(3);
+        message.push_bytes(head.as_bytes());
+        ring.gather(length, &mut message);
+        // A write to the device does not wait.
+        let refuse = |_: BorrowedFd<'_>| Err(io::ErrorKind::WouldBlock.into());
+        message.write_all(self.device, refuse).1.is_ok()
     }
 
     /// Sends an error number.

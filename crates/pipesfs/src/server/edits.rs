@@ -85,17 +85,21 @@ impl Server {
             self.streams.await_moves(&moved);
             let done = carry_out(&before.tree, &planned, caller, &self.snapshots);
             age = Duration::ZERO;
-            if !matches!(done, Ok(Done::Made)) {
+            if !matches!(done, Ok(Done::Made(_))) {
                 self.streams.end_moves(&moved);
             }
-            let done = done?;
+            let mut done = done?;
             if matches!(done, Done::Outdated) {
                 continue;
             }
             let after = match planned {
                 Planned::Nothing => Arc::clone(&before),
                 Planned::Edit(PathEdit { path, into: None, .. }) if !caller.is_other => {
-                    self.snapshots.update(path.number)
+                    let nodes = match &mut done {
+                        Done::Made(nodes) => nodes.take(),
+                        _ => None,
+                    };
+                    self.snapshots.update_from(&before, path.number, nodes)
                 }
                 _ => self.snapshots.refresh(age),
             };
@@ -191,7 +195,7 @@ impl Server {
             let stream = Stream { form, from: None };
             let Some(member) = directory.members.first() else { continue };
             match self.tap(new, *member, to.class(), &stream) {
-                Ok((tap, pipe, before)) if sys::fuse::set_nonblocking(&pipe).is_ok() => {
+                Ok((tap, input, before)) => {
                     if before > 0 {
                         let why = format!(
                             "{before} blocks left the filter at its new place before its reader \
@@ -199,12 +203,10 @@ impl Server {
                         );
                         self.failures.set(uid, why);
                     }
-                    let (pipe, totals) = (pipe.into(), self.totals.at(&to, new));
-                    let tap = TapConnection::new(tap);
-                    let next = Continuation { pipe, tap, place: to, totals };
+                    let (tap, totals) = (TapConnection::new(tap), self.totals.at(&to, new));
+                    let next = Continuation { input, tap, place: to, totals };
                     self.streams.continue_at(handle, next);
                 }
-                Ok(_) => {}
                 Err((_, why)) => self.failures.set(uid, why),
             }
         }

@@ -177,7 +177,9 @@ impl Server {
             }
             match self.age_wanted(&request) {
                 Some(age) if !self.snapshots.is_current(age) => self.pass_on(request, asked),
-                _ if self.needs_query(&request) => self.pass_on(request, asked),
+                _ if self.needs_update(&request) || self.needs_query(&request) => {
+                    self.pass_on(request, asked);
+                }
                 _ => self.execute(&request),
             }
         }
@@ -196,6 +198,8 @@ impl Server {
     fn ask(&self, request: &Request) {
         if let Some(age) = self.age_wanted(request) {
             self.snapshots.refresh(age);
+        } else if self.needs_update(request) {
+            self.snapshots.refresh(Duration::MAX);
         }
         self.execute(request);
     }

@@ -7,11 +7,12 @@ use crate::entries::{Key, Part, Stream, Text};
 use crate::protocol::{Header, O_ACCMODE, Operation, Request, errno};
 use crate::snapshot::{COUNTERS_CURRENT, CURRENT, REPLY_LIMIT, SAMPLE_TIME};
 use crate::streams::{StreamFacts, StreamOrigin, TapConnection};
+use crate::transfer::StreamInput;
 use crate::tree::{DirectoryId, Member, Tree};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
-use streamline::paths::{self, ClientError, PathClient, Tap};
+use streamline::paths::{self, ClientError, Memfd, PathClient, Tap, TapRingReader};
 
 /// Makes the kernel forward every read instead of caching (`FOPEN_DIRECT_IO`). A file position may
 /// be set but has no meaning. It is accepted because tools such as head(1) fail if a regular file
@@ -21,6 +22,19 @@ pub(super) const DIRECT: u32 = 1;
 const PATIENCE_MS: u64 = 24 * 3600 * 1000;
 
 impl Server {
+    /// Returns true if the reply to a request depends on a change that this process has made since
+    /// the latest snapshot.
+    pub(super) fn needs_update(&self, request: &Request) -> bool {
+        let depends = matches!(
+            request.operation,
+            Operation::GetAttributes
+                | Operation::SetAttributes(_)
+                | Operation::ReadLink
+                | Operation::ReadDirectory { .. }
+        );
+        depends && self.snapshots.has_changed()
+    }
+
     /// Returns true if the server must query paths to answer the request, even with a current
     /// snapshot: for streams, events and texts that no snapshot contains, and for counters that are
     /// missing or too old.
@@ -65,7 +79,8 @@ impl Server {
                 let (pipe, events) =
                     followed.map_err(|Refusal { errno, why }| self.fail(header.uid, errno, why))?;
                 let facts = StreamFacts { uid: header.uid, place: None, totals: None };
-                self.add_stream(pipe, (StreamOrigin::Events(events), facts))
+                let input = StreamInput::new(pipe, None).map_err(|error| error.errno)?;
+                self.add_stream(input, (StreamOrigin::Events(events), facts))
             }
             Part::Stream(stream) => self.open_stream(&key, stream, header.uid),
             _ => Err(errno::EOPNOTSUPP),
@@ -81,12 +96,12 @@ impl Server {
         let mut refused = None;
         for member in &directory.members {
             match self.tap(tree, *member, key.place.class(), stream) {
-                Ok((to, pipe, _)) => {
+                Ok((to, input, _)) => {
                     let totals = Some(self.totals.at(&key.place, tree));
                     let place = Some((key.place.clone(), stream.form));
                     let facts = StreamFacts { uid, place, totals };
                     return self
-                        .add_stream(pipe, (StreamOrigin::Path(TapConnection::new(to)), facts));
+                        .add_stream(input, (StreamOrigin::Path(TapConnection::new(to)), facts));
                 }
                 Err(error) => refused = refused.or(Some(error)),
             }
@@ -95,15 +110,18 @@ impl Server {
         Err(self.fail(uid, errno, why))
     }
 
-    fn add_stream(&self, pipe: OwnedFd, of: (StreamOrigin, StreamFacts)) -> Result<Outcome, i32> {
-        sys::fuse::set_nonblocking(&pipe).map_err(|error| error.errno)?;
+    fn add_stream(
+        &self,
+        input: StreamInput,
+        of: (StreamOrigin, StreamFacts),
+    ) -> Result<Outcome, i32> {
         let handle = self.next_handle();
-        self.streams.add(handle, pipe.into(), of);
+        self.streams.add(handle, input, of);
         Ok(Outcome::Opened(handle, DIRECT))
     }
 
     /// Opens a tap at a node. The tap lasts as long as the connection. Returns its connection, its
-    /// pipe, and the number of blocks that had left the node before the tap began. Fails with the
+    /// output, and the number of blocks that had left the node before the tap began. Fails with the
     /// error number and the reason.
     pub(super) fn tap(
         &self,
@@ -111,7 +129,7 @@ impl Server {
         member: Member,
         classes: &str,
         stream: &Stream,
-    ) -> Result<(PathClient, OwnedFd, u64), (i32, String)> {
+    ) -> Result<(PathClient, StreamInput, u64), (i32, String)> {
         let (Some(view), Some(node)) = (tree.paths.get(member.path), tree.node(member)) else {
             return Err(failure(&ClientError::Disconnected));
         };
@@ -126,15 +144,16 @@ impl Server {
             patience_ms: Some(PATIENCE_MS),
             classes: Some(classes.to_owned()),
             form: Some(stream.form.name().to_owned()),
-            lend: Some(true),
+            ..Tap::default()
         };
-        let (began, pipe) = to.tap(&wanted).map_err(|error| failure(&error))?;
+        let (began, pipe, file) = to.tap_shared(&wanted).map_err(|error| failure(&error))?;
         if stream.from.is_some() && !began.remembers {
             let why = "the path keeps no past of this filter: sources keep it in paths started \
                        with --history=64M";
             return Err((errno::EOPNOTSUPP, why.to_owned()));
         }
-        Ok((to, pipe, began.block))
+        let input = stream_input(pipe, file).map_err(|why| (errno::EIO, why))?;
+        Ok((to, input, began.block))
     }
 
     /// Returns the current text of a file.
@@ -243,6 +262,16 @@ impl Server {
         let end = start.saturating_add(size as usize).min(text.len());
         Ok(Outcome::Data(text.get(start..end).unwrap_or_default().to_vec()))
     }
+}
+
+/// Returns the input of a stream. Fails with the reason if the file that came is no ring.
+fn stream_input(pipe: OwnedFd, file: Option<Memfd>) -> Result<StreamInput, String> {
+    let text = |error: sys::Error| error.to_string();
+    let ring = file.as_ref().map(TapRingReader::open).transpose().map_err(text)?;
+    if matches!(ring, Some(None)) {
+        return Err("the path shares memory that is no ring".to_owned());
+    }
+    StreamInput::new(pipe, ring.flatten()).map_err(text)
 }
 
 /// Converts a failed call to an error number and a text.

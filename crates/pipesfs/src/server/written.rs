@@ -245,7 +245,7 @@ impl Server {
         let words = ["arg".to_owned(), node, format!("{name}={value}")];
         match self.change_argument(path, words.to_vec()) {
             Ok(()) => {
-                self.snapshots.update(path);
+                self.snapshots.note_change(path);
                 Ok(Outcome::Written(write.bytes.len()))
             }
             Err(error) => {

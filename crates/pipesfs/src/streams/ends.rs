@@ -4,7 +4,7 @@ use super::taps::TapConnection;
 use super::{OpenStream, Rest, StreamOrigin, Streams, WaitingRead};
 use crate::protocol::Reply;
 use crate::totals::Totals;
-use crate::transfer::PipeRead;
+use crate::transfer::StreamRead;
 use crate::tree::DirectoryId;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -47,7 +47,7 @@ impl Streams {
     pub(super) fn examine(&self, handle: u64, stream: &mut OpenStream) {
         if stream.is_watched {
             stream.is_watched = false;
-            let _ = self.watcher.forget(&stream.pipe);
+            let _ = self.watcher.forget(&stream.input);
         }
         match stream.origin.take() {
             Some(StreamOrigin::Path(tap)) => self.send_end(handle, (stream, false), tap),
@@ -113,8 +113,8 @@ impl Streams {
         stream.failed = Some(failed);
         for WaitingRead { unique, size } in std::mem::take(&mut stream.waiting_reads) {
             let reply = Reply::new(&self.device, unique);
-            let read = stream.reply(&self.transfers, reply, size);
-            debug_assert!(matches!(read, PipeRead::Sent(_)), "the end of a stream is a reply");
+            let read = stream.reply(reply, size);
+            debug_assert!(matches!(read, StreamRead::Sent(_)), "the end of a stream is a reply");
         }
     }
 }

@@ -7,9 +7,9 @@ use super::taps::TapConnection;
 use super::{OpenStream, StreamOrigin, Streams};
 use crate::entries::StreamForm;
 use crate::totals::Totals;
+use crate::transfer::StreamInput;
 use crate::tree::DirectoryId;
 use std::collections::HashSet;
-use std::fs::File;
 use std::sync::Arc;
 use streamline::paths::NODE_CHANGED;
 
@@ -27,8 +27,8 @@ pub(super) enum Move {
 /// The tap with which a stream continues.
 #[derive(Debug)]
 pub struct Continuation {
-    /// The pipe of the tap.
-    pub pipe: File,
+    /// The input of the tap.
+    pub input: StreamInput,
     /// The connection of the tap.
     pub tap: Arc<TapConnection>,
     /// The new directory of the node or class.
@@ -114,8 +114,8 @@ impl Streams {
     }
 
     fn go_on(&self, handle: u64, stream: &mut OpenStream, next: Continuation) {
-        let Continuation { pipe, tap, place, totals } = next;
-        (stream.pipe, stream.origin) = (pipe, Some(StreamOrigin::Path(tap)));
+        let Continuation { input, tap, place, totals } = next;
+        (stream.input, stream.origin) = (input, Some(StreamOrigin::Path(tap)));
         (stream.totals, stream.failed) = (Some(totals), None);
         if let Some((known, _)) = &mut stream.place {
             *known = place;

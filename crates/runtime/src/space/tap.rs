@@ -8,6 +8,7 @@ use super::tap_pipe::TapPipe;
 use super::tap_writer::TapWriter;
 use crate::ledger::LossRanges;
 use endpoint::history::FrameHeader;
+use endpoint::tap_ring::{TapRingLevel, TapRingWriter};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc};
@@ -37,6 +38,8 @@ pub enum TapEnd {
     ReaderStuck(Duration),
     /// The backlog was full, and the policy is [`OverrunPolicy::End`].
     BacklogFull,
+    /// There is no memory for the records that the reader has not read.
+    NoMemory,
     /// The node was removed, or moved to another space.
     NodeMoved,
     /// The node moved into a kernel program that does not export its output.
@@ -55,6 +58,7 @@ impl std::fmt::Display for TapEnd {
                 write!(f, "its reader took nothing for {} ms", patience.as_millis())
             }
             Self::BacklogFull => write!(f, "its reader was {} MB behind", BACKLOG_MAX >> 20),
+            Self::NoMemory => f.write_str("there is no memory for what its reader has not read"),
             Self::NodeMoved => f.write_str("its node was changed: begin it again"),
             Self::NotExported => f.write_str(
                 "its node moved into the kernel, where too many filters are being read: close a \
@@ -187,8 +191,10 @@ pub(super) struct TapState {
     pub(super) is_merged: bool,
     /// Header of the first frame, with its link type; a capture contains only one link type.
     pub(super) first: OnceLock<FrameHeader>,
-    /// Number of bytes in the backlog.
+    /// Number of bytes that the thread has not yet put into the output.
     pub(super) backlog: AtomicUsize,
+    /// The number of bytes in the ring, which belong to the backlog too, if there is a ring.
+    ring_level: Option<TapRingLevel>,
     pub(super) frames: AtomicU64,
     pub(super) skipped: AtomicU64,
     pub(super) no_frame: AtomicU64,
@@ -245,6 +251,12 @@ impl TapState {
         self.has_ended.store(true, Ordering::Relaxed);
     }
 
+    /// Returns the number of bytes in the backlog.
+    pub(super) fn backlog(&self) -> usize {
+        let ring = self.ring_level.as_ref().map_or(0, TapRingLevel::get);
+        self.backlog.load(Ordering::Relaxed) + ring
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
     }
@@ -255,29 +267,29 @@ impl TapState {
 }
 
 impl Tap {
-    /// Creates a tap that writes blocks into `pipe`. If `lends` is true, long records are lent to
-    /// the pipe instead of being copied ([`super::tap_pipe`]). `forms` contains the form of the
-    /// output or, if the node has replicas, one form for each replica. Returns the tap's handle,
-    /// and a feed for the space of each replica. The feeds send the blocks with the given classes,
-    /// or by default the blocks that at least one arc accepts. The tap ends when its reader has
-    /// read nothing for `patience`.
+    /// Creates a tap that writes blocks into this pipe, or into the ring if there is one
+    /// ([`super::tap_pipe`]): in one form or, if the node has replicas, in one form for each
+    /// replica. Returns the tap's handle, and a feed for the space of each
+    /// replica. The feeds send the blocks with the given classes, or by default the blocks that at
+    /// least one arc accepts. The tap ends when its reader has read nothing for `patience`.
     ///
     /// # Errors
     ///
     /// Fails if the pipe cannot be made nonblocking, or if the thread cannot be started.
     pub fn new(
-        (pipe, lends): (OwnedFd, bool),
+        (pipe, ring): (OwnedFd, Option<TapRingWriter>),
         policy: OverrunPolicy,
         patience: Duration,
         (forms, classes): (Vec<TapForm>, Option<SelectedClasses>),
     ) -> sys::Result<(Self, Vec<TapFeed>)> {
         let records: Vec<RecordForm> = forms.iter().map(RecordForm::of).collect();
         let is_merged = forms.len() > 1;
-        let shared = Arc::new(TapState { is_merged, ..TapState::default() });
+        let ring_level = ring.as_ref().map(TapRingWriter::level);
+        let shared = Arc::new(TapState { is_merged, ring_level, ..TapState::default() });
         let (to, receiver) = mpsc::channel();
         let (result_sender, ended) = mpsc::channel();
         let writer = TapWriter {
-            pipe: TapPipe::new(pipe, lends)?,
+            pipe: TapPipe::new(pipe, ring)?,
             patience,
             shared: Arc::clone(&shared),
             header_sent: false,
@@ -346,7 +358,7 @@ impl Tap {
             }
         };
         let stats = self.stats();
-        // The thread keeps the memory to which the pipe refers until the reader has read it.
+        // The thread has ended, or ends as soon as it has memory.
         self.thread = None;
         (stats, rest)
     }

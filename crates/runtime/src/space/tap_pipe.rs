@@ -1,175 +1,148 @@
-//! The pipe of a tap. If the reader has agreed, long records are lent to it: the pipe refers to
-//! their pages, and only the reader copies them. The records stay unchanged until the pipe no
-//! longer contains them; the reader copies bytes before it removes them from the pipe.
+//! The output of a tap: a pipe or, if the reader has agreed, a ring of shared memory, with a socket
+//! over which both sides wake each other and whose end is that of the tap.
 
-use std::collections::VecDeque;
+use endpoint::tap_ring::{TapRingFault, TapRingWriter};
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
-/// Minimum length in bytes at which records are lent. Below it, copying costs less.
-const LENT_MIN: usize = 16 << 10;
-
-/// The writing end of the pipe, and the records to which the pipe refers.
+/// The writing end of the pipe, or the ring and the socket.
 #[derive(Debug)]
 pub(super) struct TapPipe {
+    /// The pipe, or the socket if there is a ring.
     pipe: File,
-    /// True if the reader has agreed to the lending of records.
-    lends: bool,
-    /// Number of bytes put into the pipe so far.
-    put_bytes: u64,
-    /// True if at least a part of the current records was lent.
-    has_lent: bool,
-    lent: VecDeque<LentRecords>,
-}
-
-/// Records to which the pipe refers.
-#[derive(Debug)]
-struct LentRecords {
-    bytes: Vec<u8>,
-    /// Number of bytes put into the pipe up to the end of these records.
-    end: u64,
-    /// Share of these records in the tap's backlog, in bytes.
-    backlog: usize,
+    ring: Option<TapRingWriter>,
 }
 
 impl TapPipe {
-    /// Makes the pipe nonblocking.
-    pub(super) fn new(pipe: OwnedFd, lends: bool) -> sys::Result<Self> {
+    /// Creates an output, and makes the pipe nonblocking. With a ring, `pipe` is a socket for
+    /// packets.
+    pub(super) fn new(pipe: OwnedFd, ring: Option<TapRingWriter>) -> sys::Result<Self> {
         sys::fuse::set_nonblocking(&pipe)?;
-        let lent = VecDeque::new();
-        Ok(Self { pipe: File::from(pipe), lends, put_bytes: 0, has_lent: false, lent })
+        Ok(Self { pipe: File::from(pipe), ring })
     }
 
-    /// Puts bytes into the pipe without blocking, and returns their number. The bytes must stay
-    /// unchanged until [`keep`](Self::keep) is called.
+    /// Puts bytes into the output without blocking, and returns their number.
     pub(super) fn put(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.lends && bytes.len() >= LENT_MIN {
-            match sys::pipe::lend(&self.pipe, bytes) {
-                Ok(length) => {
-                    self.has_lent = true;
-                    self.put_bytes += length as u64;
-                    return Ok(length);
-                }
-                Err(error) => {
-                    let error = io::Error::from_raw_os_error(error.errno);
-                    match error.kind() {
-                        io::ErrorKind::WouldBlock
-                        | io::ErrorKind::Interrupted
-                        | io::ErrorKind::BrokenPipe => return Err(error),
-                        // The kernel does not permit lending, so the bytes are copied.
-                        _ => self.lends = false,
-                    }
-                }
+        let Some(ring) = &mut self.ring else { return self.pipe.write(bytes) };
+        let length = ring.put(bytes).map_err(|fault| match fault {
+            // A reader that alleges an impossible position is no reader.
+            TapRingFault::Position => io::ErrorKind::BrokenPipe,
+            TapRingFault::NoMemory => io::ErrorKind::OutOfMemory,
+        })?;
+        if length == 0 {
+            let kind = match self.is_closed() {
+                true => io::ErrorKind::BrokenPipe,
+                false => io::ErrorKind::WouldBlock,
+            };
+            return Err(kind.into());
+        }
+        if ring.take_reader_waits() {
+            match sys::local_socket::send_now(&self.pipe, &[0], &[]) {
+                // A socket that is full wakes the reader.
+                Ok(_) => {}
+                Err(error) => return Err(io::Error::from_raw_os_error(error.errno)),
             }
         }
-        let length = self.pipe.write(bytes)?;
-        self.put_bytes += length as u64;
         Ok(length)
     }
 
-    /// Takes ownership of the last records, and keeps them as long as the pipe refers to them.
-    /// Returns the share of the backlog that is now free, as [`release`](Self::release) does.
-    pub(super) fn keep(&mut self, bytes: Vec<u8>, backlog: usize) -> usize {
-        if !std::mem::take(&mut self.has_lent) {
-            return backlog + self.release();
-        }
-        self.lent.push_back(LentRecords { bytes, end: self.put_bytes, backlog });
-        self.release()
-    }
-
-    /// Drops the records that the reader has taken. Returns the share of the backlog that is now
-    /// free.
-    pub(super) fn release(&mut self) -> usize {
-        let mut released = 0;
-        if self.lent.is_empty() {
-            return released;
-        }
-        let left = sys::pipe::readable_length(&self.pipe).map_or(u64::MAX, |left| left as u64);
-        let is_taken = |lent: &LentRecords| lent.end.saturating_add(left) <= self.put_bytes;
-        while self.lent.front().is_some_and(is_taken) {
-            released += self.lent.pop_front().map_or(0, |lent| lent.backlog);
-        }
-        released
-    }
-
-    /// Waits until the reader has taken all lent records or has closed the pipe. Stops waiting when
-    /// `is_over` returns true; the memory of the remaining records is then leaked, because the
-    /// reader may still read it.
-    pub(super) fn wait_until_taken(&mut self, is_over: impl Fn() -> bool) {
-        loop {
-            self.release();
-            if self.lent.is_empty() || self.is_closed(INTERVAL) {
-                return self.lent.clear();
-            }
-            if is_over() {
-                return self.lent.drain(..).for_each(|lent| std::mem::forget(lent.bytes));
-            }
-        }
-    }
-
-    /// Waits for at most `limit` until the pipe accepts bytes; returns true if it does.
+    /// Waits for at most `limit` until the output accepts bytes or has no reader any more; returns
+    /// true if it accepts bytes.
     pub(super) fn wait_until_writable(&self, limit: Duration) -> bool {
-        sys::poll::writable(&self.pipe, limit)
+        let Some(ring) = &self.ring else { return sys::poll::writable(&self.pipe, limit) };
+        if !ring.announce_wait() {
+            sys::poll::readable(&[self.pipe.as_fd()], Some(limit));
+            while let Ok(Some((1.., _))) = sys::descriptor::try_receive(&self.pipe, &mut [0; 8]) {}
+        }
+        !ring.is_full()
     }
 
-    /// Waits for at most `limit` until the reader has closed the pipe; returns true if it has.
-    fn is_closed(&self, limit: Duration) -> bool {
+    /// Frees the memory of a ring whose reader has taken all bytes.
+    pub(super) fn free_if_empty(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            ring.free_if_empty();
+        }
+    }
+
+    /// Returns true if the reader has closed the pipe.
+    fn is_closed(&self) -> bool {
         let pipe = [self.pipe.as_fd()];
-        sys::poll::readable_or_gone(&[], &pipe, Some(limit)).1 == [true]
+        sys::poll::readable_or_gone(&[], &pipe, Some(Duration::ZERO)).1 == [true]
     }
 }
-
-/// Interval at which the end of a tap checks whether its reader has taken all records.
-const INTERVAL: Duration = Duration::from_millis(1);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read as _;
+    use endpoint::tap_ring::{TAP_RING_SIZE, TapRingReader};
+    use sys::memory::Memfd;
 
-    #[test]
-    fn b2_lent_records_stay_until_they_are_taken() {
-        let (mut reader, writer) = io::pipe().unwrap();
-        let mut pipe = TapPipe::new(writer.into(), true).unwrap();
-        let records: Vec<u8> = (0..LENT_MIN * 2).map(|at| at as u8).collect();
-        assert_eq!(pipe.put(&records).unwrap(), records.len());
-        assert_eq!(pipe.keep(records.clone(), 7), 0, "the pipe refers to them");
-        // Short records are copied.
-        assert_eq!(pipe.put(b"short").unwrap(), 5);
-        assert_eq!(pipe.keep(b"short".to_vec(), 5), 5);
-        let mut taken = vec![0; records.len() - 1];
-        reader.read_exact(&mut taken).unwrap();
-        assert_eq!((taken.as_slice(), pipe.release()), (&records[..records.len() - 1], 0));
-        let mut rest = [0; 6];
-        reader.read_exact(&mut rest).unwrap();
-        assert_eq!((rest[0], &rest[1..]), (records[records.len() - 1], &b"short"[..]));
-        assert_eq!(pipe.release(), 7);
+    fn output() -> (TapPipe, TapRingReader, OwnedFd) {
+        let ring = TapRingWriter::new().unwrap();
+        let file = Memfd::from_fd(ring.share().unwrap()).unwrap();
+        let reader = TapRingReader::open(&file).unwrap().unwrap();
+        let (near, far) = sys::descriptor::pair().unwrap();
+        (TapPipe::new(far, Some(ring)).unwrap(), reader, near)
     }
 
     #[test]
-    fn b2_end_waits_for_the_reader_of_lent_records() {
-        let (mut reader, writer) = io::pipe().unwrap();
-        let mut pipe = TapPipe::new(writer.into(), true).unwrap();
-        let records = vec![7; LENT_MIN];
-        pipe.put(&records).unwrap();
-        pipe.keep(records, 1);
-        let reading = std::thread::spawn(move || {
-            let mut bytes = vec![0; LENT_MIN];
-            reader.read_exact(&mut bytes).map(|()| bytes)
+    fn b2_ring_wakes_only_a_waiting_reader() {
+        let (mut output, reader, socket) = output();
+        let received = || sys::descriptor::try_receive(&socket, &mut [0; 8]).unwrap();
+        assert_eq!(output.put(b"fi").unwrap(), 2);
+        assert_eq!(received().unwrap().0, 1, "the first bytes");
+        assert_eq!(output.put(b"rst").unwrap(), 3);
+        assert!(received().is_none());
+        reader.announce_wait();
+        assert_eq!(output.put(b"second").unwrap(), 6);
+        assert_eq!((received().unwrap().0, reader.available()), (1, Ok(11)));
+    }
+
+    #[test]
+    fn b2_full_ring_without_reader_is_a_broken_pipe() {
+        let (mut output, _reader, socket) = output();
+        let bytes = vec![7; TAP_RING_SIZE];
+        assert_eq!(output.put(&bytes).unwrap(), TAP_RING_SIZE);
+        assert_eq!(output.put(b"more").unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(!output.wait_until_writable(Duration::from_millis(1)));
+        drop(socket);
+        assert!(!output.wait_until_writable(testkit::wait::LIMIT));
+        assert_eq!(output.put(b"more").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn b2_writer_waits_until_the_reader_has_taken_enough() {
+        const TOTAL: usize = 5 * TAP_RING_SIZE;
+        let (mut output, mut reader, socket) = output();
+        let writing = std::thread::spawn(move || {
+            let (bytes, mut done) = (vec![1; 1 << 20], 0);
+            while done < TOTAL {
+                match output.put(&bytes[..bytes.len().min(TOTAL - done)]) {
+                    Ok(length) => done += length,
+                    Err(error) => {
+                        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                        assert!(output.wait_until_writable(testkit::wait::LIMIT));
+                    }
+                }
+            }
         });
-        pipe.wait_until_taken(|| false);
-        assert!(pipe.lent.is_empty());
-        assert_eq!(reading.join().unwrap().unwrap(), vec![7; LENT_MIN]);
-        // A reader that has closed its end takes nothing.
-        let (reader, writer) = io::pipe().unwrap();
-        let mut pipe = TapPipe::new(writer.into(), true).unwrap();
-        let records = vec![7; LENT_MIN];
-        pipe.put(&records).unwrap();
-        pipe.keep(records, 1);
-        drop(reader);
-        pipe.wait_until_taken(|| false);
-        assert!(pipe.lent.is_empty());
+        let mut left = TOTAL;
+        while left > 0 {
+            let available = reader.available().unwrap();
+            if reader.take(available) {
+                sys::local_socket::send_now(&socket, &[0], &[]).unwrap();
+            }
+            left -= available;
+            if available == 0 {
+                reader.announce_wait();
+                if reader.available() == Ok(0) {
+                    sys::poll::readable(&[socket.as_fd()], Some(testkit::wait::LIMIT));
+                }
+                while let Ok(Some((1.., _))) = sys::descriptor::try_receive(&socket, &mut [0; 8]) {}
+            }
+        }
+        writing.join().unwrap();
     }
 }

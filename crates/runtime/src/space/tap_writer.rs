@@ -46,12 +46,6 @@ impl TapWriter {
         });
         // The send fails if the handle was dropped.
         let _ = self.result_sender.send(rest);
-        let since = sys::clock::monotonic();
-        let (shared, patience) = (&self.shared, self.patience);
-        self.pipe.wait_until_taken(|| {
-            let waited = Duration::from_nanos(sys::clock::monotonic().saturating_sub(since));
-            waited >= if shared.is_dropped() { patience.min(COMPLETION_MAX) } else { patience }
-        });
     }
 
     /// Writes records until the tap ends.
@@ -66,15 +60,13 @@ impl TapWriter {
                     let cut = self.forms.iter().map(TapForm::cut).sum();
                     self.shared.cut.store(cut, Ordering::Relaxed);
                     let written = self.write(&records);
-                    let free = self.pipe.keep(records.bytes, length);
-                    self.shared.backlog.fetch_sub(free, Ordering::Relaxed);
+                    self.shared.backlog.fetch_sub(length, Ordering::Relaxed);
                     if let Err(why) = written {
                         return self.shared.end(why);
                     }
                 }
                 Err(mpsc::RecvTimeoutError::Timeout) if !self.is_over() => {
-                    let free = self.pipe.release();
-                    self.shared.backlog.fetch_sub(free, Ordering::Relaxed);
+                    self.pipe.free_if_empty();
                 }
                 Err(_) => return self.shared.end(TapEnd::PathEnded),
             }
@@ -126,8 +118,9 @@ impl TapWriter {
                     if !self.pipe.wait_until_writable(END_POLL) && waited >= limit {
                         return Err(TapEnd::ReaderStuck(self.patience));
                     }
-                    let free = self.pipe.release();
-                    self.shared.backlog.fetch_sub(free, Ordering::Relaxed);
+                }
+                Err(error) if error.kind() == io::ErrorKind::OutOfMemory => {
+                    return Err(TapEnd::NoMemory);
                 }
                 Err(_) => return Err(TapEnd::ReaderLeft),
             }

@@ -84,7 +84,7 @@ impl TapFeed {
         let count = u64::from(which.count_ones());
         let from = self.position;
         self.position += count;
-        if self.shared.backlog.load(Ordering::Relaxed) >= BACKLOG_MAX {
+        if self.shared.backlog() >= BACKLOG_MAX {
             self.note_skipped(from, count);
             if self.policy == OverrunPolicy::End {
                 self.shared.end(TapEnd::BacklogFull);
@@ -298,7 +298,7 @@ mod tests {
         let (mut reader, pipe) = io::pipe().unwrap();
         let capture = (vec![TapForm::Capture], None);
         let (tap, feeds) =
-            Tap::new((pipe.into(), false), OverrunPolicy::Skip, Duration::from_secs(60), capture)
+            Tap::new((pipe.into(), None), OverrunPolicy::Skip, Duration::from_secs(60), capture)
                 .unwrap();
         feeds[0].send_records(records);
         reader.read_exact(&mut [0]).unwrap();

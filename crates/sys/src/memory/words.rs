@@ -119,8 +119,16 @@ impl Span {
         Some(())
     }
 
+    /// Stores bytes in the way in which [`Self::copy`] copies them.
     fn store_bytes(&self, offset: usize, from: &[u8]) -> Option<()> {
-        self.checked_address(offset, from.len())?;
+        let to = self.checked_address(offset, from.len())?;
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        if from.len() >= foreign::COPY_MIN {
+            // SAFETY: the range is in the mapping, which lives as long as `self` and to whose bytes
+            // no reference exists, so `from` is elsewhere.
+            unsafe { foreign::copy_bytes(from.as_ptr(), to, from.len()) };
+            return Some(());
+        }
         let head = (offset.next_multiple_of(8) - offset).min(from.len());
         let (head, rest) = from.split_at(head);
         let (words, tail) = rest.as_chunks::<8>();

@@ -1,0 +1,77 @@
+//! Idle connections to paths, which a program keeps between its queries.
+
+use super::{Client, ClientError, PathClient};
+use member::client::COUNT;
+use member::protocol::{Count, CountReply, Counters};
+use member::varlink::Call;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Maximum number of idle connections, each of which has two descriptors.
+const CONNECTIONS_MAX: usize = 256;
+
+/// Idle connections of this process, by the number of the path.
+#[derive(Debug, Default)]
+pub struct IdleConnections(Mutex<HashMap<u32, PathClient>>);
+
+impl IdleConnections {
+    /// Takes the connection to a path, if there is one.
+    pub fn take(&self, number: u32) -> Option<PathClient> {
+        self.lock().remove(&number)
+    }
+
+    /// Keeps a connection of this process, on which no reply is outstanding. Closes it instead if
+    /// there are too many.
+    pub fn keep(&self, to: PathClient) {
+        let mut idle = self.lock();
+        if idle.len() < CONNECTIONS_MAX {
+            idle.insert(to.number(), to);
+        }
+    }
+
+    /// Closes the connections to paths for which `is_wanted` returns false.
+    pub fn retain(&self, is_wanted: impl Fn(u32) -> bool) {
+        self.lock().retain(|number, _| is_wanted(*number));
+    }
+
+    /// Takes the connection to the path with this number in decimal.
+    pub(super) fn take_named(&self, number: &str) -> Option<PathClient> {
+        self.take(number.parse().ok()?)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, PathClient>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the counters of the paths with these owners and numbers, in the same order. The paths do
+/// not measure the time in their filters for this. Blocks for at most `limit` in total.
+pub fn query_counters(
+    client: &Client,
+    numbers: &[(u32, u32)],
+    idle: &IdleConnections,
+    limit: Duration,
+) -> Vec<Result<Counters, ClientError>> {
+    let call = Call::new(COUNT, &Count { first: Some(0), timed: Some(false) });
+    let calls =
+        numbers.iter().map(|(uid, number)| (*uid, (number.to_string(), vec![call.clone()])));
+    let calls: Vec<_> = calls.collect();
+    let take = |number: &str| idle.take_named(number);
+    let mut counted = client.call_all_over(&calls, take, limit, |to, replies| {
+        let first: CountReply =
+            replies.into_iter().next().unwrap_or_default().deserialize_result()?;
+        let counters = to.all_counters(first)?;
+        idle.keep(to);
+        Ok(counters)
+    });
+    for (result, (uid, number)) in counted.iter_mut().zip(numbers) {
+        if matches!(result, Err(ClientError::Refused(_))) {
+            // A path of an older version does not know the parameter `timed`.
+            let path = [(*uid, number.to_string())];
+            let again = client.count_all(&path, &[], limit, |_, counters, _| Ok(counters)).pop();
+            *result = again.unwrap_or(Err(ClientError::Timeout));
+        }
+    }
+    counted
+}
