@@ -146,6 +146,21 @@ impl Lanes for PanicAtBlock {
 /// Runs a request with `keep` on a machine with this many processors, on which costly filters get
 /// threads of their own. Returns the collected blocks and the number of threads.
 pub(crate) fn collect_staged(text: &str, processors: usize) -> (Vec<RecordedBlock>, usize) {
+    let (blocks, line) = collect_on_costly_machine(text, processors);
+    (blocks, line.space_count())
+}
+
+/// Runs a request like [`collect_staged`], with as many replicas as the planner chooses. Returns
+/// the collected blocks and the number of replicas.
+pub(crate) fn collect_adaptive(text: &str, processors: usize) -> (Vec<RecordedBlock>, usize) {
+    let (blocks, line) = collect_on_costly_machine(&format!("--parallel=auto {text}"), processors);
+    (blocks, line.replica_count())
+}
+
+fn collect_on_costly_machine(
+    text: &str,
+    processors: usize,
+) -> (Vec<RecordedBlock>, PlannedRequest) {
     let mut costs = Costs::default();
     for filter in ["compress", "times", "match", "stumble", "regex", "tcp", "http"] {
         let filter = filter.to_owned();
@@ -158,7 +173,7 @@ pub(crate) fn collect_staged(text: &str, processors: usize) -> (Vec<RecordedBloc
     let outcome = line.run_threaded(Settings::default());
     assert!(outcome.failures.is_empty(), "{text}: {:?}", outcome.failures);
     assert_eq!(outcome.ledger.imbalances(), [], "{text}");
-    (take_collected(id), line.space_count())
+    (take_collected(id), line)
 }
 
 fn next_id() -> u64 {

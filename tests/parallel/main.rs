@@ -13,6 +13,7 @@ mod scratch;
 mod affinity;
 mod collected;
 mod load;
+mod sections;
 mod session_moves;
 mod sessions;
 mod shutdown;

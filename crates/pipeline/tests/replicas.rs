@@ -5,6 +5,7 @@ mod common;
 
 use common::fixture;
 use filter::sharing::ShardKey;
+use pipeline::graph::NodeId;
 use pipeline::plan::{Costs, FilterCost, Machine, Plan, SpaceKind, plan};
 
 /// The costs of filters on the test machine, in ns.
@@ -53,6 +54,15 @@ fn assert_valid(plan: &Plan, text: &str) {
         let (from, to) = (&plan.placements[edge.from.0], &plan.placements[edge.to.0]);
         assert!(from.output_space <= to.input_space, "{text}: a path moves forward");
     }
+    for (operand, node) in plan.graph.ids() {
+        if let Some(section) = node.inside {
+            let of = |id: NodeId| {
+                let it = &plan.placements[id.0];
+                (it.space, it.input_space, it.output_space)
+            };
+            assert_eq!(of(operand), of(section), "{text}: a section runs in one thread");
+        }
+    }
 }
 
 /// Returns the names of the replicated filters, the number of replicas, and the key by which blocks
@@ -100,6 +110,24 @@ fn n2_filters_with_sessions_are_replicated_by_session() {
     let session = Some(ShardKey::Session);
     let found = of("replay a | tcp @thread0 | http | print");
     assert_eq!(found, Some(("http".to_owned(), session)), "the first told them apart");
+}
+
+#[test]
+fn n1_v1_section_after_replicas_moves_with_its_operands() {
+    for behind in [
+        "!match x",
+        "match x ++ match y",
+        "bpf udp +* !(match x ++ bpf tcp)",
+        "count | (bpf tcp | match x) ++ tcp | (bpf tcp | count + !bpf udp)",
+    ] {
+        for option in ["--parallel=2", "--parallel=3", "--parallel=auto"] {
+            let text = format!("{option} replay a | regex x | {behind} | discard");
+            let plan = plan_valid(&text, &test_machine(4));
+            assert_eq!(plan.replicas.len(), 1, "{text}");
+        }
+        let text = format!("--parallel=2 replay a | tcp | {behind} | pcap x");
+        plan_valid(&text, &test_machine(4));
+    }
 }
 
 #[test]

@@ -81,12 +81,13 @@ impl Builder<'_> {
             Step::Filter(used) => used,
             Step::Boolean(body) => {
                 let counts = Counts::new(operands::REASONS.len(), 0);
-                let local = |id: NodeId| locals[id.0].unwrap_or_default();
+                let local = |id: NodeId| locals[id.0].ok_or_else(|| self.operand_elsewhere(id));
                 let section = if self.has_holding_operand(id) {
-                    let planned = convert_section(body, &|id| (local(id), self.node_number(id)));
+                    let planned =
+                        convert_section(body, &|id| Ok((local(id)?, self.node_number(id))))?;
                     Operator::OperandSection(Box::new(OperandSection::new(&planned)))
                 } else {
-                    Operator::Section(Arc::new(convert_section(body, &local)))
+                    Operator::Section(Arc::new(convert_section(body, &local)?))
                 };
                 let node = Node::new("boolean", self.node_number(id), section, counts);
                 return Ok(Node { reasons: operands::REASONS, ..node });
@@ -150,6 +151,13 @@ impl Builder<'_> {
         !forms.is_empty() && forms.iter().all(is_message)
     }
 
+    /// Returns the error of a plan that places an operand outside the space of its section.
+    fn operand_elsewhere(&self, id: NodeId) -> BuildError {
+        let name = self.plan.graph.node(id).name();
+        let space = &self.plan.space_of(id).name;
+        BuildError::Unexpected(format!("the operand `{name}` is in {space}, its section elsewhere"))
+    }
+
     /// Returns true if an operand of a section moves the view, holds blocks or creates blocks.
     fn has_holding_operand(&self, section: NodeId) -> bool {
         let operands = self.plan.graph.ids().filter(|(_, node)| node.inside == Some(section));
@@ -194,22 +202,27 @@ impl Builder<'_> {
     }
 }
 
-/// Converts the expression of a section; `node` converts each operand.
-fn convert_section<N>(body: &Boolean, node: &dyn Fn(NodeId) -> N) -> Section<N> {
-    let links = |links: &[Link]| -> Vec<(SelectedClasses, Section<N>)> {
-        links.iter().map(|l| (wanted_classes(&l.classes), convert_section(&l.body, node))).collect()
+/// Converts the expression of a section; `node` converts each operand, or fails.
+fn convert_section<N>(
+    body: &Boolean,
+    node: &dyn Fn(NodeId) -> Result<N, BuildError>,
+) -> Result<Section<N>, BuildError> {
+    type Parts<N> = Vec<(SelectedClasses, Section<N>)>;
+    let links = |links: &[Link]| -> Result<Parts<N>, BuildError> {
+        let part = |l: &Link| Ok((wanted_classes(&l.classes), convert_section(&l.body, node)?));
+        links.iter().map(part).collect()
     };
-    match body {
-        Boolean::Filter(id) => Section::Filter(node(*id)),
+    Ok(match body {
+        Boolean::Filter(id) => Section::Filter(node(*id)?),
         Boolean::Chain { first, rest } => {
-            let mut steps = vec![(SelectedClasses::All, convert_section(first, node))];
-            steps.extend(links(rest));
+            let mut steps = vec![(SelectedClasses::All, convert_section(first, node)?)];
+            steps.extend(links(rest)?);
             Section::Chain(steps)
         }
-        Boolean::Any(parts) => Section::Any(links(parts)),
-        Boolean::All(parts) => Section::All(links(parts)),
-        Boolean::Not(part) => Section::Not(Box::new(convert_section(part, node))),
-    }
+        Boolean::Any(parts) => Section::Any(links(parts)?),
+        Boolean::All(parts) => Section::All(links(parts)?),
+        Boolean::Not(part) => Section::Not(Box::new(convert_section(part, node)?)),
+    })
 }
 
 pub(super) fn wanted_classes(classes: &ClassSet) -> SelectedClasses {

@@ -66,6 +66,32 @@ fn n1_v13_replicas_are_added_and_removed_under_load() {
 }
 
 #[test]
+fn n1_v1_section_moves_with_its_operands_behind_added_replicas() {
+    for (section, name) in [
+        ("(bpf \"udp\" +* !regex \"zzz\")", "classes"),
+        // This operand moves the view, so the section asks it about a copy of each block.
+        ("(regex \"zzz\" ++ udp)", "views"),
+    ] {
+        let text = format!(
+            "--parallel=latency generate rate=20000 seq=yes | inspect | match hex=ff \
+             |all {section} | pcap@thread0 {name}"
+        );
+        let ((), outcome) = run_while(&text, |live| {
+            for processors in [2, 1, 3, 2, 1, 2] {
+                wait_for_blocks(live, 200);
+                replicate_for(live, processors);
+                assert_eq!(replica_count(live), if processors == 1 { 0 } else { processors });
+            }
+            wait_for_blocks(live, 200);
+        });
+        assert!(
+            received_numbers(name).into_iter().eq(0..blocks_emitted(&outcome)),
+            "{name}: each once, in order"
+        );
+    }
+}
+
+#[test]
 fn n1_v13_request_with_replicas_is_edited() {
     let text = "--parallel=latency generate rate=20000 seq=yes | inspect | match hex=ff \
                 |all pcap edited";

@@ -170,8 +170,7 @@ fn placement_table(plan: &Plan, order: &[NodeId], names: &[String]) -> String {
     let mut table = Table::new(&PLACEMENT_TITLES);
     for id in order {
         table.add_row(placement_row(plan, *id, names, ""));
-        let operands = plan.graph.ids().filter(|(_, node)| node.inside == Some(*id));
-        for (operand, _) in operands {
+        for operand in plan.graph.operands(*id) {
             table.add_row(placement_row(plan, operand, names, "· "));
         }
     }

@@ -298,6 +298,11 @@ impl Graph {
         self.edges.iter().filter(move |edge| edge.from == from)
     }
 
+    /// Returns the operands of a section; none for any other node.
+    pub fn operands(&self, section: NodeId) -> impl Iterator<Item = NodeId> {
+        self.ids().filter(move |(_, node)| node.inside == Some(section)).map(|(id, _)| id)
+    }
+
     /// Returns the sources: the nodes that have no incoming edges except back edges.
     pub fn heads(&self) -> Vec<NodeId> {
         self.nodes_outside_sections(|id| !self.inputs(id).any(|edge| !edge.back))
@@ -318,7 +323,7 @@ impl Graph {
         let mut order = Vec::new();
         while let Some(id) = open.pop() {
             order.push(id);
-            order.extend(self.ids().filter(|(_, n)| n.inside == Some(id)).map(|(id, _)| id));
+            order.extend(self.operands(id));
             for edge in self.outputs(id).filter(|edge| !edge.back) {
                 missing[edge.to.0] -= 1;
                 if missing[edge.to.0] == 0 {

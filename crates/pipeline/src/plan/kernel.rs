@@ -155,10 +155,7 @@ fn may_read_session(node: &Node) -> bool {
 
 /// Returns all nodes downstream of a node, including operands of sections.
 fn downstream(graph: &Graph, id: NodeId) -> Vec<NodeId> {
-    let next = |at| {
-        let inside = graph.ids().filter(move |(_, node)| node.inside == Some(at));
-        graph.outputs(at).map(|edge| edge.to).chain(inside.map(|(id, _)| id))
-    };
+    let next = |at| graph.outputs(at).map(|edge| edge.to).chain(graph.operands(at));
     reachable(&[id], next).split_off(1)
 }
 

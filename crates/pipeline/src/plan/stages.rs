@@ -301,9 +301,8 @@ impl<'p> StageSearch<'p> {
         let thread = layout.thread[head.0];
         let outputs = |id: NodeId| graph.outputs(id).filter(|edge| !edge.back).map(|edge| edge.to);
         let all = crate::graph::reachable(&[head], |id| {
-            let inside = graph.ids().filter(move |(_, node)| node.inside == Some(id));
             let near = outputs(id).filter(|to| layout.thread[to.0] == thread);
-            near.chain(inside.map(|(id, _)| id)).collect::<Vec<_>>()
+            near.chain(graph.operands(id)).collect::<Vec<_>>()
         });
         all.iter().all(|id| self.may_move(*id)).then_some(all)
     }

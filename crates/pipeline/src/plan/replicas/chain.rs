@@ -159,8 +159,11 @@ impl ChainSearch<'_> {
     }
 }
 
-/// Returns all nodes downstream of a node.
+/// Returns all nodes downstream of a node, with the operands of each section among them.
 pub(super) fn downstream_nodes(graph: &Graph, id: NodeId) -> Vec<NodeId> {
-    let outputs = |at| graph.outputs(at).filter(|edge| !edge.back);
-    reachable(&[id], |at| outputs(at).map(|edge| edge.to)).split_off(1)
+    reachable(&[id], |at| {
+        let outputs = graph.outputs(at).filter(|edge| !edge.back).map(|edge| edge.to);
+        outputs.chain(graph.operands(at)).collect::<Vec<_>>()
+    })
+    .split_off(1)
 }
