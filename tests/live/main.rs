@@ -26,6 +26,7 @@ mod kernel;
 mod kernel_redirect;
 mod kernel_streams;
 mod kernel_taps;
+mod kernel_views;
 mod live_changes;
 mod live_counters;
 mod long_requests;

@@ -83,9 +83,12 @@ pub mod record {
 }
 
 /// Size of a pointer in bytes. Its fields, with their sizes: position (8), view length (4), class
-/// (4), view offset (4), exit number (4), and, if the exit shares its reader, the number of earlier
-/// pointers for this exit (8).
+/// (4), view offset (4, with [`AFTER_TAG`]), exit number (4), and, if the exit shares its reader,
+/// the number of earlier pointers for this exit (8).
 pub const POINTER_SIZE: u32 = 32;
+/// Flag in the view offset of a pointer: the view begins after a tag that may be stored outside the
+/// frame. If that tag is inserted, the view begins four bytes later.
+pub const AFTER_TAG: u32 = 1 << 31;
 /// Offset of the exit number in a delivery's scratch memory.
 pub(in crate::emit) const EXIT: i16 = 12;
 /// Maximum number of readers per pointer ring.

@@ -113,7 +113,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Returns true if, at this hook, the outer VLAN tag may be stored outside the frame (see
     /// [`Meta`]).
     pub fn may_have_stored_tag(&self) -> bool {
-        !matches!(self.builder.target.hook, Hook::Xdp | Hook::Cgroup)
+        self.builder.may_have_stored_tag()
     }
 
     // ---- bounds checks and loads

@@ -33,8 +33,8 @@ pub use super::config::{
 };
 pub(super) use super::ring_layout::EXIT;
 pub use super::ring_layout::{
-    DELIVERIES_MAX, EXITS_MAX, POINTER_SIZE, READERS_MAX, SWITCHED_EXITS, SWITCHED_SLOTS,
-    SWITCHED_WORD, TALLIES_MAX, UNREAD_LAPS, offset, record,
+    AFTER_TAG, DELIVERIES_MAX, EXITS_MAX, POINTER_SIZE, READERS_MAX, SWITCHED_EXITS,
+    SWITCHED_SLOTS, SWITCHED_WORD, TALLIES_MAX, UNREAD_LAPS, offset, record,
 };
 pub use super::switch_layout::SwitchLayout;
 use ring::store_ordered;
@@ -50,7 +50,7 @@ use super::target::{Target, Verdict};
 use super::unfit::Unfit;
 use super::user_sockets;
 use crate::insn::{Alu, Cond, Helper, Insn, Operand, R0, R1, R9, R10, Reg, Size};
-use crate::program::Program;
+use crate::program::{Hook, Program};
 
 /// Emits a tap. `body` receives the layers of an unparsed frame and the exit for finished frames.
 /// `unsure` handles frames whose first bytes cannot be read, and must not read any bytes.
@@ -109,7 +109,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push(Insn::store(Size::W, R9, place + 4, R1));
         b.fetch(length.into(), R0);
         b.asm.push(Insn::store(Size::W, R9, place, R0));
-        b.fetch_distance(on.at, R1);
+        b.fetch_view_offset(&on, R1);
         b.asm.push(Insn::store(Size::W, R9, place + 8, R1));
         b.asm.push(Insn::store(Size::W, R9, place + EXIT, delivery.exit.cast_signed()));
         b.asm.push(Insn::load(Size::DW, R1, R9, scratch.delivery_word(outlet)));
@@ -183,14 +183,27 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 }
 
-/// Returns true if the view begins after a tag that may be stored outside the frame. If that tag
-/// is inline, the view begins four bytes later.
-#[must_use]
-pub const fn is_after_stored_tag(on: &Layers<'_>) -> bool {
+/// Returns true if the view begins after a tag that may be stored outside the frame.
+const fn is_after_stored_tag(on: &Layers<'_>) -> bool {
     on.tags > 0 || on.length.is_some()
 }
 
 impl Builder {
+    /// Returns true if the kernel may store a tag outside the frame at this hook.
+    pub(super) const fn may_have_stored_tag(&self) -> bool {
+        !matches!(self.target.hook, Hook::Xdp | Hook::Cgroup)
+    }
+
+    /// Loads the offset of the view into a register, with [`AFTER_TAG`] if the view begins after a
+    /// tag that may be stored outside the frame. One exit may receive views of both kinds: those
+    /// that a filter moved, and those of the blocks that it did not answer.
+    fn fetch_view_offset(&mut self, on: &Layers<'_>, to: Reg) {
+        self.fetch_distance(on.at, to);
+        if is_after_stored_tag(on) && self.may_have_stored_tag() {
+            self.asm.push(Insn::alu(Alu::Or, to, AFTER_TAG.cast_signed()));
+        }
+    }
+
     /// Sets r9 to the address of this processor's scratch memory, and clears the words of the
     /// previous frame.
     pub(super) fn find_scratch(&mut self, frame_end: &FrameEnd) {

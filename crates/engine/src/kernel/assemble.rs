@@ -29,11 +29,6 @@ use std::cell::{Cell, RefCell};
 pub(super) struct AssembledProgram {
     /// Code of the program.
     pub(super) program: ebpf::Program,
-    /// For each exit, true if its frames begin after a VLAN tag, which the kernel may deliver
-    /// separately from the frame.
-    pub(super) behind_tag: Vec<bool>,
-    /// For each tap, true if its frames begin after a VLAN tag.
-    pub(super) taps_behind_tag: Vec<bool>,
     /// The first header of the frames at each exit.
     pub(super) first_headers: Vec<FirstHeader>,
 }
@@ -74,17 +69,14 @@ pub(super) fn assemble(
         fused,
         members,
         at: Cell::new(None),
-        behind_tag: RefCell::new(vec![false; fused.exits.len()]),
         taps: TapEmission::new(fused),
         first_headers: RefCell::new(vec![FirstHeader::Link; fused.exits.len()]),
     };
     let made = emission.emit_program(target, layout);
-    let (behind_tag, first_headers) =
-        (emission.behind_tag.into_inner(), emission.first_headers.into_inner());
-    let taps_behind_tag = emission.taps.into_behind_tag();
+    let first_headers = emission.first_headers.into_inner();
     let refused = |unfit: Unfit| AssemblyError { at: emission.at.get(), why: unfit.why.into() };
     let program = made.map_err(refused)?;
-    Ok(AssembledProgram { program, behind_tag, taps_behind_tag, first_headers })
+    Ok(AssembledProgram { program, first_headers })
 }
 
 /// Returns true if the exits of a request fit the limits of one program.
@@ -99,7 +91,6 @@ struct Emitter<'t> {
     members: &'t [Member<'t>],
     /// The request and node emitted last. If emission fails, this node is at fault.
     at: Cell<Option<(usize, NodeId)>>,
-    behind_tag: RefCell<Vec<bool>>,
     taps: TapEmission<'t>,
     first_headers: RefCell<Vec<FirstHeader>>,
 }
@@ -359,7 +350,6 @@ impl Emitter<'_> {
     /// at this exit.
     fn emit_delivery<'s>(&self, s: &mut Scope<'s, '_>, exit: usize, on: Layers<'s>) {
         self.emit_tally(s, Tally::Handed(exit), on);
-        self.behind_tag.borrow_mut()[exit] = tap::is_after_stored_tag(&on);
         self.first_headers.borrow_mut()[exit] = match (on.linked, on.l3) {
             (true, _) => FirstHeader::Link,
             (false, Some(_)) => FirstHeader::Packet,

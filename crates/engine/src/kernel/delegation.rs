@@ -72,9 +72,8 @@ pub struct DelegatedProgram {
 pub struct DelegatedLayout {
     /// Number and sizes of the rings.
     pub shape: RingsLayout,
-    /// For each exit, and then for each tap, true if its frames begin after a VLAN tag, which the
-    /// kernel may deliver separately from the frame.
-    pub behind_tag: Vec<bool>,
+    /// Number of exits and taps.
+    pub exits: usize,
     /// Fingerprint of the running filter tree, which must equal the fingerprint computed by the
     /// requesting process.
     pub tree: u64,
@@ -247,8 +246,9 @@ impl Points {
             (&planned.attach, new.shape.sinks, new.share.clone());
         let needs = ResourceNeeds { attach, source, bytes, share: share.clone(), exits_per_frame };
         allows(&needs).map_err(BuildError::Refused)?;
-        let KernelAttachment { rings, doorbell, behind_tag, held } = make(&asked, new)?;
-        let layout = DelegatedLayout { shape: rings.shape(), behind_tag, tree };
+        let exits = asked.exit_count();
+        let KernelAttachment { rings, doorbell, held } = make(&asked, new)?;
+        let layout = DelegatedLayout { shape: rings.shape(), exits, tree };
         let copy = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned();
         let delegated = || -> io::Result<DelegatedProgram> {
             let (records, pointers) = (copy(rings.records().as_fd())?, copy(rings.as_fd())?);
@@ -289,9 +289,8 @@ impl DelegatedProgram {
     /// Wraps the delegated program for a path. `held` notifies the serving process when the request
     /// ends. Call [`Self::matches_request`] first.
     pub fn into_attachment(self, held: Arc<dyn AttachmentHandle>) -> sys::Result<KernelAttachment> {
-        let behind_tag = self.layout.behind_tag.clone();
         let (rings, doorbell) = self.open()?;
-        Ok(KernelAttachment { rings, doorbell, behind_tag, held })
+        Ok(KernelAttachment { rings, doorbell, held })
     }
 }
 
@@ -299,11 +298,9 @@ impl DelegatedProgram {
     /// Returns true if this process and the serving process planned the request in the same way.
     #[must_use]
     pub fn matches_request(&self, asked: &KernelRequest<'_>) -> bool {
-        let DelegatedLayout { behind_tag, tree, shape } = &self.layout;
-        let ours = asked.tree();
-        let exits = ours.exits.len() + ours.taps.len();
-        let same = *tree == asked.fingerprint() && behind_tag.len() == exits;
-        same && shape.sinks as usize >= ours.sink_count()
+        let DelegatedLayout { exits, tree, shape } = self.layout;
+        let same = tree == asked.fingerprint() && exits == asked.exit_count();
+        same && shape.sinks as usize >= asked.tree().sink_count()
     }
 }
 
@@ -355,19 +352,19 @@ impl DelegatedLayout {
     pub fn to_text(&self) -> String {
         let RingsLayout { cpus, sinks, pointers, bytes, record_max } = self.shape;
         let shape = (cpus, sinks, pointers, bytes, record_max);
-        serde_json::to_string(&(shape, &self.behind_tag, self.tree)).unwrap_or_default()
+        serde_json::to_string(&(shape, self.exits, self.tree)).unwrap_or_default()
     }
 
     /// Parses the text written by [`Self::to_text`]. Returns `None` if it is malformed or describes
     /// impossible memory.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
-        let (shape, behind_tag, tree): (_, Vec<bool>, _) = serde_json::from_str(text).ok()?;
+        let (shape, exits, tree): (_, usize, _) = serde_json::from_str(text).ok()?;
         let (cpus, sinks, pointers, bytes, record_max) = shape;
         let shape = RingsLayout { cpus, sinks, pointers, bytes, record_max };
         let whole = shape.records_only().size().is_some() && shape.pointers_only().size().is_some();
-        let fits = whole && behind_tag.len() <= EXITS_MAX as usize;
-        fits.then_some(Self { shape, behind_tag, tree })
+        let fits = whole && exits <= EXITS_MAX as usize;
+        fits.then_some(Self { shape, exits, tree })
     }
 }
 
@@ -402,19 +399,21 @@ mod tests {
     fn printed_layout_parses_to_the_same_layout() {
         let shape =
             RingsLayout { cpus: 2, sinks: 3, pointers: 64, bytes: 1 << 16, record_max: 2048 };
-        for behind_tag in [vec![], vec![true, false, true]] {
-            let layout = DelegatedLayout { shape, behind_tag, tree: u64::MAX };
+        for exits in [0, 3, EXITS_MAX as usize] {
+            let layout = DelegatedLayout { shape, exits, tree: u64::MAX };
             assert_eq!(DelegatedLayout::from_text(&layout.to_text()), Some(layout));
         }
         for wrong in [
             "",
             "[[2,3,64,65536,2048],7]",
-            "[[2,3,64,65536],[false],7]",
-            "[[2,3,65,65536,2048],[false],7]",
-            "[[2,3,64,65536,2048],[0],7]",
-            &format!("[[2,3,64,65536,2048],[{}true],7]", "false,".repeat(EXITS_MAX as usize)),
-            "[[4294967295,3,64,65536,2048],[],7]",
-            "[[0,3,64,65536,2048],[],7]",
+            "[[2,3,64,65536],1,7]",
+            "[[2,3,65,65536,2048],1,7]",
+            "[[2,3,64,65536,2048],-1,7]",
+            // The form of earlier versions, in which a flag of each exit stood for all its frames.
+            "[[2,3,64,65536,2048],[false],7]",
+            &format!("[[2,3,64,65536,2048],{},7]", EXITS_MAX + 1),
+            "[[4294967295,3,64,65536,2048],0,7]",
+            "[[0,3,64,65536,2048],0,7]",
         ] {
             assert_eq!(DelegatedLayout::from_text(wrong), None, "{wrong}");
         }

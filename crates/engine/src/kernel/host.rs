@@ -49,9 +49,6 @@ pub struct KernelAttachment {
     pub rings: Arc<Rings>,
     /// The doorbell.
     pub doorbell: RingBuffer,
-    /// For each exit, and then for each tap, true if its frames begin after a VLAN tag, which the
-    /// kernel may deliver separately from the frame.
-    pub behind_tag: Vec<bool>,
     /// The handle that keeps the request attached.
     pub held: Arc<dyn AttachmentHandle>,
 }

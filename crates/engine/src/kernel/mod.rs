@@ -46,7 +46,7 @@ use crate::numbering::Ids;
 use ebpf::emit::tap::{self, WakePolicy, Wakeup};
 use ebpf::emit::user_sockets;
 use endpoint::source::kernel::attach_point::AttachPoint;
-use endpoint::source::kernel::{Attachment, Edge, KernelSource, KernelSourceParts};
+use endpoint::source::kernel::{Attachment, KernelSource, KernelSourceParts};
 use endpoint::{Opening, Source, SourceCounters};
 use host::{KernelRefusal, attach_build_error};
 use pipeline::Share;
@@ -258,21 +258,16 @@ impl<'p> KernelInputs<'p> {
         place: AttachPoint,
         before: Vec<Arc<dyn AttachmentHandle>>,
     ) -> AttachedSource {
-        let KernelAttachment { rings, doorbell, behind_tag, held } = lent;
+        let KernelAttachment { rings, doorbell, held } = lent;
         let tree = self.request().tree();
-        let ways = behind_tag.iter().zip(&tree.exits);
-        let edges =
-            ways.map(|(behind_tag, exit)| Edge { starts_after_tag: *behind_tag, sink: exit.sink });
-        // Taps lead to the first sink.
-        let taps = behind_tag.iter().skip(tree.exits.len());
-        let taps = taps.map(|behind_tag| Edge { starts_after_tag: *behind_tag, sink: 0 });
         let gives = KernelSource::new(KernelSourceParts {
             rings,
             doorbell,
             attachment: Arc::new(RequestHistory { held: Arc::clone(&held), before }),
             attach_point: place,
-            edges: edges.collect(),
-            taps: taps.collect(),
+            edges: tree.exits.iter().map(|exit| exit.sink).collect(),
+            // Taps lead to the first sink.
+            taps: vec![0; tree.taps.len()],
             origin: self.origin,
             wait_ns: self.planned.ring.signal_ns.min(DOORBELL_NS_MAX),
             loses_frame: loses_kernel_exit(),
@@ -295,6 +290,12 @@ impl KernelRequest<'_> {
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         self.tree().fingerprint(self.graph)
+    }
+
+    /// Returns the number of exits and taps of the request.
+    fn exit_count(&self) -> usize {
+        let tree = self.tree();
+        tree.exits.len() + tree.taps.len()
     }
 
     /// Returns the tree of the request's filters.
@@ -483,7 +484,7 @@ pub fn doorbell_policy(ring: &KernelRing, shape: RingsLayout) -> WakePolicy {
 
 // The program and its reader use the same layout.
 const _: () = {
-    use tap::{POINTER_SIZE, READERS_MAX, offset, record};
+    use tap::{AFTER_TAG, POINTER_SIZE, READERS_MAX, offset, record};
     assert!(
         offset::HEADS as u32 == region_offset::HEADS
             && offset::RESERVED as u32 == region_offset::RESERVED
@@ -511,6 +512,7 @@ const _: () = {
     );
     assert!(
         POINTER_SIZE == region_offset::POINTER_SIZE
+            && AFTER_TAG == region_offset::AFTER_TAG
             && record::HEADER_SIZE == region_offset::HEADER_SIZE
     );
     assert!(record::ALIGNMENT == region_offset::ALIGNMENT);

@@ -236,7 +236,6 @@ impl Point {
             }
         };
         step(Resource::Program, "a place at an interface")?;
-        let behind_tag = version.behind_tag(number);
         let next = NextProgram { version: &version, line: Some(&line), states: &states };
         self.store(&mut state, Some(next));
         let put = self.install(&mut state, version, &steps);
@@ -250,7 +249,7 @@ impl Point {
         self.store(&mut state, None);
         steps.checkpoint("a line is kept");
         let handle = RequestHandle::new(Arc::clone(self), number);
-        Ok(KernelAttachment { held: Arc::new(handle), rings, doorbell, behind_tag })
+        Ok(KernelAttachment { held: Arc::new(handle), rings, doorbell })
     }
 
     /// Replaces the running program, or attaches the first one.

@@ -8,12 +8,11 @@
 use super::fused::FusedTree;
 use super::tree::RequestTree;
 use crate::numbering::Ids;
-use ebpf::emit::tap::{self, EXITS_MAX, SWITCHED_EXITS};
+use ebpf::emit::tap::{EXITS_MAX, SWITCHED_EXITS};
 use ebpf::emit::{Layers, Scope};
 use pipeline::graph::NodeId;
 use runtime::space::tap::{TapEnd, TapEnder};
 use serde::{Deserialize, Serialize};
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of taps of a request that are open at once.
@@ -142,37 +141,24 @@ impl RequestTree {
 /// The emission of taps into the program of a fused tree.
 pub(super) struct TapEmission<'t> {
     fused: &'t FusedTree,
-    /// For each tap emitted so far, true if its frames begin after a VLAN tag that the kernel
-    /// stores separately.
-    behind_tag: RefCell<Vec<bool>>,
 }
 
 impl<'t> TapEmission<'t> {
-    pub(super) fn new(fused: &'t FusedTree) -> Self {
-        Self { fused, behind_tag: RefCell::new(vec![false; fused.taps.len()]) }
+    pub(super) const fn new(fused: &'t FusedTree) -> Self {
+        Self { fused }
     }
 
     /// Emits the taps of a step, or of the source if `at` is `None`, for a frame that leaves the
     /// step in the state `on`. While none of these taps is open, the code executes one load and one
     /// branch, regardless of the number of requests.
     pub(super) fn emit<'s>(&self, s: &mut Scope<'s, '_>, at: Option<usize>, on: Layers<'s>) {
-        let taps: Vec<usize> = self.fused.taps_at(at).map(|(number, _)| number).collect();
-        for number in &taps {
-            self.behind_tag.borrow_mut()[*number] = tap::is_after_stored_tag(&on);
-        }
-        if !taps.is_empty() {
+        if self.fused.taps_at(at).next().is_some() {
             let place = switch_place(at);
             s.arm(|s, closed| {
                 s.only_switched(place, closed);
                 s.note_switched(place, on);
             });
         }
-    }
-
-    /// Returns, for each tap, true if its frames begin after a VLAN tag that the kernel stores
-    /// separately.
-    pub(super) fn into_behind_tag(self) -> Vec<bool> {
-        self.behind_tag.into_inner()
     }
 }
 

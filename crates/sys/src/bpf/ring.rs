@@ -51,9 +51,12 @@ pub mod region_offset {
     /// each). Programs that keep all data in one map use the same area for other data.
     pub const COUNTS: u32 = SCRATCH + 64;
     /// Size of a pointer in bytes. Its fields, with their sizes: position (8), view length (4),
-    /// class (4), view offset (4), exit edge (4), and, if edges share the sink, the number of
-    /// earlier pointers for this edge (8).
+    /// class (4), view offset (4, with [`AFTER_TAG`]), exit edge (4), and, if edges share the sink,
+    /// the number of earlier pointers for this edge (8).
     pub const POINTER_SIZE: u32 = 32;
+    /// Flag in the view offset of a pointer: the view begins after the tag that the kernel may
+    /// store outside the frame.
+    pub const AFTER_TAG: u32 = 1 << 31;
     /// Size of a record's header in bytes. Its fields, with their sizes: position, or -1 while
     /// being written (8), wire length (4), captured length (4), time (8), VLAN TCI (2), VLAN
     /// protocol (2), segment size (2), and flags (2: tag present, sent by this host).
@@ -253,8 +256,10 @@ pub struct FramePointer {
     pub length: u32,
     /// Class of the frame.
     pub class: u32,
-    /// Offset of the view in the frame.
+    /// Offset of the view in the frame, without a tag that the kernel stores outside the frame.
     pub offset: u32,
+    /// True if the view begins after such a tag, if there is one.
+    pub after_tag: bool,
     /// Number of the exit edge that the frame takes.
     pub edge: u32,
     /// Number of earlier pointers for the same edge. Counted only if edges share the sink.
@@ -324,7 +329,9 @@ impl<'a> Region<'a> {
             let (length, class) = halves(self.control_word(at + 8));
             let (offset, edge) = halves(self.control_word(at + 16));
             let (position, number) = (self.control_word(at), self.control_word(at + 24));
-            FramePointer { position, length, class, offset, edge, number }
+            let after_tag = offset & region_offset::AFTER_TAG != 0;
+            let offset = offset & !region_offset::AFTER_TAG;
+            FramePointer { position, length, class, offset, after_tag, edge, number }
         })
     }
 

@@ -65,7 +65,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push(Insn::store(Size::W, R5, view + 4, R1));
         b.fetch(length.into(), R0);
         b.asm.push(Insn::store(Size::W, R5, view, R0));
-        b.fetch_distance(on.at, R1);
+        b.fetch_view_offset(&on, R1);
         b.asm.push(Insn::store(Size::W, R5, view + 8, R1));
         b.set_held(R1, None);
         b.asm.bind(closed);

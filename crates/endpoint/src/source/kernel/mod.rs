@@ -36,15 +36,6 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use sys::bpf::{RingBuffer, Rings};
 
-/// An edge from a kernel program to this process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Edge {
-    /// True if the view begins after a VLAN tag. The kernel may store the tag outside the frame.
-    pub starts_after_tag: bool,
-    /// Index of the edge's pointer ring among those of a processor ([`reader`] calls it a sink).
-    pub sink: u32,
-}
-
 /// The attachment of a set of programs, which export frames until the path stops.
 pub trait Attachment: fmt::Debug + Send + Sync {
     /// Detaches the programs. After the call no frame is exported.
@@ -74,12 +65,13 @@ pub struct KernelSourceParts {
     pub attachment: Arc<dyn Attachment>,
     /// Attach point of the programs.
     pub attach_point: AttachPoint,
-    /// The edges on which frames leave the programs. A program identifies an edge by its index
+    /// The edges on which frames leave the programs: for each, the index of its pointer ring among
+    /// those of a processor ([`reader`] calls it a sink). A program identifies an edge by its index
     /// here, the exit number.
-    pub edges: Vec<Edge>,
-    /// Further exits, numbered after the edges. Their readers receive copies of the blocks that
-    /// leave a filter in the kernel. No counter of the path includes these copies.
-    pub taps: Vec<Edge>,
+    pub edges: Vec<u32>,
+    /// Pointer rings of further exits, numbered after the edges. Their readers receive copies of
+    /// the blocks that leave a filter in the kernel. No counter of the path includes these copies.
+    pub taps: Vec<u32>,
     /// Index of the source among those of its path.
     pub origin: u16,
     /// Maximum interval between notifications while frames are exported, in nanoseconds (T_t).
@@ -153,7 +145,7 @@ impl KernelSource {
     #[must_use]
     pub fn new(parts: KernelSourceParts) -> Self {
         let arrived = vec![ArcCounts::default(); parts.edges.len()];
-        let sinks = parts.edges.iter().chain(&parts.taps).map(|edge| edge.sink).collect();
+        let sinks = parts.edges.iter().chain(&parts.taps).copied().collect();
         let reader = Reader::new(Arc::clone(&parts.rings), sinks);
         let time = ClockOffset::measure();
         let in_place = FramesInPlace::new(Arc::clone(&parts.rings)).map(Arc::new);
@@ -263,9 +255,8 @@ impl KernelSource {
         let FrameCopy { place, is_checksum_unset: unset, mut marks } = copied;
         let header = &exported.header;
         let tag = if header.tag.is_some() { TAG_SIZE as u32 } else { 0 };
-        let mut exits = self.parts.edges.iter().chain(&self.parts.taps);
-        let skips_tag = exits.nth(exported.edge as usize).is_some_and(|exit| exit.starts_after_tag);
-        let from = exported.pointer.offset.saturating_add(if skips_tag { tag } else { 0 });
+        let skipped = if exported.pointer.after_tag { tag } else { 0 };
+        let from = exported.pointer.offset.saturating_add(skipped);
         let from = from.min(place.length());
         let length = exported.pointer.length.min(place.length() - from);
         let mut flags = if header.sent { Flags::BACKWARD } else { Flags::NONE };

@@ -78,10 +78,10 @@ pub(super) fn prepare(
     let lines = with_replacement(&state.lines, old.number, &line);
     let (version, states) = Version::load(&point.site, &lines, &steps).map_err(blame)?;
     step(Resource::Program, "a place at an interface")?;
-    let (behind_tag, replaced) = (version.behind_tag(number), state.replaced);
+    let replaced = state.replaced;
     drop(state);
     let handle = RequestHandle::new(Arc::clone(&point), number);
-    let lent = KernelAttachment { held: Arc::new(handle), rings, doorbell, behind_tag };
+    let lent = KernelAttachment { held: Arc::new(handle), rings, doorbell };
     let ready = Some(LoadedReplacement { line, version, states, steps, replaced });
     let switch = Box::new(PreparedSwitch { old, stays: kept, ready });
     Ok(PreparedSuccessor { lent, switch })

@@ -34,8 +34,6 @@ pub(super) struct Version {
     /// The numbers of the program's requests, in the order of the fused tree.
     pub(super) lines: Vec<u32>,
     words: Vec<ebpf::FilterSpan>,
-    behind_tag: Vec<bool>,
-    taps_behind_tag: Vec<bool>,
 }
 
 /// A failure to build a program, with the node at fault if it is known.
@@ -144,7 +142,6 @@ impl Version {
         (tallies, tallies_map): (Mapping, Map),
     ) -> Self {
         let Assembly { numbers: lines, fused, layout, code, words, .. } = drawn;
-        let (behind_tag, taps_behind_tag) = drawn.behind_tag;
         let _tables = tables;
         let base = layout.cpus.saturating_mul(layout.scratch.stride);
         let switches = Switches::new(switch_layout(&fused, base), &tallies);
@@ -160,8 +157,6 @@ impl Version {
             fused,
             lines,
             words,
-            behind_tag,
-            taps_behind_tag,
         }
     }
 
@@ -177,17 +172,6 @@ impl Version {
     /// Returns true if the program runs this request.
     pub(super) fn has_request(&self, line: u32) -> bool {
         self.lines.contains(&line)
-    }
-
-    /// Returns, for each exit and then for each tap of a request, true if its frames begin after a
-    /// VLAN tag.
-    pub(super) fn behind_tag(&self, line: u32) -> Vec<bool> {
-        let ours = |exit: &super::super::fused::FusedExit| self.lines.get(exit.line) == Some(&line);
-        let both = self.fused.exits.iter().zip(&self.behind_tag);
-        let exits = both.filter(|(exit, _)| ours(exit)).map(|(_, behind)| *behind);
-        let taps = self.fused.taps.iter().zip(&self.taps_behind_tag);
-        let taps = taps.filter(|(tap, _)| self.lines.get(tap.line) == Some(&line));
-        exits.chain(taps.map(|(_, behind)| *behind)).collect()
     }
 
     /// Returns the counters of a request so far; all 0 if the program does not run the request.
@@ -264,8 +248,6 @@ struct Assembly<'l> {
     /// Descriptors of the shared maps, which are numbered after the map of counters.
     given: Vec<i32>,
     code: ebpf::Program,
-    /// Flags for the exits and for the taps: true if the frames begin after a VLAN tag.
-    behind_tag: (Vec<bool>, Vec<bool>),
     words: Vec<ebpf::FilterSpan>,
 }
 
@@ -278,17 +260,15 @@ impl<'l> Assembly<'l> {
         let (layout, given) = layout(site, &lines, &fused)?;
         let target = filter::target(&site.attach, site.hardened);
         let made = assemble(&fused, &members, (target, FrameAction::Tap(&layout)));
-        let AssembledProgram { program: code, behind_tag, taps_behind_tag, .. } =
-            made.map_err(|misfit| {
-                let AssemblyError { at, why } = misfit;
-                VersionError {
-                    at: at.map(|(line, node)| (numbers[line], node)),
-                    ..VersionError::from_reason(why)
-                }
-            })?;
+        let AssembledProgram { program: code, .. } = made.map_err(|misfit| {
+            let AssemblyError { at, why } = misfit;
+            VersionError {
+                at: at.map(|(line, node)| (numbers[line], node)),
+                ..VersionError::from_reason(why)
+            }
+        })?;
         let words = (0..fused.steps.len()).map(|step| fused.label(&members, step)).collect();
-        let behind_tag = (behind_tag, taps_behind_tag);
-        Ok(Self { lines, numbers, fused, layout, given, code, behind_tag, words })
+        Ok(Self { lines, numbers, fused, layout, given, code, words })
     }
 }
 
