@@ -5,10 +5,12 @@
 //! line when a promoted socket is closed, `quiet` suppresses the message about a socket that is not
 //! promoted, `force` promotes sockets although firewall rules exist, which then do not apply, and
 //! `always` promotes sockets at any rate, and `spin` also lets waits spin instead of sleeping.
+//! `delay=MICROSECONDS` lets datagrams wait in the ring of a sleeping server for at most this time.
 
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use sys::preload::message::print_message;
 
 /// Name of the environment variable with the user's options.
@@ -45,6 +47,23 @@ pub(crate) fn spins() -> bool {
     *SPINS.get_or_init(|| has_word("spin"))
 }
 
+/// Limits of the delay that the user may request.
+const DELAY_MIN: Duration = Duration::from_micros(50);
+const DELAY_MAX: Duration = Duration::from_millis(10);
+
+/// Returns the time for which datagrams may wait in the ring of a sleeping server; `None` if the
+/// user has not requested such a delay.
+pub(crate) fn delay() -> Option<Duration> {
+    static DELAY: OnceLock<Option<Duration>> = OnceLock::new();
+    *DELAY.get_or_init(|| find_delay(&std::env::var(VARIABLE).unwrap_or_default()))
+}
+
+fn find_delay(words: &str) -> Option<Duration> {
+    let text = words.split(',').find_map(|word| word.trim().strip_prefix("delay="))?;
+    let delay = Duration::from_micros(text.parse().ok()?);
+    (!delay.is_zero()).then(|| delay.clamp(DELAY_MIN, DELAY_MAX))
+}
+
 /// Prints, once per process, the reason why a socket is not promoted.
 pub(crate) fn report_refusal(local: SocketAddr, why: &str) {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
@@ -64,4 +83,20 @@ pub(crate) fn print_totals(local: SocketAddr, interfaces: &str, totals: &Totals)
         "udp {local}: {from_ring} of {all} datagrams came from the ring of \
          {interfaces} since it was opened; {lost} lost, {damaged} damaged"
     ));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delay_is_found_among_the_words_and_limited() {
+        let micros = |words| find_delay(words).map(|delay| delay.as_micros());
+        assert_eq!(micros("report, delay=500"), Some(500));
+        assert_eq!(micros("delay=1"), Some(50));
+        assert_eq!(micros("delay=99999999"), Some(10_000));
+        assert_eq!(micros("delay=0"), None);
+        assert_eq!(micros("delay=soon,report"), None);
+        assert_eq!(micros("report"), None);
+    }
 }

@@ -153,6 +153,14 @@ impl Map {
         Ok(Self { fd, name, kind, key_size, value_size, entries: info.entries })
     }
 
+    /// Opens the map with this id, whichever process created it. Needs CAP_SYS_ADMIN.
+    pub fn open(id: u32) -> Result<Self> {
+        let target = format!("map {id}");
+        let mut attr = [id, 0, 0];
+        let fd = open_object(command::MAP_GET_FD_BY_ID, "MAP_GET_FD_BY_ID", &target, &mut attr)?;
+        Self::from_received(fd)
+    }
+
     /// Opens a second descriptor that cannot modify the map, for another process. The recipient can
     /// poll the map and read it by key, but cannot map it into memory. To permit mapping, freeze
     /// the map and pass the original descriptor instead.

@@ -298,6 +298,14 @@ impl Program {
         Ok(program)
     }
 
+    /// Opens the program with this id, whichever process loaded it. Needs CAP_SYS_ADMIN.
+    pub fn open(id: u32) -> Result<Self> {
+        let target = format!("program {id}");
+        let mut attr = [id, 0, 0];
+        let fd = open_object(command::PROG_GET_FD_BY_ID, "PROG_GET_FD_BY_ID", &target, &mut attr)?;
+        Self::from_received(fd)
+    }
+
     /// Returns the program type.
     #[must_use]
     pub const fn kind(&self) -> ProgramKind {

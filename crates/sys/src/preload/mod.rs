@@ -18,6 +18,7 @@ use rustix::io::retry_on_intr;
 use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
+use std::time::Duration;
 
 /// Returns this thread's `errno`.
 #[must_use]
@@ -143,6 +144,29 @@ pub fn has_no_reader(number: c_int) -> bool {
     let looked = poll(&mut entry, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     let [entry] = entry;
     looked.is_ok() && entry.revents().intersects(PollFlags::ERR | PollFlags::NVAL)
+}
+
+/// The end of [`wait_readable`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TimedWait {
+    /// The descriptor is readable, or closed.
+    Readable,
+    /// The time has passed.
+    TimedOut,
+    /// A signal handler has run.
+    Interrupted,
+}
+
+/// Waits until a descriptor is readable, for at most `limit`.
+#[must_use]
+pub fn wait_readable(number: c_int, limit: Duration) -> TimedWait {
+    let Some(fd) = borrow(number) else { return TimedWait::Readable };
+    let mut entry = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    match poll(&mut entry, Some(&crate::poll::timespec(limit))) {
+        Ok(0) => TimedWait::TimedOut,
+        Err(rustix::io::Errno::INTR) => TimedWait::Interrupted,
+        _ => TimedWait::Readable,
+    }
 }
 
 /// Returns true if a call interrupted by a signal should be restarted. Returns false if the program

@@ -2,6 +2,7 @@
 
 use super::messages::Time;
 use super::receiving::EINTR;
+use super::waits::{WaitLimit, nap_of};
 use crate::registration::Registration;
 use crate::report;
 use crate::sets;
@@ -9,6 +10,7 @@ use crate::socket::Socket;
 use crate::table;
 use crate::waiting::Wait;
 use std::ffi::{c_int, c_void};
+use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::next_function;
@@ -106,8 +108,8 @@ fn note_set(set: c_int) -> c_int {
     set
 }
 
-/// Waits for an epoll set and for the rings of its promoted sockets. `wait` waits for the set, and
-/// must not block if it gets true; `limit` is the time for which it may block.
+/// Waits for an epoll set and for the rings of its promoted sockets. `wait` waits for the set for
+/// the time that it gets; `limit` is the time for which the program allows it to block.
 ///
 /// # Safety
 /// U1 must hold for the array, which has `room` events.
@@ -115,7 +117,7 @@ unsafe fn wait_with_rings(
     set: c_int,
     (events, room): (*mut EpollEvent, c_int),
     limit: Option<Duration>,
-    wait: impl Fn(bool) -> c_int,
+    wait: impl Fn(WaitLimit) -> c_int,
 ) -> c_int {
     let _wait = Wait::begin(set);
     let sockets = quietly(|| {
@@ -124,13 +126,27 @@ unsafe fn wait_with_rings(
         sockets
     });
     if sockets.is_empty() {
-        return wait(false);
+        return wait(WaitLimit::Whole);
     }
     let (begun, spins) = (Instant::now(), report::spins());
+    if let Some(nap) = quietly(|| nap_of(sockets.iter(), limit)) {
+        let count = wait(WaitLimit::AtMost(nap));
+        let ready = quietly(|| {
+            let ready = sockets.iter().filter(|socket| socket.has_datagram());
+            ready.flat_map(|socket| events_of(set, socket)).collect::<Vec<_>>()
+        });
+        if count >= 0 && !ready.is_empty() {
+            // SAFETY: the caller's promise; the kernel has filled `count` events.
+            return quietly(|| unsafe { merge_events((events, room), count, &ready) });
+        }
+        if count != 0 || limit.is_some_and(|limit| begun.elapsed() >= limit) {
+            return count;
+        }
+    }
     let mut spin = None;
     loop {
         let ready = quietly(|| ready_events(set, &sockets, spins));
-        let count = wait(spins || !ready.is_empty());
+        let count = wait(WaitLimit::now_if(spins || !ready.is_empty()));
         if count >= 0 && !ready.is_empty() {
             // SAFETY: the caller's promise; the kernel has filled `count` events.
             return quietly(|| unsafe { merge_events((events, room), count, &ready) });
@@ -154,12 +170,41 @@ fn ready_events(set: c_int, sockets: &[Arc<Socket>], spins: bool) -> Vec<EpollEv
         if !has_datagram {
             continue;
         }
-        for Registration { events, data, .. } in socket.registrations(set) {
-            let events = events & EPOLL_READABLE;
-            ready.extend((events != 0).then_some(EpollEvent { events, data }));
-        }
+        ready.extend(events_of(set, socket));
     }
     ready
+}
+
+/// Returns the events of a socket whose ring has a datagram.
+fn events_of(set: c_int, socket: &Socket) -> Vec<EpollEvent> {
+    let known = socket.registrations(set).into_iter();
+    let event = |Registration { events, data, .. }| {
+        let events = events & EPOLL_READABLE;
+        (events != 0).then_some(EpollEvent { events, data })
+    };
+    known.filter_map(event).collect()
+}
+
+/// Waits for an epoll set for a time that is shorter than the program's.
+///
+/// # Safety
+/// U1 must hold for the array and the mask.
+unsafe fn wait_precisely(
+    set: c_int,
+    (events, room): (*mut EpollEvent, c_int),
+    limit: WaitLimit,
+    mask: *const c_void,
+) -> c_int {
+    let time = limit.time();
+    match next_function!(c"epoll_pwait2" as EpollWaitTime) {
+        Some(next) => {
+            let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
+            // SAFETY: I1, U1.
+            unsafe { next(set, events, room, time, mask) }
+        }
+        // The C library is older than this call.
+        None => missing_function(),
+    }
 }
 
 /// Adds events of rings to the `count` events of the kernel, one for each socket. Returns the
@@ -205,9 +250,13 @@ pub unsafe extern "C" fn epoll_wait(
     limit_ms: c_int,
 ) -> c_int {
     let Some(next) = next_function!(c"epoll_wait" as EpollWait) else { return missing_function() };
-    let wait = |must_not_block| {
+    let wait = |limit| match limit {
         // SAFETY: I1, U1.
-        unsafe { next(set, events, room, if must_not_block { 0 } else { limit_ms }) }
+        WaitLimit::Whole => unsafe { next(set, events, room, limit_ms) },
+        // SAFETY: I1, U1.
+        WaitLimit::NOW => unsafe { next(set, events, room, 0) },
+        // SAFETY: U1; without a mask, signals are blocked as before.
+        WaitLimit::AtMost(_) => unsafe { wait_precisely(set, (events, room), limit, ptr::null()) },
     };
     // SAFETY: U1.
     unsafe { wait_with_rings(set, (events, room), limit_of(limit_ms), wait) }
@@ -228,9 +277,13 @@ pub unsafe extern "C" fn epoll_pwait(
     let Some(next) = next_function!(c"epoll_pwait" as EpollWaitMasked) else {
         return missing_function();
     };
-    let wait = |must_not_block| {
+    let wait = |limit| match limit {
         // SAFETY: I1, U1.
-        unsafe { next(set, events, room, if must_not_block { 0 } else { limit_ms }, mask) }
+        WaitLimit::Whole => unsafe { next(set, events, room, limit_ms, mask) },
+        // SAFETY: I1, U1.
+        WaitLimit::NOW => unsafe { next(set, events, room, 0, mask) },
+        // SAFETY: U1.
+        WaitLimit::AtMost(_) => unsafe { wait_precisely(set, (events, room), limit, mask) },
     };
     // SAFETY: U1.
     unsafe { wait_with_rings(set, (events, room), limit_of(limit_ms), wait) }
@@ -251,9 +304,9 @@ pub unsafe extern "C" fn epoll_pwait2(
     let Some(next) = next_function!(c"epoll_pwait2" as EpollWaitTime) else {
         return missing_function();
     };
-    let now = Time { seconds: 0, nanoseconds: 0 };
-    let wait = |must_not_block| {
-        let limit = if must_not_block { &raw const now } else { limit };
+    let wait = |wait_limit: WaitLimit| {
+        let time = wait_limit.time();
+        let limit = time.as_ref().map_or(limit, ptr::from_ref);
         // SAFETY: I1, U1.
         unsafe { next(set, events, room, limit, mask) }
     };

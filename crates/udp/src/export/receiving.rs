@@ -13,10 +13,10 @@ use crate::waiting::Wait;
 use std::ffi::{c_int, c_uint};
 use std::ptr;
 use std::time::Instant;
-use sys::preload;
 use sys::preload::interpose::{IoVec, catch_panic, quietly};
 use sys::preload::spinning::Spin;
 use sys::preload::udp;
+use sys::preload::{self, TimedWait};
 
 /// `EINTR`.
 pub(super) const EINTR: i32 = 4;
@@ -111,6 +111,8 @@ struct Reception<'s> {
     must_sleep: bool,
     /// The wait of a call that spins instead of sleeping, and its start.
     spin: Option<(Spin, Instant)>,
+    /// True if the call has waited while datagrams may enter the ring.
+    has_napped: bool,
     /// True if a signal handler has run in this wait.
     is_interrupted: bool,
 }
@@ -147,6 +149,7 @@ impl<'s> Reception<'s> {
             is_empty: false,
             must_sleep: false,
             spin: None,
+            has_napped: false,
             is_interrupted: false,
         }
     }
@@ -181,6 +184,16 @@ impl<'s> Reception<'s> {
                 return Some(look(if is_over { IfEmpty::Return } else { IfEmpty::ReadRing }));
             }
         }
+        if report::delay().is_some() && !self.has_napped && !self.is_nonblocking(flags) {
+            let errno = preload::errno();
+            let end = catch_panic(|| None, || self.nap());
+            preload::set_errno(errno);
+            if let Some(end) = end {
+                self.has_napped = true;
+                self.is_interrupted = end == TimedWait::Interrupted;
+                return self.is_interrupted.then(|| look(IfEmpty::ReadRing));
+            }
+        }
         // Before the ring falls asleep, so that no other thread wakes it.
         let wait = (flags & flag::DONTWAIT == 0).then(|| Wait::begin_receive(self.number));
         let errno = preload::errno();
@@ -188,6 +201,14 @@ impl<'s> Reception<'s> {
         preload::set_errno(errno);
         self.is_empty &= is_asleep;
         is_asleep.then_some(KernelRead { flags, empty: IfEmpty::Return, _wait: wait })
+    }
+
+    /// Waits for the placeholder while datagrams may enter the ring. Returns `None` if the ring
+    /// must sleep instead.
+    fn nap(&self) -> Option<TimedWait> {
+        let delay = self.socket.begin_nap()?;
+        let limit = udp::receive_timeout(self.number).unwrap_or(delay);
+        Some(preload::wait_readable(self.number, delay.min(limit)))
     }
 
     fn is_nonblocking(&self, flags: c_int) -> bool {

@@ -9,6 +9,7 @@ use crate::socket::Socket;
 use crate::table;
 use crate::waiting::Wait;
 use std::ffi::{c_int, c_short, c_ulong, c_void};
+use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::next_function;
@@ -31,6 +32,54 @@ const READABLE: c_short = 0x41;
 const SELECT_MAX: usize = 1024;
 /// Number of descriptors in one word of a select(2) descriptor set.
 const WORD_BITS: usize = 64;
+
+/// The time for which a call may wait for descriptors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum WaitLimit {
+    /// The time that the program has passed.
+    Whole,
+    /// This time.
+    AtMost(Duration),
+}
+
+impl WaitLimit {
+    /// No time: the call returns at once.
+    pub(super) const NOW: Self = Self::AtMost(Duration::ZERO);
+
+    /// Returns [`Self::NOW`] if `is_now` is true, else [`Self::Whole`].
+    pub(super) fn now_if(is_now: bool) -> Self {
+        if is_now { Self::NOW } else { Self::Whole }
+    }
+
+    /// Returns the time as the kernel expects it; `None` for the program's own.
+    pub(super) fn time(self) -> Option<Time> {
+        match self {
+            Self::Whole => None,
+            Self::AtMost(limit) => Some(Time {
+                seconds: limit.as_secs().cast_signed(),
+                nanoseconds: limit.subsec_nanos().into(),
+            }),
+        }
+    }
+}
+
+/// Returns the time for which the caller may wait while datagrams enter the rings of its sockets:
+/// the delay that the user has requested, but not more than `rest`. Returns `None` if a ring has a
+/// datagram, or if none is awake.
+pub(super) fn nap_of<'s>(
+    sockets: impl Iterator<Item = &'s Arc<Socket>>,
+    rest: Option<Duration>,
+) -> Option<Duration> {
+    let delay = report::delay()?;
+    let mut may_nap = false;
+    for socket in sockets {
+        may_nap |= socket.begin_nap().is_some();
+        if socket.has_datagram() {
+            return None;
+        }
+    }
+    may_nap.then(|| rest.map_or(delay, |rest| rest.min(delay)))
+}
 
 type Poll = unsafe extern "C" fn(*mut PollFd, c_ulong, c_int) -> c_int;
 type PollWithMask = unsafe extern "C" fn(*mut PollFd, c_ulong, *const Time, *const c_void) -> c_int;
@@ -58,15 +107,28 @@ fn begin_waits(entries: &[PollFd]) -> Vec<Wait> {
 }
 
 /// Finds the sockets whose rings have a datagram, puts the other rings to sleep, and calls `wait`,
-/// which must not block if it gets true. If the user has requested that waits spin, no ring sleeps,
-/// and this repeats until a ring has a datagram, `wait` returns another result than 0, or the time
-/// `limit` is over. Returns the indices in `sockets`, and the last result of `wait`.
+/// which waits for the time that it gets. If the user has requested that waits spin, no ring
+/// sleeps, and this repeats until a ring has a datagram, `wait` returns another result than 0, or
+/// the time `limit` is over. If the user has requested a delay, `wait` is called for that time
+/// first, while the rings are awake. Returns the indices in `sockets`, and the last result of
+/// `wait`.
 fn wait_for_rings<'s>(
     sockets: impl Iterator<Item = &'s Arc<Socket>> + Clone,
     limit: Option<Duration>,
-    mut wait: impl FnMut(bool) -> c_int,
+    mut wait: impl FnMut(WaitLimit) -> c_int,
 ) -> (Vec<usize>, c_int) {
     let (begun, spins) = (Instant::now(), report::spins());
+    if let Some(nap) = quietly(|| nap_of(sockets.clone(), limit)) {
+        let result = wait(WaitLimit::AtMost(nap));
+        let ready = quietly(|| {
+            let all = sockets.clone().enumerate();
+            all.filter(|(_, socket)| socket.has_datagram()).map(|(at, _)| at).collect::<Vec<_>>()
+        });
+        let is_over = limit.is_some_and(|limit| begun.elapsed() >= limit);
+        if result != 0 || !ready.is_empty() || is_over {
+            return (ready, result);
+        }
+    }
     let has_datagram =
         |socket: &Socket| if spins { socket.has_datagram() } else { !socket.fall_asleep() };
     let mut spin = None;
@@ -75,7 +137,7 @@ fn wait_for_rings<'s>(
             let all = sockets.clone().enumerate();
             all.filter(|(_, socket)| has_datagram(socket)).map(|(at, _)| at).collect::<Vec<_>>()
         });
-        let result = wait(spins || !ready.is_empty());
+        let result = wait(WaitLimit::now_if(spins || !ready.is_empty()));
         let is_over = limit.is_some_and(|limit| begun.elapsed() >= limit);
         if result != 0 || !spins || !ready.is_empty() || is_over {
             return (ready, result);
@@ -88,17 +150,16 @@ fn wait_for_rings<'s>(
 }
 
 /// Waits like poll(2), but also for datagrams in the rings of the promoted sockets, which are given
-/// with their indices in `entries`. Calls `wait` to wait for descriptors, with true if it must not
-/// block.
+/// with their indices in `entries`. Calls `wait` to wait for descriptors, with the time for which
+/// it may block.
 fn poll_with_rings(
     entries: &mut [PollFd],
     promoted: &[(usize, Arc<Socket>)],
     limit: Option<Duration>,
-    wait: impl Fn(&mut [PollFd], bool) -> c_int,
+    wait: impl Fn(&mut [PollFd], WaitLimit) -> c_int,
 ) -> c_int {
     let sockets = promoted.iter().map(|(_, socket)| socket);
-    let (ready, result) =
-        wait_for_rings(sockets, limit, |must_not_block| wait(&mut *entries, must_not_block));
+    let (ready, result) = wait_for_rings(sockets, limit, |limit| wait(&mut *entries, limit));
     if result < 0 || ready.is_empty() {
         return result;
     }
@@ -140,10 +201,24 @@ pub unsafe extern "C" fn poll(entries: *mut PollFd, count: c_ulong, limit_ms: c_
         return unsafe { next(entries, count, limit_ms) };
     }
     let limit = u64::try_from(limit_ms).ok().map(Duration::from_millis);
-    poll_with_rings(all, &promoted, limit, |all, must_not_block| {
-        let limit_ms = if must_not_block { 0 } else { limit_ms };
-        // SAFETY: I1, U1.
-        unsafe { next(all.as_mut_ptr(), all.len() as c_ulong, limit_ms) }
+    poll_with_rings(all, &promoted, limit, |all, limit| {
+        let (place, count) = (all.as_mut_ptr(), all.len() as c_ulong);
+        match (limit, next_function!(c"ppoll" as PollWithMask)) {
+            (WaitLimit::AtMost(Duration::ZERO), _) => {
+                // SAFETY: I1, U1.
+                unsafe { next(place, count, 0) }
+            }
+            (WaitLimit::AtMost(_), Some(precise)) => {
+                let time = limit.time();
+                let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
+                // SAFETY: I1, U1; without a mask, ppoll(2) waits like poll(2).
+                unsafe { precise(place, count, time, ptr::null()) }
+            }
+            _ => {
+                // SAFETY: I1, U1.
+                unsafe { next(place, count, limit_ms) }
+            }
+        }
     })
 }
 
@@ -187,9 +262,9 @@ pub unsafe extern "C" fn ppoll(
     }
     // SAFETY: U1.
     let most = (!limit.is_null()).then(|| unsafe { *limit }.duration());
-    poll_with_rings(all, &promoted, most, |all, must_not_block| {
-        let now = Time { seconds: 0, nanoseconds: 0 };
-        let limit = if must_not_block { &raw const now } else { limit };
+    poll_with_rings(all, &promoted, most, |all, wait_limit| {
+        let time = wait_limit.time();
+        let limit = time.as_ref().map_or(limit, ptr::from_ref);
         // SAFETY: I1, U1.
         unsafe { next(all.as_mut_ptr(), all.len() as c_ulong, limit, mask) }
     })
@@ -197,7 +272,7 @@ pub unsafe extern "C" fn ppoll(
 
 /// Waits like select(2), but also for datagrams in the rings of the promoted sockets in the first
 /// of the sets, which are those for reading, writing and exceptions. Calls `wait` to wait for the
-/// descriptors, with true if it must not block.
+/// descriptors, with the time for which it may block.
 ///
 /// # Safety
 /// U1 must hold for the sets.
@@ -205,10 +280,12 @@ unsafe fn select_with_rings(
     count: c_int,
     [read, others @ ..]: [Words; 3],
     limit: Option<Duration>,
-    wait: impl Fn(bool) -> c_int,
+    wait: impl Fn(WaitLimit) -> c_int,
 ) -> c_int {
     let limit_number = usize::try_from(count).ok().filter(|count| *count <= SELECT_MAX);
-    let Some(limit_number) = limit_number.filter(|_| !read.is_null()) else { return wait(false) };
+    let Some(limit_number) = limit_number.filter(|_| !read.is_null()) else {
+        return wait(WaitLimit::Whole);
+    };
     let words = limit_number.div_ceil(WORD_BITS);
     // SAFETY: U1: a set has room for its descriptors, in whole words.
     let set = unsafe { std::slice::from_raw_parts_mut(read, words) };
@@ -218,7 +295,7 @@ unsafe fn select_with_rings(
     let asked: Vec<c_ulong> = set.to_vec();
     let mut others = others.map(|other| {
         let words = if other.is_null() { 0 } else { words };
-        let place = if other.is_null() { std::ptr::NonNull::dangling().as_ptr() } else { other };
+        let place = if other.is_null() { ptr::NonNull::dangling().as_ptr() } else { other };
         // SAFETY: U1; an empty slice may be anywhere.
         let set = unsafe { std::slice::from_raw_parts_mut(place, words) };
         let asked = set.to_vec();
@@ -239,14 +316,14 @@ unsafe fn select_with_rings(
         (waits, promoted.filter_map(number).collect::<Vec<(usize, Arc<Socket>)>>())
     });
     if promoted.is_empty() {
-        return wait(false);
+        return wait(WaitLimit::Whole);
     }
     let sockets = promoted.iter().map(|(_, socket)| socket);
-    let (ready, mut result) = wait_for_rings(sockets, limit, |must_not_block| {
+    let (ready, mut result) = wait_for_rings(sockets, limit, |limit| {
         // A select that has returned 0 has cleared the sets.
         set.copy_from_slice(&asked);
         others.iter_mut().for_each(|(set, asked)| set.copy_from_slice(asked));
-        wait(must_not_block)
+        wait(limit)
     });
     if result < 0 {
         return result;
@@ -275,9 +352,10 @@ pub unsafe extern "C" fn select(
     limit: *mut c_void,
 ) -> c_int {
     let Some(next) = next_function!(c"select" as Select) else { return missing_function() };
-    let wait = |must_not_block| {
-        let mut now = [0i64; 2];
-        let limit = if must_not_block { (&raw mut now).cast() } else { limit };
+    let wait = |wait_limit: WaitLimit| {
+        // A `timeval`, in microseconds.
+        let mut time = wait_limit.time().map(|time| [time.seconds, time.nanoseconds / 1000]);
+        let limit = time.as_mut().map_or(limit, |time| ptr::from_mut(time).cast());
         // SAFETY: I1, U1.
         unsafe { next(count, read, written, except, limit) }
     };
@@ -304,9 +382,9 @@ pub unsafe extern "C" fn pselect(
     mask: *const c_void,
 ) -> c_int {
     let Some(next) = next_function!(c"pselect" as SelectMasked) else { return missing_function() };
-    let wait = |must_not_block| {
-        let now = Time { seconds: 0, nanoseconds: 0 };
-        let limit = if must_not_block { &raw const now } else { limit };
+    let wait = |wait_limit: WaitLimit| {
+        let time = wait_limit.time();
+        let limit = time.as_ref().map_or(limit, ptr::from_ref);
         // SAFETY: I1, U1.
         unsafe { next(count, read, written, except, limit, mask) }
     };

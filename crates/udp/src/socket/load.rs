@@ -42,6 +42,25 @@ const SHARE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// reason may have ceased to apply.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
+/// Returns the load from which on a socket is promoted. With a delay, one wake-up serves several
+/// datagrams from a lower rate on: two for each delay.
+fn hot_load() -> (u32, Duration) {
+    if report::is_rate_ignored() {
+        return HOT_AT_ANY_RATE;
+    }
+    (HOT.0, waking_interval() * HOT.0)
+}
+
+/// Returns the time between two receptions from the placeholder below which the ring wakes up.
+fn waking_interval() -> Duration {
+    report::delay().map_or(WAKING_INTERVAL, |delay| WAKING_INTERVAL.max(delay / 2))
+}
+
+/// Returns the rate below which a promoted socket returns to the kernel.
+fn cool_rate() -> f64 {
+    COOL_RATE * WAKING_INTERVAL.as_secs_f64() / waking_interval().as_secs_f64()
+}
+
 impl Socket {
     /// Counts datagrams that one call has received from the kernel. Promotes a socket that receives
     /// many, and returns true if it has; wakes the ring of a promoted socket that receives many.
@@ -54,7 +73,7 @@ impl Socket {
         };
         let begun = *since.get_or_insert_with(Instant::now);
         *datagrams += count;
-        let (hot, interval) = if report::is_rate_ignored() { HOT_AT_ANY_RATE } else { HOT };
+        let (hot, interval) = hot_load();
         if *datagrams < hot {
             return false;
         }
@@ -104,7 +123,7 @@ impl Socket {
         let now = Instant::now();
         let last = state.last_from_kernel.replace(now);
         let is_fast = count > 1
-            || last.is_some_and(|last| now.duration_since(last) < WAKING_INTERVAL)
+            || last.is_some_and(|last| now.duration_since(last) < waking_interval())
             || report::is_rate_ignored();
         // Sync point: waiting.
         let mut numbers = state.numbers.iter().copied();
@@ -157,7 +176,7 @@ impl Socket {
         }
         state.measured = Some((Instant::now(), received));
         let rate = (received - before) as f64 / elapsed.as_secs_f64();
-        if rate < COOL_RATE && !report::is_rate_ignored() {
+        if rate < cool_rate() && !report::is_rate_ignored() {
             state.not_before = Some(Instant::now() + RETRY_INTERVAL);
             drop(locked);
             self.release();

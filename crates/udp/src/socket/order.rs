@@ -2,9 +2,11 @@
 //! which of both is read first, and when the ring may fall asleep. (docs/book/decisions/0122)
 
 use super::{Socket, Stage};
+use crate::report;
 use crate::table;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use sys::preload;
 
 /// One in this many receive calls reads the placeholder before the ring, so that neither is starved
@@ -44,6 +46,22 @@ impl Socket {
         self.has_older.store(false, Ordering::Relaxed);
         self.may_have_datagrams.store(false, Ordering::SeqCst);
         true
+    }
+
+    /// Returns the time for which the caller may wait for the placeholder while datagrams enter the
+    /// ring, if the user has requested such a delay, the ring is awake, and no datagram is in it;
+    /// else `None`. After that time, the caller reads the ring, and puts it to sleep before it
+    /// waits again. (docs/book/decisions/0132)
+    pub(crate) fn begin_nap(&self) -> Option<Duration> {
+        let delay = report::delay()?;
+        if !self.may_have_datagrams.load(Ordering::SeqCst) {
+            return None;
+        }
+        let mut locked = self.lock()?;
+        let state = &mut *locked.state;
+        let Stage::Promoted(ring) = &mut state.stage else { return None };
+        let may_nap = state.is_awake && !ring.is_detached() && !ring.find_next();
+        may_nap.then_some(delay)
     }
 
     /// Returns true if the placeholder has a datagram. `numbers` are descriptors of the socket,
