@@ -197,6 +197,11 @@ const BENCHES: &[Bench] = &[
         run: udp::run_bench,
     },
     Bench {
+        name: "batching",
+        summary: "UDP servers by batch and delay, at 10,000/s [SL figs. 13, 14]; needs root",
+        run: udp::batching::run_bench,
+    },
+    Bench {
         name: "pipesfs",
         summary: "streams as files against kernel pipes, requests [SL §4.1], G21; needs root",
         run: pipesfs::run_bench,

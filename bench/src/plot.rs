@@ -9,6 +9,7 @@ use std::path::Path;
 
 /// The name of the variable of each bench that has one.
 const VARIABLE_NAMES: &[(&str, &str)] = &[
+    ("batching", "requests for a burst, or \u{b5}s of delay"),
     ("capture", "readers of the stream, frames of 64 B"),
     ("chain", "filters in a row"),
     ("edits", "bytes of a frame"),

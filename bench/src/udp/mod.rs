@@ -11,8 +11,13 @@
 //! together with that of the calls in which the client sends, because the kernel passes a request
 //! to the socket or to the ring in these calls; and the share of the ring in the requests. The
 //! bench fails if more than 1 % had no answer.
+//!
+//! The rows `from memory` have no interface: see [`fed`].
 
+pub(crate) mod batching;
 mod client;
+mod fed;
+mod memory;
 mod servers;
 
 use crate::harness::{Better, Goal, Samples, is_selected, rows_of_samples};
@@ -33,7 +38,7 @@ const LOW_RATE_REQUESTS: usize = 5_000;
 const SOCKET_NAME: &str = "socket";
 const RING_NAME: &str = "ring";
 const CANDIDATES: [(&str, UdpLaunch); 2] =
-    [(SOCKET_NAME, UdpLaunch::Stock), (RING_NAME, UdpLaunch::Exec)];
+    [(SOCKET_NAME, UdpLaunch::Stock), (RING_NAME, UdpLaunch::Exec("report"))];
 
 /// The results of one sample.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +83,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
             let sentinel_ns = crate::harness::median(&sentinels);
             all.extend(result_rows(&row, rate.is_none(), &samples, sentinel_ns));
         }
+        all.extend(fed::measure_rows(options, &pair, &folder, &server)?);
     }
     Ok(all)
 }
@@ -90,7 +96,7 @@ fn measure(
     launch: UdpLaunch,
     rate: Option<f64>,
 ) -> Result<UdpSample, String> {
-    let running = RunningServer::start(&pair.server, &folder.0, launch, server)?;
+    let running = RunningServer::start(&pair.server, &folder.0, launch, server, &[])?;
     client::exchange(pair, (server.request, WARM_UP_REQUESTS), rate)?;
     let count = if rate.is_none() { server.requests } else { LOW_RATE_REQUESTS };
     let before = running.processor_ns();

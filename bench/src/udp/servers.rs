@@ -18,8 +18,9 @@ pub(super) const PORT: u16 = 5400;
 pub(super) enum UdpLaunch {
     /// Without `streamline exec`. The server receives from its socket.
     Stock,
-    /// Under `streamline exec --with=udp`, with a daemon. The server receives from a ring.
-    Exec,
+    /// Under `streamline exec --with=udp`, with a daemon, and with these words in
+    /// `STREAMLINE_UDP`. The server receives from a ring.
+    Exec(&'static str),
 }
 
 /// A server that answers each request with one datagram.
@@ -137,6 +138,7 @@ impl RunningServer {
         folder: &Path,
         launch: UdpLaunch,
         server: &UdpServer,
+        environment: &[(&str, String)],
     ) -> Result<Self, String> {
         let program = match server.program {
             "" => compile_echo(folder)?,
@@ -145,13 +147,13 @@ impl RunningServer {
         let arguments = (server.configure)(folder).map_err(|why| why.to_string())?;
         let mut daemon = Children::default();
         let mut command = Command::new(&program);
-        if launch == UdpLaunch::Exec {
+        if let UdpLaunch::Exec(options) = launch {
             let state = folder.join("daemon");
             let ours = |words: &[&str]| {
                 let path = streamline_path().ok_or("there is nothing to measure")?;
                 let mut command = Command::new(path);
                 command.args(words).env("STREAMLINE_DAEMON", &state).env("HOME", folder);
-                command.env("STREAMLINE_UDP", "report").stdin(Stdio::null());
+                command.env("STREAMLINE_UDP", options).stdin(Stdio::null());
                 command.stdout(Stdio::null()).stderr(Stdio::null());
                 Ok::<_, String>(command)
             };
@@ -167,7 +169,8 @@ impl RunningServer {
         let output = folder.join("output");
         let file = File::create(&output).map_err(|why| why.to_string())?;
         let errors = file.try_clone().map_err(|why| why.to_string())?;
-        command.args(arguments).stdin(Stdio::null()).stdout(file).stderr(errors);
+        command.args(arguments).envs(environment.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::null()).stdout(file).stderr(errors);
         let child = start_on_second_processor(space, &mut command)?;
         let mut running = Self { name: server.name, server: child, daemon, output };
         let mut ended = false;
@@ -179,6 +182,11 @@ impl RunningServer {
             true => Err(format!("{}: {}", server.name, read_text(&running.output))),
             false => Ok(running),
         }
+    }
+
+    /// Returns what the server has printed.
+    pub(super) fn output(&self) -> String {
+        read_text(&self.output)
     }
 
     /// Returns the processor time of the server and the daemon so far, in ns.

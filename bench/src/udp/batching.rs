@@ -1,0 +1,82 @@
+//! `bench batching`: processor time and latency of UDP servers at 10,000 requests per second, over
+//! the number of requests that arrive at once (T_b), and over the time for which requests may wait
+//! in the ring (T_t). [SL §9.2.1, §9.2.2, figs. 13, 14]
+//!
+//! The card's part of moderation is simulated: the requests are due at regular times, and a burst
+//! leaves when its last request is due, so their latency includes the wait for the others. The
+//! socket knows no delay, so its row over delays is a line to compare with.
+
+use super::fed::{Answers, Load, SOCKET, Setup, measure};
+use super::servers::{UdpLaunch, installed_servers};
+use crate::harness::{Better, Samples, is_selected, median, rows_of_samples};
+use crate::options::Options;
+use crate::row::Row;
+use crate::sentinel::Sentinel;
+use crate::temp_directory::TempDirectory;
+use testkit::net::{Cable, Pair};
+
+/// Requests per second, as in the source's figure 13.
+const RATE: f64 = 10_000.0;
+/// Number of requests per sample.
+const REQUESTS: usize = 10_000;
+/// Numbers of requests that arrive at once.
+const BURSTS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+/// Delays in µs, with the words that request them; 0 is no delay.
+const DELAYS: [(f64, &str); 7] = [
+    (0.0, "report,always"),
+    (100.0, "report,always,delay=100"),
+    (200.0, "report,always,delay=200"),
+    (500.0, "report,always,delay=500"),
+    (1000.0, "report,always,delay=1000"),
+    (2000.0, "report,always,delay=2000"),
+    (5000.0, "report,always,delay=5000"),
+];
+
+const fn ring(name: &'static str, words: &'static str, is_fed: bool) -> Setup {
+    Setup { name, launch: UdpLaunch::Exec(words), is_fed, answers: Answers::Sent }
+}
+
+/// Measures all installed servers.
+pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
+    testkit::need::require_bpf().ok_or("needs CAP_BPF and CAP_NET_ADMIN: it loads programs")?;
+    let pair = Pair::new(Cable::default()).ok_or("needs root and `ip`: it makes two namespaces")?;
+    let folder = TempDirectory::new("batching").map_err(|why| why.to_string())?;
+    let mut all = Vec::new();
+    for server in installed_servers() {
+        let load = |burst| Load { rate: Some(RATE), burst, count: REQUESTS };
+        let bursts = BURSTS.map(|burst| (burst as f64, load(burst), DELAYS[4].1));
+        let delays = DELAYS.map(|(delay, words)| (delay, load(1), words));
+        for (variable, points) in [("burst", bursts), ("delay in µs", delays)] {
+            let row = format!("{}, {variable}", server.name);
+            if !is_selected(&row) {
+                continue;
+            }
+            for (x, load, words) in points {
+                let setups =
+                    [SOCKET, ring("ring", words, false), ring("ring from memory", words, true)];
+                let mut samples = setups.map(|_| Vec::new());
+                let mut sentinels = Vec::new();
+                for _ in 0..options.rounds {
+                    sentinels.push(Sentinel::measure());
+                    for (setup, samples) in setups.iter().zip(&mut samples) {
+                        samples.push(measure(&pair, &folder, &server, *setup, load)?);
+                    }
+                }
+                let rows = |unit, value: fn(&super::UdpSample) -> f64| {
+                    let all = setups.iter().zip(&samples);
+                    let all: Vec<Samples> = all
+                        .map(|(setup, taken)| Samples {
+                            name: setup.name,
+                            values: taken.iter().map(value).collect(),
+                        })
+                        .collect();
+                    let subject = ("batching", row.as_str(), x);
+                    rows_of_samples(subject, (unit, Better::Less), median(&sentinels), &all, &[])
+                };
+                all.extend(rows("ns server/query", |sample| sample.server_ns));
+                all.extend(rows("µs latency", |sample| sample.latency_us));
+            }
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,341 @@
+//! Rows `from memory`: requests enter the server's ring without an interface, by
+//! [`RingFeeder`](super::memory::RingFeeder). [SL §9.2.1] Goal G18
+//!
+//! The reference is the same server with its socket, over veth. *ring* sends its answers through
+//! the socket, over veth, too. *ring, answers kept* keeps them in memory. *free calls* has neither
+//! a socket nor a ring: requests and answers are copied in a preloaded library, so its costs are
+//! those of the program itself, which no socket can reduce.
+
+use super::memory::{MemorySocket, RingFeeder};
+use super::servers::{PORT, RunningServer, UdpLaunch, UdpServer};
+use super::{LOW_RATE, LOW_RATE_REQUESTS, UdpSample, WARM_UP_REQUESTS};
+use crate::harness::{Better, Goal, Samples, is_selected, median, rows_of_samples};
+use crate::options::Options;
+use crate::row::Row;
+use crate::sentinel::Sentinel;
+use crate::temp_directory::TempDirectory;
+use std::collections::VecDeque;
+use std::net::{SocketAddr, UdpSocket};
+use sys::clock;
+use testkit::Frame;
+use testkit::net::{CLIENT, Pair, SERVER};
+
+/// Maximum number of outstanding requests if answers pass an interface, and if they are kept.
+const OUTSTANDING_MAX: usize = 128;
+const OUTSTANDING_KEPT_MAX: usize = 1024;
+/// Number of equal requests that the feeder writes at once at full rate.
+const FULL_RATE_BURST: usize = 32;
+/// Time in ns without an answer after which outstanding requests count as lost.
+const LOSS_TIMEOUT_NS: u64 = 500_000_000;
+/// Maximum share of requests that may be lost in a sample, from 0 to 1.
+const LOSS_MAX: f64 = 0.01;
+/// Number of warm-ups after which a socket certainly has its ring.
+const WARM_UPS_MAX: usize = 50;
+
+/// A measured setup.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Setup {
+    pub(super) name: &'static str,
+    pub(super) launch: UdpLaunch,
+    /// True if requests enter the ring from memory.
+    pub(super) is_fed: bool,
+    pub(super) answers: Answers,
+}
+
+/// The way of the answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Answers {
+    /// Through the socket and the interface.
+    Sent,
+    /// To memory.
+    Kept,
+    /// To memory; requests come from memory, too, in the program's calls.
+    KeptFreeCalls,
+}
+
+pub(super) const SOCKET: Setup =
+    Setup { name: "socket", launch: UdpLaunch::Stock, is_fed: false, answers: Answers::Sent };
+const RING: Setup = Setup {
+    name: "ring",
+    launch: UdpLaunch::Exec("report,always"),
+    is_fed: true,
+    answers: Answers::Sent,
+};
+const RING_KEPT: Setup = Setup { name: "ring, answers kept", answers: Answers::Kept, ..RING };
+const FREE: Setup = Setup {
+    name: "free calls",
+    launch: UdpLaunch::Stock,
+    is_fed: false,
+    answers: Answers::KeptFreeCalls,
+};
+const DELAYED: UdpLaunch = UdpLaunch::Exec("report,always,delay=1000");
+
+/// The rate at which requests arrive.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    /// Requests per second, or `None` for the full rate.
+    pub(super) rate: Option<f64>,
+    /// Number of requests that arrive at once.
+    pub(super) burst: usize,
+    pub(super) count: usize,
+}
+
+/// Measures the rows of a server.
+pub(super) fn measure_rows(
+    options: &Options,
+    pair: &Pair,
+    folder: &TempDirectory,
+    server: &UdpServer,
+) -> Result<Vec<Row>, String> {
+    let full = Load { rate: None, burst: FULL_RATE_BURST, count: server.requests };
+    let low = Load { rate: Some(LOW_RATE), burst: 1, count: LOW_RATE_REQUESTS };
+    let delayed = |setup: Setup| Setup { launch: DELAYED, ..setup };
+    let settings = [
+        ("full rate", full, vec![SOCKET, RING, RING_KEPT, FREE]),
+        ("5,000/s, delay 1 ms", low, vec![SOCKET, delayed(RING), delayed(RING_KEPT)]),
+    ];
+    let mut all = Vec::new();
+    for (setting, load, setups) in settings {
+        let row = format!("{} from memory, {setting}", server.name);
+        if !is_selected(&row) {
+            continue;
+        }
+        let mut samples: Vec<Vec<UdpSample>> = setups.iter().map(|_| Vec::new()).collect();
+        let mut sentinels = Vec::new();
+        for round in 0..=options.rounds {
+            sentinels.push(Sentinel::measure());
+            for (setup, samples) in setups.iter().zip(&mut samples) {
+                let sample = measure(pair, folder, server, *setup, load)?;
+                // The first round is a warm-up.
+                if round > 0 {
+                    samples.push(sample);
+                }
+            }
+        }
+        let names: Vec<_> = setups.iter().map(|setup| setup.name).collect();
+        all.extend(result_rows((&row, server.name), load, (&names, &samples), median(&sentinels)));
+    }
+    Ok(all)
+}
+
+/// Measures a sample of a server in a setup.
+pub(super) fn measure(
+    pair: &Pair,
+    folder: &TempDirectory,
+    server: &UdpServer,
+    setup: Setup,
+    load: Load,
+) -> Result<UdpSample, String> {
+    let requests: Vec<Vec<u8>> = (0..1000).map(server.request).collect();
+    let memory = match setup.answers {
+        Answers::Sent => None,
+        _ => Some(MemorySocket::create(&folder.0, &requests)?),
+    };
+    let environment = memory.as_ref().map_or_else(Vec::new, MemorySocket::environment);
+    let running =
+        RunningServer::start(&pair.server, &folder.0, setup.launch, server, &environment)?;
+    let mut exchange = Exchange::begin(pair, &requests, memory.as_ref())?;
+    let warm_up = Load { rate: None, burst: FULL_RATE_BURST, count: WARM_UP_REQUESTS };
+    exchange.run(&mut None, warm_up)?;
+    let mut feeder = None;
+    if setup.is_fed {
+        for _ in 0..WARM_UPS_MAX {
+            feeder = RingFeeder::open(&pair.server)?;
+            if feeder.is_some() {
+                break;
+            }
+            exchange.run(&mut None, warm_up)?;
+        }
+        if feeder.is_none() {
+            return Err(format!("{} has no ring: {}", server.name, running.output()));
+        }
+        exchange.run(&mut feeder, warm_up)?;
+    }
+    let before = running.processor_ns();
+    let done = match setup.answers {
+        Answers::KeptFreeCalls => exchange.run_free_calls(load.count)?,
+        _ => exchange.run(&mut feeder, load)?,
+    };
+    let used = running.processor_ns().saturating_sub(before) as f64;
+    running.stop()?;
+    let answered = done.answered.max(1) as f64;
+    Ok(UdpSample {
+        rate: answered * 1e9 / done.elapsed_ns.max(1) as f64,
+        server_ns: used / answered,
+        total_ns: f64::NAN,
+        latency_us: done.latency_ns / 1e3,
+        ring_percent: done.fed as f64 * 100.0 / answered,
+    })
+}
+
+/// The result of an exchange.
+struct Exchanged {
+    answered: u64,
+    /// Number of requests that entered the ring from memory.
+    fed: u64,
+    elapsed_ns: u64,
+    latency_ns: f64,
+}
+
+/// A client that spins until its requests are answered.
+struct Exchange<'e> {
+    socket: UdpSocket,
+    requests: &'e [Vec<u8>],
+    frames: Vec<Vec<u8>>,
+    memory: Option<&'e MemorySocket>,
+}
+
+impl<'e> Exchange<'e> {
+    fn begin(
+        pair: &Pair,
+        requests: &'e [Vec<u8>],
+        memory: Option<&'e MemorySocket>,
+    ) -> Result<Self, String> {
+        // On a machine with one processor, the client shares it with the server.
+        let _ = sys::process::pin_to(0);
+        let opened = pair.client.run_inside(|| {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            socket.connect((SERVER, PORT))?;
+            socket.set_nonblocking(true)?;
+            Ok::<_, std::io::Error>((socket.local_addr()?, socket))
+        });
+        let (own, socket): (SocketAddr, _) = opened.map_err(|why| why.to_string())?;
+        let frame = |payload: &Vec<u8>| {
+            Frame::ethernet().ipv4(CLIENT, SERVER).udp(own.port(), PORT, payload)
+        };
+        let frames = requests.iter().map(frame).collect();
+        Ok(Self { socket, requests, frames, memory })
+    }
+
+    /// Sends requests in bursts, at most at the given rate, to the ring if there is a feeder and the
+    /// ring is awake, else over the interface. The requests of a burst are due at regular times;
+    /// the burst leaves when the last one is due.
+    fn run(&mut self, feeder: &mut Option<RingFeeder>, load: Load) -> Result<Exchanged, String> {
+        // Called in each exchange, because another thread of this process may have run it.
+        let _ = sys::process::pin_to(0);
+        let begin = clock::monotonic();
+        let interval_ns = load.rate.map_or(0.0, |rate| 1e9 / rate);
+        let most = match self.memory {
+            Some(_) => OUTSTANDING_KEPT_MAX,
+            None => OUTSTANDING_MAX.max(2 * load.burst),
+        };
+        let answered_before = self.memory.map_or(0, MemorySocket::answered);
+        let (mut sent, mut answered, mut lost, mut fed, mut bursts) = (0, 0, 0, 0, 0);
+        let mut last_answer = begin;
+        let mut due_times = VecDeque::with_capacity(most);
+        let mut latencies = Vec::with_capacity(load.count);
+        let mut room = [0; 4096];
+        while answered + lost < load.count {
+            let now = clock::monotonic();
+            let burst = load.burst.min(load.count - sent);
+            let due = |number: usize| begin + (number as f64 * interval_ns) as u64;
+            if burst > 0 && sent - answered - lost + burst <= most && due(sent + burst - 1) <= now {
+                let place = bursts % self.requests.len();
+                bursts += 1;
+                let entered = match (feeder.as_mut(), self.frames.get(place)) {
+                    (Some(feeder), Some(frame)) => feeder.feed(frame, burst)?,
+                    _ => 0,
+                };
+                fed += entered;
+                for _ in entered..burst {
+                    let request = self.requests.get(place).map_or(&[][..], Vec::as_slice);
+                    self.socket.send(request).map_err(|why| format!("sending: {why}"))?;
+                }
+                let times = (sent..sent + burst).map(|number| match load.rate {
+                    Some(_) => due(number),
+                    None => now,
+                });
+                due_times.extend(times);
+                sent += burst;
+            }
+            let before = answered;
+            match self.memory {
+                Some(memory) => answered = (memory.answered() - answered_before) as usize,
+                None => answered += usize::from(self.socket.recv(&mut room).is_ok()),
+            }
+            let now = clock::monotonic();
+            if answered > before {
+                last_answer = now;
+                let answers = due_times.drain(..due_times.len().min(answered - before));
+                latencies.extend(answers.map(|due| now.saturating_sub(due) as f64));
+            } else if now - last_answer > LOSS_TIMEOUT_NS && sent > answered + lost {
+                lost = sent - answered;
+                due_times.clear();
+                last_answer = now;
+            }
+        }
+        if lost as f64 > load.count as f64 * LOSS_MAX {
+            return Err(format!("{lost} of {} requests had no answer", load.count));
+        }
+        Ok(Exchanged {
+            answered: answered as u64,
+            fed: fed as u64,
+            elapsed_ns: last_answer - begin,
+            latency_ns: median(&latencies),
+        })
+    }
+
+    /// Lets the server receive requests in calls that cost a copy each.
+    fn run_free_calls(&mut self, count: usize) -> Result<Exchanged, String> {
+        let memory = self.memory.ok_or("answers are not kept")?;
+        let (begin, before) = (clock::monotonic(), memory.answered());
+        memory.set_requests_left(count as u64);
+        // Wakes the server.
+        let request = self.requests.first().map_or(&[][..], Vec::as_slice);
+        self.socket.send(request).map_err(|why| format!("sending: {why}"))?;
+        loop {
+            let (now, answered) = (clock::monotonic(), memory.answered() - before);
+            if answered >= count as u64 {
+                return Ok(Exchanged {
+                    answered,
+                    fed: 0,
+                    elapsed_ns: now - begin,
+                    latency_ns: f64::NAN,
+                });
+            }
+            if now - begin > 60_000_000_000 {
+                return Err(format!("{answered} of {count} requests had an answer"));
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
+
+fn result_rows(
+    (row, server): (&str, &str),
+    load: Load,
+    (names, taken): (&[&'static str], &[Vec<UdpSample>]),
+    sentinel_ns: f64,
+) -> Vec<Row> {
+    let is_full_rate = load.rate.is_none();
+    let rows = |(unit, better), value: fn(&UdpSample) -> f64, goals: &[Goal]| {
+        let samples: Vec<Samples> = names
+            .iter()
+            .zip(taken)
+            .map(|(name, taken)| Samples { name, values: taken.iter().map(value).collect() })
+            .collect();
+        rows_of_samples(("udp", row, f64::NAN), (unit, better), sentinel_ns, &samples, goals)
+    };
+    let goal =
+        |target| Goal { candidate: RING_KEPT.name, reference: SOCKET.name, goal: "G18", target };
+    let (time_goal, rate_goal) = match (server, is_full_rate) {
+        ("named", true) => (Some(2.5), Some(2.3)),
+        ("named", false) => (Some(2.9), None),
+        ("knotd", true) => (Some(8.0), None),
+        ("echo of 64 B", true) => (Some(50.0), None),
+        _ => (None, None),
+    };
+    let goals = |target: Option<f64>| -> Vec<Goal> { target.map(goal).into_iter().collect() };
+    let mut all = Vec::new();
+    if is_full_rate {
+        let unit = ("kqueries/s", Better::More);
+        all.extend(rows(unit, |sample| sample.rate / 1e3, &goals(rate_goal)));
+    }
+    let unit = ("ns server/query", Better::Less);
+    all.extend(rows(unit, |sample| sample.server_ns, &goals(time_goal)));
+    if !is_full_rate {
+        all.extend(rows(("µs latency", Better::Less), |sample| sample.latency_us, &[]));
+    }
+    all.extend(rows(("% from the ring", Better::More), |sample| sample.ring_percent, &[]));
+    all
+}

@@ -1,0 +1,131 @@
+//! Requests and answers in memory: a feeder that runs the kernel program of a ring on frames in
+//! memory, as a card would, and the file in which a preloaded library keeps answers.
+
+use super::servers::PORT;
+use std::fs;
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use sys::bpf::ring::region_offset;
+use sys::bpf::{Map, MapKind, ObjectKind, Program, Side, object_ids, tcx_chain};
+use sys::memory::{Mapping, Memfd, ReadMapping};
+use sys::net::RouteSocket;
+use testkit::net::{Namespace, SERVER_DEVICE};
+
+/// Layout of the file of `memory_socket.c`: offsets and sizes in bytes.
+const FILE_SIZE: usize = 8 << 20;
+const LEFT_OFFSET: usize = 64;
+const REQUEST_COUNT_OFFSET: usize = 128;
+const PORT_OFFSET: usize = 192;
+const REQUESTS_OFFSET: usize = 4096;
+const SLOT_SIZE: usize = 2048;
+
+/// The file of a server whose answers go to memory.
+pub(super) struct MemorySocket {
+    file: Memfd,
+    memory: Mapping,
+    library: PathBuf,
+}
+
+impl MemorySocket {
+    /// Creates a file with these requests, and compiles the library.
+    pub(super) fn create(folder: &Path, requests: &[Vec<u8>]) -> Result<Self, String> {
+        let file = Memfd::create("bench answers", FILE_SIZE).map_err(|why| why.to_string())?;
+        let memory = file.map().map_err(|why| why.to_string())?;
+        for (number, request) in requests.iter().enumerate() {
+            let place = REQUESTS_OFFSET + number * SLOT_SIZE;
+            let length = (request.len() as u32).to_ne_bytes();
+            let _ = memory.store_bytes(place, &[&length, request.as_slice()].concat());
+        }
+        let _ = memory.set_word(REQUEST_COUNT_OFFSET, requests.len() as u64);
+        let _ = memory.set_word(PORT_OFFSET, u64::from(PORT));
+        Ok(Self { file, memory, library: compile_library(folder)? })
+    }
+
+    /// Returns the variables that let a server use the file.
+    pub(super) fn environment(&self) -> Vec<(&'static str, String)> {
+        let number = self.file.as_fd().as_raw_fd();
+        let file = format!("/proc/{}/fd/{number}", std::process::id());
+        vec![("LD_PRELOAD", self.library.display().to_string()), ("MEMORY_SOCKET", file)]
+    }
+
+    /// Returns the number of answers so far.
+    pub(super) fn answered(&self) -> u64 {
+        self.memory.word(0).unwrap_or(0)
+    }
+
+    /// Lets the server receive this number of requests from the file.
+    pub(super) fn set_requests_left(&self, count: u64) {
+        let _ = self.memory.set_word(LEFT_OFFSET, count);
+    }
+}
+
+fn compile_library(folder: &Path) -> Result<PathBuf, String> {
+    let (source, library) = (folder.join("memory_socket.c"), folder.join("memory_socket.so"));
+    if !library.is_file() {
+        fs::write(&source, include_str!("../../c/memory_socket.c"))
+            .map_err(|why| why.to_string())?;
+        let mut command = Command::new("cc");
+        command.args(["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o"]);
+        let output = command.arg(&library).arg(&source).arg("-ldl").output();
+        let output = output.map_err(|why| format!("cc: {why}"))?;
+        if !output.status.success() {
+            return Err(format!("cc: {}", String::from_utf8_lossy(&output.stderr)));
+        }
+    }
+    Ok(library)
+}
+
+/// A feeder of a server's ring. It runs the attached kernel program on frames in memory, so that
+/// the program copies them to the ring as it copies frames of the interface, without the interface
+/// and the host's stack. Its costs are not the server's.
+pub(super) struct RingFeeder {
+    program: Program,
+    /// The rings on this machine that may be the program's.
+    candidates: Vec<ReadMapping>,
+    /// The ring of the program, once it is known.
+    ring: Option<ReadMapping>,
+}
+
+impl RingFeeder {
+    /// Finds the program at the server's device. Returns `None` if there is none.
+    pub(super) fn open(space: &Namespace) -> Result<Option<Self>, String> {
+        let chain = space.run_inside(|| {
+            let device = RouteSocket::open().and_then(|links| links.by_name(SERVER_DEVICE));
+            device.and_then(|device| tcx_chain(device.index, Side::Ingress))
+        });
+        let chain = chain.map_err(|why| why.to_string())?;
+        let Some(member) = chain.members.last() else { return Ok(None) };
+        let program = Program::open(member.program).map_err(|why| why.to_string())?;
+        let maps = object_ids(ObjectKind::Maps).map_err(|why| why.to_string())?;
+        // Maps of other programs may have gone by now.
+        let maps = maps.into_iter().filter_map(|id| Map::open(id).ok());
+        let is_ring = |map: &Map| map.kind() == MapKind::Array && map.is_frozen().unwrap_or(false);
+        let candidates = maps.filter(is_ring).filter_map(|map| map.map_read().ok()).collect();
+        Ok(Some(Self { program, candidates, ring: None }))
+    }
+
+    /// Feeds a frame `count` times, from the first processor. Returns the number of times that it
+    /// has entered the ring; at the other times, the ring was asleep.
+    pub(super) fn feed(&mut self, frame: &[u8], count: usize) -> Result<usize, String> {
+        let written = |ring: &ReadMapping| ring.word(region_offset::HEADS as usize).unwrap_or(0);
+        let before: Vec<u64> = self.ring.iter().chain(&self.candidates).map(written).collect();
+        let run = self.program.test_run(frame, count as u32).map_err(|why| why.to_string())?;
+        if let (Some(ring), Some(before)) = (&self.ring, before.first()) {
+            return Ok((written(ring) - before) as usize);
+        }
+        let has_all = |(ring, before): (&ReadMapping, &u64)| written(ring) - before == count as u64;
+        match self.candidates.iter().zip(&before).position(has_all) {
+            Some(at) => {
+                self.ring = Some(self.candidates.swap_remove(at));
+                self.candidates.clear();
+                Ok(count)
+            }
+            None if run.value == TAKEN => Err("the ring of the server was not found".to_owned()),
+            None => Ok(0),
+        }
+    }
+}
+
+/// Return value of a program that takes a frame from the host (`TC_ACT_SHOT`).
+const TAKEN: u32 = 2;
