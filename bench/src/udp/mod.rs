@@ -19,6 +19,7 @@ mod client;
 mod fed;
 mod memory;
 mod servers;
+mod video;
 
 use crate::harness::{Better, Goal, Samples, is_selected, rows_of_samples};
 use crate::options::Options;
@@ -85,6 +86,7 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
         }
         all.extend(fed::measure_rows(options, &pair, &folder, &server)?);
     }
+    all.extend(video::measure_rows(options, &pair, &folder)?);
     Ok(all)
 }
 

@@ -39,6 +39,25 @@ pub(super) struct UdpServer {
     pub(super) requests: usize,
 }
 
+impl UdpServer {
+    /// Returns an installed program that answers nothing, and needs nothing to be ready.
+    pub(super) fn new(
+        program: &'static str,
+        configure: fn(&Path) -> std::io::Result<Vec<String>>,
+    ) -> Self {
+        let request = |_| Vec::new();
+        Self {
+            name: program,
+            program,
+            package: program,
+            ready: "",
+            configure,
+            request,
+            requests: 0,
+        }
+    }
+}
+
 /// Returns the installed servers.
 pub(super) fn installed_servers() -> Vec<UdpServer> {
     let echo = UdpServer {
@@ -182,6 +201,11 @@ impl RunningServer {
             true => Err(format!("{}: {}", server.name, read_text(&running.output))),
             false => Ok(running),
         }
+    }
+
+    /// Returns the process id of the server.
+    pub(super) fn process_id(&self) -> u32 {
+        self.server.id()
     }
 
     /// Returns what the server has printed.
