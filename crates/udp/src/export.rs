@@ -14,6 +14,7 @@ pub mod descriptors;
 pub mod epoll;
 mod kernel;
 pub mod messages;
+mod nudge;
 mod receiving;
 pub mod waits;
 

@@ -1,7 +1,9 @@
 /* A UDP server that answers each datagram with its own bytes, in one of several ways. `quit` ends it
  * after the answer; after `fork` a child serves, and the parent waits for the child. With `threads`
  * two threads receive from the socket, of which one pauses after each datagram that begins with
- * `pause`. With `nested` the socket's epoll set is a member of another one. */
+ * `pause`. With `nested` the socket's epoll set is a member of another one. With `late` a thread
+ * sleeps in an epoll set, to which the socket is added after the datagram `late`, and which then
+ * serves alone. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -90,6 +92,21 @@ static void *serve_in_thread(void *nothing) {
   return nothing;
 }
 
+static int late_set;
+static const char *late_call;
+
+static void *serve_late(void *nothing) {
+  while (!ends) {
+    struct epoll_event event;
+    int ready = epoll_wait(late_set, &event, 1, -1);
+    if (ready != 1 || event.data.u64 != 77 || event.events != EPOLLIN)
+      fprintf(stderr, "%d events: %x\n", ready, event.events), exit(1);
+    serve(thread_socket, late_call, MSG_DONTWAIT);
+  }
+  exit(0);
+  return nothing;
+}
+
 int main(int count, char **words) {
   if (count < 4) return 2;
   const char *wait = words[2], *call = words[3];
@@ -105,6 +122,16 @@ int main(int count, char **words) {
     serve_in_thread(NULL);
   } else if (!strcmp(wait, "none")) {
     while (!ends) serve(socket_fd, call, 0);
+  } else if (!strcmp(wait, "late")) {
+    pthread_t thread;
+    thread_socket = socket_fd, late_call = call, late_set = epoll_create1(EPOLL_CLOEXEC);
+    if (pthread_create(&thread, NULL, serve_late, NULL)) return 1;
+    while (lengths[0] != 4 || memcmp(bytes[0], "late", 4)) serve(socket_fd, "recvfrom", 0);
+    /* The next datagrams arrive meanwhile. */
+    usleep(100000);
+    struct epoll_event event = {EPOLLIN, {.u64 = 77}};
+    if (epoll_ctl(late_set, EPOLL_CTL_ADD, socket_fd, &event)) return perror("epoll_ctl"), 1;
+    pthread_join(thread, NULL);
   } else if (!strcmp(wait, "poll")) {
     while (!ends) {
       struct pollfd entry = {socket_fd, POLLIN, 0};

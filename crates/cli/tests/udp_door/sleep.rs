@@ -77,6 +77,52 @@ fn sleeping_server_receives_from_its_socket_in_order() {
 }
 
 #[test]
+fn late_registration_wakes_the_thread_that_sleeps_in_the_set() {
+    let Some((pair, _folder, program)) = prepare() else { return };
+    let program = program.display().to_string();
+    for (options, call) in
+        [("report,always", "recvfrom"), ("report,always", "recvmmsg"), ("report,spin", "recvfrom")]
+    {
+        let words = [&program, &PORT.to_string(), "late", call];
+        let server = Server::start_with(&pair, options, &words);
+        let client = server.client();
+        assert!(heat(&server, &client));
+        // With these options the ring is awake after each datagram.
+        exchange(&client, b"late");
+        exchange_in_order(&client, OUTSTANDING);
+        exchange_in_order(&client, 2000);
+        server.finish(&client);
+    }
+}
+
+#[test]
+fn server_with_a_delay_receives_in_order_from_ring_and_socket() {
+    let Some((pair, _folder, program)) = prepare() else { return };
+    let program = program.display().to_string();
+    for (wait, call) in WAYS {
+        let words = [&program, &PORT.to_string(), wait, call];
+        let server = Server::start_with(&pair, "report,always,delay=300", &words);
+        let client = server.client();
+        assert!(heat(&server, &client));
+        // Pauses shorter and longer than the delay.
+        for round in 0..400_u32 {
+            exchange_in_order(&client, 1 + round % 50);
+            let begun = Instant::now();
+            let pause = Duration::from_micros(u64::from(round % 40) * 15);
+            while begun.elapsed() < pause {
+                std::hint::spin_loop();
+            }
+        }
+        exchange(&client, &[7; 3000]);
+        let errors = server.finish(&client);
+        let (ring, all) = reported_datagrams(&errors);
+        println!("{wait} {call}: {ring} of {all} from the ring");
+        assert!(ring > 0 && ring < all, "{wait} {call}: {errors}");
+        assert_eq!(ingress_programs(&pair), 0, "{wait} {call}");
+    }
+}
+
+#[test]
 fn server_with_few_datagrams_keeps_its_socket() {
     let Some((pair, _folder, program)) = prepare() else { return };
     let program = program.display().to_string();

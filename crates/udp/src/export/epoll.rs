@@ -1,6 +1,7 @@
 //! Epoll sets: a wait for a set reports the datagrams in the rings of its sockets.
 
 use super::messages::Time;
+use super::nudge;
 use super::receiving::EINTR;
 use super::waits::{WaitLimit, nap_of};
 use crate::registration::Registration;
@@ -8,7 +9,7 @@ use crate::report;
 use crate::sets;
 use crate::socket::Socket;
 use crate::table;
-use crate::waiting::Wait;
+use crate::waiting::{self, Wait};
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
@@ -23,14 +24,16 @@ use sys::preload::spinning::Spin;
 #[cfg_attr(not(target_arch = "x86_64"), repr(C))]
 #[derive(Clone, Copy, Debug)]
 pub struct EpollEvent {
-    events: u32,
-    data: u64,
+    pub(super) events: u32,
+    pub(super) data: u64,
 }
 
 /// `EPOLL_CTL_ADD`.
 const EPOLL_CTL_ADD: c_int = 1;
 /// `EPOLL_CTL_DEL`.
 const EPOLL_CTL_DEL: c_int = 2;
+/// `EPOLL_CTL_MOD`.
+pub(super) const EPOLL_CTL_MOD: c_int = 3;
 /// `EPOLLIN | EPOLLRDNORM`.
 const EPOLL_READABLE: u32 = 0x41;
 type EpollCtl = unsafe extern "C" fn(c_int, c_int, c_int, *mut EpollEvent) -> c_int;
@@ -40,6 +43,20 @@ type EpollWaitMasked =
     unsafe extern "C" fn(c_int, *mut EpollEvent, c_int, c_int, *const c_void) -> c_int;
 type EpollWaitTime =
     unsafe extern "C" fn(c_int, *mut EpollEvent, c_int, *const Time, *const c_void) -> c_int;
+
+/// Changes a registration with the C library's `epoll_ctl`.
+pub(super) fn real_epoll_ctl(
+    set: c_int,
+    what: c_int,
+    number: c_int,
+    event: &mut EpollEvent,
+) -> c_int {
+    match next_function!(c"epoll_ctl" as EpollCtl) {
+        // SAFETY: I1; the event lives.
+        Some(next) => unsafe { next(set, what, number, event) },
+        None => missing_function(),
+    }
+}
 
 /// `epoll_ctl(2)`. Records the registrations of UDP sockets.
 ///
@@ -53,6 +70,7 @@ pub unsafe extern "C" fn epoll_ctl(
     event: *mut EpollEvent,
 ) -> c_int {
     let Some(next) = next_function!(c"epoll_ctl" as EpollCtl) else { return missing_function() };
+    quietly(|| nudge::forget(set, number));
     // SAFETY: I1, U1.
     let result = unsafe { next(set, what, number, event) };
     if result != 0 {
@@ -72,6 +90,14 @@ pub unsafe extern "C" fn epoll_ctl(
         socket.record_registration(wanted, (set, number));
         if !may_have_rings {
             socket.demote();
+        }
+        // Sync point, waiting: a thread that begins to wait later finds the registration.
+        if let Some(known) = wanted.filter(|known| known.events & EPOLL_READABLE != 0)
+            && socket.is_promoted()
+            && waiting::has_waiter(set)
+            && (report::spins() || !socket.fall_asleep())
+        {
+            nudge::nudge(known);
         }
     });
     result
@@ -114,6 +140,41 @@ fn note_set(set: c_int) -> c_int {
 /// # Safety
 /// U1 must hold for the array, which has `room` events.
 unsafe fn wait_with_rings(
+    set: c_int,
+    (events, room): (*mut EpollEvent, c_int),
+    limit: Option<Duration>,
+    wait: impl Fn(WaitLimit) -> c_int,
+) -> c_int {
+    let begun = Instant::now();
+    let mut rest: Option<Duration> = None;
+    loop {
+        let wait = |limit| match (limit, rest) {
+            (WaitLimit::Whole, Some(rest)) => wait(WaitLimit::AtMost(rest)),
+            _ => wait(limit),
+        };
+        // SAFETY: the caller's promise.
+        let count = unsafe { wait_once(set, (events, room), rest.or(limit), wait) };
+        let Some(used) = usize::try_from(count).ok().filter(|used| *used > 0) else {
+            return count;
+        };
+        // SAFETY: the caller's promise: the array has `room` events, of which `used` are filled.
+        let filled = unsafe { std::slice::from_raw_parts_mut(events, used) };
+        match quietly(|| nudge::end(set, filled)) {
+            None => return count,
+            Some(0) => rest = limit.map(|limit| limit.saturating_sub(begun.elapsed())),
+            Some(kept) => return c_int::try_from(kept).unwrap_or(count),
+        }
+        if rest == Some(Duration::ZERO) {
+            return 0;
+        }
+    }
+}
+
+/// Waits like [`wait_with_rings`], but also returns for a nudge.
+///
+/// # Safety
+/// U1 must hold for the array, which has `room` events.
+unsafe fn wait_once(
     set: c_int,
     (events, room): (*mut EpollEvent, c_int),
     limit: Option<Duration>,
