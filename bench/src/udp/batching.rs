@@ -2,7 +2,7 @@
 //! the number of requests that arrive at once (T_b), and over the time for which requests may wait
 //! in the ring (T_t). [SL §9.2.1, §9.2.2, figs. 13, 14]
 //!
-//! The card's part of moderation is simulated: the requests are due at regular times, and a burst
+//! The card's part of moderation is simulated: the requests are due at regular times, and a group
 //! leaves when its last request is due, so their latency includes the wait for the others. The
 //! socket knows no delay, so its row over delays is a line to compare with.
 
@@ -20,7 +20,7 @@ const RATE: f64 = 10_000.0;
 /// Number of requests per sample.
 const REQUESTS: usize = 10_000;
 /// Numbers of requests that arrive at once.
-const BURSTS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+const GROUPS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// Delays in µs, with the words that request them; 0 is no delay.
 const DELAYS: [(f64, &str); 7] = [
     (0.0, "report,always"),
@@ -43,10 +43,10 @@ pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new("batching").map_err(|why| why.to_string())?;
     let mut all = Vec::new();
     for server in installed_servers() {
-        let load = |burst| Load { rate: Some(RATE), burst, count: REQUESTS };
-        let bursts = BURSTS.map(|burst| (burst as f64, load(burst), DELAYS[4].1));
+        let load = |group| Load { rate: Some(RATE), group, count: REQUESTS };
+        let groups = GROUPS.map(|group| (group as f64, load(group), DELAYS[4].1));
         let delays = DELAYS.map(|(delay, words)| (delay, load(1), words));
-        for (variable, points) in [("burst", bursts), ("delay in µs", delays)] {
+        for (variable, points) in [("group", groups), ("delay in µs", delays)] {
             let row = format!("{}, {variable}", server.name);
             if !is_selected(&row) {
                 continue;

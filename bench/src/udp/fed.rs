@@ -22,9 +22,9 @@ use testkit::net::{CLIENT, Pair, SERVER};
 
 /// Maximum number of outstanding requests if answers pass an interface, and if they are kept.
 const OUTSTANDING_MAX: usize = 128;
-const OUTSTANDING_KEPT_MAX: usize = 1024;
+const OUTSTANDING_STORED_MAX: usize = 1024;
 /// Number of equal requests that the feeder writes at once at full rate.
-const FULL_RATE_BURST: usize = 32;
+const FULL_RATE_GROUP: usize = 32;
 /// Time in ns without an answer after which outstanding requests count as lost.
 const LOSS_TIMEOUT_NS: u64 = 500_000_000;
 /// Maximum share of requests that may be lost in a sample, from 0 to 1.
@@ -48,9 +48,9 @@ pub(super) enum Answers {
     /// Through the socket and the interface.
     Sent,
     /// To memory.
-    Kept,
+    InMemory,
     /// To memory; requests come from memory, too, in the program's calls.
-    KeptFreeCalls,
+    FreeCalls,
 }
 
 pub(super) const SOCKET: Setup =
@@ -61,12 +61,12 @@ const RING: Setup = Setup {
     is_fed: true,
     answers: Answers::Sent,
 };
-const RING_KEPT: Setup = Setup { name: "ring, answers kept", answers: Answers::Kept, ..RING };
+const RING_STORED: Setup = Setup { name: "ring, answers kept", answers: Answers::InMemory, ..RING };
 const FREE: Setup = Setup {
     name: "free calls",
     launch: UdpLaunch::Stock,
     is_fed: false,
-    answers: Answers::KeptFreeCalls,
+    answers: Answers::FreeCalls,
 };
 const DELAYED: UdpLaunch = UdpLaunch::Exec("report,always,delay=1000");
 
@@ -76,7 +76,7 @@ pub(super) struct Load {
     /// Requests per second, or `None` for the full rate.
     pub(super) rate: Option<f64>,
     /// Number of requests that arrive at once.
-    pub(super) burst: usize,
+    pub(super) group: usize,
     pub(super) count: usize,
 }
 
@@ -87,12 +87,12 @@ pub(super) fn measure_rows(
     folder: &TempDirectory,
     server: &UdpServer,
 ) -> Result<Vec<Row>, String> {
-    let full = Load { rate: None, burst: FULL_RATE_BURST, count: server.requests };
-    let low = Load { rate: Some(LOW_RATE), burst: 1, count: LOW_RATE_REQUESTS };
+    let full = Load { rate: None, group: FULL_RATE_GROUP, count: server.requests };
+    let low = Load { rate: Some(LOW_RATE), group: 1, count: LOW_RATE_REQUESTS };
     let delayed = |setup: Setup| Setup { launch: DELAYED, ..setup };
     let settings = [
-        ("full rate", full, vec![SOCKET, RING, RING_KEPT, FREE]),
-        ("5,000/s, delay 1 ms", low, vec![SOCKET, delayed(RING), delayed(RING_KEPT)]),
+        ("full rate", full, vec![SOCKET, RING, RING_STORED, FREE]),
+        ("5,000/s, delay 1 ms", low, vec![SOCKET, delayed(RING), delayed(RING_STORED)]),
     ];
     let mut all = Vec::new();
     for (setting, load, setups) in settings {
@@ -135,7 +135,7 @@ pub(super) fn measure(
     let running =
         RunningServer::start(&pair.server, &folder.0, setup.launch, server, &environment)?;
     let mut exchange = Exchange::begin(pair, &requests, memory.as_ref())?;
-    let warm_up = Load { rate: None, burst: FULL_RATE_BURST, count: WARM_UP_REQUESTS };
+    let warm_up = Load { rate: None, group: FULL_RATE_GROUP, count: WARM_UP_REQUESTS };
     exchange.run(&mut None, warm_up)?;
     let mut feeder = None;
     if setup.is_fed {
@@ -153,7 +153,7 @@ pub(super) fn measure(
     }
     let before = running.processor_ns();
     let done = match setup.answers {
-        Answers::KeptFreeCalls => exchange.run_free_calls(load.count)?,
+        Answers::FreeCalls => exchange.run_free_calls(load.count)?,
         _ => exchange.run(&mut feeder, load)?,
     };
     let used = running.processor_ns().saturating_sub(before) as f64;
@@ -207,46 +207,46 @@ impl<'e> Exchange<'e> {
         Ok(Self { socket, requests, frames, memory })
     }
 
-    /// Sends requests in bursts, at most at the given rate, to the ring if there is a feeder and the
-    /// ring is awake, else over the interface. The requests of a burst are due at regular times;
-    /// the burst leaves when the last one is due.
+    /// Sends requests in groups, at most at the given rate, to the ring if there is a feeder and the
+    /// ring is awake, else over the interface. The requests of a group are due at regular times;
+    /// the group leaves when the last one is due.
     fn run(&mut self, feeder: &mut Option<RingFeeder>, load: Load) -> Result<Exchanged, String> {
         // Called in each exchange, because another thread of this process may have run it.
         let _ = sys::process::pin_to(0);
         let begin = clock::monotonic();
         let interval_ns = load.rate.map_or(0.0, |rate| 1e9 / rate);
         let most = match self.memory {
-            Some(_) => OUTSTANDING_KEPT_MAX,
-            None => OUTSTANDING_MAX.max(2 * load.burst),
+            Some(_) => OUTSTANDING_STORED_MAX,
+            None => OUTSTANDING_MAX.max(2 * load.group),
         };
         let answered_before = self.memory.map_or(0, MemorySocket::answered);
-        let (mut sent, mut answered, mut lost, mut fed, mut bursts) = (0, 0, 0, 0, 0);
+        let (mut sent, mut answered, mut lost, mut fed, mut groups) = (0, 0, 0, 0, 0);
         let mut last_answer = begin;
         let mut due_times = VecDeque::with_capacity(most);
         let mut latencies = Vec::with_capacity(load.count);
         let mut room = [0; 4096];
         while answered + lost < load.count {
             let now = clock::monotonic();
-            let burst = load.burst.min(load.count - sent);
+            let group = load.group.min(load.count - sent);
             let due = |number: usize| begin + (number as f64 * interval_ns) as u64;
-            if burst > 0 && sent - answered - lost + burst <= most && due(sent + burst - 1) <= now {
-                let place = bursts % self.requests.len();
-                bursts += 1;
+            if group > 0 && sent - answered - lost + group <= most && due(sent + group - 1) <= now {
+                let place = groups % self.requests.len();
+                groups += 1;
                 let entered = match (feeder.as_mut(), self.frames.get(place)) {
-                    (Some(feeder), Some(frame)) => feeder.feed(frame, burst)?,
+                    (Some(feeder), Some(frame)) => feeder.feed(frame, group)?,
                     _ => 0,
                 };
                 fed += entered;
-                for _ in entered..burst {
+                for _ in entered..group {
                     let request = self.requests.get(place).map_or(&[][..], Vec::as_slice);
                     self.socket.send(request).map_err(|why| format!("sending: {why}"))?;
                 }
-                let times = (sent..sent + burst).map(|number| match load.rate {
+                let times = (sent..sent + group).map(|number| match load.rate {
                     Some(_) => due(number),
                     None => now,
                 });
                 due_times.extend(times);
-                sent += burst;
+                sent += group;
             }
             let before = answered;
             match self.memory {
@@ -317,7 +317,7 @@ fn result_rows(
         rows_of_samples(("udp", row, f64::NAN), (unit, better), sentinel_ns, &samples, goals)
     };
     let goal =
-        |target| Goal { candidate: RING_KEPT.name, reference: SOCKET.name, goal: "G18", target };
+        |target| Goal { candidate: RING_STORED.name, reference: SOCKET.name, goal: "G18", target };
     let (time_goal, rate_goal) = match (server, is_full_rate) {
         ("named", true) => (Some(2.5), Some(2.3)),
         ("named", false) => (Some(2.9), None),
