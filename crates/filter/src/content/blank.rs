@@ -6,9 +6,9 @@
 //! requests write access to the overwritten range only. [SL §6.1, rewriting]
 //!
 //! A view need not cover the payload: `tcp` leaves out bytes that an earlier segment carried, and
-//! the length field of UDP may end before the packet does. `pcap` writes the frame. Without a range,
-//! the filter therefore overwrites a frame to its end, unless its blocks are messages, which are
-//! parts of payloads.
+//! the length field of UDP may end before the packet does. `pcap` writes the frame. Without a
+//! range, the filter therefore overwrites a frame to its end, unless its blocks are messages, which
+//! are parts of payloads.
 
 use crate::prelude::*;
 
