@@ -276,7 +276,7 @@ impl OpenStream {
     /// Returns the current events of poll(2).
     fn events(&mut self) -> u32 {
         let (readable, ended) = self.input.is_readable_or_ended();
-        u32::from(readable) * READABLE | u32::from(ended) * CLOSED
+        (u32::from(readable) * READABLE) | (u32::from(ended) * CLOSED)
     }
 }
 

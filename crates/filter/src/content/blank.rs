@@ -145,7 +145,8 @@ mod tests {
     #[test]
     fn headers_before_the_payload_stay() {
         let frame = Frame::udp(1, 2, b"0123");
-        let found = answer_through_chain(&[(&UDP, &[]), (&BLANK, &[])], &[frame.clone()]);
+        let found =
+            answer_through_chain(&[(&UDP, &[]), (&BLANK, &[])], std::slice::from_ref(&frame));
         assert_eq!((found[0].view, found[0].length, &found[0].bytes[..]), (42, 4, &[0; 4][..]));
     }
 
