@@ -15,8 +15,8 @@ use testkit::{need, streamline_program};
 /// Number of requests that observe the frames at the same time.
 const REQUESTS_AT_ONCE: usize = 10;
 
-/// Returns a node for each twin that leaves frames as they are, except those whose answer depends on
-/// a seed, a key, or the time.
+/// Returns a node for each twin that leaves frames as they are, except those whose answer depends
+/// on a seed, a key, or the time.
 fn twins() -> Vec<String> {
     let all = FILTERS.iter().filter(|entry| entry.kernel.is_some());
     let all = all.filter(|entry| entry.kind != FilterKind::Editing);

@@ -134,7 +134,7 @@ pub(super) fn measure(
     let environment = memory.as_ref().map_or_else(Vec::new, MemorySocket::environment);
     let running =
         RunningServer::start(&pair.server, &folder.0, setup.launch, server, &environment)?;
-    let mut exchange = Exchange::begin(pair, &requests, memory.as_ref())?;
+    let mut exchange = MemoryExchange::begin(pair, &requests, memory.as_ref())?;
     let warm_up = Load { rate: None, group: FULL_RATE_GROUP, count: WARM_UP_REQUESTS };
     exchange.run(&mut None, warm_up)?;
     let mut feeder = None;
@@ -169,7 +169,7 @@ pub(super) fn measure(
 }
 
 /// The result of an exchange.
-struct Exchanged {
+struct ExchangeResult {
     answered: u64,
     /// Number of requests that entered the ring from memory.
     fed: u64,
@@ -178,14 +178,14 @@ struct Exchanged {
 }
 
 /// A client that spins until its requests are answered.
-struct Exchange<'e> {
+struct MemoryExchange<'e> {
     socket: UdpSocket,
     requests: &'e [Vec<u8>],
     frames: Vec<Vec<u8>>,
     memory: Option<&'e MemorySocket>,
 }
 
-impl<'e> Exchange<'e> {
+impl<'e> MemoryExchange<'e> {
     fn begin(
         pair: &Pair,
         requests: &'e [Vec<u8>],
@@ -207,10 +207,14 @@ impl<'e> Exchange<'e> {
         Ok(Self { socket, requests, frames, memory })
     }
 
-    /// Sends requests in groups, at most at the given rate, to the ring if there is a feeder and the
-    /// ring is awake, else over the interface. The requests of a group are due at regular times;
-    /// the group leaves when the last one is due.
-    fn run(&mut self, feeder: &mut Option<RingFeeder>, load: Load) -> Result<Exchanged, String> {
+    /// Sends requests in groups, at most at the given rate, to the ring if there is a feeder and
+    /// the ring is awake, else over the interface. The requests of a group are due at regular
+    /// times; the group leaves when the last one is due.
+    fn run(
+        &mut self,
+        feeder: &mut Option<RingFeeder>,
+        load: Load,
+    ) -> Result<ExchangeResult, String> {
         // Called in each exchange, because another thread of this process may have run it.
         let _ = sys::process::pin_to(0);
         let begin = clock::monotonic();
@@ -267,7 +271,7 @@ impl<'e> Exchange<'e> {
         if lost as f64 > load.count as f64 * LOSS_MAX {
             return Err(format!("{lost} of {} requests had no answer", load.count));
         }
-        Ok(Exchanged {
+        Ok(ExchangeResult {
             answered: answered as u64,
             fed: fed as u64,
             elapsed_ns: last_answer - begin,
@@ -276,7 +280,7 @@ impl<'e> Exchange<'e> {
     }
 
     /// Lets the server receive requests in calls that cost a copy each.
-    fn run_free_calls(&mut self, count: usize) -> Result<Exchanged, String> {
+    fn run_free_calls(&mut self, count: usize) -> Result<ExchangeResult, String> {
         let memory = self.memory.ok_or("answers are not kept")?;
         let (begin, before) = (clock::monotonic(), memory.answered());
         memory.set_requests_left(count as u64);
@@ -286,7 +290,7 @@ impl<'e> Exchange<'e> {
         loop {
             let (now, answered) = (clock::monotonic(), memory.answered() - before);
             if answered >= count as u64 {
-                return Ok(Exchanged {
+                return Ok(ExchangeResult {
                     answered,
                     fed: 0,
                     elapsed_ns: now - begin,

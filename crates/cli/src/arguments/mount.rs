@@ -14,7 +14,7 @@ pub(crate) struct MountArguments {
     /// Show every user of the machine the user's own paths; only root may do this
     #[arg(long)]
     pub(crate) all_users: bool,
-    /// Which paths of other users are listed: nothing, those with names, or all
+    /// Paths of other users that are listed: nothing, those with names, or all
     #[arg(long, value_name = "WHICH", default_value = "names")]
     #[arg(value_parser = ["nothing", "names", "all"])]
     pub(crate) others: String,

@@ -144,8 +144,8 @@ fn check_page(arguments: &DaemonArguments, policy: &Policy) -> Result<(), String
     }
     let file = policy.file.as_ref().map(|file| format!(" {}", file.display())).unwrap_or_default();
     Err(format!(
-        "the policy{file} lets users observe `lo`, where the tokens of the page's users can be read: \
-         use --page=unix:PATH, or leave `lo` out of [[open]]"
+        "the policy{file} lets users observe `lo`, where the tokens of the page's users can be \
+         read: use --page=unix:PATH, or leave `lo` out of [[open]]"
     ))
 }
 

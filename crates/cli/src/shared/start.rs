@@ -107,7 +107,8 @@ fn name_and_text(arguments: &StartArguments) -> Result<(Option<&str>, String), S
     let Some(name) = arguments.path_name.as_deref() else { return Ok((first, text)) };
     let mistake = match first {
         _ if !is_path_name(name) => format!(
-            "`{name}` cannot name a path: use letters, digits, `.`, `-` and `_`, and not only digits"
+            "`{name}` cannot name a path: use letters, digits, `.`, `-` and `_`, and not only \
+             digits"
         ),
         Some(other) => format!(
             "the path has two names, `--as {name}` and `{other}`: leave one of them out, and write \

@@ -74,8 +74,8 @@ impl AdmittedClient {
         Some(schedule.next)
     }
 
-    /// Returns true if the client has no tap and no subscription, and every page of its reply has been
-    /// sent.
+    /// Returns true if the client has no tap and no subscription, and every page of its reply has
+    /// been sent.
     pub(super) const fn is_idle(&self) -> bool {
         self.tap.is_none() && self.schedule.is_none() && self.unsent_pages.is_none()
     }

@@ -202,8 +202,8 @@ impl StreamSide {
     }
 
     /// Emits held segments that are now in order, with holes for their bytes that were not
-    /// captured. Consumes held segments whose bytes have all been emitted, and drops bytes after the
-    /// end of the stream.
+    /// captured. Consumes held segments whose bytes have all been emitted, and drops bytes after
+    /// the end of the stream.
     pub(super) fn emit_held(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let mut list = self.held;
         while let Some((key, block)) = output.cx.front(&list) {
@@ -254,8 +254,8 @@ impl StreamSide {
     }
 
     /// Emits holes of at most [`BLOCK_MAX`] bytes for the bytes from `next` to `to` or, if the
-    /// stream ends earlier, to its end. A pending FIN in this range is the end, unless the other end
-    /// has acknowledged later bytes.
+    /// stream ends earlier, to its end. A pending FIN in this range is the end, unless the other
+    /// end has acknowledged later bytes.
     fn emit_hole(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let fin = self.fin;
         let is_between = !is_after(self.next, fin) && !is_after(fin, to);
