@@ -257,6 +257,8 @@ impl<'e> MemoryExchange<'e> {
                 Some(memory) => answered = (memory.answered() - answered_before) as usize,
                 None => answered += usize::from(self.socket.recv(&mut room).is_ok()),
             }
+            // An answer may come after its request was counted as lost.
+            lost = lost.min(sent - answered);
             let now = clock::monotonic();
             if answered > before {
                 last_answer = now;
@@ -269,7 +271,8 @@ impl<'e> MemoryExchange<'e> {
             }
         }
         if lost as f64 > load.count as f64 * LOSS_MAX {
-            return Err(format!("{lost} of {} requests had no answer", load.count));
+            let means = if feeder.is_some() { "from memory" } else { "over the interface" };
+            return Err(format!("{lost} of {} requests {means} had no answer", load.count));
         }
         Ok(ExchangeResult {
             answered: answered as u64,
