@@ -202,7 +202,7 @@ fn t13_squatted_state_name_is_reported_with_its_holder() {
     assert!(all.out.contains(&format!("0/{name}  ")), "{all:?}");
     let (other, _) = (spawn_hostile(&folder, "squat", &format!("{name}-b")), all);
     let all = run_as_root(&folder, &["state"]);
-    assert!(all.err.contains("user 41001 occupies 1 name of other users"), "{all:?}");
+    assert!(all.err.contains("user 41001 hold 1 name of other users' states"), "{all:?}");
     drop(other);
 }
 

@@ -220,7 +220,7 @@ mod tests {
             ("lost", "no comparison"),
             ("lots>0", "did you mean `lost`?"),
             ("lost=0", ">="),
-            ("lost>many", "`many` is no number"),
+            ("lost>many", "`many` is not a number"),
             ("fill>=90", "at most 100%"),
             ("lost>0 for ever", "ever"),
         ] {

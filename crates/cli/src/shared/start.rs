@@ -137,7 +137,7 @@ fn check_name(client: &Client, name: Option<&str>) -> Result<(), Status> {
     }
     let log = existing.log.as_ref().map_or_else(String::new, |log| format!(" (log: {log})"));
     terminal::print_error(&format!(
-        "your path {} already has the name `{name}`{log}: choose another, or `streamline stop \
+        "your path {}{log} already has the name `{name}`: choose another, or `streamline stop \
          {name}`",
         existing.number
     ));
