@@ -204,7 +204,7 @@ fn b8_more_filters_than_can_be_read_at_once_are_refused() {
     let mut open: Vec<Reader> =
         ["rx", "ip", "udp", "sport"].into_iter().map(|node| begin(node).expect(node)).collect();
     let refused = begin("dport").map(drop).expect_err("four are open");
-    assert!(refused.to_string().contains("4 filters of this path"), "{refused}");
+    assert!(refused.to_string().contains("at most 4 kernel filters"), "{refused}");
     let frames = datagrams(40);
     send_all(&pair, &frames);
     assert!(open.remove(0).take(40) == frames);

@@ -62,10 +62,10 @@ fn v10_unrepeatable_record_is_refused_with_a_reason() {
     assert_eq!(missing.status, Some(3), "{missing:?}");
     let capture = folder.run(&["run", "--replay", "examples/web.pcap"]);
     assert_eq!(capture.status, Some(1), "{capture:?}");
-    assert!(capture.err.contains("is a capture and no record"), "{}", capture.err);
+    assert!(capture.err.contains("is a capture, not a record"), "{}", capture.err);
     let again = folder.run(&["run", "--record=r.pcapng", "replay examples/web.pcap | count"]);
     assert_eq!(again.status, Some(1), "{again:?}");
-    assert!(again.err.contains("a record replaces nothing"), "{}", again.err);
+    assert!(again.err.contains("a record never overwrites a file"), "{}", again.err);
     assert_eq!(fs::read(folder.path().join("r.pcapng")).unwrap(), bytes);
     let both = folder.run(&["run", "--replay", "r.pcapng", "replay x | count"]);
     assert_eq!(both.status, Some(2), "{both:?}");

@@ -108,11 +108,7 @@ fn name_without_a_daemon_is_refused_with_the_reason() {
     let ran = folder.run(&["run", "--as", "web", "generate count=3 | count"]);
     assert_eq!((ran.status, ran.out.as_str()), (Some(3), ""), "{}", ran.err);
     assert!(ran.err.starts_with("error: no daemon is in "), "{}", ran.err);
-    assert!(
-        ran.err.contains("note: a daemon is needed for the name of `--as` only"),
-        "{}",
-        ran.err
-    );
+    assert!(ran.err.contains("note: only `--as` needs a daemon"), "{}", ran.err);
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn v12_untraceable_run_is_refused_with_a_reason() {
     let wrong = folder.run(&["why", "tcp prt 9", "examples/web.pcap", "count"]);
     assert_eq!(wrong.status, Some(2), "{wrong:?}");
     let bare = folder.run(&["why", "tcp", "examples/web.pcap"]);
-    assert!(bare.err.contains("is a capture and no record"), "{}", bare.err);
+    assert!(bare.err.contains("is a capture, not a record"), "{}", bare.err);
 }
 
 /// Returns the packet numbers of a flow at the source of a capture with these frames.

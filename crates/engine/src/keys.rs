@@ -75,7 +75,7 @@ mod tests {
             assert!(why.contains("chmod 600") && why.contains(&format!("{mode:04o}")), "{why}");
         }
         let why = asked("ffffeeeeddddccccbbbbaaaa9999888", 0o600).expect_err("a digit is missing");
-        assert!(why.contains("holds no key") && !why.contains("ffff"), "{why}");
+        assert!(why.contains("does not contain a key") && !why.contains("ffff"), "{why}");
         let long = format!("{digits}{}", " ".repeat(5000));
         assert!(asked(&long, 0o600).is_ok(), "white space is nothing");
         fs::remove_file(&path).expect("it is there");

@@ -238,7 +238,7 @@ mod tests {
         let (more, beyond) = udp_graph(&(0..=all.len()).collect::<Vec<_>>());
         let shortage = full.for_next_plan(&more, &beyond);
         let why = shortage.shortage_message().expect("there are no more");
-        assert!(why.starts_with("more than 64 filters"), "{why}");
+        assert!(why.starts_with("at most 64 filters"), "{why}");
         assert_eq!(shortage.for_next_plan(&most, &nodes).shortage_message(), None);
     }
 }

@@ -192,9 +192,9 @@ fn b3_filters_of_frames_are_refused_behind_streams_without_frames() {
         ("stream | sample 3 | tls | tcp", "`tls` gives a stream that no frame", "form=frame"),
         ("stream | http |get pcap x", "`http` gives a message that no frame", "form=frame"),
         ("stream | (dport +* http) | count", "it gets a stream that no", "form=frame"),
-        ("stream + rx lo | udp | count", "is a stream that no frame carried", "form=frame"),
+        ("stream + rx lo | udp | count", "a stream that no frame carried", "form=frame"),
         ("stream form=bytes | dport | count", "`stream` gives bytes", "form=frame"),
-        ("buffer x link=stream | udp | count", "is a stream that no frame", "link=ethernet"),
+        ("buffer x link=stream | udp | count", "a stream that no frame", "link=ethernet"),
     ] {
         let messages = mistakes(text);
         assert!(messages.contains(what) && messages.contains(hint), "{text}: {messages}");

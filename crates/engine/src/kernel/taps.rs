@@ -183,7 +183,7 @@ mod tests {
         OpenTaps::from_indices(0..OPEN_MAX - 1).check_room().unwrap();
         let open = OpenTaps::from_indices(0..9);
         assert_eq!(open.iter().count(), OPEN_MAX);
-        assert!(open.check_room().unwrap_err().contains("4 filters"));
+        assert!(open.check_room().unwrap_err().contains("at most 4 kernel filters"));
     }
 
     /// Creates the handle of a reader.

@@ -246,12 +246,12 @@ fn foreign_files_are_refused_by_type() {
     form::append_local_block(&mut other, form::LocalBlockKind::Head, |out| {
         out.extend_from_slice(&9_u32.to_le_bytes())
     });
-    assert!(open_error(&other).contains("a record of form 9"), "{}", open_error(&other));
+    assert!(open_error(&other).contains("record format 9"), "{}", open_error(&other));
     let mut empty = section;
     form::append_local_block(&mut empty, form::LocalBlockKind::Head, |out| {
         out.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0])
     });
-    assert!(open_error(&empty).contains("`release` is missing"), "{}", open_error(&empty));
+    assert!(open_error(&empty).contains("lacks `release`"), "{}", open_error(&empty));
     std::fs::remove_file(&path).unwrap();
     assert!(Record::open(&path).unwrap_err().is_missing());
 }
@@ -264,6 +264,6 @@ fn recording_is_private_and_replaces_no_file() {
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let refused =
         Recording::create(&path, &test_head(), 1 << 20, &UNLOGGED).unwrap_err().to_string();
-    assert!(refused.contains("file exists; a record replaces nothing"), "{refused}");
+    assert!(refused.contains("file exists; a record never overwrites a file"), "{refused}");
     std::fs::remove_file(path).unwrap();
 }
