@@ -102,7 +102,7 @@ fn v5_block_limit_is_counted_after_the_kernel() {
     assert_eq!(filter_entry(&ran, "count")["passed"]["blocks"], 5, "{}", ran.ledger);
     let [(name, why)] = kernel_refusals(&ran)[..] else { panic!("{}", ran.ledger) };
     assert_eq!((name, why.contains("`-c`")), ("count", true), "{why}");
-    assert!(ran.err.contains("`count` runs in thread0: a number of blocks"), "{}", ran.err);
+    assert!(ran.err.contains("`count` runs in thread0: `-c` counts blocks"), "{}", ran.err);
 }
 
 /// Runs a request whose last filter leads to 40 files. `way` returns the classes on the arc to the
