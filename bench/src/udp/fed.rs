@@ -215,7 +215,7 @@ impl<'e> MemoryExchange<'e> {
         feeder: &mut Option<RingFeeder>,
         load: Load,
     ) -> Result<ExchangeResult, String> {
-        // Called in each exchange, because another thread of this process may have run it.
+        // Another thread of this process may have run the exchange before.
         let _ = sys::process::pin_to(0);
         let begin = clock::monotonic();
         let interval_ns = load.rate.map_or(0.0, |rate| 1e9 / rate);
@@ -245,11 +245,8 @@ impl<'e> MemoryExchange<'e> {
                     let request = self.requests.get(place).map_or(&[][..], Vec::as_slice);
                     self.socket.send(request).map_err(|why| format!("sending: {why}"))?;
                 }
-                let times = (sent..sent + group).map(|number| match load.rate {
-                    Some(_) => due(number),
-                    None => now,
-                });
-                due_times.extend(times);
+                let time = |number| if load.rate.is_some() { due(number) } else { now };
+                due_times.extend((sent..sent + group).map(time));
                 sent += group;
             }
             let before = answered;
@@ -271,8 +268,8 @@ impl<'e> MemoryExchange<'e> {
             }
         }
         if lost as f64 > load.count as f64 * LOSS_MAX {
-            let means = if feeder.is_some() { "from memory" } else { "over the interface" };
-            return Err(format!("{lost} of {} requests {means} had no answer", load.count));
+            let fed = if feeder.is_some() { " from memory" } else { "" };
+            return Err(format!("{lost} of {} requests{fed} had no answer", load.count));
         }
         Ok(ExchangeResult {
             answered: answered as u64,
