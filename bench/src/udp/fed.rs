@@ -1,5 +1,5 @@
 //! Rows `from memory`: requests enter the server's ring without an interface, by
-//! [`RingFeeder`](super::memory::RingFeeder). [SL §9.2.1] Goal G18
+//! [`RingFeeder`]. [SL §9.2.1] Goal G18
 //!
 //! The reference is the same server with its socket, over veth. *ring* sends its answers through
 //! the socket, over veth, too. *ring, answers kept* keeps them in memory. *free calls* has neither
