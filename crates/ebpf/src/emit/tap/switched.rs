@@ -2,7 +2,7 @@
 //! a branch that is not taken. [SL §4.1]
 //!
 //! Input: words in a map that the program only reads
-//! ([`SwitchLayout`](crate::emit::switch_layout::SwitchLayout)). Each place where requests have
+//! ([`SwitchLayout`]). Each place where requests have
 //! such exits has a word: 0 if no exit is open there, otherwise one more than the number of a slot
 //! in the scratch memory, in which every frame that reaches the place is noted. At the end of the
 //! frame, the program inspects the list of each pointer ring, which contains the open exits and
