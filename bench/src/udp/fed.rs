@@ -219,9 +219,10 @@ impl<'e> MemoryExchange<'e> {
         let _ = sys::process::pin_to(0);
         let begin = clock::monotonic();
         let interval_ns = load.rate.map_or(0.0, |rate| 1e9 / rate);
-        let most = match self.memory {
-            Some(_) => OUTSTANDING_STORED_MAX,
-            None => OUTSTANDING_MAX.max(2 * load.group),
+        // More requests would not fit into the buffer of the server's socket.
+        let most = match self.memory.is_some() && feeder.is_some() {
+            true => OUTSTANDING_STORED_MAX,
+            false => OUTSTANDING_MAX.max(2 * load.group),
         };
         let answered_before = self.memory.map_or(0, MemorySocket::answered);
         let (mut sent, mut answered, mut lost, mut fed, mut groups) = (0, 0, 0, 0, 0);
