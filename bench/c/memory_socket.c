@@ -2,7 +2,7 @@
  * left, requests come from memory, too. A call costs a copy and no system call, as much as the
  * least that any socket can cost.
  *
- * The file that MEMORY_SOCKET names has, at these offsets: 0 the number of answers, 64 the number
+ * The file that STREAMLINE_BENCH_UDP names has, at these offsets: 0 the number of answers, 64 the number
  * of requests that are left, 128 the number of different requests, 192 the port, 4096 the requests
  * (slots of 2048 bytes that begin with a length of 4 bytes), and 4 MB the last 1024 answers. */
 #define _GNU_SOURCE
@@ -33,7 +33,7 @@ static struct epoll_event events_of[NUMBERS]; /* by epoll set */
 static void *find(const char *name) { return dlsym(RTLD_NEXT, name); }
 
 __attribute__((constructor)) static void begin(void) {
-  const char *path = getenv("MEMORY_SOCKET");
+  const char *path = getenv("STREAMLINE_BENCH_UDP");
   int file = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
   if (file < 0) return;
   void *place = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);

@@ -46,7 +46,7 @@ impl MemorySocket {
     pub(super) fn environment(&self) -> Vec<(&'static str, String)> {
         let number = self.file.as_fd().as_raw_fd();
         let file = format!("/proc/{}/fd/{number}", std::process::id());
-        vec![("LD_PRELOAD", self.library.display().to_string()), ("MEMORY_SOCKET", file)]
+        vec![("LD_PRELOAD", self.library.display().to_string()), ("STREAMLINE_BENCH_UDP", file)]
     }
 
     /// Returns the number of answers so far.

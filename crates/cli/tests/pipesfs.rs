@@ -314,12 +314,8 @@ fn b1_mount_lasts_as_long_as_a_command() {
 
 #[test]
 fn b10_daemon_mounts_for_as_long_as_it_runs() {
-    if need::require_root().is_none() || need::require_file("/dev/fuse").is_none() {
-        return;
-    }
     let folder = Folder::new();
-    let mounted = Mounted { directory: folder.path().join("pipes") };
-    fs::create_dir(&mounted.directory).unwrap();
+    let Some(mounted) = Mounted::without_server(&folder) else { return };
     let place = folder.path().join("no-daemon").display().to_string();
     let words = ["daemon", "--socket", &place, "--mount", "pipes"];
     for _ in 0..2 {
@@ -344,12 +340,8 @@ fn b10_daemon_mounts_for_as_long_as_it_runs() {
 
 #[test]
 fn b10_daemon_mounts_again_when_its_server_is_killed() {
-    if need::require_root().is_none() || need::require_file("/dev/fuse").is_none() {
-        return;
-    }
     let folder = Folder::new();
-    let mounted = Mounted { directory: folder.path().join("pipes") };
-    fs::create_dir(&mounted.directory).unwrap();
+    let Some(mounted) = Mounted::without_server(&folder) else { return };
     let place = folder.path().join("no-daemon").display().to_string();
     let daemon = folder.begin(&["daemon", "--socket", &place, "--mount", "pipes"]);
     let daemon_id = daemon.0.id();

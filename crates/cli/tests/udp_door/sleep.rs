@@ -48,21 +48,20 @@ const WAYS: [(&str, &str); 6] = [
     ("edge", "recvmmsg"),
 ];
 
-#[test]
-fn sleeping_server_receives_from_its_socket_in_order() {
+/// Exchanges datagrams with a server of each way to wait and receive, with pauses of 0 to 39 steps
+/// between them. They must be answered in order, some from the ring and some from the socket.
+fn exchange_with_pauses(options: &str, step: Duration) {
     let Some((pair, _folder, program)) = prepare() else { return };
     let program = program.display().to_string();
     for (wait, call) in WAYS {
         let words = [&program, &PORT.to_string(), wait, call];
-        let server = Server::start_with(&pair, "report,always", &words);
+        let server = Server::start_with(&pair, options, &words);
         let client = server.client();
         assert!(heat(&server, &client));
-        // Pauses of all lengths around the time that it takes to fall asleep.
         for round in 0..400_u32 {
             exchange_in_order(&client, 1 + round % 50);
             let begun = Instant::now();
-            let pause = Duration::from_micros(u64::from(round % 40) * 3);
-            while begun.elapsed() < pause {
+            while begun.elapsed() < step * (round % 40) {
                 std::hint::spin_loop();
             }
         }
@@ -74,6 +73,12 @@ fn sleeping_server_receives_from_its_socket_in_order() {
         assert!(ring > 0 && ring < all, "{wait} {call}: {errors}");
         assert_eq!(ingress_programs(&pair), 0, "{wait} {call}");
     }
+}
+
+#[test]
+fn sleeping_server_receives_from_its_socket_in_order() {
+    // Pauses of all lengths around the time that it takes to fall asleep.
+    exchange_with_pauses("report,always", Duration::from_micros(3));
 }
 
 #[test]
@@ -97,29 +102,8 @@ fn late_registration_wakes_the_thread_that_sleeps_in_the_set() {
 
 #[test]
 fn server_with_a_delay_receives_in_order_from_ring_and_socket() {
-    let Some((pair, _folder, program)) = prepare() else { return };
-    let program = program.display().to_string();
-    for (wait, call) in WAYS {
-        let words = [&program, &PORT.to_string(), wait, call];
-        let server = Server::start_with(&pair, "report,always,delay=300", &words);
-        let client = server.client();
-        assert!(heat(&server, &client));
-        // Pauses shorter and longer than the delay.
-        for round in 0..400_u32 {
-            exchange_in_order(&client, 1 + round % 50);
-            let begun = Instant::now();
-            let pause = Duration::from_micros(u64::from(round % 40) * 15);
-            while begun.elapsed() < pause {
-                std::hint::spin_loop();
-            }
-        }
-        exchange(&client, &[7; 3000]);
-        let errors = server.finish(&client);
-        let (ring, all) = reported_datagrams(&errors);
-        println!("{wait} {call}: {ring} of {all} from the ring");
-        assert!(ring > 0 && ring < all, "{wait} {call}: {errors}");
-        assert_eq!(ingress_programs(&pair), 0, "{wait} {call}");
-    }
+    // Pauses shorter and longer than the delay.
+    exchange_with_pauses("report,always,delay=300", Duration::from_micros(15));
 }
 
 #[test]
