@@ -111,15 +111,20 @@ impl RingFeeder {
         let written = |ring: &ReadMapping| ring.word(region_offset::HEADS as usize).unwrap_or(0);
         let before: Vec<u64> = self.ring.iter().chain(&self.candidates).map(written).collect();
         let run = self.program.test_run(frame, count as u32).map_err(|why| why.to_string())?;
+        // A frame of the interface may enter at the same time.
+        let entered = |(ring, before): (&ReadMapping, &u64)| {
+            usize::try_from(written(ring) - before).map_or(count, |entered| entered.min(count))
+        };
         if let (Some(ring), Some(before)) = (&self.ring, before.first()) {
-            return Ok((written(ring) - before) as usize);
+            return Ok(entered((ring, before)));
         }
-        let has_all = |(ring, before): (&ReadMapping, &u64)| written(ring) - before == count as u64;
-        match self.candidates.iter().zip(&before).position(has_all) {
+        // The ring may have been asleep for some of the frames.
+        let all: Vec<usize> = self.candidates.iter().zip(&before).map(entered).collect();
+        match all.iter().position(|entered| *entered > 0) {
             Some(at) => {
                 self.ring = Some(self.candidates.swap_remove(at));
                 self.candidates.clear();
-                Ok(count)
+                Ok(all.get(at).copied().unwrap_or(0))
             }
             None if run.value == TAKEN => Err("the ring of the server was not found".to_owned()),
             None => Ok(0),

@@ -89,7 +89,7 @@ fn write(log: &Log, event: EventKind, what: &str) {
     log.write(&Record::new(event, Level::Info, what));
 }
 
-fn warn(log: &Log, what: &str) {
+pub(super) fn warn(log: &Log, what: &str) {
     log.write(&Record::new(EventKind::DaemonWarning, Level::Warning, what));
 }
 

@@ -2,11 +2,12 @@
 //! program restarts it when it ends by itself. A program ends with the daemon, which holds its
 //! standard input open, and its standard error becomes events of the daemon's log.
 
+use super::daemon::warn;
 use super::helper::{Helper, Reports};
 use crate::mount;
 use crate::separate::PAGE;
 use crate::terminal;
-use daemon::log::{EventKind, Level, Log, Record};
+use daemon::log::{EventKind, Log};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -107,8 +108,7 @@ impl ProgramHost {
         let stop = Arc::new(EventFd::new().map_err(|error| error.to_string())?);
         let first = program.spawn()?;
         let (log, stopped) = (log.clone(), Arc::clone(&stop));
-        let name = program.reports().subject.trim_start_matches("the ");
-        let thread = std::thread::Builder::new().name(name.to_owned());
+        let thread = std::thread::Builder::new().name("hosted program".to_owned());
         let thread = thread.spawn(move || keep_running(first, &program, &stopped, &log));
         let thread = Some(thread.map_err(|error| error.to_string())?);
         Ok(Self { stop, thread })
@@ -152,8 +152,4 @@ fn keep_running(first: Helper, program: &Program, stop: &EventFd, log: &Log) {
             Err(why) => warn(log, &why),
         }
     }
-}
-
-fn warn(log: &Log, what: &str) {
-    log.write(&Record::new(EventKind::DaemonWarning, Level::Warning, what));
 }

@@ -19,9 +19,8 @@ use engine::registry::MachineRegistry;
 use member::client::{Client, PathClient};
 use member::protocol::{PathNumber, RegisteredPath as Listed};
 use pipeline::Registry as _;
-use pipeline::language::limits::TEXT_MAX;
 use std::fs::{self, File};
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -230,7 +229,9 @@ fn spawn_path(
     }
     command.args(arguments.monitor.words());
     // Other users can read the arguments of a process.
-    let request = request_pipe(text).map_err(|error| spawn_failure(&error))?;
+    let request = sys::service::memfd_with(text.as_bytes())
+        .and_then(|file| sys::children::dup_inheritable(file, DESCRIPTOR_MIN))
+        .map_err(|error| report_system_error(&error))?;
     command.arg("--file").arg(format!("/dev/fd/{}", request.as_raw_fd()));
     command.stdin(Stdio::from(socket)).stdout(file).stderr(errors);
     // The descriptor must stay open until the program has started.
@@ -239,15 +240,6 @@ fn spawn_path(
         command.env(streamline::ids::VARIABLE, variable);
     }
     command.spawn().map_err(|error| spawn_failure(&error))
-}
-
-/// Returns the end of a pipe from which a program that inherits this descriptor reads the request.
-fn request_pipe(text: &str) -> std::io::Result<OwnedFd> {
-    let (near, mut far) = std::io::pipe()?;
-    // A request of the greatest length fits.
-    sys::pipe::set_capacity(&far, 2 * TEXT_MAX)?;
-    far.write_all(text.as_bytes())?;
-    Ok(sys::children::dup_inheritable(near, DESCRIPTOR_MIN)?)
 }
 
 fn spawn_failure(error: &std::io::Error) -> Status {

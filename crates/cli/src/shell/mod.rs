@@ -200,13 +200,13 @@ fn run_pipeline(arguments: &ShellArguments, stages: &[Stage]) -> Result<u8, Stri
                 let why =
                     if arguments.isolate { Some("--isolate") } else { why.map(String::as_str) };
                 report_edge(arguments, &describe_edge(at, stage, next, why));
-                let (edge_between, narrow) =
+                let (edge, narrow) =
                     create_edge(why.is_none()).map_err(|error| error.to_string())?;
                 narrow.filter(|_| !noted).iter().for_each(|why| {
                     noted = true;
                     terminal::print_note(why);
                 });
-                Some(edge_between)
+                Some(edge)
             }
             None => None,
         };
@@ -381,9 +381,9 @@ fn edge_variable(
     let copy = sys::children::dup_inheritable(rendezvous.as_fd(), DESCRIPTOR_MIN)?;
     let number = u32::try_from(number).unwrap_or(u32::MAX);
     let (pipe, inode) = (inode(pipe)?, inode(&copy)?);
-    let edge_variable = Edge { end, pipe, socket: copy.as_raw_fd(), inode, number };
+    let edge = Edge { end, pipe, socket: copy.as_raw_fd(), inode, number };
     copies.push(copy);
-    Ok(edge_variable.to_string())
+    Ok(edge.to_string())
 }
 
 /// Adds the libraries to the front of LD_PRELOAD. Returns descriptors that must stay open until the

@@ -85,9 +85,11 @@ fn sleeping_server_receives_from_its_socket_in_order() {
 fn late_registration_wakes_the_thread_that_sleeps_in_the_set() {
     let Some((pair, _folder, program)) = prepare() else { return };
     let program = program.display().to_string();
-    for (options, call) in
-        [("report,always", "recvfrom"), ("report,always", "recvmmsg"), ("report,spin", "recvfrom")]
-    {
+    for (options, call) in [
+        ("report,always", "recvfrom"),
+        ("report,always", "recvmmsg"),
+        ("report,always,spin", "recvfrom"),
+    ] {
         let words = [&program, &PORT.to_string(), "late", call];
         let server = Server::start_with(&pair, options, &words);
         let client = server.client();

@@ -184,8 +184,8 @@ impl Process {
     }
 
     /// Kills the program if the path was stopped and a process of the program has been suspended
-    /// for [`STALL_MAX`] since. Returns false, without a check, while
-    /// the path has not been stopped; the caller then need not call again before the stop.
+    /// for [`STALL_MAX`] since. Returns false, without a check, while the path has not been stopped;
+    /// the caller then need not call again before the stop.
     pub(super) fn check_suspension(&self) -> bool {
         let stopped = self.limit.is_stopped();
         if stopped && let Some(group) = self.group() {

@@ -12,9 +12,9 @@ use crate::path::RatePolicy;
 /// Longest sleep between two observations, as a multiple of the observation length.
 const SLEEP_FACTOR_MAX: u64 = 80;
 /// Longest pause after a change, in ns.
-pub(super) const WAIT_MAX_NS: u64 = 3_600_000_000_000;
+pub(super) const PAUSE_MAX_NS: u64 = 3_600_000_000_000;
 /// Factor by which the pause grows after each undone change.
-pub(super) const WAIT_FACTOR: u64 = 8;
+pub(super) const PAUSE_FACTOR: u64 = 8;
 /// Fraction of time spent asleep above which a thread has spare capacity.
 const IDLE_RATIO_MIN: f64 = 0.3;
 /// Minimum ratio of the throughput with replicas to that without.
@@ -170,7 +170,7 @@ impl ReplicaPolicy {
 
     /// Lengthens the pause before the next change, after replicas were removed.
     fn lengthen_pause(&mut self, at: u64) {
-        self.pause_ns = self.pause_ns.saturating_mul(WAIT_FACTOR).min(WAIT_MAX_NS);
+        self.pause_ns = self.pause_ns.saturating_mul(PAUSE_FACTOR).min(PAUSE_MAX_NS);
         self.pause_until_ns = at.saturating_add(self.pause_ns);
     }
 }

@@ -387,18 +387,15 @@ fn swap_graphs(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> u64 {
     let mut arrived: Vec<HashMap<NodeKey, Node>> = taken.iter().map(|_| HashMap::new()).collect();
     for at in 0..taken.len() {
         for key in taken[at].1.space().node_keys() {
-            let Some(returning) = homes.get(&key).copied().filter(|returning| *returning != at)
-            else {
-                continue;
-            };
+            let Some(home) = homes.get(&key).copied().filter(|home| *home != at) else { continue };
             let Some(mut node) = taken[at].1.space().remove_moved_node(key) else { continue };
-            let (low, high) = taken.split_at_mut(at.max(returning));
-            let (from, to) = match at < returning {
+            let (low, high) = taken.split_at_mut(at.max(home));
+            let (from, to) = match at < home {
                 true => (&mut low[at], &mut high[0]),
-                false => (&mut high[0], &mut low[returning]),
+                false => (&mut high[0], &mut low[home]),
             };
             lost += to.1.space().copy_held_blocks(&mut node, from.1.space());
-            arrived[returning].insert(key, node);
+            arrived[home].insert(key, node);
         }
     }
     for ((target, stopped), mut arrived) in taken.iter_mut().zip(arrived) {

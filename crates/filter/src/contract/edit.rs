@@ -118,12 +118,7 @@ impl<'e> Editable<'e> {
         let view = self.view();
         let from = view.start + from.min(view.len());
         let to = from.saturating_add(length).min(view.end);
-        if self.new_length.is_some() || self.lost || self.pointer.is_hole() {
-            return None;
-        }
-        let room = self.backend.write(from..to, keep);
-        self.lost = room.is_none();
-        room
+        self.write_frame(from, to - from, keep)
     }
 
     /// Returns the entire frame, including headers before the view and all changes made so far.

@@ -120,7 +120,8 @@ impl<R: FlowRecord> FilterState for FlowTable<R> {
 
     fn take_session(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession> {
         let number = self.table.get(key)?.identity().session;
-        if key != PRIVATE_KEY && self.numbers.contains(number) && self.away.len() < AWAY_MAX {
+        if key != PRIVATE_KEY && self.numbers.contains(number) && self.away.len() < self.away_max()
+        {
             self.away.insert(number);
             self.used_numbers = None;
         }
@@ -159,6 +160,12 @@ impl<R: FlowRecord> FlowTable<R> {
         // With at most this many flows, a number is always free.
         let flows_max = flows_max.clamp(1, usize::try_from(numbers.count()).unwrap_or(usize::MAX));
         Self { table, flows_max, numbers, used_numbers: None, away: BTreeSet::new() }
+    }
+
+    /// Returns the maximum number of session numbers that are kept for flows which have moved. The
+    /// others suffice for the flows of this table.
+    fn away_max(&self) -> usize {
+        (self.numbers.count() as usize).saturating_sub(self.flows_max).min(AWAY_MAX)
     }
 
     /// Returns the seed for [`FlowTable::key`]. Callers read it once per batch.

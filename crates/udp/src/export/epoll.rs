@@ -145,13 +145,10 @@ unsafe fn wait_with_rings(
     limit: Option<Duration>,
     wait: impl Fn(WaitLimit) -> c_int,
 ) -> c_int {
-    let begun = Instant::now();
+    let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     let mut rest: Option<Duration> = None;
     loop {
-        let wait = |limit| match (limit, rest) {
-            (WaitLimit::Whole, Some(rest)) => wait(WaitLimit::AtMost(rest)),
-            _ => wait(limit),
-        };
+        let wait = |time: WaitLimit| wait(time.or_at_most(rest));
         // SAFETY: the caller's promise.
         let count = unsafe { wait_once(set, (events, room), rest.or(limit), wait) };
         let Some(used) = usize::try_from(count).ok().filter(|used| *used > 0) else {
@@ -161,7 +158,7 @@ unsafe fn wait_with_rings(
         let filled = unsafe { std::slice::from_raw_parts_mut(events, used) };
         match quietly(|| nudge::end(set, filled)) {
             None => return count,
-            Some(0) => rest = limit.map(|limit| limit.saturating_sub(begun.elapsed())),
+            Some(0) => rest = end.map(|end| end.saturating_duration_since(Instant::now())),
             Some(kept) => return c_int::try_from(kept).unwrap_or(count),
         }
         if rest == Some(Duration::ZERO) {
@@ -190,6 +187,8 @@ unsafe fn wait_once(
         return wait(WaitLimit::Whole);
     }
     let (begun, spins) = (Instant::now(), report::spins());
+    // The rest of the limit, after a nap.
+    let mut rest = None;
     if let Some(nap) = quietly(|| nap_of(sockets.iter(), limit)) {
         let count = wait(WaitLimit::AtMost(nap));
         let ready = quietly(|| {
@@ -203,7 +202,9 @@ unsafe fn wait_once(
         if count != 0 || limit.is_some_and(|limit| begun.elapsed() >= limit) {
             return count;
         }
+        rest = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
     }
+    let wait = |time: WaitLimit| wait(time.or_at_most(rest));
     let mut spin = None;
     loop {
         let ready = quietly(|| ready_events(set, &sockets, spins));

@@ -51,6 +51,15 @@ impl WaitLimit {
         if is_now { Self::NOW } else { Self::Whole }
     }
 
+    /// Returns this limit, or `rest` in place of [`Self::Whole`] if a part of the program's time has
+    /// passed already.
+    pub(super) const fn or_at_most(self, rest: Option<Duration>) -> Self {
+        match (self, rest) {
+            (Self::Whole, Some(rest)) => Self::AtMost(rest),
+            _ => self,
+        }
+    }
+
     /// Returns the time as the kernel expects it; `None` for the program's own.
     pub(super) fn time(self) -> Option<Time> {
         match self {
@@ -118,6 +127,8 @@ fn wait_for_rings<'s>(
     mut wait: impl FnMut(WaitLimit) -> c_int,
 ) -> (Vec<usize>, c_int) {
     let (begun, spins) = (Instant::now(), report::spins());
+    // The rest of the limit, after a nap.
+    let mut rest = None;
     if let Some(nap) = quietly(|| nap_of(sockets.clone(), limit)) {
         let result = wait(WaitLimit::AtMost(nap));
         let ready = quietly(|| {
@@ -128,7 +139,9 @@ fn wait_for_rings<'s>(
         if result != 0 || !ready.is_empty() || is_over {
             return (ready, result);
         }
+        rest = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
     }
+    let mut wait = |time: WaitLimit| wait(time.or_at_most(rest));
     let has_datagram =
         |socket: &Socket| if spins { socket.has_datagram() } else { !socket.fall_asleep() };
     let mut spin = None;

@@ -129,13 +129,12 @@ impl<F> FlowTable<F> {
         if self.known.len() < self.flows_max {
             return None;
         }
-        let (longest, _) = self.queues.iter().max_by_key(|(_, queue)| queue.len())?;
-        let longest = *longest;
-        let mut attempts = 0;
-        while let Some((_, _, queued)) = self.queues.get(&longest)?.front().copied() {
-            attempts += 1;
-            let is_last_attempt = attempts >= ATTEMPTS_MAX;
-            if let Some(flow) = self.take_front(longest, |last| is_last_attempt || last == queued) {
+        for attempt in 1.. {
+            // A queue may contain only flows that have ended.
+            let longest = self.queues.iter().max_by_key(|(_, queue)| queue.len());
+            let (queue, queued) = longest.and_then(|(at, all)| Some((*at, all.front()?.2)))?;
+            let is_last_attempt = attempt >= ATTEMPTS_MAX;
+            if let Some(flow) = self.take_front(queue, |last| is_last_attempt || last == queued) {
                 return Some(flow);
             }
         }

@@ -1,6 +1,6 @@
 //! One version of the program at an attach point: its requests, memory and counters.
 
-use super::super::assemble::{AssembledProgram, AssemblyError, FrameAction, assemble};
+use super::super::assemble::{AssemblyError, FrameAction, assemble};
 use super::super::fused::{FusedTree, KernelCounters, Member, Tally};
 use super::super::load::{self, LoadFailure, LoadOptions, Loaded};
 use super::request::AttachedRequest;
@@ -260,13 +260,11 @@ impl<'l> Assembly<'l> {
         let (layout, given) = layout(site, &lines, &fused)?;
         let target = filter::target(&site.attach, site.hardened);
         let made = assemble(&fused, &members, (target, FrameAction::Tap(&layout)));
-        let AssembledProgram { program: code, .. } = made.map_err(|misfit| {
-            let AssemblyError { at, why } = misfit;
-            VersionError {
-                at: at.map(|(line, node)| (numbers[line], node)),
-                ..VersionError::from_reason(why)
-            }
-        })?;
+        let refused = |AssemblyError { at, why }: AssemblyError| VersionError {
+            at: at.map(|(line, node)| (numbers[line], node)),
+            ..VersionError::from_reason(why)
+        };
+        let code = made.map_err(refused)?.program;
         let words = (0..fused.steps.len()).map(|step| fused.label(&members, step)).collect();
         Ok(Self { lines, numbers, fused, layout, given, code, words })
     }

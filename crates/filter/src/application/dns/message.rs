@@ -3,7 +3,7 @@
 use super::{CUT, MALFORMED, NOT_DNS, POINTERS_AHEAD, QUERIES, RESPONSE_CLASS, RESPONSES};
 use crate::application::endpoints::{Endpoints, write_display};
 use crate::prelude::*;
-use wire::dns::{DnsFault, Entry, Message, Name, Question, Section};
+use wire::dns::{DnsFault, Entry, Message, Name, Opcode, Question, Section};
 use wire::record::{Field, RecordKind as About, Writer};
 
 /// Maximum size of a description in bytes.
@@ -123,8 +123,14 @@ impl<'m> MessageProperties<'m> {
             }
         }
         // Nearly any bytes can be the header of a response without a question. Such a message must
-        // therefore have the stated records, and nothing behind them.
-        if !has_question && !cut && (found.is_incomplete || entries.offset() != length) {
+        // therefore have the stated records, and nothing behind them. Messages of stateful operations
+        // have their data there (RFC 8490 §5.4).
+        let has_data_after_records = message.opcode() == Opcode::STATEFUL;
+        if !has_question
+            && !cut
+            && !has_data_after_records
+            && (found.is_incomplete || entries.offset() != length)
+        {
             return Err(NOT_DNS);
         }
         Ok(found)

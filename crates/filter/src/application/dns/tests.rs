@@ -223,6 +223,8 @@ fn response_without_question_must_be_whole() {
     assert_eq!(response(0x8183, [0, 0, 2, 0], &record), 0, "a record too few");
     assert_eq!(response(0x9983, [0; 4], b""), 0, "an operation without a name");
     assert_eq!(response(0x8180, [0, 1, 0, 0], &[0; 11]), 0, "type 0 in class 0");
+    let keep_alive = [0, 1, 0, 8, 0, 0, 0, 10, 0, 0, 0, 20];
+    assert_eq!(response(0xb000, [0; 4], &keep_alive), RESPONSE_CLASS, "a stateful operation");
 }
 
 #[test]

@@ -292,7 +292,7 @@ impl<'a> Batch<'a> {
         lanes(self.columns.live).map(|l| (l, self.block(l)))
     }
 
-    /// Calls `look` for each live block, in lane order, with the present bytes of its view.
+    /// Calls `visit` for each live block, in lane order, with the present bytes of its view.
     #[inline]
     pub fn for_each_view(&self, mut visit: impl FnMut(&'a [u8])) {
         let c = &*self.columns;

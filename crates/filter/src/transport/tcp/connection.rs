@@ -59,8 +59,8 @@ pub(super) struct StreamSide {
     pub(super) window_edge: u32,
     /// Sequence number of the FIN; valid if [`FIN`] or `is_fin_pending` is set.
     pub(super) fin: u32,
-    /// The range in which bytes were last abandoned (as holes, or before the first that
-    /// was observed); empty if there are none.
+    /// The range in which bytes were last abandoned (as holes, or before the first that was
+    /// observed); empty if there are none.
     pub(super) abandoned: Span,
     /// Segments that begin after `next`, without overlaps.
     pub(super) held: HeldList,

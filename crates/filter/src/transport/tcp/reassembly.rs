@@ -318,9 +318,7 @@ impl StreamSide {
         if self.has_flags(FIN) && number == self.fin {
             self.skip(output, number);
         }
-        if self.next != from {
-            self.extend_abandoned(from);
-        }
+        self.extend_abandoned(from);
     }
 
     /// Finishes the side. Emits held data, with holes up to the last acknowledged byte. There is no
