@@ -153,10 +153,11 @@ impl TapRingWriter {
 
     /// Returns the number of bytes in the ring. Fails if the reader alleges an impossible position.
     fn used(&self) -> Result<usize, TapRingFault> {
-        used(&self.memory).ok_or(TapRingFault::Position)
+        used(&self.memory, Some(self.written)).ok_or(TapRingFault::Position)
     }
 
-    /// Allocates the memory up to this position, so that a store cannot fail.
+    /// Allocates the memory up to this position, so that a store cannot fail
+    /// unless the reader punches the file.
     fn allocate(&mut self, end: u64) -> Result<(), TapRingFault> {
         let (from, to) = self.allocated;
         let all = from + TAP_RING_SIZE as u64;
@@ -180,13 +181,14 @@ impl TapRingLevel {
     /// Returns the number of bytes in the ring.
     #[must_use]
     pub fn get(&self) -> usize {
-        used(&self.0).unwrap_or(TAP_RING_SIZE)
+        used(&self.0, self.0.word(WRITTEN)).unwrap_or(TAP_RING_SIZE)
     }
 }
 
-/// Returns the number of bytes in a ring, or `None` if the positions do not fit.
-fn used(memory: &Mapping) -> Option<usize> {
-    let used = memory.word(WRITTEN)?.checked_sub(memory.word(TAKEN)?)?;
+/// Returns the number of bytes in a ring in which this number was written, or `None` if the
+/// reader's position does not fit.
+fn used(memory: &Mapping, written: Option<u64>) -> Option<usize> {
+    let used = written?.checked_sub(memory.word(TAKEN)?)?;
     usize::try_from(used).ok().filter(|used| *used <= TAP_RING_SIZE)
 }
 

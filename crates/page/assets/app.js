@@ -231,7 +231,7 @@ async function showFigures(selected, path) {
       by("details").hidden = false;
       graph.draw(plan, NARROW.matches);
       select(state.what);
-      editor.planChanged();
+      editor.planChanged(selected.number);
     } catch (error) {
       showStatus("wait", error.message);
       return;

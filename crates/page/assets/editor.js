@@ -26,7 +26,8 @@ export class Editor {
   }
 
   // Checks the edit again, after the request of the path has changed.
-  planChanged() {
+  planChanged(number) {
+    if (number !== this.checkedPath) this.running = null;
     if (this.line.value.trim()) this.checkSoon();
   }
 
@@ -51,8 +52,8 @@ export class Editor {
     if (edit !== this.line.value) return;
     by("edit-completions").replaceChildren(...completions.slice(0, COMPLETIONS_MAX).map((value) => make("option", { value })));
     const found = await post("/api/check-edit", { path: number, edit });
-    if (edit !== this.line.value) return;
-    this.running = found.running;
+    if (edit !== this.line.value || number !== this.stateOf().number) return;
+    [this.running, this.checkedPath] = [found.running, number];
     const mistake = found.mistakes.find((one) => one.error);
     if (mistake) this.find(`${mistake.what}${mistake.hint ? ` — ${mistake.hint}` : ""}`, true);
     else this.find(found.line == null ? "no mistakes; the path checks the rest" : `no mistakes; it would run: ${found.line}`);

@@ -3,7 +3,7 @@
 
 use crate::content::CountersByPath;
 use crate::tree::{Tree, sort_paths};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -103,10 +103,7 @@ impl Snapshots {
     /// Notes that this process has changed a path. The next request that needs the tree queries the
     /// path first.
     pub fn note_change(&self, number: u32) {
-        let mut changed = lock(&self.changed);
-        if changed.last() != Some(&number) {
-            changed.push(number);
-        }
+        lock(&self.changed).push(number);
     }
 
     /// Returns true if a path was changed that has not been queried since. Does not block.
@@ -128,7 +125,8 @@ impl Snapshots {
         // Later changes are appended, and only this function removes changes.
         let changed = lock(&self.changed).clone();
         let is_updated = |number: &u32| self.update_over_idle(*number).is_some();
-        if self.is_young(age) && changed.iter().all(is_updated) {
+        if self.is_young(age) && changed.iter().collect::<BTreeSet<_>>().into_iter().all(is_updated)
+        {
             lock(&self.changed).drain(..changed.len());
             return self.latest();
         }

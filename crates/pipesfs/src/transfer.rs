@@ -49,7 +49,10 @@ impl StreamInput {
                 RingState::Bytes(available) => {
                     let length = available.min(size as usize);
                     // The bytes of a reply that no caller takes stay for the next read.
-                    if reply.shared(ring, length) && ring.take(length) {
+                    if !reply.shared(ring, length) {
+                        return StreamRead::Failed;
+                    }
+                    if ring.take(length) {
                         // The path does not wait any more if it has gone.
                         let _ = sys::local_socket::send_now(&self.pipe, &[0], &[]);
                     }

@@ -112,8 +112,8 @@ impl Memfd {
     /// SIGBUS later.
     pub fn allocate(&self, offset: usize, len: usize) -> Result<()> {
         let mode = rustix::fs::FallocateFlags::empty();
-        rustix::fs::fallocate(&self.fd, mode, offset as u64, len as u64)
-            .context("fallocate", format!("{len} bytes of memory"))
+        let allocate = || rustix::fs::fallocate(&self.fd, mode, offset as u64, len as u64);
+        rustix::io::retry_on_intr(allocate).context("fallocate", format!("{len} bytes of memory"))
     }
 
     /// Frees the pages of a range, which then reads as zeros. Refused under [`Seals::WRITE`], and

@@ -120,7 +120,7 @@ impl PathClient {
     ) -> Result<ChangeReply, ClientError> {
         self.caller.set_timeout(limit)?;
         let call = |change: &Change| self.call("io.streamline.path.Change", change);
-        match call(change) {
+        let changed = match call(change) {
             // A path of an older version does not know the parameter `nodes`.
             Err(ClientError::Refused(fault))
                 if change.nodes.is_some() && fault.name == INVALID_PARAMETER =>
@@ -128,7 +128,9 @@ impl PathClient {
                 call(&Change { nodes: None, ..change.clone() })
             }
             changed => changed,
-        }
+        };
+        self.caller.set_timeout(CALL_TIMEOUT)?;
+        changed
     }
 
     /// Asks the path to prepare for receiving a subtree, and to pause until

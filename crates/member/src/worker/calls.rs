@@ -116,7 +116,11 @@ impl Service {
 
     fn start_tap(&mut self, id: u64, call: &Call) -> Result<Option<Reply>, Fault> {
         let wanted = call.deserialize_parameters()?;
-        let with_tap = self.clients.values().filter(|client| client.tap.is_some()).count();
+        let with_tap = self
+            .clients
+            .iter()
+            .filter(|(other, client)| **other != id && client.tap.is_some())
+            .count();
         if with_tap >= TAPS_MAX {
             let why = format!("it has {TAPS_MAX} readers already, the most: close one of them");
             return Err(faults::untapped(&why));

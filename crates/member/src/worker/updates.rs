@@ -8,7 +8,9 @@ use super::counters::counters_page;
 use super::service::{AdmittedClient, Service};
 use crate::protocol::{Counters, Ended, Follow, PathUpdate, UpdateForm};
 use crate::varlink::Reply;
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Default interval between updates, in ms.
 const UPDATE_MS: u64 = 1000;
@@ -74,10 +76,16 @@ impl AdmittedClient {
         Some(schedule.next)
     }
 
-    /// Returns true if the client has no tap and no subscription, and every page of its reply has
-    /// been sent.
-    pub(super) const fn is_idle(&self) -> bool {
-        self.tap.is_none() && self.schedule.is_none() && self.unsent_pages.is_none()
+    /// Returns true if the client has no tap and no subscription, has received its replies, and has
+    /// sent no call that has not been handled.
+    pub(super) fn is_idle(&self) -> bool {
+        self.tap.is_none()
+            && self.schedule.is_none()
+            && self.unsent_pages.is_none()
+            && self.unread_counters.is_none()
+            && !self.connection.has_unsent()
+            && sys::poll::readable_within(&[self.connection.as_fd()], Some(Duration::ZERO))
+                == [false]
     }
 
     /// Returns true if the client wants the time spent in filters: if it has asked for counters, or

@@ -83,7 +83,7 @@ fn change(
         words: edit.words.clone(),
         running: line(view(edit.path)?),
         other: edit.into.map(&view).transpose()?.and_then(line),
-        nodes: edit.into.is_none().then_some(true),
+        nodes: (edit.into.is_none() && !caller.is_other).then_some(true),
     };
     // The path learns the user from the connection, so those of others are not kept.
     let connect = || connect(edit.path, caller, snapshots);

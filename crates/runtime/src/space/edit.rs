@@ -63,7 +63,7 @@ impl LocalGraph {
             };
             self.edit_batch((at, now), &edit.room.columns, (shared, imported), &mut out);
             self.pass.spare_memories = out.spare;
-            paused.edited.extend(out.spare_memories.into_iter().map(|room| (at, room, edit.hops)));
+            paused.edited.extend(out.batches.into_iter().map(|room| (at, room, edit.hops)));
             self.pass.keep_memory(edit.room);
         }
     }
@@ -121,7 +121,7 @@ impl LocalGraph {
         if let Err(panic) = ran {
             node.flow.failed += came;
             node.counts.made.blocks -= out.made;
-            out.spare_memories.clear();
+            out.batches.clear();
             let entry = columns.entry(last);
             let frame = editor.bytes(entry.frame());
             let Entry { pointer, marks, context } = entry;
@@ -136,7 +136,7 @@ impl LocalGraph {
 /// The output of an editing filter, collected in batches.
 #[derive(Default)]
 struct EditOutput {
-    spare_memories: Vec<BatchMemory>,
+    batches: Vec<BatchMemory>,
     /// Batch memories for reuse.
     spare: Vec<BatchMemory>,
     /// Number of additional blocks that resulted from splitting blocks into fragments.
@@ -148,15 +148,13 @@ struct EditOutput {
 
 impl EditOutput {
     fn push(&mut self, entry: Entry, order: u32) {
-        let added = self
-            .spare_memories
-            .last_mut()
-            .is_some_and(|room| room.columns.push_with_order(entry, order));
+        let added =
+            self.batches.last_mut().is_some_and(|room| room.columns.push_with_order(entry, order));
         if !added {
             let mut room = self.spare.pop().unwrap_or_default();
             room.columns.clear();
             room.columns.push_with_order(entry, order);
-            self.spare_memories.push(room);
+            self.batches.push(room);
         }
     }
 }

@@ -358,7 +358,7 @@ impl Tap {
             }
         };
         let stats = self.stats();
-        // The thread has ended, or ends as soon as it has memory.
+        // The thread has ended, or ends once it has written the file.
         self.thread = None;
         (stats, rest)
     }

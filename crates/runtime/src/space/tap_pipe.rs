@@ -123,7 +123,9 @@ mod tests {
                     Ok(length) => done += length,
                     Err(error) => {
                         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                        let begun = std::time::Instant::now();
                         assert!(output.wait_until_writable(testkit::wait::LIMIT));
+                        assert!(begun.elapsed() < testkit::wait::LIMIT, "lost wake-up");
                     }
                 }
             }
@@ -138,7 +140,9 @@ mod tests {
             if available == 0 {
                 reader.announce_wait();
                 if reader.available() == Ok(0) {
-                    sys::poll::readable(&[socket.as_fd()], Some(testkit::wait::LIMIT));
+                    let limit = Some(testkit::wait::LIMIT);
+                    let woken = sys::poll::readable_within(&[socket.as_fd()], limit);
+                    assert_eq!(woken, [true], "lost wake-up");
                 }
                 while let Ok(Some((1.., _))) = sys::descriptor::try_receive(&socket, &mut [0; 8]) {}
             }
