@@ -162,7 +162,9 @@ pub(super) fn persists_by_default(version: &[u8]) -> bool {
     let mut number = || {
         let digits = numbers.next().unwrap_or_default().iter();
         let digits = digits.take_while(|byte| byte.is_ascii_digit());
-        digits.fold(0u32, |number, digit| number.saturating_mul(10) + u32::from(digit - b'0'))
+        digits.fold(0u32, |number, digit| {
+            number.saturating_mul(10).saturating_add(u32::from(digit - b'0'))
+        })
     };
     (number(), number()) >= (1, 1)
 }
