@@ -25,7 +25,8 @@ function nodeTotals(counters, byRequest) {
     sum.held += filter.held.blocks;
     sum.calls += filter.calls;
     sum.busy += filter.busy_ns;
-    sum.lost += lostIn(filter.lost, byRequest);
+    // An operand processes copies: the section counts what is lost.
+    sum.lost += filter.operand ? 0 : lostIn(filter.lost, byRequest);
     sum.ring = filter.ring ?? sum.ring;
     addDrops(sum.drops, filter.lost);
     totals.set(filter.node, sum);

@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use streamline::paths::rates::{self, Rate};
+use streamline::paths::rates::Rate;
 use streamline::paths::{
     About, Client, ClientError, Counters, Ended, RegisteredPath, Totals, user_name,
 };
@@ -156,7 +156,7 @@ fn by_request(counters: &Counters) -> BTreeSet<&str> {
     let edges = counters.edges.iter().map(|edge| &edge.lost);
     let filters = counters.filters.iter().map(|filter| &filter.lost);
     let drops = sources.chain(edges).chain(filters).flatten();
-    drops.filter(|drop| !rates::is_lost(drop)).map(|drop| drop.why.as_str()).collect()
+    drops.filter(|drop| !drop.is_lost()).map(|drop| drop.why.as_str()).collect()
 }
 
 /// The figures that the page shows, collected while there is a viewer.

@@ -8,7 +8,6 @@ use crate::ready::Results;
 use member::client::{Client, ClientError, DESCRIBE};
 use member::protocol::{Counters, Edge, Link, Node, PathDescription};
 use member::worker::{PathInfo, ledger_counters};
-use runtime::ledger::DropReason;
 use std::time::Duration;
 
 /// The state of a path.
@@ -64,12 +63,7 @@ impl PathFigures {
     /// Returns the number of lost blocks, as counted in the final report.
     #[must_use]
     pub fn lost_blocks(&self) -> u64 {
-        let counters = &self.counters;
-        let all = counters.sources.iter().map(|source| &source.lost);
-        let all = all.chain(counters.edges.iter().map(|edge| &edge.lost));
-        let all = all.chain(counters.filters.iter().map(|filter| &filter.lost)).flatten();
-        let is_lost = |why: &str| DropReason::from_text(why).is_none_or(DropReason::is_lost);
-        all.filter(|loss| is_lost(&loss.why)).filter_map(|loss| loss.blocks).sum()
+        self.counters.lost_blocks()
     }
 
     /// Returns the number of dropped blocks for all reasons, including drops that the request

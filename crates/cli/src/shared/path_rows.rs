@@ -61,7 +61,7 @@ impl PathRow {
         });
         // For a path that no longer replies, the totals of its last reply are shown.
         let counters = new.or(old);
-        let lost = counters.as_ref().map(rates::lost_blocks);
+        let lost = counters.as_ref().map(Counters::lost_blocks);
         Self { path, state, counters, rate, lost }
     }
 

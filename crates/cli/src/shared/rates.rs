@@ -4,9 +4,7 @@ use member::protocol::{Counters, PlaceLatency};
 use pipeline::explain::{format_nanoseconds, rounded_duration};
 use streamline::report::count_with_unit;
 
-pub(super) use streamline::paths::rates::{
-    Rate, compute_rate, losses_by_location, lost_blocks, source_output, update_totals,
-};
+pub(super) use streamline::paths::rates::{Rate, compute_rate, source_output, update_totals};
 
 /// Describes the latencies that exceed the bound of the request. Returns `None` if there are none.
 pub(super) fn describe_latency(counters: &Counters) -> Option<String> {

@@ -10,7 +10,9 @@ use crate::progress::{consecutive_ranges, short_bytes};
 use crate::status::Status;
 use crate::terminal;
 use member::client::{Client, ClientError, DESCRIBE, QUERY_TIMEOUT, escape_hidden};
-use member::protocol::{Amount, Counters, Edge, Node, PathDescription, RegisteredPath, Space};
+use member::protocol::{
+    Amount, Counters, Edge, Node, PathDescription, RegisteredPath, Space, lost_in,
+};
 use pipeline::explain::rounded_duration;
 use serde::Serialize;
 use streamline::report::{json_line, to_object};
@@ -179,7 +181,7 @@ fn list_rings(about: &PathDescription, counters: &Counters) -> Vec<SpaceRing> {
 
 impl RingCounts {
     fn of_edge(edge: &Edge) -> Self {
-        let lost = edge.lost.iter().filter_map(|lost| lost.blocks).sum();
+        let lost = lost_in(&edge.lost);
         Self { put: edge.put, taken: edge.taken, resident: edge.resident, lost }
     }
 

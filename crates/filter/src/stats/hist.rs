@@ -23,7 +23,7 @@ Counts blocks by the time since the block before (`of=time`) or the length of th
 (`of=length`), in buckets that double in width, and reports the buckets when the path stops; a
 terminal shows a bar for each. A block older than the one before is counted as `backwards` and has
 no interval. Blocks that are no data (lost bytes or the end of a stream, the description of a
-message) have no length and are not counted by `of=length`. Leaves blocks unchanged.",
+message) are not counted. Leaves blocks unchanged.",
     example: "replay web.pcap | hist of=length | discard",
     kind: FilterKind::Statistics,
     reads: ReadDepth::Nothing,
@@ -101,9 +101,10 @@ struct Hist {
 impl Statistics for Hist {
     fn record(&mut self, tags: Tags<'_>, _now: Time) {
         let histogram = self.histogram.get_or_create(PRIVATE_KEY);
-        for (pointer, context, marks) in tags.marked_blocks() {
+        let blocks = tags.marked_blocks();
+        let data = blocks.filter(|(at, _, marks)| !at.is_hole() && !marks.is_description());
+        for (pointer, context, _) in data {
             match self.of {
-                Quantity::Length if pointer.is_hole() || marks.is_description() => {}
                 Quantity::Length => histogram.add_value(pointer.length().into()),
                 Quantity::Time => histogram.record_arrival(context.time),
             }
@@ -275,11 +276,15 @@ mod tests {
     }
 
     #[test]
-    fn holes_and_descriptions_have_no_length() {
+    fn holes_and_descriptions_are_not_counted() {
         let pieces = [Fragment::description(1), Fragment::new(1, b"a"), Fragment::hole(1, 1000)];
-        let mut node = Node::new(&HIST, &["length"]).unwrap();
-        run_fragments(&mut node, &pieces);
-        assert_eq!(node.report().rows, owned_rows(&[("blocks", 1), ("1 bytes", 1)]));
+        let rows = |of: &str| {
+            let mut node = Node::new(&HIST, &[of]).unwrap();
+            run_fragments(&mut node, &pieces);
+            node.report().rows
+        };
+        assert_eq!(rows("length"), owned_rows(&[("blocks", 1), ("1 bytes", 1)]));
+        assert_eq!(rows("time"), owned_rows(&[("blocks", 1), ("backwards", 0)]));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Counters of a path.
 
 use runtime::latency::Latency;
-use runtime::ledger::{Amount, ReaderRing, RetainedFrames, RingSize};
+use runtime::ledger::{Amount, DropReason, ReaderRing, RetainedFrames, RingSize};
 use serde::{Deserialize, Serialize};
 
 /// The counters of a path.
@@ -38,6 +38,37 @@ impl Counters {
             self.edges.append(&mut page.edges);
         }
     }
+
+    /// Returns the numbers of lost blocks by location and reason, largest first. A location reads
+    /// `before rx (ring)`. Omits losses whose number is unknown.
+    #[must_use]
+    pub fn losses_by_location(&self) -> Vec<(String, u64)> {
+        let mut all: Vec<(String, u64)> = Vec::new();
+        let mut add = |lost: &[Loss], place: &dyn std::fmt::Display| {
+            let lost = lost.iter().filter(|loss| loss.is_lost());
+            all.extend(
+                lost.filter_map(|loss| Some((format!("{place} ({})", loss.why), loss.blocks?))),
+            );
+        };
+        for source in &self.sources {
+            add(&source.lost, &format_args!("before {}", source.name));
+        }
+        for edge in &self.edges {
+            add(&edge.lost, &format_args!("between {} and {}", edge.from, edge.to));
+        }
+        for filter in self.filters.iter().filter(|filter| !filter.operand) {
+            add(&filter.lost, &format_args!("in {}", filter.name));
+        }
+        all.retain(|(_, blocks)| *blocks > 0);
+        all.sort_by_key(|(_, blocks)| std::cmp::Reverse(*blocks));
+        all
+    }
+
+    /// Returns the number of lost blocks at all locations.
+    #[must_use]
+    pub fn lost_blocks(&self) -> u64 {
+        self.losses_by_location().iter().map(|(_, blocks)| blocks).sum()
+    }
 }
 
 /// The counters of a source.
@@ -55,7 +86,7 @@ pub struct Source {
 }
 
 /// The counters of a filter, source or sink.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Filter {
     /// Index of the filter's node in the plan.
     pub node: usize,
@@ -87,6 +118,18 @@ pub struct Filter {
     /// versions.
     #[serde(default)]
     pub kept: Option<RetainedFrames>,
+    /// True for a filter in an operand of a Boolean section. It processes copies of blocks, so its
+    /// drops are no losses. False in replies of older versions.
+    #[serde(default)]
+    pub operand: bool,
+}
+
+impl Filter {
+    /// Returns the number of blocks lost in the filter.
+    #[must_use]
+    pub fn lost_blocks(&self) -> u64 {
+        if self.operand { 0 } else { lost_in(&self.lost) }
+    }
 }
 
 /// The counters of an edge between two nodes.
@@ -122,6 +165,21 @@ pub struct Loss {
     pub why: String,
     /// Number of blocks, or `None` if there is no counter.
     pub blocks: Option<u64>,
+}
+
+impl Loss {
+    /// Returns true if the blocks are lost, and false if the request demands the drop. The text of
+    /// the reason decides.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        DropReason::from_text(&self.why).is_none_or(DropReason::is_lost)
+    }
+}
+
+/// Returns the number of blocks lost at one location, given its drops by reason.
+#[must_use]
+pub fn lost_in(drops: &[Loss]) -> u64 {
+    drops.iter().filter(|loss| loss.is_lost()).filter_map(|loss| loss.blocks).sum()
 }
 
 /// A space of a path.

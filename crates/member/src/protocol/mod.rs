@@ -15,7 +15,7 @@ pub use control::{
 };
 pub use counters::{
     Count, CountReply, Counters, Edge, Ended, Filter, Follow, Loss, PathUpdate, Source, Space,
-    Totals, UpdateForm,
+    Totals, UpdateForm, lost_in,
 };
 pub use kernel::{
     Attach, AttachReply, CarriedStep, CountRequest, KernelProgram, KernelPrograms, KernelRequest,

@@ -177,6 +177,7 @@ fn interface_files_match_the_types() {
         busy_ns: 0,
         ring: Some(ReaderRing::default()),
         kept: Some(RetainedFrames::default()),
+        operand: true,
     };
     let edge = Edge {
         edge: 0,

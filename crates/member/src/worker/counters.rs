@@ -107,6 +107,7 @@ fn add_ledger(counters: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
         busy_ns: filter.busy_ns,
         ring: filter.ring.clone(),
         kept: filter.kept,
+        operand: filter.operand,
     }));
     counters.edges.extend(ledger.edges.iter().map(|edge| Edge {
         edge: edge.planned,
@@ -186,6 +187,7 @@ mod tests {
             busy_ns: 0,
             ring: None,
             kept: None,
+            operand: false,
         };
         let edge = |edge| Edge {
             edge,

@@ -1,7 +1,6 @@
 //! Reports of losses for the daemon's log.
 
-use crate::protocol::{Counters, Loss};
-use runtime::ledger::DropReason;
+use crate::protocol::Counters;
 use std::time::Duration;
 
 /// Interval between two samples of the counters. Each sample wakes the spaces of the path once.
@@ -28,48 +27,24 @@ impl LossWatch {
     /// since the previous sample, or `None` if there are none.
     pub(super) fn sample(&mut self, counters: &Counters, now: u64) -> Option<String> {
         self.due = now + LOSS_INTERVAL.as_nanos() as u64;
-        let places = losses(counters);
-        let total: u64 = places.iter().map(|(blocks, _)| blocks).sum();
+        let places = counters.losses_by_location();
+        let total: u64 = places.iter().map(|(_, blocks)| blocks).sum();
         let fresh = total.saturating_sub(self.last_lost);
         self.last_lost = total;
         if fresh == 0 {
             return None;
         }
         let named = places.iter().take(PLACES_MAX);
-        let named: Vec<String> = named.map(|(n, place)| format!("{n} {place}")).collect();
+        let named: Vec<String> = named.map(|(place, n)| format!("{n} {place}")).collect();
         Some(format!("{fresh} blocks since the last report, {total} in all: {}", named.join(", ")))
     }
-}
-
-/// Returns the losses by location in order of decreasing number. Omits drops that the request asks
-/// for.
-fn losses(counters: &Counters) -> Vec<(u64, String)> {
-    let mut all: Vec<(u64, String)> = Vec::new();
-    let mut add = |lost: &[Loss], place: &str| {
-        for loss in lost {
-            let is_lost = DropReason::from_text(&loss.why).is_none_or(DropReason::is_lost);
-            if let Some(blocks) = loss.blocks.filter(|blocks| is_lost && *blocks > 0) {
-                all.push((blocks, format!("{place} ({})", loss.why)));
-            }
-        }
-    };
-    for source in &counters.sources {
-        add(&source.lost, &format!("before {}", source.name));
-    }
-    for edge in &counters.edges {
-        add(&edge.lost, &format!("between {} and {}", edge.from, edge.to));
-    }
-    for filter in &counters.filters {
-        add(&filter.lost, &format!("in {}", filter.name));
-    }
-    all.sort_by_key(|(blocks, _)| std::cmp::Reverse(*blocks));
-    all
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Amount, Source};
+    use crate::protocol::{Amount, Filter, Loss, Source};
+    use runtime::ledger::DropReason;
 
     fn counters(lost: &[(&str, u64)]) -> Counters {
         let loss =
@@ -94,5 +69,23 @@ mod tests {
         let message = watch.sample(&counters(&[("ring", 6), ("driver", 5)]), 4).unwrap();
         assert!(message.starts_with("2 blocks since the last report, 11 in all"), "{message}");
         assert_eq!(watch.due, 4 + 60_000_000_000);
+    }
+
+    #[test]
+    fn drops_of_an_operand_are_no_losses() {
+        let lost = vec![Loss { why: "malformed".to_owned(), blocks: Some(2) }];
+        let filter = |operand| Filter {
+            name: "ip".to_owned(),
+            lost: lost.clone(),
+            operand,
+            ..Filter::default()
+        };
+        let sample = |operand| {
+            let counters = Counters { filters: vec![filter(operand)], ..Counters::default() };
+            LossWatch::new(0).sample(&counters, 1)
+        };
+        assert_eq!(sample(true), None);
+        let message = "2 blocks since the last report, 2 in all: 2 in ip (malformed)";
+        assert_eq!(sample(false).as_deref(), Some(message));
     }
 }

@@ -1,8 +1,8 @@
 //! Rates and losses of a path, computed from samples of its counters.
 
-use super::{Amount, Counters, Loss, PathUpdate, Totals};
-use member::protocol::Edge;
-use runtime::ledger::{DropReason, NodeName, RingEnd};
+use super::{Amount, Counters, PathUpdate, Totals};
+use member::protocol::{Edge, lost_in};
+use runtime::ledger::{NodeName, RingEnd};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ pub fn source_output(counters: &Counters) -> Amount {
 /// Returns a path's running time, the total output of its sources, and its number of lost blocks.
 #[must_use]
 pub fn path_totals(counters: &Counters) -> Totals {
-    let (given, lost) = (source_output(counters), lost_blocks(counters));
+    let (given, lost) = (source_output(counters), counters.lost_blocks());
     Totals { elapsed_ns: counters.elapsed_ns, given, lost }
 }
 
@@ -82,51 +82,10 @@ fn is_first_segment(edge: &Edge) -> bool {
     matches!(end, None | Some(RingEnd::Join))
 }
 
-/// Returns the number of lost blocks, summed over [`losses_by_location`].
-#[must_use]
-pub fn lost_blocks(counters: &Counters) -> u64 {
-    losses_by_location(counters).iter().map(|(_, n)| n).sum()
-}
-
-/// Returns the losses by location and reason, largest first. Omits losses whose number is unknown.
-#[must_use]
-pub fn losses_by_location(counters: &Counters) -> Vec<(String, u64)> {
-    let mut all: Vec<(String, u64)> = Vec::new();
-    let mut add = |lost: &[Loss], place: &dyn Fn(&str) -> String| {
-        let lost = lost.iter().filter(|lost| is_lost(lost));
-        all.extend(lost.map(|lost| (place(&lost.why), lost.blocks.unwrap_or(0))));
-    };
-    for source in &counters.sources {
-        add(&source.lost, &|why| format!("before {} ({why})", source.name));
-    }
-    for edge in &counters.edges {
-        add(&edge.lost, &|why| format!("between {} and {} ({why})", edge.from, edge.to));
-    }
-    for filter in &counters.filters {
-        add(&filter.lost, &|why| format!("in {} ({why})", filter.name));
-    }
-    all.retain(|(_, n)| *n > 0);
-    all.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
-    all
-}
-
-/// Returns the number of blocks lost at one location, given its drops by reason.
-#[must_use]
-pub fn lost_in(drops: &[Loss]) -> u64 {
-    drops.iter().filter(|lost| is_lost(lost)).filter_map(|lost| lost.blocks).sum()
-}
-
-/// Returns true if a drop is a loss, as opposed to a drop that the request demands. The text of the
-/// reason decides.
-#[must_use]
-pub fn is_lost(lost: &Loss) -> bool {
-    DropReason::from_text(&lost.why).is_none_or(DropReason::is_lost)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paths::Source;
+    use crate::paths::{Loss, Source};
 
     #[test]
     fn rates_are_differences_over_time() {
@@ -146,7 +105,7 @@ mod tests {
             lost: vec![lost("ring", Some(3)), lost("nic", None), lost("filtered", Some(9))],
         };
         let counters = Counters { sources: vec![source], ..Counters::default() };
-        assert!(losses_by_location(&counters).contains(&("before rx (ring)".to_owned(), 3)));
+        assert!(counters.losses_by_location().contains(&("before rx (ring)".to_owned(), 3)));
     }
 
     #[test]

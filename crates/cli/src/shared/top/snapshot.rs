@@ -117,12 +117,12 @@ impl PathSampler {
         let before = std::mem::replace(&mut self.latest, now);
         let now = &self.latest;
         let ns = now.elapsed_ns.saturating_sub(before.elapsed_ns);
-        let old = rates::losses_by_location(&before);
+        let old = before.losses_by_location();
         let fresh = |place: &str, blocks: u64| {
             let known = old.iter().find(|(known, _)| known == place);
             blocks.saturating_sub(known.map_or(0, |(_, blocks)| *blocks))
         };
-        let lost = rates::losses_by_location(now).into_iter();
+        let lost = now.losses_by_location().into_iter();
         let lost = lost.map(|(place, blocks)| Loss { fresh: fresh(&place, blocks), place, blocks });
         Snapshot {
             version: VERSION,
@@ -197,7 +197,7 @@ impl PathSampler {
                 sum.taken.blocks += if taken.blocks > 0 { taken.blocks } else { made.blocks };
                 sum.taken.bytes += if taken.blocks > 0 { taken.bytes } else { made.bytes };
                 sum.held += filter.held.blocks;
-                sum.lost += filter.lost.iter().filter_map(|lost| lost.blocks).sum::<u64>();
+                sum.lost += filter.lost_blocks();
                 sum.busy_ns += filter.busy_ns;
             }
             sum

@@ -133,6 +133,7 @@ mod tests {
             busy_ns: 0,
             ring: None,
             kept: None,
+            operand: false,
         };
         let counters = Counters {
             elapsed_ns: 1_000_000_000,
