@@ -38,7 +38,7 @@ pub enum CommandError {
     RingFull {
         /// Name of the space.
         space: String,
-        /// Planned index of the edge whose ring is full.
+        /// Index in the plan of the edge whose ring is full.
         edge: usize,
     },
     /// The space did not begin the command in time, because a sink or program blocks it or because
@@ -207,8 +207,8 @@ impl CommandQueue {
         inbox.commands.clear();
     }
 
-    /// Records the calling thread as the space's thread, and the resources that the space has at
-    /// its start.
+    /// Records the calling thread as the space's thread, along with the resources that the space
+    /// starts with.
     pub fn record_thread(&self, resources: SpaceResources) {
         self.lock_inbox().resources = Some(resources);
         self.thread.store(task::current_thread(), Ordering::Relaxed);

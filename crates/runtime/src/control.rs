@@ -1,9 +1,9 @@
-//! Stop requests and position requests: two words that every space of a path polls, and the
-//! doorbells that wake sleeping spaces.
+//! Stop requests and position requests: a flag and a counter that every space of a path polls, and
+//! the doorbells that wake sleeping spaces.
 //!
-//! A position request increments a shared word, which each space loads once per pass. When the word
-//! has changed, the space stores the current counts of its sources. A busy space does so only in
-//! its next pass, so readers use the latest stored counts and never wait.
+//! A position request increments a shared counter, which each space loads once per pass. When the
+//! counter has changed, the space stores the current counts of its sources. A busy space does so
+//! only in its next pass, so readers use the latest stored counts and never wait.
 
 use buffer::signal::Doorbell;
 use endpoint::SourceCounters;
@@ -29,7 +29,7 @@ pub struct Control {
 /// An event that a space reports to the listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ControlEvent {
-    /// Blocks have arrived from a source for the first time.
+    /// The first blocks of the path have arrived, from any source.
     FirstBlocks,
     /// A sink's write has blocked the thread that also reads the source.
     Stalled(SinkStall),
@@ -63,10 +63,10 @@ pub struct SourceProgress {
     pub planned: usize,
     /// Name of the source.
     pub name: String,
-    /// Counts of the source at its latest answer to a position request.
+    /// Counts of the source as of its latest answer to a position request.
     pub counters: SourceCounters,
     /// True if the source has answered the latest request or has ended. False while a full ring or
-    /// a slow sink blocks its space.
+    /// a slow sink blocks the source's space.
     pub fresh: bool,
     /// True if the counts are final because the source has ended.
     pub last: bool,

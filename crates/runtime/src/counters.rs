@@ -34,7 +34,7 @@ pub struct ImportCounters {
     pub taken: Amount,
 }
 
-/// Counters of one space, collected by the space between two passes or at its end.
+/// Counters of one space, collected by the space between two passes or when it ends.
 #[derive(Clone, Debug, Default)]
 pub struct SpaceCounters {
     pub(crate) nodes: Vec<CountedNode>,
@@ -65,7 +65,7 @@ pub struct KernelCounts {
 /// An edge from a kernel program to user space, with the program's counts.
 #[derive(Clone, Debug)]
 pub struct ExitEdge {
-    /// Name of the edge: planned index of the source, number of earlier kernel programs at the
+    /// Name of the edge: index of the source in the plan, number of earlier kernel programs at the
     /// source, and index of the edge among those that leave the program.
     pub name: (usize, usize, usize),
     /// Counts of the edge.
@@ -203,8 +203,9 @@ impl SpaceCounters {
         }
     }
 
-    /// Returns the totals that this space has received from the kernel program of a source, or
-    /// `None` if it reads no such program. `source` is the planned index of the source.
+    /// Returns the totals that this space has received from the kernel program of the source with
+    /// index `source` in the plan. Returns `None` if the space receives no output of such a
+    /// program.
     pub fn received_from_kernel(&self, source: usize) -> Option<&SourceCounters> {
         let receives =
             |node: &&CountedNode| node.receives_kernel_output && node.entry.planned == source;
@@ -219,9 +220,9 @@ impl SpaceCounters {
     }
 }
 
-/// Returns the edges that leave the node that receives kernel output, each with the name of the
-/// kernel edge that it continues. `before` contains the removed nodes, including the receivers of
-/// earlier programs.
+/// Pairs the edges that leave `node`, the receiver of a kernel program's output, with the names of
+/// the kernel edges that they continue. `before` contains the removed nodes, including the
+/// receivers of earlier programs.
 fn continuations(
     before: &[CountedNode],
     node: &CountedNode,

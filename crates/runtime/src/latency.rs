@@ -100,7 +100,7 @@ pub struct PlaceLatency {
 }
 
 impl Latency {
-    /// Adds the latency that another process measured for the same request.
+    /// Merges the latency measurements of another process that runs the same request.
     pub fn add(&mut self, other: Self) {
         self.asked_ns = other.asked_ns;
         self.breaches += other.breaches;

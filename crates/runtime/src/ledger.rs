@@ -50,7 +50,7 @@ impl EdgeKind {
     }
 }
 
-/// The end of a ring that is represented by a node.
+/// The end of a ring that a node represents.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RingEnd {
     /// The writing end of a ring to another space.
@@ -203,7 +203,7 @@ pub struct NodeEntry {
     pub taken: Amount,
     /// Blocks that the node created.
     pub made: Amount,
-    /// Blocks that left over at least one arc or, at a sink, were delivered.
+    /// Blocks that left the node through at least one arc or, at a sink, were delivered.
     pub passed: Amount,
     /// Blocks that no arc accepted.
     pub unselected: Amount,
@@ -224,10 +224,11 @@ pub struct NodeEntry {
     pub busy_ns: u64,
     /// Number of calls of the filter.
     pub calls: u64,
-    /// True for a program, whose input and output are counted in exact bytes.
+    /// True for an external program. Its input and output are counted exactly, in bytes.
     pub program: bool,
     /// True for a filter in an operand of a Boolean section. It processes copies of blocks, so its
-    /// drops are no losses: the section counts the blocks that it drops in consequence.
+    /// drops are not losses: the section counts the blocks that it drops because of the filter's
+    /// answers.
     #[serde(default)]
     pub operand: bool,
     /// Size of the ring from which other programs read a sink's output; `None` for other nodes.
@@ -283,7 +284,7 @@ impl fmt::Display for Imbalance {
 }
 
 impl Edge {
-    /// Creates the counters of an edge over which no block has passed.
+    /// Creates the entry of an edge, with all amounts zero.
     #[must_use]
     pub fn new(from: NodeName, to: NodeName, kind: EdgeKind, planned: usize) -> Self {
         let (put, taken, resident) = Default::default();
@@ -300,9 +301,9 @@ impl Edge {
 }
 
 impl NodeEntry {
-    /// Adds counters of the same node that were collected elsewhere: by the space at the other end
-    /// of a program (one space writes the program's input, another reads its output), or by an
-    /// instance of the filter in another space.
+    /// Adds counters of the same node that another space has collected. For a program, one space
+    /// writes the input and another reads the output; a filter may have instances in several
+    /// spaces.
     pub fn join(&mut self, other: Self) {
         let amounts = [
             (&mut self.taken, other.taken),
@@ -454,8 +455,8 @@ impl Ledger {
     }
 
     /// Returns the number of lost blocks: blocks dropped before the path, on edges or in filters.
-    /// Blocks that no arc accepted, blocks dropped by request ([`DropReason::is_lost`]), and copies
-    /// of blocks dropped by operands are not losses.
+    /// Not counted as losses are blocks that no arc accepted, blocks whose drop the request demands
+    /// ([`DropReason::is_lost`]), and copies of blocks dropped by operands.
     #[must_use]
     pub fn lost(&self) -> u64 {
         let sources = self.sources.iter().flat_map(|(_, s)| &s.dropped);

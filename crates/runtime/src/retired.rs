@@ -1,7 +1,7 @@
 //! Merging of the counters of removed nodes. It bounds the number of counters of a path that is
 //! edited many times, and the duration of each edit.
 //!
-//! A ledger identifies a removed node only by its name, because its planned index belongs to an
+//! A ledger identifies a removed node only by its name, because the node's index refers to an
 //! earlier plan. Once there are many removed nodes, the counters of nodes with the same name are
 //! therefore added up.
 
@@ -16,9 +16,9 @@ const SEPARATE_MAX: usize = 64;
 
 impl RetiredCounters {
     /// Merges the counters of nodes, edges and reports with the same name, if there are more than
-    /// [`SEPARATE_MAX`]. `live` contains the planned indices of the nodes that run in some space,
-    /// for example because replicas have replaced a removed node; the counters of these nodes stay
-    /// separate. If `live` is empty, merges nothing.
+    /// [`SEPARATE_MAX`]. `live` contains the indices in the plan of all nodes that still run in any
+    /// space, for example because replicas have replaced a removed node; the counters of these
+    /// nodes stay separate. If `live` is empty, merges nothing.
     pub(crate) fn merge_by_name(&mut self, live: &[usize]) {
         if live.is_empty() {
             return;
@@ -66,7 +66,7 @@ impl RetiredCounters {
     }
 }
 
-/// Returns true if the counters of two removed nodes can be added.
+/// Returns true if the counters of two removed nodes can be merged.
 fn is_mergeable(one: &CountedNode, other: &CountedNode, live: &[usize]) -> bool {
     let is_plain = |node: &CountedNode| {
         node.source.is_none()

@@ -23,7 +23,7 @@ use buffer::{Fault, WriterCounts};
 use filter::{Amount, Batch};
 use std::sync::Arc;
 
-/// The writing end of a ring between two spaces, with the events sent to the reader.
+/// The writing end of a ring between two spaces. It also decides when the reader is notified.
 #[derive(Debug)]
 pub struct Export {
     /// Index of the edge in the plan.

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct SpaceStatus {
     /// Name of the space.
     pub name: String,
-    /// While the space waits at a full ring, one more than the planned index of the ring's edge;
-    /// otherwise 0.
+    /// While the space waits at a full ring, one more than the index of the ring's edge in the
+    /// plan; otherwise 0.
     full_ring: AtomicUsize,
 }
 
@@ -20,8 +20,8 @@ impl SpaceStatus {
         Self { name, full_ring: AtomicUsize::new(0) }
     }
 
-    /// Returns the planned index of the edge at whose full ring the space waits; `None` if it is
-    /// not waiting.
+    /// Returns the index in the plan of the edge at whose full ring the space waits; `None` if the
+    /// space is not waiting.
     pub fn full_ring(&self) -> Option<usize> {
         // Relaxed suffices: the word guards no other memory.
         self.full_ring.load(Ordering::Relaxed).checked_sub(1)

@@ -35,7 +35,7 @@ pub struct SessionMove {
     pub after: u8,
 }
 
-/// Minimum number of blocks in an interval in which a move is chosen.
+/// Minimum number of blocks in an interval for a move to be chosen.
 const BLOCKS_MIN: u64 = 4096;
 /// Maximum load of the busiest replica after a move, as a fraction of its load before.
 const REMAINING_LOAD_MAX: f64 = 0.9;
@@ -56,7 +56,8 @@ impl SessionShares {
     }
 
     /// Returns the move that relieves the busiest replica. Returns `None` if no move reduces the
-    /// load of that replica by at least a tenth, or if the interval had few blocks.
+    /// load of that replica by at least a tenth, or if the interval has fewer than [`BLOCKS_MIN`]
+    /// blocks.
     #[must_use]
     pub fn choose_move(&self) -> Option<SessionMove> {
         let loads = self.loads();

@@ -32,11 +32,11 @@ enum DispatchPolicy {
     Session(SessionTable),
 }
 
-/// The replicas of the classes of sessions.
+/// A table that assigns each class of sessions to a replica and counts the blocks of each class.
 #[derive(Debug)]
 struct SessionTable {
     key: ShardKey,
-    /// Seed of the tables of sessions in the replicas ([`ShardKey::session_key`]).
+    /// Seed of the session tables in the replicas ([`ShardKey::session_key`]).
     seed: u64,
     /// The replica of each class, or [`UNASSIGNED`].
     replicas: Box<[u8]>,
@@ -194,8 +194,8 @@ fn least_loaded_replica(
     }
 }
 
-/// Returns the class of a session, given its key and number in the first filter with sessions.
-/// Returns `None` if the class is unknown or cannot move.
+/// Returns the class of a session, given the session's key and number in the first filter of the
+/// chain that has sessions. Returns `None` if the class is unknown or cannot move.
 pub fn class_of_session(sharing: ShardKey, key: u64, number: u64) -> Option<u16> {
     sharing.key_of_session(key, number).map(class_of).filter(|class| can_move(*class))
 }

@@ -1,4 +1,4 @@
-//! The builder for a space's graph and the shape of the graph.
+//! The builder of a space's graph. It also determines the shape of the graph.
 
 use super::arc::NodeId;
 use super::arc::{EdgeDrops, GraphArc};

@@ -39,7 +39,7 @@ pub(crate) enum ClaimPolicy {
     /// Claims are granted in the order in which they arrive, and the grants are collected for the
     /// record.
     Recorded(Vec<u32>),
-    /// Claims are granted as in a recorded run. Holds the number of blocks that may still be
+    /// Claims are granted as in a recorded run. The field is the number of blocks that may still be
     /// claimed in this pass.
     Replayed(u32),
 }

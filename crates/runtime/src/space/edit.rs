@@ -1,13 +1,13 @@
-//! Write isolation: a block is changed while no view of it exists, and only nodes downstream of the
-//! change see it. [SL §6.1], [Th §5.3]
+//! Write isolation: a block is changed while its bytes are not borrowed, and only nodes downstream
+//! of the change see it. [SL §6.1], [Th §5.3]
 //!
 //! A batch that reaches an editing filter is deferred as rich pointers, and the walk continues with
 //! all other work. Readers on parallel branches have therefore read the block before the change [Th
 //! §5.3.1, rule 2], regardless of their position in the request. Then the walk ends, and with it
-//! every view of the pass (`Walk::pause`); only rich pointers remain ([`PausedWalk`]). The space
-//! now has exclusive access to its pools (`&mut`), so the compiler proves that no slice is alive.
-//! The filter edits block by block, and a new walk resumes where the old walk stopped. `Pool::edit`
-//! explains why the bytes may be written (M9).
+//! every borrow of a block in this pass (`Walk::pause`); only rich pointers remain
+//! ([`PausedWalk`]). The space now has exclusive access to its pools (`&mut`), so the compiler
+//! proves that no slice is alive. The filter edits block by block, and a new walk resumes where the
+//! old walk stopped. `Pool::edit` explains why the bytes may be written (M9).
 //!
 //! A frame is changed in place only if no other party relies on the old bytes. This is guaranteed
 //! if all of the following conditions are true:
@@ -141,7 +141,7 @@ struct EditOutput {
     spare: Vec<BatchMemory>,
     /// Number of additional blocks that resulted from splitting blocks into fragments.
     made: u64,
-    /// Lengths, in bytes, of the blocks that were lost because memory was lacking.
+    /// Lengths, in bytes, of the blocks that were lost for lack of memory.
     lost: Vec<u32>,
     edits: Edits,
 }

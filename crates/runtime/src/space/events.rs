@@ -40,7 +40,7 @@ pub enum SpaceEvent {
         /// Number of blocks.
         count: usize,
     },
-    /// Timers called their filters.
+    /// Filters whose timers had expired were called.
     Tick {
         /// Time on the path's clock, in nanoseconds.
         now: Time,
@@ -131,7 +131,7 @@ pub trait EventReader: fmt::Debug + Send {
     /// and, if the counts differ from those of the replay, a description of the difference.
     fn closing_notes(&mut self) -> (u32, Option<&'static str>);
 
-    /// Adds `amount` to the amount that the source with this planned index has emitted.
+    /// Adds `amount` to the amount emitted by the source with index `planned` in the plan.
     fn add_emitted(&self, planned: usize, amount: Amount);
 
     /// Reports the last event as invalid.

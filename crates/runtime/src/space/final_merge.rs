@@ -56,8 +56,8 @@ impl LocalGraph {
     }
 
     /// Returns the position of the next session of the replica in this space. If the current filter
-    /// has no session left, begins to end the next filter. Returns `None` if no filter has a
-    /// session left.
+    /// has no more sessions, starts ending the sessions of the next filter. Returns `None` if no
+    /// filter has any more sessions.
     fn next_local_position(&mut self, final_sessions: &mut FinalSessions) -> Option<EndPosition> {
         loop {
             if let Some((_, leaving)) = &final_sessions.current
@@ -74,7 +74,8 @@ impl LocalGraph {
         }
     }
 
-    /// Ends the next session of the replica in this space, and walks the session's output.
+    /// Ends the next session of the replica in this space, and passes the session's output through
+    /// the graph.
     fn end_next_session(&mut self, final_sessions: &mut FinalSessions) {
         let Some((at, leaving)) = &mut final_sessions.current else { return };
         let at = *at;

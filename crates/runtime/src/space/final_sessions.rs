@@ -36,7 +36,7 @@ impl FinalSessions {
         Self { filters, current: None, step: 0, now }
     }
 
-    /// Returns true if no session is left to end.
+    /// Returns true if all sessions have been ended.
     pub(super) fn has_ended(&self) -> bool {
         self.filters.is_empty() && self.current.is_none()
     }

@@ -15,7 +15,8 @@ use buffer::crossing::Batch as RingBatch;
 use filter::{BatchMemory, LANES};
 
 impl Space {
-    /// Takes at most one batch of the blocks dispatched to the replica in this space, and walks it.
+    /// Takes at most one batch of the blocks dispatched to the replica in this space, and passes it
+    /// through the graph.
     pub(super) fn walk_dispatched(&mut self, i: usize, pass: &mut PassResult) {
         let Input::Replica { node, import, ended, own } = &mut self.inputs.list[i] else { return };
         if *ended {
@@ -66,7 +67,8 @@ impl Space {
         }
     }
 
-    /// Joins and walks the next batch or, after the last batch, the next part of the final output.
+    /// Passes the next batch of all replicas through the graph or, after the last batch, the next
+    /// part of the final output.
     pub(super) fn join_replicas(&mut self, i: usize, pass: &mut PassResult) {
         let Input::Join(gather) = &mut self.inputs.list[i] else { return };
         if gather.ended {
@@ -159,9 +161,9 @@ impl LocalGraph {
         Ok(true)
     }
 
-    /// Walks the blocks of several rings together. The blocks of each ring enter the graph at its
-    /// node. If the blocks are the `last` of their batch, then calls due timers, as a single
-    /// instance does after a batch.
+    /// Passes the blocks of several rings through the graph together. The blocks of each ring enter
+    /// at the ring's node. `last` is true if these are the last blocks of their batch; filters
+    /// whose timers have expired are then called, as a single instance does after a batch.
     pub(super) fn walk_ring_batches(
         &mut self,
         all: &[RingBatch<'_>],

@@ -57,7 +57,7 @@ impl LocalGraph {
         walk.pause()
     }
 
-    /// Calls the filters whose timers are due.
+    /// Calls the filters whose timers have expired.
     pub(super) fn tick(&mut self, now: Time, imported: &[RingBatch<'_>]) {
         if self.nodes.iter().any(|node| node.wake.is_some()) {
             self.walk(now, imported, |walk| walk.tick());
@@ -76,7 +76,7 @@ impl LocalGraph {
         sys::clock::monotonic().wrapping_add(self.epoch)
     }
 
-    /// Ends a pass. No views remain, so unpinned memory may be reused.
+    /// Ends a pass. No block is borrowed any more, so unpinned memory may be reused.
     pub(super) fn end_pass(&mut self) {
         self.intakes.iter_mut().for_each(Pool::end_pass);
         self.work.end_pass();

@@ -165,7 +165,7 @@ impl ReplicaJoin {
 
 impl ReplicaInput {
     /// Counts the entries of the batch `batch_id`, and of earlier batches, at the beginning of this
-    /// ring. Takes none of them. `may_add` is true if the replica may still add entries of the
+    /// ring. Leaves them in the ring. `may_add` is true if the replica may still add entries of the
     /// batch.
     fn count_batch_entries(&mut self, batch_id: u64, may_add: bool) -> Result<BatchShare, Fault> {
         let closed = self.import.is_finished()?;

@@ -4,18 +4,18 @@ use super::arc::NodeId;
 use super::input::Input;
 use super::node::{Node, Operator};
 
-/// The identity of a node. It consists of planned indices, which, unlike node indices, do not
+/// The identity of a node. It consists of indices in the plan, which, unlike node indices, do not
 /// change during the path's lifetime.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NodeKey {
-    /// The node of the request with this planned index; for a program, the node that writes its
+    /// The node of the request with this index in the plan; for a program, the node that writes its
     /// input.
     Node(usize),
-    /// The node that reads the output of the program with this planned index.
+    /// The node that reads the output of the program with this index in the plan.
     ProgramOutput(usize),
-    /// The writing end of the ring of the edge with this planned index.
+    /// The writing end of the ring of the edge with this index in the plan.
     Export(usize),
-    /// The reading end of the ring of the edge with this planned index.
+    /// The reading end of the ring of the edge with this index in the plan.
     Import(usize),
 }
 

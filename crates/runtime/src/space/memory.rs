@@ -7,8 +7,9 @@
 //! would prevent the reuse of an intake. Held blocks in lent intakes are copied to `work` at once
 //! (CONTRACT 12).
 //!
-//! An edit in the middle of a walk always writes a copy, because views of the block exist. Filters
-//! that edit block by block run while no view exists, and change blocks in place (`space::edit`).
+//! An edit in the middle of a walk always writes a copy, because the block is borrowed. Filters
+//! that edit block by block run while no block is borrowed, and change blocks in place
+//! (`space::edit`).
 
 use abi::{Entry, RichPointer};
 use buffer::pool::{Pool, Segment};
@@ -58,8 +59,8 @@ impl<'a> Memory<'a> {
         Some((RichPointer::new(self.work.id(), place, abi::Class::NONE), copy))
     }
 
-    /// Copies a block that another space holds into `work`, and pins the copy. Returns `None` if
-    /// memory is lacking.
+    /// Copies a block that another space holds into `work`, and pins the copy. Returns `None` if no
+    /// memory is available.
     pub(crate) fn adopt_block(&self, entry: &Entry, frame: &[u8]) -> Option<(Entry, PinId)> {
         let old = entry.frame();
         if old.is_hole() {
@@ -178,7 +179,7 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
         Self { last_segment: Segment::default(), segment }
     }
 
-    /// Creates a batch from these columns. Usually all frames are in one segment.
+    /// Creates a batch from the columns in `room`. Usually all frames are in one segment.
     pub(crate) fn batch(mut self, room: BatchMemory) -> Batch<'a> {
         let first = (!room.columns.is_empty()).then(|| room.columns.frame(0));
         self.last_segment = first.and_then(|frame| (self.segment)(0, frame)).unwrap_or_default();

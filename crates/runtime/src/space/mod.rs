@@ -3,8 +3,8 @@
 //! - [`arc`], [`node`], [`select`], [`shape`]: the graph; [`assemble`]: its construction;
 //! - `run`: the loop over the inputs; `pull`: blocks from sources and rings; `sleep` and
 //!   `shutdown`;
-//! - [`walk`]: one batch through the graph; `pause` and [`edit`]: edits while no view of a block
-//!   exists; `join`: branches merged in input order;
+//! - [`walk`]: one batch through the graph; `pause` and [`edit`]: edits while no block
+//!   is borrowed; `join`: branches merged in input order;
 //! - [`section`], [`operands`]: Boolean sections;
 //! - `gather`, `final_merge`, `replica_end`: replicas of filters, joined in input order;
 //! - [`swap`], `retire`, [`key`]: another graph in a running space; [`saved`]: filter state for

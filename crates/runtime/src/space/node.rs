@@ -105,8 +105,8 @@ pub struct SourceOperator {
     pub ended: bool,
     /// Gauge of the age of the source's blocks; `None` if it is not measured.
     pub age: Option<AgeGauge>,
-    /// The nodes, by planned index, whose output the source delivers to taps: one list for each
-    /// source arc number after the numbers of the node's own arcs.
+    /// Indices in the plan of the nodes whose output the source itself delivers to taps: one list
+    /// for each arc number of the source that follows the numbers of the node's own arcs.
     pub taps: Vec<Vec<usize>>,
 }
 
@@ -161,7 +161,7 @@ pub struct Flow {
     pub unselected: Amount,
     /// Blocks that a sink accepted.
     pub accepted_by_sink: Amount,
-    /// Blocks lost in a failure of the filter or the sink.
+    /// Blocks lost because the filter or the sink failed.
     pub failed: Amount,
     /// Blocks dropped because the limit on delivered blocks (`-c`) was reached.
     pub beyond_count: Amount,

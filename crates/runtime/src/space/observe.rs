@@ -75,7 +75,8 @@ impl Observers {
         self.taps.as_deref_mut()
     }
 
-    /// Returns the frames that the taps' histories retain, by planned node index.
+    /// Returns the frames that the taps' histories retain, each with the index of its node in the
+    /// plan.
     pub(crate) fn retained_frames(&self) -> Vec<(usize, RetainedFrames)> {
         self.taps.as_ref().map_or_else(Vec::new, |taps| taps.retained_frames())
     }
@@ -86,8 +87,8 @@ impl Observers {
         self.taps.get_or_insert_default()
     }
 
-    /// Ends the taps on nodes for which `is_here` is false, and removes the observer of taps if it
-    /// then serves no tap and stores no past output.
+    /// Ends the taps on nodes for whose index in the plan `is_here` returns false. Removes the tap
+    /// observer if no tap and no stored output remains.
     pub(super) fn retain_taps(&mut self, is_here: impl Fn(usize) -> bool) {
         if let Some(taps) = &mut self.taps {
             taps.retain(is_here);

@@ -8,7 +8,7 @@ use crate::failure::PathFailure;
 use filter::{BatchMemory, Time};
 use std::sync::Arc;
 
-/// The state of a pass. Some of it is kept for later passes.
+/// The state of a pass. Parts of it persist across passes.
 #[derive(Debug, Default)]
 pub(crate) struct PassState {
     /// Limit on delivered blocks (`-c`); `None` for no limit.
@@ -29,13 +29,13 @@ pub(crate) struct PassState {
     pub(crate) in_place: bool,
     /// True if the space will sleep after this walk unless input arrives.
     pub(crate) last: bool,
-    /// Memory for deferred batches.
+    /// Unused memory for deferred batches.
     pub(crate) spare_memories: Vec<BatchMemory>,
     /// Sequence number of replica output that was not made from an input block
     /// ([`crate::replicas`]).
     pub(crate) order: u32,
-    /// Birth sequence numbers of the sessions of the replica in this space, which are those of
-    /// their first blocks.
+    /// For each session of the replica in this space, the sequence number of the session's first
+    /// block.
     pub(crate) births: SessionBirths,
     /// Number, counted from 1, of the filter that the replica in this space is ending during its
     /// shutdown ([`super::replica_end`]); 0 before the shutdown.

@@ -1,19 +1,19 @@
-//! Paused walks. A walk ends before a deferred edit, and all of its views end with it. After the
-//! edit, a new walk continues the work (`space::edit`).
+//! Paused walks. A walk ends before a deferred edit, and with it all its borrows of block bytes.
+//! After the edit, a new walk continues the work (`space::edit`).
 
 use super::arc::NodeId;
 use super::memory::{Frames, Memory};
 use super::walk::{RunResult, WaitingBatch, Walk};
 use filter::{Batch, BatchMemory};
 
-/// A batch deferred at an editing filter, without views of its bytes.
+/// A batch deferred at an editing filter, which does not borrow its bytes.
 pub(crate) struct DeferredEdit {
     pub(crate) at: NodeId,
     pub(crate) room: BatchMemory,
     pub(crate) hops: u8,
 }
 
-/// All blocks in flight in a paused walk, without views of their bytes.
+/// All blocks in flight in a paused walk. Their bytes are not borrowed.
 pub(crate) struct PausedWalk {
     /// Batches that wait at editing filters.
     pub(crate) deferred: Vec<DeferredEdit>,
@@ -44,7 +44,8 @@ impl PausedWalk {
 }
 
 impl<'a> Walk<'_, 'a> {
-    /// Ends the walk and its views. Returns the remaining work, or `None` if the walk is complete.
+    /// Ends the walk and its borrows of block bytes. Returns the remaining work, or `None` if the
+    /// walk is complete.
     pub(crate) fn pause(self) -> Option<PausedWalk> {
         if self.deferred.is_empty() {
             return None;

@@ -4,8 +4,7 @@
 //! table that other processes read ([`buffer::state`]). It does so between two passes, never during
 //! a walk: at most every [`UPDATE_INTERVAL`] under load, and at once when the space is idle. The
 //! age of a published value is at most that interval plus one pass, and published values are exact
-//! while the path is idle. Readers cause no cost in the filter.
-//! docs/book/decisions/0035-seen-state.md
+//! while the path is idle. Readers cost the filter nothing. docs/book/decisions/0035-seen-state.md
 
 use abi::access::AccessList;
 use buffer::name;
@@ -35,7 +34,7 @@ impl PublishedState {
     ///
     /// # Errors
     ///
-    /// Fails if the name is in use or invalid, or if memory is lacking.
+    /// Fails if the name is in use or invalid, or if no memory is available.
     pub fn open(
         title: &str,
         description: &Description,

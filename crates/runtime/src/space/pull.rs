@@ -23,8 +23,8 @@ pub(super) struct TakeLimits {
 }
 
 impl Space {
-    /// Takes a batch from a source and walks it. If the source is merged with others by time, takes
-    /// only blocks up to the time `until`.
+    /// Takes a batch from a source and passes it through the graph. If `until` is given, takes only
+    /// blocks up to that time, because the source is merged with others by time.
     pub(super) fn pull(
         &mut self,
         (at, from): (NodeId, usize),
@@ -96,8 +96,8 @@ impl Space {
         self.graph.pass.last = false;
     }
 
-    /// Walks the blocks of a source, calls due timers, and ends the pass. Returns the blocks'
-    /// memory for reuse.
+    /// Passes the blocks of a source through the graph, calls the filters whose timers have
+    /// expired, and ends the pass. Returns the blocks' memory for reuse.
     pub(super) fn finish_pull(
         &mut self,
         (at, from, edge): (NodeId, usize, Option<usize>),
@@ -119,8 +119,8 @@ impl Space {
         room
     }
 
-    /// Walks blocks in an intake. If `last` is true, calls due timers afterwards; otherwise, more
-    /// blocks of the same pass follow.
+    /// Passes blocks of an intake through the graph. `last` must be true for the last blocks of a
+    /// pass; filters whose timers have expired are then called afterwards.
     pub(super) fn walk_pulled(
         &mut self,
         (at, from, edge): (NodeId, usize, Option<usize>),
@@ -153,7 +153,7 @@ impl Space {
         spare.unwrap_or_default()
     }
 
-    /// Takes a batch from a ring and walks it.
+    /// Takes a batch from a ring and passes it through the graph.
     pub(super) fn import(&mut self, i: usize, pass: &mut PassResult) {
         self.walk_imported(
             i,

@@ -1,8 +1,8 @@
 //! Recording of a space's events, and replay of recorded events.
 //!
 //! A replaying space reads neither sources nor clocks. It waits until the input of its next
-//! recorded event is available, walks that input at the recorded time, and continues with the next
-//! event. The spaces upstream also replay, and put the same blocks into the same rings. If the
+//! recorded event is available, processes that input at the recorded time, and continues with the
+//! next event. The spaces upstream also replay, and put the same blocks into the same rings. If the
 //! record ends before the recorded run did, the blocks still in flight are drained at the last
 //! recorded time.
 
@@ -30,13 +30,13 @@ struct Pulled {
 }
 
 impl Space {
-    /// Records that the timers due at `now` were called.
+    /// Records that the filters whose timers had expired at `now` were called.
     pub(super) fn note_tick(&mut self, now: Time) {
         self.ports.events.event(|| SpaceEvent::Tick { now });
     }
 
-    /// Records a batch from a source if the run is recorded, unless the batch is empty and there is
-    /// no failure and no due timer.
+    /// Records a batch from a source if the run is recorded, unless the batch is empty, the source
+    /// has not failed and no timer has expired.
     pub(super) fn note_pull(
         &mut self,
         (node, from, edge): (NodeId, usize, Option<usize>),
@@ -164,7 +164,7 @@ impl Space {
     }
 
     /// Reads the closing entries of a run or swap. They follow the closing event in the record, but
-    /// their grants already apply to that event.
+    /// the claims in them already apply to that event.
     fn take_closing_notes(&mut self, player: &mut dyn EventReader) {
         let (claimed, contradiction) = player.closing_notes();
         if let Some(what) = contradiction {
@@ -229,7 +229,7 @@ impl Space {
         self.graph.pass.failure.get_or_insert_with(failed);
     }
 
-    /// Copies recorded blocks into their source's intake and walks them.
+    /// Copies recorded blocks into their source's intake and passes them through the graph.
     fn play_pull(&mut self, player: &mut dyn EventReader, pulled: &Pulled) {
         let node = pulled.node;
         let is_source =
@@ -319,7 +319,8 @@ impl Space {
         }
     }
 
-    /// Takes `count` blocks from a ring and walks them. Blocks until they are available.
+    /// Takes `count` blocks from a ring and passes them through the graph. Blocks until they are
+    /// available.
     fn play_import(&mut self, node: NodeId, now: Time, count: usize) {
         let at = |input: &Input| matches!(input, Input::Ring { node: n, .. } if *n == node);
         let Some(i) = self.inputs.list.iter().position(at) else {
@@ -379,7 +380,8 @@ impl Space {
         }
     }
 
-    /// Walks the remaining blocks of all rings at time `now`. Returns true if there were any.
+    /// Passes the remaining blocks of all rings through the graph at time `now`. Returns true if
+    /// there were any.
     fn drain(&mut self, now: Time) -> bool {
         let mut drained = false;
         for i in 0..self.inputs.list.len() {

@@ -91,8 +91,8 @@ impl Space {
         dispatch.or(input)
     }
 
-    /// Removes the first sequence numbers of sessions that have ended if more are stored than the
-    /// limit allows.
+    /// Forgets the sequence numbers that are stored for sessions that have ended, if more numbers
+    /// are stored than the limit allows.
     pub(super) fn forget_births(&mut self) {
         if !self.graph.pass.births.is_over_limit() {
             return;

@@ -12,7 +12,7 @@ use endpoint::SourceCounters;
 
 impl Space {
     /// Ends all nodes for which `stays` is false, in order from the sources to the sinks. Blocks
-    /// that these nodes hold leave over the old arcs.
+    /// that these nodes hold are released over the old arcs.
     pub fn retire(&mut self, stays: &dyn Fn(NodeKey) -> bool) {
         let keys = self.node_keys();
         let now = self.retire_time();
@@ -94,10 +94,10 @@ impl Space {
         })
     }
 
-    /// Returns the sink that writes the input of the program with this planned index, or the source
-    /// that reads its output. The function `of` chooses which: it extracts the sink or the source
-    /// from a node, and returns `None` for other nodes. Returns `None` if that sink or source runs
-    /// in another space.
+    /// Returns the sink that writes the input of the program with index `number` in the plan, or
+    /// the source that reads its output. The function `of` chooses which: it extracts the sink or
+    /// the source from a node, and returns `None` for other nodes. Returns `None` if that sink or
+    /// source runs in another space.
     pub fn program_half<H>(
         &mut self,
         number: usize,
@@ -106,8 +106,8 @@ impl Space {
         self.graph.nodes.iter_mut().filter(|node| node.planned == number).find_map(of)
     }
 
-    /// Returns the node of the source with this planned index, and the index of its intake. Returns
-    /// `None` if the source runs in another space.
+    /// Returns the node of the source with index `number` in the plan, and the index of its intake.
+    /// Returns `None` if the source runs in another space.
     fn source_input(&self, number: usize) -> Option<(NodeId, usize)> {
         self.inputs.list.iter().find_map(|input| match input {
             Input::Source { node, intake } if self.graph.nodes[*node].planned == number => {
@@ -117,8 +117,8 @@ impl Space {
         })
     }
 
-    /// Walks all available output of the program with this planned index. Returns false if another
-    /// space reads the program's output, or if the path has failed.
+    /// Passes all available output of the program with index `number` in the plan through the
+    /// graph. Returns false if another space reads the program's output, or if the path has failed.
     pub fn walk_program_output(&mut self, number: usize) -> bool {
         let Some((at, intake)) = self.source_input(number) else { return false };
         loop {
@@ -131,8 +131,8 @@ impl Space {
         }
     }
 
-    /// Returns the counts of the kernel program that replaces the source with this planned index.
-    /// Returns `None` if the program's output enters the path in another space.
+    /// Returns the counts of the kernel program that replaces the source with index `first` in the
+    /// plan. Returns `None` if the program's output enters the path in another space.
     pub fn kernel_output_counts(&mut self, first: usize) -> Option<SourceCounters> {
         self.graph.nodes.iter().find_map(|node| match &node.operator {
             Operator::Source(part) if node.planned == first && part.properties.chooses_arc => {
@@ -142,7 +142,8 @@ impl Space {
         })
     }
 
-    /// Walks the remaining output of an ended kernel program, without blocking. Returns true if no
+    /// Passes the remaining output of an ended kernel program through the graph, without blocking.
+    /// `first` is the index in the plan of the source that the program replaced. Returns true if no
     /// output remains, if another space receives the output, or if the path has failed.
     pub fn drain_kernel_output(&mut self, first: usize) -> bool {
         let Some((at, intake)) = self.source_input(first) else { return true };
@@ -164,7 +165,8 @@ impl Space {
         }
     }
 
-    /// Walks the entries that are currently in the rings, and flushes sinks and rings.
+    /// Passes the entries that are currently in the rings through the graph, and flushes sinks and
+    /// rings.
     pub fn walk_ring_entries(&mut self) {
         for i in 0..self.inputs.list.len() {
             while matches!(&self.inputs.list[i], Input::Ring { ended: false, .. })

@@ -12,8 +12,8 @@ use filter::Time;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Space {
-    /// Runs until all sources have ended or the path is stopped. Then releases held blocks, and
-    /// ends the sinks and rings. Blocks until then.
+    /// Runs until all sources have ended or the path is stopped, then releases held blocks, and
+    /// ends the sinks and rings. Blocks throughout.
     pub fn run(mut self) -> SpaceResults {
         self.ports.commands.0.record_thread(self.resources());
         let mut cpu_pin = CpuPin::default();
@@ -151,8 +151,8 @@ impl Space {
         }
     }
 
-    /// Runs one pass: executes queued commands, and takes one batch from each input. Calls due
-    /// timers if no input had blocks.
+    /// Runs one pass: executes queued commands, and takes one batch from each input. If no input
+    /// had blocks, calls the filters whose timers have expired.
     fn pass(&mut self) -> PassResult {
         let mut pass = PassResult::default();
         if self.ports.commands.0.has_pending() {
@@ -203,8 +203,8 @@ impl Space {
         }
     }
 
-    /// Calls the filters whose timers are due, in a pass without input. Does nothing if the path's
-    /// clock is block time.
+    /// Calls the filters whose timers have expired, in a pass without input. Does nothing if the
+    /// path's clock is block time.
     fn tick(&mut self, pass: &mut PassResult) {
         let now = match self.graph.clock {
             Clock::Live => self.graph.live_time(),
@@ -220,7 +220,7 @@ impl Space {
         }
     }
 
-    /// Returns true if a filter's timer is due.
+    /// Returns true if a filter's timer has expired at time `now`.
     fn is_due(&self, now: Time) -> bool {
         self.graph.nodes.iter().any(|node| node.wake.is_some_and(|wake| wake <= now))
     }
@@ -249,7 +249,7 @@ impl Space {
         self.ports.events.flush();
     }
 
-    /// Ends a pass. No views remain, so unpinned memory may be reused.
+    /// Ends a pass. No block is borrowed any more, so unpinned memory may be reused.
     pub(super) fn end_pass(&mut self) {
         self.graph.end_pass();
         self.forget_births();

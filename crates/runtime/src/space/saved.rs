@@ -54,8 +54,8 @@ impl SavedState {
 }
 
 impl Space {
-    /// Copies the state of the filter with this planned index. Returns `None` if the filter does
-    /// not run here.
+    /// Copies the state of the filter with index `number` in the plan. Returns `None` if the filter
+    /// does not run in this space.
     pub fn save_state(&mut self, number: usize) -> Option<SavedState> {
         let mut sessions = Vec::new();
         let wake = self.save_sessions(number, &mut |session| {
@@ -77,8 +77,8 @@ impl Space {
         self.save_node(at, &mut |_, _| true, put)
     }
 
-    /// Saves those sessions of a node for which `wanted` is true, given key and number, as
-    /// [`Space::save_sessions`] does.
+    /// Saves, as [`Space::save_sessions`] does, those sessions of node `at` for whose key and
+    /// number `wanted` returns true.
     pub(super) fn save_node(
         &mut self,
         at: usize,
@@ -158,7 +158,8 @@ impl Space {
         Ok(())
     }
 
-    /// Loads saved state into the filter with this planned index, which runs in this space.
+    /// Loads saved state into the filter with index `number` in the plan, which must run in this
+    /// space.
     pub fn load_state_of(&mut self, number: usize, saved: &SavedState) -> Result<(), String> {
         let at = self.filter_node(number).ok_or("there is no such filter")?;
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
@@ -168,7 +169,8 @@ impl Space {
         learned
     }
 
-    /// Removes the state of the filter with this planned index, whose successor runs elsewhere.
+    /// Removes the state of the filter with index `number` in the plan, whose successor runs
+    /// elsewhere.
     pub fn forget_state(&mut self, number: usize) {
         let Some(at) = self.filter_node(number) else { return };
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
@@ -203,14 +205,14 @@ impl Space {
         }
     }
 
-    /// Returns the node of the filter with this planned index; `None` if the filter runs in another
-    /// space.
+    /// Returns the node of the filter with index `number` in the plan; `None` if the filter runs in
+    /// another space.
     pub fn node(&self, number: usize) -> Option<&Node> {
         self.filter_node(number).map(|at| &self.graph.nodes[at])
     }
 
-    /// Returns the node index of the filter with this planned index; `None` if the filter runs in
-    /// another space.
+    /// Returns the node index of the filter with index `number` in the plan; `None` if the filter
+    /// runs in another space.
     fn filter_node(&self, number: usize) -> Option<usize> {
         let is = |node: &Node| {
             node.planned == number

@@ -111,8 +111,8 @@ impl Space {
         moved
     }
 
-    /// Adds sessions to the replica in this space. Fails without effect if memory is lacking, or if
-    /// no filter finds the sessions of a class.
+    /// Adds sessions to the replica in this space. Fails without effect if no memory is available,
+    /// or if no filter finds the sessions of a class.
     pub fn add_sessions(&mut self, moved: &MovedSessions) -> Result<(), String> {
         if !moved.are_found {
             return Err("no filter of the replicas identifies their sessions".to_owned());

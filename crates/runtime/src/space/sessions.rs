@@ -4,8 +4,7 @@ use super::node::{Node, Operator};
 use filter::{Filter, MovedSession, PRIVATE_KEY};
 use std::collections::HashMap;
 
-/// The birth sequence numbers of sessions. A session's birth is the sequence number of its first
-/// block.
+/// For each session, the sequence number of its first block, which is called the session's birth.
 #[derive(Debug, Default)]
 pub(crate) struct SessionBirths {
     /// Sequence number of the first block, by session number.
@@ -71,7 +70,7 @@ impl SessionEnds {
         Self { sessions: taken.collect() }
     }
 
-    /// Returns the rank of the next session, or `None` if no session is left.
+    /// Returns the rank of the next session, or `None` if no sessions remain.
     pub(super) fn next_rank(&self) -> Option<u32> {
         self.sessions.last().map(|(rank, _)| *rank)
     }

@@ -33,8 +33,9 @@ impl Space {
         TimeSpent { cpu: sys::clock::thread(), asleep: self.accounts.asleep_ns }
     }
 
-    /// Sleeps until the doorbell is notified, a source or writer becomes readable, or the next
-    /// source or timer is due. If one is already due, sleeps for at most [`MEMORY_WAIT`].
+    /// Sleeps until the doorbell is notified, a source or writer becomes readable, or the time of
+    /// the next event of a source or timer is reached. If that time has already passed, sleeps for
+    /// at most [`MEMORY_WAIT`].
     pub(super) fn sleep(&mut self, pass: PassResult, ticket: Ticket) {
         let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min();
         let until = match self.graph.clock {
@@ -87,7 +88,7 @@ impl Space {
         })
     }
 
-    /// Returns the time until the next timer is due. Returns `None` if no timer is set, or if the
+    /// Returns the time until the next timer expires. Returns `None` if no timer is set, or if the
     /// path's clock is block time, which advances only with blocks.
     pub fn time_to_timer(&self) -> Option<Duration> {
         let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min()?;

@@ -34,11 +34,11 @@ pub struct HotSwap {
     pub intakes: Vec<Pool>,
     /// CPU to which the space is pinned after the swap; `None` if it is not pinned.
     pub processor: Option<usize>,
-    /// Planned indices of all nodes of the new plan, in all spaces; empty if unknown.
+    /// Indices of all nodes of the new plan, in all spaces; empty if unknown.
     pub live: Vec<usize>,
 }
 
-/// Identity of an arc: start node, end node, and planned index of the edge.
+/// Identity of an arc: start node, end node, and index of the edge in the plan.
 type ArcKey = (NodeKey, NodeKey, usize);
 /// Counters of an arc: amounts put, dropped, and taken.
 type ArcCounters = (Amount, EdgeDrops, Amount);
@@ -62,8 +62,8 @@ impl Space {
         all
     }
 
-    /// Loads state into the filter with this planned index. The filter's twin saved the state when
-    /// it ended in the kernel. Does nothing if the filter does not run here.
+    /// Loads state into the filter with index `number` in the plan. The filter's twin saved the
+    /// state when it ended in the kernel. Does nothing if the filter does not run in this space.
     pub fn load_twin_state(&mut self, number: usize, bytes: &[u8]) {
         let mut nodes = self.graph.nodes.iter_mut();
         let node = nodes.find(|node| node.planned == number && !node.has_moved);
@@ -96,8 +96,9 @@ impl Space {
         Ok(())
     }
 
-    /// Sets arguments of filters, and of their replicas in this space, by planned index. On
-    /// failure, the filters before the one that failed keep the new arguments.
+    /// Sets arguments of filters, and of their replicas in this space. `values` contains the index
+    /// of each filter in the plan and its new arguments. On failure, the filters before the one
+    /// that failed keep the new arguments.
     pub fn set_arguments(&mut self, values: &[(usize, Arguments)]) -> Result<(), Mistake> {
         for node in self.graph.nodes.iter_mut().filter(|node| !node.has_moved) {
             let Operator::Filter(filter) = &mut node.operator else { continue };
@@ -123,7 +124,8 @@ impl Space {
         self.accounts.swaps += 1;
     }
 
-    /// Installs the new graph. `arrived` contains the nodes that have moved here from other spaces.
+    /// Installs the new graph. `arrived` contains the nodes that have moved to this space from
+    /// others.
     pub fn swap(&mut self, swap: HotSwap, arrived: &mut HashMap<NodeKey, Node>) {
         let HotSwap { mut assembly, kept, mut inputs, intakes, processor, live, .. } = swap;
         self.processor = processor;
@@ -201,7 +203,7 @@ impl Space {
     }
 
     /// Copies the blocks that an arriving node holds from the memory of its previous space. Returns
-    /// the number of blocks that were lost because memory was lacking.
+    /// the number of blocks that were lost for lack of memory.
     pub fn copy_held_blocks(&mut self, node: &mut Node, from: &mut Self) -> u64 {
         let mut theirs =
             Memory { intakes: &from.graph.intakes, work: &from.graph.work, imported: &[] };

@@ -1,6 +1,6 @@
 //! The handle of a tap, the thread that writes the tap's records, and the state that both share
-//! with the space. See [`super::taps`], also for histories: stores of a node's past output, from
-//! which a tap can begin in the past.
+//! with the space. The module [`super::taps`] explains taps and histories, which store a node's
+//! past output so that a tap can begin in the past.
 
 use super::select::SelectedClasses;
 use super::tap_form::TapForm;
@@ -193,7 +193,7 @@ pub(super) struct TapState {
     pub(super) first: OnceLock<FrameHeader>,
     /// Number of bytes that the thread has not yet put into the output.
     pub(super) backlog: AtomicUsize,
-    /// The number of bytes in the ring, which belong to the backlog too, if there is a ring.
+    /// Number of bytes in the ring, which also belong to the backlog; `None` without a ring.
     ring_level: Option<TapRingLevel>,
     pub(super) frames: AtomicU64,
     pub(super) skipped: AtomicU64,
@@ -321,8 +321,8 @@ impl Tap {
         TapEnder(Arc::downgrade(&self.shared))
     }
 
-    /// Makes the tap own a value until it ends; the thread of the tap then drops the value. If the
-    /// tap has already ended, drops the value at once.
+    /// Transfers a value to the tap, whose thread drops the value when the tap ends. If the tap has
+    /// already ended, drops the value at once.
     pub fn hold(&self, what: Box<dyn Send + Sync>) {
         *self.shared.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(Held(what));
         if self.shared.has_ended() {

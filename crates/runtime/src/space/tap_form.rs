@@ -76,7 +76,7 @@ impl TapForm {
         written
     }
 
-    /// Returns the number of messages that were cut.
+    /// Returns the number of messages that were truncated or dropped.
     pub(super) const fn cut(&self) -> u64 {
         match self {
             Self::Bytes(Some(gatherer)) => gatherer.cut,
@@ -110,8 +110,8 @@ fn for_each_block(mut records: &[u8], mut each: impl FnMut(&Block<'_>)) {
     }
 }
 
-/// The key of a message in progress: its session, the origin of its blocks, and true if they flow
-/// backward. Each session has one message in progress per direction.
+/// The key of a message in progress: its session, the origin of its blocks, and true for the
+/// backward direction. Each session has one message in progress per direction.
 type MessageKey = (u32, u16, bool);
 
 /// A gatherer of messages that have begun but not ended. Fragments of different messages may be
@@ -130,7 +130,7 @@ pub struct MessageGatherer {
 struct OpenMessage {
     bytes: Vec<u8>,
     /// True if the last block added was a description. The next fragment may then also have the
-    /// first flag without beginning another message.
+    /// flag `Flags::FIRST` without beginning another message.
     follows_description: bool,
     /// True if bytes beyond [`MESSAGE_MAX`] were cut off, which is counted once.
     is_cut: bool,

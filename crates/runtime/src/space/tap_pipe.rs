@@ -1,5 +1,5 @@
-//! The output of a tap: a pipe or, if the reader has agreed, a ring of shared memory, with a socket
-//! over which both sides wake each other and whose end is that of the tap.
+//! The output of a tap: a pipe or, if the reader has agreed, a ring of shared memory. A ring comes
+//! with a socket over which both sides wake each other; the tap ends when the socket is closed.
 
 use endpoint::tap_ring::{TapRingFault, TapRingWriter};
 use std::fs::File;
@@ -23,7 +23,8 @@ impl TapPipe {
         Ok(Self { pipe: File::from(pipe), ring })
     }
 
-    /// Puts bytes into the output without blocking, and returns their number.
+    /// Writes as many of the bytes as the output accepts without blocking, and returns their
+    /// number.
     pub(super) fn put(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some(ring) = &mut self.ring else { return self.pipe.write(bytes) };
         let length = ring.put(bytes).map_err(|fault| match fault {

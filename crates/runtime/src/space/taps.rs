@@ -138,7 +138,7 @@ impl TapFeed {
     }
 }
 
-/// Taps and histories of a space, by planned node index.
+/// Taps and histories of a space, each with the index of its node in the plan.
 #[derive(Debug, Default)]
 pub struct Taps {
     feeds: Vec<(usize, TapFeed)>,
@@ -155,13 +155,13 @@ impl Taps {
         self.histories.push((node, History::new(limits, CompressingThread::Own)));
     }
 
-    /// Returns the frames that histories retain, by planned node index.
+    /// Returns the frames that histories retain, each with the index of its node in the plan.
     pub(crate) fn retained_frames(&self) -> Vec<(usize, RetainedFrames)> {
         self.histories.iter().map(|(node, history)| (*node, history.kept())).collect()
     }
 
-    /// Freezes the history of a node's output until this time ([`History::freeze`]). Returns false
-    /// if no history is kept.
+    /// Freezes the history of a node's output until the time `until` ([`History::freeze`]). Returns
+    /// false if the node has no history.
     pub fn freeze(&mut self, node: usize, until: Time) -> bool {
         let mut found = self.histories.iter_mut().filter(|(known, _)| *known == node);
         found.next().is_some_and(|(_, history)| {
@@ -170,7 +170,7 @@ impl Taps {
         })
     }
 
-    /// Returns the history of a node's output, or `None` if no history is kept.
+    /// Returns the history of a node's output, or `None` if the node has no history.
     fn history_of(&self, node: usize) -> Option<&History> {
         self.histories.iter().find(|(known, _)| *known == node).map(|(_, history)| history)
     }
@@ -254,7 +254,7 @@ impl Taps {
         self.histories.retain(|(node, _)| is_here(*node));
     }
 
-    /// Returns true if no tap or history is left.
+    /// Returns true if no taps and no histories remain.
     pub fn is_empty(&self) -> bool {
         self.feeds.is_empty() && self.histories.is_empty()
     }

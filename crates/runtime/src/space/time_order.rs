@@ -1,5 +1,6 @@
 //! The order in which a space takes blocks from sources that know the times of their next blocks:
-//! several captures are merged by time. All other sources give one batch each in rotation.
+//! several captures are merged by time. All other sources are read in rotation, one batch at a
+//! time.
 
 use super::Space;
 use super::arc::NodeId;
@@ -10,7 +11,7 @@ use super::pass::PassResult;
 use endpoint::NextTime;
 use filter::Time;
 
-/// The source that gives the next blocks, among the sources that are merged by time.
+/// The source that provides the next blocks, among the sources that are merged by time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NextSource {
     /// Index among the inputs of the space.
@@ -20,7 +21,7 @@ pub(super) struct NextSource {
 }
 
 impl Space {
-    /// Returns the source that gives the next blocks, or `None` if fewer than two sources are
+    /// Returns the source that provides the next blocks, or `None` if fewer than two sources are
     /// merged by time.
     pub(super) fn next_source(&self) -> Option<NextSource> {
         if self.inputs.list.len() < 2 || self.ports.control.is_stopped() {
@@ -66,7 +67,7 @@ fn next_time(graph: &LocalGraph, source: NodeId) -> NextTime {
 
 /// Returns the first of several sources in time order. If the next blocks of several sources have
 /// the same time, the source that precedes the others in the request is first. A source whose next
-/// block is unknown precedes all others, and may only give blocks of time 0.
+/// block is unknown precedes all others, but may only emit blocks of time 0.
 fn first_source(sources: impl Iterator<Item = (usize, NextTime)>) -> Option<NextSource> {
     let mut first: Option<(Time, usize)> = None;
     let mut until = Time::MAX;

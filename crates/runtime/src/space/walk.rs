@@ -29,7 +29,8 @@ pub(crate) const HOPS_MAX: u8 = 16;
 /// Maximum number of batches waiting on back edges.
 const CYCLE_BATCHES_MAX: usize = 256;
 
-/// One walk through the local graph, with all of its views.
+/// The state of one walk through the local graph: the borrowed parts of the space, and the batches
+/// still to be processed.
 pub(crate) struct Walk<'w, 'a> {
     pub(super) nodes: &'w mut [Node],
     pub(super) memory: &'w mut Memory<'a>,
@@ -95,15 +96,15 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Walks a batch from a source or a ring.
+    /// Passes a batch from a source or a ring through the graph.
     pub(crate) fn walk_source(&mut self, from: NodeId, batch: &mut Batch<'a>) {
         self.route(from, batch, 0);
         self.walk_waiting();
     }
 
-    /// Walks a batch along an arc that its source has chosen. Since no other batch is in flight,
-    /// joins need not wait for other branches. Most output of kernel programs is walked by this
-    /// function. The filters along the arc process the frames about which the program was unsure.
+    /// Passes a batch along an arc that its source has chosen. Since no other batch is in flight,
+    /// joins need not wait for other branches. Most output of kernel programs enters the graph
+    /// here. The filters along the arc process the frames about which the program was unsure.
     pub(crate) fn walk_source_along(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>) {
         debug_assert!(self.waiting.is_empty(), "nothing else is under way");
         let leads = arc < self.nodes[from].arcs.len() && !loses_kernel_arc();
@@ -122,7 +123,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.walk_waiting();
     }
 
-    /// Calls the filters whose timers are due.
+    /// Calls the filters whose timers have expired.
     pub(crate) fn tick(&mut self) {
         for at in 0..self.shape.order.len() {
             let at = self.shape.order[at];
@@ -133,7 +134,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Ends a node's filter, and walks the blocks that the filter then releases.
+    /// Ends a node's filter, and passes the blocks that the filter releases through the graph.
     pub(crate) fn finish(&mut self, at: NodeId) {
         match (&self.nodes[at].operator, self.nodes[at].is_replica) {
             (Operator::Filter(Filter::Stream(_)), true) => self.finish_replica(at),
@@ -158,7 +159,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         flow.unselected.bytes += came.bytes - yes.bytes;
     }
 
-    /// Walks blocks that a section has released.
+    /// Passes blocks that a section has released through the graph.
     fn walk_released(&mut self, section: NodeId, ran: RunResult<'a>) {
         if let RunResult::Replaced(output) = ran {
             self.route_all(section, output, 0);
@@ -166,9 +167,10 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.walk_waiting();
     }
 
-    /// Calls a filter without input, because a timer is due or, if `last` is true, because the
-    /// filter ends, and walks its output. The output of a replica gets the sequence number `order`.
-    /// If the node is a section of operands, instead releases all blocks that wait in it.
+    /// Calls a filter without input, because its timer has expired or, if `last` is true, because
+    /// the filter ends, and passes its output through the graph. The output of a replica gets the
+    /// sequence number `order`. If the node is a section of operands, instead releases all blocks
+    /// that wait in it.
     pub(super) fn call_unprompted(&mut self, at: NodeId, last: bool, order: u32) {
         if let Operator::OperandSection(_) = self.nodes[at].operator {
             let ran = self.release_section(at);
@@ -208,8 +210,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.walk_waiting();
     }
 
-    /// Walks until no batch waits at a join or on a back edge. Batches continue to wait at nodes
-    /// that are downstream of a deferred edit.
+    /// Continues the walk until no batch waits at a join or on a back edge. Batches continue to
+    /// wait at nodes that are downstream of a deferred edit.
     pub(super) fn walk_waiting(&mut self) {
         loop {
             let next =

@@ -16,7 +16,7 @@ use std::os::fd::BorrowedFd;
 /// A reason for not accepting a writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WriterRefusal {
-    /// The space has no node with this planned index that accepts writers.
+    /// The space has no node with the requested index that accepts writers.
     #[error("the path was being changed: try again")]
     Elsewhere,
     /// The run is being recorded, and a record with blocks from a writer could not be replayed.
@@ -25,13 +25,13 @@ pub enum WriterRefusal {
 }
 
 impl Space {
-    /// Returns true if a writer can be attached to the node with this planned index.
+    /// Returns true if a writer can be attached to the node with index `number` in the plan.
     pub fn can_attach_writer(&self, number: usize) -> bool {
         self.node_to_write(number).is_some()
     }
 
-    /// Attaches a writer to the output of the node with this planned index. Fails if the run is
-    /// recorded, or if no node with this index accepts writers in this space.
+    /// Attaches a writer to the output of the node with index `number` in the plan. Fails if the
+    /// run is recorded, or if this space has no such node that accepts writers.
     pub fn attach_writer(
         &mut self,
         number: usize,
@@ -69,9 +69,9 @@ impl Space {
         ports.flat_map(|port| port.writers.iter().filter_map(|writer| writer.descriptor()))
     }
 
-    /// Walks one batch from each writer. If all inputs have ended or the path has been stopped,
-    /// stops the writers first; later passes then walk the blocks that were already accepted from
-    /// the writers.
+    /// Passes one batch from each writer through the graph. If all inputs have ended or the path
+    /// has been stopped, stops the writers first; later passes then process the blocks that were
+    /// already accepted from the writers.
     #[cold]
     pub(super) fn pull_writers(&mut self, pass: &mut PassResult) {
         let over = self.ports.control.is_stopped() || !pass.open;
@@ -84,9 +84,9 @@ impl Space {
         self.find_writers();
     }
 
-    /// Stops the writers of a node that will be removed, and walks all blocks that they have
-    /// written. Bytes for which there is no memory, because held blocks and rings occupy it, count
-    /// as lost.
+    /// Stops the writers of a node that will be removed, and passes all blocks that they have
+    /// written through the graph. Bytes for which there is no memory, because held blocks and rings
+    /// occupy it, count as lost.
     pub(super) fn end_writers(&mut self, at: NodeId) {
         if self.graph.nodes[at].writers.is_none() {
             return;

@@ -54,7 +54,8 @@ impl BlockEditor<'_, '_> {
         self.edit_in_copy((entry, order), (filter, context), out);
     }
 
-    /// Runs the filter on a block that must not be changed in place.
+    /// Runs the filter on a block that must not be changed in place. The filter's first write
+    /// creates the copy.
     fn edit_in_copy(
         &mut self,
         (entry, order): (Entry, u32),
@@ -128,8 +129,8 @@ impl EditResult {
 }
 
 impl EditOutput {
-    /// Emits a block that was changed in place or replaced. If memory is lacking, counts the block
-    /// as lost instead.
+    /// Emits a block that was changed in place or replaced. If no memory was available for the
+    /// change, counts the block as lost instead.
     fn emit(
         &mut self,
         made: NewBlock<'_>,
@@ -144,8 +145,8 @@ impl EditOutput {
         }
     }
 
-    /// Emits the block that replaces the old one. If memory for it is lacking, counts the old block
-    /// as lost instead.
+    /// Emits the block that replaces the old one. If no memory is available for it, counts the old
+    /// block as lost instead.
     fn emit_new(
         &mut self,
         made: NewBlock<'_>,
@@ -299,7 +300,7 @@ struct CopyEdit<'b> {
 
 impl CopyEdit<'_> {
     /// Replaces the copy of a range with a copy of the entire frame, including all changes so far.
-    /// Returns `None` if memory is lacking.
+    /// Returns `None` if no memory is available.
     fn widen_to_frame(&mut self) -> Option<()> {
         let before = self.draft.take().map(|(draft, part)| (draft.to_vec(), part));
         let mut draft = self.work.draft(self.old.len(), self.old.len())?;
@@ -313,8 +314,8 @@ impl CopyEdit<'_> {
 
     /// Creates a copy in which `range` can be written. Copies only the range if fragments are
     /// accepted, the frame is long and the range is at most half of it; otherwise copies the entire
-    /// frame. `keep` applies to the bytes of `range`; if they are discarded, they are set to 0.
-    /// Returns `None` if memory is lacking.
+    /// frame. `keep` tells whether the copy contains the old bytes of `range` or zeros. Returns
+    /// `None` if no memory is available.
     fn begin_copy(&mut self, range: &Range<usize>, keep: OldBytes) -> Option<()> {
         let long = self.old.len() >= FRAGMENT_MIN && range.len() <= self.old.len() / 2;
         let part = if self.fragments && long { range.clone() } else { 0..self.old.len() };

@@ -8,16 +8,16 @@ use crate::space::select::SelectedClasses;
 use filter::{Amount, Batch, LaneMask, lanes};
 
 impl<'a> Walk<'_, 'a> {
-    /// Routes the live lanes of a batch, and walks them along the accepting arcs.
+    /// Routes the live lanes of a batch, and continues the walk along the accepting arcs.
     pub(in crate::space) fn route(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) {
         if let Some(arrival) = self.route_step(from, batch, hops) {
             self.enter_node(arrival, batch, hops);
         }
     }
 
-    /// Routes the live lanes of a batch, and walks the lanes on all arcs except the last one.
-    /// Returns the arrival of the remaining blocks at the next node, or `None` if no blocks remain
-    /// to be walked.
+    /// Routes the live lanes of a batch, and completes the walk along all accepting arcs except the
+    /// last one. Returns the arrival of the remaining blocks at the next node, or `None` if no
+    /// blocks remain.
     #[inline(always)]
     pub(super) fn route_step(
         &mut self,
@@ -66,7 +66,7 @@ impl<'a> Walk<'_, 'a> {
 
     /// Sends a duplicate of the batch along each accepting arc except the last one, and the batch
     /// itself along the last one. Returns the arrival over the last arc, or `None` if no blocks
-    /// remain to be walked.
+    /// remain.
     fn fork(&mut self, from: NodeId, batch: &mut Batch<'a>, hops: u8) -> Option<Arrival> {
         let arcs = self.nodes[from].arcs.len();
         let mut masks = [0 as LaneMask; 8];
@@ -95,7 +95,7 @@ impl<'a> Walk<'_, 'a> {
         self.send_along((from, last), amount, batch, hops)
     }
 
-    /// Sends some lanes of a batch along an arc and walks them.
+    /// Sends some lanes of a batch along an arc, and continues their walk.
     pub(in crate::space) fn walk_lanes(
         &mut self,
         arc: (NodeId, usize),
