@@ -29,7 +29,7 @@ use sys::steps::{Steps, UNLOGGED};
 /// A producer of blocks, driven by the space that owns it.
 pub trait Source: Send {
     /// Appends blocks until the intake is full or no input is ready. Never blocks. Returns
-    /// [`SourceStatus::Wait`] if there is no input. After a failure, the path ends.
+    /// [`SourceStatus::Wait`] if no input was ready. An error ends the path.
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure>;
 
     /// Returns the counters of the device or file for the ledger (CONTRACT 19).
@@ -46,7 +46,8 @@ pub trait Source: Send {
         None
     }
 
-    /// Returns the number of blocks known to be lost on an arc that the source selects itself.
+    /// Returns the number of blocks lost so far on an arc of a source that chooses the arcs of its
+    /// blocks ([`SourceProperties::chooses_arc`]).
     fn lost_on_arc(&self, _arc: usize) -> u64 {
         0
     }
@@ -138,7 +139,7 @@ pub struct SourceCounters {
     /// end.
     #[serde(skip)]
     pub position: Option<Position>,
-    /// Block counts per arc; empty unless the source selects the arc.
+    /// Block counts per arc; empty unless the source chooses the arcs of its blocks.
     #[serde(skip)]
     pub arrived: Vec<ArcCounts>,
     /// Counters of the filter that runs in another process and whose output this source receives.
@@ -158,8 +159,8 @@ impl SourceCounters {
 /// batch.
 #[derive(Debug)]
 pub struct Intake<'s> {
-    /// Pool for the bytes of blocks. Shared, so that a source can hold references to its bytes
-    /// while it appends blocks.
+    /// Pool for the bytes of blocks. Shared, so that a source can hold references to the pool's
+    /// bytes while it appends blocks.
     pub pool: &'s Pool,
     /// Pool of the space's own memory, present if `pool` is lent by the source. It stores the
     /// blocks for which the lent memory is unsuitable.
@@ -168,7 +169,7 @@ pub struct Intake<'s> {
     room: usize,
     /// Time on the path's clock at the start of the space's current pass.
     pub now: Time,
-    /// Time of the last block that the source may append if it has a [`NextTime`]; `None` means no
+    /// Time up to which the source may append blocks if it reports a [`NextTime`]; `None` means no
     /// limit.
     pub until: Option<Time>,
     /// Bit mask of arcs, by index. A set bit means that all sinks on the arc have accepted the
@@ -267,7 +268,7 @@ pub trait Sink: Send {
         Ok(())
     }
 
-    /// Writes all buffered data and returns the sink's report. No block follows.
+    /// Writes all buffered data and returns the sink's report. Called after the last block.
     fn finish(&mut self) -> Result<Report, Failure>;
 
     /// Returns the number of blocks and viewed bytes written so far. The ledger uses it to compute
@@ -293,7 +294,8 @@ pub trait Sink: Send {
         None
     }
 
-    /// Returns the frames of the past that the sink keeps, or `None` for a sink that keeps none.
+    /// Returns the number and size of the past frames that the sink retains, or `None` for a sink
+    /// that retains none.
     fn retained_frames(&self) -> Option<RetainedFrames> {
         None
     }
@@ -335,9 +337,9 @@ pub struct Opening<'o> {
     pub lent: &'o [Arc<dyn Lender>],
     /// Users who may read all input files of the path (sinks only).
     pub readers: &'o Readers,
-    /// True if blocks arrive at their own rate, and some are lost while a sink is slow (sinks
-    /// only). False if the source waits for the path, or if the path is recorded. The behavior of
-    /// the sink must then not depend on timing.
+    /// True if blocks arrive at their own rate and are lost while a sink is slow (sinks only).
+    /// False if the source waits for the path or the path is recorded; the behavior of the sink
+    /// must then not depend on timing.
     pub live: bool,
     /// True once the path has been stopped. A sink that waits for another program must then stop
     /// waiting soon.
@@ -347,8 +349,8 @@ pub struct Opening<'o> {
 }
 
 impl<'o> Opening<'o> {
-    /// Creates the arguments for opening a source, or a sink of unclassified frames; all other
-    /// fields have default values.
+    /// Creates the arguments for opening a source, or a sink whose input is unclassified frames.
+    /// All other fields get default values.
     #[must_use]
     pub fn new(arguments: &'o Arguments) -> Self {
         Self {

@@ -92,7 +92,8 @@ impl SinkEntry {
     }
 }
 
-/// Returns the use of standard output by a sink that writes lines to its argument `file`.
+/// Returns the use of standard output by a sink that writes lines to the file named in its argument
+/// `file`.
 pub(crate) fn lines_unless_file(arguments: &Arguments) -> StandardOutput {
     match names_standard_output(arguments) {
         true => StandardOutput::Lines,
@@ -100,12 +101,12 @@ pub(crate) fn lines_unless_file(arguments: &Arguments) -> StandardOutput {
     }
 }
 
-/// Returns true if the argument `file` of a sink is standard output.
+/// Returns true if the argument `file` of a sink names standard output.
 pub(crate) fn names_standard_output(arguments: &Arguments) -> bool {
     arguments.text("file").is_some_and(is_standard_output)
 }
 
-/// Returns true if the name of an output file is standard output.
+/// Returns true if `path`, the name of an output file, stands for standard output.
 pub(crate) fn is_standard_output(path: &str) -> bool {
     matches!(path, "-" | "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1")
 }

@@ -168,8 +168,9 @@ impl History {
         self.frame_bytes += block.frame.len();
     }
 
-    /// Compresses the oldest frames until `needed` bytes fit. Returns false if they do not fit, or
-    /// do not fit until the thread has compressed more chunks.
+    /// Makes room for `needed` bytes by compressing the oldest frames, in this thread or in the
+    /// compression thread. Returns false if they do not fit yet; with a compression thread, a later
+    /// call may succeed.
     fn make_room(&mut self, needed: usize) -> bool {
         let fits = |history: &Self| history.memory_used() + needed <= history.limits.bytes;
         let Some(mut packer) = self.packer.take() else {
@@ -185,9 +186,9 @@ impl History {
         fits(self)
     }
 
-    /// Freezes the history: keeps all stored frames until a block of time `until` or later arrives.
-    /// Frames that arrive earlier and find no memory are skipped. A time of 0 ends the freeze
-    /// immediately.
+    /// Freezes the history: all stored frames are kept until a block with time `until` or later
+    /// arrives. Frames that arrive before then are skipped if there is no memory for them. A time
+    /// of 0 ends the freeze immediately.
     pub const fn freeze(&mut self, until: Time) {
         self.frozen_until = until;
     }
@@ -346,7 +347,8 @@ impl FrameHeader {
         }
     }
 
-    /// Returns a block with this header whose view is the whole frame, as it left its source.
+    /// Returns the frame as a block with this header. The view is the entire frame, as when the
+    /// block left its source.
     #[must_use]
     pub fn block<'f>(&self, frame: &'f [u8]) -> Block<'f> {
         let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);

@@ -107,18 +107,18 @@ fn pair_with_link(call: &'static str, found: &Interface) -> Result<(Interface, L
     }
 }
 
-/// Returns a note if the interface with this index has been renamed from this name. Returns `None`
-/// if it still has this name, or if the interface cannot be looked up.
+/// Returns a note if the interface with index `index` is no longer called `name`. Returns `None` if
+/// the interface still has this name, or if it cannot be looked up.
 pub(crate) fn renaming_note(links: &RouteSocket, index: u32, name: &str) -> Option<String> {
     let now = links.by_index(index).ok()?;
     let same = now.name == name || now.alternative.iter().any(|other| other == name);
     (!same).then(|| format!("{name} is called {} now", now.name))
 }
 
-/// Returns a text that explains why `rx` or `tx` with these arguments captures only one direction
-/// of connections: the interface has an address of this host. Returns `None` if it has none, like a
-/// mirror port, which receives both directions. Also returns `None` for the loopback interface, for
-/// `both=yes` and `own=yes`, and if the addresses cannot be read.
+/// Explains why `rx` or `tx` with these arguments captures only one direction of connections: the
+/// interface has an address of this host. Returns `None` if the interface has no such address, for
+/// example a mirror port, which receives both directions. Also returns `None` for the loopback
+/// interface, for `both=yes` and `own=yes`, and if the addresses cannot be read.
 #[must_use]
 pub fn one_way_reason(source: &Description, arguments: &Arguments) -> Option<String> {
     let side = match source.name {

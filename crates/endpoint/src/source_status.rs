@@ -30,8 +30,8 @@ impl SourceStatus {
     }
 }
 
-/// The time of a source's next block. A space takes blocks from the one of its sources whose next
-/// block is the earliest.
+/// The time of a source's next block. A space takes blocks from the source whose next block is the
+/// earliest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NextTime {
     /// The space takes blocks from the source as they arrive, whatever their times.

@@ -2,7 +2,7 @@
 //!
 //! A running path waits without limit, as a program in a pipeline of the shell does. Once the path
 //! is stopped, it drains as long as the output makes progress. A reader that takes nothing for
-//! [`STALL_MAX`] is given up, so that one stop request ends the path.
+//! [`STALL_MAX`] is abandoned, so that one stop request ends the path.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Time without progress after which a stopped path gives up a reader of its output.
+/// Time without progress after which a stopped path abandons a reader of its output.
 pub(crate) const STALL_MAX: Duration = Duration::from_secs(5);
 /// Interval in ns at which a blocked wait checks whether the path was stopped.
 const CHECK_INTERVAL_NS: i64 = 50_000_000;

@@ -30,7 +30,7 @@ pub enum CommandError {
     /// The path has not started.
     #[error("the path has not begun to run")]
     NotBegun,
-    /// The space has ended, the space rejects commands, or the path has no such space.
+    /// The space has ended, rejects commands, or does not exist in the path.
     #[error("the path has ended")]
     Ended,
     /// The space waits at a full ring.

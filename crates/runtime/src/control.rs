@@ -40,7 +40,7 @@ pub enum ControlEvent {
 pub struct SinkStall {
     /// Index of the sink's node in the plan.
     pub node: usize,
-    /// Wall time of the write in nanoseconds.
+    /// Duration of the write in wall time, in nanoseconds.
     pub write_ns: u64,
     /// Number of blocks that were waiting at the source when the stall was reported.
     pub waiting_blocks: u64,

@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
-/// Edges and sources of a path, as planned node indices.
+/// Edges and sources of a path, as indices of nodes in the plan.
 #[derive(Debug, Default)]
 pub struct Links {
     /// Edges, as pairs of start node and end node.

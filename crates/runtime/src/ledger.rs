@@ -168,7 +168,7 @@ pub struct Edge {
     pub missing: Vec<(&'static str, LossRanges)>,
     /// Amount still in the ring.
     pub resident: Amount,
-    /// Events sent to the reader of a ring, by cause; `None` for other edges.
+    /// Notifications sent to the reader of a ring, by cause; `None` for other edges.
     #[serde(skip)]
     pub events: Option<WakeupCounts>,
     /// Current size of the ring; `None` for other edges.
@@ -393,8 +393,8 @@ impl Ledger {
         self.edges.extend(other.edges);
     }
 
-    /// Adds an edge. If an edge with the same ends, kind and planned index exists, adds the amounts
-    /// to it instead.
+    /// Adds an edge. If an edge with the same ends, kind and index in the plan exists, adds the
+    /// amounts to it instead.
     pub fn add_edge(&mut self, edge: Edge) {
         let same = |known: &&mut Edge| {
             (known.planned, known.kind) == (edge.planned, edge.kind)
@@ -481,16 +481,18 @@ impl Ledger {
     }
 }
 
-/// Returns true if the writer must lose a block of this put without counting it as dropped. In
-/// fault-injection builds, this happens once: in the first nonempty put on an edge of the kind that
-/// `STREAMLINE_LOSE` names. In other builds, the result is always false.
+/// Returns true if the writer must lose one of the blocks that it is about to put on the edge,
+/// without counting the block as dropped. In fault-injection builds, this happens once: in the
+/// first nonempty put on an edge of the kind that `STREAMLINE_LOSE` names. In other builds, the
+/// result is always false.
 #[cfg(not(feature = "lose"))]
 #[inline]
 pub const fn must_lose_block(_: EdgeKind, _: Amount) -> bool {
     false
 }
 
-/// Returns true if the writer must lose a block of this put (in fault-injection builds).
+/// Returns true if the writer must lose one of the blocks that it is about to put on the edge (in
+/// fault-injection builds).
 #[cfg(feature = "lose")]
 pub fn must_lose_block(kind: EdgeKind, put: Amount) -> bool {
     use std::sync::atomic::{AtomicBool, Ordering};

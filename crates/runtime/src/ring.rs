@@ -3,8 +3,8 @@
 //! Only rich pointers cross a ring. The bytes stay in their pool until every reader has released
 //! them (`buffer::crossing`). Within a space, there are no rings or events. Between spaces, one
 //! event is sent per batch: after T_b blocks, before the writer sleeps, or, if the writer is busy
-//! with other work, by a timer after T_t (`buffer::signal::moderate`). Each put publishes its
-//! blocks at once, so only a sleeping reader needs an event. [Th §5.2.2]
+//! with other work, by a timer after T_t (`buffer::signal::moderate`). Each call to `Export::put`
+//! publishes its blocks at once, so only a sleeping reader needs an event. [Th §5.2.2]
 
 use crate::failure::RingFailure;
 use crate::latency::Gauge;

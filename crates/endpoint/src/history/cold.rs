@@ -32,7 +32,7 @@ pub(super) struct ColdChunks {
     bytes_to_skip: usize,
     /// Number of chunks skipped after the last chunk that did not shrink.
     skipped_chunks: usize,
-    /// Number of chunks that a thread has not compressed yet. They are the youngest.
+    /// Number of chunks that a thread has not compressed yet. These are the newest chunks.
     sent: usize,
     /// Total number of bytes compressed so far, and their total size after compression.
     totals: (u64, u64),
@@ -106,9 +106,9 @@ impl ColdChunks {
         true
     }
 
-    /// Hands the oldest uncompressed bytes to a thread, unless the thread is full, there are too
-    /// few bytes, or chunks are skipped. The uncompressed bytes remain stored until the thread has
-    /// finished.
+    /// Hands the oldest uncompressed bytes to a thread, unless the thread's queue is full, there
+    /// are too few bytes, or chunks are skipped. The uncompressed bytes remain stored until the
+    /// thread has finished.
     pub(super) fn send_oldest(
         &mut self,
         frames: &VecDeque<FrameHeader>,

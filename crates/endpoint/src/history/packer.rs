@@ -14,20 +14,20 @@ use std::thread::JoinHandle;
 #[derive(Debug, Default)]
 pub(super) struct Packer {
     worker: Option<Worker>,
-    /// True if the kernel has refused a thread.
+    /// True if the kernel has refused to create the thread.
     failed: bool,
 }
 
 #[derive(Debug)]
 struct Worker {
     jobs: SyncSender<QueuedJob>,
-    /// Shared by all jobs that the thread has not finished, including those whose chunks were
-    /// evicted.
+    /// Cloned into every job that the thread has not finished, including jobs whose chunks were
+    /// evicted; the reference count gives the number of these jobs.
     unfinished: Arc<()>,
     thread: JoinHandle<()>,
 }
 
-/// A job that the thread has not begun. Dropped if the history has evicted the chunk.
+/// A job that the thread has not begun. It is canceled if the history evicts the chunk.
 #[derive(Debug)]
 struct QueuedJob {
     job: Weak<PackingJob>,
@@ -39,7 +39,8 @@ struct QueuedJob {
 #[derive(Debug)]
 pub(super) struct PackingJob {
     plain: Vec<u8>,
-    /// Set by the thread; the inner value is `None` if the bytes do not shrink.
+    /// The compressed bytes, set by the thread; the inner value is `None` if the bytes do not
+    /// shrink.
     packed: OnceLock<Option<Box<[u8]>>>,
 }
 
@@ -71,8 +72,8 @@ impl Packer {
         self.worker.as_ref().is_some_and(|worker| unfinished(worker) >= Self::JOBS_MAX)
     }
 
-    /// Hands bytes to the thread, which must not be full. Returns the bytes if there is no thread.
-    /// Never waits.
+    /// Hands bytes to the thread, whose queue must not be full. Returns the bytes if there is no
+    /// thread. Never waits.
     pub(super) fn send(&mut self, bytes: Vec<u8>) -> Result<Arc<PackingJob>, Vec<u8>> {
         if self.worker.is_none() && !self.failed {
             self.worker = Worker::start();

@@ -215,7 +215,7 @@ impl Source for Buffer {
         SourceCounters { dropped, observed: Some(observed), ..SourceCounters::lossless(self.given) }
     }
 
-    /// Returns the size of the largest ring of a writer, and the changes of all.
+    /// Returns the size of the largest ring of a writer, and the history of changes of all rings.
     fn ring_state(&self) -> Option<ReaderRing> {
         let largest = self.writers.list.iter().map(|ring| ring.bytes).max();
         Some(ReaderRing { bytes: largest.unwrap_or_default() as u64, ..self.rings.clone() })

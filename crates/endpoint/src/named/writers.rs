@@ -142,7 +142,7 @@ impl Drop for Writers {
 }
 
 /// Adds a descriptor to an epoll instance. The kernel removes the descriptor from the instance when
-/// it is closed.
+/// the descriptor is closed.
 fn watch_descriptor(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> sys::Result<()> {
     let data = epoll::EventData::new_u64(0);
     epoll::add(epoll, fd, data, epoll::EventFlags::IN)

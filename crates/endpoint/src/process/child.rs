@@ -25,7 +25,8 @@ pub enum ProcessRole {
 #[derive(Debug)]
 pub struct Process {
     pub(super) command: String,
-    /// The process group, or `None` if the program was not started here, as in a recorded run.
+    /// The process group, or `None` if this process has not started the program, as in the replay
+    /// of a recorded run.
     group: Option<Mutex<ProcessGroup>>,
     role: ProcessRole,
     /// True once the program has closed its standard input.
@@ -37,8 +38,7 @@ pub struct Process {
     control: Option<Arc<dyn ProcessControl>>,
     /// Limit on waits for the program after the path has been stopped.
     limit: StopLimit,
-    /// Stall of the program after the path has been stopped, because a process of its group is
-    /// suspended.
+    /// Measures how long a suspended process in the program's group has held up the stopped path.
     suspension: Mutex<Stall>,
     /// True if the program was killed because it was suspended.
     was_suspended: AtomicBool,
@@ -46,7 +46,7 @@ pub struct Process {
 
 /// Control of a child process that is not an ordinary program, such as a sandboxed filter.
 pub trait ProcessControl: fmt::Debug + Send + Sync {
-    /// Returns true if the process accepts no more input, even if input is available.
+    /// Returns true if the process accepts no more input, not even input that is already available.
     fn has_closed_input(&self) -> bool;
 
     /// Blocks until the process has exited. Returns a message if the process failed, or `None` if
@@ -121,7 +121,7 @@ impl Process {
         Self { control: Some(control), ..Self::new_recorded(name, ProcessRole::Middle) }
     }
 
-    /// Returns true if the program accepts no more input, even if input is available.
+    /// Returns true if the program accepts no more input, not even input that is already available.
     #[must_use]
     pub fn has_closed_input(&self) -> bool {
         match &self.control {
@@ -184,8 +184,8 @@ impl Process {
     }
 
     /// Kills the program if the path was stopped and a process of the program has been suspended
-    /// for [`STALL_MAX`] since. Returns false, without a check, while the path has not been stopped;
-    /// the caller then need not call again before the stop.
+    /// for [`STALL_MAX`] since the stop. Returns false, without a check, while the path has not
+    /// been stopped; the caller then need not call again before the stop.
     pub(super) fn check_suspension(&self) -> bool {
         let stopped = self.limit.is_stopped();
         if stopped && let Some(group) = self.group() {

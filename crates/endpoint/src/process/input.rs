@@ -35,7 +35,7 @@ impl ProgramInput {
 
     /// Writes all bytes, blocking while the pipe is full. Returns the number of bytes that were
     /// written, which is smaller than requested if the program has closed its standard input. If
-    /// the path was stopped and the program reads nothing, kills it and fails.
+    /// the path was stopped and the program reads nothing, kills the program and fails.
     fn write(&mut self, mut rest: &mut [IoSlice<'_>]) -> Result<u64, Failure> {
         let mut written = 0;
         // Removes empty slices at the front, so that an empty list means completion.

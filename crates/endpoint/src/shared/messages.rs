@@ -1,5 +1,5 @@
-//! Tracking of the messages in a shared ring. It determines which messages a reader may begin with,
-//! and which of its messages have lost a fragment.
+//! Tracking of the messages in a shared ring. It determines the messages with which a reader may
+//! begin, and the messages of the reader that have lost a fragment.
 //!
 //! The writer stamps each fragment with the number of the block that begins its message, so a
 //! reader needs no table to decide. Fragments have no positions. If blocks were overwritten, any

@@ -42,7 +42,7 @@ struct Shared {
     sessions: ReadSessions,
     /// Blocks created by this source, such as holes, which are emitted before all others.
     created: Vec<Entry>,
-    /// A message whose preceding created blocks did not all fit into one pass.
+    /// A message that waits because the blocks created before it did not all fit into one pass.
     deferred: Option<Vec<u8>>,
     origin: u16,
     asleep: bool,

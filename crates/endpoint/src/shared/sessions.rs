@@ -223,8 +223,8 @@ impl ReadSessions {
         }
     }
 
-    /// Ends all sessions and messages, in ascending order of their numbers, as at the end of their
-    /// ring.
+    /// Ends all sessions and messages of a ring that has ended, in ascending order of their
+    /// numbers.
     pub(super) fn end_all(&mut self, to: &mut Vec<Entry>) {
         self.messages.end_all(0, to);
         let mut all: Vec<u32> =
@@ -234,7 +234,7 @@ impl ReadSessions {
     }
 }
 
-/// Adds holes of `missing` bytes before a block.
+/// Adds holes of `missing` bytes in total, which precede a block.
 fn add_holes(mut missing: u64, entry: &Entry, to: &mut Vec<Entry>) {
     let flags =
         if entry.context.flags.has(Flags::BACKWARD) { Flags::BACKWARD } else { Flags::NONE };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(super) struct CountingSink {
     pub(super) consumed: Amount,
-    /// True if the counted blocks are reported as dropped by request.
+    /// True if the counted blocks are reported as dropped on purpose.
     pub(super) counts_as_dropped: bool,
     /// Blocks that the kernel did not send, with the reason.
     pub(super) refused: Option<(DropReason, Amount)>,

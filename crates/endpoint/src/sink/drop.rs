@@ -1,9 +1,10 @@
 //! `drop`: drops blocks on purpose.
 //!
-//! The sink writes nothing, and the ledger counts every block as dropped by request. If the source
-//! has withheld a dropped frame from the host, no other process receives the frame. If the source
-//! only observes frames, the host still receives it (CONTRACT 2). Use `discard` for blocks that
-//! have served their purpose, and `drop` for unwanted blocks.
+//! The sink writes nothing, and the ledger counts every block as dropped on purpose
+//! ([`DropReason::ByRequest`](crate::DropReason::ByRequest)). If the source withholds frames from
+//! the host, a dropped frame reaches no other process. If the source only observes them, the host
+//! still receives the frame (CONTRACT 2). Use `discard` for blocks that have served their purpose,
+//! and `drop` for unwanted blocks.
 
 use super::counting::CountingSink;
 use super::discard::DISCARD;

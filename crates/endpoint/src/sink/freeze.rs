@@ -82,8 +82,8 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&FREEZE, open).writing_files();
 
 struct Freeze {
     into: PathBuf,
-    /// The expression that selects the triggering blocks. If `None`, every block with a class is a
-    /// trigger.
+    /// The expression that selects the triggering blocks. If `None`, every block with a nonzero
+    /// class is a trigger.
     trigger: Option<bpf::Matcher>,
     after: Time,
     bytes: usize,

@@ -211,8 +211,8 @@ pub(crate) struct MessageCounts {
     messages: u64,
     fragments: u64,
     /// Session and direction of the last description, until the first fragment of its message
-    /// arrives. This fragment may also be the first block of its stream, and then has the first
-    /// flag too.
+    /// arrives. This fragment may also be the first block of its stream, and then has the flag
+    /// [`Flags::FIRST`] too.
     open_message: Option<(u32, Direction)>,
 }
 
@@ -228,8 +228,8 @@ impl MessageCounts {
     }
 
     /// Returns true if the block is a fragment of a message that has already been counted. A filter
-    /// describes either all of its messages or none of them. If there are no descriptions, the
-    /// first flag marks a new message.
+    /// describes either all of its messages or none of them. If there are no descriptions, the flag
+    /// [`Flags::FIRST`] marks a new message.
     pub(crate) fn is_counted(&self, block: &Block<'_>) -> bool {
         let begins =
             block.context.flags.has(Flags::FIRST) && self.open_message != Some(stream_of(block));

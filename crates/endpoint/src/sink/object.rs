@@ -10,7 +10,7 @@ use serde_json::Serializer;
 use serde_json::ser::Formatter;
 use std::io;
 
-/// Appends an object as a line, an item of the output.
+/// Appends an object to the output as a line, and counts the line as an item.
 pub(crate) fn write_line(out: &mut Out, object: &impl Serialize) -> Result<(), Failure> {
     let written = append_line(out.buffer(), object);
     out.end_item();

@@ -64,7 +64,7 @@ pub(crate) struct Out {
     blocks: Vec<BufferedBlock>,
     /// Number of items (lines, packets) in the buffer after the last block.
     items_after_blocks: u32,
-    /// Number of unwritten bytes that are written directly from kernel memory, without the buffer
+    /// Number of bytes that will be written directly from kernel memory, without the buffer
     /// ([`in_place`]).
     bytes_outside_buffer: usize,
     written: Amount,
@@ -212,7 +212,7 @@ impl Out {
     }
 
     /// Limits the waits for a reader of this output, if it is a pipe or a terminal, after the path
-    /// has been stopped. Such an output must not be written by other means before.
+    /// has been stopped. Nothing may have been written to such an output by other means before.
     pub(crate) fn limited_by(mut self, stopped: &Arc<AtomicBool>) -> Self {
         if let Some(file) = open_nonblocking(&self.file).filter(|_| !self.is_null) {
             self.file = file;
@@ -376,8 +376,9 @@ impl Out {
         Ok(0)
     }
 
-    /// Runs `change` on the end of the file. If another request may be writing to it, returns
-    /// `None` without running it. A file that the shell has opened is never changed.
+    /// Runs `change`, which modifies the end of the file. Returns `None` without running it if
+    /// another request may be writing to the file. A file that the shell has opened is never
+    /// changed.
     fn with_exclusive_end<T>(
         &mut self,
         change: impl FnOnce(&mut Self) -> io::Result<T>,

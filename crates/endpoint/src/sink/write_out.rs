@@ -9,8 +9,8 @@ use std::os::fd::AsFd as _;
 /// Maximum payload of a message in bytes.
 pub(super) const MESSAGE_PAYLOAD_MAX: usize = 32 * 1024;
 
-/// Writes all bytes. Blocks, even if the descriptor is non-blocking; if it is, within the limit.
-/// Returns the number of bytes written, and the first error.
+/// Writes all bytes, and blocks until they have been written. If the descriptor is nonblocking,
+/// `limit` bounds the wait. Returns the number of bytes written, and the first error.
 pub(super) fn write_all(
     file: &mut File,
     bytes: &[u8],

@@ -104,13 +104,13 @@ impl Injector {
         Ok(Self { name: name.to_owned(), shared })
     }
 
-    /// Injects an Ethernet frame with the current time. Never blocks.
+    /// Injects an Ethernet frame, stamped with the current time. Never blocks.
     pub fn inject(&self, frame: &[u8]) -> InjectOutcome {
         self.inject_as(frame, LinkType::ETHERNET, sys::clock::real())
     }
 
-    /// Injects a frame of this link type with this timestamp, in nanoseconds since 1970. Never
-    /// blocks.
+    /// Injects a frame of link type `link` with the timestamp `time`, in nanoseconds since 1970.
+    /// Never blocks.
     pub fn inject_as(&self, frame: &[u8], link: LinkType, time: Time) -> InjectOutcome {
         let length = frame.len() as u64;
         let mut queue = lock(&self.shared.queue);

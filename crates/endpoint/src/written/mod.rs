@@ -21,7 +21,7 @@ pub use blocks::{WrittenBlocks, WrittenForm};
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Maximum number of bytes in a packet, not including the byte of the kind.
+/// Maximum number of data bytes in a packet, excluding the byte that states its kind.
 pub const PACKET_MAX: usize = 64 << 10;
 /// Maximum number of bytes that wait in the sockets while the space is busy, including the kernel's
 /// overhead for each packet.

@@ -51,7 +51,7 @@ pub enum SpaceEvent {
         /// Number of blocks that the sink may accept.
         count: u32,
     },
-    /// All inputs have ended, and held blocks have been released.
+    /// The run ends. Unless the space has failed, its nodes then release the blocks that they hold.
     Finish {
         /// Time on the path's clock, in nanoseconds.
         now: Time,
@@ -64,7 +64,7 @@ pub enum SpaceEvent {
         /// Number of the hot swap in the path.
         number: u64,
     },
-    /// Removed nodes have released their blocks and ended.
+    /// The removed nodes are about to release their blocks and end.
     Retire {
         /// Time on the path's clock, in nanoseconds.
         now: Time,

@@ -61,8 +61,7 @@ pub struct ReplicaInput {
     pub own: Option<LocalReplica>,
 }
 
-/// The number of entries of a batch, including late entries of earlier batches, that are in one
-/// ring.
+/// The entries in one ring that belong to a batch or, if they are late, to earlier batches.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BatchShare {
     pub(super) count: usize,

@@ -338,9 +338,9 @@ impl Space {
         }
     }
 
-    /// Blocks until a ring has `count` entries or its writer has closed it. After a stop of the
-    /// path, continues to wait only if `ends` is true. Returns true if the ring has entries;
-    /// returns false if it has none or if the path fails.
+    /// Blocks until a ring has `count` entries or its writer has closed it. If the path is stopped,
+    /// continues to wait only if `ends` is true. Returns true if the ring has entries; returns
+    /// false if it has none or if the path fails.
     fn wait_for_entries(&mut self, i: usize, count: usize, ends: bool) -> bool {
         let mut wait: Option<StallWait> = None;
         loop {

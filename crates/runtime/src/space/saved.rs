@@ -16,7 +16,7 @@ use filter::{Amount, Gateway as _, MovedSession, PinId, Time};
 pub struct SavedState {
     /// Sessions, in ascending order of their keys.
     pub sessions: Vec<SavedSession>,
-    /// Time at which the next timer is due, in nanoseconds; `None` if no timer is set.
+    /// Time at which the next timer expires, in nanoseconds; `None` if no timer is set.
     pub wake: Option<Time>,
 }
 

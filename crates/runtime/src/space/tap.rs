@@ -267,11 +267,11 @@ impl TapState {
 }
 
 impl Tap {
-    /// Creates a tap that writes blocks into this pipe, or into the ring if there is one
-    /// ([`super::tap_pipe`]): in one form or, if the node has replicas, in one form for each
-    /// replica. Returns the tap's handle, and a feed for the space of each
-    /// replica. The feeds send the blocks with the given classes, or by default the blocks that at
-    /// least one arc accepts. The tap ends when its reader has read nothing for `patience`.
+    /// Creates a tap that writes to the pipe, or to the ring if one is given ([`super::tap_pipe`]).
+    /// `forms` contains one form or, if the node has replicas, one form for each replica. Returns
+    /// the tap's handle, and one feed per form for the space of the node or replica. The feeds send
+    /// the blocks with the given classes or, if `classes` is `None`, the blocks that at least one
+    /// arc accepts. The tap ends when its reader has read nothing for `patience`.
     ///
     /// # Errors
     ///

@@ -17,7 +17,7 @@ pub(super) struct Rest {
 }
 
 impl Shared {
-    /// Announces to the writer that the source pauses until this time.
+    /// Announces to the writer that the source pauses until time `until`.
     pub(super) fn announce_rest(&mut self, until: u64) {
         if let Some(input) = &mut self.input {
             self.asleep = true;

@@ -3,9 +3,9 @@
 //!
 //! Input: any blocks. Output: a JSON object per line for each session of a filter upstream or, in
 //! blocks without a session, for each pair of addresses and ports. A flow is written when its
-//! session ends, when it was idle, when the path ends, or when the table is full. The memory is
-//! limited by the size of the table. The report counts the flows that were written because the
-//! table was full. [SL §6.1]
+//! session ends, when it has been idle for the idle time, when the path ends, or when the table is
+//! full. The memory is limited by the size of the table. The report counts the flows that were
+//! written because the table was full. [SL §6.1]
 
 mod table;
 

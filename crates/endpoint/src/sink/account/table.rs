@@ -15,7 +15,7 @@ const ATTEMPTS_MAX: usize = 64;
 /// A queue of flows, in the order of insertion: key, entry number and time of the last block.
 type FlowQueue = VecDeque<(FlowKey, u64, Time)>;
 
-/// The identity of a flow, by the source of its blocks.
+/// The identity of a flow. Each variant begins with the index of the flow's source.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum FlowKey {
     /// A session number of a filter upstream.
@@ -46,8 +46,8 @@ struct TrackedFlow<F> {
 #[derive(Debug)]
 pub(super) struct FlowTable<F> {
     known: HashMap<FlowKey, TrackedFlow<F>>,
-    /// The queues of the sources whose times are comparable only with themselves, by source.
-    /// Outdated entries are skipped.
+    /// Queues of flows by source, because times are comparable only within a source; a single queue
+    /// with index 0 if all sources share a clock. Outdated entries are skipped.
     queues: BTreeMap<u16, FlowQueue>,
     /// True if all sources have the same clock, and so share one queue.
     is_live: bool,
@@ -123,8 +123,8 @@ impl<F> FlowTable<F> {
         }
     }
 
-    /// Removes and returns approximately the flow that has been idle the longest, of the source
-    /// with the most flows, if the table is full, otherwise returns `None`.
+    /// If the table is full, removes and returns a flow of the source with the most flows:
+    /// approximately the one that has been idle the longest. Otherwise returns `None`.
     pub(super) fn take_if_full(&mut self) -> Option<F> {
         if self.known.len() < self.flows_max {
             return None;

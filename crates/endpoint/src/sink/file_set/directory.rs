@@ -1,7 +1,7 @@
 //! The output directory of a file set. It is created if it is missing, and stays open.
 //!
-//! Files are created relative to the open directory, without following links. Their names are
-//! generated from digits, letters, dots, dashes and underscores. Existing files are never
+//! Files are created relative to the open directory, without following symbolic links. Their names
+//! are generated from digits, letters, dots, dashes and underscores. Existing files are never
 //! overwritten, because the numbering continues after the largest number in the directory.
 
 use crate::Failure;
@@ -150,7 +150,8 @@ impl Directory {
         format!("{}/{name}", self.path.trim_end_matches('/'))
     }
 
-    /// Opens a regular file without following links. Fails if the file has several hard links.
+    /// Opens a regular file without following symbolic links. Fails if the file has several hard
+    /// links.
     fn open_regular(&self, name: &str, options: OpenRegular) -> io::Result<File> {
         options.sole_link().open_at(&self.fd, name)
     }

@@ -95,7 +95,8 @@ impl Out {
         })
     }
 
-    /// Removes the last `bytes` bytes from the file. They contain these blocks, with one item each.
+    /// Removes the last `bytes` bytes from the file. They are the output of `blocks`, with one item
+    /// per block.
     pub(crate) fn retract(&mut self, bytes: usize, blocks: Amount) -> Result<(), Failure> {
         self.written = self.written.saturating_sub(blocks);
         self.items_written = self.items_written.saturating_sub(blocks.blocks);

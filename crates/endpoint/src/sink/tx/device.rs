@@ -77,7 +77,7 @@ impl TxDevice {
         }
     }
 
-    /// Drops the frame that was rejected. The caller sends the frames after it again.
+    /// Drops the frame that was rejected. The caller must send the following frames again.
     pub(super) fn skip_rejected(&mut self) {
         if let Transmitter::Ring(ring) = &mut self.transmitter {
             // A broken ring fails at the next send.

@@ -85,8 +85,9 @@ impl AttachPoint {
     }
 
     /// Attaches a program. At an interface, the program is placed before the programs that are
-    /// already attached. A program that takes flows is placed after those of Streamline. At
-    /// sockets, the program is attached in both directions, after all other programs.
+    /// already attached, except that a program that takes flows is placed after the programs of
+    /// Streamline. At sockets, the program is attached in both directions, after all other
+    /// programs.
     pub fn attach(&self, program: &Program) -> Result<Vec<Link>, AttachError> {
         let Some(interface) = &self.interface else {
             let unsupported = |error: sys::Error| AttachError::Unsupported(error.to_string());
@@ -175,7 +176,7 @@ impl AttachPoint {
         self.attach == other.attach && index(self) == index(other) && !self.is_gone()
     }
 
-    /// Returns the number of links that attaching a program here creates.
+    /// Returns the number of links that attaching a program at this attach point creates.
     #[must_use]
     pub const fn link_count(&self) -> usize {
         if self.interface.is_some() { 1 } else { 2 }

@@ -47,7 +47,7 @@ pub struct BatchInPlace<'f> {
 }
 
 impl FramesInPlace {
-    /// Creates an empty batch of frames in these rings. Returns `None` if no dbuf id is left.
+    /// Creates an empty batch of frames in these rings. Returns `None` if no dbuf ids remain.
     #[must_use]
     pub fn new(rings: Arc<Rings>) -> Option<Self> {
         Some(Self { id: buffer::ids::fresh()?, rings, batch: Mutex::default() })

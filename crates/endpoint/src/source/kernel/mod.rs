@@ -65,9 +65,9 @@ pub struct KernelSourceParts {
     pub attachment: Arc<dyn Attachment>,
     /// Attach point of the programs.
     pub attach_point: AttachPoint,
-    /// The edges on which frames leave the programs: for each, the index of its pointer ring among
-    /// those of a processor ([`reader`] calls it a sink). A program identifies an edge by its index
-    /// here, the exit number.
+    /// For each edge on which frames leave the programs, the index of its pointer ring among the
+    /// pointer rings of a processor ([`reader`] calls this ring a sink). A program identifies an
+    /// edge by its index in this list, the exit number.
     pub edges: Vec<u32>,
     /// Pointer rings of further exits, numbered after the edges. Their readers receive copies of
     /// the blocks that leave a filter in the kernel. No counter of the path includes these copies.
@@ -94,7 +94,7 @@ pub struct KernelSource {
     last_copy: Option<(u32, u64, FrameCopy)>,
     /// Frames that have been copied but not verified yet. Empty between calls to `produce`.
     staged_blocks: Vec<StagedBlock>,
-    /// Frames that are not copied, or `None` if there is no id for them.
+    /// Frames that are not copied, or `None` if no dbuf id was available for them.
     in_place: Option<Arc<FramesInPlace>>,
     /// True if the rings were empty after the last emission.
     is_drained: bool,

@@ -21,7 +21,7 @@ use sys::packet::PacketRing;
 /// Location of a loss: the ring of the source was full.
 pub(super) const RING_LOSS: &str = "ring";
 
-/// Loss counters, relative to their values at the start of the source.
+/// Loss counters, relative to their values when the source started.
 #[derive(Debug)]
 pub(crate) struct Losses {
     links: RouteSocket,

@@ -200,7 +200,9 @@ fn sent_direction(arguments: &Arguments) -> Direction {
 /// Failure text for `own=yes` in combination with an interface.
 const OWN_WITH_INTERFACE: &str =
     "`own=yes` is about sockets, whichever interface their packets take: leave the interface out";
+/// Failure text for `own=yes` in combination with `take`.
 const OWN_NOT_TAKEN: &str = "what your own sockets exchange is watched, not taken";
+/// Failure text for `own=yes` in combination with `promisc`.
 const OWN_WITH_PROMISC: &str =
     "`promisc` is about frames for other hosts, and `own=yes` about yours";
 

@@ -47,7 +47,7 @@ pub struct LoadArguments<'m> {
     pub sockets: &'m Map,
     /// Driver function that reads VLAN tags, or `None` if the driver has no such function.
     pub tag_lookup: Option<TagLookup>,
-    /// True if the program must accept frames in several buffers.
+    /// True if the program must accept frames that span several buffers.
     pub accepts_fragments: bool,
 }
 

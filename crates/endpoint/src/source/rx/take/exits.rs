@@ -28,8 +28,8 @@ pub enum FirstHeader {
     Bytes,
 }
 
-/// Maximum number of slots in the metadata before a frame. Exits of which a frame has at most one
-/// share a slot.
+/// Maximum number of slots in the metadata before a frame. Exits that no frame takes together share
+/// a slot.
 pub const SLOTS_MAX: usize = 16;
 /// Size in bytes of a slot, which holds the class and the view on one exit.
 pub const SLOT_SIZE: usize = 8;

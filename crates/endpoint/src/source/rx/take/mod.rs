@@ -73,8 +73,9 @@ pub(super) fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 }
 
 /// Opens a source that takes the frames redirected by the program that `loader` loads. `headers`
-/// holds the first header of the frames on each exit. `slots` is the number of slots before a
-/// frame; exits share a slot if a frame has at most one of these exits.
+/// gives, for each exit of the program, the header with which its frames begin. `slots` is the
+/// number of metadata slots that the program writes before each frame (see [`exits`]); exits that
+/// no frame takes together share a slot.
 pub fn open_with_program(
     opening: &Opening<'_>,
     (headers, slots): (Vec<FirstHeader>, usize),
@@ -208,9 +209,9 @@ impl Source for TakeSource {
 }
 
 impl TakeSource {
-    /// Receives packets from each queue in turn: at most an equal share of the intake's room, and
-    /// the remaining buffers of a packet that it has begun. Stops at a reassembled packet that
-    /// cannot be emitted yet.
+    /// Receives packets from each queue in turn: at most an equal share of the intake's room, plus
+    /// the remaining buffers of a packet whose first buffer has been received. Stops at a
+    /// reassembled packet that cannot be emitted yet.
     fn receive_packets(&mut self, intake: &Intake<'_>, clock: &WallClock) -> Result<(), Failure> {
         let room = intake.room().saturating_sub(self.pending_blocks());
         let share = room.div_ceil(self.device.queues.len().max(1));
@@ -424,7 +425,8 @@ impl WallClock {
     }
 }
 
-/// Reads the words that the program has written before a frame.
+/// Reads the stamp that the program has written before a frame. Returns the default stamp if
+/// `before` is `None` or too short.
 fn read_stamp(before: Option<&mut [u8]>) -> Stamp {
     before.and_then(|bytes| bytes.first_chunk_mut()).map(Stamp::take).unwrap_or_default()
 }
