@@ -56,7 +56,7 @@ impl SessionShares {
     }
 
     /// Returns the move that relieves the busiest replica. Returns `None` if no move reduces the
-    /// load of that replica by at least a tenth, or if the interval has fewer than [`BLOCKS_MIN`]
+    /// load of that replica by at least a tenth, or if the interval has fewer than `BLOCKS_MIN`
     /// blocks.
     #[must_use]
     pub fn choose_move(&self) -> Option<SessionMove> {

@@ -74,7 +74,7 @@ pub(super) fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 
 /// Opens a source that takes the frames redirected by the program that `loader` loads. `headers`
 /// gives, for each exit of the program, the header with which its frames begin. `slots` is the
-/// number of metadata slots that the program writes before each frame (see [`exits`]); exits that
+/// number of metadata slots that the program writes before each frame (see `exits`); exits that
 /// no frame takes together share a slot.
 pub fn open_with_program(
     opening: &Opening<'_>,
