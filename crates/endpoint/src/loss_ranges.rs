@@ -74,8 +74,8 @@ impl LossRanges {
         self.first.iter().chain(&self.last).copied()
     }
 
-    /// Returns the number of discarded ranges. In the stream, they are located after the first
-    /// [`Self::stored_first`] stored ranges and before the other stored ranges.
+    /// Returns the number of discarded ranges. They lie between the first [`Self::stored_first`]
+    /// stored ranges and the stored ranges that follow.
     #[must_use]
     pub const fn discarded(&self) -> u64 {
         self.more

@@ -34,7 +34,7 @@ const GROUP_READ: u32 = 0o040;
 const OTHERS_READ: u32 = 0o004;
 /// Name of the extended attribute that contains a file's access list (acl(5)).
 const ACCESS_LIST: &str = "system.posix_acl_access";
-/// Mode bit of a directory whose group is inherited by new files.
+/// Set-group-ID mode bit: files created in a directory with this bit inherit the directory's group.
 const SET_GROUP: u32 = 0o2000;
 
 impl Readers {

@@ -79,7 +79,7 @@ impl Stall {
 }
 
 /// Opens a pipe or terminal anew for writing without blocking. The open file of the original
-/// descriptor, which other processes may share, stays as it is. Returns `None` for any other file,
+/// descriptor, which other processes may share, is not changed. Returns `None` for any other file,
 /// and if the kernel refuses.
 pub(crate) fn open_nonblocking(file: &File) -> Option<File> {
     let kind = file.metadata().ok()?.file_type();

@@ -289,7 +289,7 @@ fn delivered_amount(node: &Node, dropped: &[(DropReason, Amount)]) -> Amount {
     Amount { blocks: rest(|amount| amount.blocks), bytes: rest(|amount| amount.bytes) }
 }
 
-/// Returns the numbers of the nodes that are operands of this node.
+/// Returns the node indices of the operands of a section node; empty for other nodes.
 fn operand_numbers(node: &Node) -> Vec<usize> {
     match &node.operator {
         Operator::OperandSection(section) => section.operands(),

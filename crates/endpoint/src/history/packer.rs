@@ -55,8 +55,8 @@ impl PackingJob {
         &self.plain
     }
 
-    /// Takes the bytes before and after compression; the latter are `None` if the bytes do not
-    /// shrink or the thread has not set the result.
+    /// Takes the bytes before compression, and the compressed bytes, which are `None` if the bytes
+    /// do not shrink or the thread has not set the result.
     pub(super) fn take(&mut self) -> (Vec<u8>, Option<Box<[u8]>>) {
         (std::mem::take(&mut self.plain), self.packed.take().flatten())
     }

@@ -41,7 +41,7 @@ impl WriterRing {
     }
 }
 
-/// The rings of all writers, and the thread that accepts new ones.
+/// The rings of all writers, and the thread that accepts new rings.
 pub(super) struct Writers {
     pub(super) list: Vec<WriterRing>,
     shared: Arc<AcceptedRings>,

@@ -130,7 +130,7 @@ impl Process {
         }
     }
 
-    /// Returns the process id, or `None` for a program that was not started here and for a
+    /// Returns the process id, or `None` for a program that this process has not started and for a
     /// controlled process that has exited.
     #[must_use]
     pub fn process_id(&self) -> Option<u32> {
@@ -147,8 +147,8 @@ impl Process {
     }
 
     /// Returns the result of the program without blocking, or `None` while the program is running.
-    /// For a program that was not started here, and for a process that is not an ordinary program,
-    /// the result is always `Ok`, so that the path continues until [`Process::finish`].
+    /// For a program that this process has not started, and for a process that is not an ordinary
+    /// program, the result is always `Ok`, so that the path continues until [`Process::finish`].
     #[must_use]
     pub fn try_wait(&self) -> Option<Result<(), ProcessFailure>> {
         // A failed query is reported by `finish`.

@@ -8,7 +8,7 @@ use abi::{Class, RichPointer};
 use filter::{Block, Form, Time};
 
 /// Number of recent frames with which a frame is compared. Blocks that view the same frame arrive
-/// close together, but not always one after the other.
+/// close together, but not always consecutively.
 const RECENT_FRAMES: usize = 16;
 
 /// The most recent frames. Two frames that occupied the same memory are distinguished by their
@@ -32,8 +32,8 @@ impl RecentFrames {
         self.frames.is_some()
     }
 
-    /// Returns true if the frame of a block is not among the recent ones, and adds it. The block
-    /// must have a frame.
+    /// Records the frame of a block, which must have one. Returns false if the frame is already
+    /// among the recent frames.
     pub(crate) fn add(&mut self, block: &Block<'_>) -> bool {
         let Some(recent) = &mut self.frames else { return true };
         let frame = (block.entry().frame().with_class(Class::NONE), block.context.time);

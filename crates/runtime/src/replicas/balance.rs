@@ -2,9 +2,9 @@
 //!
 //! Input: the number of blocks of each class of sessions in an interval, and the replica of each
 //! class. Output: the classes that move from the replica with the most blocks to the one with the
-//! fewest. A class that has more blocks than half of the difference between the two (an elephant)
-//! stays, and other sessions leave its replica. The class of blocks without a session stays too
-//! ([`can_move`]). The choice uses no clock and no space.
+//! fewest. A class that has more blocks than half of the difference between these two replicas (an
+//! elephant) does not move; other classes leave its replica instead. The class of blocks without a
+//! session does not move either ([`can_move`]). The choice uses no clock and no space.
 
 use super::dispatch::can_move;
 

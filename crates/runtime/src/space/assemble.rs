@@ -190,8 +190,8 @@ impl Assembly {
         with
     }
 
-    /// Returns, for each node, true if it is a fork outside all branches that meet again at a join.
-    /// Only these forks number blocks.
+    /// Returns, for each node, true if it is a fork that lies outside all branches that are joined
+    /// further downstream. Only these forks number blocks.
     fn numbering_forks(&self, joins: &[bool]) -> Vec<bool> {
         let forward = |n: NodeId| self.nodes[n].arcs.iter().filter(|arc| !arc.back);
         let forks: Vec<NodeId> =

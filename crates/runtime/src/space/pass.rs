@@ -19,8 +19,8 @@ pub(crate) struct PassState {
     pub(crate) observers: Observers,
     /// Failure that ended the path, if any.
     pub(crate) failure: Option<PathFailure>,
-    /// A sink's long write, stored until the blocks that arrived at the source meanwhile have been
-    /// read.
+    /// A long write of a sink, stored until the blocks that arrived at the source during the write
+    /// have been read.
     pub(crate) stall: Option<SinkStall>,
     /// True if every edit is made in a copy.
     pub(crate) copies: bool,

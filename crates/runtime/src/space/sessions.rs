@@ -13,7 +13,7 @@ pub(crate) struct SessionBirths {
     pub(super) entries_max: usize,
 }
 
-/// Lower bound on `entries_max`.
+/// Number of entries that is always permitted, even if `entries_max` is less.
 const BIRTHS_MIN: usize = 4096;
 
 impl SessionBirths {

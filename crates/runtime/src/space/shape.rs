@@ -10,7 +10,7 @@ pub struct GraphShape {
     /// Nodes in topological order.
     pub(crate) order: Vec<NodeId>,
     /// For each node, true if it is a fork that numbers blocks: a fork outside all branches that
-    /// meet again at a join.
+    /// are joined further downstream.
     pub(crate) numbering_forks: Vec<bool>,
     /// True if the operator of at least one node reads bytes.
     pub(crate) reads_bytes: bool,

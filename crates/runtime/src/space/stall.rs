@@ -295,7 +295,7 @@ impl Drop for StallRegistration {
     }
 }
 
-/// A wait of a space; `what` describes it. When dropped, it reports that the space is active again.
+/// A wait of a space; `what` describes it. When dropped, it reports that the space is active.
 #[derive(Debug)]
 pub struct StallWait {
     probe: StallProbe,

@@ -16,8 +16,8 @@ pub(super) struct TapPipe {
 }
 
 impl TapPipe {
-    /// Creates an output, and makes the pipe nonblocking. With a ring, `pipe` is a socket for
-    /// packets.
+    /// Creates an output, and makes the pipe nonblocking. With a ring, `pipe` is a SEQPACKET
+    /// socket.
     pub(super) fn new(pipe: OwnedFd, ring: Option<TapRingWriter>) -> sys::Result<Self> {
         sys::fuse::set_nonblocking(&pipe)?;
         Ok(Self { pipe: File::from(pipe), ring })

@@ -141,7 +141,7 @@ impl<'f> BatchInPlace<'f> {
         is_intact(frame, reserved, self.rings.shape().bytes)
     }
 
-    /// Returns true if [`Self::is_intact`] is true for all of these frames.
+    /// Returns true if [`Self::is_intact`] returns true for all of these frames.
     #[must_use]
     pub fn are_intact<'a>(&self, frames: impl Iterator<Item = &'a ExportedFrame>) -> bool {
         let bytes = self.rings.shape().bytes;

@@ -177,7 +177,7 @@ impl EditOutput {
         }
     }
 
-    /// Emits a block of which only the range `part` was copied. The output is up to three
+    /// Emits a block when only the range `part` of it has been copied. The output is up to three
     /// fragments: the bytes before the copy, the copy, and the bytes after it, each clipped to the
     /// view. [SL §6.1]
     fn emit_fragments(

@@ -32,7 +32,7 @@ pub(super) struct OperandBlock<'a> {
 #[derive(Default)]
 pub(super) struct OperandAnswer<'a> {
     pub(super) output: Vec<OperandBlock<'a>>,
-    /// Tickets of the blocks of which some bytes reached the last part.
+    /// Tickets of the blocks that reached the last part with at least one byte.
     pub(super) arrived: HashSet<u32>,
     /// Events of blocks in the operand: held, released, dropped or merged.
     pub(super) fates: Vec<Fate>,

@@ -11,10 +11,11 @@ use filter::Time;
 
 /// Maximum pause in nanoseconds: half of the default maximum latency of a block.
 const PAUSE_MAX_NS: Time = 500_000;
-/// A pause is so short that the frames expected during it fill at most this fraction of a queue:
-/// one divided by this number.
+/// Divisor that limits a pause: the frames expected during the pause fill at most one part in this
+/// many of a queue.
 const QUEUE_DIVISOR: u64 = 4;
-/// A pause is made only if at least this many frames are expected during it.
+/// Minimum number of frames expected during a pause. If fewer are expected, the reader does not
+/// pause.
 const FRAMES_MIN: u64 = 2;
 
 /// The pause policy of a reader, with arrival statistics since its last pause.
