@@ -112,7 +112,7 @@ impl Serialize for DropReason {
 /// leaked ([`interned_keys`]).
 impl<'de> Deserialize<'de> for DropReason {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer).map(|text| interned(&text).into())
+        String::deserialize(deserializer).map(|text| intern_text(&text).into())
     }
 }
 
@@ -122,12 +122,12 @@ pub fn interned_keys<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Vec<(&'static str, T)>, D::Error> {
     let pairs = Vec::<(String, T)>::deserialize(deserializer)?;
-    Ok(pairs.into_iter().map(|(text, value)| (interned(&text), value)).collect())
+    Ok(pairs.into_iter().map(|(text, value)| (intern_text(&text), value)).collect())
 }
 
 /// Returns a static copy of a text. Each distinct text is leaked once. The texts must therefore
 /// come from a bounded set, such as the set of texts that this program defines.
-fn interned(text: &str) -> &'static str {
+fn intern_text(text: &str) -> &'static str {
     static TEXTS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = texts.get(text) {

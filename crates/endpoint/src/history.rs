@@ -95,7 +95,7 @@ pub struct FrameHeader {
 }
 
 /// The dbuf of blocks whose bytes are copies. No reader follows their pointers.
-const COPIED: DbufId = match DbufId::new(1) {
+const COPIED_DBUF: DbufId = match DbufId::new(1) {
     Some(id) => id,
     None => DbufId::HOLE,
 };
@@ -354,7 +354,7 @@ impl FrameHeader {
         let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
         let (time, origin, flags) = (self.time, self.origin, self.flags);
         Block {
-            pointer: RichPointer::new(COPIED, Extent::new(0, length), Class::YES),
+            pointer: RichPointer::new(COPIED_DBUF, Extent::new(0, length), Class::YES),
             frame,
             marks: Marks::frame(self.link.0, length, self.wire_length),
             context: BlockMetadata { time, session: 0, origin, flags },

@@ -20,7 +20,11 @@ pub(crate) enum FrameCount {
 }
 
 /// Creates the failure that a source reports when its interface has been removed.
-pub(crate) fn interface_removed(call: &'static str, name: &str, counts: FrameCount) -> Failure {
+pub(crate) fn interface_removed_failure(
+    call: &'static str,
+    name: &str,
+    counts: FrameCount,
+) -> Failure {
     let after = |frames: u64| match frames {
         1 => "after 1 frame".to_owned(),
         frames => format!("after {frames} frames"),
@@ -57,7 +61,7 @@ pub(crate) fn run_in_namespace<T: Send>(
 
 /// Returns the interface with this name or alternative name in the network namespace of this
 /// thread, and the link type of its frames.
-pub(crate) fn find_by_name(
+pub(crate) fn find_interface_by_name(
     call: &'static str,
     name: &str,
 ) -> Result<(Interface, LinkType), Failure> {
@@ -71,19 +75,19 @@ pub(crate) fn find_by_name(
         let why = "there is no such interface in this namespace";
         return Err(Failure::new(call, name, why).hint(format!("there are {}", names.join(", "))));
     };
-    pair_with_link(call, found)
+    with_link_type(call, found)
 }
 
 /// Returns the only interface that is up in the network namespace of this thread, and the link type
 /// of its frames. The loopback interface is ignored.
-pub(crate) fn find_only(call: &'static str) -> Result<(Interface, LinkType), Failure> {
+pub(crate) fn find_only_interface(call: &'static str) -> Result<(Interface, LinkType), Failure> {
     const TARGET: &str = "an interface";
     let all = RouteSocket::open().and_then(|links| links.list_interfaces());
     let all = all.map_err(|error| socket_failure(call, TARGET, &error))?;
     let is_up = |interface: &&Interface| interface.flags.up() && !interface.flags.loopback();
     let up: Vec<&Interface> = all.iter().filter(is_up).collect();
     match up.as_slice() {
-        [one] => pair_with_link(call, one),
+        [one] => with_link_type(call, one),
         [] => {
             let why = "none is up in this namespace, apart from the loopback interface";
             Err(Failure::new(call, TARGET, why).hint("name the interface"))
@@ -97,7 +101,7 @@ pub(crate) fn find_only(call: &'static str) -> Result<(Interface, LinkType), Fai
 }
 
 /// Returns the interface, paired with the link type of its frames.
-fn pair_with_link(call: &'static str, found: &Interface) -> Result<(Interface, LinkType), Failure> {
+fn with_link_type(call: &'static str, found: &Interface) -> Result<(Interface, LinkType), Failure> {
     match filter::general::bpf::link_type(found.hatype) {
         Some(link) => Ok((found.clone(), link)),
         None => {

@@ -33,9 +33,9 @@ struct FilePermissions {
 const GROUP_READ: u32 = 0o040;
 const OTHERS_READ: u32 = 0o004;
 /// Name of the extended attribute that contains a file's access list (acl(5)).
-const ACCESS_LIST: &str = "system.posix_acl_access";
+const ACCESS_LIST_ATTRIBUTE: &str = "system.posix_acl_access";
 /// Set-group-ID mode bit: files created in a directory with this bit inherit the directory's group.
-const SET_GROUP: u32 = 0o2000;
+const SET_GROUP_ID_BIT: u32 = 0o2000;
 
 impl Readers {
     /// Adds the restrictions of the input file with this path; `-` is standard input. A file that
@@ -45,7 +45,7 @@ impl Readers {
         if let Some(file) = fs::metadata(opened).ok().filter(Metadata::is_file) {
             // With an access list, the group bits are the mask of the list, not the rights of the
             // group.
-            let found = rustix::fs::getxattr(opened, ACCESS_LIST, &mut [0u8; 256]);
+            let found = rustix::fs::getxattr(opened, ACCESS_LIST_ATTRIBUTE, &mut [0u8; 256]);
             let listed = matches!(found, Ok(_) | Err(rustix::io::Errno::RANGE));
             let mode = if listed { file.mode() & !GROUP_READ } else { file.mode() };
             self.0.push(FilePermissions { group: file.gid(), mode });
@@ -57,7 +57,7 @@ impl Readers {
     pub(crate) fn file_mode(&self, directory: &Path, full: u32) -> u32 {
         // An unreadable directory also fails the creation of the file, with the kernel's reason.
         let metadata = fs::metadata(directory).ok();
-        let inherited = metadata.filter(|metadata| metadata.mode() & SET_GROUP != 0);
+        let inherited = metadata.filter(|metadata| metadata.mode() & SET_GROUP_ID_BIT != 0);
         let group = inherited.map_or_else(|| sys::process::identity().1, |metadata| metadata.gid());
         let others = self.0.iter().all(FilePermissions::is_readable_by_all);
         let members = self
@@ -129,7 +129,13 @@ mod tests {
             list.extend(tag.to_le_bytes().into_iter().chain(rights.to_le_bytes()));
             list.extend(id.to_le_bytes());
         }
-        if rustix::fs::setxattr(&file, ACCESS_LIST, &list, rustix::fs::XattrFlags::empty()).is_err()
+        if rustix::fs::setxattr(
+            &file,
+            ACCESS_LIST_ATTRIBUTE,
+            &list,
+            rustix::fs::XattrFlags::empty(),
+        )
+        .is_err()
         {
             eprintln!("skipped: files here have no lists of access");
             return;

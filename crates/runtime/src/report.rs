@@ -24,7 +24,7 @@ pub fn merge_by_node(all: impl Iterator<Item = NodeReport>) -> Vec<NodeReport> {
     for node_report in all {
         match reports.iter_mut().find(|known| known.planned == node_report.planned) {
             // The entries belong to one filter that ran in several spaces.
-            Some(known) => add_rows(&mut known.report, node_report.report),
+            Some(known) => merge_report_rows(&mut known.report, node_report.report),
             None => reports.push(node_report),
         }
     }
@@ -34,7 +34,7 @@ pub fn merge_by_node(all: impl Iterator<Item = NodeReport>) -> Vec<NodeReport> {
 
 /// Merges `more` into a report of the same node. Adds counts and values to the entries with the
 /// same names, and inserts new entries in the order in which `more` lists them.
-pub(crate) fn add_rows(to: &mut Report, more: Report) {
+pub(crate) fn merge_report_rows(to: &mut Report, more: Report) {
     for output in more.outputs {
         let same = |known: &&mut DeliveredItems| {
             (&known.unit, &known.done) == (&output.unit, &output.done)

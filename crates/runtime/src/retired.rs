@@ -7,23 +7,23 @@
 
 use crate::counters::{CountedNode, RetiredCounters};
 use crate::ledger::{DropReason, Edge, LossRanges};
-use crate::report::add_rows;
+use crate::report::merge_report_rows;
 use filter::Amount;
 
 /// Maximum number of removed nodes, edges or reports of a space whose counters are kept separately.
 /// Beyond it, the counters of those with the same name are merged.
-const SEPARATE_MAX: usize = 64;
+const SEPARATE_COUNTERS_MAX: usize = 64;
 
 impl RetiredCounters {
     /// Merges the counters of nodes, edges and reports with the same name, if there are more than
-    /// [`SEPARATE_MAX`]. `live` contains the indices in the plan of all nodes that still run in any
+    /// [`SEPARATE_COUNTERS_MAX`]. `live` contains the indices in the plan of all nodes that still run in any
     /// space, for example because replicas have replaced a removed node; the counters of these
     /// nodes stay separate. If `live` is empty, merges nothing.
     pub(crate) fn merge_by_name(&mut self, live: &[usize]) {
         if live.is_empty() {
             return;
         }
-        if self.nodes.len() > SEPARATE_MAX {
+        if self.nodes.len() > SEPARATE_COUNTERS_MAX {
             let mut merged: Vec<CountedNode> = Vec::new();
             for node in std::mem::take(&mut self.nodes) {
                 let known = merged.iter_mut().find(|known| is_mergeable(known, &node, live));
@@ -37,7 +37,7 @@ impl RetiredCounters {
             }
             self.nodes = merged;
         }
-        if self.edges.len() > SEPARATE_MAX {
+        if self.edges.len() > SEPARATE_COUNTERS_MAX {
             let mut merged: Vec<Edge> = Vec::new();
             for edge in std::mem::take(&mut self.edges) {
                 let same = |known: &&mut Edge| {
@@ -50,7 +50,7 @@ impl RetiredCounters {
             }
             self.edges = merged;
         }
-        if self.reports.len() > SEPARATE_MAX {
+        if self.reports.len() > SEPARATE_COUNTERS_MAX {
             let all = std::mem::take(&mut self.reports);
             for one in all {
                 let known = self.reports.iter_mut().find(|known| {
@@ -58,7 +58,7 @@ impl RetiredCounters {
                     known.name == one.name && !is_live
                 });
                 match known {
-                    Some(known) => add_rows(&mut known.report, one.report),
+                    Some(known) => merge_report_rows(&mut known.report, one.report),
                     None => self.reports.push(one),
                 }
             }
@@ -140,9 +140,9 @@ mod tests {
             let report = Report { rows: vec![("blocks".to_owned(), 3)], ..Report::default() };
             retired.reports.push(NodeReport { planned, name: name.to_owned(), report });
             retired.merge_by_name(&[4, 5000]);
-            assert!(retired.nodes.len() <= SEPARATE_MAX + 1, "{}", retired.nodes.len());
-            assert!(retired.edges.len() <= SEPARATE_MAX + 1);
-            assert!(retired.reports.len() <= SEPARATE_MAX + 1);
+            assert!(retired.nodes.len() <= SEPARATE_COUNTERS_MAX + 1, "{}", retired.nodes.len());
+            assert!(retired.edges.len() <= SEPARATE_COUNTERS_MAX + 1);
+            assert!(retired.reports.len() <= SEPARATE_COUNTERS_MAX + 1);
         }
         let nodes = retired.nodes.iter().filter(|node| node.entry.planned == 4);
         assert_eq!(nodes.map(|node| node.entry.taken.blocks).sum::<u64>(), 3, "it runs again");

@@ -219,7 +219,7 @@ impl Process {
     }
 
     /// Sends SIGTERM to request the program's exit. Afterwards any exit status is accepted.
-    pub(super) fn request_end(&self) {
+    pub(super) fn request_exit(&self) {
         if !self.released.swap(true, Ordering::Relaxed)
             && let Some(group) = self.group()
         {

@@ -59,7 +59,7 @@ impl Source for ProgramOutput {
 
     fn stop(&mut self) -> bool {
         if self.process.is_head() {
-            self.process.request_end();
+            self.process.request_exit();
         }
         !self.ended
     }
@@ -67,7 +67,7 @@ impl Source for ProgramOutput {
     fn close(&mut self) {
         // Released first, so that the failure caused by the closed pipe is not reported.
         if !self.ended {
-            self.process.request_end();
+            self.process.request_exit();
         }
         self.pipe = None;
     }

@@ -17,7 +17,7 @@ use std::hash::BuildHasherDefault;
 pub(super) const STAMP_BYTES: usize = 16;
 /// Maximum number of missing bytes in one direction of a session. A session that misses more bytes
 /// is ended.
-const MISSING_MAX: u64 = 32 << 20;
+const MISSING_BYTES_MAX: u64 = 32 << 20;
 
 /// A map whose keys are sessions, or directions of sessions. A process of the same user assigns the
 /// session numbers, so no protection against collision attacks is needed.
@@ -193,7 +193,7 @@ impl ReadSessions {
         let missing = stamp.position.checked_sub(open.position[way]);
         match missing {
             Some(0) => {}
-            Some(missing) if missing <= MISSING_MAX => {
+            Some(missing) if missing <= MISSING_BYTES_MAX => {
                 self.torn += 1;
                 add_holes(missing, entry, before);
                 open.position[way] = stamp.position;

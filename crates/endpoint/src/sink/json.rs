@@ -226,7 +226,7 @@ struct Json {
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
-    let out = Out::stdout_lines()?.limited_by(&opening.stopped);
+    let out = Out::stdout_lines()?.with_stop_limit(&opening.stopped);
     Ok(Box::new(TextSink { formatter: Json::new(opening), out }))
 }
 

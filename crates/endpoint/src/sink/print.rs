@@ -76,7 +76,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         _ => DumpFormat::None,
     };
     let formatter = Print::new(ClassNames::new(opening), opening.form, payload);
-    Ok(Box::new(TextSink { formatter, out: Out::stdout()?.limited_by(&opening.stopped) }))
+    Ok(Box::new(TextSink { formatter, out: Out::stdout()?.with_stop_limit(&opening.stopped) }))
 }
 
 impl BlockFormatter for Print {

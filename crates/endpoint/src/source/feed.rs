@@ -17,7 +17,7 @@ use std::os::fd::BorrowedFd;
 pub(crate) const PIECE_SIZE: usize = 256 * 1024;
 /// Minimum number of free bytes in a segment for another read. If fewer bytes are free, the next
 /// segment is used.
-const FREE_MIN: usize = 64 * 1024;
+const FREE_BYTES_MIN: usize = 64 * 1024;
 
 /// A buffered input whose current bytes are in the pool.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl Feed {
             }
             let carried = self.carry.len();
             let min = wanted.max(carried + 1);
-            let enough = min.max(FREE_MIN.min(pool.block_max() / 4));
+            let enough = min.max(FREE_BYTES_MIN.min(pool.block_max() / 4));
             let Some(mut draft) = pool.draft(enough, min.max(carried + PIECE_SIZE)) else {
                 return self.without_segment(pool, min);
             };

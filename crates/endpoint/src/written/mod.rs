@@ -47,7 +47,7 @@ pub struct WriterSocket {
 pub struct WriterEnded(pub String);
 
 /// Reason reported if the path has not given one.
-const NO_REASON: &str = "the path has ended, or the filter was removed";
+const DEFAULT_END_REASON: &str = "the path has ended, or the filter was removed";
 
 /// Creates the two ends of a writer: the outside end, and the socket of the inside end.
 pub fn pair() -> sys::Result<(WriterSocket, OwnedFd)> {
@@ -101,7 +101,7 @@ impl WriterSocket {
                 let length = received.ok().flatten().map_or(0, |(length, _)| length);
                 let reason = reason.get(..length).unwrap_or_default();
                 Err(WriterEnded(match String::from_utf8_lossy(reason) {
-                    reason if reason.is_empty() => NO_REASON.to_owned(),
+                    reason if reason.is_empty() => DEFAULT_END_REASON.to_owned(),
                     reason => reason.into_owned(),
                 }))
             }

@@ -1,6 +1,6 @@
 //! Tests of both ends of a writer.
 
-use super::{NO_REASON, PACKET_MAX, WriterSocket, WrittenBlocks, WrittenForm, pair};
+use super::{DEFAULT_END_REASON, PACKET_MAX, WriterSocket, WrittenBlocks, WrittenForm, pair};
 use crate::Source as _;
 use crate::testing::{EmittedBlock, produce_all, small_segment_pool};
 use abi::{Class, Flags};
@@ -85,7 +85,7 @@ fn b7_writer_gets_the_reason_of_its_end() {
     assert_eq!(texts(&produce_all(&mut inside, &mut pool).0), ["accepted"]);
     let (mut outside, inside) = writer(WrittenForm::Blocks);
     drop(inside);
-    assert_eq!(outside.write(b"x").unwrap_err().0, NO_REASON);
+    assert_eq!(outside.write(b"x").unwrap_err().0, DEFAULT_END_REASON);
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub struct SessionMove {
 /// Minimum number of blocks in an interval for a move to be chosen.
 const BLOCKS_MIN: u64 = 4096;
 /// Maximum load of the busiest replica after a move, as a fraction of its load before.
-const REMAINING_LOAD_MAX: f64 = 0.9;
+const REMAINING_LOAD_FRACTION_MAX: f64 = 0.9;
 /// Maximum number of classes in one move. It limits the time for which a move pauses the chain.
 const CLASSES_MAX: usize = 512;
 
@@ -83,7 +83,7 @@ impl SessionShares {
         });
         classes.truncate(CLASSES_MAX);
         let moved = classes.iter().map(|(blocks, _)| u64::from(*blocks)).sum::<u64>();
-        if (most - moved) as f64 > REMAINING_LOAD_MAX * *most as f64 {
+        if (most - moved) as f64 > REMAINING_LOAD_FRACTION_MAX * *most as f64 {
             return None;
         }
         let mut classes: Vec<u16> = classes.into_iter().map(|(_, class)| class).collect();

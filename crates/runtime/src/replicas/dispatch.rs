@@ -18,12 +18,12 @@ use std::time::Duration;
 
 /// Number of queued blocks at which a replica in another space counts as busy. Four batches suffice
 /// to keep the replica busy while the dispatcher's space processes a batch itself.
-const BUSY_BLOCKS: usize = 4 * filter::LANES;
+const BUSY_QUEUE_BLOCKS: usize = 4 * filter::LANES;
 /// Number of classes into which sessions are hashed.
 const SESSION_CLASSES: usize = 4096;
 /// Table entry of a class that has no replica yet. Exceeds every replica index
 /// (`pipeline::plan::REPLICAS_MAX`).
-const UNASSIGNED: u8 = u8::MAX;
+const UNASSIGNED_REPLICA: u8 = u8::MAX;
 
 /// The dispatch policy of a replica chain.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ struct SessionTable {
     key: ShardKey,
     /// Seed of the session tables in the replicas ([`ShardKey::session_key`]).
     seed: u64,
-    /// The replica of each class, or [`UNASSIGNED`].
+    /// The replica of each class, or [`UNASSIGNED_REPLICA`].
     replicas: Box<[u8]>,
     /// Number of blocks of each class since the last call of [`Dispatcher::take_shares`].
     blocks: Box<[u32]>,
@@ -73,7 +73,7 @@ impl Dispatcher {
             Some(key) => DispatchPolicy::Session(SessionTable {
                 key,
                 seed,
-                replicas: vec![UNASSIGNED; SESSION_CLASSES].into(),
+                replicas: vec![UNASSIGNED_REPLICA; SESSION_CLASSES].into(),
                 blocks: vec![0; SESSION_CLASSES].into(),
                 dispatched: vec![0; replicas],
             }),
@@ -189,7 +189,7 @@ fn least_loaded_replica(
 ) -> usize {
     let others = (0..replicas).filter(|copy| *copy != here).map(|copy| (load(copy), copy));
     match others.min() {
-        Some((waiting, copy)) if waiting < BUSY_BLOCKS => copy,
+        Some((waiting, copy)) if waiting < BUSY_QUEUE_BLOCKS => copy,
         _ => here,
     }
 }
@@ -220,7 +220,7 @@ impl SessionTable {
         for l in lanes(batch.live()) {
             let class = usize::from(class_of(key.session_key(&batch.block(l), *seed)));
             let copy = match replicas[class] {
-                UNASSIGNED => {
+                UNASSIGNED_REPLICA => {
                     let all = 0..dispatched.len();
                     let idle = all.min_by_key(|copy| dispatched[*copy]).unwrap_or(0);
                     replicas[class] = idle as u8;
@@ -245,8 +245,8 @@ mod tests {
         let waits = |loads: [usize; 3]| least_loaded_replica(3, 0, |copy| loads[copy]);
         assert_eq!(waits([0, 0, 0]), 1, "another one, before we are busy ourselves");
         assert_eq!(waits([0, 64, 0]), 2);
-        assert_eq!(waits([0, BUSY_BLOCKS, BUSY_BLOCKS - 1]), 2);
-        assert_eq!(waits([0, BUSY_BLOCKS, 4096]), 0, "all others have enough");
+        assert_eq!(waits([0, BUSY_QUEUE_BLOCKS, BUSY_QUEUE_BLOCKS - 1]), 2);
+        assert_eq!(waits([0, BUSY_QUEUE_BLOCKS, 4096]), 0, "all others have enough");
         assert_eq!(least_loaded_replica(1, 0, |_| 0), 0);
     }
 

@@ -152,7 +152,7 @@ impl ReplicaProgress {
     ///
     /// SYNC POINT *batch dispatched*: the Release of `undispatched`, and of each `dispatched_end`
     /// before it, pairs with the Acquire in [`ReplicaProgress::next_undispatched`] and
-    /// [`ReplicaProgress::has_part`]: a reader that sees the batch id, or a block of the batch,
+    /// [`ReplicaProgress::has_unfinished_part`]: a reader that sees the batch id, or a block of the batch,
     /// sees which replicas have a part in it.
     pub fn announce_batch(&self, batch_id: u64, to: impl Iterator<Item = usize>) {
         for copy in to {
@@ -171,7 +171,7 @@ impl ReplicaProgress {
     ///
     /// SYNC POINT *batch finished*: see [`ReplicaProgress::finish`]. A caller that gets `false` and
     /// then reads the replica's ring sees all output of the batch.
-    pub fn has_part(&self, copy: usize, batch_id: u64) -> bool {
+    pub fn has_unfinished_part(&self, copy: usize, batch_id: u64) -> bool {
         let copy = &self.replicas[copy];
         copy.finished_end.load() <= batch_id && copy.dispatched_end.load() > batch_id
     }
@@ -195,7 +195,7 @@ impl ReplicaProgress {
     /// batch.
     ///
     /// SYNC POINT *batch finished*: the Release of `finished_end` follows the Release that
-    /// published the ring entries, and pairs with the Acquire in [`ReplicaProgress::has_part`].
+    /// published the ring entries, and pairs with the Acquire in [`ReplicaProgress::has_unfinished_part`].
     pub fn finish(&self, copy: usize, below: u64) {
         let done = &self.replicas[copy].finished_end;
         if done.load() >= below {
@@ -266,12 +266,18 @@ mod tests {
         progress.announce_batch(0, [1].into_iter());
         progress.announce_batch(1, [0, 2].into_iter());
         assert_eq!(progress.next_undispatched(), 2);
-        assert_eq!([0, 1, 2].map(|copy| progress.has_part(copy, 0)), [true, true, true]);
-        assert_eq!([0, 1, 2].map(|copy| progress.has_part(copy, 1)), [true, false, true]);
+        assert_eq!([0, 1, 2].map(|copy| progress.has_unfinished_part(copy, 0)), [true, true, true]);
+        assert_eq!(
+            [0, 1, 2].map(|copy| progress.has_unfinished_part(copy, 1)),
+            [true, false, true]
+        );
         progress.finish(0, 1);
         progress.finish(1, 1);
         progress.finish(2, 2);
-        assert_eq!([0, 1, 2].map(|copy| progress.has_part(copy, 0)), [false; 3]);
-        assert_eq!([0, 1, 2].map(|copy| progress.has_part(copy, 1)), [true, false, false]);
+        assert_eq!([0, 1, 2].map(|copy| progress.has_unfinished_part(copy, 0)), [false; 3]);
+        assert_eq!(
+            [0, 1, 2].map(|copy| progress.has_unfinished_part(copy, 1)),
+            [true, false, false]
+        );
     }
 }

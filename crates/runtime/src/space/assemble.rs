@@ -116,7 +116,7 @@ impl Assembly {
         let reads_bytes = self.nodes.iter().any(|node| node.operator.reads_bytes());
         let edits = (0..self.nodes.len()).any(edits);
         let sources = 0..self.nodes.len();
-        let arcs_in_place = sources.map(|source| self.lend_in_place(source)).collect();
+        let arcs_in_place = sources.map(|source| self.offer_in_place(source)).collect();
         let is_dispatch = |at: &NodeId| matches!(self.nodes[*at].operator, Operator::Dispatch(_));
         let dispatchers = (0..self.nodes.len()).filter(is_dispatch).collect();
         (
@@ -136,23 +136,23 @@ impl Assembly {
 
     /// Offers a source's frames for use in place to the sinks that its arcs reach. Returns a bit
     /// mask: bit `i` is set if arc `i` reaches only sinks, and all of them accept.
-    fn lend_in_place(&mut self, source: NodeId) -> u64 {
+    fn offer_in_place(&mut self, source: NodeId) -> u64 {
         let Operator::Source(part) = &self.nodes[source].operator else { return 0 };
         let Some(frames) = part.properties.in_place.clone() else { return 0 };
         let targets: Vec<NodeId> = self.nodes[source].arcs.iter().map(|arc| arc.to).collect();
         let bits = (0..u64::BITS).zip(targets);
-        bits.map(|(bit, to)| u64::from(self.takes_in_place(to, &frames)) << bit).sum()
+        bits.map(|(bit, to)| u64::from(self.offer_in_place_to(to, &frames)) << bit).sum()
     }
 
     /// Returns true if the node is a sink that uses these frames in place, or if it leads only to
     /// sinks that do.
-    fn takes_in_place(&mut self, at: NodeId, frames: &Arc<FramesInPlace>) -> bool {
+    fn offer_in_place_to(&mut self, at: NodeId, frames: &Arc<FramesInPlace>) -> bool {
         match &mut self.nodes[at].operator {
             Operator::Sink(part) => part.sink.accepts_in_place(frames),
             Operator::Pass => {
                 let forward = self.nodes[at].arcs.iter().filter(|arc| !arc.back);
                 let targets: Vec<NodeId> = forward.map(|arc| arc.to).collect();
-                targets.into_iter().all(|to| self.takes_in_place(to, frames))
+                targets.into_iter().all(|to| self.offer_in_place_to(to, frames))
             }
             _ => false,
         }

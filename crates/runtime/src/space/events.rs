@@ -187,7 +187,7 @@ impl EventPort {
     }
 
     /// Returns true if the events are recorded.
-    pub(super) const fn is_journal(&self) -> bool {
+    pub(super) const fn is_recording(&self) -> bool {
         matches!(self, Self::Journal(_))
     }
 
@@ -236,7 +236,7 @@ impl EventPort {
     }
 
     /// Records the final counts of a program's input. Does nothing for other sinks.
-    pub(super) fn program_counts(&mut self, planned: usize, sink: &dyn Sink) {
+    pub(super) fn record_program_counts(&mut self, planned: usize, sink: &dyn Sink) {
         if sink.process().is_none() {
             return;
         }

@@ -19,10 +19,10 @@ impl LocalGraph {
     /// Emits the next part of the final output. Returns false if nothing was emitted, either
     /// because the join must wait for a replica or because no output remains.
     pub(super) fn join_final(&mut self, gather: &mut ReplicaJoin) -> Result<bool, Fault> {
-        let Some((way, place, end)) = lowest_remote(gather)? else { return Ok(false) };
+        let Some((way, place, end)) = lowest_remote_position(gather)? else { return Ok(false) };
         let mut final_sessions = match gather.final_sessions.take() {
             Some(final_sessions) => final_sessions,
-            None => self.begin_local_end(gather),
+            None => self.begin_local_shutdown(gather),
         };
         let mut moved = false;
         while self.pass.failure.is_none()
@@ -48,7 +48,7 @@ impl LocalGraph {
     }
 
     /// Begins the shutdown of the replica in this space.
-    fn begin_local_end(&mut self, gather: &ReplicaJoin) -> FinalSessions {
+    fn begin_local_shutdown(&mut self, gather: &ReplicaJoin) -> FinalSessions {
         self.pass.end = gather.progress.end_seq();
         let live = self.live_time();
         let now = self.clock.advance_to(gather.progress.final_clock(), live);
@@ -88,7 +88,7 @@ impl LocalGraph {
 /// the replica with the lowest position, that position, and the second lowest position
 /// ([`END_POSITION_MAX`] if there is none). Returns `None` if the ring of a replica is empty, but
 /// the replica has not ended.
-fn lowest_remote(
+fn lowest_remote_position(
     gather: &mut ReplicaJoin,
 ) -> Result<Option<(usize, EndPosition, EndPosition)>, Fault> {
     let (mut first, mut second) = ((0, END_POSITION_MAX), END_POSITION_MAX);

@@ -124,7 +124,7 @@ impl ReplicaJoin {
         let (batch_id, progress) = (self.batch_id, &self.progress);
         let shares = self.inputs.iter_mut().enumerate().map(|(copy, way)| {
             // This is read before the ring, so that all entries of a finished batch are visible.
-            let may_add = progress.has_part(copy, batch_id);
+            let may_add = progress.has_unfinished_part(copy, batch_id);
             way.count_batch_entries(batch_id, may_add)
         });
         let mut shares: Vec<BatchShare> = shares.collect::<Result<_, _>>()?;

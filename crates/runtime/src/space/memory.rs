@@ -28,7 +28,7 @@ pub(crate) struct Memory<'a> {
 const WORK_POOL: u64 = 0xff;
 const POOL_SHIFT: u32 = 56;
 /// The pin of a hole, which occupies no memory.
-const PIN_NONE: PinId = PinId(u64::MAX);
+const HOLE_PIN: PinId = PinId(u64::MAX);
 
 impl<'a> Memory<'a> {
     fn pool_of(&self, pointer: RichPointer) -> Option<&'a Pool> {
@@ -64,7 +64,7 @@ impl<'a> Memory<'a> {
     pub(crate) fn adopt_block(&self, entry: &Entry, frame: &[u8]) -> Option<(Entry, PinId)> {
         let old = entry.frame();
         if old.is_hole() {
-            return Some((*entry, PIN_NONE));
+            return Some((*entry, HOLE_PIN));
         }
         let (copy, _) = self.copy(frame)?;
         let pin = self.work.pin(copy.place)?;
@@ -118,7 +118,7 @@ impl<'a> Gateway<'a> for Memory<'a> {
         let entry = block.entry();
         let frame = entry.frame();
         if frame.is_hole() {
-            return Some((entry, PIN_NONE));
+            return Some((entry, HOLE_PIN));
         }
         if frame.dbuf() == self.work.id() {
             return Some((entry, encode_pin(WORK_POOL, self.work.pin(frame.place)?)));
@@ -133,7 +133,7 @@ impl<'a> Gateway<'a> for Memory<'a> {
     }
 
     fn unpin(&mut self, pin: PinId) {
-        if pin == PIN_NONE {
+        if pin == HOLE_PIN {
             return;
         }
         let number = pin.0 >> POOL_SHIFT;

@@ -222,7 +222,7 @@ impl Node {
     /// to no program, and is not a source that chooses arcs. The blocks of a source that chooses
     /// arcs have already passed filters elsewhere, for example in the kernel; written blocks would
     /// bypass these filters.
-    pub(super) fn can_be_written(&self) -> bool {
+    pub(super) fn accepts_writers(&self) -> bool {
         let chooses_arc =
             matches!(&self.operator, Operator::Source(part) if part.properties.chooses_arc);
         self.accepts_taps() && self.process().is_none() && !chooses_arc

@@ -50,7 +50,7 @@ impl Space {
         let takes = |class| arcs.iter().any(|arc| arc.wanted.contains(class));
         let intake = intake.with_taken_classes(TakenClasses::new(&takes));
         let mut intake = intake.with_general_pool(&self.graph.intakes[INTAKE_GENERAL]);
-        let observed = self.graph.pass.observers.reads_bytes() || self.ports.events.is_journal();
+        let observed = self.graph.pass.observers.reads_bytes() || self.ports.events.is_recording();
         if !observed {
             intake.arcs_in_place = self.graph.shape.arcs_in_place.get(at).copied().unwrap_or(0);
         }

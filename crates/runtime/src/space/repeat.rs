@@ -21,7 +21,7 @@ use endpoint::Failure;
 use filter::{Amount, Columns, Time};
 
 /// A recorded batch from a source.
-struct Pulled {
+struct RecordedPull {
     node: NodeId,
     now: Time,
     count: usize,
@@ -80,7 +80,7 @@ impl Space {
             match player.next_event() {
                 Some(SpaceEvent::Pull { node, now, count, edge, failure }) => {
                     last = now;
-                    self.play_pull(&mut *player, &Pulled { node, now, count, edge, failure });
+                    self.play_pull(&mut *player, &RecordedPull { node, now, count, edge, failure });
                 }
                 Some(SpaceEvent::Import { node, now, count }) => {
                     last = now;
@@ -94,7 +94,7 @@ impl Space {
                     self.end_pass();
                 }
                 Some(SpaceEvent::Change { number }) => {
-                    let Some(request) = self.borrow_for(&*player, number) else { break };
+                    let Some(request) = self.await_borrow_for_swap(&*player, number) else { break };
                     let before = self.accounts.swaps;
                     self.ports.events = EventPort::Replay(Some(player));
                     match request.lend(self) {
@@ -185,7 +185,7 @@ impl Space {
         change: bool,
     ) -> bool {
         let why = match (&wait, &self.ports.stall) {
-            (Some(wait), _) => wait.note_fruitless(),
+            (Some(wait), _) => wait.report_fruitless_poll(),
             (None, Some(here)) => {
                 let name = &self.name;
                 *wait = Some(here.0.begin_wait(|| format!("{name} waits for {}", what()), change));
@@ -205,7 +205,7 @@ impl Space {
 
     /// Fails the path because a ring closed before a recorded batch was complete, unless the record
     /// is truncated or the path was stopped.
-    fn fail_if_short(&mut self, count: usize, missing: usize) {
+    fn fail_if_batch_incomplete(&mut self, count: usize, missing: usize) {
         let Some(probe) = self.ports.stall_probe() else { return };
         if probe.is_complete()
             && !self.ports.control.is_stopped()
@@ -230,7 +230,7 @@ impl Space {
     }
 
     /// Copies recorded blocks into their source's intake and passes them through the graph.
-    fn play_pull(&mut self, player: &mut dyn EventReader, pulled: &Pulled) {
+    fn play_pull(&mut self, player: &mut dyn EventReader, pulled: &RecordedPull) {
         let node = pulled.node;
         let is_source =
             |input: &Input| matches!(input, Input::Source { node: n, .. } if *n == node);
@@ -258,7 +258,7 @@ impl Space {
                 if bytes.len() > BLOCK_MAX {
                     return self.fail_invalid("a block of it is longer than blocks are");
                 }
-                let Some(entry) = self.place_block(entry, bytes, &mut pins) else { return };
+                let Some(entry) = self.copy_recorded_block(entry, bytes, &mut pins) else { return };
                 amount.add(entry.pointer.length());
                 room.columns.push(entry);
             }
@@ -283,7 +283,7 @@ impl Space {
 
     /// Copies a recorded block into the intake. Blocks while the intake is full. Returns `None` if
     /// the path is stopped or fails.
-    fn place_block(
+    fn copy_recorded_block(
         &mut self,
         entry: Entry,
         bytes: &[u8],
@@ -330,7 +330,7 @@ impl Space {
         while left > 0 && self.graph.pass.failure.is_none() {
             let step = left.min(self.inputs.batch_max);
             if !self.wait_for_entries(i, step, false) {
-                return self.fail_if_short(count, left);
+                return self.fail_if_batch_incomplete(count, left);
             }
             left -= step;
             let limits = TakeLimits { most: step, now: Some(now), last: left == 0 };

@@ -50,7 +50,7 @@ impl Walk<'_, '_> {
 impl Space {
     /// Sets the first sequence number after the last batch, and returns the time at which all
     /// replicas end. Returns `now` if the space is not part of a replica chain.
-    pub(super) fn begin_replica_end(&mut self, now: Time) -> Time {
+    pub(super) fn begin_replica_shutdown(&mut self, now: Time) -> Time {
         let known =
             self.chain_progress().map(|progress| (progress.end_seq(), progress.final_clock()));
         let Some((end, clock)) = known else { return now };
@@ -93,7 +93,7 @@ impl Space {
 
     /// Forgets the sequence numbers that are stored for sessions that have ended, if more numbers
     /// are stored than the limit allows.
-    pub(super) fn forget_births(&mut self) {
+    pub(super) fn prune_births(&mut self) {
         if !self.graph.pass.births.is_over_limit() {
             return;
         }

@@ -252,7 +252,7 @@ impl Space {
     /// Ends a pass. No block is borrowed any more, so unpinned memory may be reused.
     pub(super) fn end_pass(&mut self) {
         self.graph.end_pass();
-        self.forget_births();
+        self.prune_births();
         if !self.graph.shape.dispatchers.is_empty() {
             self.finish_local_replica(false);
         }

@@ -74,12 +74,12 @@ impl Space {
         put: &mut dyn FnMut(SavedSession) -> Option<()>,
     ) -> Option<Option<Time>> {
         let at = self.filter_node(number)?;
-        self.save_node(at, &mut |_, _| true, put)
+        self.save_node_sessions(at, &mut |_, _| true, put)
     }
 
     /// Saves, as [`Space::save_sessions`] does, those sessions of node `at` for whose key and
     /// number `wanted` returns true.
-    pub(super) fn save_node(
+    pub(super) fn save_node_sessions(
         &mut self,
         at: usize,
         wanted: &mut dyn FnMut(u64, u64) -> bool,

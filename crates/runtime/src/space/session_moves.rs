@@ -98,7 +98,7 @@ impl Space {
                 sessions.push(session);
                 Some(())
             };
-            let wake = self.save_node(at, &mut wanted, &mut put).flatten();
+            let wake = self.save_node_sessions(at, &mut wanted, &mut put).flatten();
             if finds {
                 (moved.sessions, moved.are_found) = (sessions.len(), true);
                 numbers = Some(found);
@@ -122,9 +122,13 @@ impl Space {
             return Err("the replicas have different filters".to_owned());
         }
         for (done, (at, saved)) in filters.iter().zip(&moved.filters).enumerate() {
-            if let Err(why) = self.with_node(*at, |space, node| space.load_sessions(node, saved)) {
+            if let Err(why) =
+                self.with_detached_node(*at, |space, node| space.load_sessions(node, saved))
+            {
                 for (at, saved) in filters.iter().zip(&moved.filters).take(done + 1) {
-                    self.with_node(*at, |space, node| space.remove_sessions(node, &keys(saved)));
+                    self.with_detached_node(*at, |space, node| {
+                        space.remove_sessions(node, &keys(saved))
+                    });
                 }
                 return Err(why);
             }
@@ -142,7 +146,7 @@ impl Space {
     /// Removes sessions that another replica has taken over.
     pub fn remove_moved(&mut self, moved: &MovedSessions) {
         for (at, saved) in self.replica_filters().into_iter().zip(&moved.filters) {
-            self.with_node(at, |space, node| space.remove_sessions(node, &keys(saved)));
+            self.with_detached_node(at, |space, node| space.remove_sessions(node, &keys(saved)));
             let (node, held) = (&mut self.graph.nodes[at], saved.held_amount());
             node.counts.consumed = add_amounts(node.counts.consumed, held);
             node.counts.held.blocks = node.counts.held.blocks.saturating_sub(held.blocks);
@@ -169,7 +173,7 @@ impl Space {
     }
 
     /// Calls `work` with a node, which is outside of the graph during the call.
-    fn with_node<T>(&mut self, at: usize, work: impl FnOnce(&Self, &mut Node) -> T) -> T {
+    fn with_detached_node<T>(&mut self, at: usize, work: impl FnOnce(&Self, &mut Node) -> T) -> T {
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
         let mut node = std::mem::replace(&mut self.graph.nodes[at], place);
         let result = work(self, &mut node);

@@ -26,7 +26,8 @@ impl Space {
         if matches!(self.graph.nodes[at].operator, Operator::Dispatch(_)) {
             self.close_dispatch(at);
         }
-        let now = if self.graph.nodes[at].is_replica { self.begin_replica_end(now) } else { now };
+        let now =
+            if self.graph.nodes[at].is_replica { self.begin_replica_shutdown(now) } else { now };
         if !failed {
             self.graph.walk(now, &[], |walk| walk.finish(at));
         }
@@ -51,7 +52,7 @@ impl Space {
                 }
                 // Blocks that the sink accepted but could not deliver count as lost, even if the
                 // sink detected this only now.
-                self.ports.events.program_counts(node.planned, &*part.sink);
+                self.ports.events.record_program_counts(node.planned, &*part.sink);
                 if let Some(written) = part.sink.amount_written() {
                     node.flow.split_accepted(written, &part.sink.drops_by_reason());
                 }

@@ -165,7 +165,7 @@ impl StallState {
     }
 
     /// Formats the verdict: a list of what every space is waiting for.
-    fn verdict_text(&self) -> String {
+    fn format_verdict(&self) -> String {
         let waits = self.spaces.iter().filter_map(|entry| match &entry.doing {
             Activity::Waiting { what, .. } => Some(what.as_str()),
             _ => None,
@@ -268,7 +268,7 @@ impl StallProbe {
             if ready() {
                 return;
             }
-            wait.note_fruitless();
+            wait.report_fruitless_poll();
             doorbell.sleep_for(ticket, WAIT);
         }
     }
@@ -315,7 +315,7 @@ impl StallWait {
 
     /// Registers a poll without a result. Returns the verdict if no further progress is possible;
     /// otherwise returns `None`.
-    pub fn note_fruitless(&self) -> Option<String> {
+    pub fn report_fruitless_poll(&self) -> Option<String> {
         let mut state = self.probe.stalls.state();
         let Self { progress_at_poll, polls, change, .. } = *self;
         if let Some(entry) = state.activity_of(&self.probe.space) {
@@ -323,7 +323,7 @@ impl StallWait {
                 Activity::Waiting { progress_at_poll, polls, change, what: self.what.clone() };
         }
         if state.verdict.is_none() && state.is_stalled() {
-            state.verdict = Some(state.verdict_text());
+            state.verdict = Some(state.format_verdict());
         }
         state.verdict.clone()
     }

@@ -165,7 +165,7 @@ impl Space {
         }
         let names: HashMap<NodeId, NodeKey> =
             places.iter().map(|(key, local)| (*local, *key)).collect();
-        carry_counters(assembly.nodes_mut(), &names, &mut between);
+        transfer_arc_counters(assembly.nodes_mut(), &names, &mut between);
         let gone = |at: NodeId, arc: usize| {
             arcs.get(at).and_then(|arcs| arcs.get(arc)).is_some_and(|arc| between.contains_key(arc))
         };
@@ -182,7 +182,7 @@ impl Space {
             .map(|at| (at, names.get(&at).is_some_and(|key| reported.contains(key))))
             .collect();
         self.retain_taps();
-        self.find_writers();
+        self.update_has_writers();
         self.publishes = self.graph.nodes.iter().any(|node| node.published.is_some());
         self.ports.connect_exports(&mut self.graph.nodes);
     }
@@ -310,7 +310,7 @@ fn fill_placeholder(place: &mut Node, old: Node) {
 }
 
 /// Transfers the counters of kept arcs to the new graph.
-fn carry_counters(
+fn transfer_arc_counters(
     nodes: &mut [Node],
     names: &HashMap<NodeId, NodeKey>,
     between: &mut HashMap<ArcKey, ArcCounters>,

@@ -14,7 +14,7 @@ pub const MESSAGE_MAX: usize = 1 << 20;
 /// Maximum total length, in bytes, of the messages that have begun but not ended.
 const OPEN_MAX: usize = 64 << 20;
 /// Maximum number of messages that have begun but not ended.
-const OPEN_COUNT_MAX: usize = 16 << 10;
+const OPEN_MESSAGES_MAX: usize = 16 << 10;
 
 /// The form in which a tap writes blocks.
 #[derive(Debug)]
@@ -181,7 +181,7 @@ impl MessageGatherer {
     /// Drops the oldest open messages while there are too many or they are too long in total, and
     /// counts them as cut.
     fn make_room(&mut self) {
-        while self.open.len() >= OPEN_COUNT_MAX || self.length > OPEN_MAX {
+        while self.open.len() >= OPEN_MESSAGES_MAX || self.length > OPEN_MAX {
             let Some(oldest) = self.start_order.pop_front() else { return };
             if let Some(open) = self.open.remove(&oldest) {
                 self.length -= open.bytes.len();
@@ -189,7 +189,7 @@ impl MessageGatherer {
             }
         }
         // Keys of ended messages must not accumulate.
-        if self.start_order.len() > 2 * OPEN_COUNT_MAX {
+        if self.start_order.len() > 2 * OPEN_MESSAGES_MAX {
             let open = &self.open;
             self.start_order.retain(|key| open.contains_key(key));
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use sys::memory::{Memfd, Seals};
 
 /// Interval at which a thread that waits for the tap's reader checks whether the tap has ended.
-const END_POLL: Duration = Duration::from_millis(100);
+const END_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum time to finish writing a record after the tap's handle is dropped.
 const COMPLETION_MAX: Duration = Duration::from_secs(1);
 
@@ -51,7 +51,7 @@ impl TapWriter {
     /// Writes records until the tap ends.
     fn write_all(&mut self, receiver: &mpsc::Receiver<Records>) {
         loop {
-            match receiver.recv_timeout(END_POLL) {
+            match receiver.recv_timeout(END_POLL_INTERVAL) {
                 Ok(Records { replica, bytes }) => {
                     let length = bytes.len();
                     let Some(form) = self.forms.get_mut(replica) else { continue };
@@ -115,7 +115,7 @@ impl TapWriter {
                         Duration::from_nanos(sys::clock::monotonic().saturating_sub(since));
                     let limit =
                         if over { self.patience.min(COMPLETION_MAX) } else { self.patience };
-                    if !self.pipe.wait_until_writable(END_POLL) && waited >= limit {
+                    if !self.pipe.wait_until_writable(END_POLL_INTERVAL) && waited >= limit {
                         return Err(TapEnd::ReaderStuck(self.patience));
                     }
                 }

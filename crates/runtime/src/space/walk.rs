@@ -321,7 +321,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             return self.evaluate_section(at, batch);
         }
         if self.nodes[at].counts_to_limit && self.pass.count_limit.is_some() {
-            self.limit_to_count(at, batch);
+            self.drop_beyond_count(at, batch);
             if batch.live() == 0 {
                 return RunResult::Ended;
             }

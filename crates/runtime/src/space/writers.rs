@@ -27,7 +27,7 @@ pub enum WriterRefusal {
 impl Space {
     /// Returns true if a writer can be attached to the node with index `number` in the plan.
     pub fn can_attach_writer(&self, number: usize) -> bool {
-        self.node_to_write(number).is_some()
+        self.node_for_writer(number).is_some()
     }
 
     /// Attaches a writer to the output of the node with index `number` in the plan. Fails if the
@@ -37,28 +37,28 @@ impl Space {
         number: usize,
         writer: WrittenBlocks,
     ) -> Result<(), WriterRefusal> {
-        if self.ports.events.is_journal() {
+        if self.ports.events.is_recording() {
             return Err(WriterRefusal::Recorded);
         }
-        let at = self.node_to_write(number).ok_or(WriterRefusal::Elsewhere)?;
+        let at = self.node_for_writer(number).ok_or(WriterRefusal::Elsewhere)?;
         let port = self.graph.nodes[at].writers.get_or_insert_default();
         port.writers.push(writer);
         self.has_writers = true;
         Ok(())
     }
 
-    fn node_to_write(&self, number: usize) -> Option<NodeId> {
+    fn node_for_writer(&self, number: usize) -> Option<NodeId> {
         let inside = &self.graph.shape.section_of;
         let mut nodes = self.graph.nodes.iter().enumerate();
         let found = nodes.find(|(at, node)| {
             let operand = inside.get(*at).copied().flatten().is_some();
-            node.planned == number && node.can_be_written() && !operand
+            node.planned == number && node.accepts_writers() && !operand
         });
         found.map(|(at, _)| at)
     }
 
     /// Updates the flag that is true if any node of the space has writers.
-    pub(super) fn find_writers(&mut self) {
+    pub(super) fn update_has_writers(&mut self) {
         let open = |node: &Node| node.writers.as_ref().is_some_and(|port| !port.writers.is_empty());
         self.has_writers = self.graph.nodes.iter().any(open);
     }
@@ -81,7 +81,7 @@ impl Space {
             }
             self.pull_writers_of(at, pass);
         }
-        self.find_writers();
+        self.update_has_writers();
     }
 
     /// Stops the writers of a node that will be removed, and passes all blocks that they have

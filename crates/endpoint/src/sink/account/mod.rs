@@ -177,7 +177,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let flows_max = usize::try_from(number("flows")).unwrap_or(usize::MAX);
     let file = opening.arguments.text("file").unwrap_or("-");
     let out = Out::append(file, LineFormat::Json, (opening.steps, opening.readers))?
-        .limited_by(&opening.stopped);
+        .with_stop_limit(&opening.stopped);
     let formatter = Account {
         origins: opening.origins.clone(),
         flows: FlowTable::new(flows_max, number("idle"), opening.live),
@@ -214,7 +214,7 @@ impl BlockFormatter for Account {
                 self.cut_short += 1;
                 self.write(&oldest, Cause::Full, out)?;
             }
-            self.flows.add(key, now, first_account(block, session));
+            self.flows.add(key, now, new_account(block, session));
         }
         let has_new_frame = block.marks.is_frame() && self.frames.add(block);
         let Some(flow) = self.flows.record_block(&key, now) else { return Ok(()) };
@@ -271,7 +271,7 @@ impl Account {
 }
 
 /// Returns the account of a flow before its first block is added.
-fn first_account(block: &Block<'_>, session: Option<u32>) -> Flow {
+fn new_account(block: &Block<'_>, session: Option<u32>) -> Flow {
     Flow {
         origin: block.context.origin,
         session,

@@ -122,7 +122,7 @@ impl Directory {
     /// Creates the next file. Its name consists of its number, `details` and `suffix`.
     pub(super) fn create(&mut self, details: &str, suffix: &str) -> io::Result<(File, String)> {
         for _ in 0..NAME_ATTEMPTS_MAX {
-            let name = format!("{:06}{}{suffix}", self.next_number, sanitize(details));
+            let name = format!("{:06}{}{suffix}", self.next_number, sanitize_file_name(details));
             let created = self.open_regular(&name, OpenRegular::append().create_new(self.mode));
             match created {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.next_number += 1,
@@ -172,7 +172,7 @@ fn first_free_number(path: &str) -> io::Result<u64> {
 
 /// Replaces all characters except ASCII letters, digits, `.`, `-` and `_` with `_`, because they
 /// may be special to a file system or shell. Truncates the text to 100 characters.
-fn sanitize(text: &str) -> String {
+fn sanitize_file_name(text: &str) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() || ".-_".contains(c) { c } else { '_' };
     text.chars().map(safe).take(100).collect()
 }

@@ -28,11 +28,11 @@ pub(crate) use output_file::{FileKey, OutputFile};
 
 /// Maximum number of missing bytes that are written as zeros to one file. The limit keeps peers
 /// with forged sequence numbers from creating huge files.
-pub(crate) const FILL_MAX: u64 = 16 << 20;
+pub(crate) const FILL_BYTES_MAX: u64 = 16 << 20;
 
 /// Maximum memory for the descriptions of messages, in bytes. A limit is needed because peers
 /// determine the lengths of descriptions.
-const RECORDS_MAX: usize = 64 << 20;
+const DESCRIPTION_BYTES_MAX: usize = 64 << 20;
 
 /// The parameter for the maximum number of open files.
 pub(crate) const OPEN_PARAMETER: Parameter = Parameter::named(
@@ -158,7 +158,7 @@ impl FileSet {
 
     /// Finishes the least recently used files until there is room for one more unfinished file.
     pub(crate) fn make_room(&mut self) -> Result<(), Failure> {
-        while self.files.len() >= self.known_max || self.description_bytes > RECORDS_MAX {
+        while self.files.len() >= self.known_max || self.description_bytes > DESCRIPTION_BYTES_MAX {
             let Some((_, key)) = self.by_use.first_key_value() else { return Ok(()) };
             self.finish_by_key(*key)?;
         }
@@ -198,7 +198,7 @@ impl FileSet {
 
     /// Fills a hole of `length` bytes with zeros. Does nothing unless the policy fills holes, all
     /// earlier holes of the file are filled, and the file's zeros, including these, do not exceed
-    /// [`FILL_MAX`]. If the file does not exist yet, the zeros are written with its first bytes.
+    /// [`FILL_BYTES_MAX`]. If the file does not exist yet, the zeros are written with its first bytes.
     /// The caller must call this before [`OutputFile::note_block`], which counts the missing bytes.
     pub(crate) fn fill_missing_bytes(
         &mut self,
@@ -206,7 +206,7 @@ impl FileSet {
         length: u64,
     ) -> Result<(), Failure> {
         let zeros = file.filled + file.pending_zeros;
-        let is_filled = file.missing == zeros && zeros + length <= FILL_MAX;
+        let is_filled = file.missing == zeros && zeros + length <= FILL_BYTES_MAX;
         if !self.policy.fills_holes || length == 0 || !is_filled {
             return Ok(());
         }

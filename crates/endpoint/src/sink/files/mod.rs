@@ -8,7 +8,7 @@
 //! counts lost bytes in either case.
 
 use super::file_set::{
-    FILL_MAX, FileKey, FilePolicy, FileSet, OPEN_PARAMETER, OutputFile, SESSIONS_PARAMETER,
+    FILL_BYTES_MAX, FileKey, FilePolicy, FileSet, OPEN_PARAMETER, OutputFile, SESSIONS_PARAMETER,
 };
 use crate::entry::is_standard_output;
 use crate::{Failure, Opening, Sink, SinkEntry};
@@ -65,7 +65,7 @@ remembered at a time; a session that was forgotten continues in another file.",
     ..Description::SINK
 };
 
-const _: () = assert!(FILL_MAX == 16 << 20, "the help text states this value");
+const _: () = assert!(FILL_BYTES_MAX == 16 << 20, "the help text states this value");
 
 /// The catalog entry of `files`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&FILES, open).writing_files();

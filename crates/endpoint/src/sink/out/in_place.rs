@@ -97,7 +97,11 @@ impl Out {
 
     /// Removes the last `bytes` bytes from the file. They are the output of `blocks`, with one item
     /// per block.
-    pub(crate) fn retract(&mut self, bytes: usize, blocks: Amount) -> Result<(), Failure> {
+    pub(crate) fn remove_written_bytes(
+        &mut self,
+        bytes: usize,
+        blocks: Amount,
+    ) -> Result<(), Failure> {
         self.written = self.written.saturating_sub(blocks);
         self.items_written = self.items_written.saturating_sub(blocks.blocks);
         tail::truncate_tail(&self.file, bytes)

@@ -86,7 +86,7 @@ impl Pcap {
         }
         (self.frames.appended, self.frames.cut) = counts;
         match was_written {
-            true => self.out.retract(bytes, batch.amount_in(batch.live()))?,
+            true => self.out.remove_written_bytes(bytes, batch.amount_in(batch.live()))?,
             false => self.out.rewind(begin),
         }
         self.copy_intact_frames(batch, &frames)

@@ -107,7 +107,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         let hint = "name a file, or use `print` to look at the blocks";
         return Err(Failure::new("write", out.target(), why).hint(hint));
     }
-    let out = out.limited_by(&opening.stopped);
+    let out = out.with_stop_limit(&opening.stopped);
     Ok(Box::new(Pcap { out, link: None, frames, in_place: InPlace::default() }))
 }
 

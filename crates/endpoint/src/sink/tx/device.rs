@@ -49,8 +49,8 @@ impl TxDevice {
             let step = |what| opening.steps.announce(Resource::Descriptor, what);
             step("a netlink socket").map_err(failed)?;
             let (found, link) = match name {
-                "" => interface::find_only(CALL_SEND)?,
-                name => interface::find_by_name(CALL_SEND, name)?,
+                "" => interface::find_only_interface(CALL_SEND)?,
+                name => interface::find_interface_by_name(CALL_SEND, name)?,
             };
             let name = if name.is_empty() { &found.name } else { name };
             step("a socket that sends").map_err(failed)?;

@@ -82,8 +82,8 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let ecs = opening.arguments.flag("ecs");
     let lines = if ecs { LineFormat::Json } else { LineFormat::Text };
     let file = opening.arguments.text("file").unwrap_or("-");
-    let out =
-        Out::append(file, lines, (opening.steps, opening.readers))?.limited_by(&opening.stopped);
+    let out = Out::append(file, lines, (opening.steps, opening.readers))?
+        .with_stop_limit(&opening.stopped);
     let time_text = CachedTime { zone, second: None, text: Vec::new() };
     Ok(Box::new(TextSink { formatter: Weblog { ecs, time_text, other_blocks: 0 }, out }))
 }

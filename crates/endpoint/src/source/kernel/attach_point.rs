@@ -1,6 +1,6 @@
 //! The attach point of a kernel program: an interface, or the sockets of a user.
 
-use crate::interface::{FrameCount, interface_removed};
+use crate::interface::{FrameCount, interface_removed_failure};
 use crate::source::rx::Losses;
 use crate::{Failure, SourceCounters, interface};
 use filter::{Amount, Attach, Side};
@@ -66,7 +66,7 @@ impl AttachPoint {
         let call =
             if attach.redirects || attach.only_matching_flows { CALL_TAKE } else { CALL_WATCH };
         let found = interface::run_in_namespace(attach.netns.as_deref(), || {
-            let (found, link) = interface::find_by_name(call, name)?;
+            let (found, link) = interface::find_interface_by_name(call, name)?;
             let cannot = |error| interface::socket_failure(call, name, &error);
             let links = RouteSocket::open().map_err(cannot)?;
             let receives = side == Side::Received;
@@ -101,7 +101,7 @@ impl AttachPoint {
         let side = self.attach_side();
         let attached = interface::run_in_namespace(self.attach.netns.as_deref(), || {
             let anchor = if self.attach.only_matching_flows {
-                anchor_after_ours(interface.index)
+                anchor_after_own_programs(interface.index)
             } else {
                 Anchor::Head
             };
@@ -121,7 +121,7 @@ impl AttachPoint {
     pub fn outlet_index(&self, name: &str) -> Result<u32, AttachError> {
         let takes = self.attach.redirects;
         let found = interface::run_in_namespace(self.attach.netns.as_deref(), || {
-            let (found, link) = interface::find_by_name(CALL_SEND, name)?;
+            let (found, link) = interface::find_interface_by_name(CALL_SEND, name)?;
             Ok((found.index, link, takes.then(|| accepts_xdp_frames(found.index))))
         });
         let (index, link, takes) = found.map_err(AttachError::Unobservable)?;
@@ -214,7 +214,7 @@ impl AttachPoint {
     /// number of received frames.
     #[must_use]
     pub fn removed_failure(&self, frames: Option<u64>) -> Failure {
-        interface_removed(
+        interface_removed_failure(
             CALL_WATCH,
             &self.attach.interface,
             frames.map_or(FrameCount::Unknown, FrameCount::All),
@@ -233,7 +233,7 @@ impl AttachPoint {
 /// Streamline at the head of the chain, which observe every frame or take frames before all other
 /// programs, and precedes all other programs. Without CAP_SYS_ADMIN the kernel reveals no names, so
 /// the position is the head of the chain.
-fn anchor_after_ours(index: u32) -> Anchor {
+fn anchor_after_own_programs(index: u32) -> Anchor {
     let chain = sys::bpf::tcx_chain(index, sys::bpf::Side::Ingress).unwrap_or_default();
     let ours = chain.members.iter().take_while(|member| member.name == PROGRAM_NAME);
     let last = ours.filter_map(|member| member.link).last();

@@ -25,7 +25,7 @@ const SEGMENTS_MIN: usize = 4;
 /// while no frames are read.
 const BUFFERED_MS: u64 = 50;
 /// Assumed rate of an interface that does not report its rate, in Mbit/s.
-const RATE_DEFAULT: u64 = 10_000;
+const RATE_MBITS_DEFAULT: u64 = 10_000;
 /// Minimum default size of the ring in bytes.
 const RING_BYTES_MIN: u64 = 4 << 20;
 /// Maximum default size of the ring in bytes, unless 1/64 of the machine's memory is less.
@@ -83,7 +83,7 @@ impl RxDevice {
         step(Resource::Descriptor, "a netlink socket")?;
         let interface = parameters
             .interface
-            .map(|name| interface::find_by_name(CALL_WATCH, name))
+            .map(|name| interface::find_interface_by_name(CALL_WATCH, name))
             .transpose()?;
         let interface = interface.map(|(interface, _)| interface);
         let index = interface.as_ref().map(|interface| interface.index);
@@ -205,7 +205,7 @@ fn segment_count(parameters: &RxParameters<'_>, interface: Option<&Interface>) -
     let memory = sys::machine::Machine::detect().memory;
     let bytes_max = memory.map_or(RING_BYTES_MAX, |all| (all / 64).min(RING_BYTES_MAX));
     // Mbit/s times milliseconds is kbit, 125 bytes each.
-    let bytes = (reported.unwrap_or(RATE_DEFAULT) * BUFFERED_MS * 125)
+    let bytes = (reported.unwrap_or(RATE_MBITS_DEFAULT) * BUFFERED_MS * 125)
         .clamp(RING_BYTES_MIN, bytes_max.max(RING_BYTES_MIN));
     of(bytes).next_power_of_two()
 }

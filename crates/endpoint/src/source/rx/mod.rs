@@ -20,7 +20,7 @@ mod unpack;
 
 pub(crate) use losses::Losses;
 
-use crate::interface::{self, FrameCount, interface_removed};
+use crate::interface::{self, FrameCount, interface_removed_failure};
 use crate::{
     DropReason, Failure, Intake, LossRanges, Opening, Source, SourceCounters, SourceEntry,
     SourceProperties, SourceStatus,
@@ -147,8 +147,8 @@ const PROMISCUOUS_PARAMETER: Parameter =
 
 /// The catalog entry of `rx`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&RX, |opening| match opening.arguments {
-    given if given.flag("own") => Err(own_unsupported(given)),
-    given if flows::selects_flows(given) => Err(expression_unsupported(given)),
+    given if given.flag("own") => Err(own_unsupported_failure(given)),
+    given if flows::selects_flows(given) => Err(expression_unsupported_failure(given)),
     given if given.text("how") == Some("take") => take::open(opening),
     given if given.flag("both") => open(opening, Direction::Both),
     _ => open(opening, Direction::Received),
@@ -184,7 +184,7 @@ fn link_types(arguments: &Arguments) -> Option<Vec<LinkType>> {
         return Some(vec![LinkType::ETHERNET, LinkType::RAW]);
     };
     let found = interface::run_in_namespace(arguments.text("netns"), || {
-        interface::find_by_name(CALL_WATCH, name)
+        interface::find_interface_by_name(CALL_WATCH, name)
     });
     found.ok().map(|(_, link)| vec![link])
 }
@@ -208,7 +208,7 @@ const OWN_WITH_PROMISC: &str =
 
 /// Creates the failure for `own=yes` if no kernel program is used: no packet socket can observe the
 /// sockets of one user.
-fn own_unsupported(arguments: &Arguments) -> Failure {
+fn own_unsupported_failure(arguments: &Arguments) -> Failure {
     let why = attach_target(arguments, Side::Received).err();
     let why = why.unwrap_or_else(|| "only a program in the kernel sees what they exchange".into());
     Failure::new("give", "what your own sockets exchange", why)
@@ -270,7 +270,7 @@ fn check_expression(arguments: &Arguments) -> Option<Mistake> {
 
 /// Returns the failure for an expression without a kernel program, because a packet socket cannot
 /// withhold frames.
-fn expression_unsupported(arguments: &Arguments) -> Failure {
+fn expression_unsupported_failure(arguments: &Arguments) -> Failure {
     let why = attach_target(arguments, Side::Received).err();
     let why =
         why.unwrap_or_else(|| "only a program in the kernel takes some frames of many".into());
@@ -293,9 +293,9 @@ fn observed_source(arguments: &Arguments, side: Side) -> ObservedSource {
 }
 
 /// Interval between two checks of a segment that is still in use, in nanoseconds.
-const HELD_CHECK_NS: Time = 1_000_000;
+const HELD_CHECK_INTERVAL_NS: Time = 1_000_000;
 /// Interval between two checks of an interface that is down, in nanoseconds.
-const DOWN_CHECK_NS: Time = 100_000_000;
+const DOWN_CHECK_INTERVAL_NS: Time = 100_000_000;
 
 struct PacketSource {
     device: RxDevice,
@@ -479,7 +479,7 @@ impl PacketSource {
             match self.device.link_state() {
                 LinkState::Up => self.is_down = false,
                 LinkState::Down => {
-                    let until = Some(intake.now + DOWN_CHECK_NS);
+                    let until = Some(intake.now + DOWN_CHECK_INTERVAL_NS);
                     return Ok(SourceStatus::Wait { until, readable: true });
                 }
                 LinkState::Gone => {
@@ -490,7 +490,7 @@ impl PacketSource {
         }
         Ok(match intake.pool.is_stalled() {
             // The descriptor would be readable at once because of the segment that is still held.
-            true => SourceStatus::retry_at(intake.now + HELD_CHECK_NS),
+            true => SourceStatus::retry_at(intake.now + HELD_CHECK_INTERVAL_NS),
             false => SourceStatus::AWAITS_INPUT,
         })
     }
@@ -506,7 +506,7 @@ impl PacketSource {
         let frames = self.emitted.blocks;
         let counts =
             if self.is_filtered { FrameCount::Passed(frames) } else { FrameCount::All(frames) };
-        interface_removed("watch", &self.device.name, counts)
+        interface_removed_failure("watch", &self.device.name, counts)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tests of `rx` with segments built in the kernel's layout, and of refused requests. End-to-end
 //! tests cover live interfaces.
 
-use super::unpack::{Unpacked, unpack};
+use super::unpack::{SkippedPackets, unpack};
 use super::*;
 use crate::testing::{checked_arguments, expect_failure, sink_opening};
 use abi::{DbufId, Extent, Flags};
@@ -76,7 +76,7 @@ fn build_segment(packets: &[TestPacket<'_>]) -> Vec<u8> {
 
 const SEGMENT_POSITION: u64 = 1 << 20;
 
-fn unpack_segment(bytes: &mut [u8]) -> (Vec<Entry>, Unpacked) {
+fn unpack_segment(bytes: &mut [u8]) -> (Vec<Entry>, SkippedPackets) {
     let mut entries = Vec::new();
     let unpacked = unpack(bytes, (DbufId::new(5).unwrap(), SEGMENT_POSITION), 3, &mut entries);
     (entries, unpacked)
@@ -94,7 +94,7 @@ fn frames_are_unpacked_in_place_with_metadata() {
     let unset = TestPacket { frame: b"DDDDDDSSSSSSTT", status: 1 | 1 << 3, ..PLAIN_PACKET };
     let mut bytes = build_segment(&[PLAIN_PACKET, outgoing, unset]);
     let (entries, unpacked) = unpack_segment(&mut bytes);
-    assert_eq!(unpacked, Unpacked::default());
+    assert_eq!(unpacked, SkippedPackets::default());
     let frames: Vec<&[u8]> =
         entries.iter().map(|entry| bytes_of(&bytes, entry.pointer.place)).collect();
     assert_eq!(frames, [PLAIN_PACKET.frame, outgoing.frame, unset.frame]);
@@ -126,7 +126,7 @@ fn tag_is_not_reinserted_without_ethernet_header() {
     let radio = TestPacket { hatype: 803, ..PLAIN_PACKET };
     let mut bytes = build_segment(&[raw, radio, PLAIN_PACKET]);
     let (entries, unpacked) = unpack_segment(&mut bytes);
-    assert_eq!(unpacked, Unpacked { unknown_link: 1, missing_packets: 0 });
+    assert_eq!(unpacked, SkippedPackets { unknown_link: 1, missing_packets: 0 });
     assert_eq!(entries.len(), 2);
     assert_eq!(entries[0].marks.link, LinkType::RAW.0);
     assert_eq!(bytes_of(&bytes, entries[0].pointer.place), raw.frame);
@@ -149,7 +149,7 @@ fn corrupt_segments_lose_packets_without_panic() {
             assert!(from + entry.pointer.length() as usize <= bytes.len());
         }
     }
-    assert_eq!(unpack_segment(&mut []), (Vec::new(), Unpacked::default()));
+    assert_eq!(unpack_segment(&mut []), (Vec::new(), SkippedPackets::default()));
 }
 
 #[test]

@@ -16,7 +16,7 @@ const _: () = assert!(TAG_SIZE <= sys::packet::layout::FRAME_PADDING);
 
 /// Counts of the packets in a segment that were not emitted, by reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Unpacked {
+pub(super) struct SkippedPackets {
     /// Packets with an unsupported link type.
     pub(super) unknown_link: u64,
     /// Number of packets that the segment's header counts but the segment does not contain. Always
@@ -30,8 +30,8 @@ pub(super) fn unpack(
     (dbuf, position): (DbufId, u64),
     origin: u16,
     entries: &mut Vec<Entry>,
-) -> Unpacked {
-    let Some(block) = BlockHeader::read(segment) else { return Unpacked::default() };
+) -> SkippedPackets {
+    let Some(block) = BlockHeader::read(segment) else { return SkippedPackets::default() };
     let mut unknown_link = 0;
     let mut left = u64::from(block.packets);
     let mut at = block.first;
@@ -56,7 +56,7 @@ pub(super) fn unpack(
         }
         at = packet.next;
     }
-    Unpacked { unknown_link, missing_packets: left }
+    SkippedPackets { unknown_link, missing_packets: left }
 }
 
 fn packet_flags(packet: &PacketHeader) -> Flags {

@@ -109,7 +109,7 @@ impl Space {
 
     /// Blocks until the thread that replays this hot swap asks to borrow the space, and returns
     /// that request. Returns `None` if the space must not take part.
-    pub(super) fn borrow_for(
+    pub(super) fn await_borrow_for_swap(
         &mut self,
         player: &dyn EventReader,
         number: u64,

@@ -34,7 +34,7 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// Drops the blocks that exceed the limit on delivered blocks (`-c`).
-    pub(super) fn limit_to_count(&mut self, at: NodeId, batch: &mut Batch<'a>) {
+    pub(super) fn drop_beyond_count(&mut self, at: NodeId, batch: &mut Batch<'a>) {
         let Some(left) = &self.pass.count_limit else { return };
         let live = batch.live();
         let may = match &mut self.pass.claims {

@@ -16,7 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 pub fn check_own_connection(arguments: &Arguments) -> Result<(), Failure> {
     let connection = std::env::var("SSH_CONNECTION").ok();
     let ours = arguments.text("netns").is_none();
-    let Some((peer, own)) = connection.filter(|_| ours).as_deref().and_then(parse_connection)
+    let Some((peer, own)) = connection.filter(|_| ours).as_deref().and_then(parse_ssh_connection)
     else {
         return Ok(());
     };
@@ -36,7 +36,7 @@ pub fn check_own_connection(arguments: &Arguments) -> Result<(), Failure> {
 
 /// Parses the value of `SSH_CONNECTION`, for example `10.0.0.1 50000 10.0.0.2 22`. Returns the
 /// address of the peer and the address of this host. Returns `None` if the value is malformed.
-fn parse_connection(connection: &str) -> Option<(SocketAddr, SocketAddr)> {
+fn parse_ssh_connection(connection: &str) -> Option<(SocketAddr, SocketAddr)> {
     let words: Vec<&str> = connection.split_whitespace().collect();
     let [peer, peer_port, own, own_port] = words[..] else { return None };
     // A link-local address has its interface as a suffix.
@@ -80,7 +80,7 @@ mod tests {
         let matches = |connection: &str, expression: &str| {
             let mut arguments = Arguments::defaults(RX.parameters);
             arguments.set("expression", Value::Text(expression.to_owned()));
-            let (peer, own) = parse_connection(connection).unwrap();
+            let (peer, own) = parse_ssh_connection(connection).unwrap();
             flows::matches_frame(&arguments, &segment_between(peer, own))
         };
         for connection in ["10.0.0.1 50000 10.0.0.2 22", "fe80::1%eth0 50000 fe80::2 22"] {
@@ -94,6 +94,6 @@ mod tests {
             }
         }
         assert!(matches("10.0.0.1 50000 10.0.0.2 22", "host 10.0.0.1 and dst host 10.0.0.2"));
-        assert_eq!(["", "x", "10.0.0.1 a 10.0.0.2 22"].map(parse_connection), [None; 3]);
+        assert_eq!(["", "x", "10.0.0.1 a 10.0.0.2 22"].map(parse_ssh_connection), [None; 3]);
     }
 }

@@ -29,7 +29,7 @@ const FRAMES_MIN: u64 = 8192;
 const FRAMES_MAX: u64 = 1 << 16;
 /// Divisor for the number of spare frame buffers. One of this many frame buffers is reserved for
 /// sinks that send from this memory and copy other blocks into it.
-const SPARE_FRACTION: usize = 16;
+const SPARE_DIVISOR: usize = 16;
 /// Maximum number of ring entries, and thus of frames that wait for the reader.
 const ENTRIES_MAX: u32 = 1 << 14;
 /// Maximum time to wait for a busy queue. Under load, the kernel frees a queue only some time after
@@ -100,7 +100,7 @@ impl TakeDevice {
 
     fn open_here(parameters: &TakeParameters<'_>) -> Result<Self, Failure> {
         let name = parameters.interface;
-        let (found, link_type) = interface::find_by_name(CALL_TAKE, name)?;
+        let (found, link_type) = interface::find_interface_by_name(CALL_TAKE, name)?;
         check_redirectable(&found, link_type, name)?;
         if !parameters.force {
             check_not_protected(&found.name, parameters.netns.is_none())?;
@@ -142,7 +142,7 @@ impl TakeDevice {
         let (redirect, attached) = placed.map_err(|why| match why {
             AttachRefusal::Load(error) => load_failure(name, &error),
             AttachRefusal::Call(error) if matches!(error.errno, EBUSY | EEXIST) => {
-                already_attached(name, &found)
+                already_attached_failure(name, &found)
             }
             AttachRefusal::Call(error) => system_failure(name, &error),
         })?;
@@ -249,7 +249,7 @@ fn open_queues(
         let frames = 1 << bytes.unwrap_or(wanted).clamp(64, 1 << 20).ilog2();
         parameters.steps.announce(Resource::Memory, "frames of AF_XDP")?;
         let frames = Frames::create("streamline-take", frames)?;
-        frames.reserve(frames.count() / SPARE_FRACTION);
+        frames.reserve(frames.count() / SPARE_DIVISOR);
         let entries = u32::try_from(frames.count()).unwrap_or(ENTRIES_MAX).min(ENTRIES_MAX);
         let settings = SocketSettings { fragments, ..SocketSettings::new(index, 0, entries) };
         parameters.steps.announce(Resource::Descriptor, "a socket of AF_XDP")?;
@@ -317,7 +317,7 @@ fn check_redirectable(found: &Interface, link: LinkType, name: &str) -> Result<(
         return Err(Failure::new(CALL_TAKE, name, why).hint(hint));
     }
     if found.xdp.is_some() {
-        return Err(already_attached(name, found));
+        return Err(already_attached_failure(name, found));
     }
     Ok(())
 }
@@ -342,7 +342,7 @@ fn check_not_protected(interface: &str, ours: bool) -> Result<(), Failure> {
 }
 
 /// Creates the failure for an interface that already has an XDP program.
-fn already_attached(name: &str, found: &Interface) -> Failure {
+fn already_attached_failure(name: &str, found: &Interface) -> Failure {
     // The interface is read again, because the program may have been attached in the meantime.
     let now = RouteSocket::open().and_then(|links| links.by_index(found.index)).ok();
     let number = now.as_ref().unwrap_or(found).xdp.map_or(0, |xdp| xdp.program);

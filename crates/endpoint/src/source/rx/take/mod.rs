@@ -20,8 +20,8 @@ mod poll_pause;
 mod routes;
 
 use super::unpack::{TAG_SIZE, reinsert_tag_bytes};
-use super::{DOWN_CHECK_NS, HELD_CHECK_NS};
-use crate::interface::{FrameCount, interface_removed};
+use super::{DOWN_CHECK_INTERVAL_NS, HELD_CHECK_INTERVAL_NS};
+use crate::interface::{FrameCount, interface_removed_failure};
 use crate::{
     DropReason, Failure, Intake, Opening, Source, SourceCounters, SourceProperties, SourceStatus,
 };
@@ -344,7 +344,7 @@ impl TakeSource {
 
     /// Returns the status for a call to `produce` that emitted nothing.
     fn status_without_frames(&mut self, intake: &Intake<'_>) -> Result<SourceStatus, Failure> {
-        let soon = Some(intake.now + HELD_CHECK_NS);
+        let soon = Some(intake.now + HELD_CHECK_INTERVAL_NS);
         if self.reassembly.is_complete {
             // The queues may contain more frames, which must wait for this packet.
             return Ok(SourceStatus::Wait { until: soon, readable: false });
@@ -360,15 +360,16 @@ impl TakeSource {
                 None => FrameCount::All(frames),
                 Some(_) => FrameCount::Passed(frames),
             };
-            return Err(interface_removed("take from", &self.device.name, counts));
+            return Err(interface_removed_failure("take from", &self.device.name, counts));
         }
         if let Some(until) = self.pause.pause_end(intake.now) {
             return Ok(SourceStatus::retry_at(until));
         }
         // Holders release frames without notification, and an AF_XDP socket does not wake its
         // poller when the interface is removed, so the wait is bounded.
-        let until =
-            soon.filter(|_| intake.pool.outstanding() > 0).or(Some(intake.now + DOWN_CHECK_NS));
+        let until = soon
+            .filter(|_| intake.pool.outstanding() > 0)
+            .or(Some(intake.now + DOWN_CHECK_INTERVAL_NS));
         Ok(SourceStatus::Wait { until, readable: true })
     }
 
