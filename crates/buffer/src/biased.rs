@@ -56,8 +56,8 @@ pub(crate) struct Record {
 /// it.
 ///
 /// If the kernel offers no membarrier(2), all locks are shared from the start. If a sandbox forbids
-/// it after a thread has become the owner, calls by other threads fail as if the owner held the
-/// lock.
+/// membarrier(2) after a thread has become the owner, calls by other threads fail as if the owner
+/// held the lock.
 // One cache line, so that ends used by different threads do not disturb each other.
 #[repr(align(64))]
 pub struct BiasedLock<T> {
@@ -97,7 +97,8 @@ impl<T> BiasedLock<T> {
     }
 
     /// Takes the lock; returns `None` if another thread, or an interrupted call of this thread,
-    /// holds it or is changing its owner, or if this thread holds four other locks as their owner.
+    /// holds it or is changing its owner, or if this thread already holds four other locks as their
+    /// owner.
     // Inlined: an out-of-line call costs the C library 3 ns more per call.
     #[cfg(not(loom))]
     #[inline(always)]
@@ -230,7 +231,7 @@ impl Record {
 }
 
 impl<T> BiasedGuard<'_, T> {
-    /// Releases the lock and forgets the owner, so that the next thread that takes the lock becomes
+    /// Releases the lock and clears its owner, so that the next thread that takes the lock becomes
     /// the owner.
     pub fn release_ownership(self) {
         self.lock.handovers.store(0, Ordering::Relaxed);

@@ -210,8 +210,8 @@ impl PointerWriter {
         usize::try_from(self.side.head.saturating_sub(self.side.oldest())).unwrap_or(usize::MAX)
     }
 
-    /// Returns the number of free entries in the ring. Reads the readers' cursors only if fewer
-    /// than `wanted` entries are known to be free.
+    /// Returns the number of free entries in the ring. Reads the readers' cursors only if the
+    /// cached cursors show fewer than `wanted` free entries.
     pub fn room(&mut self, wanted: usize) -> Result<usize, Fault> {
         Ok(usize::try_from(self.side.room(wanted as u64)?).unwrap_or(usize::MAX))
     }

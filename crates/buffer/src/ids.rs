@@ -9,8 +9,8 @@
 //!
 //! A process takes one range at a time and allocates ids from it. A child of fork(2) takes its own
 //! range, and a program that Streamline starts inherits the counter ([`inherit`]). A program that
-//! was started in another way, without a daemon, begins its own tree. When the daemon has no ids
-//! left, ids of the tree are used; when these are used up as well, no dbuf can be created.
+//! was started in another way, without a daemon, begins its own tree. When the daemon runs out of
+//! ids, ids of the tree are used; when these run out as well, no dbuf can be created.
 
 use abi::DbufId;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -35,7 +35,7 @@ pub struct IdRange {
 }
 
 /// A function that requests a range of unused ids from a daemon. Returns `None` if there is no
-/// daemon, or if it has no ids left. May block for the duration of a call to the daemon.
+/// daemon, or if the daemon has run out of ids. May block for the duration of a call to the daemon.
 pub type Source = fn() -> Option<IdRange>;
 
 static SOURCE: OnceLock<Source> = OnceLock::new();
@@ -66,7 +66,7 @@ pub fn set_source(source: Source) {
 }
 
 /// Returns an id that no other dbuf has had, or `None` if all ids are used or the counter of the
-/// tree cannot be opened. May block for as long as [`Source`].
+/// tree cannot be opened. May block for as long as the [`Source`] does.
 pub fn fresh() -> Option<DbufId> {
     let mut ids = IDS.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();

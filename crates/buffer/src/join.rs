@@ -45,7 +45,7 @@ struct QueueState {
     next: u64,
     /// Doorbell to notify when the writer exits.
     doorbell: Option<Arc<SocketDoorbell>>,
-    /// Event to notify when a reader joins; created by a writer that waits for one.
+    /// Event to notify when a reader joins. Created when the writer first waits for a reader.
     joined: Option<Arc<EventFd>>,
 }
 
@@ -84,8 +84,9 @@ pub(crate) struct QueueChanges {
 }
 
 impl JoinQueue {
-    /// Adds a reader and stores its start position in its page. Returns the reader's ticket, or
-    /// `None` if the writer has exited.
+    /// Adds a reader, determines the reader's start position from the writer's published position,
+    /// which `published` loads, and stores the start position in the reader's page. Returns the
+    /// reader's ticket, or `None` if the writer has exited.
     pub(crate) fn join(
         &self,
         page: Arc<Region>,

@@ -20,7 +20,7 @@ use std::fmt;
 pub struct LateEvent(Option<Box<dyn FnOnce() + Send>>);
 
 impl LateEvent {
-    /// Arms the event.
+    /// Arms the event: when it fires, it calls `act`.
     pub fn arm(&mut self, act: impl FnOnce() + Send + 'static) {
         self.0 = Some(Box::new(act));
     }

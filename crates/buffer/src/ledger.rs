@@ -25,8 +25,8 @@ pub struct ReaderCounts {
     pub bytes: u64,
     /// Blocks overwritten before this reader reached them ([`crate::Policy::Overwrite`]).
     pub lost: u64,
-    /// Blocks that this reader chose not to take: those put before the reader joined, or all but
-    /// the newest ([`crate::rate`]).
+    /// Blocks that this reader chose not to take: blocks put before the reader joined, or blocks
+    /// that a newer block superseded ([`crate::rate`]).
     pub skipped: u64,
 }
 

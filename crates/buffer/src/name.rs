@@ -17,9 +17,9 @@
 //! and never blocks on a client. Per client the host stores only a reader slot or an inbox entry.
 //! The number of slots is fixed, with a lower limit per untrusted user (T12).
 //!
-//! A name belongs to the user that it contains: a client queries the user of the listening process
-//! from the kernel, and refuses any other user (T13). If a process of another user occupies the
-//! name, the owner listens on a spare socket instead, which clients find (`holder`).
+//! A name belongs to the user whose ID it contains: a client queries the user of the listening
+//! process from the kernel, and refuses any other user (T13). If a process of another user occupies
+//! the name, the owner's host listens on a spare socket instead, which clients find (`holder`).
 //!
 //! A reader that joins a running stream starts *now*: after the last published block
 //! ([`stream::joinable`]). When the reader leaves or is killed, its socket hangs up and its slot is

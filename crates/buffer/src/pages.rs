@@ -71,8 +71,8 @@ impl Choice {
         choose(facts(), bytes)
     }
 
-    /// Creates a memfd of `len` bytes with the chosen pages, or the closest kind that the kernel
-    /// grants.
+    /// Creates and maps a memfd of `len` bytes with the chosen pages, or the closest kind that the
+    /// kernel grants.
     pub fn memory(&self, name: &str, len: usize) -> sys::Result<(Memfd, Mapping)> {
         if self.pages == Pages::Reserved {
             return match Memfd::create_huge(name, len) {

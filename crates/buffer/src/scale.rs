@@ -57,8 +57,8 @@ pub struct Scaling {
 }
 
 impl Scaling {
-    /// Returns parameters for reallocation of the ring, given the sizes of the data caches in
-    /// bytes, level 1 first.
+    /// Returns parameters for a ring that is resized by reallocation, given the sizes of the data
+    /// caches in bytes, level 1 first.
     #[must_use]
     pub fn reallocation(caches: &[usize]) -> Self {
         let level = |at: usize| caches.get(at).copied().filter(|b| (1..=CACHE_MAX).contains(b));
@@ -74,9 +74,9 @@ impl Scaling {
         }
     }
 
-    /// Returns parameters for resizing in place, given the sizes of the data caches in bytes, level
-    /// 1 first. The marks are closer together than in [`Scaling::reallocation`], because a change
-    /// of size is nearly free, and the ring never exceeds the caches.
+    /// Returns parameters for a ring that is resized in place, given the sizes of the data caches
+    /// in bytes, level 1 first. The marks are closer together than in [`Scaling::reallocation`],
+    /// because a change of size is nearly free, and the ring never exceeds the caches.
     #[must_use]
     pub fn deck_cut(caches: &[usize]) -> Self {
         // The memory for a large remote ring would have to be reserved from the start.
@@ -139,9 +139,9 @@ const SIZE_MIN: usize = 16 << 10;
 /// The placement of writer and reader on processors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sides {
-    /// Both run on the same processor.
+    /// The writer and the reader run on the same processor.
     SameProcessor,
-    /// They run on two processors, or on unknown ones.
+    /// The writer and the reader run on different processors, or their processors are unknown.
     DifferentProcessors,
 }
 

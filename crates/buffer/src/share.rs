@@ -216,7 +216,7 @@ const CAPACITY_MAX: u64 = 1 << 40;
 /// have been read.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The message has the wrong number of descriptors, or is malformed. Holds the number of
+    /// The message has the wrong number of descriptors, or is malformed. Contains the number of
     /// descriptors received.
     #[error("a ring does not come as {0} descriptors")]
     Descriptors(usize),

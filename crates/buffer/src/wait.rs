@@ -8,7 +8,8 @@
 //! SYNC POINT *falling asleep*: the sleeper stores its count, issues a fence, and checks its
 //! condition once more; the peer stores its position, issues a fence, and reads the count. The
 //! fences are sequentially consistent: at least one party sees the other's store, so no wake-up is
-//! lost. A false value in these words costs the peer one notification, which does not block.
+//! lost. A bogus value in these words costs the peer at most one notification, which does not
+//! block.
 
 use crate::atomic::{Ordering, acquire, fence};
 use crate::region::Region;

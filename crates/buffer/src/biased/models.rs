@@ -56,7 +56,7 @@ impl SharedLock {
 
 /// Runs threads in all interleavings with up to `preemptions` preemptions. Each element of
 /// `threads` is a thread's number and one flag per call of the thread: true if the call forgets the
-/// owner. The first thread is the main thread.
+/// owner. The first thread is the main thread. The lock starts with `handovers` owner changes.
 fn check_calls(threads: &'static [(u64, &'static [bool])], handovers: u32, preemptions: usize) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);

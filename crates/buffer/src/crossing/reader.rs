@@ -25,8 +25,8 @@ impl CrossingReader {
     }
 
     /// Loads the writer's published position, so that the next [`CrossingReader::peek`] returns all
-    /// entries published before this call. Other methods load the position only after all known
-    /// entries have been taken.
+    /// entries published before this call. Without this call, the position is loaded only after all
+    /// entries up to the last loaded position have been taken.
     pub fn refresh(&mut self) -> Result<(), Fault> {
         self.ring.side.refresh()?;
         // Follows a writer that has resized the ring.
@@ -34,7 +34,7 @@ impl CrossingReader {
     }
 
     /// Returns a batch of up to `max` unread entries without releasing them. The batch is empty if
-    /// no entry is published. Does not block.
+    /// no unread entry is published. Does not block.
     pub fn peek(&mut self, max: usize) -> Result<Batch<'_>, Fault> {
         let count = self.ring.unread_entries()?.min(max);
         Ok(Batch { reader: self, count })

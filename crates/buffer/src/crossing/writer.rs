@@ -138,8 +138,8 @@ impl CrossingWriter {
         self.ring.distance()
     }
 
-    /// Returns the number of free entries in the ring. Reads the readers' positions only if fewer
-    /// than `wanted` entries are known to be free.
+    /// Returns the number of free entries in the ring. Reads the readers' positions only if the
+    /// cached positions show fewer than `wanted` free entries.
     pub fn room(&mut self, wanted: usize) -> Result<usize, Fault> {
         self.ring.room(wanted)
     }

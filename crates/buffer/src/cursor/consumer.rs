@@ -51,9 +51,9 @@ impl Consumer {
         }
     }
 
-    /// Returns the position up to which blocks can be read. If all known blocks have been read,
-    /// first loads the writer's position, and follows a writer that has continued in other memory
-    /// of this process.
+    /// Returns the position up to which blocks can be read. If all blocks up to the last loaded
+    /// position have been read, first loads the writer's position again, and follows a writer that
+    /// has continued in other memory of this process.
     pub fn available(&mut self) -> Result<u64, Fault> {
         if self.next != self.commit {
             return Ok(self.commit);
@@ -83,7 +83,8 @@ impl Consumer {
         self.commit
     }
 
-    /// Returns true if all known blocks have been read. Does not load the writer's position.
+    /// Returns true if all blocks up to the last loaded position of the writer have been read. Does
+    /// not load the position again.
     #[inline]
     pub const fn has_read_all(&self) -> bool {
         self.next == self.commit

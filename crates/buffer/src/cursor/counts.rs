@@ -1,5 +1,5 @@
-//! The counts that a party publishes together with its position. Both are consistent even if the
-//! party is killed between the two stores. (CONTRACT 19; RELIABILITY, kill -9)
+//! The counts that a party publishes together with its position. The counts match the position even
+//! if the party is killed between the two stores. (CONTRACT 19; RELIABILITY, kill -9)
 //!
 //! The page holds two copies of the counts, each tagged with a position. A party overwrites the
 //! copy that does not match its published position, then publishes the new position. An observer

@@ -42,7 +42,7 @@ pub struct Producer {
     counts_writer: CountsWriter,
 }
 
-/// The writer's view of one reader.
+/// The writer's record of one reader.
 #[derive(Debug)]
 struct ReaderRecord {
     cursor: u64,
@@ -133,8 +133,8 @@ impl Producer {
         self.records.get(reader).map(|record| &*record.page)
     }
 
-    /// Returns true if every reader that has not left last ran on this processor. For a reader that
-    /// has not published its processor, uses the result of `unknown`.
+    /// Returns true if every reader that has not left last ran on `processor`. For a reader that
+    /// has not published its processor, calls `unknown` instead.
     pub fn are_readers_on(&self, processor: usize, unknown: impl Fn() -> bool) -> bool {
         let present = self.records.iter().filter(|record| !record.has_left);
         present.into_iter().all(|record| match acquire(record.page.word(reader::PROCESSOR)) {
@@ -194,8 +194,8 @@ impl Producer {
         }
     }
 
-    /// Returns the number of free positions. Reads the readers' cursors only if fewer than `wanted`
-    /// positions are known to be free. A ring that overwrites is always entirely free.
+    /// Returns the number of free positions. Reads the readers' cursors only if the cached cursors
+    /// show fewer than `wanted` free positions. A ring that overwrites is always entirely free.
     pub(crate) fn room(&mut self, wanted: u64) -> Result<u64, Fault> {
         if self.policy == Policy::Overwrite {
             return Ok(self.capacity);
@@ -364,7 +364,7 @@ impl Producer {
         self.counts_writer = counts_writer;
     }
 
-    /// Publishes all written blocks and the counts in this control page.
+    /// Publishes all written blocks and the counts in the control page `page`.
     fn publish_in(&self, page: &Region, counts_writer: &mut CountsWriter) {
         counts_writer.write(page, writer::LEDGER, self.head, self.put.words());
         // SYNC POINT: block published; pairs with the load in `Consumer::refresh`.

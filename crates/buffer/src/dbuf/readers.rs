@@ -8,7 +8,7 @@ use abi::Extent;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// The operations with which a reader goes from block to block in one kind of ring. Internal to
+/// The operations with which a reader advances from block to block in one kind of ring. Internal to
 /// this crate.
 pub trait BlockWalk: fmt::Debug {
     /// A block that has been located and checked.

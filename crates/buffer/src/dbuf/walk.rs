@@ -38,7 +38,8 @@ pub struct RecordWalk {
     passed_position: u64,
     /// Expected first header word of the next block, if the block is as long as the last one.
     expected_word: u64,
-    /// Length of a record in bytes, including its header, if its block is as long as the last one.
+    /// Length in bytes of the next record, including its header, if its block is as long as the
+    /// last one.
     span: u64,
     /// Number of the segment in which the ring continues; `None` until all of the current segment
     /// has been read.

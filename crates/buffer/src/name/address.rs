@@ -29,12 +29,14 @@ impl Address {
     /// Maximum length of a name in bytes.
     pub const NAME_MAX: usize = 64;
 
-    /// Validates a name of the current user.
+    /// Returns the address that consists of `name` and the current user. Fails with [`Error::Name`]
+    /// if the name is invalid.
     pub fn of_current_user(name: &str) -> Result<Self, Error> {
         Self::of_user(sys::process::identity().0, name)
     }
 
-    /// Validates a name of the given user.
+    /// Returns the address that consists of `name` and user `uid`. Fails with [`Error::Name`] if
+    /// the name is invalid.
     pub fn of_user(uid: u32, name: &str) -> Result<Self, Error> {
         let wrong = |why| Err(Error::Name { name: name.chars().take(80).collect(), why });
         let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);

@@ -1,12 +1,13 @@
 //! Ownership of names: finding and verifying the process that holds a name, despite squatters.
 //! (RELIABILITY T13)
 //!
-//! In the abstract socket namespace, a name belongs to the first process that binds it, regardless
-//! of the user that the name contains. Ownership is therefore never assumed: SO_PEERCRED reports
-//! the user whose process bound the name. If another user occupies a name, its owner listens on a
-//! spare socket `NAME/NUMBER`, whose random number prevents a squatter from occupying all spare
-//! sockets. A client that does not find the owner under the name searches the kernel's list for
-//! spare sockets, and verifies the owner of each.
+//! In the abstract socket namespace, the kernel gives a name to the first process that binds it,
+//! whichever user ID the name contains. The holder of a name is therefore never assumed to be the
+//! owner: SO_PEERCRED reports the user whose process bound the name. If a process of another user
+//! holds a name, a process of the owner listens on a spare socket `NAME/NUMBER`, whose random
+//! number prevents a squatter from occupying all spare sockets. A client that does not find the
+//! owner under the name searches the kernel's list for spare sockets, and verifies the owner of
+//! each.
 
 use super::{Address, Error};
 use std::hash::{BuildHasher as _, RandomState};

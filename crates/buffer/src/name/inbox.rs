@@ -17,8 +17,8 @@ use std::time::Duration;
 use sys::doorbell::SocketDoorbell;
 use sys::poll;
 
-/// The receiving end of an inbox. Dropping it ends the inbox: the host then refuses writers, and
-/// releases the name when it next runs.
+/// The receiving end of an inbox. Dropping the inbox ends it: the host then refuses writers, and
+/// releases the name the next time the host runs.
 #[derive(Debug)]
 pub struct Inbox {
     pub(super) queue: Arc<Queue>,

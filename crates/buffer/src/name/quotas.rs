@@ -38,7 +38,7 @@ struct Client<T> {
     doorbell: Arc<OwnedFd>,
 }
 
-/// The limit that a reader exceeds.
+/// The limit that a further reader would exceed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct QuotaExceeded {
     pub(super) limit: usize,
@@ -46,7 +46,7 @@ pub(super) struct QuotaExceeded {
 }
 
 impl<T> Clients<T> {
-    /// Checks that a slot is free for a reader of this user.
+    /// Checks that user `uid` may occupy another reader slot of an object that `owner` owns.
     pub(super) fn check_quota(
         &self,
         uid: u32,

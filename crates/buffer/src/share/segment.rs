@@ -1,4 +1,4 @@
-//! Segments: a ring that grows, shrinks, changes owners or revokes a reader continues in a new
+//! Segments: a ring that grows, shrinks, changes its writer or revokes a reader continues in a new
 //! segment. (CONTRACT 23, RELIABILITY T11) [SL §5.4, reallocation]
 //!
 //! ```text

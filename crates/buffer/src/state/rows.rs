@@ -69,7 +69,7 @@ impl Reading {
 /// The result of one attempt to read a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RowRead {
-    /// `out` holds the numbers.
+    /// `out` contains the numbers of the row.
     Numbers,
     /// The row is empty.
     Nothing,

@@ -73,7 +73,7 @@ impl TableWriter {
         self.overflow.clear();
     }
 
-    /// Sets the numbers of a row; `None` clears the row. A row that exceeds the table is only
+    /// Sets the numbers of a row; `None` clears the row. A row beyond the end of the table is only
     /// counted. Until [`TableWriter::end`], readers see the table as inconsistent.
     pub fn put(&mut self, at: usize, numbers: Option<&[u64]>) {
         if !std::mem::replace(&mut self.is_open, true)

@@ -173,8 +173,8 @@ impl Input {
         if self.writer_exited && !has_more { Err(Fault::Abandoned) } else { Ok(false) }
     }
 
-    /// Waits until there is something to read or the stream has ended, but no longer than `limit`
-    /// (`None`: no limit). May return [`WaitResult::NotReady`] earlier, after a signal or another
+    /// Waits until there is something to read or the stream has ended, for at most `limit` (`None`
+    /// means no limit). May return [`WaitResult::NotReady`] earlier, after a signal or another
     /// notification.
     pub fn wait(&mut self, limit: Option<Duration>) -> Result<WaitResult, Fault> {
         self.wait_beside(&[], limit)
@@ -374,8 +374,8 @@ impl Input {
         true
     }
 
-    /// Copies blocks into `out` while there is room in `out` and further blocks are known to be
-    /// published.
+    /// Copies blocks into `out` until `out` is full or all blocks up to the last loaded position of
+    /// the writer have been copied.
     fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
         self.fill_until(out, false).map(|(count, _)| count)
     }

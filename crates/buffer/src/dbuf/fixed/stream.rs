@@ -16,8 +16,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use sys::doorbell::{Peer, SocketDoorbell};
 
-/// Creates a stream of slots. Returns the writing end, and an offer for each reader. Written blocks
-/// are published every `every` blocks (T_b), and by [`SlotOutput::flush`]. Fails if the kernel
+/// Creates a stream of slots. Returns the writing end, and an offer for each reader. Blocks are
+/// published after every `every` blocks (T_b), and by [`SlotOutput::flush`]. Fails if the kernel
 /// refuses memory or sockets.
 pub fn stream(config: &SlotConfig, every: usize) -> sys::Result<(SlotOutput, Vec<SlotOffer>)> {
     let (ring, rings) = share::slots(config)?;

@@ -7,8 +7,8 @@ use crate::atomic::AtomicU32;
 use loom::sync::Arc as Shared;
 use loom::thread;
 
-/// Models a writer that puts `blocks` blocks one by one and then does nothing more, and a reader
-/// that waits for all of the blocks.
+/// Models a writer that puts `blocks` blocks one by one, with T_b = `every`, and then does nothing
+/// more, and a reader that waits for all of the blocks.
 fn write_and_stay_busy(blocks: u64, every: u64) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);

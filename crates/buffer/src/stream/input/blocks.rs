@@ -187,7 +187,7 @@ impl Input {
         }
     }
 
-    /// Returns true if the rest announced by [`Input::announce_rest`] is over: a quarter of the
+    /// Returns true if the sleep announced by [`Input::announce_rest`] should end: a quarter of the
     /// ring is unread, the stream has ended, or the writer has notified the reader. Notifications
     /// are checked only if `drain` is true, because the check costs a system call.
     pub fn is_rest_over(&mut self, drain: bool) -> Result<bool, Fault> {
