@@ -255,8 +255,8 @@ impl Aggregate {
     }
 
     /// Changes the bytes in `range`: copies them into a new block of `pool`, calls `edit` on the
-    /// copy, and joins the new block with the surrounding slices. Other aggregates still have the
-    /// old bytes. Does nothing if the range is empty. Fails if it is longer than
+    /// copy, and joins the new block with the surrounding slices. Other aggregates still refer to
+    /// the old bytes. Does nothing if the range is empty. Fails if the range is longer than
     /// [`AllocationPool::block_max`]. On failure the aggregate is unchanged.
     pub fn mutate(
         &mut self,

@@ -134,8 +134,8 @@ pub trait StreamWriter: fmt::Debug {
     /// Returns the maximum length of a block in bytes.
     fn block_max(&self) -> usize;
 
-    /// Returns the descriptors to poll for room. Empty if the writer only waits inside its own
-    /// calls.
+    /// Returns the descriptors to poll for room. The list is empty if the writer waits only inside
+    /// its own calls.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
@@ -156,13 +156,14 @@ pub trait StreamWriter: fmt::Debug {
     }
 
     /// Waits until readers have released some of the accepted blocks. Returns false immediately if
-    /// none is held, or if the policy is not to block.
+    /// no accepted block is held, or if the policy is not to block.
     fn wait_for_releases(&mut self) -> Result<bool, Fault> {
         Ok(false)
     }
 
     /// Announces that the caller will sleep on the descriptors until readers release accepted
-    /// blocks. Returns false if they already have, or if no block is held.
+    /// blocks. Returns false if readers have already released some, or if no accepted block is
+    /// held.
     fn announce_sleep(&mut self) -> Result<bool, Fault> {
         Ok(false)
     }

@@ -85,7 +85,7 @@ pub struct Merged {
     producers: Vec<Producer>,
     departed: VecDeque<DepartedProducer>,
     next_id: u64,
-    /// Index of the current producer, and the number of its blocks returned in this round.
+    /// Index of the current producer.
     current: usize,
     taken_in_round: usize,
     spins: u32,

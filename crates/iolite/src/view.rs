@@ -107,7 +107,7 @@ impl Space {
         self.lock_owners().views.contains_key(&dbuf)
     }
 
-    /// Removes a dbuf. It is unmapped when the last reader drops its translation, and a later
+    /// Removes a dbuf. The dbuf is unmapped when the last reader drops its translation, and a later
     /// pointer into it causes a new fault. Returns false if the dbuf was not mapped.
     pub fn forget(&self, dbuf: DbufId) -> bool {
         self.lock_owners().views.remove(&dbuf).is_some()
@@ -273,8 +273,9 @@ impl View {
         }
     }
 
-    /// Returns nonzero if a pointer refers to another dbuf, has unknown flags, or exceeds the
-    /// mapping. Checks without a branch. Blocks of a file always exceed the mapping.
+    /// Returns 0 if a pointer refers to this dbuf, has no unknown flags, and does not exceed the
+    /// mapping; otherwise another value. Checks without a branch. Blocks of a file always exceed
+    /// the mapping.
     #[inline]
     pub(crate) const fn outside_bits(&self, pointer: RichPointer) -> u64 {
         let home = RichPointer::new(self.id, pointer.place, pointer.class);

@@ -48,7 +48,7 @@ impl AllocationPool {
         self.pool.block_max()
     }
 
-    /// Returns the usage of the pool.
+    /// Returns the occupancy of the pool in segments.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let mut usage = self.pool.usage();
@@ -78,8 +78,8 @@ impl AllocationPool {
     }
 
     /// Allocates like [`AllocationPool::allocate`], but returns only a rich pointer. The caller
-    /// must lease the block's segment before the next operation on the pool. Returns `None` if no
-    /// room is left without reclaiming segments.
+    /// must lease the block's segment before the next operation on the pool. Returns `None` if the
+    /// block does not fit without reclaiming segments.
     #[inline]
     pub(crate) fn append_block(
         &mut self,

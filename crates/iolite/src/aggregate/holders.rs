@@ -1,5 +1,5 @@
-//! Leases that an owner holds on behalf of other processes, released when the process exits. [IOL
-//! §2.1, system-wide reference counts], RELIABILITY T8, T10, T12
+//! Leases that an owner holds on behalf of other processes. When a process exits, its leases are
+//! released. [IOL §2.1, system-wide reference counts], RELIABILITY T8, T10, T12
 //!
 //! Input: processes that join, aggregates sent to them, slices that they release, and departures
 //! (reported by a control socket or doorbell, however the process ended: `sys::doorbell`). Output:

@@ -11,7 +11,8 @@ use std::slice;
 /// change.
 const INLINE_SLICES: usize = 4;
 
-/// An ordered list of slices. All slices are either inline, from the left, or all on the heap.
+/// An ordered list of slices. Either all slices are inline, in the first elements of the array, or
+/// all are on the heap.
 #[derive(Clone, Default)]
 pub(super) struct SliceList {
     inline: [Option<Slice>; INLINE_SLICES],

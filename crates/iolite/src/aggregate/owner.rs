@@ -124,7 +124,7 @@ impl Creator {
     }
 
     /// Checks that a peer may read all pools that contain slices of an aggregate (CONTRACT 21). A
-    /// pool that is not shared is readable by no peer, not even root.
+    /// pool that is not shared is readable by no peer, not even by root.
     pub fn may_read(&self, aggregate: &Aggregate, peer: &Credentials) -> Result<(), GrantRefusal> {
         let mut checked = DbufId::HOLE;
         for slice in aggregate.slices() {

@@ -139,7 +139,8 @@ impl Sender {
         }
     }
 
-    /// Sends like [`Sender::try_send`], but blocks while the reader holds the maximum of segments.
+    /// Sends like [`Sender::try_send`], but blocks while the reader holds the maximum number of
+    /// segments.
     pub fn send(&mut self, server: &GrantServer, aggregate: &Aggregate) -> Result<(), SendError> {
         loop {
             let returns = server.returns();

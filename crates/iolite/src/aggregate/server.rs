@@ -81,9 +81,9 @@ impl GrantServer {
         Ok((peer, remote))
     }
 
-    /// Sends a client a dbuf that it has not requested, so that the client can use it even after
-    /// this process has exited. Never blocks. Returns false if the dbuf was not sent; the client
-    /// then requests it when it needs it.
+    /// Sends a client the grant of a dbuf that the client has not requested, so that the client can
+    /// use the dbuf even after this process has exited. Never blocks. Returns false if the grant
+    /// was not sent; the client then requests the dbuf when it needs it.
     pub(crate) fn send_grant(&self, peer: PeerId, dbuf: DbufId) -> bool {
         let mut state = lock_state(&self.state);
         let socket =
@@ -111,8 +111,8 @@ impl GrantServer {
         lock_state(&self.state).returns
     }
 
-    /// Blocks while [`GrantServer::returns`] returns `known`: until a slice is released or a client
-    /// departs.
+    /// Blocks as long as [`GrantServer::returns`] equals `known`, that is, until a slice is
+    /// released or a client departs.
     pub fn wait_for_returns(&self, known: u64) {
         let mut state = lock_state(&self.state);
         while state.returns == known {

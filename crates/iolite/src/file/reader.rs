@@ -22,7 +22,7 @@ const LENT_MAX: usize = 64 << 10;
 pub struct FileReader {
     file: CachedFile,
     at: u64,
-    /// Bytes copied by [`StreamReader::peek`], and their offset in the file.
+    /// Bytes copied by [`StreamReader::peek`].
     peeked: Vec<u8>,
     ahead_at: u64,
     /// True if blocks are lent as pointers ([`FileReader::by_pointer`]); false if none are lent, so

@@ -81,8 +81,8 @@ pub(super) struct BackingHandle {
 
 #[derive(Debug)]
 enum Pool {
-    /// The pool of a single stream, which is used without a lock, and the window within which the
-    /// stream uses it; `None` if it uses all of it.
+    /// The pool of a single stream, which needs no lock. `window` limits the part of the pool that
+    /// the stream uses; `None` means no limit.
     Own {
         pool: Box<AllocationPool>,
         window: Option<Box<SegmentWindow>>,
@@ -131,8 +131,8 @@ impl BackingHandle {
 }
 
 impl BackingHandle {
-    /// Decides on the size of the window after it was used up. Returns true if it has grown, so
-    /// that the stream need not wait.
+    /// Decides on the size of the window after it was used up. Returns true if the window has
+    /// grown, so that the stream need not wait.
     pub(super) fn end_round(&mut self, sides: impl FnOnce() -> Sides) -> bool {
         match &mut self.pool {
             Pool::Own { pool, window: Some(window) } => window.end_round(pool.reclaim(), sides()),

@@ -270,7 +270,8 @@ impl Keeper {
         self.claimed.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the oldest position that the input must keep, or `u64::MAX` if there is none.
+    /// Returns the oldest ring position that an output still needs, or `u64::MAX` if none is
+    /// needed.
     pub(super) fn needed(&self) -> u64 {
         // SYNC POINT: claim released; pairs with the store in `Upstream::publish`.
         let words = self.oldest_needed.iter().map(|word| word.load(Ordering::Acquire));
@@ -370,7 +371,7 @@ pub(super) fn leave_to_sweep(flights: Flights, doorbells: Doorbells) {
 
 impl SharedFlights {
     /// Returns the position that all readers still present have passed. A reader that publishes a
-    /// false position harms only itself (F4).
+    /// bogus position harms only itself (F4).
     fn passed_position(&self) -> u64 {
         let pages = self.store.readers.iter().enumerate();
         let present = pages.filter(|(at, page)| {

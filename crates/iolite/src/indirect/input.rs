@@ -217,8 +217,8 @@ impl Input {
     }
 
     /// Announces that the caller is about to sleep on the descriptor, so that the writer notifies
-    /// it of new input. The caller must not sleep if this returns [`WaitResult::Ready`], and must
-    /// call [`Input::drain`] afterwards in either case.
+    /// the caller of new input. The caller must not sleep if this returns [`WaitResult::Ready`],
+    /// and must call [`Input::drain`] afterwards in either case.
     pub fn listen(&mut self) -> Result<WaitResult, Fault> {
         let side = &self.ring.side;
         let until = side.next.saturating_add(side.store.capacity / 4);

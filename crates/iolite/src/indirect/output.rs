@@ -51,11 +51,12 @@ pub struct Output {
     sleeper: Sleeper,
     spins: u32,
     policy: Policy,
-    /// Position before which entries are known to have room.
+    /// Head position below which the ring has room for another entry, as of the last check.
     limit: u64,
     /// Head position at which the next publication is due.
     publish_at: u64,
-    /// Position before which a write needs no check: the lesser of `limit` and `publish_at`.
+    /// Head position below which a write needs no check: the lesser of `limit` and `publish_at`, or
+    /// 0 in a ring that overwrites.
     stop: u64,
     /// Number of bytes copied but not published.
     unpublished_bytes: usize,
@@ -127,8 +128,8 @@ impl Output {
     /// Registers a pool, after which writes of bytes in the pool produce pointers. Readers must be
     /// able to request the pool, so share it through the grant server. `threshold` is the T_b of
     /// the pool. Written blocks are published at the lowest threshold of the stream and of all
-    /// known dbufs. [SL §6.2] Returns false if the pool's memory is not a file and so cannot be
-    /// granted.
+    /// registered dbufs. [SL §6.2] Returns false if the pool's memory is not a file and so cannot
+    /// be granted.
     pub fn register_pool(&mut self, pool: &Pool, threshold: usize) -> bool {
         self.register_memory(pool.memory(), threshold)
     }
@@ -168,7 +169,7 @@ impl Output {
     }
 
     /// Returns the number of blocks after which written blocks are published: the lowest T_b of the
-    /// stream and of all known dbufs.
+    /// stream and of all registered dbufs.
     #[must_use]
     pub const fn threshold(&self) -> usize {
         self.every
@@ -266,8 +267,8 @@ impl Output {
         }
     }
 
-    /// Updates `stop`, the position before which a write needs no check. The position is 0 in a
-    /// ring that overwrites.
+    /// Updates `stop`, the head position below which a write needs no check; 0 in a ring that
+    /// overwrites.
     fn set_stop(&mut self) {
         let is_plain = self.policy != Policy::Overwrite;
         self.stop = if is_plain { self.limit.min(self.publish_at) } else { 0 };
@@ -337,9 +338,9 @@ impl Output {
 }
 
 impl StreamWriter for Output {
-    /// Writes one block: as a pointer if its bytes are in a known dbuf, otherwise as a copy in the
-    /// backing dbuf. Fails with [`Fault::Abandoned`] if no reader is left. Blocks and returns false
-    /// like [`StreamWriter::write`].
+    /// Writes one block: as a pointer if its bytes are in a registered dbuf, otherwise as a copy in
+    /// the backing dbuf. Fails with [`Fault::Abandoned`] if no reader is left. Blocks and returns
+    /// false like [`StreamWriter::write`].
     #[inline]
     fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
         let from = block.as_ptr().addr().wrapping_sub(self.hot.address);

@@ -1,19 +1,19 @@
 //! Address ranges of up to eight dbufs in one cache line, searched by every write for the dbuf of
 //! its bytes. [SL §5.3.3]
 //!
-//! Input: the address of the bytes. Output: the known dbuf that contains the bytes. Each range is
-//! one word, with the first page and the number of pages. A write checks the segment of the last
+//! Input: the address of the bytes. Output: the registered dbuf that contains the bytes. Each range
+//! is one word, with the first page and the number of pages. A write checks the segment of the last
 //! hit before this cache line (`output`). If there are more than eight dbufs, their ranges replace
 //! each other in turn.
 
 /// Number of ranges in one cache line.
 pub(super) const RANGES: usize = 8;
 
-/// The cache line of ranges, with the known dbuf of each range.
+/// The cache line of ranges, with the registered dbuf of each range.
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
     line: RangeLine,
-    /// Index of the known dbuf, for each range.
+    /// Index of the registered dbuf, for each range.
     indices: [usize; RANGES],
     /// Index of the next range to replace.
     next: usize,
@@ -31,8 +31,8 @@ const COUNT_BITS: u32 = 28;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
 impl Ranges {
-    /// Returns the index of the known dbuf that may contain an address, or `None` if there is none.
-    /// The result is a hint that the caller verifies.
+    /// Returns the index of the registered dbuf that may contain an address, or `None` if no range
+    /// contains the address. The result is a hint that the caller verifies.
     #[inline]
     pub(super) fn find(&self, address: usize) -> Option<usize> {
         let page = address as u64 >> PAGE_BITS;

@@ -17,7 +17,7 @@ pub struct AggregateBlocks<'a> {
     /// Index of the next slice.
     next: usize,
     block: usize,
-    /// Unread part of the current slice, with its pointer and its lease.
+    /// Unread part of the current slice.
     piece: &'a [u8],
     rest: RichPointer,
     lease: Option<&'a Lease>,

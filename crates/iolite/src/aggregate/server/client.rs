@@ -70,8 +70,8 @@ impl Client {
         descriptor::peer_identity(&self.socket)
     }
 
-    /// Requests a dbuf like [`Client::request`], but waits at most `limit` for each message. After
-    /// a timeout the client must not be used again.
+    /// Requests a dbuf like [`Client::request`], but waits for at most `limit` for each message.
+    /// After a timeout the client must not be used again.
     pub(crate) fn request_within(
         &mut self,
         dbuf: DbufId,

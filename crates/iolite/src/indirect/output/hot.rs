@@ -50,8 +50,8 @@ impl HotSegment {
         };
     }
 
-    /// Returns true if this newly written block is in the same segment. If so, extends the known
-    /// filled part by the block.
+    /// Returns true if this newly written block is in the same segment. If so, extends the filled
+    /// part of this segment to the end of the block.
     #[inline]
     pub(super) fn extend_to(&mut self, pointer: RichPointer) -> bool {
         let from = pointer.place.position().wrapping_sub(self.position);
@@ -74,7 +74,8 @@ impl HotSegment {
         count_leading_inside(pointers, |pointer| self.outside_bits(pointer))
     }
 
-    /// Returns nonzero if the bytes of a pointer are outside the filled part of this segment.
+    /// Returns 0 if the bytes of a pointer are inside the filled part of this segment, and another
+    /// value if not.
     #[inline(always)]
     pub(super) const fn outside_bits(&self, pointer: RichPointer) -> u64 {
         let other = pointer.dbuf().number() ^ self.dbuf_pointer.dbuf().number();
