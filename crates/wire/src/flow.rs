@@ -141,8 +141,8 @@ const fn mix_bits(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// Returns the addresses of a frame's IP packet, sender first, also if the headers after the
-/// addresses are malformed, too many or truncated. Returns `None` if the addresses were not
+/// Returns the addresses of a frame's IP packet, sender first, even if the headers after the
+/// addresses are malformed, too numerous or truncated. Returns `None` if the addresses were not
 /// captured.
 #[inline]
 pub fn addresses(layers: &Layers, frame: &[u8]) -> Option<(IpAddr, IpAddr)> {

@@ -1,13 +1,13 @@
 //! Parsers and builders for packet and capture formats, over `&[u8]`.
 //!
-//! Header views (`ethernet`, `vlan`, `arp`, `ipv4`, `ipv6`, `udp`, `tcp`), a single pass over a
-//! frame (`dissect::layers`, which sets the marks of a block), flows (`flow`), application messages
-//! (`dns`, `http`, `tls`), records that describe messages (`record`), and capture files
+//! Header views (`ethernet`, `vlan`, `arp`, `ipv4`, `ipv6`, `udp`, `tcp`), the layers of a frame
+//! (`dissect::layers`, from which the marks of a block are set), flows (`flow`), application
+//! messages (`dns`, `http`, `tls`), records that describe messages (`record`), and capture files
 //! (`capture`).
 //!
 //! The crate does no I/O, allocates nothing per packet, never panics on any input, has no `unsafe`,
 //! and needs time and memory bounded by the length of the input. Each view checks the length of its
-//! bytes once. A length field with a false value is reported, never followed.
+//! bytes once. A length field with an invalid value is reported and never followed.
 //!
 //! Not supported: reassembly, decryption, tunnels (PPPoE, MPLS, GRE and VXLAN remain
 //! `Network::Other` or a protocol number), and 802.11 frames.

@@ -23,7 +23,7 @@ pub(super) struct Pcapng {
 /// The progress of skipping an unwanted block.
 #[derive(Clone, Copy, Debug)]
 struct Skip {
-    /// Number of bytes left before the trailing length.
+    /// Number of bytes to skip before the trailing length.
     left: u32,
     /// Length of the entire block, which is repeated at the end of the block.
     length: u32,

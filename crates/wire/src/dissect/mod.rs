@@ -1,5 +1,5 @@
-//! Dissection of a frame: one cheap pass that locates the protocol layers, from which the marks of
-//! a block are set.
+//! Dissection of a frame: a cheap function locates the protocol layers, from which the marks of a
+//! block are set.
 //!
 //! [`layers`] returns [`Layers`], 40 bytes of plain data, by these rules:
 //! - Truncated frames are normal: each layer after complete headers is located, even if no byte of
@@ -8,8 +8,8 @@
 //! - An IPv4 total length or IPv6 payload length of 0 extends to the end of the frame, as in frames
 //!   awaiting segmentation (TSO) and jumbograms.
 //! - A later fragment has no layer 4, regardless of its bytes.
-//! - The pass ends at an inconsistent header, because no ports are better than ports chosen by an
-//!   attacker.
+//! - The dissection ends at an inconsistent header, because no ports are better than ports chosen
+//!   by an attacker.
 //!
 //! Offsets count from the start of the frame, as the contract requires of a block [SL §4.1].
 
@@ -62,7 +62,7 @@ pub struct Faults {
     pub cut: bool,
     /// True if a header contradicts itself or an outer header.
     pub malformed: bool,
-    /// True if the frame has more extension headers or VLAN tags than the pass follows.
+    /// True if the frame has more extension headers or VLAN tags than [`layers`] follows.
     pub deep: bool,
 }
 

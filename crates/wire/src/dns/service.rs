@@ -25,7 +25,7 @@ const NAMES: [&str; 7] =
 
 impl<'m> Parameters<'m> {
     /// Parses the parameters. Returns `None` if a value contradicts its key, if a parameter is
-    /// truncated, or unless the keys ascend (RFC 9460 §2.2).
+    /// truncated, or if the keys do not ascend (RFC 9460 §2.2).
     pub(super) fn parse(bytes: &'m [u8]) -> Option<Self> {
         let (mut rest, mut least) = (bytes, 0);
         while !rest.is_empty() {

@@ -14,8 +14,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Body {
-    /// Number of bytes left in the body or chunk. While the digits of a chunk size are being read,
-    /// the value of the digits so far.
+    /// Number of remaining bytes in the body or chunk. While the digits of a chunk size are being
+    /// read, the value of the digits so far.
     left: u64,
     /// Parse state, one of the constants below.
     state: u8,

@@ -3,8 +3,8 @@
 use super::fault::HttpFault;
 use super::mode::ParseMode;
 
-/// Values of the known fields in a head. Absent texts are empty, except `user_agent` and `referer`,
-/// which logs report as absent.
+/// Values of the fields that the parser evaluates. An absent text is empty, except for `user_agent`
+/// and `referer`: they are `None`, because logs report their absence.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fields<'b> {
     /// Value of `Host`.
@@ -21,8 +21,8 @@ pub struct Fields<'b> {
     pub authorization: &'b [u8],
     /// Content codings of the body, in the order of application.
     pub codings: Codings,
-    /// Value in bytes of the first `Content-Length` that begins with a number; `None` if there is
-    /// none.
+    /// Body length in bytes as stated by the first `Content-Length` that begins with a number;
+    /// `None` if there is none.
     pub length: Option<u64>,
     /// True if the length of the body is ambiguous, because a `Content-Length` is not a number,
     /// differs from another `Content-Length`, or occurs together with `Transfer-Encoding`.

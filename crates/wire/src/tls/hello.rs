@@ -212,8 +212,8 @@ impl Iterator for U16List<'_> {
     }
 }
 
-/// Returns the list of extensions; `None` if the list is malformed. A list may be absent, and is
-/// then empty.
+/// Returns the list of extensions; `None` if the list is malformed. If there is no list, returns an
+/// empty one.
 fn extensions(mut rest: &[u8]) -> Option<&[u8]> {
     if rest.is_empty() {
         return Some(rest);

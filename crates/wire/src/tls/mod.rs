@@ -253,7 +253,8 @@ fn could_be_record(bytes: &[u8]) -> bool {
 }
 
 /// Returns the handshake message that begins `before` bytes into the payload of the first record.
-/// The message is either returned in place or assembled in `room`.
+/// The message is either returned in place or assembled in `room`. If there is no complete message,
+/// fails with the result of the search.
 fn assemble_message<'b>(
     bytes: &'b [u8],
     first: RecordHeader,
@@ -307,7 +308,8 @@ fn assemble_message<'b>(
     }
 }
 
-/// Returns the length in bytes of a handshake message, including its header.
+/// Returns the length in bytes of a handshake message, including its header; `None` if the header
+/// is truncated.
 fn message_length(bytes: &[u8]) -> Option<usize> {
     let [_, high, middle, low] = array(bytes, 0)?;
     Some(
