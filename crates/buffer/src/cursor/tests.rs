@@ -75,8 +75,9 @@ fn d12_polled_words_do_not_share_cache_lines() {
     assert!(regions.iter().all(|region| region.words().as_ptr().addr().is_multiple_of(128)));
 }
 
-/// A joining reader stores a false position in its page before the writer learns of it. The reader
-/// is evicted for any false value, and the writer's room neither grows nor shrinks.
+/// A joining reader stores a forged position in its page before the writer learns of the reader.
+/// The reader is evicted for every forged position, and the writer's room neither grows nor
+/// shrinks.
 #[test]
 fn t3_joining_reader_with_a_forged_position_is_evicted() {
     for forged in [1 << 40, u64::MAX, 4096 + 64, 64] {

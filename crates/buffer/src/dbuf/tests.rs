@@ -1,4 +1,4 @@
-//! Tests of rings of blocks: wrap-around, policies, lap counts, and a writer that stores false
+//! Tests of rings of blocks: wrap-around, policies, lap counts, and a writer that stores forged
 //! values.
 
 use super::*;

@@ -234,7 +234,7 @@ fn read_part_reports_empty_blocks_between_bytes() {
     assert_eq!(input.read_part(&mut out), Ok(PartRead::End));
 }
 
-/// Blocks and bytes of a reader's counts belong to the same position, even before a release.
+/// The block and byte counts of a reader belong to the same position, even before a release.
 #[test]
 fn reader_counts_include_unreleased_blocks() {
     let (mut output, mut offers) = stream(&Config::new(DbufId::new(1).unwrap())).unwrap();

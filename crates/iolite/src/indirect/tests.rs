@@ -395,8 +395,8 @@ fn waiting_threads_wake_each_other_without_loss() {
     }
 }
 
-/// The memory for copied bytes grows while its reader falls behind and shrinks while it keeps up.
-/// Every byte arrives, and a stream of a fixed size keeps it.
+/// The memory for copied bytes grows while the reader falls behind and shrinks while the reader
+/// keeps up. Every byte arrives. The memory of a stream with a fixed size never changes its size.
 #[test]
 fn f6_memory_of_a_pointer_stream_sizes_itself() {
     use buffer::scale::{Scaling, SegmentWindow};

@@ -319,7 +319,7 @@ fn open_cuttable(extent: usize, readers: usize) -> (Output, Vec<Input>) {
 }
 
 /// The writer sleeps until the reader has passed a change of capacity, which is the last record in
-/// the ring. Passing it wakes the writer.
+/// the ring. Passing the change wakes the writer.
 #[test]
 fn f3_reader_that_passes_a_cut_wakes_the_writer() {
     const BLOCKS: usize = 20_000;
