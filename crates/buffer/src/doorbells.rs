@@ -25,8 +25,9 @@ struct NotifiedReader {
     false_alarms: u32,
 }
 
-/// Number of false notifications after which a reader is disconnected, because it keeps the writer
-/// busy. An honest reader notifies once per sleep of the writer, and only after making enough room.
+/// Number of false notifications after which a reader is disconnected, because the reader keeps the
+/// writer busy. An honest reader notifies once per sleep of the writer, and only after making
+/// enough room.
 const FALSE_ALARMS_MAX: u32 = 64;
 
 impl Doorbells {
@@ -72,7 +73,8 @@ impl Doorbells {
     }
 
     /// Blocks until a reader notifies the writer or departs, or until `limit` has passed, and then
-    /// returns true. If no reader is present, returns false without blocking.
+    /// returns true. Disconnects a reader that has departed or has sent too many false
+    /// notifications. If no reader is present, returns false without blocking.
     pub fn sleep(&mut self, side: &mut Producer, limit: Option<Duration>) -> bool {
         self.mark_evicted(side);
         let present: Vec<usize> =

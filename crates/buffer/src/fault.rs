@@ -32,7 +32,7 @@ pub enum Fault {
     #[error("a hole has a length and no bytes")]
     Hole,
     /// The other party published an impossible position. The ring is *poisoned*: all later calls of
-    /// this party fail, so it must close the ring.
+    /// this party fail, so this party must close the ring.
     #[error(
         "the other party of the ring published position {published}, which is impossible at \
          position {own} here: close the ring"

@@ -81,7 +81,8 @@ pub struct PushResult {
     /// Number of entries put into the ring. They are the first of the pushed entries.
     pub put: usize,
     /// Number of remaining entries that were dropped and counted ([`Policy::DropNew`]). Under
-    /// [`Policy::Block`] it is 0, and the caller waits and pushes the remaining entries again.
+    /// [`Policy::Block`] the number is 0, and the caller waits and pushes the remaining entries
+    /// again.
     pub dropped: usize,
 }
 

@@ -152,7 +152,7 @@ impl JoinQueue {
     }
 
     /// Returns the event that becomes readable when a reader joins. Fails if the kernel refuses to
-    /// create it.
+    /// create the event.
     pub(crate) fn join_event(&self) -> sys::Result<Arc<EventFd>> {
         let mut state = self.lock();
         if let Some(joined) = &state.joined {

@@ -344,7 +344,8 @@ impl Pool {
     }
 
     /// Ends a pass: recycles all segments that have neither pins nor leases. Recycles the open
-    /// segment only if it is at least half full; otherwise it stays open and is filled further.
+    /// segment only if it is at least half full; otherwise the segment stays open and is filled
+    /// further.
     pub fn end_pass(&mut self) {
         self.drafting.set(false);
         if self.is_lent() {
@@ -441,7 +442,7 @@ impl<'a> Segment<'a> {
         self.bytes
     }
 
-    /// Returns the bytes of a block, or `None` if it is not in this segment.
+    /// Returns the bytes of a block, or `None` if the block is not in this segment.
     #[inline]
     #[must_use]
     pub fn bytes(&self, pointer: RichPointer) -> Option<&'a [u8]> {

@@ -228,7 +228,7 @@ pub enum Refusal {
         /// Seals that the descriptor has.
         seals: Seals,
     },
-    /// The size of a file is wrong: for the ring, it differs from the size in the geometry.
+    /// The size of a file is wrong. The file of a ring must have the size in the geometry.
     #[error("the {part} of the ring has {is} bytes instead of {should}")]
     Size {
         /// Name of the file: geometry, ring, reader's page, shared region, or table of a state.

@@ -33,7 +33,7 @@ impl Shared {
         }
     }
 
-    /// Returns the memory of a dbuf; `None` if it is not registered.
+    /// Returns the memory of a dbuf; `None` if the dbuf is not registered.
     pub(super) fn memory(&self, dbuf: DbufId) -> Option<&Arc<Memory>> {
         self.memories.iter().map_while(OnceLock::get).find(|memory| memory.id == dbuf)
     }

@@ -292,7 +292,8 @@ struct ByteRange {
 
 impl ByteRange {
     /// Computes the range that encloses a batch of entries. Returns `None` if there are no entries,
-    /// they are in several dbufs, one of them is empty or a hole, or the columns differ in length.
+    /// the entries are in several dbufs, an entry is empty or a hole, or the columns differ in
+    /// length.
     #[inline]
     fn from_columns(entries: Columns<'_>, framed: bool) -> Option<Self> {
         let count = entries.pointers.len();

@@ -123,10 +123,10 @@ impl Consumer {
 
     /// Returns the position at which a reader resumes after it was lapped at `start`: the start of
     /// a record that the writer has stored for this purpose
-    /// ([`Producer::mark_resume_position`](super::Producer::mark_resume_position)). It is at most
-    /// half a lap and one record before the head, so the next attempt is likely to succeed. Returns
-    /// `None` if the writer is overwriting all blocks at this moment; the reader then stays at
-    /// `start`.
+    /// ([`Producer::mark_resume_position`](super::Producer::mark_resume_position)). The position is
+    /// at most half a lap and one record before the head, so the next attempt is likely to succeed.
+    /// Returns `None` if the writer is overwriting all blocks at this moment; the reader then stays
+    /// at `start`.
     pub(crate) fn resume_position(&mut self, start: u64) -> Result<Option<u64>, Fault> {
         let mark = acquire(self.store.writer.word(writer::MARK));
         let commit = self.refresh()?;

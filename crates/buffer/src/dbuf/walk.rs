@@ -132,8 +132,9 @@ impl RecordWalk {
         self.side.release();
     }
 
-    /// Returns true if a change of capacity has been passed since the last call. Passing it has
-    /// released all blocks before it without notifying the writer; the caller must notify it.
+    /// Returns true if a change of capacity has been passed since the last call. Passing the change
+    /// has released all blocks before it without notifying the writer; the caller must notify the
+    /// writer.
     pub(crate) const fn take_passed_cut(&mut self) -> bool {
         std::mem::replace(&mut self.has_passed_cut, false)
     }

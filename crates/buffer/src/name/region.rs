@@ -44,7 +44,7 @@ const BYTES_MAX: u64 = 1 << 40;
 
 impl SharedRegion {
     /// Creates a region of `bytes` zero bytes. If `writers` is true, other processes may also write
-    /// to it.
+    /// to the region.
     pub(crate) fn create(bytes: usize, writers: bool) -> sys::Result<(Self, RegionFiles)> {
         let length = bytes.max(1).next_multiple_of(PAGE);
         let file = Memfd::create("streamline-region", length)?;

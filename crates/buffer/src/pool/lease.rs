@@ -214,7 +214,7 @@ impl Memory {
         self.id
     }
 
-    /// Returns the party that fills the segments, or `None` if it is the pool itself.
+    /// Returns the party that fills the segments, or `None` if the pool itself fills them.
     pub(super) fn lender(&self) -> Option<&dyn Lender> {
         match &self.backing {
             Backing::Lent(lender) => Some(&**lender),

@@ -30,9 +30,9 @@ impl Scaler {
         }
     }
 
-    /// Starts the time measurement of this lap, or ends it if it has started. The clock is read at
-    /// most twice per lap, and once more for each wait. Called when the writer takes its slow path
-    /// at `head`.
+    /// Starts the time measurement of this lap, or ends the measurement if it has started. The
+    /// clock is read at most twice per lap, and once more for each wait. Called when the writer
+    /// takes its slow path at `head`.
     pub(crate) fn measure_lap(&mut self, head: u64) {
         if self.timing.is_some() {
             return;

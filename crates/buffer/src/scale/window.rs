@@ -49,8 +49,8 @@ impl SegmentWindow {
         &self.scaler.scale
     }
 
-    /// Counts a segment that the writer opens. If the window is full, that is, if `held` segments
-    /// are in use, counts nothing and returns false.
+    /// Counts a segment that the writer opens. `held` is the number of segments in use; if they
+    /// fill the window, counts nothing and returns false.
     pub const fn open(&mut self, held: usize) -> bool {
         let has_room = held < self.segments;
         self.opened += has_room as u64;

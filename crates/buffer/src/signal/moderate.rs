@@ -166,9 +166,9 @@ impl Moderator {
     }
 
     /// Counts blocks that have just been published. `awaited` is
-    /// [`Doorbell::has_unnotified_sleeper`] as read after the publication; if it is false, the
-    /// counter is reset instead. Returns true if the caller must notify the reader now, and then
-    /// counts an event. `now` reads the timer's clock in nanoseconds.
+    /// [`Doorbell::has_unnotified_sleeper`] as read after the publication; if `awaited` is false,
+    /// the counter is reset instead. Returns true if the caller must notify the reader now, and
+    /// then counts an event. `now` reads the timer's clock in nanoseconds.
     #[inline]
     pub fn count_published(
         &mut self,

@@ -65,8 +65,8 @@ impl Spin {
 
     /// Polls `ready`, with pauses. The total number of pauses is limited by [`Spin::poll_count`],
     /// so longer pauses mean fewer polls. Returns true as soon as `ready` returns true, and false
-    /// if it never does. `taken` is the total number of blocks that the party has taken so far.
-    /// Fails if `ready` fails.
+    /// if `ready` never does. `taken` is the total number of blocks that the party has taken so
+    /// far. Fails if `ready` fails.
     pub fn poll(
         &mut self,
         shares_processor: bool,
@@ -101,8 +101,8 @@ impl Spin {
         self.extra_pauses + 1
     }
 
-    /// If the user has set the number of polls, returns true if it is 0, which means that the party
-    /// never polls. Returns `None` if the number is adaptive.
+    /// Returns true if the user has set the number of polls to 0, so that the party never polls.
+    /// Returns false for any other number, and `None` if the number is adaptive.
     pub(crate) fn is_fixed_to_zero(&self) -> Option<bool> {
         self.fixed.map(|polls| polls == 0)
     }

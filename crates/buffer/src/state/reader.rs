@@ -45,8 +45,8 @@ pub struct Snapshot {
 /// Maximum number of attempts to copy a consistent snapshot while the writer changes the table.
 const SNAPSHOT_ATTEMPTS_MAX: usize = 8;
 /// Maximum number of attempts to copy a row intact while the writer changes it. The writer changes
-/// a row in less than a microsecond; if it was preempted in the middle, yielding gives it this
-/// processor.
+/// a row in less than a microsecond; if it was preempted in the middle, yielding lets the writer
+/// run on this processor.
 const ROW_ATTEMPTS_MAX: usize = 10_000;
 
 impl TableReader {

@@ -18,7 +18,7 @@ mod blocks;
 mod peek;
 mod watch;
 
-/// A reader of a stream. It copies blocks, or reads them in place if the writer is trusted
+/// A reader of a stream. The reader copies blocks, or reads them in place if the writer is trusted
 /// ([`Input::peek`]).
 #[derive(Debug)]
 pub struct Input {
@@ -242,7 +242,7 @@ impl Input {
     }
 
     /// Releases everything read so far, and wakes a writer that is waiting for room.
-    /// [`Input::read`] also releases before it waits and after each eighth of the ring.
+    /// [`Input::read`] calls this before it waits and after each eighth of the ring.
     pub fn release(&mut self) {
         let walk = self.ring.walk();
         let (is_released, cut) =
@@ -332,7 +332,7 @@ impl Input {
         Ok(false)
     }
 
-    /// Validates and enters a segment. Fails with [`Fault::Segment`] if it is invalid.
+    /// Validates and enters a segment. Fails with [`Fault::Segment`] if the segment is invalid.
     #[cold]
     fn enter_segment(&mut self, segment: &ReceivedSegment) -> Result<(), Fault> {
         let walk = self.ring.walk();

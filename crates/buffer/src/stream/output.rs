@@ -62,8 +62,9 @@ impl ReaderEnd {
     }
 }
 
-/// Number of false notifications after which a reader is disconnected, because it keeps the writer
-/// busy. An honest reader notifies once per sleep of the writer, and only after making enough room.
+/// Number of false notifications after which a reader is disconnected, because the reader keeps the
+/// writer busy. An honest reader notifies once per sleep of the writer, and only after making
+/// enough room.
 const FALSE_ALARMS_MAX: i64 = 64;
 
 impl Output {

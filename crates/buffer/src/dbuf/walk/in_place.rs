@@ -1,6 +1,6 @@
 //! In-place reading of blocks in a ring that overwrites. The caller first reads the bytes, then
-//! checks that the writer has not lapped it, and only then relies on the bytes read. [SL §5.1,
-//! peek; CONTRACT 14]
+//! checks that the writer has not lapped the reader, and only then relies on the bytes read. [SL
+//! §5.1, peek; CONTRACT 14]
 
 use super::{CheckedRecord, READ_ATTEMPTS_MAX, RecordWalk};
 use crate::Fault;

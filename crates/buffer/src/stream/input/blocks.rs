@@ -9,9 +9,9 @@ use abi::ring::reader;
 use abi::ring::wait::THRESHOLD_ONLY;
 
 impl Input {
-    /// Copies one block as it was written, or the rest of a block that [`Input::read`] has begun.
-    /// Does not block. Fails with [`Fault::TooLong`] if `out` is too short; the block then remains
-    /// unread.
+    /// Copies the next block, as it was written, or the rest of a block that [`Input::read`] has
+    /// begun. Does not block. Fails with [`Fault::TooLong`] if `out` is too short; the block then
+    /// remains unread.
     pub fn read_block(&mut self, out: &mut [u8]) -> Result<BlockRead, Fault> {
         if self.unread_rest.is_none() && self.ring.walk().take(out) {
             return Ok(BlockRead::Block(out.len()));
@@ -72,8 +72,8 @@ impl Input {
         self.ring.walk().next_number()
     }
 
-    /// Reads like [`Input::try_read`], but reports empty blocks as marks. If the next block is
-    /// empty, it is taken; bytes after an empty block are not copied in the same call. Fails with
+    /// Reads like [`Input::try_read`], but reports empty blocks as marks. Takes the next block if
+    /// it is empty; bytes after an empty block are not copied in the same call. Fails with
     /// [`Fault::Lossy`] if the ring overwrites.
     pub fn read_part(&mut self, out: &mut [u8]) -> Result<PartRead, Fault> {
         if self.is_lossy {

@@ -36,8 +36,8 @@ impl Input {
         }
     }
 
-    /// Takes `count` bytes of the peeked block. If no byte of it remains, the next peek returns the
-    /// next block.
+    /// Takes `count` bytes of the peeked block. If no byte of the block remains, the next peek
+    /// returns the next block.
     #[inline]
     pub fn take(&mut self, count: usize) {
         match self.untouched_block() {
