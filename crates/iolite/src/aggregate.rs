@@ -310,8 +310,8 @@ impl Aggregate {
         self.slices.push_back(slice);
     }
 
-    /// Appends `slice`. If it directly follows the last slice in the same segment, extends the last
-    /// slice instead of adding one. Fails if the aggregate has [`SLICES_MAX`] slices.
+    /// Appends `slice`. If `slice` directly follows the last slice in the same segment, extends the
+    /// last slice instead of adding one. Fails if the aggregate has [`SLICES_MAX`] slices.
     fn extend(&mut self, slice: Slice) -> Result<(), Error> {
         let length = slice.len();
         if self.slices.back_mut().is_some_and(|last| last.join(&slice)) {

@@ -78,9 +78,9 @@ impl CachedFile {
         Self::from_descriptor(id, file.into())
     }
 
-    /// Wraps a descriptor that this process has opened. Fails unless it is a regular file open for
-    /// reading. If it is also open for writing, reopens the file read-only, so that grants never
-    /// include write access.
+    /// Wraps a descriptor that this process has opened. Fails unless the descriptor refers to a
+    /// regular file open for reading. If the file is also open for writing, reopens the file
+    /// read-only, so that grants never include write access.
     pub fn from_descriptor(id: DbufId, file: OwnedFd) -> Result<Self, Refusal> {
         if sys::file::status(&file)?.kind != FileKind::Regular {
             return Err(Refusal::NotRegularFile);
@@ -181,7 +181,7 @@ impl CachedFile {
         if end <= view.size { Ok(view) } else { self.refresh_view() }
     }
 
-    /// Updates the file size. Also remaps the file if it has grown beyond the mapping.
+    /// Updates the file size. Also remaps the file if the file has grown beyond the mapping.
     fn refresh_view(&self) -> Result<FileView, Refusal> {
         let size = sys::file::status(&self.inner.file)?.size;
         let known = self.inner.view.read().unwrap_or_else(PoisonError::into_inner);

@@ -55,8 +55,8 @@ fn share_ends(n: usize, shape: &PipeShape) -> Result<Vec<OwnedFd>, PipeError> {
     Ok(ends)
 }
 
-/// Maximum number of ends that a pipe can have. It results from the maximum number of descriptors
-/// in one message.
+/// Maximum number of ends that a pipe can have. The limit results from the maximum number of
+/// descriptors in one message.
 pub const ENDS_MAX: usize = descriptor::DESCRIPTORS_MAX + 1;
 
 /// Opens the writing end: creates the ring and sends it to the readers. Consumes the descriptor.

@@ -115,8 +115,7 @@ impl AllocationPool {
     }
 
     /// Reads once from a file into this pool, up to `max` bytes. This is `IOL_read` with a pool.
-    /// Like any read, it may return fewer bytes; it returns an empty aggregate at the end of the
-    /// file.
+    /// Like any read, it may return fewer bytes. Returns an empty aggregate at the end of the file.
     pub fn read(&mut self, mut from: impl Read, max: usize) -> io::Result<Aggregate> {
         if max == 0 {
             return Ok(Aggregate::new());

@@ -8,7 +8,7 @@
 //! No counter is in shared memory, so no count is lost when a process is killed between two
 //! instructions, and no count can be forged. The owner counts in its own memory the slices that it
 //! has sent and the releases reported to it. A peer that reports too few releases holds memory, up
-//! to its limit, until it exits. A peer that reports too many loses only its own slices.
+//! to its limit, until the peer exits. A peer that reports too many loses only its own slices.
 
 use super::refusal::GrantRefusal;
 use super::{Aggregate, Slice};
@@ -65,8 +65,8 @@ impl Holders {
         Self { peers: BTreeMap::new(), next: 0, limit }
     }
 
-    /// Adds a process. Its access depends on these credentials until it leaves, even if its user or
-    /// groups change (T17).
+    /// Adds a process. Until the process leaves, its access depends on these credentials, even if
+    /// its user or groups change (T17).
     pub fn join(&mut self, credentials: Credentials) -> PeerId {
         let id = PeerId(self.next);
         self.next += 1;

@@ -368,7 +368,7 @@ impl Window {
         self.views.contains_key(&dbuf)
     }
 
-    /// Unmaps a dbuf. Returns false if it was not mapped.
+    /// Unmaps a dbuf. Returns false if the dbuf was not mapped.
     pub fn forget(&mut self, dbuf: DbufId) -> bool {
         self.views.remove(&dbuf).is_some()
     }

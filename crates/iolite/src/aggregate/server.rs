@@ -83,7 +83,7 @@ impl GrantServer {
 
     /// Sends a client the grant of a dbuf that the client has not requested, so that the client can
     /// use the dbuf even after this process has exited. Never blocks. Returns false if the grant
-    /// was not sent; the client then requests the dbuf when it needs it.
+    /// was not sent; the client then requests the dbuf at its first use.
     pub(crate) fn send_grant(&self, peer: PeerId, dbuf: DbufId) -> bool {
         let mut state = lock_state(&self.state);
         let socket =

@@ -159,8 +159,8 @@ const EFAULT: i32 = 14;
 /// missing.
 const ATTEMPTS_MAX: usize = 8;
 
-/// Attempts a transfer up to [`ATTEMPTS_MAX`] times, as long as it sends nothing because of a
-/// missing page.
+/// Attempts a transfer up to [`ATTEMPTS_MAX`] times, as long as the transfer sends nothing because
+/// of a missing page.
 fn retry_missing_page(once: impl Fn() -> Result<Sent, Refusal>) -> Result<Sent, Refusal> {
     for _ in 1..ATTEMPTS_MAX {
         match once() {

@@ -147,7 +147,8 @@ impl Flights {
 
     /// Claims the entry peeked from input number `upstream`, until readers have passed `until`
     /// (F5). Returns false and claims nothing if this output already holds so much of the input
-    /// that it could block the input's writer. Returns true for frozen bytes, which need no claim.
+    /// that the output could block the input's writer. Returns true for frozen bytes, which need no
+    /// claim.
     pub(super) fn claim_entry(
         &mut self,
         upstream: usize,
@@ -345,7 +346,7 @@ struct DroppedFlights {
 /// Releases memory that writers of this process, including dropped writers, hold for readers that
 /// have passed the memory or are gone. Returns the number of dropped writers that still hold
 /// memory. The library calls this function when an output is created, dropped, or short of memory.
-/// A process in which none of these events occurs for a long time must call it.
+/// A process in which none of these events occurs for a long time must call this function.
 pub fn sweep() -> usize {
     let mut all = lock(&FLIGHTS);
     all.live.retain(|live| {

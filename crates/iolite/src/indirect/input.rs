@@ -158,7 +158,7 @@ impl Input {
         Ok(Some(self.staging.get(current.consumed..).unwrap_or_default()))
     }
 
-    /// Returns the unread part of the current entry, or `None` if it is not read in place.
+    /// Returns the unread part of the current entry, or `None` if the entry is not read in place.
     #[inline]
     fn in_place(&self) -> Option<&[u8]> {
         let current = self.current.as_ref()?;
@@ -411,9 +411,9 @@ impl StreamReader for Input {
         self.is_at_end().map(Some)
     }
 
-    /// Releases consumed entries, except those claimed by an output, and notifies the writer if it
-    /// is waiting. Reads do this before they wait, and after each eighth of the ring or 64 KB.
-    /// Returns the number of blocks still unreleased.
+    /// Releases consumed entries, except those claimed by an output, and notifies a waiting writer.
+    /// Reads do this before they wait, and after each eighth of the ring or 64 KB. Returns the
+    /// number of blocks still unreleased.
     fn release_consumed(&mut self) -> u64 {
         self.owed_bytes = 0;
         let side = &mut self.ring.side;

@@ -1,5 +1,5 @@
-//! Address ranges of up to eight dbufs in one cache line, searched by every write for the dbuf of
-//! its bytes. [SL §5.3.3]
+//! Address ranges of up to eight dbufs in one cache line, in which every write looks up the dbuf
+//! that contains the bytes. [SL §5.3.3]
 //!
 //! Input: the address of the bytes. Output: the registered dbuf that contains the bytes. Each range
 //! is one word, with the first page and the number of pages. A write checks the segment of the last

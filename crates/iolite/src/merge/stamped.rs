@@ -62,8 +62,8 @@ pub(super) struct StagedBlocks {
     spare: Vec<Vec<u8>>,
 }
 
-/// Maximum number of waiting blocks of one producer. When it is reached, the oldest block is
-/// returned.
+/// Maximum number of waiting blocks of one producer. When the maximum is reached, the oldest block
+/// is returned.
 const STAGED_BLOCKS_MAX: usize = 4096;
 /// Maximum size in bytes of the waiting blocks of one producer.
 const STAGED_BYTES_MAX: usize = 1 << 20;
@@ -121,8 +121,8 @@ impl Merged {
 
     /// Copies the oldest staged block of all producers into `out`. If `must_be_final` is true, does
     /// so only if no older block can arrive, or if [`StagedBlocks::is_due`] is true for a producer.
-    /// Returns `None` if it copied no block. Fails with [`Fault::TooLong`] if `out` is shorter than
-    /// the block, which then stays staged.
+    /// Returns `None` if no block was copied. Fails with [`Fault::TooLong`] if `out` is shorter
+    /// than the block, which then stays staged.
     pub(super) fn take_oldest_staged(
         &mut self,
         out: &mut [u8],

@@ -94,7 +94,7 @@ impl Translation {
         }
     }
 
-    /// Returns the view of a dbuf, or `None` if it is not in the table.
+    /// Returns the view of a dbuf, or `None` if the dbuf is not in the table.
     pub(crate) fn view(&self, dbuf: DbufId) -> Option<&Arc<View>> {
         match self.lines.get(index(dbuf)) {
             Some(TranslationLine::Mapped(view)) if view.id == dbuf => Some(view),

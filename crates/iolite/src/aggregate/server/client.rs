@@ -31,8 +31,8 @@ impl Client {
     }
 
     /// Copies the bytes named by a pointer into `out`, which must have the pointer's length. If the
-    /// pool is not mapped, first requests it from the owner, once per pool (a *buffer fault*), and
-    /// blocks for the reply.
+    /// pool is not mapped, first requests the pool from the owner, once per pool (a *buffer
+    /// fault*), and blocks for the reply.
     pub fn copy(&mut self, pointer: RichPointer, out: &mut [u8]) -> Result<(), ResolveError> {
         match self.window.copy(pointer, out) {
             Err(Fault::UnknownDbuf(dbuf)) => {
@@ -127,8 +127,8 @@ impl Client {
         sent.map_err(|_| GrantRefusal::Abandoned)
     }
 
-    /// Receives a message; returns the grant if it is the reply to a request for this dbuf, and
-    /// `None` if it is a grant of another dbuf, which is stored for later.
+    /// Receives a message; returns the grant if the message is the reply to a request for this
+    /// dbuf, and `None` if the message grants another dbuf; that grant is stored for later.
     fn receive_reply(&mut self, dbuf: DbufId) -> Result<Option<Grant>, GrantRefusal> {
         let mut bytes = [0; Message::SIZE];
         let received = descriptor::receive(&self.socket, &mut bytes);
