@@ -1,13 +1,13 @@
 //! Functions that read integers at an offset, for parsers without a fixed header. A read beyond the
 //! end returns `None`.
 
-/// Reads a big-endian u16 at offset `at`; `None` if it extends beyond the end.
+/// Reads a big-endian u16 at offset `at`; `None` if the value extends beyond the end.
 #[inline]
 pub(crate) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes(array(bytes, at)?))
 }
 
-/// Reads a big-endian u32 at offset `at`; `None` if it extends beyond the end.
+/// Reads a big-endian u32 at offset `at`; `None` if the value extends beyond the end.
 #[inline]
 pub(crate) fn be32(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(array(bytes, at)?))

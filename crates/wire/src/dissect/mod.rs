@@ -1,5 +1,4 @@
-//! Dissection of a frame: a cheap function locates the protocol layers, from which the marks of a
-//! block are set.
+//! Dissection of a frame: locating the protocol layers, from which the marks of a block are set.
 //!
 //! [`layers`] returns [`Layers`], 40 bytes of plain data, by these rules:
 //! - Truncated frames are normal: each layer after complete headers is located, even if no byte of

@@ -50,7 +50,7 @@ impl<'m> Parameters<'m> {
 }
 
 /// Splits the first parameter off. Returns its key, its value and the bytes after it, or `None` if
-/// it is truncated.
+/// the parameter is truncated.
 fn split_first(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let (key, length) = (be16(bytes, 0)?, be16(bytes, 2)?);
     let (value, after) = bytes.get(4..)?.split_at_checked(length.into())?;

@@ -220,8 +220,8 @@ impl<'b> Fields<'b> {
         }
     }
 
-    /// Stores a `Content-Length`. Lenient mode uses the first of several lengths, and the leading
-    /// digits of malformed text.
+    /// Stores a `Content-Length`. In strict mode, a second length or malformed text is a fault.
+    /// Lenient mode uses the first of several lengths, and the leading digits of malformed text.
     fn add_length(&mut self, value: &[u8], mode: ParseMode) -> Result<(), HttpFault> {
         let digits = value.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let number = value.get(..digits).and_then(parse_decimal);

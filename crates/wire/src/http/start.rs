@@ -20,7 +20,7 @@ pub enum Start<'b> {
     },
     /// A status line.
     Response {
-        /// Status code; 0 if it is invalid.
+        /// Status code; 0 if the code is invalid.
         status: u16,
         /// Reason phrase.
         reason: &'b [u8],

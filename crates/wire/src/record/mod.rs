@@ -228,7 +228,7 @@ impl<'b> Record<'b> {
     }
 }
 
-/// Decodes a stored number; `None` if it has more than 8 bytes.
+/// Decodes a stored number; `None` if the value has more than 8 bytes.
 #[must_use]
 pub fn number(value: &[u8]) -> Option<u64> {
     if value.len() > 8 {

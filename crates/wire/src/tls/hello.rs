@@ -158,8 +158,8 @@ impl<'b> ServerHello<'b> {
         chosen.or_else(|| self.version.known_version()).unwrap_or(self.version)
     }
 
-    /// Returns the application protocol that the server has chosen; `None` if it is absent or
-    /// encrypted (TLS 1.3).
+    /// Returns the application protocol that the server has chosen; `None` if the choice is absent
+    /// or encrypted (TLS 1.3).
     #[must_use]
     pub fn protocol(&self) -> Option<&'b [u8]> {
         alpn_protocols(self.extensions()).next()
