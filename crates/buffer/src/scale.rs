@@ -156,7 +156,7 @@ pub struct RoundMeasurements {
     pub was_full: bool,
     /// Placement of the writer and the reader in this round.
     pub sides: Sides,
-    /// Time that the writer took for some bytes of the round, or `None` if the writer never wrote
+    /// Time that the writer took to write some bytes of the round; `None` if the writer never wrote
     /// two batches without a wait in between.
     pub timing: Option<LapTiming>,
 }

@@ -41,7 +41,7 @@ pub struct Doorbell {
     word: AtomicU32,
     /// 1 if sleepers wait only for events other than free room; otherwise 0.
     ignores_room: AtomicU32,
-    /// Event that is also signalled by notifications, for a sleeper that polls descriptors.
+    /// Event that each notification signals as well, for a sleeper that polls descriptors.
     #[cfg(not(loom))]
     alarm: OnceLock<EventFd>,
     #[cfg(loom)]

@@ -44,7 +44,7 @@ pub trait BlockWalk: fmt::Debug {
     fn skip_to_latest(&mut self) -> Result<u64, Fault>;
     /// Skips all published blocks. Returns the number of skipped blocks.
     fn skip_to_now(&mut self) -> Result<u64, Fault>;
-    /// Releases all passed blocks to the writer.
+    /// Releases to the writer all blocks that this reader has passed.
     fn release(&mut self) {
         self.side_mut().release();
     }
@@ -92,7 +92,7 @@ impl<W: BlockWalk> RingReader<W, Local> {
         Ok(found.is_some())
     }
 
-    /// Releases all passed blocks, so that the writer may reuse their memory.
+    /// Releases all blocks that this reader has passed, so that the writer may reuse their memory.
     pub fn release(&mut self) {
         self.0.release();
     }

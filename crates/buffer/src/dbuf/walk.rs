@@ -126,7 +126,8 @@ impl RecordWalk {
         ReaderCounts { blocks: self.expected.wrapping_sub(self.untaken_blocks), ..self.side.taken }
     }
 
-    /// Releases all passed blocks to the writer, together with the counts.
+    /// Releases to the writer all blocks that this reader has passed, and publishes the reader's
+    /// counts.
     pub(crate) fn release(&mut self) {
         self.side.taken = self.counts();
         self.side.release();

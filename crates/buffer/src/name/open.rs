@@ -169,7 +169,7 @@ impl Opened {
     }
 }
 
-/// Maximum time to wait for a host's reply; generous, because the machine may be busy.
+/// Maximum time to wait for a host's reply; long, because the machine may be busy.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// ECONNREFUSED: no process listens.
 const ECONNREFUSED: i32 = 111;

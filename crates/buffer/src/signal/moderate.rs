@@ -125,7 +125,8 @@ impl Moderator {
         Self { threshold, range, half_ring, pending, first_pending_at: None, alarm, timer, events }
     }
 
-    /// Permits T_b to adapt between its current value and `most`, rounded down to a power of two.
+    /// Permits T_b to adapt between its current value and `most`. Rounds `most` down to a power of
+    /// two.
     pub fn adapt(&mut self, most: u64) {
         self.range.1 = power_of_two_up_to(most).max(self.range.0);
     }
@@ -157,8 +158,8 @@ impl Moderator {
         self.threshold
     }
 
-    /// Lowers T_b, and the range in which it adapts, to at most `blocks`, rounded down to a power
-    /// of two.
+    /// Lowers T_b, and the range in which it adapts, to at most `blocks`. Rounds the results down
+    /// to powers of two.
     pub fn limit_blocks(&mut self, blocks: u64) {
         let within = |value: u64| power_of_two_up_to(value.min(blocks));
         self.range = (within(self.range.0), within(self.range.1));

@@ -5,7 +5,8 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 impl Output {
-    /// Returns the number of readers that have joined and are not known to have left.
+    /// Returns the number of readers that have joined and have not left, as far as the writer has
+    /// noticed.
     pub fn present_readers(&mut self) -> usize {
         self.ring.side().poll_joins();
         self.update_readers();

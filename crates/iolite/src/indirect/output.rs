@@ -322,8 +322,8 @@ impl Output {
         self.doorbells.disconnect(&mut self.ring.side, reader);
     }
 
-    /// Returns the doorbell of the first reader, which suffices to poll a stream with one reader.
-    /// Returns `None` if there are no readers.
+    /// Returns the doorbell of the first present reader, or of the first reader if none is present.
+    /// This suffices to poll a stream with one reader. Returns `None` if there are no readers.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.doorbells.first_present()

@@ -1,5 +1,4 @@
-//! The readers whose streams can be merged: those of blocks of any length, and those of slots of
-//! one size.
+//! The readers whose streams can be merged: readers of blocks of any length, and readers of slots.
 
 use buffer::dbuf::fixed;
 use buffer::rate::Skip;

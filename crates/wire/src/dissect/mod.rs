@@ -41,7 +41,7 @@ pub struct Layers {
     /// Offset of the TCP or UDP payload; `None` if `l4` is `None`, or if the TCP or UDP header is
     /// malformed or truncated. Equals `l4` for other transport protocols.
     pub payload: Option<u16>,
-    /// Number of the transport protocol, as assigned by IANA; also known for later fragments, which
+    /// Number of the transport protocol, as assigned by IANA; also set for later fragments, which
     /// have no transport header. `None` for network protocols other than IP, and if an IP header is
     /// malformed or truncated, or there are too many extension headers.
     pub protocol: Option<u8>,

@@ -49,7 +49,7 @@ pub enum RequestMethod {
 
 /// State after the end of the body.
 const ENDED: u8 = 0;
-/// State in a body whose length is known.
+/// State in a body whose length was stated.
 const LENGTH: u8 = 1;
 /// State in a body that ends with its connection.
 const UNTIL_CLOSE: u8 = 2;

@@ -173,7 +173,7 @@ impl KnownField {
     /// Returns the field with this name after removal of zero bytes; `None` if the field is
     /// unknown.
     pub(super) fn from_name_with_zeros(name: &[u8]) -> Option<Self> {
-        /// Maximum length of a known name in bytes.
+        /// Maximum length of a known field name in bytes.
         const NAME_LENGTH_MAX: usize = 17;
         let mut letters = [0; NAME_LENGTH_MAX];
         let mut used = 0;

@@ -12,8 +12,8 @@ use abi::ring::writer;
 /// The state of a reader that reads slot after slot.
 #[derive(Debug)]
 pub struct SlotWalk {
-    /// Limit of the fast path: blocks before this position are known to be published. Always 0 in a
-    /// lossy ring.
+    /// Limit of the fast path: all blocks before this position are published. Always 0 in a lossy
+    /// ring.
     fast_limit: u64,
     side: Consumer,
     shape: SlotShape,
@@ -53,9 +53,9 @@ impl SlotWalk {
         }
     }
 
-    /// If the next block is known to be published and fits into `out`, copies it and advances past
-    /// it. Returns its length in bytes, or `None` if this fast path does not apply. Equivalent to
-    /// the checks of [`BlockWalk::find`] in fewer instructions.
+    /// If the next block is below the limit of the fast path and fits into `out`, copies it and
+    /// advances past it. Returns its length in bytes, or `None` if this fast path does not apply.
+    /// Equivalent to the checks of [`BlockWalk::find`] in fewer instructions.
     #[inline]
     fn take_fast(&mut self, out: &mut [u8]) -> Option<usize> {
         let (position, shape) = (self.side.next, self.shape);

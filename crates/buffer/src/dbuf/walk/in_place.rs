@@ -6,8 +6,8 @@ use super::{CheckedRecord, READ_ATTEMPTS_MAX, RecordWalk};
 use crate::Fault;
 
 impl RecordWalk {
-    /// Locates the next block without passing it, after passing overwritten blocks. Returns `None`
-    /// if no block is published, or if the writer is overwriting all blocks.
+    /// Passes overwritten blocks, and locates the next block without passing it. Returns `None` if
+    /// no block is published, or if the writer is overwriting all blocks.
     pub(crate) fn locate_lossy(&mut self) -> Result<Option<CheckedRecord>, Fault> {
         for _ in 0..READ_ATTEMPTS_MAX {
             let start = self.side.next;

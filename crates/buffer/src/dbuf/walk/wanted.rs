@@ -10,11 +10,11 @@ const PASSED_BLOCKS_MAX: u64 = 4096;
 impl RecordWalk {
     /// Calls `wants` with the first `head` bytes of each block until `wants` selects a block by
     /// returning a value other than [`Wanted::Nothing`]. Copies these bytes, or the entire block,
-    /// into `out`, and releases all passed blocks. Returns the length of the selected block with
-    /// the value that `wants` returned, and the number of blocks passed before it. Returns `None`
-    /// for the block if no selected block is published, or after [`PASSED_BLOCKS_MAX`] blocks.
-    /// Fails with [`Fault::TooLong`] if `out` is too short. `wants` may be called several times for
-    /// a block, and also with bytes that the writer is overwriting.
+    /// into `out`, and releases all blocks passed so far. Returns the length of the selected block
+    /// with the value that `wants` returned, and the number of blocks passed before it. Returns
+    /// `None` for the block if no selected block is published, or after [`PASSED_BLOCKS_MAX`]
+    /// blocks. Fails with [`Fault::TooLong`] if `out` is too short. `wants` may be called several
+    /// times for a block, and also with bytes that the writer is overwriting.
     pub(crate) fn read_wanted(
         &mut self,
         out: &mut [u8],
