@@ -315,8 +315,8 @@ impl Pool {
     }
 
     /// Removes a pin. The bytes stay at least until the next [`Pool::end_pass`], so a block can be
-    /// released and unpinned while later filters of the pass still read it (SPIKES, pitfall 2).
-    /// Returns false if the pin is not valid; then only counts the mistake.
+    /// released and unpinned while later filters of the pass still read it (SPIKES, pitfall 2). If
+    /// the pin is not valid, only counts the mistake and returns false.
     pub fn unpin(&self, pin: SegmentPin) -> bool {
         let slot = self.memory.slots.slot_of(pin.0);
         let resident = self.memory.slots.segment_in(slot) == pin.0;

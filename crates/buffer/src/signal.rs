@@ -163,8 +163,8 @@ impl Doorbell {
         self.ignores_room.load(Ordering::Relaxed) == 0 && self.notify()
     }
 
-    /// Sets whether [`Doorbell::notify_room`] wakes sleepers from now on, which it does by default.
-    /// Call this with true before waiting for room.
+    /// Sets whether [`Doorbell::notify_room`] wakes sleepers from now on. By default, it wakes
+    /// them. Call this with true before waiting for room.
     pub fn set_waits_for_room(&self, waits: bool) {
         self.ignores_room.store(u32::from(!waits), Ordering::Relaxed);
     }

@@ -165,7 +165,7 @@ impl Space {
 
     /// Queries the owners one after the other. If an owner does not know the dbuf, queries the next
     /// one; a refusal of access is final. Removes an owner that does not reply in time. Returns the
-    /// grant, with true if its owner is trusted.
+    /// grant, and true if the owner that granted the dbuf is trusted.
     fn query_owners(&self, known: &mut KnownOwners, dbuf: DbufId) -> Result<(Grant, bool), Fault> {
         let mut fault = Fault::UnknownDbuf(dbuf);
         if known.owners.is_empty() {

@@ -43,8 +43,8 @@ impl DataArea {
         Self { base, mask: capacity - 1, store }
     }
 
-    /// Changes the capacity within the same memory. Returns `None`, and changes nothing, if the
-    /// value is not a power of two, is less than a page, or exceeds the memory.
+    /// Changes the capacity within the same memory. Returns `None`, and changes nothing, if
+    /// `capacity` is not a power of two, is less than a page, or exceeds the memory.
     pub(crate) fn set_capacity(&mut self, capacity: u64) -> Option<()> {
         let available = (self.store.writer.len() - DATA_WORDS * 8) as u64;
         let is_valid = capacity.is_power_of_two() && (PAGE as u64..=available).contains(&capacity);

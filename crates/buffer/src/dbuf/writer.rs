@@ -118,7 +118,7 @@ impl BlockWriter {
         self.resize_staging();
     }
 
-    /// Writes a switch record that sends readers to segment `number` of another writer, then ends
+    /// Writes a switch record that directs readers to segment `number` of another writer, then ends
     /// this writer's segment.
     pub(crate) fn switch_away(&mut self, number: u64) {
         self.put_marker_record(RecordHeader {

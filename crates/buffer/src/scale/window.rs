@@ -2,7 +2,7 @@
 //! pointers. [SL §5.4, deck-cut]
 //!
 //! The window is the number of segments that may be in use at a time. A writer that always opens
-//! the lowest free segment then stays in as much memory as the window has, whatever the size of the
+//! the lowest free segment then stays within the memory of the window, whatever the size of the
 //! pool. A round ends when the window is used up. The rules are those of a ring
 //! ([`super::SizingState`]).
 
@@ -31,7 +31,8 @@ impl SegmentWindow {
         Self { scaler: Scaler::new(scaling), segment, segments, opened: 0 }
     }
 
-    /// Returns the number of segments of a pool in which the window can have its maximum size.
+    /// Returns the number of segments that a pool needs so that the window can reach its maximum
+    /// size.
     #[must_use]
     pub fn segments_max(&self) -> usize {
         self.scaler.scale.size_bounds().1 / self.segment.max(1)

@@ -100,8 +100,8 @@ pub struct Moderator {
     half_ring: u64,
     /// Number of blocks that a sleeping reader has not been notified of.
     pending: u64,
-    /// Time in nanoseconds at which the first pending block was counted, if an alarm was set for
-    /// it.
+    /// Time in nanoseconds at which the first pending block was counted; `None` if no alarm was set
+    /// for that block.
     first_pending_at: Option<u64>,
     alarm: Arc<Alarm>,
     timer: Arc<Timer>,
@@ -139,8 +139,8 @@ impl Moderator {
         self.threshold.blocks = self.threshold.blocks.min(self.half_ring);
     }
 
-    /// Adapts T_b after an event, given the time `ns` in nanoseconds that its blocks took to
-    /// arrive.
+    /// Adapts T_b after an event, given the time `ns` in nanoseconds that the event's blocks took
+    /// to arrive.
     #[cold]
     fn adapt_threshold(&mut self, ns: u64) {
         let (least, most) = self.range;

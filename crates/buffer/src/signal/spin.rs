@@ -32,7 +32,7 @@ pub struct Spin {
     taken_at_last_wait: u64,
 }
 
-/// Number of consecutive fruitless waits after which further ones reduce the polls.
+/// Number of consecutive fruitless waits after which each further one reduces the polls.
 const FRUITLESS_WAITS_IGNORED: u32 = 4;
 /// Interval, in fruitless waits, at which the full number of polls is tried.
 const RETRY_INTERVAL: u32 = 32;
@@ -48,9 +48,9 @@ impl Spin {
         self.fixed = Some(polls);
     }
 
-    /// Returns the number of polls for this wait. If the user has set a number, returns that
-    /// number. Otherwise returns 0 if both parties share a processor (`shares_processor`), because
-    /// the other party cannot run during polling, and else the adaptive number.
+    /// Returns the number of polls for this wait: the number that the user has set, if any; 0 if
+    /// both parties share a processor (`shares_processor`), because the other party cannot run
+    /// during polling; otherwise the adaptive number.
     pub(crate) fn poll_count(&self, shares_processor: bool) -> u32 {
         match (self.fixed, shares_processor) {
             (Some(polls), _) => polls,

@@ -76,18 +76,18 @@ impl Config {
     }
 
     /// Permits the writer to fit the size of the ring to the caches of this machine, like
-    /// [`Config::self_sizing`], but never below the given capacity, so that the maximum length of a
-    /// block does not decrease.
+    /// [`Config::self_sizing`], but never below the configured capacity, so that the maximum length
+    /// of a block does not decrease.
     #[must_use]
     pub fn self_growing(self) -> Self {
         let sized = self.self_sizing();
         Self { scaling: sized.scaling.map(|s| s.at_least(self.ring.capacity)), ..sized }
     }
 
-    /// Permits the writer to size the ring like [`Config::self_sizing`], but only up to the given
-    /// capacity and within memory that is reserved now ([`Config::cut`]). A reader then notices no
-    /// change, and no process needs new memory or descriptors. Has no effect if the writer drops or
-    /// overwrites.
+    /// Permits the writer to size the ring like [`Config::self_sizing`], but only up to the
+    /// configured capacity and within memory that is reserved now ([`Config::cut`]). A reader then
+    /// notices no change, and no process needs new memory or descriptors. Has no effect if the
+    /// writer drops or overwrites.
     #[must_use]
     pub fn self_sizing_in_place(self) -> Self {
         if self.ring.policy != Policy::Block {

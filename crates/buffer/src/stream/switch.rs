@@ -208,8 +208,8 @@ impl Output {
     }
 
     /// Announces a segment to all readers except `revoked`, to which the revocation is sent
-    /// instead. If another reader cannot be reached, disconnects it if `must_succeed`, and fails
-    /// otherwise.
+    /// instead. If another reader cannot be reached, disconnects that reader if `must_succeed` is
+    /// true, and fails otherwise.
     pub(super) fn announce(
         &mut self,
         segment: &OfferedSegment,

@@ -163,8 +163,8 @@ fn parse_strict_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize),
 }
 
 /// Parses field lines like [`parse_strict_fields`], but leniently. A line that begins with white
-/// space continues the previous line, whatever it contains (RFC 9112 §5.2); before the first field
-/// it is skipped (§2.2). A line without a colon is skipped.
+/// space continues the previous line, whatever it contains (RFC 9112 §5.2); before the first field,
+/// such a line is skipped (§2.2). A line without a colon is skipped.
 fn parse_lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), HeadError> {
     let mut fields = Fields::default();
     let mut open: Option<HeadLine> = None;
@@ -199,8 +199,8 @@ fn parse_lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize)
 }
 
 /// Returns the offset after the head if the empty line `line` ends the head. CR LF and LF always
-/// end the head. Any other line end does so only if no known field follows; if a CR LF follows, it
-/// belongs to the head.
+/// end the head. Any other line end does so only if no known field follows; if a CR LF follows, the
+/// CR LF belongs to the head.
 fn empty_line_end(bytes: &[u8], line: HeadLine) -> Option<usize> {
     let suffix = bytes.get(line.end..line.next).unwrap_or_default();
     if matches!(suffix, b"\r\n" | b"\n") {

@@ -6,8 +6,8 @@ use crate::Fault;
 
 impl Input {
     /// Arranges for the descriptor to become readable at the next block or at the end of the
-    /// stream, and returns false. The caller must then call [`Input::unwatch`] next. If there is
-    /// already something to read, does nothing and returns true.
+    /// stream, and returns false; the caller must call [`Input::unwatch`] next. If there is already
+    /// something to read, does nothing and returns true.
     pub fn watch(&mut self) -> Result<bool, Fault> {
         let result = self.announce_sleep();
         if result != Ok(false) {

@@ -149,8 +149,8 @@ fn f2_overwriting_ring_counts_across_segments() {
     assert!(resized > 20 && input.counts().lost > 100, "{resized} {:?}", input.counts());
 }
 
-/// A position is valid in every segment: positions only grow, and each is stored at p mod capacity
-/// in every segment.
+/// A position is valid in every segment: positions only grow, and position p is stored at p mod
+/// capacity in every segment.
 #[test]
 fn f4_a20_positions_continue_across_segments() {
     let (mut output, mut inputs) = open(&stream_config(Policy::Block));
