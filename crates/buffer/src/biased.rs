@@ -119,9 +119,9 @@ impl<T> BiasedLock<T> {
                 held.store(0, Ordering::Release);
             }
             match self.try_lock_slowly(own, records) {
-                SlowResult::Locked(guard) => return Some(guard),
-                SlowResult::Busy => return None,
-                SlowResult::Again => {}
+                SlowLockResult::Locked(guard) => return Some(guard),
+                SlowLockResult::Busy => return None,
+                SlowLockResult::Again => {}
             }
         }
     }
@@ -129,7 +129,7 @@ impl<T> BiasedLock<T> {
     /// Takes the lock if it is shared. Otherwise makes this thread the owner, unless the lock is
     /// held.
     #[cold]
-    fn try_lock_slowly<'a>(&'a self, own: u64, records: &'a [Record]) -> SlowResult<'a, T> {
+    fn try_lock_slowly<'a>(&'a self, own: u64, records: &'a [Record]) -> SlowLockResult<'a, T> {
         let owner = self.owner.load(Ordering::Acquire);
         let replace = |by| {
             self.owner.compare_exchange(owner, by, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -138,27 +138,27 @@ impl<T> BiasedLock<T> {
             UNOWNED => {
                 let can_own = own != NO_RECORD && heavy_fence_is_supported();
                 replace(if can_own { own } else { SHARED });
-                SlowResult::Again
+                SlowLockResult::Again
             }
             SHARED => {
                 let order = (Ordering::Acquire, Ordering::Relaxed);
                 if self.locked.compare_exchange(0, 1, order.0, order.1).is_err() {
-                    return SlowResult::Busy;
+                    return SlowLockResult::Busy;
                 }
                 // B4.
                 if self.owner.load(Ordering::Acquire) == SHARED {
-                    return SlowResult::Locked(self.guard(None));
+                    return SlowLockResult::Locked(self.guard(None));
                 }
                 self.locked.store(0, Ordering::Release);
-                SlowResult::Again
+                SlowLockResult::Again
             }
-            MOVING => SlowResult::Busy,
+            MOVING => SlowLockResult::Busy,
             // A signal handler of this thread has become the owner, or another thread gave up
             // replacing it.
-            owner if owner == own => SlowResult::Again,
+            owner if owner == own => SlowLockResult::Again,
             _ => {
                 if !replace(MOVING) {
-                    return SlowResult::Again;
+                    return SlowLockResult::Again;
                 }
                 // B1, B3.
                 let theirs = record(records, owner);
@@ -166,13 +166,13 @@ impl<T> BiasedLock<T> {
                     heavy_fence() && theirs.is_some_and(|record| !record.has(self.address()));
                 if !is_free {
                     self.owner.store(owner, Ordering::Release);
-                    return SlowResult::Busy;
+                    return SlowLockResult::Busy;
                 }
                 let handovers = self.handovers.load(Ordering::Relaxed) + 1;
                 self.handovers.store(handovers, Ordering::Relaxed);
                 let is_shared = own == NO_RECORD || handovers > HANDOVERS_MAX;
                 self.owner.store(if is_shared { SHARED } else { own }, Ordering::Release);
-                SlowResult::Again
+                SlowLockResult::Again
             }
         }
     }
@@ -188,7 +188,7 @@ impl<T> BiasedLock<T> {
     }
 }
 
-enum SlowResult<'a, T> {
+enum SlowLockResult<'a, T> {
     Locked(BiasedGuard<'a, T>),
     Busy,
     Again,
@@ -211,13 +211,13 @@ impl Record {
     fn enter(&self, address: u64) -> Option<&AtomicU64> {
         let holds_none =
             self.held.iter().fold(0, |all, held| all | held.load(Ordering::Relaxed)) == 0;
-        let free = if holds_none { self.held.first() } else { self.free_place(address) };
+        let free = if holds_none { self.held.first() } else { self.free_entry(address) };
         // Release: a thread that reads this address, or one written later, sees what earlier calls
         // wrote.
         free.inspect(|held| held.store(address, Ordering::Release))
     }
 
-    fn free_place(&self, address: u64) -> Option<&AtomicU64> {
+    fn free_entry(&self, address: u64) -> Option<&AtomicU64> {
         let held = |place: &&AtomicU64| place.load(Ordering::Relaxed);
         if self.held.iter().any(|place| held(&place) == address) {
             return None;

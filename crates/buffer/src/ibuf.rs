@@ -370,7 +370,7 @@ impl PointerReader {
     pub(crate) fn take(&mut self, entries: &[Entry]) {
         self.side.next += entries.len() as u64;
         self.side.taken.blocks += entries.len() as u64;
-        self.side.taken.bytes += view_bytes(entries);
+        self.side.taken.bytes += total_view_length(entries);
     }
 
     /// Returns the entry at a published position.
@@ -549,7 +549,7 @@ impl Drop for PointerReader {
 }
 
 /// Returns the total view length of these entries, in bytes.
-pub(crate) fn view_bytes(entries: &[Entry]) -> u64 {
+pub(crate) fn total_view_length(entries: &[Entry]) -> u64 {
     entries.iter().map(|entry| u64::from(entry.pointer.length())).sum()
 }
 

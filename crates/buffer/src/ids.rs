@@ -23,7 +23,7 @@ pub const MACHINE_FIRST: u32 = 1 << 23;
 /// The value is a descriptor and an inode number, separated by a colon.
 pub const VARIABLE: &str = "STREAMLINE_IDS";
 /// Number of ids that a process takes from the counter of its tree at a time.
-const RANGE_LENGTH: u32 = 16;
+const ID_RANGE_LENGTH: u32 = 16;
 
 /// A range of consecutive ids.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,9 +102,10 @@ const ID_END: u32 = DbufId::MAX.number() + 1;
 
 impl ProcessIds {
     fn take_tree_range(&mut self) -> Option<IdRange> {
-        let taken = self.tree_counter()?.memory.add_word(0, RANGE_LENGTH.into())?;
+        let taken = self.tree_counter()?.memory.add_word(0, ID_RANGE_LENGTH.into())?;
         let first = u32::try_from(taken.checked_add(1)?).ok()?;
-        (first + RANGE_LENGTH <= MACHINE_FIRST).then_some(IdRange { first, count: RANGE_LENGTH })
+        (first + ID_RANGE_LENGTH <= MACHINE_FIRST)
+            .then_some(IdRange { first, count: ID_RANGE_LENGTH })
     }
 
     /// Returns the counter of the process tree, either the inherited one or a new one; `None` if
@@ -164,8 +165,8 @@ mod tests {
     fn d3_used_up_ids_are_refused() {
         let mut ids = ProcessIds { process: 0, next: 0, end: 0, tree: TreeCounter::create() };
         let memory = &ids.tree_counter().unwrap().memory;
-        assert!(memory.set_word(0, u64::from(MACHINE_FIRST - 1 - RANGE_LENGTH)));
-        let last = IdRange { first: MACHINE_FIRST - RANGE_LENGTH, count: RANGE_LENGTH };
+        assert!(memory.set_word(0, u64::from(MACHINE_FIRST - 1 - ID_RANGE_LENGTH)));
+        let last = IdRange { first: MACHINE_FIRST - ID_RANGE_LENGTH, count: ID_RANGE_LENGTH };
         assert_eq!(ids.take_tree_range(), Some(last));
         assert_eq!(ids.take_tree_range(), None);
         assert!(ids.tree_counter().unwrap().memory.set_word(0, u64::MAX));

@@ -61,7 +61,7 @@ pub(crate) struct JoiningReader {
     /// Page of the reader's control words.
     pub(crate) page: Arc<Region>,
     /// Connection to the reader; `None` in models.
-    pub(crate) contact: Option<Contact>,
+    pub(crate) contact: Option<ReaderConnection>,
     /// Position of the first block that the reader receives; `None` until it has been determined.
     /// The copy in the reader's page cannot be used, because the reader may have overwritten it.
     start: Option<u64>,
@@ -69,7 +69,7 @@ pub(crate) struct JoiningReader {
 
 /// The writer's end of a reader's doorbell, and the file of the reader's page.
 #[derive(Debug)]
-pub struct Contact {
+pub struct ReaderConnection {
     /// Writer's end of the reader's doorbell.
     pub(crate) doorbell: SocketDoorbell,
     /// File of the reader's page, for a later writer that takes over the stream.
@@ -90,7 +90,7 @@ impl JoinQueue {
     pub(crate) fn join(
         &self,
         page: Arc<Region>,
-        contact: Option<Contact>,
+        contact: Option<ReaderConnection>,
         published: impl Fn() -> u64,
     ) -> Option<ReaderTicket> {
         let mut state = self.lock();

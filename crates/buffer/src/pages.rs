@@ -43,16 +43,16 @@ pub enum Pages {
 
 /// Minimum size in bytes of memory that uses reserved huge pages. Below this size, reserved pages
 /// gain nothing over transparent huge pages or a few hundred faults.
-const RESERVED_MIN: usize = 16 << 20;
+const RESERVED_PAGES_SIZE_MIN: usize = 16 << 20;
 /// Maximum size, in bytes, of memory with small pages that is populated when it is created.
 /// Populating 1024 pages takes about 1 ms.
-const POPULATE_MAX: usize = 4 << 20;
+const POPULATED_SIZE_MAX: usize = 4 << 20;
 
 /// Chooses pages for `bytes` bytes of memory on a machine with these facts.
 #[must_use]
 pub const fn choose(facts: &PageFacts, bytes: usize) -> Choice {
     let has_room = facts.huge > 0 && bytes >= facts.huge;
-    let is_whole = has_room && bytes.is_multiple_of(facts.huge) && bytes >= RESERVED_MIN;
+    let is_whole = has_room && bytes.is_multiple_of(facts.huge) && bytes >= RESERVED_PAGES_SIZE_MIN;
     let pages = if is_whole && facts.reserved >= bytes / facts.huge {
         Pages::Reserved
     } else if has_room && facts.transparent {
@@ -60,7 +60,7 @@ pub const fn choose(facts: &PageFacts, bytes: usize) -> Choice {
     } else {
         Pages::Small
     };
-    let populate = bytes <= POPULATE_MAX || !matches!(pages, Pages::Small);
+    let populate = bytes <= POPULATED_SIZE_MAX || !matches!(pages, Pages::Small);
     Choice { pages, populate, local: facts.nodes > 1 }
 }
 

@@ -61,14 +61,15 @@ impl Scaling {
     /// caches in bytes, level 1 first.
     #[must_use]
     pub fn reallocation(caches: &[usize]) -> Self {
-        let level = |at: usize| caches.get(at).copied().filter(|b| (1..=CACHE_MAX).contains(b));
+        let level =
+            |at: usize| caches.get(at).copied().filter(|b| (1..=CACHE_SIZE_MAX).contains(b));
         let private = level(1).unwrap_or(1 << 20);
         let shared = level(2).unwrap_or(4 * private);
         let size = |bytes: usize| (bytes.max(SIZE_MIN) + 1).next_power_of_two() / 2;
         Self {
             same_processor: (size(private / 4), size(shared / 8)),
             shared_cache: (size(shared / 8), size(shared / 8)),
-            remote: if shared <= REMOTE_MAX / 2 { size(2 * shared) } else { size(shared / 8) },
+            remote: if shared <= REMOTE_SIZE_MAX / 2 { size(2 * shared) } else { size(shared / 8) },
             low: 25,
             high: 75,
         }
@@ -130,9 +131,9 @@ impl Scaling {
 }
 
 /// Largest plausible cache size in bytes.
-const CACHE_MAX: usize = 1 << 32;
+const CACHE_SIZE_MAX: usize = 1 << 32;
 /// Maximum size in bytes of a ring between processors without a shared cache.
-const REMOTE_MAX: usize = 256 << 20;
+const REMOTE_SIZE_MAX: usize = 256 << 20;
 /// Minimum size in bytes of a self-sizing ring.
 const SIZE_MIN: usize = 16 << 10;
 

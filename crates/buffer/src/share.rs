@@ -20,7 +20,7 @@
 
 use crate::atomic::acquire;
 use crate::cursor::{Consumer, POSITION_MAX, RingMemory};
-use crate::join::{Contact, JoinQueue, ReaderTicket};
+use crate::join::{JoinQueue, ReaderConnection, ReaderTicket};
 use crate::pages::Choice;
 use crate::region::Region;
 use crate::trust::Trusted;
@@ -119,7 +119,7 @@ impl JoinState {
         let current = self.current();
         let (cursor, page) = current.files.create_reader_page()?;
         let published = || acquire(current.store.writer.word(writer::COMMIT));
-        let contact = Contact { doorbell, page: duplicate(&cursor)? };
+        let contact = ReaderConnection { doorbell, page: duplicate(&cursor)? };
         let ticket = self.queue.join(Arc::new(page), Some(contact), published);
         ticket.map(|ticket| Ok((ticket, current.files.create_offer(cursor)?))).transpose()
     }

@@ -35,11 +35,11 @@ pub use pointers::{
 /// describes the ring; its number of readers is set to `n - 1`. Fails unless `n` is from 2 to
 /// [`ENDS_MAX`].
 pub fn mpipe(n: usize, config: &Config) -> Result<Vec<OwnedFd>, PipeError> {
-    share_ends(n, &PipeShape::new(config, n.saturating_sub(1)))
+    create_ends(n, &PipeShape::new(config, n.saturating_sub(1)))
 }
 
 /// Creates `n` connected ends, and puts `shape` as a message into the writing end.
-fn share_ends(n: usize, shape: &PipeShape) -> Result<Vec<OwnedFd>, PipeError> {
+fn create_ends(n: usize, shape: &PipeShape) -> Result<Vec<OwnedFd>, PipeError> {
     if !(2..=ENDS_MAX).contains(&n) {
         return Err(PipeError::Ends(n));
     }

@@ -56,12 +56,12 @@ pub struct Space(Arc<SharedSpace>);
 
 #[derive(Debug, Default)]
 struct SharedSpace {
-    known_owners: Mutex<KnownOwners>,
+    known_owners: Mutex<SpaceState>,
     is_trusting: bool,
 }
 
 #[derive(Debug, Default)]
-struct KnownOwners {
+struct SpaceState {
     owners: Vec<Client>,
     views: BTreeMap<DbufId, Arc<View>>,
     faults: Faults,
@@ -166,7 +166,7 @@ impl Space {
     /// Queries the owners one after the other. If an owner does not know the dbuf, queries the next
     /// one; a refusal of access is final. Removes an owner that does not reply in time. Returns the
     /// grant, and true if the owner that granted the dbuf is trusted.
-    fn query_owners(&self, known: &mut KnownOwners, dbuf: DbufId) -> Result<(Grant, bool), Fault> {
+    fn query_owners(&self, known: &mut SpaceState, dbuf: DbufId) -> Result<(Grant, bool), Fault> {
         let mut fault = Fault::UnknownDbuf(dbuf);
         if known.owners.is_empty() {
             return Err(fault);
@@ -197,7 +197,7 @@ impl Space {
         Err(fault)
     }
 
-    fn lock_owners(&self) -> MutexGuard<'_, KnownOwners> {
+    fn lock_owners(&self) -> MutexGuard<'_, SpaceState> {
         self.0.known_owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

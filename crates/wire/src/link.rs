@@ -198,12 +198,12 @@ impl LinkHeader {
 pub fn parse_link_header(link: LinkType, frame: &[u8]) -> LinkHeader {
     let read = match link {
         LinkType::ETHERNET => read_ethernet(frame),
-        other => read_uncommon(other, frame),
+        other => parse_uncommon_link_header(other, frame),
     };
     read.unwrap_or(LinkHeader::UNKNOWN)
 }
 
-fn read_uncommon(link: LinkType, frame: &[u8]) -> Option<LinkHeader> {
+fn parse_uncommon_link_header(link: LinkType, frame: &[u8]) -> Option<LinkHeader> {
     match link {
         LinkType::RAW | LinkType::RAW_BSD | LinkType::RAW_OPENBSD => read_raw_ip(frame),
         LinkType::IPV4 => Some(LinkHeader::at(Network::Ipv4, 0)),
@@ -231,14 +231,14 @@ fn follow_ethertype(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader>
     if ethertype >= ethernet::TYPE_MIN && !vlan::is_tag(ethertype) {
         return Some(LinkHeader::at(Network::from_ethertype(ethertype), at));
     }
-    follow_tags(frame, ethertype, at)
+    parse_tags_or_length(frame, ethertype, at)
 }
 
 /// Follows VLAN tags or an 802.3 length. A separate function keeps the code for frames without tags
 /// short.
 #[inline(never)]
-fn follow_tags(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader> {
-    let (tags, ethertype, at) = vlan::follow_tags_from(frame, ethertype, at)?;
+fn parse_tags_or_length(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader> {
+    let (tags, ethertype, at) = vlan::parse_tags(frame, ethertype, at)?;
     if ethertype >= ethernet::TYPE_MIN {
         return Some(LinkHeader { tags, ..LinkHeader::at(Network::from_ethertype(ethertype), at) });
     }

@@ -82,7 +82,7 @@ impl Tags {
 ///
 /// If there are more than [`TAGS_MAX`] tags, the returned ethertype announces a tag.
 #[inline]
-pub(crate) fn follow_tags_from(frame: &[u8], ethertype: u16, at: u16) -> Option<(Tags, u16, u16)> {
+pub(crate) fn parse_tags(frame: &[u8], ethertype: u16, at: u16) -> Option<(Tags, u16, u16)> {
     let mut tags = Tags { at: u8::try_from(at).ok()?, count: 0 };
     let (mut ethertype, mut at) = (ethertype, at);
     while is_tag(ethertype) && tags.count < TAGS_MAX {
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn outer_and_inner_tag_are_read() {
         let frame = [0xa0, 100, 0x81, 0, 0x10, 200, 8, 0];
-        let (tags, ethertype, at) = follow_tags_from(&frame, SERVICE, 0).unwrap();
+        let (tags, ethertype, at) = parse_tags(&frame, SERVICE, 0).unwrap();
         assert_eq!((tags.count, ethertype, at), (2, 0x0800, 8));
         let outer = tags.outer(&frame).unwrap();
         assert_eq!((outer.id(), outer.priority()), (100, 5));
@@ -113,13 +113,13 @@ mod tests {
     fn eight_tags_are_followed_but_not_a_ninth() {
         let tag = [0, 1, 0x81, 0];
         let deep: Vec<u8> = tag.iter().cycle().take(9 * TAG_LENGTH).copied().collect();
-        let (tags, ethertype, at) = follow_tags_from(&deep, CUSTOMER, 0).unwrap();
+        let (tags, ethertype, at) = parse_tags(&deep, CUSTOMER, 0).unwrap();
         assert_eq!((tags.count, ethertype, at), (8, CUSTOMER, 32));
     }
 
     #[test]
     fn truncated_tag_is_rejected() {
-        assert_eq!(follow_tags_from(&[0, 1, 8], CUSTOMER, 0), None);
+        assert_eq!(parse_tags(&[0, 1, 8], CUSTOMER, 0), None);
         assert_eq!(Tags { at: 200, count: 8 }.outer(&[0, 1, 8]), None);
     }
 }

@@ -179,7 +179,7 @@ fn hold_block(
     origins: &[&dyn Origin],
 ) -> Result<(), Fault> {
     match flight.back_mut() {
-        Some(last) if last.is_known_to_cover(pointer) => {
+        Some(last) if last.cached_bounds_cover(pointer) => {
             last.until = last.until.max(after);
             Ok(())
         }
@@ -200,7 +200,8 @@ fn hold_segment(
     origins: &[&dyn Origin],
 ) -> Result<(), Fault> {
     let recent = flights.len().saturating_sub(LEASE_SEARCH_MAX)..flights.len();
-    let is_held = |flight: &mut Flight| flight.is_known_to_cover(pointer) || flight.covers(pointer);
+    let is_held =
+        |flight: &mut Flight| flight.cached_bounds_cover(pointer) || flight.covers(pointer);
     if let Some(found) = recent.rev().find(|at| flights.get_mut(*at).is_some_and(is_held)) {
         // Moved to the back: the queue stays ordered by release position.
         if let Some(mut flight) = flights.remove(found) {
@@ -255,7 +256,7 @@ pub(super) struct Flight {
 impl Flight {
     /// Returns true if the lease covers a block according to the cached bounds.
     #[inline]
-    fn is_known_to_cover(&self, pointer: RichPointer) -> bool {
+    fn cached_bounds_cover(&self, pointer: RichPointer) -> bool {
         let from = pointer.place.position().wrapping_sub(self.start);
         let to = from.saturating_add(u64::from(pointer.length()));
         pointer.length() > 0 && pointer.dbuf() == self.lease.dbuf() && to <= self.filled

@@ -3,7 +3,7 @@
 use super::counts::CountsWriter;
 use super::{RingMemory, reader_counts};
 use crate::atomic::{Ordering, acquire, fence};
-use crate::join::{Contact, JoinQueue, JoiningReader, ReaderTicket};
+use crate::join::{JoinQueue, JoiningReader, ReaderConnection, ReaderTicket};
 use crate::region::Region;
 use crate::{Fault, Policy, ReaderCounts, WriterCounts};
 use abi::ring::{CLOSED, SWITCHED, reader, writer};
@@ -67,7 +67,7 @@ struct CapacityChange {
 #[derive(Debug)]
 pub enum ReaderChange {
     /// A reader joined under this index. The index is new, or belonged to a reader that has left.
-    Joined(usize, Contact),
+    Joined(usize, ReaderConnection),
     /// The reader with this index has left.
     Left(usize),
 }

@@ -59,7 +59,7 @@ impl SlotConfig {
     }
 
     pub(crate) fn slot_shape(&self) -> SlotShape {
-        let slot = self.slot.clamp(SlotShape::SLOT_MIN, BLOCK_MAX + 1).next_power_of_two();
+        let slot = self.slot.clamp(SlotShape::SLOT_SIZE_MIN, BLOCK_MAX + 1).next_power_of_two();
         let slots = self.slots.max(PAGE / slot).max(1).next_power_of_two();
         SlotShape { slot, slots }
     }
@@ -76,7 +76,7 @@ pub struct SlotShape {
 
 impl SlotShape {
     /// Minimum slot size in bytes, which ensures that no cache line contains bytes of two slots.
-    pub(crate) const SLOT_MIN: usize = 64;
+    pub(crate) const SLOT_SIZE_MIN: usize = 64;
 
     /// Returns the size of all slots in bytes.
     pub(crate) const fn slots_size(self) -> usize {

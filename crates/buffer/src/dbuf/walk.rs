@@ -45,7 +45,7 @@ pub struct RecordWalk {
     /// has been read.
     next_segment: Option<u64>,
     /// True if a change of capacity was passed since the last call to
-    /// [`RecordWalk::take_passed_cut`].
+    /// [`RecordWalk::take_capacity_change`].
     has_passed_cut: bool,
 }
 
@@ -136,7 +136,7 @@ impl RecordWalk {
     /// Returns true if a change of capacity has been passed since the last call. Passing the change
     /// has released all blocks before it without notifying the writer; the caller must notify the
     /// writer.
-    pub(crate) const fn take_passed_cut(&mut self) -> bool {
+    pub(crate) const fn take_capacity_change(&mut self) -> bool {
         std::mem::replace(&mut self.has_passed_cut, false)
     }
 

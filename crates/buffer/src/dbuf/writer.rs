@@ -18,7 +18,7 @@ const CACHE_LINE_SIZE: u64 = 64;
 /// Minimum block spacing, in bytes, at which the cache lines of headers are reclaimed in advance.
 /// Below this spacing the reader touches nearly every cache line of the blocks anyway, so
 /// reclaiming gains nothing.
-const RECLAIM_MIN: u64 = 8 * CACHE_LINE_SIZE;
+const RECLAIM_SPACING_MIN: u64 = 8 * CACHE_LINE_SIZE;
 
 /// The only writer of a ring of blocks.
 pub type BlockWriter = RingWriter<RecordLayout>;
@@ -300,7 +300,7 @@ impl BlockLayout for RecordLayout {
         let (head, blocks) = (writer.side.head, writer.side.put.blocks);
         let (before, had) = std::mem::replace(&mut writer.layout.published, (head, blocks));
         if let Some(span) = (head - before).checked_div(blocks - had)
-            && span >= RECLAIM_MIN
+            && span >= RECLAIM_SPACING_MIN
             && writer.layout.reserved_at != head
         {
             writer.reclaim_lines(span, blocks - had);

@@ -52,7 +52,7 @@ impl Address {
 
     /// Returns the same name in the namespace of filter states.
     #[must_use]
-    pub(crate) fn of_state(self) -> Self {
+    pub(crate) fn in_state_namespace(self) -> Self {
         Self { namespace: Namespace::States, ..self }
     }
 
@@ -85,9 +85,9 @@ impl Address {
     /// Returns the address of spare socket `number`, for an owner whose [`Self::socket_name`] is
     /// occupied by another user. There are more spare addresses than a squatter can occupy.
     pub(super) fn spare_socket(&self, number: u64) -> Vec<u8> {
-        let number = number >> (64 - 4 * SPARE_DIGITS);
+        let number = number >> (64 - 4 * SPARE_SOCKET_DIGITS);
         let mut name = self.socket_name();
-        name.extend_from_slice(format!("/{number:0SPARE_DIGITS$x}").as_bytes());
+        name.extend_from_slice(format!("/{number:0SPARE_SOCKET_DIGITS$x}").as_bytes());
         name
     }
 
@@ -102,7 +102,8 @@ impl Address {
         let mut parts = rest.split('/');
         let (uid, name, spare) = (parts.next()?, parts.next()?, parts.next());
         let is_number = |digits: &str| {
-            digits.len() == SPARE_DIGITS && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+            digits.len() == SPARE_SOCKET_DIGITS
+                && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
         };
         if parts.next().is_some() || spare.is_some_and(|number| !is_number(number)) {
             return None;
@@ -154,9 +155,9 @@ const STREAM_SOCKET_PREFIX: &str = "streamline/";
 /// Prefix of the socket names of filter states.
 const STATE_SOCKET_PREFIX: &str = "streamline-state/";
 /// Number of hexadecimal digits in the name of a spare socket.
-const SPARE_DIGITS: usize = 14;
+const SPARE_SOCKET_DIGITS: usize = 14;
 
 const _: () = assert!(
-    STATE_SOCKET_PREFIX.len() + "4294967295/".len() + Address::NAME_MAX + 1 + SPARE_DIGITS
+    STATE_SOCKET_PREFIX.len() + "4294967295/".len() + Address::NAME_MAX + 1 + SPARE_SOCKET_DIGITS
         <= sys::abstract_socket::LENGTH_MAX
 );

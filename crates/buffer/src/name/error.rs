@@ -59,7 +59,7 @@ pub enum Error {
     /// All slots for readers are in use.
     #[error(
         "{address} has {limit} readers{}",
-        if *of_user { USER_LIMIT } else { ", the maximum of its creator: wait until one leaves" }
+        if *of_user { USER_LIMIT_SUFFIX } else { ", the maximum of its creator: wait until one leaves" }
     )]
     Full {
         /// Requested name.
@@ -114,7 +114,7 @@ pub enum Error {
 }
 
 /// Suffix of the message for [`Error::Full`] if the limit per user is reached.
-const USER_LIMIT: &str = " of this user, the maximum of its creator for another user";
+const USER_LIMIT_SUFFIX: &str = " of this user, the maximum of its creator for another user";
 
 /// Returns the user and group of this process for an error message.
 fn current_identity() -> String {

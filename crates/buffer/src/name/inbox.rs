@@ -52,7 +52,7 @@ pub(super) struct PendingWriter {
 }
 
 /// Maximum number of pending writers.
-const PENDING_MAX: usize = 32;
+const PENDING_WRITERS_MAX: usize = 32;
 
 impl Queue {
     pub(super) fn new() -> sys::Result<(Self, SocketDoorbell)> {
@@ -67,7 +67,7 @@ impl Queue {
         }
         let mut queue = self.lock();
         queue.push_back(writer);
-        if queue.len() > PENDING_MAX {
+        if queue.len() > PENDING_WRITERS_MAX {
             let leaves = pick_victim(&queue);
             queue.remove(leaves);
         }

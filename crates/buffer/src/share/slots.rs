@@ -53,7 +53,7 @@ const fn ring_size(shape: SlotShape) -> usize {
 /// Returns the dimensions in a geometry, or `None` if they are invalid for a ring of slots.
 fn slot_shape(geometry: &Geometry) -> Option<SlotShape> {
     let (slot, data) = (geometry.stride as usize, usize::try_from(geometry.capacity).ok()?);
-    let fits = slot.is_power_of_two() && (SlotShape::SLOT_MIN..=BLOCK_MAX + 1).contains(&slot);
+    let fits = slot.is_power_of_two() && (SlotShape::SLOT_SIZE_MIN..=BLOCK_MAX + 1).contains(&slot);
     let is_slots = geometry.magic == Geometry::SLOTS_MAGIC && fits && slot <= data;
     is_slots.then(|| SlotShape { slot, slots: data / slot })
 }

@@ -113,7 +113,7 @@ impl Moderator {
     #[must_use]
     pub fn new(timer: &Arc<Timer>, threshold: Threshold, signal: Arc<dyn Signal>) -> Self {
         let alarm = Arc::new(Alarm {
-            deadline: AtomicU64::new(UNSET),
+            deadline: AtomicU64::new(NO_DEADLINE),
             fired: AtomicU64::new(0),
             after: AtomicU64::new(threshold.ns),
             signal,
@@ -181,7 +181,7 @@ impl Moderator {
             self.reset();
             return false;
         }
-        if self.pending > 0 && self.alarm.deadline.load(Ordering::Relaxed) == UNSET {
+        if self.pending > 0 && self.alarm.deadline.load(Ordering::Relaxed) == NO_DEADLINE {
             // The timer fired first: these blocks may have come too late for its event.
             self.pending = 0;
             self.adapt_threshold(u64::MAX);
@@ -231,7 +231,7 @@ impl Moderator {
     fn reset(&mut self) {
         if self.pending > 0 {
             self.pending = 0;
-            self.alarm.deadline.store(UNSET, Ordering::Relaxed);
+            self.alarm.deadline.store(NO_DEADLINE, Ordering::Relaxed);
         }
     }
 
@@ -254,7 +254,7 @@ const fn power_of_two_up_to(value: u64) -> u64 {
 
 /// The alarm of one buffer, shared by its writer and the timer.
 struct Alarm {
-    /// Time in nanoseconds at which the alarm fires, or [`UNSET`].
+    /// Time in nanoseconds at which the alarm fires, or [`NO_DEADLINE`].
     deadline: AtomicU64,
     /// Number of times that the alarm has fired.
     fired: AtomicU64,
@@ -264,9 +264,9 @@ struct Alarm {
 }
 
 /// Deadline of an alarm that is not set.
-const UNSET: u64 = 0;
+const NO_DEADLINE: u64 = 0;
 /// Time of the next check while the timer sleeps without a limit.
-const DORMANT: u64 = u64::MAX;
+const NO_NEXT_CHECK: u64 = u64::MAX;
 /// Number of checks, at intervals of T_t, that the timer makes after the last alarm before it
 /// sleeps. A slow stream sets an alarm again soon, and waking the thread would cost its writer 7
 /// µs.
@@ -294,7 +294,7 @@ impl Default for Timer {
     fn default() -> Self {
         Self {
             alarms: Mutex::default(),
-            next: AtomicU64::new(DORMANT),
+            next: AtomicU64::new(NO_NEXT_CHECK),
             doorbell: Doorbell::new(),
             #[cfg(not(loom))]
             started: std::sync::Once::new(),
@@ -354,7 +354,7 @@ impl Timer {
         let now = clock();
         match self.fire_and_schedule(quiet, now) {
             None => {}
-            Some(DORMANT) => {
+            Some(NO_NEXT_CHECK) => {
                 self.doorbell.sleep(ticket);
                 // Notified: an alarm was set, which the next round checks, and others may follow
                 // soon.
@@ -378,7 +378,7 @@ impl Timer {
                 *quiet += 1;
                 now.saturating_add(self.shortest_delay())
             }
-            None => DORMANT,
+            None => NO_NEXT_CHECK,
         };
         self.next.store(until, Ordering::Relaxed);
         // SYNC POINT: next check; pairs with the fence in `set_alarm`.
@@ -401,7 +401,7 @@ impl Timer {
     fn next_deadline(&self) -> Option<u64> {
         let set = |alarm: &Weak<Alarm>| {
             let deadline = alarm.upgrade()?.deadline.load(Ordering::Relaxed);
-            (deadline != UNSET).then_some(deadline)
+            (deadline != NO_DEADLINE).then_some(deadline)
         };
         self.alarms().iter().filter_map(set).min()
     }
@@ -422,9 +422,10 @@ impl Alarm {
     fn fire(&self, now: u64) -> bool {
         // SYNC POINT: alarm set; pairs with the store in `set_alarm`.
         let deadline = self.deadline.load(Ordering::Acquire);
-        let is_due = deadline != UNSET && deadline <= now;
+        let is_due = deadline != NO_DEADLINE && deadline <= now;
         let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
-        if is_due && self.deadline.compare_exchange(deadline, UNSET, acquire, relaxed).is_ok() {
+        if is_due && self.deadline.compare_exchange(deadline, NO_DEADLINE, acquire, relaxed).is_ok()
+        {
             self.fired.fetch_add(1, Ordering::Relaxed);
             self.signal.signal();
         }

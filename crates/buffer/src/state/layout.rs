@@ -24,7 +24,7 @@ pub(super) mod word {
     /// Index of the time of the last write, in nanoseconds of the monotonic clock.
     pub(in super::super) const WRITTEN: usize = 5;
     /// Index of the number of sessions that found no free row.
-    pub(in super::super) const LEFT_OUT: usize = 6;
+    pub(in super::super) const LEFT_OUT_SESSIONS: usize = 6;
     /// Index of the number of rows up to and including the last one ever used.
     pub(in super::super) const USED: usize = 7;
     /// Index of a word that is 1 if the writer has ended the table, and otherwise 0. A killed

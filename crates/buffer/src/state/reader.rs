@@ -53,7 +53,7 @@ impl TableReader {
     /// Opens the table named `NAME`, or `UID/NAME` of another user. Blocks until its host replies;
     /// fails with [`Error::Silent`] after 20 s.
     pub fn open(name: &str) -> Result<Self, Error> {
-        let address = name.parse::<Address>()?.of_state();
+        let address = name.parse::<Address>()?.in_state_namespace();
         Self::from_opened(open_address(&address)?, address)
     }
 
@@ -99,7 +99,7 @@ impl TableReader {
             }
             let used = usize::try_from(value(word::USED)).unwrap_or(usize::MAX);
             (snapshot.left_out, snapshot.written_ns) =
-                (value(word::LEFT_OUT), value(word::WRITTEN));
+                (value(word::LEFT_OUT_SESSIONS), value(word::WRITTEN));
             (snapshot.rows, snapshot.torn) = (Vec::new(), 0);
             for at in 0..used.min(self.shape.rows) {
                 self.copy_row(at, &mut snapshot);

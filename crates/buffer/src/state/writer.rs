@@ -36,7 +36,7 @@ impl Deref for TableWriter {
 impl TableWriter {
     /// Creates an empty table under a name of this user. `access` limits who may read the table.
     pub fn create(name: &str, access: AccessList, shape: TableShape) -> Result<Self, Error> {
-        let address = Address::of_current_user(name)?.of_state();
+        let address = Address::of_current_user(name)?.in_state_namespace();
         if !shape.is_within_limits() {
             let why = "what is to be shown by it has too many columns or rows";
             return Err(Error::Name { name: name.to_owned(), why });
@@ -103,7 +103,7 @@ impl TableWriter {
         }
         let words = self.words();
         store_word(words, word::WRITTEN, now);
-        store_word(words, word::LEFT_OUT, self.overflow.len() as u64);
+        store_word(words, word::LEFT_OUT_SESSIONS, self.overflow.len() as u64);
         store_word(words, word::USED, self.used as u64);
         if let Some(lock) = words.get(word::LOCK) {
             rows::end_change(lock);

@@ -51,9 +51,9 @@ pub struct Input {
 }
 
 /// Maximum number of segments in the inbox; an honest writer sends one at a time.
-const INBOX_MAX: usize = 8;
+const RECEIVED_SEGMENTS_MAX: usize = 8;
 /// Maximum number of notifications drained in one call.
-const DRAIN_MAX: usize = 256;
+const DRAINED_NOTIFICATIONS_MAX: usize = 256;
 
 impl Input {
     /// Returns the capacity in bytes of the segment that this end reads.
@@ -246,7 +246,7 @@ impl Input {
     pub fn release(&mut self) {
         let walk = self.ring.walk();
         let (is_released, cut) =
-            (walk.side.next == walk.side.released_position(), walk.take_passed_cut());
+            (walk.side.next == walk.side.released_position(), walk.take_capacity_change());
         if is_released && !cut {
             return;
         }
@@ -319,7 +319,7 @@ impl Input {
     /// if a segment was entered.
     fn follow_switch(&mut self) -> Result<bool, Fault> {
         let Some(number) = self.ring.walk().next_segment() else { return Ok(false) };
-        for _ in 0..DRAIN_MAX {
+        for _ in 0..DRAINED_NOTIFICATIONS_MAX {
             self.inbox.retain(|segment| segment.number >= number);
             if let Some(at) = self.inbox.iter().position(|segment| segment.number == number) {
                 let segment = self.inbox.swap_remove(at);
@@ -362,7 +362,7 @@ impl Input {
             }
             DrainResult::Notification(note, descriptors) => match note::decode(&note) {
                 Some(Note::Segment(number)) => {
-                    if self.inbox.len() == INBOX_MAX {
+                    if self.inbox.len() == RECEIVED_SEGMENTS_MAX {
                         self.inbox.remove(0);
                     }
                     self.inbox.extend(ReceivedSegment::new(number, descriptors));

@@ -5,7 +5,7 @@ use super::switch::Segments;
 use super::waking::{Latency, WakingOverrides};
 use crate::atomic::Ordering;
 use crate::cursor::{Producer, ReaderChange};
-use crate::join::Contact;
+use crate::join::ReaderConnection;
 use crate::scale::{Scaler, Sides};
 use crate::signal::Spin;
 use crate::signal::moderate::WakeupCounts;
@@ -375,7 +375,7 @@ impl Output {
         }
         for change in changes {
             match change {
-                ReaderChange::Joined(at, Contact { doorbell, page }) => {
+                ReaderChange::Joined(at, ReaderConnection { doorbell, page }) => {
                     let joined = ReaderEnd::new(doorbell, page);
                     match self.ends.get_mut(at) {
                         Some(end) => *end = joined,

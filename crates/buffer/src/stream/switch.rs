@@ -83,7 +83,7 @@ pub enum ChangeError {
 }
 
 /// Maximum capacity in bytes that [`Output::resize`] accepts.
-const RESIZE_MAX: usize = 1 << 36;
+const RESIZED_CAPACITY_MAX: usize = 1 << 36;
 
 impl Output {
     /// Returns the current capacity of the ring in bytes.
@@ -113,7 +113,8 @@ impl Output {
     /// if the doorbell of a reader is full, and with [`ChangeError::System`] if the kernel refuses
     /// memory.
     pub fn resize(&mut self, bytes: usize) -> Result<(), ChangeError> {
-        let capacity = bytes.max(PAGE).checked_next_power_of_two().filter(|c| *c <= RESIZE_MAX);
+        let capacity =
+            bytes.max(PAGE).checked_next_power_of_two().filter(|c| *c <= RESIZED_CAPACITY_MAX);
         let capacity = capacity.ok_or(ChangeError::Size(bytes))? as u64;
         if capacity == self.segments.shape.capacity {
             return Ok(());

@@ -87,7 +87,7 @@ struct Current {
 /// Offset that marks an entry as lent for forwarding without mapping its dbuf.
 const UNMAPPED: usize = usize::MAX;
 /// Number of consumed bytes after which passed entries are released, even if they are few.
-const OWED_BYTES: u64 = 64 << 10;
+const OWED_BYTES_MAX: u64 = 64 << 10;
 
 impl Input {
     /// Validates an offer and opens the reading end. `space` maps the dbufs to which the pointers
@@ -292,7 +292,7 @@ impl Input {
 
     #[inline]
     fn release_consumed_if_due(&mut self) {
-        if self.owed_bytes >= OWED_BYTES || self.unreleased_blocks() >= self.release_interval {
+        if self.owed_bytes >= OWED_BYTES_MAX || self.unreleased_blocks() >= self.release_interval {
             self.release_consumed();
         }
     }

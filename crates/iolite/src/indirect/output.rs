@@ -65,7 +65,7 @@ pub struct Output {
     flights: Flights,
     hot: HotSegment,
     ranges: Ranges,
-    known_dbufs: Vec<KnownDbuf>,
+    known_dbufs: Vec<RegisteredDbuf>,
     /// In a ring that overwrites, the lowest position that the writer announces: all entries more
     /// than a lap before it count as overwritten, because their memory was freed.
     announced_min: u64,
@@ -83,7 +83,7 @@ pub struct SplicedCounts {
 
 /// A dbuf whose bytes the output can write as pointers.
 #[derive(Debug)]
-struct KnownDbuf {
+struct RegisteredDbuf {
     memory: Arc<Memory>,
     back_off: BackOff,
 }
@@ -152,7 +152,7 @@ impl Output {
         let index = known.unwrap_or(self.known_dbufs.len());
         if known.is_none() {
             self.known_dbufs
-                .push(KnownDbuf { memory: memory.clone(), back_off: BackOff::default() });
+                .push(RegisteredDbuf { memory: memory.clone(), back_off: BackOff::default() });
         }
         let (address, length) = memory.extent();
         self.ranges.insert(address, length, index);

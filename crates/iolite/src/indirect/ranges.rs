@@ -7,14 +7,14 @@
 //! each other in turn.
 
 /// Number of ranges in one cache line.
-pub(super) const RANGES: usize = 8;
+pub(super) const RANGE_COUNT: usize = 8;
 
 /// The cache line of ranges, with the registered dbuf of each range.
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
     line: RangeLine,
     /// Index of the registered dbuf, for each range.
-    indices: [usize; RANGES],
+    indices: [usize; RANGE_COUNT],
     /// Index of the next range to replace.
     next: usize,
 }
@@ -22,7 +22,7 @@ pub(super) struct Ranges {
 /// Eight ranges: `first page << 28 | pages`.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct RangeLine([u64; RANGES]);
+struct RangeLine([u64; RANGE_COUNT]);
 
 const _: () = assert!(size_of::<RangeLine>() == 64);
 
@@ -51,7 +51,7 @@ impl Ranges {
         let end = (address as u64).saturating_add(length as u64).div_ceil(1 << PAGE_BITS);
         let range = first << COUNT_BITS | (end - first).min(COUNT_MASK);
         let known = self.line.0.iter().position(|other| *other == range);
-        let at = known.unwrap_or(self.next % RANGES);
+        let at = known.unwrap_or(self.next % RANGE_COUNT);
         if known.is_none() {
             self.next = self.next.wrapping_add(1);
         }
@@ -70,10 +70,10 @@ mod tests {
         let mut ranges = Ranges::default();
         assert_eq!(ranges.find(0), None, "empty ranges hold nothing, not even address 0");
         let start = |index: usize| 0x7f00_0000_0000 + index * 0x10_0000;
-        for index in 0..RANGES {
+        for index in 0..RANGE_COUNT {
             ranges.insert(start(index), 0x4000, index);
         }
-        for index in 0..RANGES {
+        for index in 0..RANGE_COUNT {
             assert_eq!(ranges.find(start(index)), Some(index));
             assert_eq!(ranges.find(start(index) + 0x3fff), Some(index));
             assert_eq!(ranges.find(start(index) + 0x4000), None);

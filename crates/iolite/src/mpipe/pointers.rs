@@ -11,7 +11,7 @@
 //! writer has exited. A process that splices the pointers of others obtains each dbuf once and
 //! passes it on; it maps nothing and touches no byte.
 
-use super::{PipeError, PipeShape, SELF_SIZING, begins_with, share_ends};
+use super::{PipeError, PipeShape, SELF_SIZING, begins_with, create_ends};
 use crate::aggregate::holders::PeerId;
 use crate::aggregate::server::GrantServer;
 use crate::aggregate::{AllocationPool, GrantRefusal};
@@ -63,7 +63,7 @@ pub fn pointer_pipe(
         policy: config.policy.code(),
         readers: n.saturating_sub(1) as u64,
     };
-    share_ends(n, &shape)
+    create_ends(n, &shape)
 }
 
 /// Returns true if this end belongs to a pipe that carries pointers. At a reading end, blocks until

@@ -70,7 +70,7 @@ impl BackOff {
 
 /// Number of consecutive refusals that cause no back-off, because a dbuf that is being withdrawn
 /// also causes refusals.
-const HARMLESS_REFUSALS: u32 = 8;
+const HARMLESS_REFUSALS_MAX: u32 = 8;
 
 impl Translation {
     pub(crate) fn new(space: Space) -> Self {
@@ -147,7 +147,7 @@ impl Translation {
                 if !matches!(line, TranslationLine::Mapped(_)) {
                     *line = TranslationLine::Refused(dbuf, fault, again);
                 }
-                self.suspension.record_failure_after(HARMLESS_REFUSALS);
+                self.suspension.record_failure_after(HARMLESS_REFUSALS_MAX);
                 Err(fault)
             }
         }

@@ -116,7 +116,7 @@ impl Reader {
             let found = pcap.next(buffer, 0);
             return self.finish_step(found);
         }
-        self.next_uncommon(buffer)
+        self.next_in_uncommon_state(buffer)
     }
 
     /// Checks that the capture is complete if it ends `rest` bytes after the last consumed byte.
@@ -154,7 +154,7 @@ impl Reader {
     /// Reads the next packet in the less common cases, which are the beginning of the capture, a
     /// pcapng capture, and any state after a fault.
     #[inline(never)]
-    fn next_uncommon(&mut self, buffer: &[u8]) -> Step {
+    fn next_in_uncommon_state(&mut self, buffer: &[u8]) -> Step {
         let found = match &mut self.state {
             ReaderState::Start => return self.read_file_header(buffer),
             ReaderState::Pcap(pcap) => pcap.next(buffer, 0),

@@ -118,7 +118,7 @@ fn first_fragment_has_a_transport_header() {
 }
 
 #[test]
-fn inconsistent_header_ends_the_pass() {
+fn inconsistent_header_ends_the_dissection() {
     let version = concat_frame(&[&ipv6_header(0, 6), &tcp_header(5)]);
     let short_header = concat_frame(&[&[0x44], &ipv4_header(40, 0, 6)[1..], &tcp_header(5)]);
     let short_total = concat_frame(&[&ipv4_header(19, 0, 6), &tcp_header(5)]);

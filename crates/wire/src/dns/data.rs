@@ -1,7 +1,7 @@
 //! Data of resource records, and their formatting as text.
 //!
 //! Data of common types are formatted as in master files. Data of other types, and malformed data,
-//! are formatted as `\# length hex` (RFC 3597 §5), limited to [`DISPLAY_MAX`] bytes.
+//! are formatted as `\# length hex` (RFC 3597 §5), limited to [`DISPLAYED_BYTES_MAX`] bytes.
 
 use super::name::write_escaped;
 use super::service::Parameters;
@@ -11,7 +11,7 @@ use core::fmt::{self, Write as _};
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// Maximum number of data bytes in the hexadecimal format.
-const DISPLAY_MAX: usize = 64;
+const DISPLAYED_BYTES_MAX: usize = 64;
 
 /// The data of a resource record.
 #[derive(Clone, Copy, Debug)]
@@ -60,55 +60,55 @@ impl<'m> Data<'m> {
 
     /// Parses the data according to the record type. Returns `None` if the data are malformed, or
     /// if this function does not know the type.
-    fn parse_form(&self) -> Option<DataForm<'m>> {
+    fn parse_by_type(&self) -> Option<ParsedData<'m>> {
         let bytes = self.bytes();
         match self.kind.0 {
-            1 => Some(DataForm::Ipv4(<[u8; 4]>::try_from(bytes).ok()?.into())),
-            28 => Some(DataForm::Ipv6(<[u8; 16]>::try_from(bytes).ok()?.into())),
-            15 | 18 | 36 => Some(DataForm::Preferred(self.be16(0)?, self.name_at(2)?)),
+            1 => Some(ParsedData::Ipv4(<[u8; 4]>::try_from(bytes).ok()?.into())),
+            28 => Some(ParsedData::Ipv6(<[u8; 16]>::try_from(bytes).ok()?.into())),
+            15 | 18 | 36 => Some(ParsedData::Preferred(self.be16(0)?, self.name_at(2)?)),
             33 => {
                 let numbers = [self.be16(0)?, self.be16(2)?, self.be16(4)?];
-                Some(DataForm::Service(numbers, self.name_at(6)?))
+                Some(ParsedData::Service(numbers, self.name_at(6)?))
             }
             6 => self.parse_soa(),
-            13 | 16 | 99 => is_string_sequence(bytes).then_some(DataForm::Strings(bytes)),
+            13 | 16 | 99 => is_string_sequence(bytes).then_some(ParsedData::Strings(bytes)),
             35 => self.parse_naptr(),
             257 => {
                 let [flags, length] = array(bytes, 0)?;
                 let tag = bytes.get(2..2 + usize::from(length))?;
                 let value = bytes.get(2 + usize::from(length)..)?;
-                Some(DataForm::Issuer(flags, tag, value))
+                Some(ParsedData::Issuer(flags, tag, value))
             }
             64 | 65 => {
                 let (name, at) = Name::read(self.message, self.at + 2).ok()?;
                 let parameters = Parameters::parse(self.message.get(at..)?)?;
-                Some(DataForm::Endpoint(self.be16(0)?, name, parameters))
+                Some(ParsedData::Endpoint(self.be16(0)?, name, parameters))
             }
-            _ => self.name().map(DataForm::Name),
+            _ => self.name().map(ParsedData::Name),
         }
     }
 
     /// Parses the data of a NAPTR record: two numbers, three strings and a name.
-    fn parse_naptr(&self) -> Option<DataForm<'m>> {
+    fn parse_naptr(&self) -> Option<ParsedData<'m>> {
         let numbers = [self.be16(0)?, self.be16(2)?];
         let mut at = 4;
         for _ in 0..3 {
             at += 1 + usize::from(*self.bytes().get(at)?);
         }
-        Some(DataForm::Pointer(numbers, self.bytes().get(4..at)?, self.name_at(at)?))
+        Some(ParsedData::Pointer(numbers, self.bytes().get(4..at)?, self.name_at(at)?))
     }
 
-    fn parse_soa(&self) -> Option<DataForm<'m>> {
+    fn parse_soa(&self) -> Option<ParsedData<'m>> {
         let (server, at) = Name::read(self.message, self.at).ok()?;
         let (person, at) = Name::read(self.message, at).ok()?;
         let number = |n: usize| be32(self.message, at + 4 * n);
         let numbers = [number(0)?, number(1)?, number(2)?, number(3)?, number(4)?];
-        (at + 20 == self.message.len()).then_some(DataForm::Authority(server, person, numbers))
+        (at + 20 == self.message.len()).then_some(ParsedData::Authority(server, person, numbers))
     }
 }
 
 /// Parsed data of a resource record, with one variant per format.
-enum DataForm<'m> {
+enum ParsedData<'m> {
     Ipv4(Ipv4Addr),
     Ipv6(Ipv6Addr),
     Name(Name<'m>),
@@ -123,27 +123,31 @@ enum DataForm<'m> {
 
 impl fmt::Display for Data<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.parse_form() {
-            Some(DataForm::Ipv4(address)) => write!(f, "{address}"),
-            Some(DataForm::Ipv6(address)) => write!(f, "{address}"),
-            Some(DataForm::Name(name)) => write!(f, "{name}"),
-            Some(DataForm::Preferred(number, name)) => write!(f, "{number} {name}"),
-            Some(DataForm::Endpoint(priority, name, parameters)) => {
+        match self.parse_by_type() {
+            Some(ParsedData::Ipv4(address)) => write!(f, "{address}"),
+            Some(ParsedData::Ipv6(address)) => write!(f, "{address}"),
+            Some(ParsedData::Name(name)) => write!(f, "{name}"),
+            Some(ParsedData::Preferred(number, name)) => write!(f, "{number} {name}"),
+            Some(ParsedData::Endpoint(priority, name, parameters)) => {
                 write!(f, "{priority} {name}{parameters}")
             }
-            Some(DataForm::Service([priority, weight, port], name)) => {
+            Some(ParsedData::Service([priority, weight, port], name)) => {
                 write!(f, "{priority} {weight} {port} {name}")
             }
-            Some(DataForm::Authority(server, person, [serial, refresh, retry, expire, least])) => {
+            Some(ParsedData::Authority(
+                server,
+                person,
+                [serial, refresh, retry, expire, least],
+            )) => {
                 write!(f, "{server} {person} {serial} {refresh} {retry} {expire} {least}")
             }
-            Some(DataForm::Pointer([order, preference], words, name)) => {
+            Some(ParsedData::Pointer([order, preference], words, name)) => {
                 write!(f, "{order} {preference} ")?;
                 write_strings(f, words)?;
                 write!(f, " {name}")
             }
-            Some(DataForm::Strings(bytes)) => write_strings(f, bytes),
-            Some(DataForm::Issuer(flags, tag, value)) => {
+            Some(ParsedData::Strings(bytes)) => write_strings(f, bytes),
+            Some(ParsedData::Issuer(flags, tag, value)) => {
                 write!(f, "{flags} ")?;
                 write_escaped(f, tag, |byte| byte == b'"')?;
                 f.write_char(' ')?;
@@ -194,7 +198,7 @@ fn write_generic(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     if !bytes.is_empty() {
         f.write_char(' ')?;
     }
-    let displayed = bytes.get(..DISPLAY_MAX).unwrap_or(bytes);
+    let displayed = bytes.get(..DISPLAYED_BYTES_MAX).unwrap_or(bytes);
     displayed.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
     if displayed.len() < bytes.len() { f.write_str("...") } else { Ok(()) }
 }

@@ -62,7 +62,7 @@ fn is_valid(key: u16, value: &[u8]) -> bool {
     let is_list_of = |size: usize| !value.is_empty() && value.len().is_multiple_of(size);
     match key {
         MANDATORY => is_list_of(2),
-        ALPN => !value.is_empty() && are_protocols(value),
+        ALPN => !value.is_empty() && is_protocol_list(value),
         NO_DEFAULT_ALPN => value.is_empty(),
         PORT => value.len() == 2,
         IPV4_HINT => is_list_of(4),
@@ -73,7 +73,7 @@ fn is_valid(key: u16, value: &[u8]) -> bool {
 }
 
 /// Returns true if the bytes are a sequence of length-prefixed protocols, none of which is empty.
-fn are_protocols(bytes: &[u8]) -> bool {
+fn is_protocol_list(bytes: &[u8]) -> bool {
     let mut rest = bytes;
     while let Some((&length, after)) = rest.split_first() {
         match after.get(usize::from(length)..) {

@@ -2,7 +2,7 @@
 //! bytes after a head.
 
 use super::fault::HttpFault;
-use super::fields::is_token;
+use super::fields::is_token_byte;
 use super::guess::{Guess, guess_protocol};
 use super::head::Head;
 use super::mode::ParseMode;
@@ -297,15 +297,15 @@ impl Body {
     fn step(&mut self, byte: u8) -> Result<(), HttpFault> {
         let lenient = self.lenient != 0;
         self.state = match self.state {
-            FIRST_SIZE | SIZE | SIZE_DIGITS => return self.step_size(byte, lenient),
-            SIZE_JUNK | SIZE_CR if byte == b'\n' => self.after_size(),
+            FIRST_SIZE | SIZE | SIZE_DIGITS => return self.advance_in_chunk_size(byte, lenient),
+            SIZE_JUNK | SIZE_CR if byte == b'\n' => self.state_after_size(),
             SIZE_JUNK => SIZE_JUNK,
-            SIZE_BLANK | EXTENSION..=QUOTED_END | VALUE_BLANK => self.step_extension(byte)?,
+            SIZE_BLANK | EXTENSION..=QUOTED_END | VALUE_BLANK => self.advance_in_extension(byte)?,
             CHUNK_END if byte == b'\r' => CHUNK_CR,
             CHUNK_END if lenient && byte == b'\n' => SIZE,
             CHUNK_CR if byte == b'\n' => SIZE,
             CHUNK_END | CHUNK_CR => return Err(HttpFault::ChunkEnd),
-            TRAILER..=LAST_CR => self.step_trailer(byte, lenient)?,
+            TRAILER..=LAST_CR => self.advance_in_trailer(byte, lenient)?,
             _ => return Err(HttpFault::ChunkSize),
         };
         Ok(())
@@ -313,7 +313,7 @@ impl Body {
 
     /// Advances the state within a chunk size. Lenient mode allows white space and line ends before
     /// the size, and anything after it.
-    fn step_size(&mut self, byte: u8, lenient: bool) -> Result<(), HttpFault> {
+    fn advance_in_chunk_size(&mut self, byte: u8, lenient: bool) -> Result<(), HttpFault> {
         let before = self.state != SIZE_DIGITS;
         self.state = match byte {
             b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F' => {
@@ -327,7 +327,7 @@ impl Body {
             b'\t' | b'\n' | 0x0b | 0x0c | b'\r' | b' ' if before && lenient => self.state,
             _ if before => return Err(HttpFault::ChunkSize),
             b'\r' => SIZE_CR,
-            b'\n' if lenient => self.after_size(),
+            b'\n' if lenient => self.state_after_size(),
             _ if lenient => SIZE_JUNK,
             b';' => EXTENSION,
             b' ' | b'\t' => SIZE_BLANK,
@@ -337,14 +337,14 @@ impl Body {
     }
 
     /// Returns the state that follows a size line.
-    const fn after_size(&self) -> u8 {
+    const fn state_after_size(&self) -> u8 {
         if self.left == 0 { TRAILER } else { CHUNK }
     }
 
     /// Returns the state after another byte of an extension, according to the strict grammar.
     /// Accepts the white space that recipients must ignore (RFC 9112 §7.1.1).
-    fn step_extension(&self, byte: u8) -> Result<u8, HttpFault> {
-        let token = is_token(byte);
+    fn advance_in_extension(&self, byte: u8) -> Result<u8, HttpFault> {
+        let token = is_token_byte(byte);
         let blank = matches!(byte, b' ' | b'\t');
         Ok(match (self.state, byte) {
             (EXTENSION_NAME, _) if blank => EXTENSION_BLANK,
@@ -366,7 +366,7 @@ impl Body {
         })
     }
 
-    fn step_trailer(&self, byte: u8, lenient: bool) -> Result<u8, HttpFault> {
+    fn advance_in_trailer(&self, byte: u8, lenient: bool) -> Result<u8, HttpFault> {
         let text = byte == b'\t' || (byte >= b' ' && byte != 0x7f);
         Ok(match (self.state, byte) {
             (TRAILER, b'\r') => LAST_CR,
@@ -374,7 +374,7 @@ impl Body {
             (LAST_CR, b'\n') => ENDED,
             (TRAILER_VALUE, b'\n') if lenient => TRAILER,
             (TRAILER | TRAILER_NAME | TRAILER_VALUE | LAST_CR, _) if lenient => TRAILER_VALUE,
-            (TRAILER | TRAILER_NAME, _) if is_token(byte) => TRAILER_NAME,
+            (TRAILER | TRAILER_NAME, _) if is_token_byte(byte) => TRAILER_NAME,
             (TRAILER_NAME, b':') => TRAILER_VALUE,
             (TRAILER_VALUE, b'\r') => TRAILER_CR,
             (TRAILER_VALUE, _) if text => TRAILER_VALUE,

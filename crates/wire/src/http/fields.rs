@@ -270,7 +270,7 @@ impl<'b> Fields<'b> {
 /// Returns true if the byte is a character of a token (RFC 9110 §5.6.2).
 #[inline]
 #[expect(clippy::indexing_slicing, reason = "a byte is below 256")]
-pub(super) const fn is_token(byte: u8) -> bool {
+pub(super) const fn is_token_byte(byte: u8) -> bool {
     TOKEN[byte as usize]
 }
 

@@ -1,6 +1,6 @@
 //! Detection of a connection's protocol from its first bytes.
 
-use super::fields::is_token;
+use super::fields::is_token_byte;
 use super::lines::is_blank;
 use super::start::begins_with_http;
 
@@ -52,7 +52,7 @@ pub fn guess_protocol(bytes: &[u8]) -> Guess {
 /// Returns [`Guess::Request`] if the bytes begin with a method and a space, and [`Guess::TooShort`]
 /// if they could do so with more bytes.
 fn guess_request(rest: &[u8]) -> Guess {
-    let end = rest.iter().take(METHOD_MAX + 1).position(|byte| !is_token(*byte));
+    let end = rest.iter().take(METHOD_MAX + 1).position(|byte| !is_token_byte(*byte));
     match end {
         Some(end) if end > 0 && rest.get(end) == Some(&b' ') => Guess::Request,
         None if rest.len() <= METHOD_MAX => Guess::TooShort,

@@ -1,13 +1,13 @@
 //! Parser for the head of a message: the start line and the fields.
 
 use super::fault::{HeadError, HttpFault};
-use super::fields::{Fields, KnownField, is_text, is_token, trim, trim_control, trim_value};
+use super::fields::{Fields, KnownField, is_text, is_token_byte, trim, trim_control, trim_value};
 use super::lines::{HeadLine, is_blank, split_line};
 use super::mode::ParseMode;
 use super::start::{
     Start, begins_with_http, classify_unfinished_request, may_begin_with_http,
-    parse_lenient_request, parse_lenient_response, parse_strict_request, parse_strict_response,
-    persists_by_default,
+    parse_request_leniently, parse_request_strictly, parse_response_leniently,
+    parse_response_strictly, persists_by_default,
 };
 use memchr::{memchr, memchr2};
 
@@ -40,8 +40,8 @@ impl<'b> Head<'b> {
         };
         let text = line_text(bytes, first);
         let (start, version) = match mode {
-            ParseMode::Strict => parse_strict_request(text)?,
-            ParseMode::Lenient => parse_lenient_request(text)?,
+            ParseMode::Strict => parse_request_strictly(text)?,
+            ParseMode::Lenient => parse_request_leniently(text)?,
         };
         if version.is_empty() && mode == ParseMode::Lenient {
             // HTTP/0.9: a single line.
@@ -68,8 +68,8 @@ impl<'b> Head<'b> {
         let first = split_line(bytes, begin, mode)?;
         let text = line_text(bytes, first);
         let (start, version) = match mode {
-            ParseMode::Strict => parse_strict_response(text)?,
-            ParseMode::Lenient => parse_lenient_response(text)?,
+            ParseMode::Strict => parse_response_strictly(text)?,
+            ParseMode::Lenient => parse_response_leniently(text)?,
         };
         Self::with_fields(bytes, begin, first, start, version, mode)
     }
@@ -111,8 +111,8 @@ impl<'b> Head<'b> {
         mode: ParseMode,
     ) -> Result<Self, HeadError> {
         let (fields, end) = match mode {
-            ParseMode::Strict => parse_strict_fields(bytes, first.next)?,
-            ParseMode::Lenient => parse_lenient_fields(bytes, first.next)?,
+            ParseMode::Strict => parse_fields_strictly(bytes, first.next)?,
+            ParseMode::Lenient => parse_fields_leniently(bytes, first.next)?,
         };
         if version.is_empty() && mode == ParseMode::Strict && end > first.next + 2 {
             return Err(HttpFault::Version.into());
@@ -141,7 +141,7 @@ fn skip_blank(bytes: &[u8], mode: ParseMode) -> usize {
 }
 
 /// Parses field lines up to the empty line. Also returns the offset after that line.
-fn parse_strict_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), HeadError> {
+fn parse_fields_strictly(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), HeadError> {
     let mut fields = Fields::default();
     let mut at = from;
     loop {
@@ -155,17 +155,17 @@ fn parse_strict_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize),
             fields.check(ParseMode::Strict)?;
             return Ok((fields, at));
         }
-        let (name, value) = split_strict_field(text)?;
+        let (name, value) = split_field_strictly(text)?;
         if let Some(known) = KnownField::from_name(name) {
             fields.take(known, trim(value), ParseMode::Strict)?;
         }
     }
 }
 
-/// Parses field lines like [`parse_strict_fields`], but leniently. A line that begins with white
+/// Parses field lines like [`parse_fields_strictly`], but leniently. A line that begins with white
 /// space continues the previous line, whatever it contains (RFC 9112 §5.2); before the first field,
 /// such a line is skipped (§2.2). A line without a colon is skipped.
-fn parse_lenient_fields(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), HeadError> {
+fn parse_fields_leniently(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usize), HeadError> {
     let mut fields = Fields::default();
     let mut open: Option<HeadLine> = None;
     let mut at = from;
@@ -242,8 +242,8 @@ fn is_single_blank_end(bytes: &[u8], line: HeadLine) -> Result<bool, HeadError> 
 
 /// Splits a field line into a name, which is a token, and a value (RFC 9112 §5).
 #[inline]
-fn split_strict_field(text: &[u8]) -> Result<(&[u8], &[u8]), HttpFault> {
-    let colon = text.iter().position(|byte| !is_token(*byte)).ok_or(HttpFault::FieldName)?;
+fn split_field_strictly(text: &[u8]) -> Result<(&[u8], &[u8]), HttpFault> {
+    let colon = text.iter().position(|byte| !is_token_byte(*byte)).ok_or(HttpFault::FieldName)?;
     let (name, rest) = text.split_at(colon);
     match rest {
         [b':', value @ ..] if !name.is_empty() => match is_text(value) {
@@ -265,7 +265,7 @@ fn store_lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<()
     if !text.first().is_some_and(may_be_known) {
         return Ok(());
     }
-    let name = text.iter().position(|byte| !is_token(*byte)).unwrap_or(text.len());
+    let name = text.iter().position(|byte| !is_token_byte(*byte)).unwrap_or(text.len());
     if text.get(name) == Some(&b':') && name > 0 {
         return Ok(());
     }

@@ -1,7 +1,7 @@
 //! Parsers for the start lines of requests and responses.
 
 use super::fault::{HeadError, HttpFault};
-use super::fields::{eq_ignore_case, is_text, is_token, trim, trim_control};
+use super::fields::{eq_ignore_case, is_text, is_token_byte, trim, trim_control};
 use super::method::method_number;
 use super::mode::ParseMode;
 use memchr::{memchr, memrchr};
@@ -38,8 +38,8 @@ pub(super) fn may_begin_with_http(bytes: &[u8]) -> bool {
 
 /// Parses a request line: method, space, target, space, version (RFC 9112 §3). Only an HTTP/0.9
 /// request has no version.
-pub(super) fn parse_strict_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
-    let end = text.iter().position(|byte| !is_token(*byte)).ok_or(HttpFault::Method)?;
+pub(super) fn parse_request_strictly(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
+    let end = text.iter().position(|byte| !is_token_byte(*byte)).ok_or(HttpFault::Method)?;
     let (method, rest) = text.split_at(end);
     let [b' ', rest @ ..] = rest else { return Err(HttpFault::Method) };
     if method.is_empty() {
@@ -47,7 +47,7 @@ pub(super) fn parse_strict_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), Ht
     }
     let (target, version) = match memchr(b' ', rest) {
         Some(end) => {
-            (rest.get(..end), check_strict_version(rest.get(end + 1..).unwrap_or_default())?)
+            (rest.get(..end), check_version_strictly(rest.get(end + 1..).unwrap_or_default())?)
         }
         None => (Some(rest), &[][..]),
     };
@@ -69,7 +69,7 @@ pub(super) fn classify_unfinished_request(
     let rest = bytes.get(begin..).unwrap_or_default();
     let version = rest.splitn(3, |byte| *byte == b' ').nth(2).unwrap_or_default();
     match version.get(..8) {
-        Some(version) if mode == ParseMode::Strict && check_strict_version(version).is_err() => {
+        Some(version) if mode == ParseMode::Strict && check_version_strictly(version).is_err() => {
             HttpFault::Version.into()
         }
         _ => HeadError::Incomplete,
@@ -78,9 +78,9 @@ pub(super) fn classify_unfinished_request(
 
 /// Parses a request line leniently. The target is all text between method and version, including
 /// white space.
-pub(super) fn parse_lenient_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
+pub(super) fn parse_request_leniently(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let text = trim_control(text);
-    let end = text.iter().position(|byte| !is_token(*byte)).ok_or(HttpFault::Method)?;
+    let end = text.iter().position(|byte| !is_token_byte(*byte)).ok_or(HttpFault::Method)?;
     let (method, rest) = text.split_at(end);
     if method.is_empty() || !matches!(rest.first(), Some(b' ' | b'\t')) {
         return Err(HttpFault::Method);
@@ -104,8 +104,8 @@ pub(super) fn parse_lenient_request(text: &[u8]) -> Result<(Start<'_>, &[u8]), H
 
 /// Parses a status line: version, space, three digits, and optionally another space and a reason
 /// phrase (RFC 9112 §4).
-pub(super) fn parse_strict_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
-    let version = check_strict_version(text.get(..8).unwrap_or_default())?;
+pub(super) fn parse_response_strictly(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
+    let version = check_version_strictly(text.get(..8).unwrap_or_default())?;
     let [b' ', a, b, c, rest @ ..] = text.get(8..).unwrap_or_default() else {
         return Err(if text.get(8) == Some(&b' ') {
             HttpFault::Status
@@ -130,7 +130,7 @@ pub(super) fn parse_strict_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), H
 }
 
 /// Parses a status line leniently. Spaces and control characters separate words.
-pub(super) fn parse_lenient_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
+pub(super) fn parse_response_leniently(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let text = trim_control(text);
     if !begins_with_http(text) {
         return Err(HttpFault::Version);
@@ -150,7 +150,7 @@ pub(super) fn parse_lenient_response(text: &[u8]) -> Result<(Start<'_>, &[u8]), 
 
 /// Accepts HTTP/1.1, HTTP/1.0 and HTTP/0.9, and HTTP/2.0, which confused gateways send in a start
 /// line.
-fn check_strict_version(text: &[u8]) -> Result<&[u8], HttpFault> {
+fn check_version_strictly(text: &[u8]) -> Result<&[u8], HttpFault> {
     match text.strip_prefix(b"HTTP/") {
         Some(version @ (b"1.1" | b"1.0" | b"0.9" | b"2.0")) => Ok(version),
         _ => Err(HttpFault::Version),

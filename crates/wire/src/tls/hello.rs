@@ -27,7 +27,7 @@ const RETRY_RANDOM: [u8; 32] = [
     0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
 ];
 /// Maximum length of a session id in bytes.
-const SESSION_MAX: usize = 32;
+const SESSION_ID_MAX: usize = 32;
 
 /// A view of a ClientHello.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ impl<'b> ClientHello<'b> {
         let mut rest = body;
         let version = Version(split_u16(&mut rest)?);
         split_off(&mut rest, 32)?;
-        let session = split_list8(&mut rest).filter(|id| id.len() <= SESSION_MAX)?;
+        let session = split_list8(&mut rest).filter(|id| id.len() <= SESSION_ID_MAX)?;
         let ciphers = split_list16(&mut rest).filter(|list| list.len() % 2 == 0)?;
         split_list8(&mut rest)?;
         let extensions = extensions(rest)?;
@@ -133,7 +133,7 @@ impl<'b> ServerHello<'b> {
         let is_retry = split_off(&mut rest, 32)? == RETRY_RANDOM;
         let session = match draft {
             true => &[],
-            false => split_list8(&mut rest).filter(|id| id.len() <= SESSION_MAX)?,
+            false => split_list8(&mut rest).filter(|id| id.len() <= SESSION_ID_MAX)?,
         };
         let cipher = super::Cipher(split_u16(&mut rest)?);
         if !draft {

@@ -38,7 +38,10 @@ fn write_and_stay_busy(blocks: u64, every: u64) {
                         return;
                     }
                     // Any deadline has passed at any check, and the timer does not linger.
-                    if timer.fire_and_schedule(&mut LINGER_CHECKS.clone(), DORMANT - 1).is_some() {
+                    if timer
+                        .fire_and_schedule(&mut LINGER_CHECKS.clone(), NO_NEXT_CHECK - 1)
+                        .is_some()
+                    {
                         timer.doorbell.sleep(ticket);
                     }
                 }

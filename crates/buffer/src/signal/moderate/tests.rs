@@ -175,7 +175,7 @@ fn k4_sleeper_is_woken_within_bound_by_timer() {
                 sys::clock::monotonic
             ));
             // Busy elsewhere: nothing but the timer wakes the reader.
-            while moderator.alarm.deadline.load(Ordering::Relaxed) != UNSET {
+            while moderator.alarm.deadline.load(Ordering::Relaxed) != NO_DEADLINE {
                 std::hint::spin_loop();
             }
             let found = || arrivals.lock().unwrap().get(n as usize - 1).copied();

@@ -77,7 +77,7 @@ impl Client {
         dbuf: DbufId,
         limit: Duration,
     ) -> Result<Grant, GrantRefusal> {
-        if let Some(grant) = self.take_early(dbuf) {
+        if let Some(grant) = self.take_early_grant(dbuf) {
             return Ok(grant);
         }
         self.send_request(dbuf)?;
@@ -94,7 +94,7 @@ impl Client {
 
     /// Returns the grant of this dbuf if the owner sent it without a request, else `None`. Never
     /// blocks.
-    fn take_early(&mut self, dbuf: DbufId) -> Option<Grant> {
+    fn take_early_grant(&mut self, dbuf: DbufId) -> Option<Grant> {
         while self.early.iter().all(|grant| grant.dbuf() != dbuf) {
             let socket = self.socket.as_fd();
             let waits = poll::readable_within(&[socket], Some(Duration::ZERO)) == [true];
@@ -110,7 +110,7 @@ impl Client {
     /// Requests a dbuf and blocks for the reply. Returns immediately if the owner has sent the dbuf
     /// without a request. Fails with [`GrantRefusal::Abandoned`] if the server has departed.
     pub fn request(&mut self, dbuf: DbufId) -> Result<Grant, GrantRefusal> {
-        if let Some(grant) = self.take_early(dbuf) {
+        if let Some(grant) = self.take_early_grant(dbuf) {
             return Ok(grant);
         }
         self.send_request(dbuf)?;
@@ -145,7 +145,7 @@ impl Client {
         if grant.dbuf() == dbuf {
             return Ok(Some(grant));
         }
-        if self.early.len() == EARLY_MAX {
+        if self.early.len() == EARLY_GRANTS_MAX {
             return Err(GrantRefusal::Abandoned);
         }
         self.early.push(grant);
@@ -180,7 +180,7 @@ pub enum ResolveError {
 
 /// Maximum number of unused grants that a client stores. A client abandons an owner that sends
 /// more.
-const EARLY_MAX: usize = 64;
+const EARLY_GRANTS_MAX: usize = 64;
 
 /// Decodes the refusal of a dbuf.
 fn decode_refusal(dbuf: DbufId, words: [u64; 2]) -> GrantRefusal {

@@ -1,7 +1,7 @@
 //! Writes that produce pointers, and forwarding of blocks lent by other streams.
 
 use super::{HotSegment, Output};
-use crate::indirect::ranges::RANGES;
+use crate::indirect::ranges::RANGE_COUNT;
 use abi::{Class, Extent, RichPointer};
 use buffer::{Fault, foreign};
 
@@ -10,7 +10,7 @@ impl Output {
     /// Blocks, returns and fails like `StreamWriter::write`.
     pub(super) fn write_outside_hot(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if let Some(index) = self.ranges.find(block.as_ptr().addr())
-            && self.splice_known(index, block)
+            && self.write_pointer_into(index, block)
         {
             return Ok(true);
         }
@@ -22,7 +22,7 @@ impl Output {
             return Ok(true);
         }
         if let Some(index) = self.find_outside_line(block)
-            && self.splice_known(index, block)
+            && self.write_pointer_into(index, block)
         {
             return Ok(true);
         }
@@ -35,7 +35,7 @@ impl Output {
     /// Appends a pointer to a slice that is expected in a registered dbuf. Returns false, and
     /// appends nothing, if the bytes are not published, or if the dbuf is not searched now because
     /// recent searches failed.
-    fn splice_known(&mut self, index: usize, block: &[u8]) -> bool {
+    fn write_pointer_into(&mut self, index: usize, block: &[u8]) -> bool {
         let Some(known) = self.known_dbufs.get_mut(index) else { return false };
         // After a miss in an expected dbuf, the next attempts are skipped. [SL §5.3.3]
         if !known.back_off.next_attempt_due() {
@@ -69,7 +69,7 @@ impl Output {
     /// of the dbuf that contains the block into the cache line. Returns the index of that dbuf, or
     /// `None` if no dbuf contains the block.
     fn find_outside_line(&mut self, block: &[u8]) -> Option<usize> {
-        if self.known_dbufs.len() <= RANGES {
+        if self.known_dbufs.len() <= RANGE_COUNT {
             return None;
         }
         let at = block.as_ptr().addr();

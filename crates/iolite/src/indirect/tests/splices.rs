@@ -99,19 +99,19 @@ fn e4_misses_suspend_splicing_from_a_dbuf() {
 /// the ranges.
 #[test]
 fn e4_recently_hit_dbufs_share_one_cache_line() {
-    use super::ranges::{RANGES, Ranges};
-    assert!(RANGES == 8 && size_of::<Ranges>() >= 64);
+    use super::ranges::{RANGE_COUNT, Ranges};
+    assert!(RANGE_COUNT == 8 && size_of::<Ranges>() >= 64);
     let mut ranges = Ranges::default();
     let at = |number: usize| (1 + number) << 32;
-    for number in 0..RANGES + 1 {
+    for number in 0..RANGE_COUNT + 1 {
         ranges.insert(at(number), SEGMENT_SIZE, number);
     }
-    let found: Vec<_> = (0..=RANGES).map(|number| ranges.find(at(number) + 9)).collect();
-    assert_eq!(found.iter().flatten().count(), RANGES, "{found:?}");
-    assert_eq!(found.last(), Some(&Some(RANGES)), "the last one is there");
+    let found: Vec<_> = (0..=RANGE_COUNT).map(|number| ranges.find(at(number) + 9)).collect();
+    assert_eq!(found.iter().flatten().count(), RANGE_COUNT, "{found:?}");
+    assert_eq!(found.last(), Some(&Some(RANGE_COUNT)), "the last one is there");
     let known: Vec<_> = found.iter().flatten().copied().collect();
     assert!(known.iter().all(|name| found[*name] == Some(*name)));
-    assert_eq!(ranges.find(at(RANGES) + SEGMENT_SIZE), None, "behind its end");
+    assert_eq!(ranges.find(at(RANGE_COUNT) + SEGMENT_SIZE), None, "behind its end");
 }
 
 /// Bytes outside any dbuf are copied into the space's default dbuf, which all its streams share.
