@@ -226,6 +226,14 @@ impl RunningServer {
         daemon.interrupt_and_wait("the daemon")?;
         Ok(ring_share(&read_text(&output)))
     }
+
+    /// Kills the server, which may not react to an interrupt, and then stops the daemon.
+    pub(super) fn kill(self) -> Result<(), String> {
+        let Self { mut server, daemon, .. } = self;
+        let killed = server.kill().and_then(|()| server.wait());
+        killed.map_err(|why| why.to_string())?;
+        daemon.interrupt_and_wait("the daemon")
+    }
 }
 
 /// Returns the share of datagrams from the ring among those that a server has received since its

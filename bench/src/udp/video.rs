@@ -160,8 +160,8 @@ fn measure(
     let fed = send(&mut feeder, count, rate)?;
     let used = running.processor_ns().saturating_sub(before);
     let output = running.output();
-    // It ends with a status of its own when it is interrupted.
-    let _ = running.stop();
+    // An interrupted ffmpeg ends only after the next datagram.
+    running.kill()?;
     if setup.is_fed && fed * 10 < count * 9 {
         return Err(format!("only {fed} of {count} datagrams entered the ring: {output}"));
     }
