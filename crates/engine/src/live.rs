@@ -79,8 +79,8 @@ impl Live {
         self.whole.as_ref().map(|(whole, _)| whole)
     }
 
-    /// Sets the thread starter. The path passes its starter at its start, and `None` at its end or
-    /// if it runs without threads.
+    /// Sets the thread starter. Called with a starter when the path starts, and with `None` when
+    /// the path ends or if it runs without threads.
     pub(crate) fn set_starter(&self, starter: Option<ThreadStarter>) {
         if let Some((whole, part)) = &self.whole {
             whole.set_starter(*part, starter);

@@ -130,7 +130,7 @@ fn numbering_nodes<'g>(graph: &'g Graph, nodes: &'g [usize]) -> impl Iterator<It
     giving.filter_map(|(id, _)| nodes.get(id.0).copied())
 }
 
-/// Returns the edges and sources of a graph by node number.
+/// Returns the edges and sources of a graph as node numbers.
 pub(crate) fn numbered_links(graph: &Graph, numbers: &[usize]) -> Links {
     let number = |id: NodeId| numbers[id.0];
     Links {

@@ -83,9 +83,9 @@ pub struct TapRequest {
     pub form: StreamForm,
     /// The start position of the tap; `None` to start with the next block.
     pub since: Option<TapOrigin>,
-    /// The policy for blocks that the reader does not take in time.
+    /// The policy for blocks that the reader does not read in time.
     pub policy: OverrunPolicy,
-    /// Time without progress of the reader after which the tap ends.
+    /// The tap ends if the reader makes no progress for this time.
     pub patience: Duration,
     /// Write end of the pipe that receives the blocks, or a socket for packets if there is a ring.
     pub pipe: OwnedFd,
@@ -93,7 +93,8 @@ pub struct TapRequest {
     pub ring: Option<TapRingWriter>,
 }
 
-/// A reader of a node in the programs of a path, which is removed on drop.
+/// A reader of a node's output, registered with the kernel programs of a path. Dropping the value
+/// removes the reader.
 struct KernelTap {
     kernels: Weak<Mutex<Vec<Kernel>>>,
     number: usize,

@@ -60,7 +60,7 @@ impl Live {
         }
     }
 
-    /// Returns the form of the blocks that bytes written to a node's output become.
+    /// Returns the form of the blocks that are created from bytes written to a node's output.
     fn written_form(&self, number: usize, capture: bool) -> Result<WrittenForm, TapError> {
         let (Some(plan), Some(at)) = (self.plan(), self.node_with_number(number)) else {
             return Err(TapError::Which(

@@ -105,7 +105,7 @@ struct PathObserver {
     replica_policy: ReplicaPolicy,
     move_policy: MovePolicy,
     session_balance: SessionBalance,
-    /// Stages that were given threads of their own, if any.
+    /// Stages that were moved to threads of their own, if any.
     made_stages: Option<MadeStages>,
     /// True once the user has been told that the counters of the path's kernel programs are
     /// unreadable.
@@ -199,7 +199,7 @@ impl PathObserver {
         }))
     }
 
-    /// Makes a change if one is due, corrects the known costs with the observation, and doubles the
+    /// Makes a change if one is due, corrects the cost table with the observation, and doubles the
     /// length of observations, up to a limit, while few blocks arrive. Returns true if a change was
     /// made or refused, or will be made if the next observations agree with this one.
     fn adapt(&mut self, observation: &Observation) -> bool {

@@ -47,7 +47,7 @@ impl MoveOffer {
     }
 }
 
-/// The policy for moves; keeps votes, refusals and the current pause between observations.
+/// The policy for moves. Its votes, refusals and current pause persist across observations.
 #[derive(Debug)]
 pub(super) struct MovePolicy {
     rate_policy: RatePolicy,

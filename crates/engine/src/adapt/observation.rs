@@ -10,7 +10,7 @@ use runtime::ledger::{EdgeKind, Ledger, RingEnd};
 use runtime::space::{Space, TimeSpent};
 use std::time::Duration;
 
-/// Processor time per unit of wall time above which a thread counts as saturated.
+/// Fraction of wall time that a saturated thread spends running on a processor, at least.
 const SATURATED_MIN: f64 = 0.8;
 
 /// A snapshot of a path's counters, in all its spaces and kernel programs.
@@ -64,7 +64,7 @@ impl CounterSnapshot {
 /// The difference between two snapshots of the counters.
 #[derive(Debug)]
 pub(super) struct Observation {
-    /// End of the interval, in ns.
+    /// End of the interval on the monotonic clock, in ns.
     pub(super) at: u64,
     plan: Plan,
     measured: Measurements,

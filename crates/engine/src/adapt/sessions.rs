@@ -30,9 +30,9 @@ pub(super) struct SessionBalance {
     /// The replicas (from, to) between which the last reading proposed a move; `None` if it
     /// proposed none.
     proposed: Option<(u8, u8)>,
-    /// Minimum time between the last move and the next one.
+    /// Minimum time between the last move and the next one, in ns.
     pause_ns: u64,
-    /// Time of the last move; 0 if there was none.
+    /// Time of the last move on the monotonic clock, in ns; 0 if there was none.
     last_ns: u64,
 }
 

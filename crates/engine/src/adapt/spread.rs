@@ -24,8 +24,8 @@ enum SpreadProposal {
 /// Stages that were given threads of their own, and the previous spaces of their nodes.
 #[derive(Debug)]
 pub(super) struct MadeStages {
-    /// Number of changes to the path when the stages were made. A higher current number means that
-    /// the path has a different plan.
+    /// Number of changes to the path when the stages were created. A higher current number means
+    /// that the path has a different plan.
     changes: u64,
     homes: Vec<NodePlacement>,
 }

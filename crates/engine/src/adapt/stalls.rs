@@ -16,7 +16,7 @@ use runtime::control::{ControlEvent, SinkStall};
 use std::sync::mpsc::Receiver;
 
 impl PathObserver {
-    /// Moves sinks whose writes stall. Blocks until the thread is told to end.
+    /// Moves sinks whose writes stall. Blocks until the thread is asked to stop.
     pub(super) fn wait_for_stalls(&mut self, wakes: &Receiver<Wake>) {
         while let Ok(Wake::Space(event)) = wakes.recv() {
             if let ControlEvent::Stalled(stall) = event {

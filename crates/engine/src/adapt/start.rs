@@ -25,7 +25,7 @@ use std::sync::mpsc::Receiver;
 /// Length of the observed period, in ns.
 const PERIOD_NS: u64 = 2_000_000_000;
 /// Rate policy during the period. Counters are read every 100 ms and two readings must agree, so a
-/// wrong placement ends after a tenth of the period.
+/// wrong placement is corrected after a tenth of the period.
 const RATE_POLICY: RatePolicy =
     RatePolicy { observation_ns: 100_000_000, agreeing_observations: 2, pause_ns: 500_000_000 };
 /// An arc is reported as a reason for a move if less than this fraction of its filter's input took
@@ -91,7 +91,7 @@ impl PathObserver {
         between.is_some_and(|observation| observation.is_saturated())
     }
 
-    /// Times the filters for 25 ms. Then gives stages threads of their own, or undoes an earlier
+    /// Times the filters for 25 ms. Then moves stages to threads of their own, or undoes an earlier
     /// distribution, if either is due. Returns false if the path ends.
     fn spread_at_start(&mut self, wakes: &Receiver<Wake>, table: &Costs) -> bool {
         let Some(observation) = self.observation(wakes) else { return false };

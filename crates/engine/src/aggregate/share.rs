@@ -29,7 +29,7 @@ pub(super) struct DividedSource {
     pub(super) source: usize,
     /// Index of the filter that follows the source and divides its blocks.
     pub(super) share: usize,
-    /// Index of the edge from the source to that filter.
+    /// Index of the edge from the source to the dividing filter.
     pub(super) edge: usize,
     /// The name of the source.
     pub(super) name: String,
@@ -190,8 +190,8 @@ impl DividedSource {
         row.planned == self.source && *row.name == *self.name
     }
 
-    /// Returns the planned index of a node on this route, given its name. The reading end of a ring
-    /// has the index of the filter, every other node that of the source.
+    /// Returns the plan index of the node `name` on this route: the index of the dividing filter
+    /// for the reading side of a ring, otherwise the index of the source.
     fn planned_index(&self, name: &NodeName) -> usize {
         if name.ring_end() == Some(RingEnd::Import) { self.share } else { self.source }
     }
@@ -219,7 +219,8 @@ impl DividedSource {
         lost
     }
 
-    /// Subtracts blocks at the node `to` from all edges and nodes upstream of it.
+    /// Subtracts `amount` from the edges that lead to the node `to`, and from the edges and nodes
+    /// upstream of them.
     fn subtract_upstream(&self, ledger: &mut Ledger, to: &str, mut amount: Amount) {
         for at in 0..ledger.edges.len() {
             let edge = &mut ledger.edges[at];
@@ -236,7 +237,8 @@ impl DividedSource {
         }
     }
 
-    /// Subtracts blocks from the input of an edge, and from the node that put them on the edge.
+    /// Subtracts `part` from the input of the edge at index `at`, and from the output of the node
+    /// that put the blocks on this edge.
     fn subtract_edge_input(&self, ledger: &mut Ledger, at: usize, part: Amount) {
         let edge = &mut ledger.edges[at];
         edge.put = edge.put.saturating_sub(part);
@@ -277,7 +279,7 @@ impl DividedSource {
     }
 }
 
-/// Returns all nodes downstream of a node.
+/// Returns the node `from` and all nodes downstream of it.
 fn downstream_nodes(graph: &Graph, from: usize) -> Vec<usize> {
     let mut found = vec![from];
     let mut at = 0;

@@ -37,7 +37,8 @@ pub(crate) struct SwapContext<'a> {
     pub(crate) kept: &'a HashSet<usize>,
     /// Numbers of the surviving nodes whose filter is replaced by a new filter.
     pub(crate) renewed: &'a HashSet<usize>,
-    /// The index in the new plan of every edge that leaves the kernel, by edge number.
+    /// Maps the number of every edge that leaves the kernel to the index of that edge in the new
+    /// plan.
     pub(crate) exit_edges: &'a HashMap<usize, usize>,
     /// True if the swap replaces the kernel program.
     pub(crate) replaces_program: bool,

@@ -135,7 +135,8 @@ impl EndpointContext<'_> {
         Ok(Operator::Sink(SinkOperator::new(sink)))
     }
 
-    /// Returns true if the path has a source at an interface, which never waits for the path.
+    /// Returns true if the path has a source attached to an interface. Such a source never waits
+    /// for the path.
     fn has_live_source(&self) -> bool {
         let graph = &self.plan.graph;
         let mut used = graph.ids().filter_map(|(id, _)| graph.node(id).filter());

@@ -144,7 +144,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Returns true if no input of a filter is a packet or the payload of one.
+    /// Returns true if a filter has inputs, and all of them carry messages, records or bytes.
     pub(super) fn reads_messages(&self, id: NodeId) -> bool {
         let forms = &self.plan.graph.node(id).input_forms;
         let is_message = |form: &Form| matches!(form, Form::Message | Form::Record | Form::Bytes);

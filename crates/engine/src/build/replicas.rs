@@ -42,7 +42,7 @@ pub(super) struct ReplicatedChain {
     seed: u64,
 }
 
-/// The number of a replica, the number of all replicas, and their common seed.
+/// The index of a replica, the total number of replicas, and their common seed.
 #[derive(Clone, Copy)]
 pub(super) struct ReplicaOf {
     pub(super) number: usize,

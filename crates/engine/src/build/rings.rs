@@ -21,14 +21,14 @@ use runtime::space::select::SelectedClasses;
 use std::sync::Arc;
 use sys::steps::Resource;
 
-/// A ring between two spaces during a build.
+/// A ring between two spaces while the path is being built.
 ///
 /// All edges from one space to one node share a ring, which keeps the order of their blocks.
 pub(super) struct PendingRing {
     pub(super) edges: Vec<usize>,
     ends: RingEnds,
-    /// For a ring that already runs, its number, and true once the build has placed its reading
-    /// end; `None` for a new ring.
+    /// Number of a ring that already runs, and a flag that is true once the build has placed the
+    /// reading end; `None` for a new ring.
     kept: Option<(usize, bool)>,
     /// The node in the writing space where the edges of the ring merge; `None` until it is built.
     enter: Option<Local>,
@@ -238,7 +238,8 @@ impl Builder<'_> {
     }
 
     /// Returns the node where an edge of the graph leaves this space over a ring. The first call
-    /// for a ring adds the node. Returns `None` if the ring has no writing end left to place.
+    /// for a ring adds the node. Returns `None` if the ring has neither a node nor a writing end to
+    /// place.
     pub(super) fn ring_exit(
         &self,
         draft: &mut Draft,

@@ -3,7 +3,7 @@
 use pipeline::plan::{Costs, FilterCost};
 use std::error::Error;
 
-/// The result of a calibration: the cost table, and the figures that it lacks.
+/// The result of a calibration: the cost table, and the figures that are missing from it.
 #[derive(Clone, Debug)]
 pub struct Calibration {
     /// The cost table. Figures that could not be measured keep their built-in values.

@@ -1,4 +1,4 @@
-//! Measurement of the processor time of requests while frames are sent to them.
+//! Measurement of the processor time that requests use while they receive frames.
 
 use super::calibration::Result;
 use crate::build::{Settings, build};

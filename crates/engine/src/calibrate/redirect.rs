@@ -17,9 +17,9 @@ use std::cell::RefCell;
 use sys::net::RouteSocket;
 use sys::packet::{PacketSender, Qdisc};
 
-/// Name of the end of the veth pair where requests receive frames.
+/// Name of the end of the veth pair through which frames are sent.
 const NEAR_END: &str = "calibrate0";
-/// Name of the other end of the veth pair, where forwarded frames arrive.
+/// Name of the other end of the veth pair, where these frames arrive and requests receive them.
 const FAR_END: &str = "calibrate1";
 /// Number of rounds; the minimum is used.
 const ROUNDS: usize = 8;
@@ -43,20 +43,21 @@ pub(super) fn measure(calibration: &mut Calibration) {
 /// nothing receives is subtracted. The other requests observe frames on `lo`; the time to send the
 /// frame is included.
 struct RedirectCosts {
-    /// Time if the XDP program drops the frame.
+    /// Time per frame when the XDP program drops it.
     dropped: f64,
-    /// Time if the XDP program passes every frame to a socket, and a thread discards it.
+    /// Time per frame when the XDP program passes every frame to a socket, and a thread discards
+    /// it.
     socket: f64,
-    /// Time if the XDP program runs the filter `dport` on the frame and passes it to a socket, and
-    /// a thread discards it.
+    /// Time per frame when the XDP program runs the filter `dport` on the frame and passes it to a
+    /// socket, and a thread discards it.
     redirected: f64,
-    /// Time if a program counts the frame as discarded.
+    /// Time per frame when an eBPF program counts it as discarded.
     discarded: f64,
-    /// Time if a program sends a copy of the frame through [`NEAR_END`].
+    /// Time per frame when an eBPF program sends a copy through [`NEAR_END`].
     sent: f64,
-    /// Time if a thread receives the frame and sends it through [`NEAR_END`].
+    /// Time per frame when a thread receives it and sends it through [`NEAR_END`].
     thread: f64,
-    /// Time if a thread receives the frame and discards it.
+    /// Time per frame when a thread receives and discards it.
     alone: f64,
 }
 

@@ -27,7 +27,7 @@ pub struct StoredCosts {
 }
 
 /// Returns the user's state directory: `$XDG_STATE_HOME/streamline`, else
-/// `$HOME/.local/state/streamline`. Ignores a variable that is unset or holds no absolute path.
+/// `$HOME/.local/state/streamline`. Ignores a variable that is unset or is not an absolute path.
 /// Returns `None` if both are ignored.
 #[must_use]
 pub fn state_directory() -> Option<PathBuf> {
@@ -48,7 +48,7 @@ pub fn path(directory: &Path) -> PathBuf {
 ///
 /// # Errors
 ///
-/// Fails with a message if the file cannot be read, is too long or is malformed.
+/// Fails with a message if the file cannot be read, is too large or is malformed.
 pub fn load(directory: &Path) -> Result<Option<StoredCosts>, String> {
     let path = path(directory);
     let name = path.display();

@@ -36,9 +36,9 @@ const ROUNDS: usize = 20;
 /// Length of a record that a program copies to user space, in bytes.
 const RECORD_BYTES: usize = 128;
 
-/// Filters of a request whose twins do not read headers.
+/// Filters whose twins do not read headers, for one of the measured requests.
 const HEADERLESS_TWINS: [&str; 5] = ["count", "hist", "count", "hist", "count"];
-/// Filters of a request whose twins read headers.
+/// Filters whose twins read headers, for one of the measured requests.
 const HEADER_TWINS: [&str; 5] = ["eth", "ip", "udp", "count", "hist"];
 /// Upper bound for the additional cost of a twin for single frames, in ns. A higher measured value
 /// is noise.
@@ -65,15 +65,16 @@ pub(super) fn measure(calibration: &mut Calibration) {
 
 /// Processor time per frame in ns, excluding the time to send the frame, for several receivers.
 struct TapCosts {
-    /// Time if a program that does nothing is attached.
+    /// Time per frame when a program that does nothing is attached.
     tap: f64,
-    /// Time if a thread reads the frames from a packet socket.
+    /// Time per frame when a thread reads the frames from a packet socket.
     socket: f64,
-    /// Time if a program copies every frame to user space, and a thread reads the copies.
+    /// Time per frame when a program copies every frame to user space, and a thread reads the
+    /// copies.
     exported: f64,
-    /// Additional time if that program also runs the twins of [`HEADERLESS_TWINS`].
+    /// Additional time per frame when that program also runs the twins of [`HEADERLESS_TWINS`].
     plain: f64,
-    /// Additional time if that program also runs the twins of [`HEADER_TWINS`].
+    /// Additional time per frame when that program also runs the twins of [`HEADER_TWINS`].
     twins: f64,
 }
 
@@ -194,7 +195,7 @@ fn measure_record_fetch() -> sys::Result<f64> {
     }))
 }
 
-/// Measures the time, in ns, of one run of a program that sends a doorbell in every run.
+/// Measures the time, in ns, of one run of a program that notifies a doorbell in every run.
 fn measure_doorbell() -> Result<f64> {
     const FORCE_WAKEUP: i32 = 2;
     /// Number of doorbell entries of 16 bytes that fit in the ring.

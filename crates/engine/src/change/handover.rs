@@ -1,4 +1,4 @@
-//! The state of filters that move to another path. It crosses while the spaces of both paths are
+//! Transfer of the state of filters that move to another path, while the spaces of both paths are
 //! paused.
 
 use super::migration::StoppedSpaces;
@@ -24,7 +24,7 @@ pub(super) type GiveAgreement<'a> = &'a mut dyn FnMut(&[HandedState]) -> Result<
 /// Fails with the reason if the other path keeps its filters.
 pub(super) type TakeAgreement<'a> = &'a mut dyn FnMut() -> Result<Vec<HandedState>, String>;
 
-/// A move of filters between two paths, as one of the two paths handles it.
+/// One path's side of a move of filters between two paths.
 pub(super) enum Handover<'a> {
     Give {
         /// Node number and name of each filter; the number is `None` if the filter has no private

@@ -33,7 +33,8 @@ pub(super) struct MatchedPlan {
     pub(super) renewed: HashSet<usize>,
     /// Numbers of filters that move to another process with their state.
     pub(super) crossed: HashSet<usize>,
-    /// The index in the new plan of every edge that leaves the kernel, by edge number.
+    /// Maps the number of every edge that leaves the kernel to the index of that edge in the new
+    /// plan.
     pub(super) exit_edges: HashMap<usize, usize>,
     /// Connected components whose kernel program is replaced.
     pub(super) replaced_programs: HashSet<usize>,
@@ -372,7 +373,8 @@ impl MatchedPlan {
         Ok(())
     }
 
-    /// Returns true if the content of a space differs between the running and the new plan.
+    /// Returns true if the content of the space `name` in component `part` differs between the
+    /// running and the new plan.
     pub(super) fn is_changed(&self, state: &PathState, part: usize, name: &str) -> bool {
         let renewed = |plan: &Plan, ids: &Ids| {
             let here = space_elements(plan, ids, part, name).0;

@@ -64,7 +64,7 @@ const RETRIES_MAX: usize = 4;
 pub type PlannedMachine<'m> = &'m dyn Deref<Target = Machine>;
 
 /// Edits the request of a running path, and changes the path accordingly. Changes are serialized: a
-/// second change waits for the first. Blocks; waits also for a path that has not started yet.
+/// second change waits for the first. Blocks; if the path has not started yet, waits until it has.
 /// Retries if the process that runs the kernel part was restarted during the change.
 ///
 /// # Errors

@@ -285,7 +285,7 @@ fn saturating_ns(limit: Duration) -> u64 {
     u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns the borrowed spaces to their threads, unchanged. Returns `why`.
+/// Gives the borrowed spaces back to their threads, unchanged, and returns `why`.
 fn resume_spaces(taken: Vec<(SpaceSwitch, StoppedSpace)>, why: ChangeError) -> ChangeError {
     for (_, stopped) in taken.into_iter().rev() {
         if let StoppedSpace::Lent(lent) = stopped {

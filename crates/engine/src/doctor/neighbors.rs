@@ -68,7 +68,7 @@ pub enum NeighborKind {
         /// True if the socket receives packets without their link-layer header.
         cooked: bool,
     },
-    /// A program in the TCX chain of this direction, and the id of its link if it has one.
+    /// A program in the TCX chain of this direction, and the id of its BPF link, if it has one.
     Tcx(Side, Option<u32>),
     /// A tc classifier (clsact) of this direction, with its name and priority.
     Tc(Side, String, u16),

@@ -18,8 +18,8 @@ pub struct FinalCounters {
     /// Number of doorbell notifications sent.
     #[serde(rename = "bells")]
     pub(super) notifications: u64,
-    /// Number of packets at the user's sockets that were skipped because all regions of the
-    /// processor's memory were in use.
+    /// Number of packets at the user's sockets that were skipped because all memory regions of
+    /// their processor were in use.
     pub(super) busy: u64,
     /// The taps that are open.
     #[serde(default)]

@@ -1,5 +1,5 @@
-//! Creation of a program's maps, and loading of its code. In the verifier's log, the words of the
-//! request serve as source lines. [SL §7.1, allocation]
+//! Creation of a program's maps, and loading of its code. In the verifier's log, the filters of the
+//! request appear as source lines. [SL §7.1, allocation]
 
 use ebpf::insn;
 use endpoint::source::kernel::attach_point::PROGRAM_NAME as NAME;

@@ -158,11 +158,11 @@ pub(crate) struct KernelInputs<'p> {
     pub(crate) refuses: InjectedRefusal,
     /// True if the kernel should measure the run time of its programs, provided it permits that.
     pub(crate) timed: bool,
-    /// Options for opening the source in user space, if it ran there.
+    /// Options with which the source would be opened in user space.
     pub(crate) opening: &'p Opening<'p>,
 }
 
-/// Maximum interval that a program can represent between two doorbells, in ns.
+/// Maximum interval between two doorbell notifications that a program can represent, in ns.
 const DOORBELL_NS_MAX: u64 = i32::MAX as u64;
 
 impl Kernel {
@@ -467,8 +467,9 @@ fn rings_layout(
     })
 }
 
-/// Returns the doorbell policy for rings of this layout. The doorbell wakes the source, which
-/// drains notifications before it checks for frames, unless it is the host that wakes it.
+/// Returns the doorbell policy for rings of this layout. If the planned ring has a threshold
+/// (`signal_blocks` is not 0), the doorbell wakes the source, which drains notifications before it
+/// checks for frames. Otherwise no doorbell is sent, and the host wakes the source.
 #[must_use]
 pub fn doorbell_policy(ring: &KernelRing, shape: RingsLayout) -> WakePolicy {
     let ns = |ns: u64| u32::try_from(ns.min(DOORBELL_NS_MAX)).unwrap_or(u32::MAX);

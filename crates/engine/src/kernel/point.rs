@@ -128,8 +128,8 @@ impl Points {
         Self { steps, ..Self::default() }
     }
 
-    /// Creates a set of attach points like [`Self::with_log`], with a keeper that holds links,
-    /// programs and memory across restarts of this process.
+    /// Maximum number of final counters that are retained. The oldest are discarded first, because
+    /// their owners received them long ago.
     #[must_use]
     pub fn with_keeper(keeper: Arc<dyn Keeper>, steps: Steps) -> Self {
         Self { keeper: Some(keeper), ..Self::with_log(steps) }
@@ -381,7 +381,8 @@ impl Point {
         }
     }
 
-    /// Returns the number of packets that arrived while all regions of their processor were in use.
+    /// Returns the number of packets that arrived while all memory regions of their processor were
+    /// in use.
     fn busy_packets(&self) -> u64 {
         self.site.sockets.as_ref().map_or(0, Sockets::busy_packets)
     }

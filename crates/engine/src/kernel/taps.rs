@@ -1,5 +1,5 @@
 //! Taps of filters in the kernel: exits of a program that stay closed until a reader opens them. A
-//! word in the program's memory opens a tap, so the program need not be replaced. [SL §4.1]
+//! machine word in the program's memory opens a tap, so the program need not be replaced. [SL §4.1]
 //!
 //! Each filter of a request has a tap, and so has its source. At most [`OPEN_MAX`] taps of a
 //! request are open at once. The program marks a frame that takes an open tap in a slot; it has a
@@ -27,7 +27,7 @@ pub(crate) struct TreeTap {
     pub(crate) nodes: Vec<NodeId>,
 }
 
-/// The open taps of a request, by index.
+/// The indices of a request's open taps.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenTaps(BTreeSet<usize>);
 
@@ -43,12 +43,13 @@ impl OpenTaps {
         ))
     }
 
-    /// Returns the open taps.
+    /// Returns the indices of the open taps, in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().copied()
     }
 
-    /// Creates a set of the first of these taps, at most [`OPEN_MAX`].
+    /// Creates a set of these taps. If there are more than [`OPEN_MAX`], those with the highest
+    /// indices are omitted.
     #[must_use]
     pub fn from_indices(indices: impl IntoIterator<Item = usize>) -> Self {
         let all: BTreeSet<usize> = indices.into_iter().collect();
@@ -74,7 +75,7 @@ impl NodeTaps {
         self.readers.entry(node).or_default().push(reader.clone());
     }
 
-    /// Removes a reader of a node, if it is known.
+    /// Removes `reader` from the readers of a node, if it is registered there.
     pub(super) fn remove_reader(&mut self, node: usize, reader: &TapEnder) {
         let Some(readers) = self.readers.get_mut(&node) else { return };
         readers.retain(|known| !known.is_same_tap(reader));
@@ -119,7 +120,8 @@ impl NodeTaps {
 }
 
 impl RequestTree {
-    /// Adds a tap for the source and for each step, unless the request then had too many exits.
+    /// Adds a tap for the source and for each step, unless the request would then have too many
+    /// exits.
     pub(super) fn add_taps(&mut self, source: Option<NodeId>) {
         let count = self.steps.len() + 1;
         if self.exits.len() + count > EXITS_MAX as usize {

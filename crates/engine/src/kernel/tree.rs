@@ -19,7 +19,8 @@ use std::fmt::Write as _;
 /// The filters that a program runs on each frame for one request, and the exits of the request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestTree {
-    /// The filters, each after its predecessor.
+    /// Returns the index of the machine word that opens the taps of a step, or of the source for
+    /// `None`.
     pub(crate) steps: Vec<Step>,
     /// The exits.
     pub(crate) exits: Vec<TreeExit>,
@@ -37,7 +38,7 @@ pub(crate) struct Step {
     pub(crate) nodes: Vec<NodeId>,
     /// The preceding step, or `None` for the source.
     pub(crate) from: Option<usize>,
-    /// The classes of the preceding step that lead to this step.
+    /// The classes of the preceding step's output that lead to this step.
     pub(crate) classes: ClassSet,
 }
 

@@ -56,7 +56,8 @@ pub struct PathOptions {
     pub into: Option<PathBuf>,
     /// True if sinks discard their output.
     pub silent: bool,
-    /// Bytes of output that each source of a live path retains for taps; `None` if none.
+    /// Number of bytes of output that each source of a live path retains for taps; `None` if
+    /// sources retain no output.
     pub history: Option<usize>,
     /// A query about one flow, if any. A path with a query forms batches of one block.
     pub why: Option<Arc<FlowQuery>>,
@@ -112,7 +113,7 @@ pub struct RatePolicy {
     pub observation_ns: u64,
     /// Number of consecutive observations that must agree.
     pub agreeing_observations: u32,
-    /// Initial pause after a change in ns.
+    /// Initial pause after a change, in ns.
     pub pause_ns: u64,
 }
 

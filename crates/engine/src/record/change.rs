@@ -21,7 +21,7 @@ pub struct Change {
     pub layout: String,
 }
 
-/// Tag of an edit that is encoded as command-line words.
+/// Tag of an edit that is encoded as command-line arguments.
 const EDIT_WORDS_TAG: u32 = 0;
 /// Tag of an edit that replaces the request, encoded as the text of the new request.
 const EDIT_REQUEST_TAG: u32 = 1;

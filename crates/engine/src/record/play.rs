@@ -80,7 +80,8 @@ impl Replay {
         self.stalls.end_changer();
     }
 
-    /// Decides how a space proceeds at a recorded change, which waits for the space if `wanted`.
+    /// Decides how a space proceeds at the recorded change `number`. `wanted` is true if the change
+    /// waits for the space.
     fn swap_decision(&self, number: u64, wanted: bool) -> SwapDecision {
         let changes = self.changes();
         match &changes.ended {

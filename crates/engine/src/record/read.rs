@@ -222,7 +222,7 @@ impl Scan {
         Ok((version, head))
     }
 
-    /// Collects the positions of all chunks and all changes. Returns the completeness of the file.
+    /// Collects all changes and the positions of all chunks. Returns the completeness of the file.
     fn scan_chunks(
         &mut self,
         chunks: &mut Vec<(u32, u64, usize)>,

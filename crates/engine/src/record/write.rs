@@ -162,7 +162,8 @@ impl Recording {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Reserves space in the file. If too little is left, returns false and ends the recording.
+    /// Reserves `bytes` bytes in the file. If the remaining space is too small, returns false and
+    /// ends the recording.
     fn reserve(&self, bytes: usize) -> bool {
         // Relaxed suffices, because the counter guards no other memory.
         let before = self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);

@@ -21,7 +21,7 @@ pub(crate) struct FilterContext {
     pub(crate) numbers: SessionNumbers,
     /// True if all successors of the filter accept fragments.
     pub(crate) fragments: bool,
-    /// True if no input of the filter is a packet or the payload of one.
+    /// True if the filter has inputs, and all of them carry messages, records or bytes.
     pub(crate) reads_messages: bool,
     /// True if the path's clock follows the timestamps of its blocks.
     pub(crate) drives_clock: bool,

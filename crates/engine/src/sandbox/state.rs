@@ -197,8 +197,9 @@ fn read_word(from: &mut &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(*word))
 }
 
-/// Decodes a list of at most 256 words, preceded by its length. Returns `None` if the list is
-/// truncated or longer. The limit suffices, because a filter has at most 255 counters of each kind.
+/// Decodes a list of at most 256 integers of 64 bits, preceded by its length. Returns `None` if the
+/// list is truncated or longer. The limit suffices, because a filter has at most 255 counters of
+/// each kind.
 fn read_words(from: &mut &[u8]) -> Option<Vec<u64>> {
     let count = read_word(from)?;
     (count <= 256).then(|| (0..count).map(|_| read_word(from)).collect()).flatten()

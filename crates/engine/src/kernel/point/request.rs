@@ -57,8 +57,8 @@ pub(super) struct AttachedRequest {
     pub(super) counted: KernelCounters,
     /// Number of measured runs of programs that no longer run, and their total time in ns.
     pub(super) measured: (u64, u64),
-    /// Value of the point's counter of packets that found all regions in use, when the request was
-    /// attached.
+    /// Value of the point's counter of packets that found all memory regions in use, read when the
+    /// request was attached.
     pub(super) busy_before: u64,
     /// True if the request will be removed as soon as a smaller program can be installed.
     pub(super) leaving: bool,

@@ -62,7 +62,8 @@ impl Sockets {
         }
     }
 
-    /// Returns the number of packets that arrived while all regions of their processor were in use.
+    /// Returns the number of packets that arrived while all memory regions of their processor were
+    /// in use.
     pub(super) fn busy_packets(&self) -> u64 {
         let bytes = self.claims.get(0).unwrap_or_default();
         let word = |of: &[u8]| of.get(CLAIM_FAILURES as usize..)?.first_chunk().copied();

@@ -1,9 +1,11 @@
-//! The words in a program's memory that open the taps of its requests ([`crate::kernel::taps`]).
+//! Switches: machine words in a program's memory that open the taps of its requests
+//! ([`crate::kernel::taps`]).
 //!
-//! Each *place*, that is, each step of the fused tree and the source, has a word. If a tap at the
-//! place is open, the word names the slot in which the program marks the current frame once it
-//! leaves the place. Each request has a list of its open taps: a mask of slots, and an entry for
-//! each tap. A place keeps its slot as long as one of its taps is open.
+//! Each *place*, that is, each step of the fused tree and the source, has a word. The word is 0
+//! unless a tap at the place is open. Otherwise it contains 1 plus the number of a *slot*, a mark
+//! of the current frame that the program sets when the frame leaves the place. Each request has a
+//! list of its open taps: a mask of slots, and an entry for each tap. A place keeps its slot as
+//! long as one of its taps is open.
 
 use super::super::fused::FusedTree;
 use super::super::taps::{OpenTaps, switch_place};
@@ -13,7 +15,7 @@ use ebpf::emit::tap::{self, SWITCHED_SLOTS, SWITCHED_WORD, SwitchLayout};
 use std::collections::BTreeMap;
 use sys::memory::{Mapping, ReadMapping};
 
-/// The words that open taps, which follow the counters in a program's memory.
+/// The machine words that open taps. They follow the counters in a program's memory.
 #[derive(Debug)]
 pub(super) struct Switches {
     layout: SwitchLayout,

@@ -26,7 +26,7 @@ pub(super) struct Version {
     /// The counters; dropped before their map.
     pub(super) tallies: Mapping,
     pub(super) tallies_map: Map,
-    /// The words that open the taps of the requests.
+    /// The machine words that open the taps of the requests.
     pub(super) switches: Switches,
     layout: tap::FusedTap,
     code: ebpf::Program,
