@@ -124,9 +124,9 @@ impl EncodedControl {
     }
 }
 
-/// Adds `more` dropped datagrams to the number in the kernel's control messages, of which `used`
-/// bytes of the program's buffer `room` are used. Without such a message, one is appended if there
-/// is room. Returns the new number of used bytes; `None` if the message does not fit.
+/// Adds `more` to the number of dropped datagrams in the kernel's control messages, which occupy
+/// the first `used` bytes of the program's buffer `room`. If no message contains the number,
+/// appends one. Returns the new number of used bytes, or `None` if the message does not fit.
 pub(crate) fn add_drops(room: &mut [u8], used: usize, more: u32) -> Option<usize> {
     let word =
         |bytes: &[u8], at: usize| Some(i32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));

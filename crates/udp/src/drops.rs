@@ -1,26 +1,27 @@
-//! The datagrams that a socket has dropped, for programs that ask for their number
+//! Counters of the datagrams that a socket has dropped, for programs that request their number
 //! (`SO_RXQ_OVFL`).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sys::preload::udp;
 
-/// True once the ring of a socket has dropped datagrams, and its program asks for their number.
+/// True once a ring has dropped datagrams of a socket whose program requests the number of drops.
 static HAS_RING_DROPS: AtomicBool = AtomicBool::new(false);
 
-/// Returns true if the ring of a socket has dropped datagrams, and its program asks for their
-/// number.
+/// Returns true if a ring has dropped datagrams of a socket whose program requests the number of
+/// drops.
 pub(crate) fn has_ring_drops() -> bool {
     HAS_RING_DROPS.load(Ordering::Relaxed)
 }
 
-/// Numbers of dropped datagrams of a socket. As in the kernel, they have 32 bits and wrap.
+/// The numbers of datagrams that a socket has dropped. As in the kernel, they have 32 bits and
+/// wrap.
 #[derive(Debug)]
 pub(crate) struct Drops {
     /// Datagrams that all rings of the socket have dropped so far.
     by_ring: AtomicU32,
-    /// Datagrams that the rings before the present one have dropped.
+    /// Datagrams that the rings before the current one have dropped.
     by_earlier_rings: AtomicU32,
-    /// Datagrams that the placeholder had dropped when it was last read.
+    /// Datagrams that the placeholder had dropped when its counter was last read.
     by_kernel: AtomicU32,
 }
 
@@ -30,12 +31,13 @@ impl Drops {
         Self { by_ring: zero(0), by_earlier_rings: zero(0), by_kernel: zero(0) }
     }
 
-    /// Reads the number of datagrams that the placeholder has dropped.
+    /// Reads the number of datagrams that the placeholder, descriptor `number`, has dropped.
     pub(crate) fn update_kernel(&self, number: i32) {
         self.by_kernel.store(udp::kernel_drops(number), Ordering::Relaxed);
     }
 
-    /// Sets the number of datagrams that the present ring has dropped. Returns that of all rings.
+    /// Sets the number of datagrams that the current ring has dropped. Returns the number of
+    /// datagrams that all rings have dropped.
     pub(crate) fn update_ring(&self, dropped: u64) -> u32 {
         let before = self.by_earlier_rings.load(Ordering::Relaxed);
         let all = before.wrapping_add(dropped as u32);
@@ -51,7 +53,7 @@ impl Drops {
         self.by_earlier_rings.fetch_add(dropped as u32, Ordering::Relaxed);
     }
 
-    /// Returns the number of datagrams that rings and placeholder have dropped.
+    /// Returns the number of datagrams that the rings and the placeholder have dropped.
     pub(crate) fn all(&self) -> u32 {
         let by_kernel = self.by_kernel.load(Ordering::Relaxed);
         self.by_ring.load(Ordering::Relaxed).wrapping_add(by_kernel)

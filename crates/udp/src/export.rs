@@ -1,5 +1,5 @@
-//! The exported functions. Each has the name and the semantics of a function of the C library, to
-//! which it passes all calls that concern no promoted socket.
+//! The exported functions. Each has the name and the semantics of a C library function, and
+//! forwards every call that concerns no promoted socket to that function.
 //!
 //! Invariants, cited below:
 //! - I1, I2 of [`sys::preload::interpose`].

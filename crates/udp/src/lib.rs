@@ -1,10 +1,10 @@
 //! `libstreamline_udp.so`, preloaded into a program (`LD_PRELOAD`): UDP sockets of the program
 //! receive from rings of Streamline's kernel programs. [SL §4.3; FEATURES C1]
 //!
-//! The program's socket stays a socket of the kernel, the *placeholder*: it owns the port, sends,
-//! and receives what the ring does not. A socket that has received many datagrams is *promoted*: a
-//! kernel program takes the datagrams for its address and port on the interface, and puts them into
-//! a ring that the program's own thread reads.
+//! The program's socket remains a kernel socket, the *placeholder*. The placeholder owns the port,
+//! sends, and receives the datagrams that do not enter the ring. A socket that has received many
+//! datagrams is *promoted*: a kernel program at the interface takes the datagrams for the socket's
+//! address and port, and puts them into a ring that the program's own thread reads.
 //!
 //! ```text
 //!   interface ─► kernel program ─┬─► ring ───────────────────┬─► recvfrom, recvmsg, recvmmsg
@@ -13,19 +13,19 @@
 //!
 //! The kernel program takes datagrams without IP options or extension headers that are addressed to
 //! one of the interface's own addresses, and only while the ring is *awake*. Fragments, multicast,
-//! loopback, everything else, and all datagrams while the ring is asleep reach the placeholder. A
-//! ring is awake only while no thread waits for the socket, so the placeholder wakes the program,
-//! and only while datagrams arrive at a high rate (docs/book/decisions/0122). A call reads the ring
-//! first, and the placeholder if the ring is empty; after the ring has woken up, the placeholder
-//! first, until it is empty.
+//! loopback, all other frames, and all datagrams while the ring is asleep reach the placeholder. A
+//! ring is awake only while no thread waits for the socket, so that the placeholder wakes the
+//! program, and only while datagrams arrive at a high rate (docs/book/decisions/0122). A call reads
+//! the ring first, and the placeholder if the ring is empty. After the ring has woken up, a call
+//! reads the placeholder first, until the placeholder is empty.
 //!
-//! Invariants. A socket that is not promoted is the kernel's, and its calls are passed through. A
-//! ring that the program may not look into before it waits is asleep and empty. A promoted socket
-//! returns to the kernel for good before it is connected again, and when it gets an option that
-//! only the kernel can implement; before a fork, at a low rate, and when other sockets share its
-//! port, it returns until it is promoted again. Datagrams in the ring can still be read. If the
-//! kernel program ends for another reason (the interface or the daemon is gone), datagrams reach
-//! the placeholder automatically (docs/book/decisions/0112).
+//! Invariants. A socket that is not promoted belongs to the kernel, and calls on it are passed
+//! through. While the program may wait without reading a ring first, that ring is asleep and empty.
+//! A promoted socket returns to the kernel permanently before it is connected again, and when the
+//! program sets an option that only the kernel can implement. It returns until its next promotion
+//! before a fork, at a low rate, and when other sockets share its port. Datagrams that are already
+//! in the ring can still be read. If the kernel program ends for another reason (the interface or
+//! the daemon is gone), datagrams reach the placeholder automatically (docs/book/decisions/0112).
 #![deny(unsafe_code)]
 
 mod address;

@@ -1,5 +1,5 @@
-//! The origin of sockets: whether the process has created a socket itself, and has forked since.
-//! Otherwise no other process can have inherited the socket.
+//! The origin of sockets: a record of the sockets that this process has created, and of its forks.
+//! No other process can have inherited a socket that this process has created since its last fork.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use sys::preload::udp;
@@ -19,7 +19,8 @@ pub(crate) enum Origin {
     Own,
     /// This process has created the socket, and has forked since.
     BeforeFork,
-    /// The socket may come from anywhere, for example from the process that started this one.
+    /// The origin is not recorded: the socket may have been inherited, for example from the process
+    /// that started this one.
     Unknown,
 }
 
@@ -52,8 +53,7 @@ pub(crate) fn of(number: i32) -> Origin {
     }
 }
 
-/// Forgets in a forked child which sockets the program has created, because the parent has them,
-/// too.
+/// Discards the records in a forked child, because the parent has the same sockets.
 pub(crate) fn forget_in_child() {
     CREATED.iter().for_each(|place| place.store(0, Ordering::SeqCst));
 }

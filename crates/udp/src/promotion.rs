@@ -20,7 +20,7 @@ const ETHERNET_TYPE: u16 = 1;
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) why: String,
-    /// True if the reason may cease to apply while the socket stays as it is.
+    /// True if the reason may cease to apply without a change to the socket.
     pub(crate) may_end: bool,
 }
 
@@ -30,8 +30,8 @@ impl From<String> for Refusal {
     }
 }
 
-/// Opens the ring of a socket for its share of the port's datagrams, which is returned too. Fails
-/// with the reason why the socket cannot have a ring.
+/// Opens a ring for the socket's share of the datagrams of its port. Returns the ring and the
+/// share. Fails with the reason if the socket cannot have a ring.
 pub(crate) fn promote(number: i32, facts: &UdpSocketFacts) -> Result<(Ring, FlowShare), Refusal> {
     if let Some(why) = facts.obstacle {
         return Err(why.to_owned().into());
@@ -67,25 +67,25 @@ pub(crate) fn promote(number: i32, facts: &UdpSocketFacts) -> Result<(Ring, Flow
     Ok((Ring::open(find_interfaces(facts)?, flows)?, share))
 }
 
-/// True if firewall rules existed when the program started; empty if this could not be determined.
+/// True if firewall rules existed when the program started; unset if this could not be determined.
 static RULES_AT_START: OnceLock<bool> = OnceLock::new();
 
-/// Records whether firewall rules exist. Called at the start of the program, which may later drop
-/// the right to read them.
+/// Records whether firewall rules exist. Must be called at the start of the program, because the
+/// program may later drop the privilege to read them.
 pub(crate) fn look_for_rules() {
     if let Ok(rules) = sys::net::has_packet_rules() {
         let _ = RULES_AT_START.set(rules);
     }
 }
 
-/// Returns true if firewall rules exist, or, if this program no longer has the right to read them,
-/// if they existed at its start.
+/// Returns true if firewall rules exist. If the program no longer has the privilege to read them,
+/// returns true if they existed at its start.
 fn has_packet_rules() -> sys::Result<bool> {
     sys::net::has_packet_rules().or_else(|error| RULES_AT_START.get().copied().ok_or(error))
 }
 
-/// Finds the interfaces with Ethernet frames over which other hosts can reach the socket, each with
-/// those of its addresses for which the socket receives datagrams.
+/// Returns the Ethernet interfaces over which other hosts can reach the socket, each with those of
+/// its addresses at which the socket receives datagrams.
 fn find_interfaces(facts: &UdpSocketFacts) -> Result<Vec<(Interface, Vec<IpAddr>)>, String> {
     let routes = RouteSocket::open().map_err(|error| error.to_string())?;
     let all = routes.addresses().map_err(|error| error.to_string())?;
@@ -117,8 +117,8 @@ fn find_interfaces(facts: &UdpSocketFacts) -> Result<Vec<(Interface, Vec<IpAddr>
     }
 }
 
-/// Returns true if another process has a descriptor of the socket, or may have inherited one and
-/// cannot be inspected, as after a change of the user.
+/// Returns true if another process has a descriptor of the socket, or if a process that cannot be
+/// inspected, for example after a change of its user id, may have inherited one.
 fn is_held_by_others(number: i32) -> bool {
     let Some(inode) = preload::inode(number) else { return true };
     let found = Holders::find(&HashSet::from([inode]), &HashSet::new());

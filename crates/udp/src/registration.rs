@@ -10,14 +10,15 @@ pub(crate) struct Registration {
 }
 
 impl Registration {
-    /// Returns true if this library can report a datagram in the ring as the epoll set would.
+    /// Returns true if this library can emulate the registration for datagrams that arrive in a
+    /// ring. One-shot and exclusive registrations cannot be emulated.
     pub(crate) fn can_have_ring(&self) -> bool {
         const EPOLLONESHOT: u32 = 1 << 30;
         const EPOLLEXCLUSIVE: u32 = 1 << 28;
         self.events & (EPOLLONESHOT | EPOLLEXCLUSIVE) == 0
     }
 
-    /// Returns true if the epoll set reports the socket at each wait as long as it is readable.
+    /// Returns true if the registration is level-triggered.
     pub(crate) fn is_level(&self) -> bool {
         const EPOLLET: u32 = 1 << 31;
         self.events & EPOLLET == 0

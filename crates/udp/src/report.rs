@@ -1,11 +1,12 @@
 //! Messages for the user: the reason why a socket is not promoted, and the number of datagrams from
 //! the ring of a promoted socket.
 //!
-//! The environment variable [`VARIABLE`] contains words, separated by commas: `report` prints a
-//! line when a promoted socket is closed, `quiet` suppresses the message about a socket that is not
-//! promoted, `force` promotes sockets although firewall rules exist, which then do not apply, and
-//! `always` promotes sockets at any rate, and `spin` also lets waits spin instead of sleeping.
-//! `delay=MICROSECONDS` lets datagrams wait in the ring of a sleeping server for at most this time.
+//! The environment variable [`VARIABLE`] contains options, separated by commas: `report` prints a
+//! line when a promoted socket is closed; `quiet` suppresses the message about a socket that is not
+//! promoted; `force` promotes sockets although firewall rules exist, which then do not apply;
+//! `always` promotes sockets at any rate; `spin` does so too and lets waits spin instead of
+//! sleeping. `delay=MICROSECONDS` lets datagrams wait in the ring of a sleeping server for at most
+//! this time.
 
 use std::net::SocketAddr;
 use std::sync::OnceLock;
@@ -29,30 +30,32 @@ pub(crate) struct Totals {
     pub(crate) damaged: u64,
 }
 
-/// Returns true if the environment variable [`VARIABLE`] contains this word.
+/// Returns true if the environment variable [`VARIABLE`] contains this option.
 pub(crate) fn has_word(word: &str) -> bool {
     let value = std::env::var(VARIABLE).unwrap_or_default();
     value.split(',').any(|one| one.trim() == word)
 }
 
-/// Returns true if rings are used at any rate, as the user has requested by `always` or `spin`.
+/// Returns true if the user has requested rings at any rate (`always` or `spin`).
 pub(crate) fn is_rate_ignored() -> bool {
     static IS_IGNORED: OnceLock<bool> = OnceLock::new();
     *IS_IGNORED.get_or_init(|| has_word("always") || has_word("spin"))
 }
 
-/// Returns true if waits spin instead of sleeping, as the user has requested by `spin`.
+/// Returns true if the user has requested that waits spin instead of sleeping (`spin`).
 pub(crate) fn spins() -> bool {
     static SPINS: OnceLock<bool> = OnceLock::new();
     *SPINS.get_or_init(|| has_word("spin"))
 }
 
-/// Limits of the delay that the user may request.
+/// Minimum delay that the user may request.
 const DELAY_MIN: Duration = Duration::from_micros(50);
+
+/// Maximum delay that the user may request.
 const DELAY_MAX: Duration = Duration::from_millis(10);
 
-/// Returns the time for which datagrams may wait in the ring of a sleeping server; `None` if the
-/// user has not requested such a delay.
+/// Returns the maximum time for which datagrams may wait in the ring of a sleeping server, or
+/// `None` if the user has not requested such a delay.
 pub(crate) fn delay() -> Option<Duration> {
     static DELAY: OnceLock<Option<Duration>> = OnceLock::new();
     *DELAY.get_or_init(|| find_delay(&std::env::var(VARIABLE).unwrap_or_default()))

@@ -1,4 +1,4 @@
-//! The ring of a promoted socket: the datagrams that a kernel program takes for it.
+//! The ring of a promoted socket, into which kernel programs put the datagrams for the socket.
 
 use crate::report::Totals;
 use crate::share::FlowShare;
@@ -38,7 +38,7 @@ pub(crate) struct Ring {
     damaged: u64,
 }
 
-/// The flows whose datagrams a ring takes.
+/// The flows whose datagrams enter a ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TakenFlows {
     /// The destination port.
@@ -49,7 +49,7 @@ pub(crate) struct TakenFlows {
     pub(crate) share: FlowShare,
 }
 
-/// The datagrams that one interface receives for a socket.
+/// The ring of one interface, with the datagrams that the interface receives for a socket.
 #[derive(Debug)]
 struct InterfaceRing {
     interface: Interface,
@@ -238,8 +238,8 @@ impl Ring {
         self.sources.iter().map(|source| source.capture.counts().lost).sum()
     }
 
-    /// Returns the number of datagrams that were dropped, for want of room or because of a wrong
-    /// length or checksum, before the next one. The kernel counts the same for a socket.
+    /// Returns the number of datagrams dropped before the next one, because the ring was full or
+    /// because a length or checksum was wrong. The kernel counts the same for a socket.
     pub(crate) fn dropped(&self) -> u64 {
         self.lost() + self.damaged
     }

@@ -1,8 +1,8 @@
 //! The epoll sets of the program.
 //!
-//! A datagram in a ring is reported by the calls that wait for an epoll set, `epoll_wait` and its
-//! siblings. A set for which the program waits in another way, as a member of a set or by `poll`,
-//! would not become readable, so its sockets stay with the kernel.
+//! A datagram in a ring is reported by the calls that wait on an epoll set, `epoll_wait` and its
+//! siblings. A set on which the program waits in another way, as a member of another set or with
+//! `poll`, would not become readable, so its sockets stay with the kernel.
 
 use crate::table;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -13,7 +13,7 @@ const DESCRIPTORS_MAX: usize = udp::DESCRIPTORS_MAX.cast_unsigned() as usize;
 const UNKNOWN: u8 = 0;
 /// The value in [`SETS`] of an epoll set.
 const KNOWN: u8 = 1;
-/// The value in [`SETS`] of an epoll set for which the program waits by other calls than
+/// The value in [`SETS`] of an epoll set on which the program waits with calls other than
 /// `epoll_wait`.
 const WAITED_OTHERWISE: u8 = 2;
 
@@ -32,8 +32,8 @@ pub(crate) fn is_known(number: i32) -> bool {
     place(number).is_some_and(|place| place.load(Ordering::Acquire) != UNKNOWN)
 }
 
-/// Records that the program waits for an epoll set by other calls than `epoll_wait`. Its sockets
-/// return to the kernel for good.
+/// Records that the program waits on an epoll set with calls other than `epoll_wait`. The sockets
+/// of the set return to the kernel permanently.
 pub(crate) fn note_other_wait(set: i32) {
     let Some(place) = place(set) else { return };
     if place.swap(WAITED_OTHERWISE, Ordering::AcqRel) == WAITED_OTHERWISE {

@@ -2,11 +2,11 @@
 //! (`SO_REUSEPORT`).
 //!
 //! The kernel gives each datagram to one member of such a group, chosen by a hash of the flow with
-//! a secret key. A member with a ring takes the flows whose own hash selects it; all other flows
-//! stay with the kernel, which distributes them among all members. So a datagram reaches exactly
-//! one member, whichever of them have rings, and the datagrams of a flow reach the same member as
-//! long as the group stays the same (docs/book/decisions/0119). Sockets bound to different
-//! interfaces are no group.
+//! a secret key. A member with a ring takes the flows that a second, public hash assigns to it; all
+//! other flows stay with the kernel, which distributes them among all members. So a datagram
+//! reaches exactly one member, whichever of them have rings, and the datagrams of a flow reach the
+//! same member as long as the group stays the same (docs/book/decisions/0119). Sockets bound to
+//! different interfaces do not form a group.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -28,7 +28,7 @@ pub(crate) struct FlowShare {
 }
 
 impl FlowShare {
-    /// All flows: the share of a socket that alone has its port.
+    /// All flows: the share of a socket that does not share its port.
     pub(crate) const ALL: Self = Self { member: 0, members: 1 };
 
     /// Determines the share of a socket among the sockets of the namespace that may receive
@@ -75,14 +75,14 @@ impl FlowShare {
         }
     }
 
-    /// Returns true if the socket alone has its port.
+    /// Returns true if the socket does not share its port.
     pub(crate) fn is_all(self) -> bool {
         self.members == 1
     }
 
-    /// Returns the pcap-filter(7) condition for a frame to belong to a flow of this share, with
-    /// ` and ` before it, for IPv4 or for IPv6; empty for all flows. The IP header must be without
-    /// options and extension headers, so that the ports follow it directly.
+    /// Returns the pcap-filter(7) condition that selects the frames of this share's flows, for IPv4
+    /// or for IPv6, prefixed with ` and `; empty for all flows. The condition assumes an IP header
+    /// without options and extension headers, so that the ports follow the header directly.
     pub(crate) fn condition(self, is_v4: bool) -> String {
         let Self { member, members } = self;
         if self.is_all() {
@@ -129,9 +129,9 @@ fn receiving_sockets(facts: &UdpSocketFacts) -> Vec<ReceivingSocket> {
 }
 
 /// Returns the sockets that may receive the same datagrams as a socket with these facts: those
-/// bound to the same interface. (A datagram arrives at one interface only.) Fails if one of two
-/// sockets is bound to an interface and the other is not, because the kernel then prefers one of
-/// them, and if an interface is unknown. `known` are the descriptors of the program.
+/// bound to the same interface. (A datagram arrives at one interface only.) Fails if only some of
+/// the sockets are bound to an interface, because the kernel then prefers some of them, or if an
+/// interface is unknown. `known` maps inode numbers to descriptors of the program.
 fn competing_sockets(
     sockets: Vec<ReceivingSocket>,
     facts: &UdpSocketFacts,
@@ -194,10 +194,12 @@ fn own_inodes() -> HashMap<u64, i32> {
     numbers.filter_map(|number| Some((preload::inode(number)?, number))).collect()
 }
 
-/// The ports among whose sockets a program of the user chooses (`SO_ATTACH_REUSEPORT_EBPF`).
+/// Ports for which the user has attached a program that selects the receiving socket
+/// (`SO_ATTACH_REUSEPORT_EBPF`).
 static SELECTED_PORTS: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
 
-/// Records that a program is to choose among the sockets of a port, which are then not promoted.
+/// Records that a program selects the receiving socket of a port. The sockets of the port are then
+/// not promoted.
 pub(crate) fn note_selector(port: u16) {
     selected_ports().get_or_insert_default().insert(port);
 }

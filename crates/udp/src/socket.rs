@@ -31,11 +31,11 @@ pub(crate) struct Socket {
     calls: AtomicU32,
     /// True while the placeholder may have datagrams from before the ring woke up.
     has_older: AtomicBool,
-    /// True if the socket is in epoll sets.
+    /// True if the socket is registered with an epoll set.
     is_in_sets: AtomicBool,
-    /// True if an epoll set reports the socket only when it becomes readable.
+    /// True if a registration of the socket with an epoll set is edge-triggered.
     is_in_edge_set: AtomicBool,
-    /// The dropped datagrams, which are counted if the program asks for them.
+    /// The numbers of dropped datagrams, which are counted if the program requests them.
     drops: Drops,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Socket {
 struct SocketState {
     stage: Stage,
     registrations: Vec<Registration>,
-    /// The descriptors of the socket that are known, including closed ones.
+    /// The registered descriptors of the socket, including closed ones.
     numbers: Vec<i32>,
     /// Form in which the program expects datagrams, once the socket is promoted.
     form: ReceivedForm,
@@ -56,7 +56,8 @@ struct SocketState {
     is_awake: bool,
     /// Time of the last measurement of the rate, and the number of datagrams received by then.
     measured: Option<(Instant, u64)>,
-    /// The same of the ring's share, with the number of datagrams from the ring.
+    /// Time of the last measurement of the ring's share, the number of datagrams received by then,
+    /// and the number of those that came from the ring.
     measured_share: Option<(Instant, u64, u64)>,
     /// The share of the ring among the sockets of the port, and the time of the last check; `None`
     /// if the socket does not share its port.
@@ -178,14 +179,14 @@ impl Socket {
         }
     }
 
-    /// Returns true if the program asks for the number of dropped datagrams.
+    /// Returns true if the program requests the number of dropped datagrams.
     pub(crate) fn wants_drops(&self) -> bool {
         let Some(locked) = self.lock() else { return false };
         locked.state.form.control.has(ControlMessage::Drops)
     }
 
-    /// Returns the number of datagrams that the rings have dropped, if the program asks for it and
-    /// there are any, else 0. Called when the placeholder has been read.
+    /// Returns the number of datagrams that the rings have dropped, or 0 if the program does not
+    /// request it. Called after the placeholder has been read.
     pub(crate) fn update_drops(&self, number: i32) -> u32 {
         let Some(locked) = self.lock() else { return 0 };
         if !locked.state.form.control.has(ControlMessage::Drops) {
@@ -196,7 +197,8 @@ impl Socket {
     }
 
     /// Passes the next datagram from the ring to `take`, with the form in which the program expects
-    /// the datagram. Then removes the datagram, unless `is_kept` is true.
+    /// the datagram. Then removes the datagram, unless `is_kept` is true. Returns the result of
+    /// `take`, or `None` if `take` was not called.
     pub(crate) fn take(
         &self,
         is_kept: bool,
@@ -227,7 +229,7 @@ impl Socket {
         }
     }
 
-    /// Returns the socket to the kernel for good. Datagrams in the ring can still be read.
+    /// Returns the socket to the kernel permanently. Datagrams in the ring can still be read.
     pub(crate) fn demote(&self) {
         self.return_to_kernel(true);
     }

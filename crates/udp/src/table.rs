@@ -1,7 +1,7 @@
 //! The descriptors of the program that are UDP sockets.
 //!
-//! A descriptor is classified when it is first used, and again after it was closed. Descriptors
-//! numbered [`DESCRIPTORS_MAX`] or higher are never promoted.
+//! A descriptor is classified at its first use, and again at its first use after it was closed.
+//! Descriptors numbered [`DESCRIPTORS_MAX`] or higher are never promoted.
 
 use crate::origin;
 use crate::sets;
@@ -25,7 +25,7 @@ static SOCKETS: [Mutex<Option<Arc<Socket>>>; DESCRIPTORS_MAX] =
     [const { Mutex::new(None) }; DESCRIPTORS_MAX];
 /// Number of promoted sockets.
 static PROMOTED: AtomicUsize = AtomicUsize::new(0);
-/// The promoted sockets, and perhaps others that have been.
+/// The promoted sockets; may include sockets that are no longer promoted.
 static PROMOTED_SOCKETS: Mutex<Vec<Weak<Socket>>> = Mutex::new(Vec::new());
 
 /// Returns the socket of a descriptor; `None` if the descriptor is not a UDP socket.
@@ -94,7 +94,7 @@ pub(crate) fn promoted() -> Vec<Arc<Socket>> {
     all.filter(|socket| socket.is_promoted()).collect()
 }
 
-/// Returns true if a descriptor is known to be no UDP socket.
+/// Returns true if a descriptor is known not to be a UDP socket.
 pub(crate) fn is_other(number: i32) -> bool {
     let kind = usize::try_from(number).ok().and_then(|index| KINDS.get(index));
     kind.is_some_and(|kind| kind.load(Ordering::Relaxed) == OTHER)

@@ -1,14 +1,14 @@
 //! The threads that wait for descriptors.
 //!
-//! A socket with a ring may be awake, so that its datagrams enter the ring instead of the
-//! placeholder, only while no thread sleeps until the placeholder or one of its epoll sets becomes
+//! The ring of a socket may be awake, so that datagrams enter the ring instead of the placeholder,
+//! only while no thread sleeps until the placeholder or one of the socket's epoll sets becomes
 //! readable. Waits are counted for all descriptors, because a thread may begin to wait before the
 //! socket has a ring.
 //!
-//! Sync point, *waiting*: a thread counts itself, then reads whether there are promoted sockets and
-//! whether they are awake, and puts those to sleep; a thread that wakes a socket holds its lock,
-//! and reads the counts. All accesses are sequentially consistent, so one of the two sees the
-//! other.
+//! Sync point, *waiting*: a waiting thread counts itself, then reads whether there are promoted
+//! sockets with awake rings, and puts these rings to sleep. A thread that wakes a ring holds the
+//! lock of the socket, and reads the counts. All accesses are sequentially consistent, so one of
+//! the two threads sees the other.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sys::preload::udp;
@@ -51,7 +51,7 @@ impl Drop for Wait {
     }
 }
 
-/// Returns true if a thread waits for a descriptor.
+/// Returns true if a thread waits for the descriptor `number`.
 pub(crate) fn has_waiter(number: i32) -> bool {
     place(&WAITING, number).is_some_and(|count| count.load(Ordering::SeqCst) > 0)
 }

@@ -1,4 +1,4 @@
-//! Calls on descriptors: closing, copying, connecting, options; and forks.
+//! Functions that close, duplicate, connect or configure descriptors, and the handler for forks.
 
 use crate::origin;
 use crate::share;
@@ -23,7 +23,7 @@ extern "C" fn end() {
 }
 
 /// Returns all sockets to the kernel, because the child may read the placeholders too. A socket
-/// that is its process's alone again is promoted again.
+/// that belongs to a single process again can be promoted again.
 extern "C" fn before_fork() {
     quietly(|| {
         origin::note_fork();

@@ -1,4 +1,4 @@
-//! Epoll sets: a wait for a set reports the datagrams in the rings of its sockets.
+//! Epoll sets: a wait on a set also reports the datagrams in the rings of the set's sockets.
 
 use super::messages::Time;
 use super::nudge;
@@ -134,8 +134,9 @@ fn note_set(set: c_int) -> c_int {
     set
 }
 
-/// Waits for an epoll set and for the rings of its promoted sockets. `wait` waits for the set for
-/// the time that it gets; `limit` is the time for which the program allows it to block.
+/// Waits on an epoll set and on the rings of its promoted sockets. `wait` waits on the set for the
+/// time that is passed to it. `limit` is the time for which the program allows the call to block;
+/// `None` for no limit.
 ///
 /// # Safety
 /// U1 must hold for the array, which has `room` events.
@@ -167,7 +168,7 @@ unsafe fn wait_with_rings(
     }
 }
 
-/// Waits like [`wait_with_rings`], but also returns for a nudge.
+/// Waits like [`wait_with_rings`], but also returns when a nudge wakes the thread.
 ///
 /// # Safety
 /// U1 must hold for the array, which has `room` events.
@@ -223,8 +224,8 @@ unsafe fn wait_once(
     }
 }
 
-/// Returns the events of the sockets whose rings have datagrams. Puts the rings of the others to
-/// sleep, unless the caller spins.
+/// Returns the events of the sockets whose rings have datagrams. Puts the rings of all other
+/// sockets to sleep, unless the caller spins.
 fn ready_events(set: c_int, sockets: &[Arc<Socket>], spins: bool) -> Vec<EpollEvent> {
     let mut ready = Vec::new();
     for socket in sockets {
@@ -247,7 +248,7 @@ fn events_of(set: c_int, socket: &Socket) -> Vec<EpollEvent> {
     known.filter_map(event).collect()
 }
 
-/// Waits for an epoll set for a time that is shorter than the program's.
+/// Waits on an epoll set for a time that is shorter than the program's time limit.
 ///
 /// # Safety
 /// U1 must hold for the array and the mask.
@@ -269,8 +270,9 @@ unsafe fn wait_precisely(
     }
 }
 
-/// Adds events of rings to the `count` events of the kernel, one for each socket. Returns the
-/// number of events. Those for which there is no room are reported by the next wait.
+/// Adds the ring events `ready` to the `count` events that the kernel has reported, one for each
+/// socket. Returns the total number of events. Events that do not fit into the array are reported
+/// by the next wait.
 ///
 /// # Safety
 /// The array must have `room` events, of which `count` are initialized.

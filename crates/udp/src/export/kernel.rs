@@ -1,4 +1,4 @@
-//! Reception by the kernel, from the placeholder.
+//! Reception of datagrams through the kernel, from the placeholder.
 
 use super::messages::Time;
 use super::{Message, ReceivedMessage};
@@ -12,7 +12,7 @@ type ReceiveMessages =
     unsafe extern "C" fn(c_int, *mut ReceivedMessage, c_uint, c_int, *mut Time) -> c_int;
 type ReceiveMessage = unsafe extern "C" fn(c_int, *mut Message, c_int) -> isize;
 
-/// Flags of receive calls that this library knows.
+/// Flags of receive calls that this library supports.
 pub(super) mod flag {
     pub(in crate::export) const PEEK: i32 = 0x2;
     pub(in crate::export) const CTRUNC: i32 = 0x8;
@@ -37,8 +37,8 @@ pub(super) unsafe fn real_recvmsg(number: c_int, message: *mut Message, flags: c
     }
 }
 
-/// Receives a message from the placeholder of a socket. Datagrams that a ring has dropped are added
-/// to those that the kernel reports.
+/// Receives a message from the placeholder of a socket. Adds the datagrams that the rings have
+/// dropped to the number that the kernel reports.
 ///
 /// # Safety
 /// U1 must hold for the message.
@@ -60,8 +60,8 @@ pub(super) unsafe fn receive_by_kernel(
     received
 }
 
-/// Receives several messages with the C library's `recvmmsg`. Datagrams that the rings of the
-/// socket have dropped are added to those that the kernel reports.
+/// Receives several messages with the C library's `recvmmsg`. Adds the datagrams that the rings of
+/// the socket have dropped to the number that the kernel reports.
 ///
 /// # Safety
 /// U1 must hold for the array, its messages and the time.
@@ -93,8 +93,8 @@ pub(super) unsafe fn receive_many_by_kernel(
     received
 }
 
-/// Adds dropped datagrams to the number in a message that the kernel has received. The program's
-/// buffer for control messages has `room` bytes.
+/// Adds `drops` to the number of dropped datagrams in a message that the kernel has received. The
+/// program's buffer for control messages has `room` bytes.
 ///
 /// # Safety
 /// U1 must hold for the message.

@@ -47,8 +47,8 @@ fn promoted(number: c_int, flags: c_int) -> Option<Arc<Socket>> {
     catch_panic(|| None, || table::find_promoted(number))
 }
 
-/// Returns the socket if one of its earlier rings may have dropped datagrams, whose number the
-/// program asks for.
+/// Returns the UDP socket with the descriptor `number`. Returns `None` if there is none, or if no
+/// ring has dropped datagrams whose number a program requests.
 fn socket_after_drops(number: c_int) -> Option<Arc<Socket>> {
     if !drops::has_ring_drops() {
         return None;
@@ -56,7 +56,8 @@ fn socket_after_drops(number: c_int) -> Option<Arc<Socket>> {
     catch_panic(|| None, || table::find(number))
 }
 
-/// Returns the number of datagrams that a call has received, from its result.
+/// Returns the number of datagrams that a call with this result has received: 0 after a failure,
+/// otherwise 1.
 fn received_count(received: isize) -> usize {
     usize::from(received >= 0)
 }
@@ -120,7 +121,7 @@ pub unsafe extern "C" fn recvfrom(
     received
 }
 
-/// `recvfrom(2)` in programs that were built to check buffer sizes.
+/// `recvfrom(2)` in programs that were compiled with checks of buffer sizes (`_FORTIFY_SOURCE`).
 ///
 /// # Safety
 /// U1 must hold for the buffer and the address.
@@ -166,7 +167,7 @@ pub unsafe extern "C" fn recv(
     received
 }
 
-/// `recv(2)` in programs that were built to check buffer sizes.
+/// `recv(2)` in programs that were compiled with checks of buffer sizes (`_FORTIFY_SOURCE`).
 ///
 /// # Safety
 /// U1 must hold for the buffer.

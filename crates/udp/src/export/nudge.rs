@@ -1,9 +1,9 @@
-//! Nudges: a thread that sleeps in an epoll set is woken when a socket whose ring has datagrams is
-//! added to the set.
+//! Nudges: when a socket whose ring has datagrams is added to an epoll set, a nudge wakes a thread
+//! that sleeps in the set.
 //!
-//! The kernel knows nothing of the ring. A nudge adds `EPOLLOUT` to the socket's registration,
-//! which is true at once; the woken wait restores the registration, hides that event from the
-//! program, and finds the datagrams in the ring.
+//! The kernel cannot see the ring. A nudge therefore adds `EPOLLOUT` to the registration of the
+//! socket, and the kernel reports the socket as writable at once. The woken wait restores the
+//! registration, hides that event from the program, and finds the datagrams in the ring.
 
 use super::epoll::{EPOLL_CTL_MOD, EpollEvent, real_epoll_ctl};
 use crate::registration::Registration;
@@ -16,7 +16,7 @@ const WRITABLE: u32 = 0x104;
 /// `EPOLLOUT`.
 const EPOLLOUT: u32 = 0x4;
 
-/// The registrations with an added event.
+/// The registrations to which a nudge has added `EPOLLOUT`.
 static NUDGED: Mutex<Vec<Registration>> = Mutex::new(Vec::new());
 /// True if there may be entries in [`NUDGED`].
 static HAS_NUDGED: AtomicBool = AtomicBool::new(false);
@@ -25,8 +25,8 @@ fn nudged() -> MutexGuard<'static, Vec<Registration>> {
     NUDGED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Wakes a thread that waits for the set of a registration, unless the set wakes it already because
-/// the program waits until the socket is writable.
+/// Wakes a thread that waits on the epoll set of a registration. Does nothing if the program itself
+/// waits for the socket to become writable, because the set then wakes the thread anyway.
 pub(super) fn nudge(known: Registration) {
     if known.events & WRITABLE != 0 {
         return;
@@ -37,15 +37,16 @@ pub(super) fn nudge(known: Registration) {
     change(known, known.events | EPOLLOUT);
 }
 
-/// Forgets the nudge of a registration that the program is about to change.
+/// Discards the nudge of a registration that the program is about to change.
 pub(super) fn forget(set: c_int, number: c_int) {
     if HAS_NUDGED.load(Ordering::SeqCst) {
         nudged().retain(|known| (known.set, known.number) != (set, number));
     }
 }
 
-/// Restores the registrations of a set whose wait has returned these events, and removes the added
-/// event. Returns the number of remaining events; `None` if there was no nudge.
+/// Restores the nudged registrations of `set` after a wait has returned `events`, and removes the
+/// events that nudges have added. Returns the number of remaining events, or `None` if there was no
+/// nudge.
 pub(super) fn end(set: c_int, events: &mut [EpollEvent]) -> Option<usize> {
     if !HAS_NUDGED.load(Ordering::SeqCst) {
         return None;

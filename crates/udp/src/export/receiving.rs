@@ -81,7 +81,8 @@ unsafe fn copy_to_message(
     length.cast_signed()
 }
 
-/// Takes a message from the ring of a socket.
+/// Receives a message from the ring of a socket. Returns the result of the receive call, or `None`
+/// if no datagram was received.
 ///
 /// # Safety
 /// U1 must hold for the message.
@@ -101,17 +102,17 @@ struct Reception<'s> {
     socket: &'s Socket,
     number: c_int,
     flags: c_int,
-    /// True while the placeholder is to be read before the ring.
+    /// True while the placeholder must be read before the ring.
     asks_kernel: bool,
     /// True if the ring had a datagram before the last read of the placeholder.
     has_newer: bool,
-    /// True if the placeholder has been found empty in this call, and the ring before it.
+    /// True if this call has found first the ring and then the placeholder empty.
     is_empty: bool,
     /// True if the ring must fall asleep before the placeholder is read.
     must_sleep: bool,
-    /// The wait of a call that spins instead of sleeping, and its start.
+    /// The state and the start time of the spin, if the call spins instead of sleeping.
     spin: Option<(Spin, Instant)>,
-    /// True if the call has waited while datagrams may enter the ring.
+    /// True if the call has waited while datagrams could enter the ring.
     has_napped: bool,
     /// True if a signal handler has run in this wait.
     is_interrupted: bool,
@@ -122,11 +123,11 @@ struct KernelRead {
     /// The flags of the call.
     flags: c_int,
     empty: IfEmpty,
-    /// The wait of this thread, if the call may sleep.
+    /// The registration of this thread as a waiter, if the call may sleep.
     _wait: Option<Wait>,
 }
 
-/// The continuation of a receive call that has found the placeholder empty.
+/// The step that follows if a receive call finds the placeholder empty.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum IfEmpty {
     /// The ring is read again.
@@ -154,9 +155,9 @@ impl<'s> Reception<'s> {
         }
     }
 
-    /// Prepares the read of the placeholder after the ring has been found empty, or if it is to be
-    /// read later. Returns `None` if the ring has a datagram. `flags` are added to those of the
-    /// call.
+    /// Prepares a read of the placeholder: the ring is empty, or must be read after the
+    /// placeholder. Returns `None` if the ring has a datagram that must be received first. The
+    /// `flags` are added to those of the call.
     fn prepare_kernel_read(&mut self, flags: c_int) -> Option<KernelRead> {
         let flags = self.flags | flags;
         let look = |empty| KernelRead { flags: flags | flag::DONTWAIT, empty, _wait: None };
@@ -215,8 +216,8 @@ impl<'s> Reception<'s> {
         flags & flag::DONTWAIT != 0 || preload::is_nonblocking(self.number)
     }
 
-    /// Decides what follows after the placeholder has been found empty. Returns true if the call
-    /// continues.
+    /// Decides how the call proceeds after it has found the placeholder empty. Returns true if the
+    /// call continues.
     fn continues_if_empty(&mut self, empty: IfEmpty, flags: c_int) -> bool {
         match empty {
             IfEmpty::Return => false,

@@ -36,9 +36,9 @@ const WORD_BITS: usize = 64;
 /// The time for which a call may wait for descriptors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WaitLimit {
-    /// The time that the program has passed.
+    /// The time limit that the program has passed.
     Whole,
-    /// This time.
+    /// At most this time.
     AtMost(Duration),
 }
 
@@ -51,8 +51,8 @@ impl WaitLimit {
         if is_now { Self::NOW } else { Self::Whole }
     }
 
-    /// Returns this limit, or `rest` in place of [`Self::Whole`] if a part of the program's time has
-    /// passed already.
+    /// Returns this limit. If the limit is [`Self::Whole`] and `rest` is given, returns `rest`, the
+    /// part of the program's time limit that remains.
     pub(super) const fn or_at_most(self, rest: Option<Duration>) -> Self {
         match (self, rest) {
             (Self::Whole, Some(rest)) => Self::AtMost(rest),
@@ -60,7 +60,7 @@ impl WaitLimit {
         }
     }
 
-    /// Returns the time as the kernel expects it; `None` for the program's own.
+    /// Returns the time limit in the form of the kernel, or `None` for the program's own limit.
     pub(super) fn time(self) -> Option<Time> {
         match self {
             Self::Whole => None,
@@ -73,8 +73,8 @@ impl WaitLimit {
 }
 
 /// Returns the time for which the caller may wait while datagrams enter the rings of its sockets:
-/// the delay that the user has requested, but not more than `rest`. Returns `None` if a ring has a
-/// datagram, or if none is awake.
+/// the delay that the user has requested, but at most `rest`. Returns `None` if the user has
+/// requested no delay, if a ring has a datagram, or if no ring is awake.
 pub(super) fn nap_of<'s>(
     sockets: impl Iterator<Item = &'s Arc<Socket>>,
     rest: Option<Duration>,
@@ -97,7 +97,8 @@ type Select = unsafe extern "C" fn(c_int, Words, Words, Words, *mut c_void) -> c
 type SelectMasked =
     unsafe extern "C" fn(c_int, Words, Words, Words, *const Time, *const c_void) -> c_int;
 
-/// Returns the promoted sockets among the entries that wait for input, each with its index.
+/// Returns the promoted sockets among the entries that wait for input, each with the index of its
+/// entry.
 fn promoted_entries(entries: &[PollFd]) -> Vec<(usize, Arc<Socket>)> {
     for entry in entries.iter().filter(|entry| sets::is_known(entry.number)) {
         sets::note_other_wait(entry.number);
@@ -109,18 +110,18 @@ fn promoted_entries(entries: &[PollFd]) -> Vec<(usize, Arc<Socket>)> {
     all.filter_map(|(at, entry)| Some((at, table::find_promoted(entry.number)?))).collect()
 }
 
-/// Begins the waits of a poll call.
+/// Registers this thread as a waiter for each descriptor that a poll call polls for input.
 fn begin_waits(entries: &[PollFd]) -> Vec<Wait> {
     let readable = entries.iter().filter(|entry| entry.events & READABLE != 0);
     readable.map(|entry| Wait::begin(entry.number)).collect()
 }
 
-/// Finds the sockets whose rings have a datagram, puts the other rings to sleep, and calls `wait`,
-/// which waits for the time that it gets. If the user has requested that waits spin, no ring
-/// sleeps, and this repeats until a ring has a datagram, `wait` returns another result than 0, or
-/// the time `limit` is over. If the user has requested a delay, `wait` is called for that time
-/// first, while the rings are awake. Returns the indices in `sockets`, and the last result of
-/// `wait`.
+/// Finds the sockets whose rings have a datagram, puts the other rings to sleep, and calls `wait`
+/// with the time for which it may block. If the user has requested that waits spin, no ring sleeps,
+/// and this repeats until a ring has a datagram, `wait` returns a result other than 0, or the time
+/// `limit` has elapsed. If the user has requested a delay, calls `wait` for that time first, while
+/// the rings are awake. Returns the indices in `sockets` of the sockets with a datagram, and the
+/// last result of `wait`.
 fn wait_for_rings<'s>(
     sockets: impl Iterator<Item = &'s Arc<Socket>> + Clone,
     limit: Option<Duration>,
@@ -162,9 +163,9 @@ fn wait_for_rings<'s>(
     }
 }
 
-/// Waits like poll(2), but also for datagrams in the rings of the promoted sockets, which are given
-/// with their indices in `entries`. Calls `wait` to wait for descriptors, with the time for which
-/// it may block.
+/// Waits like poll(2), but also for datagrams in the rings of the sockets in `promoted`, each of
+/// which is paired with the index of its entry. Calls `wait` to wait for descriptors, with the time
+/// for which it may block.
 fn poll_with_rings(
     entries: &mut [PollFd],
     promoted: &[(usize, Arc<Socket>)],
@@ -235,7 +236,7 @@ pub unsafe extern "C" fn poll(entries: *mut PollFd, count: c_ulong, limit_ms: c_
     })
 }
 
-/// `poll(2)` in programs that were built to check buffer sizes.
+/// `poll(2)` in programs that were compiled with checks of buffer sizes (`_FORTIFY_SOURCE`).
 ///
 /// # Safety
 /// U1 must hold for the array.

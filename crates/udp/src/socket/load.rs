@@ -14,27 +14,31 @@ use std::time::{Duration, Instant};
 use sys::preload;
 use sys::preload::udp::{self, ControlMessages};
 
-/// The load from which on a socket is promoted: this number of datagrams within this time. Below
-/// it, a ring costs more than it saves (docs/book/decisions/0122).
+/// Load above which a socket is promoted: a number of datagrams within a time. Below this load, a
+/// ring costs more than it saves (docs/book/decisions/0122).
 const HOT: (u32, Duration) = (512, Duration::from_micros(25_600));
-/// The same, if the user has requested a ring at any rate.
+/// Load above which a socket is promoted if the user has requested a ring at any rate.
 const HOT_AT_ANY_RATE: (u32, Duration) = (64, Duration::from_secs(10));
 /// Number of datagrams per second below which a promoted socket returns to the kernel.
 const COOL_RATE: f64 = 5_000.0;
 /// Time over which the rate of a promoted socket is measured.
 const RATE_INTERVAL: Duration = Duration::from_secs(2);
-/// The share of the ring in the datagrams below which a promoted socket returns to the kernel, from
-/// 0 to 1, measured over this time and at least this number of datagrams.
+/// Fraction of the datagrams that must come from the ring, from 0 to 1. Below it, a promoted socket
+/// returns to the kernel.
 const RING_SHARE_MIN: f64 = 0.25;
+
+/// Minimum time over which the share of the ring is measured.
 const RING_SHARE_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Minimum number of datagrams over which the share of the ring is measured.
 const RING_SHARE_DATAGRAMS: u64 = 1024;
-/// Time after the end of a ring that had a small share before the next promotion.
+/// Minimum time between the end of a ring that had a small share and the next promotion.
 const UNUSED_RING_INTERVAL: Duration = Duration::from_secs(60);
 /// Time between two receptions from the placeholder below which the ring wakes up: the time
 /// between two datagrams at the rate of [`HOT`].
 const WAKING_INTERVAL: Duration = Duration::from_micros(50);
-/// Size in bytes of the placeholder's receive buffer during the promotion, which takes milliseconds
-/// in which the socket is not read.
+/// Size in bytes of the placeholder's receive buffer during the promotion. The promotion takes
+/// milliseconds, during which the program does not read the socket.
 const PROMOTION_BUFFER: i32 = 8 << 20;
 /// Minimum time between two checks of which sockets share the port.
 const SHARE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
@@ -42,8 +46,9 @@ const SHARE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// reason may have ceased to apply.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Returns the load from which on a socket is promoted. With a delay, one wake-up serves several
-/// datagrams from a lower rate on: two for each delay.
+/// Returns the load above which a socket is promoted. If the user has requested a delay, the load
+/// may be lower, down to two datagrams per delay, because one wake-up then serves several
+/// datagrams.
 fn hot_load() -> (u32, Duration) {
     if report::is_rate_ignored() {
         return HOT_AT_ANY_RATE;
@@ -56,14 +61,14 @@ fn waking_interval() -> Duration {
     report::delay().map_or(WAKING_INTERVAL, |delay| WAKING_INTERVAL.max(delay / 2))
 }
 
-/// Returns the rate below which a promoted socket returns to the kernel.
+/// Returns the rate, in datagrams per second, below which a promoted socket returns to the kernel.
 fn cool_rate() -> f64 {
     COOL_RATE * WAKING_INTERVAL.as_secs_f64() / waking_interval().as_secs_f64()
 }
 
 impl Socket {
     /// Counts datagrams that one call has received from the kernel. Promotes a socket that receives
-    /// many, and returns true if it has; wakes the ring of a promoted socket that receives many.
+    /// many, and then returns true. Wakes the ring of a promoted socket that receives many.
     pub(crate) fn count_datagrams(&self, number: i32, count: u32) -> bool {
         let Some(mut locked) = self.lock() else { return false };
         let state = &mut *locked.state;
@@ -139,8 +144,9 @@ impl Socket {
     }
 
     /// Measures, once in [`RING_SHARE_INTERVAL`], how many datagrams come from the ring. If they
-    /// are few, because the server sleeps before nearly each, returns the socket to the kernel
-    /// until the next promotion: the others pay for the ring's program, too.
+    /// are few, because the server sleeps before nearly every datagram, returns the socket to the
+    /// kernel until the next promotion, because the kernel program of the ring also delays all
+    /// other datagrams.
     pub(super) fn check_ring_share(&self) {
         let Some(mut locked) = self.lock() else { return };
         let state = &mut *locked.state;

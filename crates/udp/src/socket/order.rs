@@ -1,5 +1,5 @@
 //! The order of the datagrams of a sender, some of which reach the ring and some the placeholder:
-//! which of both is read first, and when the ring may fall asleep. (docs/book/decisions/0122)
+//! which of the two is read first, and when the ring may fall asleep. (docs/book/decisions/0122)
 
 use super::{Socket, Stage};
 use crate::report;
@@ -9,14 +9,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use sys::preload;
 
-/// One in this many receive calls reads the placeholder before the ring, so that neither is starved
-/// by the other.
+/// One in this many receive calls reads the placeholder before the ring, so that neither of them
+/// starves.
 const PLACEHOLDER_PERIOD: u32 = 64;
 
 impl Socket {
-    /// Lets datagrams reach the placeholder, before the caller reads it or waits for it. Returns
-    /// false if there is a datagram that must be received before those: in the ring, or in the
-    /// placeholder since before the ring woke up.
+    /// Puts the ring to sleep before the caller reads the placeholder or waits for it, so that
+    /// datagrams reach the placeholder. Returns false if an older datagram must be received first:
+    /// one in the ring, or one that has been in the placeholder since before the ring woke up.
     pub(crate) fn fall_asleep(&self) -> bool {
         // Sync point: waiting.
         if !self.may_have_datagrams.load(Ordering::SeqCst) {
@@ -82,9 +82,9 @@ impl Socket {
         self.has_older.load(Ordering::Relaxed)
     }
 
-    /// Returns true if this call must read the placeholder before the ring, whatever is in the
-    /// ring: once in [`PLACEHOLDER_PERIOD`] calls, unless the ring sleeps and is read before newer
-    /// datagrams in the placeholder.
+    /// Returns true if this call must read the placeholder before the ring, whatever the ring
+    /// contains. This is true once in [`PLACEHOLDER_PERIOD`] calls, unless the ring is asleep; a
+    /// sleeping ring is read before newer datagrams in the placeholder.
     pub(crate) fn reads_placeholder_first(&self, number: i32) -> bool {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         if call % PLACEHOLDER_PERIOD != PLACEHOLDER_PERIOD - 1 {
