@@ -242,7 +242,7 @@ impl Writer {
 }
 
 impl Region {
-    /// Returns the number of bytes from position `at` to the end, at most `length`.
+    /// Returns the number of bytes from position `at` to the end of the region, at most `length`.
     pub(crate) fn available_length(&self, at: u64, length: usize) -> usize {
         let left = (self.memory.len() as u64).saturating_sub(at);
         usize::try_from(left).unwrap_or(usize::MAX).min(length)

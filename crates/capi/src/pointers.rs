@@ -28,7 +28,8 @@ const HELD_MAX: usize = 8;
 /// child of fork(2) does not inherit the server's thread.
 static GRANTS: Mutex<Option<(u32, Arc<GrantServer>)>> = Mutex::new(None);
 
-/// Returns the grant server of this process; creates it first if necessary.
+/// Returns the grant server of this process; creates the server on first use, and again in a forked
+/// child.
 pub(crate) fn grants() -> Outcome<Arc<GrantServer>> {
     let mut grants = GRANTS.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();
@@ -124,8 +125,8 @@ impl PointerReader {
         Ok(())
     }
 
-    /// Returns true if a block is available, without following its pointer, or if the stream has
-    /// ended.
+    /// Returns true if a block is available or the stream has ended. Does not follow the pointer of
+    /// the block.
     pub(crate) fn is_ready(&mut self) -> Outcome<bool> {
         let ready = self.watch()?;
         self.stream();

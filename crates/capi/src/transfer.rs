@@ -1,5 +1,5 @@
-//! Transfer of bytes from one end to another, by pointer if both ends support it; and the counts
-//! and the size of an end.
+//! Transfer of bytes from one end to another, by pointer if both ends support it; and calls that
+//! return the counts and the size of an end.
 
 use crate::config::{streamline_counts, streamline_ring_size};
 use crate::end::{EndKind, Writer, no_room};

@@ -1,5 +1,5 @@
-//! The exported functions. Each has the name and the semantics of a function of the C library, to
-//! which it passes all calls that concern no edge.
+//! The exported functions. Each has the name and the semantics of a C library function, and
+//! forwards every call that concerns no edge to that function.
 //!
 //! Invariants, cited below:
 //! - I1, I2 of [`sys::preload::interpose`].
@@ -182,7 +182,7 @@ fn restore_errno_on_success(body: impl FnOnce() -> isize) -> isize {
     call_result
 }
 
-/// `read(2)` in programs that were built to check buffer sizes.
+/// `read(2)` in programs that were compiled with checks of buffer sizes (`_FORTIFY_SOURCE`).
 ///
 /// # Safety
 /// `to` must point to `count` writable bytes (X1).
@@ -202,7 +202,7 @@ pub unsafe extern "C" fn __read_chk(
 
 type Vector = unsafe extern "C" fn(c_int, *const IoVec, c_int) -> isize;
 
-/// `readv(2)`: from an edge, fills only the first non-empty buffer, which POSIX permits.
+/// Replaces `readv(2)`. From an edge, fills only the first non-empty buffer, as POSIX permits.
 ///
 /// # Safety
 /// `pieces` must point to `count` buffers (X2), all of which must be writable (X1).

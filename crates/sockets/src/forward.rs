@@ -1,10 +1,10 @@
 //! Forwarding of file ranges as pointers, if a program reads them from one edge and writes them to
 //! another. [SL §5.3.3: the last sources are known by address; FEATURES E1]
 //!
-//! `cat` and `dd` get such a range without any copy, in inaccessible pages (`lazy`). `tee` and
-//! `head` read into a buffer on their stack, which cannot be made inaccessible; they receive the
-//! bytes, but because they are known to write them unchanged, their write passes the pointer on.
-//! They write through unbuffered stdio, whose calls this library implements for them
+//! `cat` and `dd` receive such a range without any copy, in inaccessible pages (`lazy`). `tee` and
+//! `head` read into a buffer on their stack, which cannot be made inaccessible, so the bytes are
+//! copied into the buffer. These two programs write the bytes unchanged, so their writes pass the
+//! pointer on. They write through unbuffered stdio, whose calls this library implements for them
 //! (`export::stdio`).
 
 use crate::lazy::FileRange;

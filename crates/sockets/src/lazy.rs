@@ -54,7 +54,7 @@ struct Source {
     /// The descriptors that refer to the file.
     numbers: Vec<i32>,
     file: CachedFile,
-    /// Position in the file, as the program knows it.
+    /// File position from the program's point of view.
     at: Arc<AtomicU64>,
     size: u64,
     /// True if the kernel's position is lower than `at`.
@@ -308,7 +308,7 @@ pub(crate) fn restore(from: usize, count: usize) {
     }
 }
 
-/// Completes all lazy copies and makes no more. Called before a fork or an exec.
+/// Completes all lazy copies, and disables lazy reads. Called before a fork or an exec.
 pub(crate) fn stop() {
     if !ENABLED.load(Ordering::Relaxed) {
         return;

@@ -25,7 +25,7 @@
 //! new pipe by a separate process (`adapter`).
 //!
 //! Invariants. Calls on other descriptors go to the C library unchanged, and so does every call
-//! after a failure inside this library. The program finds `errno` as its own call would set it. A
+//! after a failure inside this library. `errno` is as the program's own call would leave it. A
 //! signal handler may call any function of this library; if it interrupts a call in the same
 //! thread, it uses the kernel pipe.
 #![deny(unsafe_code)]

@@ -54,7 +54,7 @@ enum Step {
 }
 
 impl Reading {
-    /// Reads with the semantics of read(2); `real` calls read(2) itself.
+    /// Reads with the semantics of read(2); `real` calls the C library's read(2).
     pub(crate) fn read(
         &mut self,
         edge: &Edge,

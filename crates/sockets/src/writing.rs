@@ -40,7 +40,7 @@ pub(crate) fn record_restriction() {
     IS_RESTRICTED.store(true, Ordering::Relaxed);
 }
 
-/// The bytes to be written by a call.
+/// The bytes that a call writes.
 #[derive(Debug)]
 pub(crate) enum Bytes<'a> {
     /// Memory of the program, and the file range of which this memory is an unchanged copy, if
@@ -94,7 +94,7 @@ pub(crate) enum Writing {
     Pipe { written: u64, look_at: u64 },
     /// The end writes to the ring.
     Ring {
-        /// The ring.
+        /// The ring's writing side.
         output: Box<Output>,
         /// True while bytes written before the ring was created may still be in the pipe.
         pipe_may_hold_bytes: bool,
@@ -112,7 +112,7 @@ impl Default for Writing {
 }
 
 impl Writing {
-    /// Writes with the semantics of write(2); `real` calls write(2) itself.
+    /// Writes with the semantics of write(2); `real` calls the C library's write(2).
     pub(crate) fn write(
         &mut self,
         edge: &Edge,
@@ -232,8 +232,9 @@ fn count_pipe(edge: &Edge, written: isize) -> isize {
     written
 }
 
-/// Writes all bytes into the ring, or a pointer to them. Blocks until there is room; returns early
-/// if the descriptor is nonblocking or a signal arrives. Returns the result of write(2).
+/// Writes all bytes into the ring, or a pointer to them. Blocks while there is no room; if the
+/// descriptor is nonblocking or a signal arrives, stops early. Returns the value that write(2)
+/// would return.
 fn write_ring(
     (output, files): (&mut Output, &mut SentFiles),
     edge: &Edge,
@@ -298,7 +299,7 @@ fn wait_for_room(output: &mut Output, number: i32, length: usize) -> Result<Opti
     Ok(None)
 }
 
-/// Returns the result of a call: the number of bytes, or -1 with `errno` set.
+/// Converts the outcome of a call to its return value: the number of bytes, or -1 with `errno` set.
 pub(crate) fn call_result(done: usize, errno: i32) -> isize {
     if done == 0 && errno != 0 {
         preload::set_errno(errno);

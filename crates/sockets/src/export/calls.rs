@@ -1,4 +1,4 @@
-//! Calls on descriptors: closing, duplicating, polling, splicing.
+//! Functions that close, duplicate, poll or splice descriptors.
 //!
 //! Calls that query the kernel about the pipe (`poll` and its relatives, `FIONREAD`) turn the edge
 //! into a pipe first. Splicing from or to an edge that may have a ring fails with `EINVAL`, which
@@ -33,7 +33,7 @@ interpose!(
     |entries, count, _| { retire_polled(entries, count); None }
 );
 interpose!(
-    /// `poll(2)` in programs that were built to check buffer sizes.
+    /// `poll(2)` in programs that were compiled with checks of buffer sizes (`_FORTIFY_SOURCE`).
     __poll_chk(entries: *const PollFd, count: c_ulong, limit: c_int, room: usize) -> c_int,
     c"__poll_chk", |entries, count, _, _| { retire_polled(entries, count); None }
 );
