@@ -87,8 +87,8 @@
  */
 typedef struct streamline_config {
     /*
-     Capacity of the ring in bytes, rounded up to a power of two; 0: 1 MB, which a ring whose
-     writer waits may later fit to the caches.
+     Capacity of the ring in bytes, rounded up to a power of two; 0: 1 MB. With 0 and the policy
+     STREAMLINE_BLOCK, the writer may later resize the ring to fit the processor caches.
      */
     uint64_t capacity;
     /*
@@ -104,7 +104,7 @@ typedef struct streamline_config {
      */
     uint32_t readers;
     /*
-     Maximum number of readers of any user but the owner; 0: 8.
+     Maximum number of readers of each user other than the owner; 0: 8.
      */
     uint32_t readers_of_one_stranger;
     /*
@@ -114,10 +114,10 @@ typedef struct streamline_config {
      */
     uint32_t every;
     /*
-     1: the pipe carries pointers to bytes, which streamline_splice() moves without touching the
-     bytes; `capacity` is the memory for bytes that are written, which fits itself to the caches
-     like a ring of bytes. Only for streamline_mpipe_with(), and its writing end always waits. 0:
-     it carries bytes.
+     0: the pipe carries bytes. 1: it carries pointers to bytes, which streamline_splice() moves
+     without touching the bytes; `capacity` is the memory for bytes that are written, and is
+     resized like a ring of bytes. 1 is permitted only for streamline_mpipe_with(), and the
+     writing end of the pipe then always waits.
      */
     uint32_t pointers;
 } streamline_config;
@@ -208,7 +208,7 @@ extern "C" {
  with the process.
 
  Fails with EEXIST if the name is taken, EPERM if a process holds a name of another user, EINVAL
- for letters that names do not have. config may be null.
+ if the name contains invalid characters. config may be null.
  */
 int streamline_create(const char *name,
                       const struct streamline_config *config);
@@ -339,7 +339,7 @@ void *streamline_reserve(int fd,
 /*
  Writes the first count bytes of the reserved room as one block. Fails with EINVAL if nothing is
  reserved, if count is more than was reserved, or if another call on the end came in between; the
- room is given back.
+ room is then released.
  */
 int streamline_commit(int fd,
                       size_t count);

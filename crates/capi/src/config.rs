@@ -7,8 +7,8 @@ use std::ffi::c_char;
 #[repr(C)]
 #[allow(non_camel_case_types, reason = "its name in C")]
 pub struct streamline_config {
-    /// Capacity of the ring in bytes, rounded up to a power of two; 0: 1 MB, which a ring whose
-    /// writer waits may later fit to the caches.
+    /// Capacity of the ring in bytes, rounded up to a power of two; 0: 1 MB. With 0 and the policy
+    /// STREAMLINE_BLOCK, the writer may later resize the ring to fit the processor caches.
     pub capacity: u64,
     /// Policy of a full ring: STREAMLINE_BLOCK, STREAMLINE_DROP_NEW or STREAMLINE_OVERWRITE.
     pub policy: i32,
@@ -16,16 +16,16 @@ pub struct streamline_config {
     pub mode: u32,
     /// Maximum number of readers at a time; 0: 32.
     pub readers: u32,
-    /// Maximum number of readers of any user but the owner; 0: 8.
+    /// Maximum number of readers of each user other than the owner; 0: 8.
     pub readers_of_one_stranger: u32,
     /// Number of written blocks after which readers are notified of them. 0 or 1: readers are
     /// notified of each write at once. A larger value (32) is several times faster for small
     /// blocks, but needs streamline_flush() before waiting for a reply.
     pub every: u32,
-    /// 1: the pipe carries pointers to bytes, which streamline_splice() moves without touching the
-    /// bytes; `capacity` is the memory for bytes that are written, which fits itself to the caches
-    /// like a ring of bytes. Only for streamline_mpipe_with(), and its writing end always waits. 0:
-    /// it carries bytes.
+    /// 0: the pipe carries bytes. 1: it carries pointers to bytes, which streamline_splice() moves
+    /// without touching the bytes; `capacity` is the memory for bytes that are written, and is
+    /// resized like a ring of bytes. 1 is permitted only for streamline_mpipe_with(), and the
+    /// writing end of the pipe then always waits.
     pub pointers: u32,
 }
 

@@ -37,7 +37,7 @@ pub const STREAMLINE_NONBLOCK: i32 = 4;
 /// with the process.
 ///
 /// Fails with EEXIST if the name is taken, EPERM if a process holds a name of another user, EINVAL
-/// for letters that names do not have. config may be null.
+/// if the name contains invalid characters. config may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_create(
     name: *const c_char,
@@ -229,7 +229,7 @@ pub extern "C" fn streamline_reserve(fd: c_int, count: usize) -> *mut c_void {
 
 /// Writes the first count bytes of the reserved room as one block. Fails with EINVAL if nothing is
 /// reserved, if count is more than was reserved, or if another call on the end came in between; the
-/// room is given back.
+/// room is then released.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_commit(fd: c_int, count: usize) -> c_int {
     status_result(|| stream_calls::commit(fd, count))
