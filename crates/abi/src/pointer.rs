@@ -212,13 +212,13 @@ impl RichPointer {
         Self { place: Extent::new(start, length), ..self }
     }
 
-    /// Returns the two words as stored in shared memory.
+    /// Returns the two 64-bit words of the pointer, as stored in shared memory.
     #[must_use]
     pub const fn words(self) -> [u64; 2] {
         [self.place.0, self.class.0 as u64 | (self.dbuf_and_flags as u64) << 32]
     }
 
-    /// Decodes a pointer from two untrusted words; any value is accepted.
+    /// Decodes a pointer from two untrusted 64-bit words; any value is accepted.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the two halves of a word")]
     pub const fn from_words(words: [u64; 2]) -> Self {

@@ -19,8 +19,9 @@ pub const PAGE: usize = 4096;
 pub const PAGE_WORDS: usize = PAGE / 8;
 /// Distance between control words, in 8-byte words.
 pub const LINE_WORDS: usize = 16;
-/// Distance in words between the two copies of a party's counters. Each copy begins with the
-/// position at which it was made; the copy that begins with the published position is valid.
+/// Distance in words between the two copies of a party's counters. The first word of a copy is the
+/// position at which the copy was made. The valid copy is the one whose position equals the
+/// published position.
 pub const COPY_WORDS: usize = LINE_WORDS / 2;
 
 /// Offsets of the control words in the writer's page.
@@ -82,7 +83,7 @@ pub mod wait {
 
 /// State of a party that is attached to the ring.
 pub const OPEN: u64 = 0;
-/// State of a party that has left the ring for good.
+/// State of a party that has left the ring permanently.
 pub const CLOSED: u64 = 1;
 /// State of a writer that continues in another segment. The last record is then a switch.
 pub const SWITCHED: u64 = 2;
@@ -184,13 +185,13 @@ impl RecordHeader {
         [((Self::BLOCK as u64) << 32).wrapping_add(length as u64), sequence]
     }
 
-    /// Returns the two words as stored in the ring.
+    /// Returns the two 64-bit words of the header, as stored in the ring.
     #[must_use]
     pub const fn words(self) -> [u64; 2] {
         [self.length as u64 | (self.kind as u64) << 32, self.sequence]
     }
 
-    /// Decodes a header from two untrusted words; any value is accepted.
+    /// Decodes a header from two untrusted 64-bit words; any value is accepted.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "the two halves of a word")]
     pub const fn from_words(words: [u64; 2]) -> Self {

@@ -1,5 +1,5 @@
-//! The exported functions. Each has the name and the semantics of a function of libpcap, to which
-//! it passes all calls on handles that this library does not read.
+//! The exported functions. Each has the name and the semantics of a libpcap function, and forwards
+//! every call on a handle that this library does not read to that function.
 //!
 //! Functions of libpcap that are not defined here concern no live handle (capture files, names,
 //! devices), or work correctly on a handle that libpcap has created but not activated; the loader
@@ -7,7 +7,7 @@
 //!
 //! Invariants, cited below:
 //! - L1 `libpcap!` returns libpcap's function of that name (I1 of [`sys::preload::interpose`]),
-//!   which has the type that `pcap.h` gives.
+//!   which has the type that `pcap.h` declares.
 //! - L2 The program passes a handle that `pcap_create` or another function of libpcap has returned
 //!   and that it has not closed, and arguments as the manual page of the function requires.
 
@@ -40,13 +40,13 @@ pub mod lookup;
 pub mod reading;
 pub mod setup;
 
-/// A handle, whose fields only libpcap knows: `pcap_t`.
+/// A pointer to an opaque handle of libpcap (`pcap_t *`).
 pub type Pcap = *mut c_void;
 
-/// The names of libpcap, in the order in which they are tried.
+/// File names of libpcap's shared library, in the order in which they are tried.
 const LIBRARIES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
 
-/// Returns the handle if this library reads it, else `None`.
+/// Returns the handle and its capture if this library reads the handle, else `None`.
 fn find_live(p: Pcap) -> Option<(&'static Handle, Arc<Live>)> {
     let handle = handle::find(p.addr())?;
     Some((handle, handle.live()?))

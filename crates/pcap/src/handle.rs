@@ -7,7 +7,7 @@ use crate::live::Live;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The maximum number of handles that are known at one time.
+/// Maximum number of handles in the table.
 const HANDLES_MAX: usize = 64;
 /// `PCAP_ERRBUF_SIZE`: the size of an error text in bytes.
 pub(crate) const ERROR_SIZE: usize = 256;
@@ -16,7 +16,7 @@ const NO_DESCRIPTOR: i32 = -1;
 
 /// The result of a call, as libpcap defines it.
 pub(crate) mod status {
-    /// `PCAP_ERROR`: the error text says why.
+    /// `PCAP_ERROR`: the call failed, for the reason in the error text.
     pub(crate) const ERROR: i32 = -1;
     /// `PCAP_ERROR_BREAK`: `pcap_breakloop` was called.
     pub(crate) const BREAK: i32 = -2;
@@ -51,7 +51,7 @@ pub(crate) struct Settings {
     /// Snapshot length in bytes, as set; libpcap interprets 0 or less as its maximum.
     pub(crate) snapshot: i32,
     pub(crate) is_promiscuous: bool,
-    /// Read timeout in milliseconds; 0 or less for none.
+    /// Read timeout in milliseconds; no timeout if 0 or less.
     pub(crate) timeout_ms: i32,
     pub(crate) is_immediate: bool,
     pub(crate) is_nonblocking: bool,
@@ -90,7 +90,7 @@ impl Settings {
     }
 }
 
-/// Finds a handle by the address that the program passes; `None` if libpcap alone knows it.
+/// Finds a handle by the address that the program passes; `None` if the handle is not in the table.
 pub(crate) fn find(address: usize) -> Option<&'static Handle> {
     let used = USED.load(Ordering::Acquire).min(HANDLES_MAX);
     let known = |handle: &&Handle| handle.address.load(Ordering::Acquire) == address;
@@ -154,7 +154,7 @@ impl Handle {
         lock(&self.settings)
     }
 
-    /// Returns the capture of an activated handle; `None` if libpcap is responsible for the handle.
+    /// Returns the capture of an activated handle; `None` if libpcap reads the handle.
     pub(crate) fn live(&self) -> Option<Arc<Live>> {
         lock(&self.live).clone()
     }
@@ -165,7 +165,7 @@ impl Handle {
         self.live.try_lock().ok()?.clone()
     }
 
-    /// Stores the capture from which the handle is read from now on.
+    /// Stores the capture from which the handle will be read.
     pub(crate) fn set_live(&self, live: Live) {
         self.waker.store(live.waker_number(), Ordering::Release);
         *lock(&self.live) = Some(Arc::new(live));

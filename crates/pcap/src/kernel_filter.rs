@@ -1,11 +1,11 @@
 //! The program's filter in the kernel program of the capture.
 //!
 //! The filter is loaded when the program compiles it (`pcap_compile`), because programs drop their
-//! rights before they set it (`pcap_setfilter`). Setting the filter then only activates it, which
-//! needs no rights. The program's thread still runs the filter on each frame that it reads, to
-//! decide on frames about which the kernel was unsure or that arrived before the activation, and to
-//! determine the number of bytes to keep. A filter that cannot run in the kernel runs only in the
-//! program's thread.
+//! privileges before they set it (`pcap_setfilter`). Setting the filter then only activates it,
+//! which needs no privileges. The program's thread still runs the filter on each frame that it
+//! reads, to decide on frames about which the kernel was unsure or that arrived before the
+//! activation, and to determine the number of bytes to keep. A filter that cannot run in the kernel
+//! runs only in the program's thread.
 
 use crate::filter::Filter;
 use ebpf::classic::write_numbers;
@@ -49,9 +49,9 @@ impl KernelFilter {
         }
     }
 
-    /// Replaces the filter in the kernel, which is not possible while the handle is being read
-    /// (`capture` is then `None`). If the filter was not replaced, and the kernel has an earlier
-    /// filter, fails with the reason. If the kernel has no filter, stores the reason in `refusal`.
+    /// Replaces the filter in the kernel. `capture` is `None` while the handle is being read; the
+    /// filter then cannot be replaced. If the filter was not replaced, fails with the reason if the
+    /// kernel has an earlier filter; otherwise stores the reason in `refusal`.
     pub(crate) fn set(
         &mut self,
         capture: Option<&mut Capture>,

@@ -149,7 +149,7 @@ impl Live {
         self.datalink.load(Ordering::Relaxed)
     }
 
-    /// Changes the link type. Returns false if the device does not have it.
+    /// Changes the link type. Returns false if the device does not support it.
     pub(crate) fn set_datalink(&self, link: i32) -> bool {
         let is_known = self.datalinks().contains(&link);
         if is_known {
@@ -211,7 +211,7 @@ impl Live {
         }
     }
 
-    /// Restricts the directions of frames. Returns false for an unknown direction.
+    /// Sets the direction of the frames to read. Returns false for an unknown direction.
     pub(crate) fn set_direction(&self, wanted: i32) -> bool {
         let is_known = matches!(wanted, direction::BOTH | direction::IN | direction::OUT);
         if is_known {

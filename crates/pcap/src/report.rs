@@ -1,7 +1,7 @@
 //! Messages for the user: the reason why libpcap reads a handle, and the number of packets from a
 //! ring.
 //!
-//! The environment variable [`VARIABLE`] contains words, separated by commas: `off` leaves all
+//! The environment variable [`VARIABLE`] contains options, separated by commas: `off` leaves all
 //! handles to libpcap, `quiet` suppresses the message about handles that libpcap reads, and
 //! `report` prints a line when a handle is closed.
 

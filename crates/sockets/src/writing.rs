@@ -112,7 +112,7 @@ impl Default for Writing {
 }
 
 impl Writing {
-    /// Writes with the semantics of write(2); `real` calls the C library's write(2).
+    /// Writes with the semantics of write(2); `real` writes the same bytes through the kernel.
     pub(crate) fn write(
         &mut self,
         edge: &Edge,

@@ -19,8 +19,8 @@ type Dump = unsafe extern "C" fn(Pcap, *const c_char) -> *mut c_void;
 type DumpTo = unsafe extern "C" fn(Pcap, *mut c_void) -> *mut c_void;
 
 /// Calls `body` with a handle of libpcap that has the link type, the snapshot length and the
-/// precision of a live handle. If `body` returns [`None`], copies that handle's error text to the
-/// live handle. Returns `None` after an error.
+/// timestamp precision of a live handle. If `body` returns [`None`], copies that handle's error
+/// text to the live handle. Returns `None` after an error.
 fn with_dead_handle<T>(
     (handle, live): (&Handle, &Live),
     body: impl FnOnce(Pcap) -> Option<T>,
@@ -102,7 +102,8 @@ getter!(
     |_| status::ACTIVATED
 );
 
-/// `pcap_get_required_select_timeout(3)`: none, because the selectable descriptor suffices.
+/// Implements `pcap_get_required_select_timeout(3)`. Returns null for a live handle, because
+/// select(2) on its descriptor needs no timeout; other handles are passed to libpcap.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -114,7 +115,8 @@ pub unsafe extern "C" fn pcap_get_required_select_timeout(p: Pcap) -> *const c_v
     call_libpcap!(c"pcap_get_required_select_timeout" as SelectTimeout, (p), ptr::null())
 }
 
-/// `pcap_file(3)`: a live handle has no file.
+/// Implements `pcap_file(3)`. Returns null for a live handle, which has no file; other handles are
+/// passed to libpcap.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -195,8 +197,8 @@ pub unsafe extern "C" fn pcap_perror(p: Pcap, prefix: *const c_char) {
     }
 }
 
-/// `pcap_compile(3)`: libpcap compiles for the link type of the handle. The filter is loaded into
-/// the kernel while the program still has its rights.
+/// Implements `pcap_compile(3)`: libpcap compiles for the link type of the handle. The filter is
+/// also loaded into the kernel now, while the program still has its privileges.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).

@@ -92,7 +92,7 @@ fn find_ours(real: RealLookup, handle: LibraryHandle, name: &CStr) -> Option<Non
     })
 }
 
-/// Finds no symbol, for a loader without `dlsym`.
+/// Replacement for a missing `dlsym`, which finds no symbol.
 extern "C" fn find_nothing(_handle: *mut c_void, _name: *const c_char) -> *mut c_void {
     ptr::null_mut()
 }

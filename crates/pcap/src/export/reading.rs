@@ -246,7 +246,7 @@ pub unsafe extern "C" fn pcap_stats(p: Pcap, stat: *mut Stat) -> c_int {
     call_libpcap!(c"pcap_stats" as GetStats, (p, stat), status::ERROR)
 }
 
-/// Sends a packet. Returns -1 with an error text if it was not sent.
+/// Sends a packet. Returns its length, or -1 with an error text if it was not sent.
 fn send((handle, live): (&Handle, &Live), frame: &[u8]) -> c_int {
     match live.send(frame) {
         Ok(()) => c_int::try_from(frame.len()).unwrap_or(c_int::MAX),

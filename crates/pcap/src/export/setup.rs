@@ -1,4 +1,4 @@
-//! Creation, settings, activation and end of a handle.
+//! Functions that create, configure, activate and close a handle.
 
 use super::{End, Get, GetStats, Pcap, Set, Stat, find_live};
 use crate::handle::{self, Handle, Settings, status};

@@ -16,7 +16,7 @@ pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PacketHeader {
-    /// Seconds since 1970.
+    /// Seconds since the Unix epoch.
     pub seconds: i64,
     /// Microseconds or nanoseconds, depending on the precision of the handle.
     pub fraction: i64,
@@ -90,7 +90,7 @@ impl Live {
     }
 
     /// Blocks until a frame may be available, the read must end, a signal arrives or the timeout
-    /// has passed, but not longer than [`CHECK_INTERVAL`]. Returns true if a descriptor is ready.
+    /// has passed, for at most [`CHECK_INTERVAL`]. Returns true if a descriptor is ready.
     fn wait(&self, capture: &Capture, begun: Instant) -> bool {
         let silence = capture.silence_left();
         let mut limit = if silence.is_zero() { CHECK_INTERVAL } else { silence };
