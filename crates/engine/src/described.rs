@@ -12,7 +12,7 @@ pub(crate) fn zero_counts(description: &Description) -> Counts {
     Counts::new(description.reasons.len(), description.counters.len())
 }
 
-/// Returns the node with the reason names, counter names and hold limits from a description.
+/// Returns `node` with the reason names, counter names and hold limits of a description.
 pub(crate) fn with_description(mut node: Node, description: &'static Description) -> Node {
     node.reasons = description.reasons;
     node.counters = description.counters;

@@ -209,7 +209,7 @@ impl Live {
         self.running_path().map_or(0, |whole| whole.state().observations)
     }
 
-    /// Counts one observation made to decide on automatic changes.
+    /// Increments the number of observations made for automatic changes.
     pub(crate) fn count_observation(&self) {
         if let Some(whole) = self.running_path() {
             whole.state().observations += 1;
@@ -233,8 +233,8 @@ impl Live {
         }
     }
 
-    /// Calls `listener` with each automatic change from now on, instead of any earlier listener.
-    /// The listener runs in the thread that makes the change, and must return quickly.
+    /// Sets the listener that is called with each later automatic change, and replaces any earlier
+    /// listener. The listener runs in the thread that makes the change, and must return quickly.
     pub fn watch_adaptations(&self, listener: impl Fn(&str) + Send + Sync + 'static) {
         if let Some(whole) = self.running_path() {
             whole.state().listener = Some(AdaptationListener(Arc::new(listener)));

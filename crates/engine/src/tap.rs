@@ -114,7 +114,7 @@ impl Live {
     ///
     /// # Errors
     ///
-    /// Fails if the node is unknown or not accessible, if its space does not answer in time, or if
+    /// Fails if the node is unknown or not accessible, if its space does not respond in time, or if
     /// the kernel refuses a thread.
     pub fn tap(&self, wanted: TapRequest, limit: Duration) -> Result<(Tap, TapStart), TapError> {
         let TapRequest { node, classes, form, since, policy, patience, pipe, ring } = wanted;

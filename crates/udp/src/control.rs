@@ -48,7 +48,8 @@ pub(crate) struct EncodedControl {
 }
 
 impl EncodedControl {
-    /// Encodes the wanted messages of a datagram into at most `room` bytes, in the kernel's order.
+    /// Encodes the requested control messages of a datagram into at most `room` bytes, in the
+    /// kernel's order.
     pub(crate) fn new(form: ReceivedForm, datagram: &Datagram<'_>, room: usize) -> Self {
         let mut encoded = Self { bytes: [0; LENGTH_MAX], length: 0, room, is_truncated: false };
         let wanted = form.control;

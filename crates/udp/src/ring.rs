@@ -129,12 +129,13 @@ impl Ring {
         names.collect::<Vec<_>>().join(", ")
     }
 
-    /// Lets datagrams enter the ring from now on.
+    /// Allows datagrams to enter the ring.
     pub(crate) fn wake_up(&self) {
         self.sources.iter().for_each(|source| source.capture.wake_up());
     }
 
-    /// Leaves datagrams to the placeholder from now on. Returns true if the ring is empty.
+    /// Stops datagrams from entering the ring; they then reach the placeholder. Returns true if the
+    /// ring is empty.
     pub(crate) fn fall_asleep(&mut self) -> bool {
         self.sources.iter_mut().for_each(|source| source.capture.fall_asleep());
         !self.find_next()

@@ -143,7 +143,7 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
     }
 }
 
-/// Calls `body` with each known socket.
+/// Calls `body` with each classified socket.
 pub(crate) fn each(body: impl Fn(&Socket)) {
     for (kind, place) in KINDS.iter().zip(&SOCKETS) {
         if kind.load(Ordering::Acquire) == SOCKET

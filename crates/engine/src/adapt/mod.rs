@@ -107,7 +107,7 @@ struct PathObserver {
     session_balance: SessionBalance,
     /// Stages that were moved to threads of their own, if any.
     made_stages: Option<MadeStages>,
-    /// True once the user has been told that the counters of the path's kernel programs are
+    /// True once the user has been informed that the counters of the path's kernel programs are
     /// unreadable.
     reported_unreadable: bool,
     /// Numbers of the sink nodes for which a thread of their own was created or refused.

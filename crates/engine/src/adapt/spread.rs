@@ -15,13 +15,13 @@ use crate::live::Live;
 use pipeline::explain;
 use pipeline::plan::{Machine, Plan, StageDivision};
 
-/// A proposal made by the planner: replicas, or stages in threads of their own.
+/// A proposal of the planner: replicas, or stages in threads of their own.
 enum SpreadProposal {
     Replicas(String),
     Stages(StageDivision),
 }
 
-/// Stages that were given threads of their own, and the previous spaces of their nodes.
+/// Stages that were moved to threads of their own, and the previous spaces of their nodes.
 #[derive(Debug)]
 pub(super) struct MadeStages {
     /// Number of changes to the path when the stages were created. A higher current number means

@@ -17,8 +17,8 @@ use super::share::WorkerView;
 use endpoint::{DropReason, SourceCounters};
 use filter::Amount;
 
-/// The drop reason for a loss of which only a lower bound is known. The entries of the actual
-/// locations then hold an unknown count.
+/// The drop reason for a loss of which only a lower bound is known. The counts of the actual
+/// locations are then unknown.
 pub(super) const LOSS_LOWER_BOUND: DropReason =
     DropReason::Named("own sockets and rings, at least");
 

@@ -24,7 +24,7 @@ impl Builder<'_> {
     }
 
     /// Adds a placeholder for one half of a program to this space: the output half if `gives` is
-    /// true, otherwise the input half. Returns the index of the placeholder.
+    /// true, otherwise the input half. Returns the index of the placeholder in the draft.
     pub(super) fn add_half(&self, id: NodeId, used: &Use, gives: bool, draft: &mut Draft) -> Local {
         let number = self.node_number(id);
         let key = match gives && process_role(&self.plan.graph, id) != ProcessRole::Head {

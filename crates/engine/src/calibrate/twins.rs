@@ -51,7 +51,7 @@ pub(super) fn measurable() -> impl Iterator<Item = &'static Description> {
     all.filter(|description| description.kernel.is_some())
 }
 
-/// Measures the additional time, in ns, that the twin of an editing filter takes over a program
+/// Measures the additional time, in ns, of the twin of an editing filter, compared with a program
 /// that does nothing.
 fn editing_cost(description: &Description) -> Result<f64> {
     let empty_program_ns = min_round_ns(

@@ -158,8 +158,7 @@ pub(super) fn measure_node(line: &str, node: &str, rounds: usize) -> Result<Bloc
     best.ok_or_else(|| "it was not run".into())
 }
 
-/// Returns the time per block, in ns, that all nodes of a request together take in the fastest of
-/// `rounds` runs.
+/// Returns the average time per block, in ns, that a request takes in the fastest of `rounds` runs.
 pub(super) fn measure_request(line: &str, rounds: usize) -> Result<f64> {
     min_of_rounds(rounds, || {
         let (_, outcome) = run_request(line, false)?;

@@ -159,10 +159,9 @@ impl MatchedPlan {
         Self::assign_numbers(plan, (&same, edited.upgraded), state)
     }
 
-    /// Numbers the nodes and edges of a plan. `same` returns the old node that corresponds to a new
-    /// node, given the numbers of the preceding nodes. `upgraded` is the position, in the text of
-    /// the request, of a filter that is replaced by a new version with the same state, if there is
-    /// one.
+    /// Numbers the nodes and edges of a plan. `same` maps a new node to the corresponding old node,
+    /// using the numbers of the preceding nodes. `upgraded` is the text position of a filter that
+    /// is replaced by a new version with the same state, if there is one.
     fn assign_numbers(
         plan: Plan,
         (same, upgraded): (SameNode<'_>, Option<Span>),
@@ -397,8 +396,8 @@ impl MatchedPlan {
     }
 }
 
-/// A function that returns the old node for a new node, given the numbers of the preceding new
-/// nodes.
+/// A function that maps a new node to the corresponding old node, using the numbers of the
+/// preceding new nodes.
 type SameNode<'a> = &'a dyn Fn(NodeId, &[usize]) -> Option<NodeId>;
 
 /// The identity of an edge: source, target, classes, a flag for back edges, the two spaces, and the

@@ -23,8 +23,8 @@ pub struct SwitchReport {
     pub duplicated: u64,
     /// Number of blocks that reached the new graph before the old graph was finished.
     pub reordered: u64,
-    /// Number of blocks in the rings of removed spaces that were still running when this report was
-    /// made. These blocks are processed later.
+    /// Number of blocks in the rings of removed spaces that had not ended when this report was
+    /// created. These blocks are processed later.
     pub draining: u64,
     /// Duration of the pause in ns, from the moment the first space stopped until the last space
     /// resumed.

@@ -109,8 +109,9 @@ pub(crate) fn predicted_moves(
     Some((cost(&[])?, cost(&moved)?, moved))
 }
 
-/// Plans the graph without replicas. The given nodes run in the given spaces, and all others stay
-/// in their current spaces. Fails if the kernel refuses a node that it did not refuse before.
+/// Plans the graph without replicas. The nodes in `places` run in the spaces named there, and all
+/// others stay in their current spaces. Fails if the kernel refuses a node that it did not refuse
+/// before.
 pub(crate) fn plan_placed(
     plan: &Plan,
     places: &[NodePlacement],

@@ -41,7 +41,7 @@ pub struct SessionsMoved {
 
 /// Returns how many blocks of each class of sessions were dispatched since the last call, and to
 /// which replica. Returns `None` if the path has no replicas whose sessions can move, or if their
-/// dispatcher does not answer within `limit`.
+/// dispatcher does not respond within `limit`.
 #[must_use]
 pub fn session_shares(live: &Live, limit: Duration) -> Option<SessionShares> {
     let commands = {

@@ -197,7 +197,7 @@ impl Points {
         Ok((delegated, DelegatedSuccessor { running, switch: switch.ok_or_else(none)? }))
     }
 
-    /// Checks the kernel part of a request, attaches it by calling `make`, and wraps its
+    /// Checks the kernel part of a request, attaches the request by calling `make`, and wraps the
     /// descriptors.
     fn delegate(
         &self,

@@ -89,8 +89,7 @@ pub(super) struct Fork {
 /// Positions of a request's steps and exits in the fused tree.
 #[derive(Clone, Debug, Default)]
 struct RequestPositions {
-    /// The gate that selects the request's frames; `None` if the request takes no frames from the
-    /// host.
+    /// The gate that selects the request's frames; `None` if the request only observes frames.
     root: Option<usize>,
     steps: Vec<usize>,
     exits: Vec<usize>,
@@ -524,8 +523,8 @@ pub(super) fn is_same_filter(one: (&Member<'_>, usize), other: (&Member<'_>, usi
     filter(one).zip(filter(other)).is_some_and(|(one, other)| one.is_same(other))
 }
 
-/// Returns true if two requests can share the filter: the filters are identical, and neither has
-/// state through which it would affect the other.
+/// Returns true if two requests can share the filter: the filters are identical, and the filter has
+/// no state through which one request would affect the other.
 fn is_shareable(one: &Use, other: &Use) -> bool {
     let same = one.description.is_same_entry(other.description);
     // If two requests each send a frame, two frames must be sent.

@@ -110,8 +110,8 @@ struct PointState {
     stored: StoredNames,
 }
 
-/// Maximum number of remembered final counters. The oldest are discarded first, because their
-/// owners received them long ago.
+/// Maximum number of final counters that are retained. The oldest are discarded first, because
+/// their owners received them long ago.
 const FINAL_COUNTERS_MAX: usize = 8;
 
 #[derive(Debug)]
@@ -128,8 +128,8 @@ impl Points {
         Self { steps, ..Self::default() }
     }
 
-    /// Maximum number of final counters that are retained. The oldest are discarded first, because
-    /// their owners received them long ago.
+    /// Creates a set of attach points like [`Self::with_log`], with a keeper that holds links,
+    /// programs and memory across restarts of this process.
     #[must_use]
     pub fn with_keeper(keeper: Arc<dyn Keeper>, steps: Steps) -> Self {
         Self { keeper: Some(keeper), ..Self::with_log(steps) }

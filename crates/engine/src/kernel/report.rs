@@ -112,7 +112,7 @@ impl Kernel {
 }
 
 impl Generation {
-    /// Returns the final counters of a generation. If the serving process is gone, returns lower
+    /// Returns the final counters of a generation. If the serving process has exited, returns lower
     /// bounds derived from `taken`, the totals that this process received.
     pub(super) fn final_counters(&self, taken: &SourceCounters) -> Cow<'_, FinalCounters> {
         match self.handle.final_counters() {

@@ -164,7 +164,8 @@ impl<'t> TapEmission<'t> {
     }
 }
 
-/// Returns the index of the word that opens the taps of a step, or of the source for `None`.
+/// Returns the index of the machine word that opens the taps of a step, or of the source for
+/// `None`.
 pub(super) fn switch_place(at: Option<usize>) -> u32 {
     at.map_or(0, |step| u32::try_from(step).unwrap_or(u32::MAX - 1) + 1)
 }

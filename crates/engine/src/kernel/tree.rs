@@ -19,8 +19,7 @@ use std::fmt::Write as _;
 /// The filters that a program runs on each frame for one request, and the exits of the request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestTree {
-    /// Returns the index of the machine word that opens the taps of a step, or of the source for
-    /// `None`.
+    /// The filters, each after its predecessor.
     pub(crate) steps: Vec<Step>,
     /// The exits.
     pub(crate) exits: Vec<TreeExit>,

@@ -78,12 +78,13 @@ pub struct Adapt {
     pub machine: Machine,
     /// True if filters may be replicated over several spaces.
     pub copies: bool,
-    /// True if a stage, a filter with everything downstream of it, may get a thread of its own.
+    /// True if a stage, a filter with everything downstream of it, may be moved to a thread of its
+    /// own.
     pub stages: bool,
     /// Period in which filters may move between the kernel and threads.
     pub moves: MovePeriod,
-    /// True if a sink may get a thread of its own after its writes have delayed the thread of a
-    /// source.
+    /// True if a sink may be moved to a thread of its own after its writes have delayed the thread
+    /// of a source.
     pub relieves: bool,
     /// True if sessions may move between replicas.
     pub sessions: bool,

@@ -33,7 +33,7 @@ pub(crate) struct RunningPath {
     pub(crate) settings: Settings,
     pub(crate) extras: PathOptions,
     state: Mutex<PathState>,
-    /// Notified when a connected component gets or loses its thread starter.
+    /// Notified when the thread starter of a connected component is set or removed.
     starter_changed: Condvar,
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct Exit {
     /// The sources that may be the origin of a block from the process.
     origins: Origins,
     given: Amount,
-    /// True if the process knows that this reader sleeps.
+    /// True if this reader has announced to the process that it sleeps.
     asleep: bool,
     /// Number of wake-ups since the last block.
     empty_wakeups: u32,

@@ -52,8 +52,8 @@ use sys::descriptor;
 use sys::helper::HelperProcess;
 use sys::steps::{Resource, Steps};
 
-/// Maximum time for a process to get its filter ready. The process reads no files except its own
-/// program and, if the filter needs them, libpcap and a key file.
+/// Maximum time that a process may take to create its filter. The process reads no files except its
+/// own program and, if the filter needs them, libpcap and a key file.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Starts a filter in a process of its own. Blocks until the filter is ready. Fails with the reason

@@ -270,9 +270,9 @@ unsafe fn wait_precisely(
     }
 }
 
-/// Adds the ring events `ready` to the `count` events that the kernel has reported, one for each
-/// socket. Returns the total number of events. Events that do not fit into the array are reported
-/// by the next wait.
+/// Adds the ring events `ready` to the `count` events that the kernel has reported. Merges events
+/// of the same socket. Returns the total number of events. Events that do not fit into the array
+/// are reported by the next wait.
 ///
 /// # Safety
 /// The array must have `room` events, of which `count` are initialized.

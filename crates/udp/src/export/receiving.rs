@@ -155,9 +155,9 @@ impl<'s> Reception<'s> {
         }
     }
 
-    /// Prepares a read of the placeholder: the ring is empty, or must be read after the
-    /// placeholder. Returns `None` if the ring has a datagram that must be received first. The
-    /// `flags` are added to those of the call.
+    /// Decides how the placeholder is read, now that the ring is empty or must be read later; may
+    /// wait first. Returns `None` if the ring has a datagram. The `flags` are added to those of the
+    /// call.
     fn prepare_kernel_read(&mut self, flags: c_int) -> Option<KernelRead> {
         let flags = self.flags | flags;
         let look = |empty| KernelRead { flags: flags | flag::DONTWAIT, empty, _wait: None };

@@ -5,8 +5,8 @@ use crate::registration::Registration;
 use std::sync::atomic::Ordering;
 
 impl Socket {
-    /// Records that the program has registered the socket with an epoll set, or removed it if
-    /// `wanted` is `None`.
+    /// Records that the program has registered the socket with an epoll set or, if `wanted` is
+    /// `None`, has removed the registration `key`.
     pub(crate) fn record_registration(&self, wanted: Option<Registration>, key: (i32, i32)) {
         let Some(mut locked) = self.lock() else { return };
         let state = &mut *locked.state;

@@ -147,7 +147,7 @@ impl Switches {
 }
 
 impl Version {
-    /// Opens the taps that the program's requests in `lines` ask for, and closes their other taps.
+    /// Opens the taps that the program's requests in `lines` require, and closes their other taps.
     /// Ignores requests of other programs. On failure, returns the reason and changes nothing.
     pub(super) fn set_taps<'l>(
         &mut self,
