@@ -10,7 +10,7 @@ use runtime::ledger::{EdgeKind, Ledger, RingEnd};
 use runtime::space::{Space, TimeSpent};
 use std::time::Duration;
 
-/// Fraction of wall time that a saturated thread spends running on a processor, at least.
+/// Minimum fraction of wall time that a saturated thread spends running on a processor.
 const SATURATED_MIN: f64 = 0.8;
 
 /// A snapshot of a path's counters, in all its spaces and kernel programs.
