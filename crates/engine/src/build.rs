@@ -67,8 +67,8 @@ impl BuiltPath {
         self.live.clone()
     }
 
-    /// Returns true if no block has reached any source. Returns false also if a source is in the
-    /// kernel, where only the kernel program counts its input.
+    /// Returns true if no block has reached any source. Returns false if a source is in the kernel,
+    /// because only the kernel program counts the input of such a source.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let nodes = self.spaces.iter().flat_map(Space::nodes);

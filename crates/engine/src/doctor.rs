@@ -49,7 +49,7 @@ pub struct Facts {
     /// Programs and packet sockets at these interfaces, including those of other applications.
     pub neighbors: neighbors::Neighbors,
     /// Helper programs and libraries, each with its path; for a library, with a note on how it was
-    /// found. `None` if it is not installed.
+    /// found. `None` stands for a helper that is not installed.
     pub helpers: Vec<(&'static str, Option<String>)>,
 }
 
@@ -257,7 +257,7 @@ fn find_helpers() -> Vec<(&'static str, Option<String>)> {
 }
 
 /// Finds a program in `PATH`, or else in the directories of system administration commands. Returns
-/// its path, or `None` if it is in none of them.
+/// the path of the program, or `None` if no directory contains it.
 fn find_program(name: &str) -> Option<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);

@@ -140,7 +140,7 @@ impl PathObserver {
     }
 
     /// Sleeps for `ns` nanoseconds and handles events in the meantime. Returns true if the thread
-    /// must end, in which case the sleep may be shorter.
+    /// must end; the sleep may then be shorter.
     fn sleep_or_stop(&mut self, wakes: &Receiver<Wake>, ns: u64) -> bool {
         let end = sys::clock::monotonic().saturating_add(ns);
         loop {

@@ -64,7 +64,8 @@ impl EndpointContext<'_> {
         Ok(Operator::Source(SourceOperator::new(source)))
     }
 
-    /// Starts a program. A replay returns substitutes for its two halves instead.
+    /// Starts a program. In a replay, returns substitutes for the two halves of the program
+    /// instead.
     pub(super) fn start_program(
         &self,
         id: NodeId,
@@ -80,8 +81,8 @@ impl EndpointContext<'_> {
         (entry.start)(&self.opening_of(id, used), stands).map_err(failure_at(id))
     }
 
-    /// Starts an untrusted filter in a process of its own. Blocks until the filter is ready. A
-    /// replay returns substitutes for the two halves of the process instead.
+    /// Starts an untrusted filter in a process of its own. Blocks until the filter is ready. In a
+    /// replay, returns substitutes for the two halves of the process instead.
     pub(super) fn start_untrusted(
         &self,
         id: NodeId,

@@ -40,8 +40,9 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Creates a node. If the request publishes the state of its filter, opens the published state,
-    /// except in a replay and in a query about a flow, which runs beside the path that publishes.
+    /// Creates a node. If the request publishes the state of the node's filter, also opens the
+    /// published state. Replays do not publish state, and neither do runs that answer a query about
+    /// a flow, because these run beside the path that publishes.
     pub(super) fn create_published_node(
         &self,
         id: NodeId,

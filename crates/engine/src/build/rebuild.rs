@@ -28,7 +28,7 @@ use sys::memory::Lender;
 /// New content for the spaces of a connected component, ready for a hot swap.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    /// The spaces of the new plan, in its order.
+    /// The spaces of the new plan, in the order of the plan.
     pub(crate) spaces: Vec<PreparedSpace>,
     pub(crate) rings: Vec<RunningRing>,
     pub(crate) lenders: Vec<Arc<dyn Lender>>,

@@ -170,7 +170,8 @@ impl Builder<'_> {
         processors
     }
 
-    /// Builds the dispatcher, and the replica in its space if there is one. Returns the dispatcher.
+    /// Builds the dispatcher and, if the dispatcher's space has a replica, that replica. Returns
+    /// the dispatcher.
     fn build_dispatcher(
         &self,
         copied: &Replicas,
@@ -222,7 +223,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Builds the join, and the replica in its space if there is one. Returns the join.
+    /// Builds the join and, if the join's space has a replica, that replica. Returns the join.
     fn build_join(
         &self,
         copied: &Replicas,

@@ -30,7 +30,8 @@ pub(super) struct PendingRing {
     /// Number of a ring that already runs, and a flag that is true once the build has placed the
     /// reading end; `None` for a new ring.
     kept: Option<(usize, bool)>,
-    /// The node in the writing space where the edges of the ring merge; `None` until it is built.
+    /// The node in the writing space where the edges of the ring merge; `None` until this node is
+    /// built.
     enter: Option<Local>,
 }
 

@@ -65,8 +65,8 @@ pub(super) fn measure_processor_ns(count: u32, send: impl FnOnce()) -> f64 {
     }
 }
 
-/// Calls `send` twice while a request runs in threads of its own; returns the result of the second
-/// call. The first call warms up.
+/// Calls `send` twice while a request runs in threads of its own. Returns the result of the second
+/// call; the first call is a warm-up.
 pub(super) fn measure_while_running(line: &str, send: &dyn Fn() -> f64) -> Result<f64> {
     let plan = plan_request(line, &MachineRegistry::Local, &Machine::with_kernel())?;
     let paths = build(&plan, Settings::default())?;

@@ -54,12 +54,12 @@ use std::time::Duration;
 use subtree_move::SubtreeMove;
 use sys::steps::Steps;
 
-/// Maximum number of times that a change is retried. A change is retried if the process that runs
-/// the kernel part was restarted in the meantime.
+/// Maximum number of retries of a change. A change is retried if the process that runs the kernel
+/// part was restarted during the change.
 const RETRIES_MAX: usize = 4;
 
-/// The machine for which a change is planned. Inspecting the machine takes as long as many changes,
-/// and a change of arguments in place does not need it. Callers therefore pass a
+/// The machine for which a change is planned. One inspection of the machine takes as long as many
+/// changes together, and a change of arguments in place does not need it. Callers therefore pass a
 /// [`std::cell::LazyCell`], which inspects the machine on first use.
 pub type PlannedMachine<'m> = &'m dyn Deref<Target = Machine>;
 

@@ -57,7 +57,7 @@ pub enum Completeness {
     Changed,
 }
 
-/// A failure to open a file, which then cannot be replayed at all.
+/// A failure to open a recording. No part of the file can then be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The file could not be opened or read.

@@ -178,7 +178,7 @@ impl Supervisor {
     }
 
     /// Returns the reason why no more messages arrive from a process that has exited or is exiting.
-    /// Blocks until it has exited, for at most [`EXIT_TIMEOUT`].
+    /// Blocks until the process has exited, for at most [`EXIT_TIMEOUT`].
     pub(super) fn end_reason(&self) -> String {
         match (self.why.get(), self.process.wait(EXIT_TIMEOUT)) {
             (Some(why), _) => why.clone(),
