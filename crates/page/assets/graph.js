@@ -183,20 +183,22 @@ export class Graph {
   }
 }
 
-// Places of the texts at an edge: above it, or beside it if blocks flow down.
-function labelPlaces({ label, start, room }, vertical) {
+// Places of the texts at an edge: above and below it, or beside it if blocks flow down. Classes are on
+// the side to which the edge turns.
+function labelPlaces({ label, classesAt, start, room }, vertical) {
   const ringed = room != null;
+  const { x, y, turn } = classesAt;
   if (vertical) {
     return {
       rate: { x: label.x + 9, y: label.y + (ringed ? -9 : 4), "text-anchor": "start" },
       ring: { x: 51, y: 9, "text-anchor": "start" },
-      classes: { x: start.x - 9, y: start.y + 16, "text-anchor": "end" },
+      classes: { x: x + (turn > 0 ? 9 : -9), y: y + 4, "text-anchor": turn > 0 ? "start" : "end" },
     };
   }
   return {
     rate: { x: label.x, y: label.y - 9, "text-anchor": "middle" },
     ring: { x: 23, y: 20, "text-anchor": "middle" },
-    classes: { x: start.x + 5, y: start.y - (ringed ? 22 : 9), "text-anchor": "start" },
+    classes: { x: start.x + 6, y: y + (turn < 0 ? -9 : 16), "text-anchor": "start" },
   };
 }
 

@@ -194,9 +194,36 @@ function routeOf(edge, places, { vertical }) {
   points.push(end);
   let path = `M${start.x} ${start.y}`;
   for (let at = 1; at < points.length; at += 1) path += curve(points[at - 1], points[at], vertical);
-  const last = points[points.length - 2];
-  const label = { x: (last.x + end.x) / 2, y: (last.y + end.y) / 2 };
-  return { ...edge, path, label, start };
+  const label = pointOn(points[points.length - 2], end, vertical, nearEnd(points[points.length - 2], end, vertical));
+  // The edges of a node begin at one point: their classes are where they have parted.
+  const classes = pointOn(start, points[1], vertical, CLASSES_AT);
+  const turn = Math.sign(vertical ? points[1].x - start.x : points[1].y - start.y);
+  return { ...edge, path, label, start, classesAt: { ...classes, turn } };
+}
+
+// Parameter of a curve at which its classes are shown.
+const CLASSES_AT = 0.3;
+// Distance in pixels between the label of an edge and its end, for a ring beside the node.
+const LABEL_FROM_END = { along: 30, down: 24 };
+
+// The parameter of a curve at which its label is shown: near its end, where edges from one node are
+// apart, but not on the node.
+function nearEnd(a, b, vertical) {
+  const length = vertical ? b.y - a.y : b.x - a.x;
+  const least = vertical ? LABEL_FROM_END.down : LABEL_FROM_END.along;
+  let at = 0.75;
+  while (at > 0.5 && (1 - alongCurve(at)) * length < least) at -= 0.01;
+  return at;
+}
+
+const alongCurve = (at) => 1.5 * at * (1 - at) + at ** 3;
+const acrossCurve = (at) => 3 * at ** 2 - 2 * at ** 3;
+
+// The point of a curve between two points, rounded to tenths of a pixel.
+function pointOn(a, b, vertical, at) {
+  const [x, y] = vertical ? [acrossCurve(at), alongCurve(at)] : [alongCurve(at), acrossCurve(at)];
+  const between = (from, to, share) => Math.round((from + (to - from) * share) * 10) / 10;
+  return { x: between(a.x, b.x, x), y: between(a.y, b.y, y) };
 }
 
 function curve(a, b, vertical) {
@@ -214,10 +241,10 @@ function backRoute(edge, from, to, vertical) {
     const x = Math.max(from.x + from.width, to.x + to.width);
     const [a, b] = [middle(from).y, middle(to).y];
     const path = `M${from.x + from.width} ${a}C${x + 18} ${a} ${x + 18} ${b} ${to.x + to.width} ${b}`;
-    return { ...edge, path, label: { x: x + 12, y: (a + b) / 2 }, start: { x: x + 12, y: a } };
+    return { ...edge, path, label: { x: x + 12, y: (a + b) / 2 }, start: { x, y: a }, classesAt: { x: x + 3, y: a, turn: 1 } };
   }
   const y = Math.max(from.y + from.height, to.y + to.height);
   const [a, b] = [middle(from).x, middle(to).x];
   const path = `M${a} ${from.y + from.height}C${a} ${y + 20} ${b} ${y + 20} ${b} ${to.y + to.height}`;
-  return { ...edge, path, label: { x: (a + b) / 2, y: y + 14 }, start: { x: a, y: y + 32 } };
+  return { ...edge, path, label: { x: (a + b) / 2, y: y + 14 }, start: { x: a, y }, classesAt: { x: a, y: y + 14, turn: 1 } };
 }

@@ -1,7 +1,7 @@
 //! Tests of the page in Chromium, with Playwright: every user flow at the widths of a phone and of
 //! a desktop screen, in light and dark colors, with the accessibility checks of axe-core.
 //! Screenshots are written to `page` in the target directory. The computation of rates is tested in
-//! Node alone.
+//! Node alone. The picture of the page in the book is drawn by the page; `UPDATE=1` rewrites it.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -14,6 +14,12 @@ use testkit::need;
 
 /// The node modules that the test uses, with their versions.
 const MODULES: [&str; 2] = ["playwright-core@1.65.1", "axe-core@4.14.1"];
+
+/// The request of the path in the picture. The pins make the plan independent of this machine.
+const PICTURED: &str = "rx lo | dport@kernel | (|53 pcap@thread0 dns.pcap + \
+                        |80 (tcp@thread0 | http@thread1 |exchange weblog access.log))";
+/// Maximum length of the picture in bytes.
+const PICTURE_MAX: usize = 40 << 10;
 
 /// Returns a directory with the node modules, which are installed on the first call. Reports a skip
 /// and returns `None` if they are unavailable.
@@ -66,4 +72,35 @@ fn page_works_in_a_browser_at_two_widths_in_light_and_dark() {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
+}
+
+#[test]
+fn picture_in_the_book_is_what_the_page_draws() {
+    let (Some(chromium), Some(node), Some(()), Some(())) = (
+        need::require_command("chromium"),
+        need::require_command("node"),
+        need::require_bpf(),
+        need::require_net_raw(),
+    ) else {
+        return;
+    };
+    let target = std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_owned();
+    let Some(modules) = node_modules(&target) else { return };
+    let machine = Machine::new();
+    let number = machine.start("web", PICTURED);
+    let page = machine.page("127.0.0.1:0");
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut command = Command::new(node);
+    command.arg(own.join("tests/browser/picture.mjs")).args([&modules, &chromium]);
+    command.arg(&page.url).arg(number.to_string());
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let drawn = String::from_utf8(output.stdout).unwrap();
+    assert!(drawn.len() <= PICTURE_MAX, "{} bytes", drawn.len());
+    let path = own.join("../../docs/book/pictures/page.svg");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &drawn).unwrap();
+    }
+    let known = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(drawn == known, "{} differs; UPDATE=1 rewrites it. Drawn:\n{drawn}", path.display());
 }
