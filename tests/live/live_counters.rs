@@ -43,6 +43,10 @@ fn assert_live_counters_are_final(pair: &Pair, source: &str) {
         assert_eq!(taken_by(&now, "count"), quarter, "{text}: {now:#?}");
         let sources: u64 = now.sources.iter().map(|(_, counters)| counters.given.blocks).sum();
         assert_eq!(sources, sent as u64, "{text}: {now:#?}");
+        let mut totals = Ledger::default();
+        lives.iter().for_each(|live| totals.add(live.totals_ledger(LIMIT)));
+        assert_eq!(totals.sources, now.sources, "{text}");
+        assert_eq!(totals.imbalances(), [], "{text}");
     }
     let running = ledger();
     let outcome = request.stop();

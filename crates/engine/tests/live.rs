@@ -53,6 +53,10 @@ fn live_counters_balance_and_grow_to_the_final_counters() {
             if blocks_emitted(&next) > snapshots.last().map_or(0, blocks_emitted) {
                 snapshots.push(next);
             }
+            let totals = live.totals_ledger(TIME_LIMIT);
+            assert_eq!(totals.imbalances(), []);
+            let before = snapshots.last().map_or(0, blocks_emitted);
+            assert!(totals.sources[0].1.given.blocks >= before, "{totals:?}");
         }
         snapshots
     });
@@ -70,6 +74,7 @@ fn live_counters_balance_and_grow_to_the_final_counters() {
     let last = live.counters(TIME_LIMIT);
     assert!(last.spaces.iter().all(|space| space.fresh == Freshness::Ended), "{last:?}");
     assert_eq!(last.ledger, outcome.ledger, "an ended path tells its last counters");
+    assert_eq!(live.totals_ledger(TIME_LIMIT), outcome.ledger);
     assert_eq!(last.reports, outcome.reports);
     assert_eq!(live.execute(0, TIME_LIMIT, |_| ()), Err(CommandError::Ended));
     assert_eq!(live.execute(9, TIME_LIMIT, |_| ()), Err(CommandError::Ended), "no such space");

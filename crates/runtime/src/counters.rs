@@ -143,8 +143,8 @@ pub(crate) struct CountedNode {
 }
 
 impl SpaceCounters {
-    /// Collects the counters of the nodes and rings of a space. `failed` is true if the path has
-    /// failed.
+    /// Collects the counters of the nodes and rings of a space, without reports. `failed` is true if
+    /// the path has failed.
     pub fn new(
         (nodes, kept): (&[Node], &[(usize, RetainedFrames)]),
         mut imported: Vec<ImportCounters>,
@@ -183,10 +183,7 @@ impl SpaceCounters {
         let mut counted: Vec<CountedNode> = counted.collect();
         counted.extend(retired.nodes.iter().cloned());
         imported.extend(retired.imported.iter().cloned());
-        let reported_by =
-            nodes.iter().enumerate().filter_map(|(at, node)| Some((at, node_report(node)?)));
-        let before = retired.reports.iter().map(|report| (usize::MAX, report.clone()));
-        let (reports, edges) = (reported_by.chain(before).collect(), retired.edges.clone());
+        let edges = retired.edges.clone();
         let mut continued = retired.continuations.clone();
         for node in counted[..nodes.len()].iter().filter(|node| node.receives_kernel_output) {
             continued.extend(continuations(&retired.nodes, node, node.calls.clone()));
@@ -197,10 +194,20 @@ impl SpaceCounters {
             edges,
             continuations,
             imported,
-            reports,
+            reports: Vec::new(),
             failed,
             kernel_counts: None,
         }
+    }
+
+    /// Adds the reports of the nodes from which the counters were collected.
+    #[must_use]
+    pub fn with_reports(mut self, nodes: &[Node], retired: &RetiredCounters) -> Self {
+        let reported_by =
+            nodes.iter().enumerate().filter_map(|(at, node)| Some((at, node_report(node)?)));
+        let before = retired.reports.iter().map(|report| (usize::MAX, report.clone()));
+        self.reports = reported_by.chain(before).collect();
+        self
     }
 
     /// Returns the totals that this space has received from the kernel program of the source with

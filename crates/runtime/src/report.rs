@@ -70,7 +70,8 @@ impl From<&SpaceResults> for SpaceCounters {
         let kernel_counts = results.kernel_counts.clone();
         let (nodes, imported) = (&results.nodes, results.imported.clone());
         let nodes = (&**nodes, &*results.kept);
-        Self { kernel_counts, ..Self::new(nodes, imported, &results.retired, failed) }
+        let counters = Self::new(nodes, imported, &results.retired, failed);
+        Self { kernel_counts, ..counters.with_reports(&results.nodes, &results.retired) }
     }
 }
 

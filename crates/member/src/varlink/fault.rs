@@ -62,7 +62,7 @@ impl Fault {
     #[must_use]
     pub fn from_reply(reply: &Reply) -> Option<Self> {
         let name = reply.error.clone()?;
-        Some(Self { name, parameters: reply.parameters.clone() })
+        Some(Self { name, parameters: reply.parameters.deserialize().unwrap_or_default() })
     }
 
     /// Returns the value of a text parameter, or an empty text if it is absent.

@@ -14,8 +14,10 @@
 
 mod fault;
 pub mod interface;
+mod result;
 
 pub use fault::Fault;
+pub use result::ResultText;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -57,8 +59,8 @@ pub struct Call {
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Reply {
     /// Result of the method, or the parameters of the error.
-    #[serde(default, skip_serializing_if = "Map::is_empty", deserialize_with = "null_as_default")]
-    pub parameters: Parameters,
+    #[serde(default, skip_serializing_if = "ResultText::is_empty")]
+    pub parameters: ResultText,
     /// True if more replies follow.
     #[serde(default, skip_serializing_if = "is_false", deserialize_with = "null_as_default")]
     pub continues: bool,
@@ -115,7 +117,7 @@ impl Reply {
     /// Creates a successful reply that is not followed by another one.
     #[must_use]
     pub fn new(parameters: &impl Serialize) -> Self {
-        Self { parameters: to_parameters(parameters), ..Self::default() }
+        Self { parameters: ResultText::new(parameters), ..Self::default() }
     }
 
     /// Parses a reply.
@@ -131,7 +133,7 @@ impl Reply {
 
     /// Converts the parameters of a successful reply to the result type.
     pub fn deserialize_result<T: DeserializeOwned>(self) -> Result<T, MessageError> {
-        from_parameters(self.parameters).map_err(|error| MessageError::Invalid(error.to_string()))
+        self.parameters.deserialize().map_err(|error| MessageError::Invalid(error.to_string()))
     }
 }
 
@@ -139,7 +141,7 @@ impl From<&Fault> for Reply {
     fn from(fault: &Fault) -> Self {
         Self {
             error: Some(fault.name.clone()),
-            parameters: fault.parameters.clone(),
+            parameters: ResultText::new(&fault.parameters),
             ..Self::default()
         }
     }

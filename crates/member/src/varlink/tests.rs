@@ -25,6 +25,29 @@ fn call_serializes_as_varlink_specifies() {
 }
 
 #[test]
+fn result_of_a_reply_is_an_object() {
+    let text = br#"{"parameters":{"d":[1,null]},"continues":true}"#;
+    let reply = Reply::read(text).unwrap();
+    assert_eq!(reply.to_bytes(), text);
+    assert_eq!(reply.deserialize_result(), Ok(json!({"d": [1, null]})));
+    for (text, written) in [
+        (&br#"{}"#[..], &b"{}"[..]),
+        (br#"{"parameters":null}"#, b"{}"),
+        (br#"{"parameters":{}}"#, b"{}"),
+        (br#"{ "parameters": { } }"#, br#"{"parameters":{ }}"#),
+    ] {
+        let reply = Reply::read(text).unwrap();
+        assert_eq!(reply.to_bytes(), written);
+        assert_eq!(reply.deserialize_result(), Ok(json!({})));
+    }
+    assert_eq!(Reply::new(&()).to_bytes(), b"{}");
+    for text in [&br#"{"parameters":[1]}"#[..], br#"{"parameters":"x"}"#, br#"{"parameters":{"x"}"#]
+    {
+        assert!(matches!(Reply::read(text), Err(MessageError::Invalid(_))));
+    }
+}
+
+#[test]
 fn malformed_call_is_refused() {
     for bytes in [
         &b""[..],

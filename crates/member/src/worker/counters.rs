@@ -39,7 +39,7 @@ pub(super) fn collect_counters(
 pub(super) fn collect_totals(lives: &[Live], elapsed_ns: u64, limit: Duration) -> Totals {
     let mut all = Totals { elapsed_ns, ..Totals::default() };
     for live in lives {
-        let Totals { given, lost, .. } = ledger_totals(&live.counters(limit).ledger, elapsed_ns);
+        let Totals { given, lost, .. } = ledger_totals(&live.totals_ledger(limit), elapsed_ns);
         all.given.blocks += given.blocks;
         all.given.bytes += given.bytes;
         all.lost += lost;
@@ -157,12 +157,28 @@ pub(super) fn counters_page(all: &Counters, first: usize) -> CountReply {
 /// an empty page.
 fn take_while_fits<T: Clone + Serialize>(items: &[T], room: &mut usize) -> Vec<T> {
     let fits = |item: &&T| {
-        let length = serde_json::to_string(item).map_or(0, |text| text.len()).min(PAGE_MAX);
+        let length = serialized_length(*item).min(PAGE_MAX);
         let left = room.checked_sub(length);
         *room = left.unwrap_or(0);
         left.is_some()
     };
     items.iter().take_while(fits).cloned().collect()
+}
+
+/// Returns the length in bytes of a value as JSON; 0 if it cannot be serialized.
+fn serialized_length(value: &impl Serialize) -> usize {
+    struct Length(usize);
+    impl std::io::Write for Length {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut length = Length(0);
+    serde_json::to_writer(&mut length, value).map_or(0, |()| length.0)
 }
 
 #[cfg(test)]

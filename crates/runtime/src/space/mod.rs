@@ -309,6 +309,12 @@ impl Space {
 
     /// Returns the current counters of the space.
     pub fn counters(&self) -> SpaceCounters {
+        let counters = self.counters_without_reports();
+        counters.with_reports(&self.graph.nodes, &self.accounts.retired)
+    }
+
+    /// Returns the current counters of the space without the reports of its nodes.
+    pub fn counters_without_reports(&self) -> SpaceCounters {
         let failed = self.graph.pass.failure.is_some();
         SpaceCounters::new(
             (&self.graph.nodes, &self.graph.pass.observers.retained_frames()),

@@ -1,0 +1,61 @@
+//! The parameters of a reply as JSON text.
+//!
+//! Replies carry the counters of whole paths. Their text is written from the result and read into
+//! it, without a tree of values in between.
+
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+
+/// The text of a JSON object: the result of a method, or the parameters of an error.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(transparent)]
+pub struct ResultText(Option<Box<RawValue>>);
+
+/// The text of an object without members.
+const EMPTY: &str = "{}";
+
+impl ResultText {
+    /// Serializes a result. The text is empty if the result is not an object, such as the unit
+    /// value of a method without result.
+    #[must_use]
+    pub fn new(result: &impl Serialize) -> Self {
+        Self(to_raw_value(result).ok().filter(|text| is_object(text)))
+    }
+
+    /// Returns the text.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        self.0.as_ref().map_or(EMPTY, |text| text.get())
+    }
+
+    /// Returns true if the object has no members.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.text() == EMPTY
+    }
+
+    /// Parses the text into a result.
+    pub fn deserialize<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
+        serde_json::from_str(self.text())
+    }
+}
+
+impl PartialEq for ResultText {
+    fn eq(&self, other: &Self) -> bool {
+        self.text() == other.text()
+    }
+}
+
+impl<'d> Deserialize<'d> for ResultText {
+    fn deserialize<D: Deserializer<'d>>(from: D) -> Result<Self, D::Error> {
+        match Option::<Box<RawValue>>::deserialize(from)? {
+            Some(text) if !is_object(&text) => Err(D::Error::custom("parameters are no object")),
+            text => Ok(Self(text)),
+        }
+    }
+}
+
+fn is_object(text: &RawValue) -> bool {
+    text.get().starts_with('{')
+}
