@@ -5,10 +5,16 @@
 mod common;
 
 use common::{CommandResult, Folder};
+use engine::registry::MachineRegistry;
+use pipeline::explain;
+use pipeline::plan::{Machine, plan};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use testkit::need;
 
 const REQUEST: &str = "replay examples/web.pcap | tcp | http | pcap out.pcap";
+/// The request of the drawing in the book, which is the first one of the README.
+const PICTURED: &str = "rx eth0 both=yes | bpf \"tcp port 80\" | tcp | http |exchange weblog";
 
 #[test]
 fn plan_is_drawn_on_standard_output_or_into_files() {
@@ -24,6 +30,22 @@ fn plan_is_drawn_on_standard_output_or_into_files() {
     let ran = folder.run(&["explain", REQUEST, "--svg=no/such/plan.svg"]);
     assert_eq!(ran.status, Some(1));
     assert!(ran.err.contains("cannot write the drawing to no/such/plan.svg"), "{}", ran.err);
+}
+
+#[test]
+fn drawing_in_the_book_is_that_of_the_first_request() {
+    // The plan is that of an example machine, so it is the same on every machine.
+    let registry = MachineRegistry::Recorded;
+    let (graph, mistakes) = pipeline::read_request(PICTURED, &registry);
+    assert!(mistakes.is_empty(), "{}", pipeline::render(PICTURED, &mistakes, false));
+    let drawn =
+        explain::format_svg(&plan(graph, &registry, &Machine::with_kernel()).unwrap(), None);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/pictures/plan.svg");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &drawn).unwrap();
+    }
+    let known = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(drawn == known, "{} differs; UPDATE=1 rewrites it:\n{drawn}", path.display());
 }
 
 #[test]
