@@ -24,6 +24,7 @@ pub mod atomic;
     reason = "gives one thread at a time access to a value; invariants in the file"
 )]
 pub mod biased;
+pub mod byte_ring;
 #[cfg(not(loom))]
 pub mod compression;
 #[cfg(not(loom))]

@@ -7,19 +7,17 @@
 //!      ◄── a byte, if the path waits for room ─────
 //! ```
 //!
-//! Positions count bytes from the start of the tap. Each side writes only its own position, and
-//! treats the position of the other side as an allegation: a position that does not fit ends the
-//! tap or fails the read, and neither side ever accesses memory outside the ring. The reader may
-//! change the bytes of the ring, which only it reads.
-//!
-//! A side that waits says so in a word, and then looks again at the position of the other side. The
-//! other side first publishes its position, and then looks at the word. The fences (SYNC POINT:
-//! waiting) order these two accesses, so at least one side sees the other. This module has no
-//! sockets: its callers send the notifications.
+//! Positions and waits are those of [`buffer::byte_ring`]: neither side trusts the other, and neither
+//! side ever accesses memory outside the ring. The reader may change the bytes of the ring, which
+//! only it reads. This module has no sockets: its callers send the notifications.
 
+pub use buffer::byte_ring::{Notification, ReaderState};
+
+use buffer::byte_ring::{
+    PositionFault, ReaderPosition, RingWord, RingWords as _, WriterPosition, bytes_in_ring,
+};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 use sys::memory::{GatherWrite, Mapping, Memfd, Seals};
 
 /// Capacity of a ring in bytes.
@@ -28,26 +26,14 @@ pub const TAP_RING_SIZE: usize = 8 << 20;
 const DATA_OFFSET: usize = 4096;
 /// Length of the file in bytes.
 const FILE_SIZE: usize = DATA_OFFSET + TAP_RING_SIZE;
-/// Offset of the number of bytes that the path has written.
-const WRITTEN: usize = 0;
-/// Offset of the number of bytes that the reader has taken.
-const TAKEN: usize = 64;
-/// Offset of the word that is 1 while the reader waits for bytes.
-const READER_WAITS: usize = 128;
-/// Offset of the number of taken bytes for which the path waits; 0 while it does not wait.
-const ROOM_WANTED: usize = 192;
 /// Number of bytes whose memory is allocated at once, so that a shortage is an error.
 const ALLOCATED_MIN: u64 = 256 << 10;
-/// Share of the ring that the reader must have taken before it wakes a path that waits for room.
-const ROOM_MIN: u64 = TAP_RING_SIZE as u64 / 2;
 
 /// The path's side of a ring.
 #[derive(Debug)]
 pub struct TapRingWriter {
     file: Memfd,
-    memory: Arc<Mapping>,
-    /// Number of bytes written.
-    written: u64,
+    position: WriterPosition<Arc<Mapping>>,
     /// Positions between which memory is allocated. Beyond a whole ring, all of it is.
     allocated: (u64, u64),
 }
@@ -65,16 +51,21 @@ pub enum TapRingFault {
     NoMemory,
 }
 
+impl From<PositionFault> for TapRingFault {
+    fn from(_: PositionFault) -> Self {
+        Self::Position
+    }
+}
+
 impl TapRingWriter {
     /// Creates an empty ring, whose reader counts as waiting for the first bytes. Memory is
     /// allocated when bytes are written.
     pub fn new() -> sys::Result<Self> {
         let file = Memfd::create("streamline-tap", FILE_SIZE)?;
         file.allocate(0, DATA_OFFSET)?;
-        let memory = Arc::new(file.map()?);
-        memory.set_word(READER_WAITS, 1);
+        let position = WriterPosition::new(Arc::new(file.map()?), TAP_RING_SIZE);
         file.seal(Seals::SIZE)?;
-        Ok(Self { file, memory, written: 0, allocated: (0, 0) })
+        Ok(Self { file, position, allocated: (0, 0) })
     }
 
     /// Returns a descriptor of the memory, for [`TapRingReader::open`].
@@ -88,72 +79,55 @@ impl TapRingWriter {
     /// Returns a handle for the number of bytes in the ring.
     #[must_use]
     pub fn level(&self) -> TapRingLevel {
-        TapRingLevel(Arc::clone(&self.memory))
+        TapRingLevel(Arc::clone(self.position.words()))
     }
 
     /// Copies as many bytes into the ring as fit, and returns their number. Does not block.
     pub fn put(&mut self, bytes: &[u8]) -> Result<usize, TapRingFault> {
-        let length = bytes.len().min(TAP_RING_SIZE - self.used()?);
-        self.allocate(self.written + length as u64)?;
+        let length = bytes.len().min(TAP_RING_SIZE - self.position.used()?);
+        let written = self.position.written();
+        self.allocate(written + length as u64)?;
         let (first, second) = bytes
             .get(..length)
             .unwrap_or_default()
-            .split_at(length.min(TAP_RING_SIZE - offset_of(self.written)));
-        let next = self.written + first.len() as u64;
-        for (at, part) in [(self.written, first), (next, second)] {
-            let stored = self.memory.store_bytes(DATA_OFFSET + offset_of(at), part);
+            .split_at(length.min(TAP_RING_SIZE - offset_of(written)));
+        let next = written + first.len() as u64;
+        for (at, part) in [(written, first), (next, second)] {
+            let memory = self.position.words();
+            let stored = memory.store_bytes(DATA_OFFSET + offset_of(at), part);
             debug_assert!(stored, "the range is in the ring");
         }
-        self.written += length as u64;
-        // This Release pairs with the Acquire in `TapRingReader::available`.
-        self.memory.set_word(WRITTEN, self.written);
+        self.position.publish(length);
         Ok(length)
     }
 
     /// Returns true, once, if the reader waits for bytes, so that it must be notified.
     #[must_use]
     pub fn take_reader_waits(&self) -> bool {
-        // SYNC POINT: waiting. Pairs with the fence in `TapRingReader::announce_wait`.
-        fence(Ordering::SeqCst);
-        let waits = self.memory.word(READER_WAITS).is_some_and(|waits| waits != 0);
-        if waits {
-            self.memory.set_word(READER_WAITS, 0);
-        }
-        waits
+        self.position.take_reader_waits()
     }
 
     /// Asks the reader for a notification when it has taken a large part of the ring. Returns true,
     /// and asks for none, if there is that much room already.
     pub fn announce_wait(&self) -> bool {
-        let wanted = self.written.saturating_sub(TAP_RING_SIZE as u64) + ROOM_MIN;
-        self.memory.set_word(ROOM_WANTED, wanted);
-        // SYNC POINT: waiting. Pairs with the fence in `TapRingReader::take`.
-        fence(Ordering::SeqCst);
-        let has_room = self.memory.word(TAKEN).is_some_and(|taken| taken >= wanted);
-        if has_room {
-            self.memory.set_word(ROOM_WANTED, 0);
-        }
-        has_room
+        self.position.announce_wait()
     }
 
     /// Returns true if the ring is full.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.used() == Ok(TAP_RING_SIZE)
+        self.position.used() == Ok(TAP_RING_SIZE)
     }
 
     /// Frees the memory of the ring if the reader has taken all bytes.
     pub fn free_if_empty(&mut self) {
         let (from, to) = self.allocated;
-        if from < to && self.used() == Ok(0) && self.file.punch(DATA_OFFSET, TAP_RING_SIZE).is_ok()
+        if from < to
+            && self.position.used() == Ok(0)
+            && self.file.punch(DATA_OFFSET, TAP_RING_SIZE).is_ok()
         {
-            self.allocated = (self.written, self.written);
+            self.allocated = (self.position.written(), self.position.written());
         }
-    }
-
-    /// Returns the number of bytes in the ring. Fails if the reader alleges an impossible position.
-    fn used(&self) -> Result<usize, TapRingFault> {
-        used(&self.memory, Some(self.written)).ok_or(TapRingFault::Position)
     }
 
     /// Allocates the memory up to this position, so that a store cannot fail
@@ -181,24 +155,14 @@ impl TapRingLevel {
     /// Returns the number of bytes in the ring.
     #[must_use]
     pub fn get(&self) -> usize {
-        used(&self.0, self.0.word(WRITTEN)).unwrap_or(TAP_RING_SIZE)
+        let written = self.0.load(RingWord::Written);
+        bytes_in_ring(&self.0, written, TAP_RING_SIZE).unwrap_or(TAP_RING_SIZE)
     }
-}
-
-/// Returns the number of bytes in a ring in which this number was written, or `None` if the
-/// reader's position does not fit.
-fn used(memory: &Mapping, written: Option<u64>) -> Option<usize> {
-    let used = written?.checked_sub(memory.word(TAKEN)?)?;
-    usize::try_from(used).ok().filter(|used| *used <= TAP_RING_SIZE)
 }
 
 /// The reader's side of a ring.
 #[derive(Debug)]
-pub struct TapRingReader {
-    memory: Mapping,
-    /// Number of bytes taken.
-    taken: u64,
-}
+pub struct TapRingReader(ReaderPosition<Mapping>);
 
 impl TapRingReader {
     /// Opens the ring in a file that a path has shared. Returns `None` if the file is no ring, or
@@ -207,24 +171,31 @@ impl TapRingReader {
         if file.len() != FILE_SIZE || !file.seals()?.has(Seals::SIZE) {
             return Ok(None);
         }
-        Ok(Some(Self { memory: file.map()?, taken: 0 }))
+        Ok(Some(Self(ReaderPosition::new(file.map()?, TAP_RING_SIZE))))
     }
 
     /// Returns the number of bytes that can be taken. Fails if the path alleges an impossible
     /// number.
     pub fn available(&self) -> Result<usize, TapRingFault> {
-        // This Acquire pairs with the Release in `TapRingWriter::put`.
-        let written = self.memory.word(WRITTEN).unwrap_or_default();
-        let available = written.checked_sub(self.taken).and_then(|all| usize::try_from(all).ok());
-        available.filter(|all| *all <= TAP_RING_SIZE).ok_or(TapRingFault::Position)
+        Ok(self.0.available()?)
+    }
+
+    /// Returns the state of the ring. If it is empty, takes all notifications, and requests another
+    /// one. `next_notification` looks at the socket and does not block. Fails if the path alleges
+    /// an impossible number of bytes.
+    pub fn state(
+        &self,
+        next_notification: impl FnMut() -> Notification,
+    ) -> Result<ReaderState, TapRingFault> {
+        Ok(self.0.state(next_notification)?)
     }
 
     /// Adds the next `length` bytes, which must be available, to a list of ranges to write.
     pub fn gather<'a>(&'a self, length: usize, to: &mut GatherWrite<'a>) {
-        let at = offset_of(self.taken);
+        let at = offset_of(self.0.taken());
         let first = length.min(TAP_RING_SIZE - at);
         for (at, length) in [(at, first), (0, length - first)] {
-            let inside = to.push_mapped(&self.memory, DATA_OFFSET + at, length);
+            let inside = to.push_mapped(self.0.words(), DATA_OFFSET + at, length);
             debug_assert!(inside, "the range is in the ring");
         }
     }
@@ -233,26 +204,13 @@ impl TapRingReader {
     /// path waits for room and there is enough, so that it must be notified.
     #[must_use]
     pub fn take(&mut self, length: usize) -> bool {
-        self.taken += length as u64;
-        // This Release pairs with the Acquire in `used`: the path reuses memory after the reader
-        // has read it.
-        self.memory.set_word(TAKEN, self.taken);
-        // SYNC POINT: waiting. Pairs with the fence in `TapRingWriter::announce_wait`.
-        fence(Ordering::SeqCst);
-        let wanted = self.memory.word(ROOM_WANTED).unwrap_or_default();
-        let waits = wanted != 0 && self.taken >= wanted;
-        if waits {
-            self.memory.set_word(ROOM_WANTED, 0);
-        }
-        waits
+        self.0.take(length)
     }
 
     /// Asks the path for a notification when the next bytes come. The caller then checks for
     /// available bytes once more.
     pub fn announce_wait(&self) {
-        self.memory.set_word(READER_WAITS, 1);
-        // SYNC POINT: waiting. Pairs with the fence in `TapRingWriter::take_reader_waits`.
-        fence(Ordering::SeqCst);
+        self.0.announce_wait();
     }
 }
 
@@ -334,14 +292,14 @@ mod tests {
     #[test]
     fn b2_impossible_positions_are_faults() {
         let (mut writer, reader) = ring();
-        reader.memory.set_word(TAKEN, 1);
+        reader.0.words().store(RingWord::Taken, 1);
         assert_eq!(
             (writer.put(b"x"), writer.level().get()),
             (Err(TapRingFault::Position), TAP_RING_SIZE)
         );
-        reader.memory.set_word(TAKEN, 0);
+        reader.0.words().store(RingWord::Taken, 0);
         for written in [TAP_RING_SIZE as u64 + 1, u64::MAX] {
-            reader.memory.set_word(WRITTEN, written);
+            reader.0.words().store(RingWord::Written, written);
             assert_eq!(reader.available(), Err(TapRingFault::Position));
         }
         let small = Memfd::create("small", 4096).unwrap();

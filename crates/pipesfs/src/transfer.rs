@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
-use streamline::paths::TapRingReader;
+use streamline::paths::{Notification, ReaderState, TapRingReader};
 
 /// Maximum number of bytes that are read from a pipe at once.
 pub const PIPE_SIZE: usize = 512 << 10;
@@ -45,8 +45,8 @@ impl StreamInput {
     pub fn reply(&mut self, reply: Reply<'_>, size: u32) -> StreamRead {
         match &mut self.ring {
             None => reply_from_pipe(&self.pipe, reply, size as usize),
-            Some(ring) => match prepare_ring(ring, &self.pipe) {
-                RingState::Bytes(available) => {
+            Some(ring) => match ring.state(|| next_notification(&self.pipe)) {
+                Ok(ReaderState::Bytes(available)) => {
                     let length = available.min(size as usize);
                     // The bytes of a reply that no caller takes stay for the next read.
                     if !reply.shared(ring, length) {
@@ -58,9 +58,9 @@ impl StreamInput {
                     }
                     StreamRead::Sent(length)
                 }
-                RingState::Empty => StreamRead::Empty,
-                RingState::End => StreamRead::End,
-                RingState::Invalid => StreamRead::Failed,
+                Ok(ReaderState::Empty) => StreamRead::Empty,
+                Ok(ReaderState::End) => StreamRead::End,
+                Err(_) => StreamRead::Failed,
             },
         }
     }
@@ -73,8 +73,8 @@ impl StreamInput {
         match &mut self.ring {
             None => (readable, gone),
             Some(ring) => {
-                let state = prepare_ring(ring, &self.pipe);
-                (!matches!(state, RingState::Empty), gone)
+                let state = ring.state(|| next_notification(&self.pipe));
+                (state != Ok(ReaderState::Empty), gone)
             }
         }
     }
@@ -86,38 +86,13 @@ impl AsFd for StreamInput {
     }
 }
 
-/// The state of a ring.
-enum RingState {
-    /// This number of bytes is available.
-    Bytes(usize),
-    /// Nothing is available, and the path will notify this process.
-    Empty,
-    /// Nothing is available, and the tap has ended.
-    End,
-    /// The path alleges an impossible number.
-    Invalid,
-}
-
-/// Returns the state of a ring. If the ring is empty, takes all notifications out of the socket,
-/// and requests another one.
-fn prepare_ring(ring: &TapRingReader, socket: &File) -> RingState {
-    let mut has_ended = false;
-    loop {
-        match ring.available() {
-            Err(_) => return RingState::Invalid,
-            Ok(0) if has_ended => return RingState::End,
-            Ok(0) => ring.announce_wait(),
-            Ok(available) => return RingState::Bytes(available),
-        }
-        if ring.available() != Ok(0) {
-            continue;
-        }
-        match sys::descriptor::try_receive(socket, &mut [0; 8]) {
-            Ok(None) => return RingState::Empty,
-            Ok(Some((1.., _))) => {}
-            // The bytes of a tap precede its end. An error means the end, too.
-            Ok(Some(_)) | Err(_) => has_ended = true,
-        }
+/// Takes a notification out of the socket of a ring.
+fn next_notification(socket: &File) -> Notification {
+    match sys::descriptor::try_receive(socket, &mut [0; 8]) {
+        Ok(None) => Notification::Pending,
+        Ok(Some((1.., _))) => Notification::Taken,
+        // An error means the end, too.
+        Ok(Some(_)) | Err(_) => Notification::Closed,
     }
 }
 

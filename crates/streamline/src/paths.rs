@@ -4,7 +4,7 @@
 //! all of them together. The types are those of the daemon's protocol.
 
 pub use edit_check::check_edit;
-pub use endpoint::tap_ring::TapRingReader;
+pub use endpoint::tap_ring::{Notification, ReaderState, TapRingReader};
 pub use endpoint::written::{WriterEnded, WriterSocket};
 pub use idle::{IdleConnections, query_counters};
 pub use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, escape_hidden};

@@ -1,0 +1,263 @@
+//! The positions and the wait flags of a ring of bytes with one writer and one reader, in different
+//! processes that do not trust each other.
+//!
+//! ```text
+//! writer ── bytes, then WRITTEN ──► reader        a byte over a socket, if READER_WAITS
+//!        ◄── TAKEN, after the bytes ──            a byte over a socket, if TAKEN >= ROOM_WANTED
+//! ```
+//!
+//! Positions count bytes from the start. Each side writes only its own position, and treats the
+//! position of the other side as an allegation ([`PositionFault`]).
+//!
+//! A side that waits says so in a word, and then looks again at the position of the other side. The
+//! other side first publishes its position, and then looks at the word. The fences (SYNC POINT:
+//! waiting) order these two accesses, so at least one side sees the other. This module has neither
+//! bytes nor sockets: its callers copy bytes and send notifications. A word of a waiting side may
+//! also be cleared late, after that side has set it again; a notification always follows, so a side
+//! that is woken looks at the position, and announces that it waits again.
+
+use crate::atomic::{Ordering, fence};
+
+/// A word that both sides access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RingWord {
+    /// Number of bytes that the writer has written.
+    Written,
+    /// Number of bytes that the reader has taken.
+    Taken,
+    /// 1 while the reader waits for bytes.
+    ReaderWaits,
+    /// Number of taken bytes for which the writer waits; 0 while it does not wait.
+    RoomWanted,
+}
+
+/// The words of a ring.
+pub trait RingWords {
+    /// Loads a word with Acquire ordering.
+    fn load(&self, word: RingWord) -> u64;
+    /// Stores a word with Release ordering.
+    fn store(&self, word: RingWord, value: u64);
+}
+
+impl RingWord {
+    /// Returns the offset of the word in memory that both sides share. Each word has a cache line.
+    #[must_use]
+    pub const fn offset(self) -> usize {
+        match self {
+            Self::Written => 0,
+            Self::Taken => 64,
+            Self::ReaderWaits => 128,
+            Self::RoomWanted => 192,
+        }
+    }
+}
+
+impl RingWords for sys::memory::Mapping {
+    fn load(&self, word: RingWord) -> u64 {
+        self.word(word.offset()).unwrap_or_default()
+    }
+
+    fn store(&self, word: RingWord, value: u64) {
+        let stored = self.set_word(word.offset(), value);
+        debug_assert!(stored, "the words are in the mapping");
+    }
+}
+
+impl<W: RingWords> RingWords for std::sync::Arc<W> {
+    fn load(&self, word: RingWord) -> u64 {
+        (**self).load(word)
+    }
+
+    fn store(&self, word: RingWord, value: u64) {
+        (**self).store(word, value);
+    }
+}
+
+/// The error of a position that the other side cannot have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PositionFault;
+
+/// Returns the number of bytes in a ring of this size in which `written` bytes were written.
+pub fn bytes_in_ring(
+    words: &impl RingWords,
+    written: u64,
+    size: usize,
+) -> Result<usize, PositionFault> {
+    // This Acquire pairs with the Release in `ReaderPosition::take`.
+    let used = written.checked_sub(words.load(RingWord::Taken));
+    let used = used.and_then(|used| usize::try_from(used).ok());
+    used.filter(|used| *used <= size).ok_or(PositionFault)
+}
+
+/// The writer's side.
+#[derive(Debug)]
+pub struct WriterPosition<W> {
+    words: W,
+    size: usize,
+    written: u64,
+}
+
+impl<W: RingWords> WriterPosition<W> {
+    /// Starts an empty ring of this size, whose reader counts as waiting for the first bytes.
+    pub fn new(words: W, size: usize) -> Self {
+        words.store(RingWord::ReaderWaits, 1);
+        Self { words, size, written: 0 }
+    }
+
+    /// Returns the words.
+    pub const fn words(&self) -> &W {
+        &self.words
+    }
+
+    /// Returns the number of bytes written.
+    #[must_use]
+    pub const fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Returns the number of bytes in the ring.
+    pub fn used(&self) -> Result<usize, PositionFault> {
+        bytes_in_ring(&self.words, self.written, self.size)
+    }
+
+    /// Publishes the next `length` bytes, which the caller has copied into the ring.
+    pub fn publish(&mut self, length: usize) {
+        self.written += length as u64;
+        // This Release pairs with the Acquire in `ReaderPosition::available`.
+        self.words.store(RingWord::Written, self.written);
+    }
+
+    /// Returns true, once, if the reader waits for bytes, so that it must be notified.
+    #[must_use]
+    pub fn take_reader_waits(&self) -> bool {
+        // SYNC POINT: waiting. Pairs with the fence in `ReaderPosition::announce_wait`.
+        fence(Ordering::SeqCst);
+        let waits = self.words.load(RingWord::ReaderWaits) != 0;
+        if waits {
+            self.words.store(RingWord::ReaderWaits, 0);
+        }
+        waits
+    }
+
+    /// Asks the reader for a notification when half of the ring is free. Returns true, and asks for
+    /// none, if it is free already.
+    pub fn announce_wait(&self) -> bool {
+        let room_min = self.size as u64 / 2;
+        let wanted = self.written.saturating_sub(self.size as u64) + room_min;
+        self.words.store(RingWord::RoomWanted, wanted);
+        // SYNC POINT: waiting. Pairs with the fence in `ReaderPosition::take`.
+        fence(Ordering::SeqCst);
+        let has_room = self.words.load(RingWord::Taken) >= wanted;
+        if has_room {
+            self.words.store(RingWord::RoomWanted, 0);
+        }
+        has_room
+    }
+}
+
+/// The result of a look at the socket of a ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Notification {
+    /// A notification was there, and has been taken.
+    Taken,
+    /// There is none now.
+    Pending,
+    /// The other side has closed the socket.
+    Closed,
+}
+
+/// The state of a ring for its reader.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReaderState {
+    /// This number of bytes is available.
+    Bytes(usize),
+    /// Nothing is available, and the writer will send a notification.
+    Empty,
+    /// Nothing is available, and the writer has closed the socket.
+    End,
+}
+
+/// The reader's side.
+#[derive(Debug)]
+pub struct ReaderPosition<W> {
+    words: W,
+    size: usize,
+    taken: u64,
+}
+
+impl<W: RingWords> ReaderPosition<W> {
+    /// Starts to read a ring of this size.
+    pub const fn new(words: W, size: usize) -> Self {
+        Self { words, size, taken: 0 }
+    }
+
+    /// Returns the words.
+    pub const fn words(&self) -> &W {
+        &self.words
+    }
+
+    /// Returns the number of bytes taken.
+    #[must_use]
+    pub const fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Returns the number of bytes that can be taken.
+    pub fn available(&self) -> Result<usize, PositionFault> {
+        // This Acquire pairs with the Release in `WriterPosition::publish`.
+        let available = self.words.load(RingWord::Written).checked_sub(self.taken);
+        let available = available.and_then(|all| usize::try_from(all).ok());
+        available.filter(|all| *all <= self.size).ok_or(PositionFault)
+    }
+
+    /// Returns the state of the ring. If it is empty, takes all notifications, and requests another
+    /// one. `next_notification` looks at the socket and does not block.
+    pub fn state(
+        &self,
+        mut next_notification: impl FnMut() -> Notification,
+    ) -> Result<ReaderState, PositionFault> {
+        let mut has_ended = false;
+        loop {
+            match self.available()? {
+                0 if has_ended => return Ok(ReaderState::End),
+                0 => self.announce_wait(),
+                available => return Ok(ReaderState::Bytes(available)),
+            }
+            if self.available()? > 0 {
+                continue;
+            }
+            match next_notification() {
+                Notification::Taken => {}
+                Notification::Pending => return Ok(ReaderState::Empty),
+                // The bytes precede the end.
+                Notification::Closed => has_ended = true,
+            }
+        }
+    }
+
+    /// Takes `length` bytes, which must be available and have been read, out of the ring. Returns
+    /// true, once, if the writer waits for room and there is enough, so that it must be notified.
+    #[must_use]
+    pub fn take(&mut self, length: usize) -> bool {
+        self.taken += length as u64;
+        // This Release pairs with the Acquire in `bytes_in_ring`: the writer reuses memory after
+        // the reader has read it.
+        self.words.store(RingWord::Taken, self.taken);
+        // SYNC POINT: waiting. Pairs with the fence in `WriterPosition::announce_wait`.
+        fence(Ordering::SeqCst);
+        let wanted = self.words.load(RingWord::RoomWanted);
+        let waits = wanted != 0 && self.taken >= wanted;
+        if waits {
+            self.words.store(RingWord::RoomWanted, 0);
+        }
+        waits
+    }
+
+    /// Asks the writer for a notification when the next bytes come. The caller then checks for
+    /// available bytes once more.
+    pub fn announce_wait(&self) {
+        self.words.store(RingWord::ReaderWaits, 1);
+        // SYNC POINT: waiting. Pairs with the fence in `WriterPosition::take_reader_waits`.
+        fence(Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,225 @@
+//! Loom models of a ring of bytes between two processes (`byte_ring`), in all interleavings with a
+//! bounded number of preemptions. Positions and waits are the production code; the bytes are cells,
+//! of which loom reports concurrent accesses, and the sockets count notifications. A lost wake-up is
+//! a deadlock, which loom reports, too.
+//!
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p streamline-buffer --release --lib --test
+//! model_bytes`; without the flag this file is empty. Verified: without any one of the four fences
+//! of `byte_ring`, or with a relaxed load or store of either position, a model fails.
+#![cfg(loom)]
+
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+use streamline_buffer::byte_ring::{
+    Notification, ReaderPosition, ReaderState, RingWord, RingWords, WriterPosition,
+};
+
+/// Runs a model with at most `preemptions` forced switches per interleaving.
+fn run_model(preemptions: usize, check: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 20_000;
+    builder.check(check);
+}
+
+/// One direction of a socket.
+#[derive(Default)]
+struct Direction {
+    /// Number of notifications, and true once the sender has closed its end.
+    state: Mutex<(usize, bool)>,
+    changed: Condvar,
+}
+
+impl Direction {
+    fn send(&self) {
+        self.state.lock().unwrap().0 += 1;
+        self.changed.notify_one();
+    }
+
+    fn close(&self) {
+        self.state.lock().unwrap().1 = true;
+        self.changed.notify_one();
+    }
+
+    fn next(&self) -> Notification {
+        let mut state = self.state.lock().unwrap();
+        match *state {
+            (0, true) => Notification::Closed,
+            (0, false) => Notification::Pending,
+            _ => {
+                state.0 -= 1;
+                Notification::Taken
+            }
+        }
+    }
+
+    /// Waits for a notification or the end.
+    fn wait(&self) {
+        let mut state = self.state.lock().unwrap();
+        while *state == (0, false) {
+            state = self.changed.wait(state).unwrap();
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.state.lock().unwrap().1
+    }
+}
+
+/// The memory and the socket that both sides share.
+struct Shared {
+    words: [AtomicU64; 4],
+    bytes: Vec<UnsafeCell<u64>>,
+    to_reader: Direction,
+    to_writer: Direction,
+}
+
+/// The handle of one side.
+#[derive(Clone)]
+struct Ring(Arc<Shared>);
+
+impl RingWords for Ring {
+    fn load(&self, word: RingWord) -> u64 {
+        self.0.words[word.offset() / 64].load(Ordering::Acquire)
+    }
+
+    fn store(&self, word: RingWord, value: u64) {
+        self.0.words[word.offset() / 64].store(value, Ordering::Release);
+    }
+}
+
+type Writer = WriterPosition<Ring>;
+type Reader = ReaderPosition<Ring>;
+
+fn create_ring(size: usize) -> (Writer, Reader) {
+    let shared = Shared {
+        words: [0; 4].map(AtomicU64::new),
+        bytes: (0..size).map(|_| UnsafeCell::new(u64::MAX)).collect(),
+        to_reader: Direction::default(),
+        to_writer: Direction::default(),
+    };
+    let ring = Ring(Arc::new(shared));
+    (WriterPosition::new(ring.clone(), size), ReaderPosition::new(ring, size))
+}
+
+/// Returns the cell of a position.
+fn cell(ring: &Ring, position: u64) -> &UnsafeCell<u64> {
+    &ring.0.bytes[position as usize % ring.0.bytes.len()]
+}
+
+/// Puts up to `count` numbered bytes into the ring, as many as fit. Returns their number.
+fn put(writer: &mut Writer, count: u64) -> u64 {
+    let ring = writer.words().clone();
+    let room = (ring.0.bytes.len() - writer.used().unwrap()) as u64;
+    let (from, count) = (writer.written(), count.min(room));
+    for position in from..from + count {
+        // SAFETY: loom reports concurrent accesses.
+        cell(&ring, position).with_mut(|byte| unsafe { *byte = position });
+    }
+    if count > 0 {
+        writer.publish(count as usize);
+    }
+    count
+}
+
+/// Puts `total` bytes into the ring, up to `each` at once, and notifies the reader, as a tap does.
+/// Stops if the reader has closed its socket; returns the number of bytes written.
+fn write_all(writer: &mut Writer, total: u64, each: u64) -> u64 {
+    let ring = writer.words().clone();
+    while writer.written() < total {
+        match put(writer, each.min(total - writer.written())) {
+            0 if ring.0.to_writer.is_closed() => break,
+            0 => {
+                if !writer.announce_wait() {
+                    ring.0.to_writer.wait();
+                    while ring.0.to_writer.next() == Notification::Taken {}
+                }
+            }
+            _ => {
+                if writer.take_reader_waits() {
+                    ring.0.to_reader.send();
+                }
+            }
+        }
+    }
+    writer.written()
+}
+
+/// Takes up to `each` bytes at once until the end or until `limit` bytes were taken. Asserts their
+/// order. Returns the number of bytes taken.
+fn read_all(reader: &mut Reader, each: usize, limit: u64) -> u64 {
+    let ring = reader.words().clone();
+    while reader.taken() < limit {
+        match reader.state(|| ring.0.to_reader.next()).unwrap() {
+            ReaderState::Bytes(available) => {
+                let count = available.min(each);
+                for position in reader.taken()..reader.taken() + count as u64 {
+                    // SAFETY: loom reports concurrent accesses.
+                    let byte = cell(&ring, position).with(|byte| unsafe { *byte });
+                    assert_eq!(byte, position, "lapped or torn");
+                }
+                if reader.take(count) {
+                    ring.0.to_writer.send();
+                }
+            }
+            ReaderState::Empty => ring.0.to_reader.wait(),
+            ReaderState::End => break,
+        }
+    }
+    reader.taken()
+}
+
+fn transfer(size: usize, (total, each): (u64, u64), taken: usize) {
+    let (mut writer, mut reader) = create_ring(size);
+    let reading = thread::spawn(move || read_all(&mut reader, taken, u64::MAX));
+    assert_eq!(write_all(&mut writer, total, each), total);
+    writer.words().0.to_reader.close();
+    assert_eq!(reading.join().unwrap(), total);
+}
+
+#[test]
+fn full_ring_loses_neither_bytes_nor_wake_ups() {
+    run_model(3, || transfer(2, (4, 1), 2));
+}
+
+#[test]
+fn writer_is_woken_once_half_of_the_ring_is_free() {
+    run_model(2, || transfer(4, (7, 4), 1));
+}
+
+#[test]
+fn reader_of_single_bytes_is_woken_for_each() {
+    run_model(3, || transfer(4, (3, 1), 1));
+}
+
+#[test]
+fn writer_at_a_full_ring_ends_with_its_reader() {
+    for limit in 0..2 {
+        run_model(3, move || {
+            let (mut writer, mut reader) = create_ring(2);
+            let reading = thread::spawn(move || {
+                let taken = read_all(&mut reader, 1, limit);
+                reader.words().0.to_writer.close();
+                taken
+            });
+            let written = write_all(&mut writer, 5, 2);
+            assert_eq!(reading.join().unwrap(), limit);
+            assert!((2..=2 + limit).contains(&written), "{written}");
+        });
+    }
+}
+
+#[test]
+fn bytes_of_a_killed_writer_stay_readable() {
+    run_model(3, || {
+        let (mut writer, mut reader) = create_ring(4);
+        let reading = thread::spawn(move || read_all(&mut reader, 4, u64::MAX));
+        assert_eq!(write_all(&mut writer, 1, 1), 1);
+        // The writer is killed between the publication of bytes and the notification.
+        assert_eq!(put(&mut writer, 2), 2);
+        writer.words().0.to_reader.close();
+        assert_eq!(reading.join().unwrap(), 3);
+    });
+}
