@@ -14,7 +14,7 @@ use crate::observer::Observer;
 use crate::send::parse_capture;
 use crate::shared_program::program_ids;
 use member::protocol::{Attach, CarriedStep, Replacement};
-use member::varlink::{Call, Reply};
+use member::varlink::{Call, Fault, Reply};
 use rustix::process::{Gid, Uid};
 use serde_json::{Value, json};
 use std::fs::{self, File};
@@ -218,8 +218,9 @@ fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
         let (refused, _) = send_and_receive(&fixture.socket(), &attach);
         let context = || format!("{by}: {attach:?}: {refused:?}");
         assert_eq!(refused.error.as_deref(), Some("io.streamline.NotInKernel"), "{}", context());
-        assert_eq!(refused.parameters["by"], Value::from(by), "{}", context());
-        let why = refused.parameters["why"].as_str().unwrap_or_default();
+        let fault = Fault::from_reply(&refused).expect("it is refused");
+        assert_eq!(fault.text("by"), by, "{}", context());
+        let why = fault.text("why");
         assert!(why.len() > 10 && !why.ends_with('.'), "{}", context());
     }
     // On behalf of other users, beyond his own share, and for no request.
@@ -228,8 +229,8 @@ fn request_everything_as_dave(fixture: &DaemonFixture) -> Vec<OwnedFd> {
         let instead = Some(Replacement { line: line_of, stays, taps: None });
         let attach = Attach { instead, ..asks(&line, &part, &ours, own) };
         let (refused, _) = send_and_receive(&fixture.socket(), &attach);
-        let by = refused.parameters["by"].as_str();
-        assert!(matches!(by, Some("line" | "quota")), "{line_of}: {refused:?}");
+        let fault = Fault::from_reply(&refused).expect("it is refused");
+        assert!(matches!(fault.text("by"), "line" | "quota"), "{line_of}: {refused:?}");
     }
     let switch = Call::new("io.streamline.Switch", &json!({})).to_bytes();
     for socket in [&fixture.socket(), &request_connection(&held)] {

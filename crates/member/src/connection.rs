@@ -8,6 +8,7 @@
 //! not used, and the socket. A peer with descriptors that wait to be closed is disconnected if it
 //! sends more descriptors.
 
+use crate::receive_buffer::with_receive_buffer;
 use crate::varlink::MESSAGE_MAX;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -98,12 +99,17 @@ impl Connection {
     }
 
     fn receive_packet(&self) -> Received {
-        let mut bytes = vec![0; MESSAGE_MAX];
-        match sys::descriptor::try_receive(&self.socket, &mut bytes) {
+        let received = with_receive_buffer(|buffer| {
+            let buffer = buffer.get_mut(..MESSAGE_MAX).unwrap_or_default();
+            let received = sys::descriptor::try_receive(&self.socket, buffer)?;
+            Ok(received.map(|(length, descriptors)| {
+                (buffer.get(..length).unwrap_or_default().to_vec(), descriptors)
+            }))
+        });
+        match received {
             Ok(None) => Received::Pending,
-            Ok(Some((0, _))) => Received::Closed,
-            Ok(Some((length, descriptors))) => {
-                bytes.truncate(length);
+            Ok(Some((bytes, _))) if bytes.is_empty() => Received::Closed,
+            Ok(Some((bytes, descriptors))) => {
                 let uid = self.socket.uid();
                 let has_some = !descriptors.is_empty();
                 let descriptors = Foreign::all(descriptors, uid);
@@ -112,7 +118,7 @@ impl Connection {
                     false => Received::Message(bytes, descriptors),
                 }
             }
-            Err(error) if error.errno == EMSGSIZE => Received::TooLong,
+            Err(sys::Error { errno: EMSGSIZE, .. }) => Received::TooLong,
             Err(_) => Received::Closed,
         }
     }

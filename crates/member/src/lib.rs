@@ -28,6 +28,7 @@ pub mod ids;
 pub mod page_door;
 pub mod place;
 pub mod protocol;
+mod receive_buffer;
 pub mod rights;
 pub mod varlink;
 pub mod worker;

@@ -1,7 +1,8 @@
 //! Calls over one connection, with timeouts.
 
 use super::error::{ClientError, ECONNRESET, EPIPE};
-use crate::varlink::{Call, Fault, REPLY_MAX, Reply};
+use crate::receive_buffer::with_receive_buffer;
+use crate::varlink::{Call, Fault, Reply};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -42,7 +43,20 @@ impl Caller {
         parameters: &impl Serialize,
     ) -> Result<T, ClientError> {
         self.send(&Call::new(method, parameters), &[])?;
-        Ok(self.reply()?.0.deserialize_result()?)
+        self.result()
+    }
+
+    /// Receives the result of the last call. Blocks and fails as [`reply`](Self::reply) does.
+    pub(crate) fn result<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
+        self.result_of_several().map(|(result, _)| result)
+    }
+
+    /// Receives the next result of a call that may have several, and true if more follow. Blocks
+    /// and fails as [`reply`](Self::reply) does.
+    pub(super) fn result_of_several<T: DeserializeOwned>(&self) -> Result<(T, bool), ClientError> {
+        let (reply, _) = self.reply()?;
+        let continues = reply.continues;
+        Ok((reply.deserialize_result()?, continues))
     }
 
     /// Calls a method with the timeout [`LONG_TIMEOUT`].
@@ -76,34 +90,47 @@ impl Caller {
     /// Receives the reply to the last call, with its descriptors. Blocks for at most the socket's
     /// timeout. Fails if the reply is an error.
     pub(crate) fn reply(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
-        let received = self.receive();
-        if matches!(received, Err(ClientError::Timeout)) {
+        self.receive().inspect_err(|error| self.note_timeout(error))
+    }
+
+    fn note_timeout(&self, error: &ClientError) {
+        if matches!(error, ClientError::Timeout) {
             self.overdue.store(true, Ordering::Relaxed);
         }
-        received
     }
 
     /// Receives the next update of a subscription. A timeout leaves the connection usable, unlike
     /// in [`reply`](Self::reply), because an update may take a long time to arrive.
     pub(super) fn receive(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
-        let mut bytes = vec![0; REPLY_MAX];
-        let received = match sys::descriptor::receive(&self.socket, &mut bytes) {
-            // If the peer closes its end with unread data, the next call returns ECONNRESET once,
-            // before any queued data (unix(7)).
-            Err(error) if error.errno == ECONNRESET => {
-                sys::descriptor::receive(&self.socket, &mut bytes)
+        self.receive_with(|bytes, descriptors| {
+            let reply = Reply::read(bytes)?;
+            match Fault::from_reply(&reply) {
+                Some(fault) => Err(ClientError::Refused(fault)),
+                None => Ok((reply, descriptors)),
             }
-            received => received,
-        };
-        let (length, descriptors) = received?;
-        if length == 0 {
-            return Err(ClientError::Disconnected);
-        }
-        let reply = Reply::read(bytes.get(..length).unwrap_or_default())?;
-        match Fault::from_reply(&reply) {
-            Some(fault) => Err(ClientError::Refused(fault)),
-            None => Ok((reply, descriptors)),
-        }
+        })
+    }
+
+    /// Receives a message, and passes it to `read` with its descriptors.
+    fn receive_with<T>(
+        &self,
+        read: impl FnOnce(&[u8], Vec<OwnedFd>) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
+        with_receive_buffer(|bytes| {
+            let received = match sys::descriptor::receive(&self.socket, bytes) {
+                // If the peer closes its end with unread data, the next call returns ECONNRESET
+                // once, before any queued data (unix(7)).
+                Err(error) if error.errno == ECONNRESET => {
+                    sys::descriptor::receive(&self.socket, bytes)
+                }
+                received => received,
+            };
+            let (length, descriptors) = received?;
+            if length == 0 {
+                return Err(ClientError::Disconnected);
+            }
+            read(bytes.get(..length).unwrap_or_default(), descriptors)
+        })
     }
 }
 

@@ -126,9 +126,7 @@ impl Client {
             .send(&Call { more: true, ..Call::new("io.streamline.List", &NoParameters {}) }, &[])?;
         let mut all = Vec::new();
         loop {
-            let (reply, _) = self.caller.reply()?;
-            let continues = reply.continues;
-            let PathList { paths } = reply.deserialize_result()?;
+            let (PathList { paths }, continues) = self.caller.result_of_several()?;
             all.extend(paths);
             if !continues {
                 return Ok(all);

@@ -1,6 +1,6 @@
 //! Implementation of the methods of the interface `io.streamline.path`.
 
-use super::nodes::DescribedNodes;
+use super::nodes::{DescribedNodes, NodesPage};
 use super::path::PathInfo;
 use super::registration::Reporter;
 use super::service::{COUNTERS_TIMEOUT, Service, TAPS_MAX};
@@ -8,10 +8,11 @@ use super::updates::UpdateSchedule;
 use super::{counters, spaces, taps};
 use crate::faults;
 use crate::protocol::{
-    Change, ChangeReply, Count, CountReply, Follow, NoParameters, Nodes, NodesReply, PathEvent,
+    Change, ChangeReply, Count, CountReply, Follow, NoParameters, Nodes, PathEvent,
 };
 use crate::varlink::{Call, Fault, Reply, interface};
-use engine::change::ChangeError;
+use engine::change::{ChangeError, SwitchReport};
+use engine::live::Live;
 use engine::registry::MachineRegistry;
 use pipeline::binding::SpaceBinding;
 use pipeline::edit::{Edit, PathMove};
@@ -44,6 +45,7 @@ impl Service {
             }
             "Nodes" => {
                 let wanted = call.deserialize_parameters()?;
+                self.describe_nodes();
                 single_reply(&self.nodes(wanted))
             }
             "Count" => {
@@ -58,9 +60,14 @@ impl Service {
                         format!("{}: {}", change.words.join(" "), faults::format_fault(fault));
                     self.reporter().report(PathEvent::Unchanged, &why);
                 });
-                let nodes = change.nodes.filter(|wanted| *wanted && changed.is_ok());
-                let nodes = nodes.map(|_| self.nodes(Nodes::default()));
-                single_reply(&ChangeReply { nodes, ..changed? })
+                let changed = changed?;
+                if change.nodes != Some(true) {
+                    return single_reply(&changed);
+                }
+                self.describe_nodes();
+                let ChangeReply { message, line, .. } = changed;
+                let nodes = self.nodes(Nodes::default());
+                single_reply(&ChangeReplyWithNodes { message, line, nodes })
             }
             "Take" => single_reply(&self.take_from_other(id, call)?),
             // A prepared path receives this call while it waits for the decision.
@@ -92,13 +99,17 @@ impl Service {
         }
     }
 
-    /// Returns the nodes of the current plan that a client asks for.
-    fn nodes(&mut self, wanted: Nodes) -> NodesReply {
+    /// Describes the nodes of the current plan, for [`nodes`](Self::nodes).
+    fn describe_nodes(&mut self) {
         self.refresh_plan();
         if let Some(plan) = &self.path.plan {
             let (known, live) = (&mut self.described, self.lives.first());
             DescribedNodes::update(known, plan, live, &self.path.line);
         }
+    }
+
+    /// Returns those of the described nodes that a client asks for.
+    fn nodes(&self, wanted: Nodes) -> NodesPage<'_> {
         self.described.as_ref().map(|known| known.page(wanted)).unwrap_or_default()
     }
 
@@ -161,6 +172,7 @@ impl Service {
         let wrong = |why: &dyn std::fmt::Display| faults::wrong_change(&why.to_string());
         self.check_request(change.running.as_deref())?;
         if let Some(keep) = SpaceBinding::parse(words).map_err(|why| wrong(&why))? {
+            self.recent_machine.forget_before(u64::MAX);
             let message = self.pin_space(&keep).map_err(|why| refused(&why))?;
             let line = self.path.line.clone();
             return Ok(ChangeReply { message, line, nodes: None });
@@ -180,9 +192,7 @@ impl Service {
             return Err(refused(&"it has several unconnected parts"));
         };
         let edit = Edit::parse(words).map_err(|why| wrong(&why))?;
-        let machine = LazyCell::new(|| self.machine());
-        let switched = engine::change::change_planned_for(live, &edit, &machine, CHANGE_TIMEOUT);
-        let switched = switched.map_err(|why| match why {
+        let switched = self.change_live(live, &edit).map_err(|why| match why {
             ChangeError::Misfit(_) | ChangeError::Mistakes { .. } => wrong(&why),
             _ => refused(&why),
         })?;
@@ -209,9 +219,29 @@ impl Service {
         }
     }
 
-    /// Returns the machine for which changes are planned.
+    /// Changes the path for the machine as it was within the last second. If that fails, tries again
+    /// for the machine as it is now, because the rights of this process may have changed.
+    fn change_live(&self, live: &Live, edit: &Edit) -> Result<SwitchReport, ChangeError> {
+        let began = sys::clock::monotonic();
+        loop {
+            let machine = LazyCell::new(|| self.with_known_kernel(self.recent_machine.get()));
+            let changed = engine::change::change_planned_for(live, edit, &machine, CHANGE_TIMEOUT);
+            let depends = matches!(
+                changed,
+                Err(ChangeError::Unplaceable(_) | ChangeError::Build(_) | ChangeError::Refused(_))
+            );
+            if !depends || !self.recent_machine.forget_before(began) {
+                return changed;
+            }
+        }
+    }
+
+    /// Inspects the machine for which changes are planned.
     pub(super) fn machine(&self) -> Machine {
-        let mut machine = engine::machine::inspect();
+        self.with_known_kernel(engine::machine::inspect())
+    }
+
+    fn with_known_kernel(&self, mut machine: Machine) -> Machine {
         if let Some(kernel) = &self.path.kernel {
             machine.kernel.clone_from(kernel);
         }
@@ -295,6 +325,15 @@ impl Service {
             }
         }
     }
+}
+
+/// A `ChangeReply` with serialized nodes.
+#[derive(Serialize)]
+struct ChangeReplyWithNodes<'d> {
+    #[serde(rename = "said")]
+    message: String,
+    line: String,
+    nodes: NodesPage<'d>,
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "the reply of a method")]

@@ -14,6 +14,7 @@ mod counters;
 mod losses;
 mod nodes;
 mod path;
+mod recent_machine;
 mod registration;
 mod service;
 mod spaces;

@@ -1,9 +1,11 @@
 //! Conversion of a plan's nodes to the types of the protocol.
 
-use crate::protocol::{Argument, NodeArc, NodeDetails, Nodes, NodesReply};
+use crate::protocol::{Argument, NodeArc, NodeDetails, Nodes};
 use engine::live::Live;
 use pipeline::explain::{self, ArgumentFacts};
 use pipeline::plan::{Candidate, Plan};
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 
 /// Maximum length, in bytes, of the nodes in one reply. A reply has room for another node of
 /// maximum length and for the request, neither of which is much longer than
@@ -18,7 +20,17 @@ pub(super) struct DescribedNodes {
     line: String,
     /// Number of each node. A node keeps its number when the request is changed.
     numbers: Vec<usize>,
-    nodes: Vec<NodeDetails>,
+    /// The serialized nodes.
+    nodes: Vec<Box<RawValue>>,
+}
+
+/// A `NodesReply` with serialized nodes.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct NodesPage<'d> {
+    version: Option<u64>,
+    line: &'d str,
+    nodes: &'d [Box<RawValue>],
+    next: Option<usize>,
 }
 
 impl DescribedNodes {
@@ -31,7 +43,9 @@ impl DescribedNodes {
         let names = explain::unique_names(&plan.graph).into_iter().enumerate();
         let nodes = names.map(|(at, name)| {
             let id = numbers.get(at).map(|number| *number as u64);
-            NodeDetails { id, ..describe_node(plan, at, name) }
+            let node = NodeDetails { id, ..describe_node(plan, at, name) };
+            // Names, numbers and texts can always be serialized.
+            to_raw_value(&node).unwrap_or_else(|_| RawValue::NULL.to_owned())
         });
         let (nodes, line) = (nodes.collect(), line.to_owned());
         *known = Some(Self { version: next_version(), line, numbers, nodes });
@@ -39,23 +53,22 @@ impl DescribedNodes {
 
     /// Returns the nodes that start at index `wanted.first`, as many as fit into a reply; none if
     /// the caller already has this version.
-    pub(super) fn page(&self, wanted: Nodes) -> NodesReply {
+    pub(super) fn page(&self, wanted: Nodes) -> NodesPage<'_> {
         let version = Some(self.version);
         if wanted.known == version {
-            return NodesReply { version, ..NodesReply::default() };
+            return NodesPage { version, ..NodesPage::default() };
         }
         let first = wanted.first.unwrap_or_default();
-        let (mut nodes, mut length) = (Vec::new(), 0);
-        for node in self.nodes.iter().skip(first) {
-            length += serde_json::to_string(node).map_or(0, |text| text.len());
-            if length > PAGE_MAX && !nodes.is_empty() {
-                break;
-            }
-            nodes.push(node.clone());
-        }
-        let next = first + nodes.len();
-        let next = (next < self.nodes.len()).then_some(next);
-        NodesReply { version, line: self.line.clone(), nodes, next }
+        let rest = self.nodes.get(first..).unwrap_or_default();
+        let mut length = 0;
+        let fits = |node: &&Box<RawValue>| {
+            length += node.get().len();
+            length <= PAGE_MAX
+        };
+        let count = rest.iter().take_while(fits).count().max(1).min(rest.len());
+        let next = (count < rest.len()).then_some(first + count);
+        let nodes = rest.get(..count).unwrap_or_default();
+        NodesPage { version, line: &self.line, nodes, next }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::losses::LossWatch;
 use super::nodes::DescribedNodes;
 use super::path::PathInfo;
+use super::recent_machine::RecentMachine;
 use super::registration::{Registration, SEARCH_INTERVAL, Shared};
 use super::updates::{UnsentPages, UpdateSchedule};
 use crate::client::Client;
@@ -31,6 +32,7 @@ pub(super) struct Service {
     /// Nodes of the plan, as last described to a client.
     pub(super) described: Option<DescribedNodes>,
     pub(super) lives: Vec<Live>,
+    pub(super) recent_machine: RecentMachine,
     watcher: Watcher,
     /// Registration with a daemon, or `None` while no daemon is found.
     pub(super) registration: Option<Registration>,
@@ -123,6 +125,7 @@ impl Service {
             changes: 0,
             described: None,
             lives,
+            recent_machine: RecentMachine::default(),
             watcher,
             registration: None,
             directory,

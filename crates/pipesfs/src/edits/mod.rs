@@ -3,7 +3,7 @@
 //! - [`plan`]: the edit for a change of the tree, a pure function of the tree; [`places`]: names of
 //!   outputs and parents in the syntax of edits;
 //! - [`carry_out`]: the edit, made by the path's process on behalf of the caller;
-//! - [`start`]: the start of new paths; [`threads`]: the threads in which edits run.
+//! - [`start`]: the start of new paths.
 
 pub(crate) mod carry_out;
 mod own_mount;
@@ -11,7 +11,6 @@ mod places;
 pub(crate) mod plan;
 mod rename;
 mod start;
-pub(crate) mod threads;
 
 #[cfg(test)]
 mod tests;

@@ -15,7 +15,6 @@ mod open;
 mod written;
 
 use self::handle::Handle;
-use crate::edits::threads::{self, EditThreads};
 use crate::edits::{EDIT_LIMIT, Permitted};
 use crate::entries::Key;
 use crate::failures::Failures;
@@ -24,6 +23,7 @@ use crate::mount::{MountOptions, Others};
 use crate::protocol::{Operation, Reply, Request, errno, init_reply, statfs_reply};
 use crate::snapshot::{CURRENT, Snapshots};
 use crate::streams::Streams;
+use crate::threads::{self, RequestThreads};
 use crate::totals::TotalsByPlace;
 use crate::tree::DirectoryId;
 use crate::writers::Writers;
@@ -33,7 +33,7 @@ use std::io::Read as _;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use sys::eventfd::EventFd;
 
@@ -43,6 +43,8 @@ const WRITE_MAX: u32 = 128 << 10;
 const REQUEST_MAX: usize = WRITE_MAX as usize + 4096;
 /// Number of threads for requests that query paths.
 const ASKING_THREADS: usize = 4;
+/// Name of these threads.
+const ASKS: &str = "pipesfs asks";
 
 /// The server of one mount.
 #[derive(Debug)]
@@ -109,23 +111,17 @@ impl Server {
             ended: EventFd::new()?,
             device,
         });
-        let (asked, jobs) = mpsc::channel::<Request>();
-        let jobs = Arc::new(Mutex::new(jobs));
-        for _ in 0..ASKING_THREADS {
-            let (server, jobs) = (Arc::clone(&server), Arc::clone(&jobs));
-            spawn("pipesfs asks", move || {
-                while let Ok(request) = { lock(&jobs).recv() } {
-                    server.ask(&request);
-                }
-            })?;
-        }
         let examining = Arc::clone(&streams);
         spawn("pipesfs ends", move || examining.examine_ends(&endings))?;
         spawn("pipesfs reads", move || streams.serve())?;
         spawn("pipesfs writes", move || writers.serve())?;
-        let (serving, editing) = (Arc::clone(&server), Arc::clone(&server));
-        let edits = EditThreads::new(move |request| editing.execute(request));
-        spawn("pipesfs", move || serving.receive(&asked, edits))?;
+        let (serving, asking) = (Arc::clone(&server), Arc::clone(&server));
+        let editing = Arc::clone(&server);
+        let edits = RequestThreads::new((threads::EDITS, threads::EDITS_MAX), move |request| {
+            editing.execute(request);
+        });
+        let asks = RequestThreads::new((ASKS, ASKING_THREADS), move |request| asking.ask(request));
+        spawn("pipesfs", move || serving.receive(asks, edits))?;
         Ok(server)
     }
 
@@ -149,7 +145,7 @@ impl Server {
     }
 
     /// Receives requests until the file system is unmounted.
-    fn receive(&self, asked: &mpsc::Sender<Request>, mut edits: EditThreads) {
+    fn receive(&self, mut asks: RequestThreads, mut edits: RequestThreads) {
         let mut buffer = vec![0; REQUEST_MAX];
         loop {
             let mut device = &*self.device;
@@ -167,18 +163,15 @@ impl Server {
                 break;
             }
             if matches!(request.operation, Operation::Edit(_)) || self.changes_argument(&request) {
-                let unique = request.header.unique;
-                lock(&self.editing).insert(unique);
-                if edits.pass(request).is_err() {
-                    lock(&self.editing).remove(&unique);
-                    Reply::new(&self.device, unique).error(errno::EAGAIN);
-                }
+                self.pass_on(request, &mut edits, &self.editing);
                 continue;
             }
             match self.age_wanted(&request) {
-                Some(age) if !self.snapshots.is_current(age) => self.pass_on(request, asked),
+                Some(age) if !self.snapshots.is_current(age) => {
+                    self.pass_on(request, &mut asks, &self.asking);
+                }
                 _ if self.needs_update(&request) || self.needs_query(&request) => {
-                    self.pass_on(request, asked);
+                    self.pass_on(request, &mut asks, &self.asking);
                 }
                 _ => self.execute(&request),
             }
@@ -188,10 +181,14 @@ impl Server {
         self.ended.notify();
     }
 
-    fn pass_on(&self, request: Request, asked: &mpsc::Sender<Request>) {
-        lock(&self.asking).insert(request.header.unique);
-        // The receiving threads live as long as this thread.
-        let _ = asked.send(request);
+    /// Passes a request to threads that may block, and adds its number to `executing`.
+    fn pass_on(&self, request: Request, to: &mut RequestThreads, executing: &Mutex<HashSet<u64>>) {
+        let unique = request.header.unique;
+        lock(executing).insert(unique);
+        if to.pass(request).is_err() {
+            lock(executing).remove(&unique);
+            Reply::new(&self.device, unique).error(errno::EAGAIN);
+        }
     }
 
     /// Executes a request in a thread that may block.
@@ -222,8 +219,8 @@ impl Server {
         let thread = std::thread::current();
         // Only requests that were passed on are in the sets.
         match thread.name() {
-            Some(threads::NAME) => drop(lock(&self.editing).remove(&unique)),
-            Some("pipesfs asks") if !asking.remove(&unique) => return None,
+            Some(threads::EDITS) => drop(lock(&self.editing).remove(&unique)),
+            Some(ASKS) if !asking.remove(&unique) => return None,
             _ => {}
         }
         Some(reply)

@@ -28,10 +28,12 @@ impl Server {
         let snapshot = self.snapshots.latest();
         let names = self.names(&snapshot, &parent, header.uid)?;
         let key = snapshot.tree.lookup(&parent, name, &names);
-        let key = key.ok_or_else(|| match is_made(name, header.pid) {
-            // The edit waits for the path.
-            true => errno::ENOENT,
-            false => self.fail_lookup((&snapshot.tree, &parent), header.uid),
+        let key = key.ok_or_else(|| match silent_path(&snapshot.tree, &parent) {
+            // A directory that is being made may be missing: the edit waits for the path.
+            Some(number) if !is_made(name, header.pid) => {
+                self.fail_silent((&snapshot.tree, &parent), number, header.uid)
+            }
+            _ => errno::ENOENT,
         })?;
         if snapshot.tree.is_unlisted_class(&key) && is_made(name, header.pid) {
             // The kernel passes mkdir(2) on only if the lookup before it finds nothing.
@@ -41,18 +43,6 @@ impl Server {
         self.attributes(&key, inode).map(Outcome::Entry).inspect_err(|_| {
             lock(&self.inodes).forget(inode, 1);
         })
-    }
-
-    /// Returns the error number of a name that does not exist, or that is unknown because the path
-    /// has not replied yet.
-    fn fail_lookup(&self, (tree, parent): (&Tree, &Key), uid: u32) -> i32 {
-        let DirectoryId::Path(path) = &parent.place else { return errno::ENOENT };
-        let is_unknown =
-            |view: &&PathView| key_of(view) == *path && view.silent && view.nodes.is_empty();
-        match tree.paths.iter().find(is_unknown) {
-            Some(view) => self.fail_silent((tree, parent), view.path.number, uid),
-            None => errno::ENOENT,
-        }
     }
 
     /// Returns the attributes of an object with all permissions that its path allows, or ENOENT if
@@ -199,7 +189,17 @@ impl Server {
     }
 }
 
-/// Returns true if a thread is making a directory of this name.
+/// Returns the number of the path of a directory whose names are unknown, because the path has never
+/// replied.
+fn silent_path(tree: &Tree, parent: &Key) -> Option<u32> {
+    let DirectoryId::Path(path) = &parent.place else { return None };
+    let is_unknown =
+        |view: &&PathView| key_of(view) == *path && view.silent && view.nodes.is_empty();
+    tree.paths.iter().find(is_unknown).map(|view| view.path.number)
+}
+
+/// Returns true if a thread is making a directory of this name. Reads the thread's memory, which
+/// takes 15 µs.
 fn is_made(name: &str, thread: u32) -> bool {
     let made = sys::task::directory_being_made(thread);
     let last = |path: &[u8]| {

@@ -1,0 +1,50 @@
+//! The machine for which edits are planned, inspected at most once per second: an inspection takes
+//! some 70 system calls, one of which loads a program.
+
+use pipeline::plan::Machine;
+use std::cell::RefCell;
+
+/// Time for which an inspection is used again, in ns.
+const CURRENT_NS: u64 = 1_000_000_000;
+
+/// The latest inspection of the machine.
+#[derive(Debug, Default)]
+pub(super) struct RecentMachine {
+    /// The machine, and the monotonic time of the inspection in ns.
+    latest: RefCell<Option<(u64, Machine)>>,
+}
+
+impl RecentMachine {
+    /// Returns the machine, inspected within the last second or now.
+    pub(super) fn get(&self) -> Machine {
+        let now = sys::clock::monotonic();
+        let is_current = |at: u64| now.saturating_sub(at) < CURRENT_NS;
+        let mut latest = self.latest.borrow_mut();
+        match &*latest {
+            Some((at, machine)) if is_current(*at) => machine.clone(),
+            _ => latest.insert((now, engine::machine::inspect())).1.clone(),
+        }
+    }
+
+    /// Drops the latest inspection if it was before the time `now`, in ns of the monotonic clock.
+    /// Returns true if it did.
+    pub(super) fn forget_before(&self, now: u64) -> bool {
+        self.latest.borrow_mut().take_if(|(at, _)| *at < now).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_inspections_before_a_time_are_dropped() {
+        let recent = RecentMachine::default();
+        assert!(!recent.forget_before(u64::MAX), "there is none");
+        let began = sys::clock::monotonic();
+        let machine = recent.get();
+        assert_eq!(recent.get(), machine);
+        assert!(!recent.forget_before(began), "it is new");
+        assert!(recent.forget_before(u64::MAX) && !recent.forget_before(u64::MAX));
+    }
+}

@@ -1,0 +1,154 @@
+//! Threads that execute requests which may block: a pool that grows up to a maximum.
+//!
+//! A request wakes exactly one thread, the one that became idle last, whose memory the processor
+//! still caches.
+
+use crate::protocol::Request;
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Maximum number of concurrent edits; further edits wait. Each edit ends within the time limit of
+/// the mount.
+pub(crate) const EDITS_MAX: usize = 64;
+/// Name of the threads that execute edits.
+pub(crate) const EDITS: &str = "pipesfs edits";
+
+/// A pool of threads. They end when this value is dropped.
+pub(crate) struct RequestThreads<R = Request> {
+    name: &'static str,
+    threads_max: usize,
+    started: usize,
+    shared: Arc<Shared<R>>,
+}
+
+struct Shared<R> {
+    state: Mutex<State<R>>,
+    execute: Box<dyn Fn(&R) + Send + Sync>,
+}
+
+struct State<R> {
+    requests: VecDeque<R>,
+    /// Idle threads, in the order in which they became idle.
+    idle: Vec<Arc<Condvar>>,
+    /// True once no more requests come.
+    is_closed: bool,
+}
+
+impl<R: Send + 'static> RequestThreads<R> {
+    /// Creates a pool of up to `threads_max` threads that pass requests to `execute`. No thread is
+    /// started before the first request.
+    pub(crate) fn new(
+        (name, threads_max): (&'static str, usize),
+        execute: impl Fn(&R) + Send + Sync + 'static,
+    ) -> Self {
+        let state = State { requests: VecDeque::new(), idle: Vec::new(), is_closed: false };
+        let shared = Shared { state: Mutex::new(state), execute: Box::new(execute) };
+        Self { name, threads_max, started: 0, shared: Arc::new(shared) }
+    }
+
+    /// Passes a request to an idle thread, or to a new one. If there may be no more threads, the
+    /// request waits for one. Does not block. Fails if no thread can be started.
+    pub(crate) fn pass(&mut self, request: R) -> std::io::Result<()> {
+        let mut state = self.shared.lock();
+        state.requests.push_back(request);
+        if let Some(thread) = state.idle.pop() {
+            drop(state);
+            thread.notify_one();
+            return Ok(());
+        }
+        drop(state);
+        if self.started < self.threads_max
+            && let Err(error) = self.start()
+            && self.started == 0
+        {
+            self.shared.lock().requests.clear();
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    fn start(&mut self) -> std::io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let body = move || {
+            let wake = Arc::new(Condvar::new());
+            while let Some(request) = shared.next_request(&wake) {
+                (shared.execute)(&request);
+            }
+        };
+        std::thread::Builder::new().name(self.name.to_owned()).spawn(body)?;
+        self.started += 1;
+        Ok(())
+    }
+}
+
+impl<R> Drop for RequestThreads<R> {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.is_closed = true;
+        state.idle.drain(..).for_each(|thread| thread.notify_one());
+    }
+}
+
+impl<R> Shared<R> {
+    /// Returns the next request. Blocks until there is one; returns `None` if no more come.
+    fn next_request(&self, wake: &Arc<Condvar>) -> Option<R> {
+        let mut state = self.lock();
+        loop {
+            if let Some(request) = state.requests.pop_front() {
+                return Some(request);
+            }
+            if state.is_closed {
+                return None;
+            }
+            state.idle.push(Arc::clone(wake));
+            // A thread that is woken has been removed from the list.
+            let is_idle =
+                |state: &mut State<R>| state.idle.iter().any(|idle| Arc::ptr_eq(idle, wake));
+            state = wake.wait_while(state, is_idle).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<R>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn b4_each_request_is_executed_once_by_a_limited_number_of_threads() {
+        let (done, executed) = mpsc::channel();
+        let executing = move |request: &u64| done.send(*request).unwrap();
+        let mut threads = RequestThreads::new(("test", 3), executing);
+        for round in 0..100 {
+            (0..8).for_each(|at| threads.pass(round * 8 + at).unwrap());
+            let mut got: Vec<u64> = executed.iter().take(8).collect();
+            got.sort_unstable();
+            assert_eq!(got, Vec::from_iter(round * 8..round * 8 + 8));
+        }
+        assert!(threads.started <= 3);
+        drop(threads);
+        assert_eq!(executed.iter().count(), 0, "the threads end");
+    }
+
+    #[test]
+    fn b4_blocked_threads_delay_no_request_below_the_maximum() {
+        let (done, executed) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let released = Mutex::new(released);
+        let executing = move |request: &u64| {
+            if *request == 0 {
+                let _ = released.lock().unwrap().recv();
+            }
+            done.send(*request).unwrap();
+        };
+        let mut threads = RequestThreads::new(("test", 2), executing);
+        (0..20).for_each(|request| threads.pass(request).unwrap());
+        assert_eq!(executed.iter().take(19).collect::<Vec<_>>(), Vec::from_iter(1..20));
+        release.send(()).unwrap();
+        assert_eq!(executed.recv(), Ok(0));
+    }
+}
