@@ -119,7 +119,7 @@ impl Reader {
                 return Ok(count);
             }
             if !self.watch()? {
-                return Err(no_input());
+                return Err(no_input_error());
             }
         }
     }
@@ -135,7 +135,7 @@ impl Reader {
             if !nonblocking {
                 self.stream().wait(None)?;
             } else if !self.watch()? {
-                return Err(no_input());
+                return Err(no_input_error());
             }
         }
     }
@@ -143,7 +143,7 @@ impl Reader {
     /// Consumes located bytes; if the ring overwrites, consumes the entire block. Fails with
     /// `ESTALE` if the writer may have overwritten the bytes since they were located.
     pub(crate) fn release(&mut self, count: usize) -> Result<(), Failure> {
-        if self.stream().take_checked(count)? { Ok(()) } else { Err(block_overwritten()) }
+        if self.stream().take_checked(count)? { Ok(()) } else { Err(overwritten_error()) }
     }
 
     /// Returns true if the ring overwrites its oldest blocks.
@@ -273,12 +273,12 @@ impl Region {
 const ESTALE: i32 = 116;
 
 #[cold]
-pub(crate) fn no_input() -> Failure {
+pub(crate) fn no_input_error() -> Failure {
     Failure::new(EAGAIN, "nothing is there: poll the descriptor")
 }
 
 #[cold]
-fn block_overwritten() -> Failure {
+fn overwritten_error() -> Failure {
     let text =
         "the writer has overwritten the block since it was looked at: discard what was made of it";
     Failure::new(ESTALE, text)

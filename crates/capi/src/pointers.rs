@@ -1,7 +1,7 @@
 //! The ends of pipes that carry pointers; files in memory; and the grant server, from which readers
 //! in other processes obtain the memory of this process. [SL §5.3]
 
-use crate::end::no_input;
+use crate::end::no_input_error;
 use crate::failure::{ENOSPC, Failure, Outcome};
 use abi::DbufId;
 use abi::access::AccessList;
@@ -120,7 +120,7 @@ impl PointerReader {
         if !nonblocking {
             self.stream().wait(None)?;
         } else if !self.watch()? {
-            return Err(no_input());
+            return Err(no_input_error());
         }
         Ok(())
     }

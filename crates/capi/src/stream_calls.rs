@@ -4,7 +4,7 @@ use crate::config::streamline_config;
 use crate::end::{End, EndKind, Reader, Region, Writer};
 use crate::failure::{Failure, Outcome, wrong_end};
 use crate::pointers::{FileEnd, PointerReader, PointerWriter, fresh_id};
-use crate::table::{self, LockedEntry, duplicate_descriptor, not_an_end, register_end};
+use crate::table::{self, LockedEntry, duplicate_descriptor, not_an_end_error, register_end};
 use abi::DbufId;
 use abi::access::AccessList;
 use buffer::name::{self, Address, Error, Host, Limits, Opened};
@@ -199,7 +199,7 @@ fn open_end(entry: &mut LockedEntry, fd: i32, write: bool) -> Outcome<()> {
 fn open_unused(fd: i32, write: bool) -> Outcome<EndKind> {
     let own = raw_fd::duplicate(fd)?;
     if !sys::descriptor::is_packet_socket(&own) {
-        return Err(not_an_end(fd));
+        return Err(not_an_end_error(fd));
     }
     match (mpipe::carries_pointers(&own)?, write) {
         (true, true) => return Ok(EndKind::PointerWriter(PointerWriter::open(own)?)),
@@ -385,7 +385,7 @@ pub(crate) fn close(fd: i32) -> Outcome<()> {
         // An unused end of a multiway pipe is not in the table.
         let own = raw_fd::duplicate(fd)?;
         if !sys::descriptor::is_packet_socket(&own) {
-            return Err(not_an_end(fd));
+            return Err(not_an_end_error(fd));
         }
     }
     drop(end);

@@ -29,7 +29,7 @@ impl LockedEntry {
     /// Returns the end. Fails if the entry, whose descriptor number is `number`, is empty.
     #[inline]
     pub(crate) fn end_of(&mut self, number: i32) -> Outcome<&mut End> {
-        self.end().ok_or_else(|| not_an_end(number))
+        self.end().ok_or_else(|| not_an_end_error(number))
     }
 
     /// Removes the end from the table, and forgets the thread that owned the entry. Returns `None`
@@ -61,7 +61,7 @@ pub(crate) fn lock_entry(number: i32) -> Result<LockedEntry, Failure> {
     match entry.map(BiasedLock::try_lock) {
         Some(Some(guard)) => Ok(LockedEntry(guard)),
         Some(None) => Err(busy(number)),
-        None => Err(not_an_end(number)),
+        None => Err(not_an_end_error(number)),
     }
 }
 
@@ -105,6 +105,6 @@ fn busy(number: i32) -> Failure {
 }
 
 #[cold]
-pub(crate) fn not_an_end(number: i32) -> Failure {
+pub(crate) fn not_an_end_error(number: i32) -> Failure {
     Failure::new(EBADF, format!("descriptor {number} is no open end of a stream"))
 }

@@ -47,7 +47,7 @@ pub type Pcap = *mut c_void;
 const LIBRARIES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
 
 /// Returns the handle and its capture if this library reads the handle, else `None`.
-fn find_live(p: Pcap) -> Option<(&'static Handle, Arc<Live>)> {
+fn find_live_handle(p: Pcap) -> Option<(&'static Handle, Arc<Live>)> {
     let handle = handle::find(p.addr())?;
     Some((handle, handle.live()?))
 }

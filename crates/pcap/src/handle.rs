@@ -112,9 +112,9 @@ pub(crate) fn add(address: usize, device: &str) -> Option<&'static Handle> {
 }
 
 /// Calls `body` with each capture that is still open.
-pub(crate) fn each_live(mut body: impl FnMut(&Live)) {
+pub(crate) fn for_each_capture(mut body: impl FnMut(&Live)) {
     for handle in TABLE.iter().take(USED.load(Ordering::Acquire).min(HANDLES_MAX)) {
-        if let Some(live) = handle.live_in_signal_handler() {
+        if let Some(live) = handle.try_live_capture() {
             body(&live);
         }
     }
@@ -161,7 +161,7 @@ impl Handle {
 
     /// Returns the capture like [`Self::live`]; also `None` if the code that a signal handler has
     /// interrupted is using it.
-    pub(crate) fn live_in_signal_handler(&self) -> Option<Arc<Live>> {
+    pub(crate) fn try_live_capture(&self) -> Option<Arc<Live>> {
         self.live.try_lock().ok()?.clone()
     }
 
@@ -180,7 +180,7 @@ impl Handle {
     }
 
     /// Returns true if the program has requested the end of the read, and clears the request.
-    pub(crate) fn take_break(&self) -> bool {
+    pub(crate) fn take_break_request(&self) -> bool {
         self.is_broken.load(Ordering::Relaxed) && self.is_broken.swap(false, Ordering::AcqRel)
     }
 

@@ -201,7 +201,7 @@ impl Live {
 
     /// Returns a phrase for the report that names the component that runs the filter; empty if
     /// there is no filter.
-    fn filter_place(&self) -> String {
+    fn filter_location_phrase(&self) -> String {
         if lock(&self.filter).as_ref().is_none_or(|filter| filter.accepts_all()) {
             return String::new();
         }
@@ -318,7 +318,7 @@ impl Live {
     /// Ends the capture, and prints its totals if the user requested them.
     pub(crate) fn close(&self) {
         let totals = self.totals();
-        let place = self.filter_place();
+        let place = self.filter_location_phrase();
         *lock(&self.reading) = None;
         report::print_totals(&self.device, &totals, &place);
     }

@@ -153,7 +153,7 @@ pub(crate) fn forget(number: i32) -> Option<&'static SharedEdge> {
 }
 
 /// Records that a descriptor is no longer an end of an edge.
-pub(crate) fn mark_replaced(number: i32) {
+pub(crate) fn mark_not_an_end(number: i32) {
     if let Some(known) = usize::try_from(number).ok().and_then(|at| DESCRIPTOR_MARKS.get(at)) {
         known.store(NOT_AN_END, Ordering::Relaxed);
     }
@@ -177,7 +177,7 @@ impl SharedEdge {
     /// Returns true if the edge is a pipe without a requested or offered ring, or if a signal
     /// interrupted a call on it.
     pub(crate) fn is_pipe(&self) -> bool {
-        self.lock_for_call().is_none_or(|locked| locked.is_unchanged())
+        self.lock_for_call().is_none_or(|locked| locked.is_inheritable())
     }
 
     /// Shuts down the rendezvous socket permanently.
@@ -215,7 +215,7 @@ impl SharedEdge {
 impl LockedEdge<'_> {
     /// Returns true if another program image can inherit the edge unchanged: no ring has been
     /// requested or made.
-    pub(crate) fn is_unchanged(&self) -> bool {
+    pub(crate) fn is_inheritable(&self) -> bool {
         match &*self.state {
             EdgeState::Writing(writing) => !matches!(writing, Writing::Ring { .. }),
             EdgeState::Reading(reading) => matches!(reading, Reading::Pipe { .. } | Reading::Plain),

@@ -42,7 +42,7 @@ extern "C" fn start() {
 extern "C" fn before_fork() {
     quietly(|| {
         lazy::stop();
-        retire::all_edges(Occasion::Fork);
+        retire::retire_all_edges(Occasion::Fork);
     });
 }
 

@@ -45,7 +45,7 @@ const MISSES_MAX: u32 = 4;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
 /// True while there are files whose reads may be lazy.
-static WATCHING: AtomicBool = AtomicBool::new(false);
+static HAS_SOURCES: AtomicBool = AtomicBool::new(false);
 static SOURCES: Mutex<Vec<Source>> = Mutex::new(Vec::new());
 
 /// A file that the program has opened for reading, whose reads may be lazy.
@@ -119,7 +119,7 @@ pub(crate) fn start() {
 /// Locks the sources; returns `None` if there are none, or if a signal has interrupted a function
 /// that holds the lock.
 fn sources() -> Option<MutexGuard<'static, Vec<Source>>> {
-    if !WATCHING.load(Ordering::Relaxed) {
+    if !HAS_SOURCES.load(Ordering::Relaxed) {
         return None;
     }
     SOURCES.try_lock().ok()
@@ -150,7 +150,7 @@ pub(crate) fn record_open(number: i32) {
         runs_ahead: false,
         is_stopped: Arc::default(),
     });
-    WATCHING.store(true, Ordering::Relaxed);
+    HAS_SOURCES.store(true, Ordering::Relaxed);
 }
 
 /// Ends lazy reads of a file whose bytes are written to a destination that accepts no pointers, for
@@ -162,7 +162,7 @@ pub(crate) fn end_lazy_reads(range: &FileRange) {
     let is_left = |source: &Source| source.file.descriptor().as_raw_fd() == number;
     sources.iter_mut().filter(|source| is_left(source)).for_each(Source::stop);
     sources.retain(|source| !is_left(source));
-    WATCHING.store(!sources.is_empty(), Ordering::Relaxed);
+    HAS_SOURCES.store(!sources.is_empty(), Ordering::Relaxed);
 }
 
 /// Records that `to` is now a duplicate of `from`.
@@ -184,7 +184,7 @@ pub(crate) fn forget(number: i32) {
         }
     }
     sources.retain(|source| !source.numbers.is_empty());
-    WATCHING.store(!sources.is_empty(), Ordering::Relaxed);
+    HAS_SOURCES.store(!sources.is_empty(), Ordering::Relaxed);
 }
 
 /// Handles a read without a system call; returns the number of bytes, or `None` if the kernel must
@@ -205,7 +205,7 @@ pub(crate) fn read(number: i32, to: usize, count: usize) -> Option<usize> {
         && sources.get(at).is_some_and(|source| source.misses >= MISSES_MAX)
     {
         sources.swap_remove(at).stop();
-        WATCHING.store(!sources.is_empty(), Ordering::Relaxed);
+        HAS_SOURCES.store(!sources.is_empty(), Ordering::Relaxed);
     }
     None
 }
@@ -267,7 +267,7 @@ pub(crate) fn lend_from_edge(range: &FileRange, to: usize, count: usize) -> Opti
 /// Writes the range to a descriptor with the semantics of write(2); returns the number of bytes.
 /// Fails with an error number.
 pub(crate) fn write(range: &FileRange, to: i32) -> Result<usize, i32> {
-    run_ahead(range);
+    start_prefault_thread(range);
     let mut done = 0;
     while done < range.len {
         let Some(fd) = preload::borrow(to) else { return Err(preload::EBADF) };
@@ -317,7 +317,7 @@ pub(crate) fn stop() {
     let Ok(mut sources) = SOURCES.try_lock() else { return };
     sources.iter_mut().for_each(Source::stop);
     sources.clear();
-    WATCHING.store(false, Ordering::Relaxed);
+    HAS_SOURCES.store(false, Ordering::Relaxed);
     ENABLED.store(false, Ordering::Release);
 }
 
@@ -330,7 +330,7 @@ fn sync_source_position(source: &mut Source) {
 }
 
 /// Starts a thread that populates the page tables ahead of the program.
-fn run_ahead(range: &FileRange) {
+fn start_prefault_thread(range: &FileRange) {
     let Some(mut sources) = sources() else { return };
     let fits = |source: &&mut Source| {
         source.file.descriptor().as_raw_fd() == range.file.descriptor().as_raw_fd()

@@ -19,10 +19,10 @@ pub(crate) enum Occasion {
 
 /// Turns all edges into pipes permanently. Before an exec, leaves edges that the next program can
 /// inherit unchanged.
-pub(crate) fn all_edges(why: Occasion) {
+pub(crate) fn retire_all_edges(why: Occasion) {
     for shared_edge in ends::shared_edges() {
         if why == Occasion::Exec
-            && shared_edge.try_lock_for_call().is_some_and(|locked| locked.is_unchanged())
+            && shared_edge.try_lock_for_call().is_some_and(|locked| locked.is_inheritable())
         {
             continue;
         }
@@ -52,7 +52,7 @@ fn become_pipe(shared_edge: &'static SharedEdge, locked: &mut LockedEdge<'_>) {
             let Some(input) = reading.retire(&shared_edge.edge) else { return };
             let numbers: Vec<i32> = ends::numbers(shared_edge).collect();
             match adapter::start(input, &numbers) {
-                Ok(()) => numbers.iter().for_each(|number| ends::mark_replaced(*number)),
+                Ok(()) => numbers.iter().for_each(|number| ends::mark_not_an_end(*number)),
                 Err(input) => *reading = Reading::Ring(input),
             }
         }

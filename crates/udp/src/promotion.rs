@@ -72,7 +72,7 @@ static RULES_AT_START: OnceLock<bool> = OnceLock::new();
 
 /// Records whether firewall rules exist. Must be called at the start of the program, because the
 /// program may later drop the privilege to read them.
-pub(crate) fn look_for_rules() {
+pub(crate) fn record_firewall_rules() {
     if let Ok(rules) = sys::net::has_packet_rules() {
         let _ = RULES_AT_START.set(rules);
     }

@@ -22,7 +22,7 @@ const IPV6: IpLayout = IpLayout { length: 40, source: 8, destination: 24, addres
 /// Length of a UDP header in bytes.
 const UDP_HEADER_SIZE: usize = 8;
 /// Number of reads of an empty ring between two checks that its kernel programs are still running.
-const LOOKS_PER_CHECK: u32 = 1024;
+const EMPTY_READS_PER_CHECK: u32 = 1024;
 
 /// The ring of a socket: one kernel ring for each interface that receives datagrams for the socket.
 /// Datagrams enter the ring only while it is awake; otherwise they reach the placeholder.
@@ -199,10 +199,10 @@ impl Ring {
         false
     }
 
-    /// Checks, once in [`LOOKS_PER_CHECK`] calls, that the kernel programs are still running.
+    /// Checks, once in [`EMPTY_READS_PER_CHECK`] calls, that the kernel programs are still running.
     fn check_programs(&mut self) {
         self.empty_looks = self.empty_looks.wrapping_add(1);
-        if self.empty_looks.is_multiple_of(LOOKS_PER_CHECK) {
+        if self.empty_looks.is_multiple_of(EMPTY_READS_PER_CHECK) {
             for source in &mut self.sources {
                 source.is_detached |= source.capture.check().is_err();
             }
@@ -295,7 +295,7 @@ fn find_datagram(frame: &[u8], captured: &CapturedFrame, interface: u32) -> Opti
     let checksum = word(ip.length + 6)?;
     // The kernel has verified what it joins. IPv4 datagrams may have no checksum.
     let has_sum = segment == 0 && (checksum != 0 || !is_v4);
-    if has_sum && !is_sum_right(addresses, datagram, checksum) {
+    if has_sum && !is_checksum_valid(addresses, datagram, checksum) {
         return None;
     }
     let address = |at: usize, port| {
@@ -323,7 +323,7 @@ fn find_datagram(frame: &[u8], captured: &CapturedFrame, interface: u32) -> Opti
 
 /// Returns true if the checksum is correct, or if it is left to the device and therefore covers
 /// only the pseudo header.
-fn is_sum_right(addresses: &[u8], datagram: &[u8], checksum: u16) -> bool {
+fn is_checksum_valid(addresses: &[u8], datagram: &[u8], checksum: u16) -> bool {
     let pseudo = sum(addresses) + 17 + datagram.len() as u64;
     fold(pseudo) == checksum || fold(pseudo + sum(datagram)) == 0xffff
 }

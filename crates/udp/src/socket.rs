@@ -154,7 +154,7 @@ impl Socket {
     }
 
     /// Returns true if the socket is promoted, is bound to this port, and is not connected.
-    pub(crate) fn takes_port(&self, port: u16) -> bool {
+    pub(crate) fn is_promoted_on_port(&self, port: u16) -> bool {
         let Some(locked) = self.lock() else { return false };
         let is_of_port = locked.state.local.is_some_and(|local| local.port() == port);
         self.is_promoted() && is_of_port && !locked.state.is_connected

@@ -69,7 +69,6 @@ fn exchange_with_pauses(options: &str, step: Duration) {
         exchange(&client, &[7; 3000]);
         let errors = server.finish(&client);
         let (ring, all) = reported_datagrams(&errors);
-        println!("{wait} {call}: {ring} of {all} from the ring");
         assert!(ring > 0 && ring < all, "{wait} {call}: {errors}");
         assert_eq!(ingress_programs(&pair), 0, "{wait} {call}");
     }

@@ -36,7 +36,7 @@ use pipeline::plan::{Costs, Machine, MovePeriod, Plan};
 use replicas::ReplicaPolicy;
 use runtime::control::ControlEvent;
 use sessions::SessionBalance;
-use spread::MadeStages;
+use spread::StagesInThreads;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -106,7 +106,7 @@ struct PathObserver {
     move_policy: MovePolicy,
     session_balance: SessionBalance,
     /// Stages that were moved to threads of their own, if any.
-    made_stages: Option<MadeStages>,
+    made_stages: Option<StagesInThreads>,
     /// True once the user has been informed that the counters of the path's kernel programs are
     /// unreadable.
     reported_unreadable: bool,

@@ -23,7 +23,7 @@ enum SpreadProposal {
 
 /// Stages that were moved to threads of their own, and the previous spaces of their nodes.
 #[derive(Debug)]
-pub(super) struct MadeStages {
+pub(super) struct StagesInThreads {
     /// Number of changes to the path when the stages were created. A higher current number means
     /// that the path has a different plan.
     changes: u64,
@@ -83,7 +83,7 @@ impl PathObserver {
                 live.add_adapted(format!("{what}: {why}; {switched}"));
                 let spreads = !has_replicas && !copies;
                 let home = |(node, _): &NodePlacement| (*node, plan.space_of(*node).name.clone());
-                self.made_stages = spreads.then(|| MadeStages {
+                self.made_stages = spreads.then(|| StagesInThreads {
                     changes: live.changes(),
                     homes: places.iter().map(home).collect(),
                 });

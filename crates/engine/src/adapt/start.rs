@@ -72,7 +72,7 @@ impl PathObserver {
                 CounterCheck::Restart => {}
                 CounterCheck::Unreadable => moves = false,
             }
-            if busy && !self.spread_at_start(wakes, &table) {
+            if busy && !self.spread_work_early(wakes, &table) {
                 return false;
             }
         }
@@ -93,7 +93,7 @@ impl PathObserver {
 
     /// Times the filters for 25 ms. Then moves stages to threads of their own, or undoes an earlier
     /// distribution, if either is due. Returns false if the path ends.
-    fn spread_at_start(&mut self, wakes: &Receiver<Wake>, table: &Costs) -> bool {
+    fn spread_work_early(&mut self, wakes: &Receiver<Wake>, table: &Costs) -> bool {
         let Some(observation) = self.observation(wakes) else { return false };
         let plan = self.lives.first().and_then(Live::plan);
         let Some((observation, plan)) = observation.zip(plan) else { return true };

@@ -60,7 +60,7 @@ impl EndpointContext<'_> {
         let entry = own
             .or_else(|| endpoint::catalog::find_source(name))
             .ok_or_else(|| missing_entry_error("source", name))?;
-        let source = (entry.open)(&self.opening_of(id, used)).map_err(failure_at(id))?;
+        let source = (entry.open)(&self.opening_for(id, used)).map_err(failure_at(id))?;
         Ok(Operator::Source(SourceOperator::new(source)))
     }
 
@@ -78,7 +78,7 @@ impl EndpointContext<'_> {
         }
         let entry = endpoint::catalog::find_process(name)
             .ok_or_else(|| missing_entry_error("program", name))?;
-        (entry.start)(&self.opening_of(id, used), stands).map_err(failure_at(id))
+        (entry.start)(&self.opening_for(id, used), stands).map_err(failure_at(id))
     }
 
     /// Starts an untrusted filter in a process of its own. Blocks until the filter is ready. In a
@@ -171,7 +171,7 @@ impl EndpointContext<'_> {
     }
 
     /// Returns the parameters for opening a source or a program.
-    pub(super) fn opening_of<'o>(&'o self, id: NodeId, used: &'o Use) -> Opening<'o> {
+    pub(super) fn opening_for<'o>(&'o self, id: NodeId, used: &'o Use) -> Opening<'o> {
         Opening {
             form: Form::Bytes,
             origin: self.origins.origin_of_node(self.ids.nodes[id.0]),

@@ -146,7 +146,7 @@ impl Builder<'_> {
             hardened: !is_trusted(),
             refuses: self.settings.refuses,
             timed: self.settings.programs_timed,
-            opening: &outside.opening_of(first, used),
+            opening: &outside.opening_for(first, used),
         })
     }
 

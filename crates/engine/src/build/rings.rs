@@ -45,7 +45,7 @@ pub(super) struct RingEnds {
 impl PendingRing {
     /// Returns the pending ring for a ring that already runs. Both ends are `None`, because nodes
     /// own them already.
-    fn of_running_ring(edge: usize, number: usize) -> Self {
+    fn from_running_ring(edge: usize, number: usize) -> Self {
         let kept = Some((number, false));
         Self { edges: vec![edge], ends: RingEnds::default(), kept, enter: None }
     }
@@ -95,7 +95,7 @@ impl Builder<'_> {
                         again.part.rings.iter().find(|known| known.is_same(&wanted))
                     });
                     rings.push(match known {
-                        Some(known) => PendingRing::of_running_ring(index, known.number),
+                        Some(known) => PendingRing::from_running_ring(index, known.number),
                         None => self.ring(index, ring, (near, far))?,
                     });
                 }

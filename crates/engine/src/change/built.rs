@@ -50,7 +50,7 @@ pub(super) struct BuiltChange {
 impl BuiltChange {
     /// Plans and builds the change. If the kernel refuses a filter, plans again with that filter in
     /// a thread. Fails on a recorded path if state would cross between processes.
-    pub(super) fn prepare_placeable(
+    pub(super) fn prepare_with_fallback(
         (graph, edited): (&Graph, &EditResult),
         state: &PathState,
         machine: &Machine,
@@ -129,7 +129,7 @@ impl BuiltChange {
             }
             let stays = |name: &str| prepared.spaces.iter().any(|s| s.running.name == name);
             for goes in part.spaces.iter().filter(|space| !stays(&space.name)) {
-                if matched.receives_nodes(state, number, &goes.name) {
+                if matched.must_stop_for_switch(state, number, &goes.name) {
                     let rank = rank(&goes.name);
                     targets.push((
                         switch::SpaceSwitch::new(goes, None, HotSwap::default(), rank),

@@ -18,11 +18,11 @@ pub struct HandedState {
 
 /// A function that passes the state of each filter to the other path, and returns once that path
 /// has changed. Fails with the reason if that path does not change.
-pub(super) type GiveAgreement<'a> = &'a mut dyn FnMut(&[HandedState]) -> Result<(), String>;
+pub(super) type SendStatesFn<'a> = &'a mut dyn FnMut(&[HandedState]) -> Result<(), String>;
 
 /// A function that obtains the state of each filter from the other path, once that path is paused.
 /// Fails with the reason if the other path keeps its filters.
-pub(super) type TakeAgreement<'a> = &'a mut dyn FnMut() -> Result<Vec<HandedState>, String>;
+pub(super) type ReceiveStatesFn<'a> = &'a mut dyn FnMut() -> Result<Vec<HandedState>, String>;
 
 /// One path's side of a move of filters between two paths.
 pub(super) enum Handover<'a> {
@@ -30,12 +30,12 @@ pub(super) enum Handover<'a> {
         /// Node number and name of each filter; the number is `None` if the filter has no private
         /// state to hand over.
         filters: Vec<(Option<usize>, &'static str)>,
-        agree: GiveAgreement<'a>,
+        agree: SendStatesFn<'a>,
     },
     Take {
         /// Node number of each filter.
         filters: Vec<usize>,
-        agree: TakeAgreement<'a>,
+        agree: ReceiveStatesFn<'a>,
     },
 }
 

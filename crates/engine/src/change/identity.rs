@@ -144,12 +144,12 @@ impl MatchedPlan {
                     })
                 }
                 Step::Boolean(_) | Step::Merge => {
-                    let found = first_input(&graph, id)
+                    let found = first_input_node(&graph, id)
                         .and_then(|first| old_node(&graph, first, edited, &old.graph));
                     old.graph.ids().find(|(old_id, other)| {
                         other.name() == node.name()
                             && found.is_some()
-                            && first_input(&old.graph, *old_id) == found
+                            && first_input_node(&old.graph, *old_id) == found
                     })
                 }
                 _ => old_node(&graph, id, edited, &old.graph).map(|at| (at, old.graph.node(at))),
@@ -240,7 +240,7 @@ impl MatchedPlan {
             let is = kernel_elements(&plan, &ids, *part);
             is != kernel_elements(&state.plan, &state.ids, *part)
                 || is.0.iter().any(|number| set.contains(number))
-                || !keeps_exits(&exit_edges, &state.parts[*part])
+                || !keeps_all_exits(&exit_edges, &state.parts[*part])
         });
         let replaced_programs = replaced_programs.collect();
         Self { plan, ids, kept, renewed, crossed, exit_edges, replaced_programs, origins }
@@ -389,7 +389,7 @@ impl MatchedPlan {
 
     /// Returns true if a space that only the running plan contains must stop for the switch,
     /// because other spaces take over some of its nodes or because it has replicas.
-    pub(super) fn receives_nodes(&self, state: &PathState, part: usize, name: &str) -> bool {
+    pub(super) fn must_stop_for_switch(&self, state: &PathState, part: usize, name: &str) -> bool {
         let stays = |number: &usize| self.kept.contains(number);
         has_replicas(&state.plan, part, name)
             || space_elements(&state.plan, &state.ids, part, name).0.iter().any(stays)
@@ -467,7 +467,7 @@ fn kernel_elements(plan: &Plan, ids: &Ids, part: usize) -> (Vec<usize>, Vec<usiz
 
 /// Returns true if the new plan has a counterpart for every edge that leaves the kernel in this
 /// component.
-fn keeps_exits(exit_edges: &HashMap<usize, usize>, part: &RunningPart) -> bool {
+fn keeps_all_exits(exit_edges: &HashMap<usize, usize>, part: &RunningPart) -> bool {
     part.kernel_exits
         .iter()
         .flat_map(|kernel_exits| &kernel_exits.exit_edges)
@@ -536,7 +536,7 @@ fn exit_edges(state: &PathState, plan: &Plan, ids: &Ids) -> HashMap<usize, usize
 
 /// Returns the first operand of a section or the first input of a merge, or `None` for any other
 /// node.
-fn first_input(graph: &Graph, at: NodeId) -> Option<NodeId> {
+fn first_input_node(graph: &Graph, at: NodeId) -> Option<NodeId> {
     let operand = graph.ids().find(|(_, inner)| inner.inside == Some(at)).map(|(id, _)| id);
     operand.or_else(|| graph.inputs(at).next().map(|edge| edge.from))
 }

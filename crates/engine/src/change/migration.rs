@@ -180,7 +180,7 @@ impl FilterMigration {
     /// Returns the number of held blocks that return with the filter's state from another process
     /// to this one; 0 if the filter moves to another process. These blocks counted as consumed when
     /// they were sent to the process.
-    pub(super) fn count_returning(&self, taken: &mut StoppedSpaces) -> u64 {
+    pub(super) fn returning_block_count(&self, taken: &mut StoppedSpaces) -> u64 {
         let is = |node: &&mut Node| {
             node.planned == self.number && matches!(node.operator, Operator::Filter(_))
         };

@@ -239,7 +239,7 @@ fn apply_edit(
     // The change uses a separate log, so that a failure undoes this change alone.
     let extras = PathOptions { steps: steps.clone(), ..whole.extras.clone() };
     let with = (whole.settings, &extras);
-    let mut changed = BuiltChange::prepare_placeable((&graph, &edited), &state, machine, with)?;
+    let mut changed = BuiltChange::prepare_with_fallback((&graph, &edited), &state, machine, with)?;
     check(&edited.text, &changed.plan)?;
     let change = record::Change {
         number: state.changes,

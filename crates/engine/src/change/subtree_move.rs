@@ -7,7 +7,7 @@
 //! of filters that stay, with the blocks that they hold, end in the old graph.
 
 use super::built::BuiltChange;
-use super::handover::{GiveAgreement, HandedState, Handover, TakeAgreement};
+use super::handover::{HandedState, Handover, ReceiveStatesFn, SendStatesFn};
 use super::outcome::{ChangeError, SwitchReport};
 use super::{TextChange, apply_edit, running_path};
 use crate::live::Live;
@@ -25,16 +25,16 @@ use sys::steps::Steps;
 pub(super) enum SubtreeMove<'a> {
     /// The path loses the filters at these spans of its text. `None` stands for a filter that the
     /// other path adds but that is absent from this text.
-    Give { filters: &'a [Option<Span>], agree: GiveAgreement<'a> },
+    Give { filters: &'a [Option<Span>], agree: SendStatesFn<'a> },
     /// The path receives filters from the other path.
-    Take { agree: TakeAgreement<'a> },
+    Take { agree: ReceiveStatesFn<'a> },
 }
 
 /// Fails with the reason if a filter of a subtree cannot move to another path.
 pub fn check_leaving(live: &Live, subtree: &Subtree) -> Result<(), ChangeError> {
     let state = running_path(live)?.state();
     let mut given = subtree.filters.iter().flatten();
-    given.try_for_each(|span| given_filter(&state, *span).map(drop))
+    given.try_for_each(|span| leaving_filter(&state, *span).map(drop))
 }
 
 /// Removes a subtree from a path. While the spaces of the path are paused, calls `agree` with the
@@ -113,7 +113,7 @@ impl<'a> SubtreeMove<'a> {
                     return Err(ChangeError::Refused(why.to_owned()));
                 }
                 let given = |span: &Option<Span>| match span {
-                    Some(span) => given_filter(state, *span),
+                    Some(span) => leaving_filter(state, *span),
                     None => Ok((None, "")),
                 };
                 let filters = filters.iter().map(given);
@@ -139,7 +139,7 @@ impl<'a> SubtreeMove<'a> {
 
 /// Returns the number and the name of a filter that leaves the path. The number is `None` if the
 /// filter has no private state. Fails if the filter cannot leave.
-fn given_filter(
+fn leaving_filter(
     state: &PathState,
     span: Span,
 ) -> Result<(Option<usize>, &'static str), ChangeError> {

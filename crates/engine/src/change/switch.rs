@@ -190,7 +190,7 @@ pub(super) fn switch(
         return undone(taken, &crossings, why);
     }
     let mut switched = SwitchReport::default();
-    let returning: u64 = crossings.iter().map(|one| one.count_returning(&mut taken)).sum();
+    let returning: u64 = crossings.iter().map(|one| one.returning_block_count(&mut taken)).sum();
     let drops = source_losses(&mut taken);
     let start: Vec<SpaceCounters> = counters(&mut taken);
     let rings: HashSet<usize> = taken.iter_mut().flat_map(removed_rings).collect();

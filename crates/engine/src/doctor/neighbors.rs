@@ -109,7 +109,7 @@ impl Neighbors {
             }
         };
         match listed {
-            Ok(listing) => listing.with_holders(),
+            Ok(listing) => listing.resolve_holders(),
             Err(error) => {
                 let unlisted = vec![("what is in the namespace", Refusal::from_error(error))];
                 Self { unlisted, ..Self::default() }
@@ -125,7 +125,7 @@ impl Listing {
         let (all, links) = match links {
             Ok(known) => known,
             Err(error) => {
-                listing.note_unlisted("interfaces", error);
+                listing.record_unlisted("interfaces", error);
                 return listing;
             }
         };
@@ -135,7 +135,7 @@ impl Listing {
             })
         };
         let sockets = packet_sockets().unwrap_or_else(|error| {
-            listing.note_unlisted("packet sockets", error);
+            listing.record_unlisted("packet sockets", error);
             Vec::new()
         });
         for one in all.iter().filter(named) {
@@ -155,23 +155,23 @@ impl Listing {
             match tcx_chain(one.index, side) {
                 Ok(chain) => self.found.extend(chain.members.into_iter().map(|member| {
                     let kind = NeighborKind::Tcx(side, member.link);
-                    (program_neighbor(one, kind, member.program, member.name), None)
+                    (describe_program(one, kind, member.program, member.name), None)
                 })),
-                Err(error) => self.note_unlisted("TCX programs", error),
+                Err(error) => self.record_unlisted("TCX programs", error),
             }
         }
     }
 
     fn list_tc_filters(&mut self, links: &RouteSocket, one: &Interface) {
         let filters = links.filters(one.index).unwrap_or_else(|error| {
-            self.note_unlisted("filters of traffic control", error);
+            self.record_unlisted("filters of traffic control", error);
             Vec::new()
         });
         self.found.extend(filters.into_iter().map(|filter| {
             let kind = NeighborKind::Tc(filter.side, filter.kind, filter.preference);
             let name = filter.name.unwrap_or_default();
             let found = match filter.program {
-                Some(id) => program_neighbor(one, kind, id, name),
+                Some(id) => describe_program(one, kind, id, name),
                 None => neighbor(Some(&one.name), kind),
             };
             (found, None)
@@ -180,7 +180,7 @@ impl Listing {
 
     /// Records that a kind of neighbor cannot be listed; a repeated call for the same kind has no
     /// effect.
-    fn note_unlisted(&mut self, what: &'static str, error: sys::Error) {
+    fn record_unlisted(&mut self, what: &'static str, error: sys::Error) {
         if self.unlisted.iter().all(|(known, _)| *known != what) {
             self.unlisted.push((what, Refusal::from_error(error)));
         }
@@ -188,7 +188,7 @@ impl Listing {
 
     /// Looks up the holders of all listed programs and sockets, and removes those that only this
     /// process holds.
-    fn with_holders(self) -> Neighbors {
+    fn resolve_holders(self) -> Neighbors {
         let Self { found, unlisted } = self;
         let id = |one: &Neighbor| one.program.as_ref().map(|program| program.id);
         let programs = found.iter().filter_map(|(one, _)| id(one)).collect();
@@ -216,7 +216,7 @@ fn neighbor(interface: Option<&str>, kind: NeighborKind) -> Neighbor {
 
 fn xdp_neighbor(one: &Interface) -> Option<Neighbor> {
     let attached = one.xdp?;
-    Some(program_neighbor(one, NeighborKind::Xdp(attached.mode), attached.program, String::new()))
+    Some(describe_program(one, NeighborKind::Xdp(attached.mode), attached.program, String::new()))
 }
 
 fn socket_neighbor(info: &PacketSocketInfo, interface: Option<&str>) -> (Neighbor, Option<u64>) {
@@ -226,7 +226,7 @@ fn socket_neighbor(info: &PacketSocketInfo, interface: Option<&str>) -> (Neighbo
 }
 
 /// Describes a program at an interface; `name` is the name from the attachment, or empty.
-fn program_neighbor(one: &Interface, kind: NeighborKind, id: u32, name: String) -> Neighbor {
+fn describe_program(one: &Interface, kind: NeighborKind, id: u32, name: String) -> Neighbor {
     let info = program_info(id).ok();
     let own = info.as_ref().map(|info| info.name.clone()).filter(|own| !own.is_empty());
     let program = Some(NeighborProgram { id, name: own.unwrap_or(name) });

@@ -195,7 +195,7 @@ impl Emitter<'_> {
     ) -> Result<(), Unfit> {
         let fused = self.fused;
         let mut from = None;
-        while let Some((fork, step, classes)) = fused.only_step(from) {
+        while let Some((fork, step, classes)) = fused.sole_successor(from) {
             let here = on;
             s.or_else(
                 |s, miss| emit_class_test(s, here.class, classes, miss),

@@ -307,7 +307,7 @@ impl FusedTree {
     /// If exactly one step and no exit follows the step `at` (the source if `None`), returns the
     /// number of the fork between them, the number of the following step, and the classes that lead
     /// to it.
-    pub(super) fn only_step(&self, at: Option<usize>) -> Option<(usize, usize, &ClassSet)> {
+    pub(super) fn sole_successor(&self, at: Option<usize>) -> Option<(usize, usize, &ClassSet)> {
         let mut forks = self.forks_at(at);
         let (number, fork) = forks.next().filter(|(_, fork)| fork.has_one_edge())?;
         let alone = forks.next().is_none() && fork.exits.is_empty();
@@ -378,7 +378,7 @@ impl FusedTree {
 
     /// Returns the number of a step in a request's own tree, or `None` if the request does not use
     /// it.
-    pub(super) fn step_in_request(&self, line: usize, step: usize) -> Option<usize> {
+    pub(super) fn request_step_number(&self, line: usize, step: usize) -> Option<usize> {
         self.lines.get(line)?.steps.iter().position(|known| *known == step)
     }
 
@@ -421,7 +421,7 @@ impl FusedTree {
         };
         for (number, step) in self.leads.iter().enumerate() {
             let blocks = read(Tally::Refused(number)).blocks;
-            if let Some(own) = self.step_in_request(line, *step).filter(|_| blocks > 0) {
+            if let Some(own) = self.request_step_number(line, *step).filter(|_| blocks > 0) {
                 counted.add_reason(own, REFUSED_COUNTER, blocks);
             }
         }
@@ -478,13 +478,13 @@ impl KernelCounters {
     }
 
     /// Returns the number of blocks that a step left unanswered for this reason.
-    pub(super) fn reason_count(&self, step: usize, name: &str) -> u64 {
+    pub(super) fn unanswered_count(&self, step: usize, name: &str) -> u64 {
         self.reasons.get(&step).and_then(|reasons| reasons.get(name)).copied().unwrap_or(0)
     }
 
     /// Adds the reasons for unanswered blocks that a program has counted in its memory. `own`
     /// returns the request's step for a label.
-    pub(super) fn add_reasons(
+    pub(super) fn add_unanswered_counts(
         &mut self,
         code: &ebpf::Program,
         values: &[u8],

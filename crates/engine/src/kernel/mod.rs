@@ -195,7 +195,7 @@ impl Kernel {
     ) -> Result<(NextGeneration, Box<dyn Source>), BuildError> {
         let mut asked = wanted.request();
         let tree = asked.tree();
-        asked.taps = self.taps.in_tree(&tree, wanted.ids);
+        asked.taps = self.taps.open_taps_in_tree(&tree, wanted.ids);
         self.check_exported((&tree, wanted.ids), &asked.taps)?;
         let stays = self.generation.kept_steps(&tree, wanted.ids);
         let handle = Arc::clone(&self.generation.handle);

@@ -15,7 +15,7 @@ impl Kernel {
     pub(crate) fn has_tap(&self, node: usize) -> bool {
         let Generation { tree, ids, .. } = &self.generation;
         let place = ids.nodes.iter().position(|known| *known == node);
-        place.is_some_and(|place| tree.tap_of(NodeId(place)).is_some())
+        place.is_some_and(|place| tree.tap_index(NodeId(place)).is_some())
     }
 
     /// Returns true if the output of the node with this number has a reader.
@@ -34,7 +34,7 @@ impl Kernel {
     ) -> Result<(), String> {
         let Generation { tree, ids, .. } = &self.generation;
         if self.has_tap(node) && !self.has_reader(node) {
-            self.taps.in_tree(tree, ids).check_room()?;
+            self.taps.open_taps_in_tree(tree, ids).check_tap_limit()?;
         }
         let before = self.taps.clone();
         self.taps.add_reader(node, reader);
@@ -60,8 +60,8 @@ impl Kernel {
     /// readers need the same taps as `before`.
     fn set_taps(&self, before: &NodeTaps, limit: Duration) -> Result<(), String> {
         let Generation { tree, ids, handle, .. } = &self.generation;
-        let open = self.taps.in_tree(tree, ids);
-        if open == before.in_tree(tree, ids) {
+        let open = self.taps.open_taps_in_tree(tree, ids);
+        if open == before.open_taps_in_tree(tree, ids) {
             return Ok(());
         }
         handle.set_taps(&open, limit)
@@ -87,7 +87,7 @@ impl Kernel {
     /// they read. Blocks for at most [`RENEWAL_LIMIT`] if another process runs the program.
     pub(super) fn renew_taps(&mut self, opened: &OpenTaps) {
         let Generation { tree, ids, handle, .. } = &self.generation;
-        let mut open = self.taps.in_tree(tree, ids);
+        let mut open = self.taps.open_taps_in_tree(tree, ids);
         let changed = open != *opened;
         if changed && handle.set_taps(&open, RENEWAL_LIMIT).is_err() {
             // A refusal changes nothing.
@@ -100,7 +100,7 @@ impl Kernel {
         }
         silent.into_iter().for_each(|node| self.taps.end_readers(node));
         // The program may have opened the taps after all, without a reply.
-        let _ = handle.set_taps(&self.taps.in_tree(tree, ids), Duration::ZERO);
+        let _ = handle.set_taps(&self.taps.open_taps_in_tree(tree, ids), Duration::ZERO);
     }
 }
 

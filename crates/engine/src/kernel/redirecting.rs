@@ -210,7 +210,7 @@ impl RedirectProgram {
         let mut counted = self.fused.request_counters(0, |number| self.tally(number));
         let own = |word: &ebpf::FilterSpan| {
             let step = self.words.iter().position(|known| known == word)?;
-            self.fused.step_in_request(0, step)
+            self.fused.request_step_number(0, step)
         };
         let mut states = HashMap::new();
         for (number, (spec, map)) in self.code.maps.iter().zip(&self.maps).enumerate() {
@@ -219,7 +219,7 @@ impl RedirectProgram {
             match word {
                 Some(word) => states.extend(own(word).map(|step| (step, bytes))),
                 None if number == 0 && !self.code.counters.is_empty() => {
-                    counted.add_reasons(&self.code, &bytes, own);
+                    counted.add_unanswered_counts(&self.code, &bytes, own);
                 }
                 None => {}
             }

@@ -207,7 +207,7 @@ impl Generation {
         let mut written = Amount::default();
         let part = match (is_sink, description.user) {
             (true, _) => {
-                let refused = ended.counted.reason_count(step, REFUSED_COUNTER);
+                let refused = ended.counted.unanswered_count(step, REFUSED_COUNTER);
                 let (sink, report) = offloaded_sink(description, &used.arguments, taken, refused);
                 written = sink.amount_written().unwrap_or_default();
                 Operator::Sink(SinkOperator { report: Some(report), ..SinkOperator::new(sink) })
@@ -229,7 +229,7 @@ impl Generation {
         node.flow.unselected = ended.counted.unselected_at(Some(step));
         let reasons = node.reasons.iter().zip(&mut node.counts.unanswered);
         for (reason, count) in reasons {
-            *count = ended.counted.reason_count(step, reason);
+            *count = ended.counted.unanswered_count(step, reason);
         }
         node
     }

@@ -33,7 +33,7 @@ pub struct OpenTaps(BTreeSet<usize>);
 
 impl OpenTaps {
     /// Fails with the reason if no further tap can be opened.
-    pub(super) fn check_room(&self) -> Result<(), String> {
+    pub(super) fn check_tap_limit(&self) -> Result<(), String> {
         if self.0.len() < OPEN_MAX {
             return Ok(());
         }
@@ -92,10 +92,10 @@ impl NodeTaps {
     /// Returns the taps to open in the program of this tree: the taps of the nodes that have
     /// readers, but at most [`OPEN_MAX`] ([`Self::unexported`]). `ids` contains the numbers of the
     /// nodes.
-    pub(super) fn in_tree(&self, tree: &RequestTree, ids: &Ids) -> OpenTaps {
+    pub(super) fn open_taps_in_tree(&self, tree: &RequestTree, ids: &Ids) -> OpenTaps {
         OpenTaps::from_indices(self.readers.keys().filter_map(|number| {
             let place = ids.nodes.iter().position(|known| known == number)?;
-            tree.tap_of(NodeId(place))
+            tree.tap_index(NodeId(place))
         }))
     }
 
@@ -107,7 +107,7 @@ impl NodeTaps {
         ids: &Ids,
         open: &OpenTaps,
     ) -> impl Iterator<Item = NodeId> {
-        let is_open = |id| tree.tap_of(id).is_some_and(|tap| open.contains(tap));
+        let is_open = |id| tree.tap_index(id).is_some_and(|tap| open.contains(tap));
         let all = tree.steps.iter().flat_map(|step| step.nodes.iter().copied());
         all.filter(move |id| self.has_reader(ids.nodes[id.0]) && !is_open(*id))
     }
@@ -135,7 +135,7 @@ impl RequestTree {
     }
 
     /// Returns the index of the tap of a node, or `None` if the node has no tap.
-    pub(crate) fn tap_of(&self, node: NodeId) -> Option<usize> {
+    pub(crate) fn tap_index(&self, node: NodeId) -> Option<usize> {
         self.taps.iter().position(|tap| tap.nodes.contains(&node))
     }
 }
@@ -155,7 +155,7 @@ impl<'t> TapEmission<'t> {
     /// branch, regardless of the number of requests.
     pub(super) fn emit<'s>(&self, s: &mut Scope<'s, '_>, at: Option<usize>, on: Layers<'s>) {
         if self.fused.taps_at(at).next().is_some() {
-            let place = switch_place(at);
+            let place = switch_word_index(at);
             s.arm(|s, closed| {
                 s.only_switched(place, closed);
                 s.note_switched(place, on);
@@ -166,7 +166,7 @@ impl<'t> TapEmission<'t> {
 
 /// Returns the index of the machine word that opens the taps of a step, or of the source for
 /// `None`.
-pub(super) fn switch_place(at: Option<usize>) -> u32 {
+pub(super) fn switch_word_index(at: Option<usize>) -> u32 {
     at.map_or(0, |step| u32::try_from(step).unwrap_or(u32::MAX - 1) + 1)
 }
 
@@ -183,10 +183,10 @@ mod tests {
 
     #[test]
     fn open_taps_never_exceed_the_maximum() {
-        OpenTaps::from_indices(0..OPEN_MAX - 1).check_room().unwrap();
+        OpenTaps::from_indices(0..OPEN_MAX - 1).check_tap_limit().unwrap();
         let open = OpenTaps::from_indices(0..9);
         assert_eq!(open.iter().count(), OPEN_MAX);
-        assert!(open.check_room().unwrap_err().contains("at most 4 kernel filters"));
+        assert!(open.check_tap_limit().unwrap_err().contains("at most 4 kernel filters"));
     }
 
     /// Creates the handle of a reader.
@@ -231,10 +231,10 @@ mod tests {
         for (node, (_, reader)) in (10..).zip(&readers) {
             taps.add_reader(node, reader);
         }
-        let none = taps.in_tree(&tree, &ids);
+        let none = taps.open_taps_in_tree(&tree, &ids);
         assert_eq!(taps.unexported(&tree, &ids, &none).count(), 5, "a tree without taps");
         tree.add_taps(Some(NodeId(0)));
-        let open = taps.in_tree(&tree, &ids);
+        let open = taps.open_taps_in_tree(&tree, &ids);
         assert_eq!(open, OpenTaps::from_indices(0..OPEN_MAX));
         let silent: Vec<NodeId> = taps.unexported(&tree, &ids, &open).collect();
         assert_eq!(silent, [NodeId(4), NodeId(5)]);

@@ -1,7 +1,7 @@
 //! Facts about a handle, its errors, and calls that need a handle only for its link type.
 
 use super::reading::{FilterProgram, instructions_of};
-use super::{End, Get, Pcap, Set, find_live};
+use super::{End, Get, Pcap, Set, find_live_handle};
 use crate::handle::{Handle, status};
 use crate::live::Live;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -57,7 +57,7 @@ macro_rules! getter {
         /// The arguments must be as the manual page requires (L2).
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(p: Pcap) -> c_int {
-            if let Some((_, live)) = find_live(p) {
+            if let Some((_, live)) = find_live_handle(p) {
                 let get: fn(&Live) -> c_int = $get;
                 return get(&live);
             }
@@ -109,7 +109,7 @@ getter!(
 /// The arguments must be as the manual page requires (L2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_get_required_select_timeout(p: Pcap) -> *const c_void {
-    if find_live(p).is_some() {
+    if find_live_handle(p).is_some() {
         return ptr::null();
     }
     call_libpcap!(c"pcap_get_required_select_timeout" as SelectTimeout, (p), ptr::null())
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn pcap_get_required_select_timeout(p: Pcap) -> *const c_v
 /// The arguments must be as the manual page requires (L2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_file(p: Pcap) -> *mut c_void {
-    if find_live(p).is_some() {
+    if find_live_handle(p).is_some() {
         return ptr::null_mut();
     }
     call_libpcap!(c"pcap_file" as File, (p), ptr::null_mut())
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn pcap_file(p: Pcap) -> *mut c_void {
 /// The arguments must be as the manual page requires (L2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_list_datalinks(p: Pcap, list: *mut *mut c_int) -> c_int {
-    if let Some((handle, live)) = find_live(p) {
+    if let Some((handle, live)) = find_live_handle(p) {
         let links = live.datalinks();
         let copy = copy_for_program(links);
         if copy.is_null() {
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn pcap_list_datalinks(p: Pcap, list: *mut *mut c_int) -> 
 /// The arguments must be as the manual page requires (L2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_set_datalink(p: Pcap, link: c_int) -> c_int {
-    if let Some((handle, live)) = find_live(p) {
+    if let Some((handle, live)) = find_live_handle(p) {
         if live.set_datalink(link) {
             return 0;
         }
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn pcap_set_datalink(p: Pcap, link: c_int) -> c_int {
 /// The arguments must be as the manual page requires (L2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_geterr(p: Pcap) -> *mut c_char {
-    if let Some((handle, _)) = find_live(p) {
+    if let Some((handle, _)) = find_live_handle(p) {
         return handle.error_address().cast();
     }
     call_libpcap!(c"pcap_geterr" as GetError, (p), c"libpcap is not loaded".as_ptr().cast_mut())
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn pcap_geterr(p: Pcap) -> *mut c_char {
 /// The arguments must be as the manual page requires (L2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_perror(p: Pcap, prefix: *const c_char) {
-    if find_live(p).is_some() {
+    if find_live_handle(p).is_some() {
         // SAFETY: the handle is the program's.
         let text = unsafe { pcap_geterr(p) };
         // SAFETY: the error text is a C string that stays valid.
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn pcap_compile(
     netmask: u32,
 ) -> c_int {
     let Some(compile) = libpcap!(c"pcap_compile" as Compile) else { return status::ERROR };
-    let Some((handle, live)) = find_live(p) else {
+    let Some((handle, live)) = find_live_handle(p) else {
         // SAFETY: L1, L2.
         return unsafe { compile(p, program, expression, optimize, netmask) };
     };
@@ -238,7 +238,7 @@ macro_rules! dump {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(p: Pcap, to: $argument) -> *mut c_void {
             let Some(open) = libpcap!($c_name as $type) else { return ptr::null_mut() };
-            let Some((handle, live)) = find_live(p) else {
+            let Some((handle, live)) = find_live_handle(p) else {
                 // SAFETY: L1, L2.
                 return unsafe { open(p, to) };
             };

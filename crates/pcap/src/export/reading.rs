@@ -1,6 +1,6 @@
 //! Reading and sending of packets, and filters.
 
-use super::{End, GetStats, Pcap, Set, Stat, find_live};
+use super::{End, GetStats, Pcap, Set, Stat, find_live_handle};
 use crate::handle::{self, Handle, status};
 use crate::live::Live;
 use crate::live::reading::PacketHeader;
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn pcap_dispatch(
     callback: Callback,
     user: *mut u8,
 ) -> c_int {
-    if let Some((handle, live)) = find_live(p) {
+    if let Some((handle, live)) = find_live_handle(p) {
         return dispatch((handle, &live), count, callback, user);
     }
     call_libpcap!(c"pcap_dispatch" as Loop, (p, count, callback, user), status::ERROR)
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn pcap_loop(
     callback: Callback,
     user: *mut u8,
 ) -> c_int {
-    if let Some((handle, live)) = find_live(p) {
+    if let Some((handle, live)) = find_live_handle(p) {
         let mut left = count;
         loop {
             let done = dispatch((handle, &live), left, callback, user);
@@ -127,7 +127,7 @@ pub unsafe extern "C" fn pcap_loop(
 /// The arguments must be as the manual page requires (L2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_next(p: Pcap, header: *mut PacketHeader) -> *const u8 {
-    if let Some((handle, live)) = find_live(p) {
+    if let Some((handle, live)) = find_live_handle(p) {
         let mut found = ptr::null();
         catch_panic(
             || status::ERROR,
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn pcap_next_ex(
     header: *mut *const PacketHeader,
     data: *mut *const u8,
 ) -> c_int {
-    if let Some((handle, live)) = find_live(p) {
+    if let Some((handle, live)) = find_live_handle(p) {
         let (mut found, mut at) = (ptr::null(), ptr::null());
         let result = catch_panic(
             || status::ERROR,
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn pcap_breakloop(p: Pcap) {
 /// The arguments must be as the manual page requires (L2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_setfilter(p: Pcap, program: *const FilterProgram) -> c_int {
-    if let Some((handle, live)) = find_live(p) {
+    if let Some((handle, live)) = find_live_handle(p) {
         if program.is_null() {
             return handle.set_error("setfilter: No filter specified");
         }
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn pcap_setfilter(p: Pcap, program: *const FilterProgram) 
 /// The arguments must be as the manual page requires (L2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_setdirection(p: Pcap, direction: c_int) -> c_int {
-    if let Some((handle, live)) = find_live(p) {
+    if let Some((handle, live)) = find_live_handle(p) {
         return match live.set_direction(direction) {
             true => 0,
             false => handle.set_error("Invalid direction"),
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn pcap_setdirection(p: Pcap, direction: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_stats(p: Pcap, stat: *mut Stat) -> c_int {
     let handle = handle::find(p.addr());
-    if let Some(live) = handle.and_then(Handle::live_in_signal_handler) {
+    if let Some(live) = handle.and_then(Handle::try_live_capture) {
         let counts = live.statistics();
         let read = Stat {
             received: counts.received,
@@ -264,7 +264,7 @@ fn send((handle, live): (&Handle, &Live), frame: &[u8]) -> c_int {
 /// The arguments must be as the manual page requires (L2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_inject(p: Pcap, from: *const c_void, size: usize) -> c_int {
-    if let Some((handle, live)) = find_live(p) {
+    if let Some((handle, live)) = find_live_handle(p) {
         // SAFETY: L2: the program passes a packet of this size.
         let frame = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), size) };
         return send((handle, &live), frame);
@@ -278,7 +278,7 @@ pub unsafe extern "C" fn pcap_inject(p: Pcap, from: *const c_void, size: usize) 
 /// The arguments must be as the manual page requires (L2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_sendpacket(p: Pcap, from: *const u8, size: c_int) -> c_int {
-    if let Some((handle, live)) = find_live(p) {
+    if let Some((handle, live)) = find_live_handle(p) {
         let size = usize::try_from(size).unwrap_or(0);
         // SAFETY: L2: the program passes a packet of this size.
         let frame = unsafe { std::slice::from_raw_parts(from, size) };
@@ -293,7 +293,7 @@ pub unsafe extern "C" fn pcap_sendpacket(p: Pcap, from: *const u8, size: c_int) 
 /// The arguments must be as the manual page requires (L2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_getnonblock(p: Pcap, errors: *mut c_char) -> c_int {
-    if let Some((_, live)) = find_live(p) {
+    if let Some((_, live)) = find_live_handle(p) {
         return c_int::from(live.is_nonblocking());
     }
     call_libpcap!(c"pcap_getnonblock" as GetNonblock, (p, errors), status::ERROR)
@@ -305,7 +305,7 @@ pub unsafe extern "C" fn pcap_getnonblock(p: Pcap, errors: *mut c_char) -> c_int
 /// The arguments must be as the manual page requires (L2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_setnonblock(p: Pcap, value: c_int, errors: *mut c_char) -> c_int {
-    if let Some((_, live)) = find_live(p) {
+    if let Some((_, live)) = find_live_handle(p) {
         live.set_nonblocking(value != 0);
         return 0;
     }

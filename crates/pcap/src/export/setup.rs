@@ -1,6 +1,6 @@
 //! Functions that create, configure, activate and close a handle.
 
-use super::{End, Get, GetStats, Pcap, Set, Stat, find_live};
+use super::{End, Get, GetStats, Pcap, Set, Stat, find_live_handle};
 use crate::handle::{self, Handle, Settings, status};
 use crate::live::Live;
 use crate::report;
@@ -21,7 +21,7 @@ sys::run_at_exit!(end);
 
 /// Reports the captures that are still open when the program exits.
 extern "C" fn end() {
-    catch_panic(|| (), || handle::each_live(Live::report_at_exit));
+    catch_panic(|| (), || handle::for_each_capture(Live::report_at_exit));
 }
 
 type Create = unsafe extern "C" fn(*const c_char, *mut c_char) -> Pcap;
@@ -63,7 +63,7 @@ macro_rules! setter {
         /// The arguments must be as the manual page requires (L2).
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(p: Pcap, value: c_int) -> c_int {
-            if find_live(p).is_some() {
+            if find_live_handle(p).is_some() {
                 return status::ACTIVATED;
             }
             let Some(set) = libpcap!($c_name as Set) else { return status::ERROR };
@@ -130,7 +130,7 @@ setter!(
 /// The arguments must be as the manual page requires (L2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_activate(p: Pcap) -> c_int {
-    if find_live(p).is_some() {
+    if find_live_handle(p).is_some() {
         return status::ACTIVATED;
     }
     let handle = handle::find(p.addr());

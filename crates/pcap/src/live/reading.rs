@@ -56,7 +56,7 @@ impl Live {
         let begun = Instant::now();
         let (mut done, mut has_loaded) = (0, false);
         loop {
-            if handle.take_break() {
+            if handle.take_break_request() {
                 self.wake.clear();
                 return status::BREAK;
             }

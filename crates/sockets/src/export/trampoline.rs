@@ -38,7 +38,7 @@ extern "C" fn prepare(which: usize) -> *const c_void {
     };
     quietly(|| {
         crate::lazy::stop();
-        retire::all_edges(*why);
+        retire::retire_all_edges(*why);
     });
     match symbol.address() {
         found if found.is_null() => missing_function as *const c_void,

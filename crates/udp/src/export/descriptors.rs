@@ -13,7 +13,7 @@ run_at_start!(start);
 run_at_exit!(end);
 
 extern "C" fn start() {
-    quietly(crate::promotion::look_for_rules);
+    quietly(crate::promotion::record_firewall_rules);
     at_fork(before_fork, in_child);
 }
 
@@ -104,7 +104,7 @@ interpose!(
             let port = facts.local.port();
             share::note_selector(port);
             table::each(|socket| {
-                if socket.takes_port(port) {
+                if socket.is_promoted_on_port(port) {
                     socket.demote();
                 }
             });
@@ -122,7 +122,7 @@ interpose!(
 /// sockets that share the port are about to change.
 fn release_port(port: u16) {
     table::each(|socket| {
-        if socket.takes_port(port) {
+        if socket.is_promoted_on_port(port) {
             socket.release();
         }
     });

@@ -3,7 +3,7 @@
 use super::messages::Time;
 use super::nudge;
 use super::receiving::EINTR;
-use super::waits::{WaitLimit, nap_of};
+use super::waits::{WaitLimit, common_nap_time};
 use crate::registration::Registration;
 use crate::report;
 use crate::sets;
@@ -149,7 +149,7 @@ unsafe fn wait_with_rings(
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     let mut rest: Option<Duration> = None;
     loop {
-        let wait = |time: WaitLimit| wait(time.or_at_most(rest));
+        let wait = |time: WaitLimit| wait(time.with_remaining(rest));
         // SAFETY: the caller's promise.
         let count = unsafe { wait_once(set, (events, room), rest.or(limit), wait) };
         let Some(used) = usize::try_from(count).ok().filter(|used| *used > 0) else {
@@ -190,7 +190,7 @@ unsafe fn wait_once(
     let (begun, spins) = (Instant::now(), report::spins());
     // The rest of the limit, after a nap.
     let mut rest = None;
-    if let Some(nap) = quietly(|| nap_of(sockets.iter(), limit)) {
+    if let Some(nap) = quietly(|| common_nap_time(sockets.iter(), limit)) {
         let count = wait(WaitLimit::AtMost(nap));
         let ready = quietly(|| {
             let ready = sockets.iter().filter(|socket| socket.has_datagram());
@@ -205,7 +205,7 @@ unsafe fn wait_once(
         }
         rest = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
     }
-    let wait = |time: WaitLimit| wait(time.or_at_most(rest));
+    let wait = |time: WaitLimit| wait(time.with_remaining(rest));
     let mut spin = None;
     loop {
         let ready = quietly(|| ready_events(set, &sockets, spins));

@@ -207,7 +207,7 @@ impl<'s> Reception<'s> {
     /// Waits for the placeholder while datagrams may enter the ring. Returns `None` if the ring
     /// must sleep instead.
     fn nap(&self) -> Option<TimedWait> {
-        let delay = self.socket.begin_nap()?;
+        let delay = self.socket.nap_time()?;
         let limit = udp::receive_timeout(self.number).unwrap_or(delay);
         Some(preload::wait_readable(self.number, delay.min(limit)))
     }

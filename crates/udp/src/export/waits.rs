@@ -53,7 +53,7 @@ impl WaitLimit {
 
     /// Returns this limit. If the limit is [`Self::Whole`] and `rest` is given, returns `rest`, the
     /// part of the program's time limit that remains.
-    pub(super) const fn or_at_most(self, rest: Option<Duration>) -> Self {
+    pub(super) const fn with_remaining(self, rest: Option<Duration>) -> Self {
         match (self, rest) {
             (Self::Whole, Some(rest)) => Self::AtMost(rest),
             _ => self,
@@ -75,14 +75,14 @@ impl WaitLimit {
 /// Returns the time for which the caller may wait while datagrams enter the rings of its sockets:
 /// the delay that the user has requested, but at most `rest`. Returns `None` if the user has
 /// requested no delay, if a ring has a datagram, or if no ring is awake.
-pub(super) fn nap_of<'s>(
+pub(super) fn common_nap_time<'s>(
     sockets: impl Iterator<Item = &'s Arc<Socket>>,
     rest: Option<Duration>,
 ) -> Option<Duration> {
     let delay = report::delay()?;
     let mut may_nap = false;
     for socket in sockets {
-        may_nap |= socket.begin_nap().is_some();
+        may_nap |= socket.nap_time().is_some();
         if socket.has_datagram() {
             return None;
         }
@@ -130,7 +130,7 @@ fn wait_for_rings<'s>(
     let (begun, spins) = (Instant::now(), report::spins());
     // The rest of the limit, after a nap.
     let mut rest = None;
-    if let Some(nap) = quietly(|| nap_of(sockets.clone(), limit)) {
+    if let Some(nap) = quietly(|| common_nap_time(sockets.clone(), limit)) {
         let result = wait(WaitLimit::AtMost(nap));
         let ready = quietly(|| {
             let all = sockets.clone().enumerate();
@@ -142,7 +142,7 @@ fn wait_for_rings<'s>(
         }
         rest = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
     }
-    let mut wait = |time: WaitLimit| wait(time.or_at_most(rest));
+    let mut wait = |time: WaitLimit| wait(time.with_remaining(rest));
     let has_datagram =
         |socket: &Socket| if spins { socket.has_datagram() } else { !socket.fall_asleep() };
     let mut spin = None;

@@ -16,11 +16,11 @@ use sys::preload::udp::{self, ControlMessages};
 
 /// Load above which a socket is promoted: a number of datagrams within a time. Below this load, a
 /// ring costs more than it saves (docs/book/decisions/0122).
-const HOT: (u32, Duration) = (512, Duration::from_micros(25_600));
+const PROMOTION_LOAD: (u32, Duration) = (512, Duration::from_micros(25_600));
 /// Load above which a socket is promoted if the user has requested a ring at any rate.
-const HOT_AT_ANY_RATE: (u32, Duration) = (64, Duration::from_secs(10));
+const PROMOTION_LOAD_ANY_RATE: (u32, Duration) = (64, Duration::from_secs(10));
 /// Number of datagrams per second below which a promoted socket returns to the kernel.
-const COOL_RATE: f64 = 5_000.0;
+const DEMOTION_RATE: f64 = 5_000.0;
 /// Time over which the rate of a promoted socket is measured.
 const RATE_INTERVAL: Duration = Duration::from_secs(2);
 /// Fraction of the datagrams that must come from the ring, from 0 to 1. Below it, a promoted socket
@@ -35,7 +35,7 @@ const RING_SHARE_DATAGRAMS: u64 = 1024;
 /// Minimum time between the end of a ring that had a small share and the next promotion.
 const UNUSED_RING_INTERVAL: Duration = Duration::from_secs(60);
 /// Time between two receptions from the placeholder below which the ring wakes up: the time
-/// between two datagrams at the rate of [`HOT`].
+/// between two datagrams at the rate of [`PROMOTION_LOAD`].
 const WAKING_INTERVAL: Duration = Duration::from_micros(50);
 /// Size in bytes of the placeholder's receive buffer during the promotion. The promotion takes
 /// milliseconds, during which the program does not read the socket.
@@ -49,11 +49,11 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// Returns the load above which a socket is promoted. If the user has requested a delay, the load
 /// may be lower, down to two datagrams per delay, because one wake-up then serves several
 /// datagrams.
-fn hot_load() -> (u32, Duration) {
+fn promotion_load() -> (u32, Duration) {
     if report::is_rate_ignored() {
-        return HOT_AT_ANY_RATE;
+        return PROMOTION_LOAD_ANY_RATE;
     }
-    (HOT.0, waking_interval() * HOT.0)
+    (PROMOTION_LOAD.0, waking_interval() * PROMOTION_LOAD.0)
 }
 
 /// Returns the time between two receptions from the placeholder below which the ring wakes up.
@@ -62,8 +62,8 @@ fn waking_interval() -> Duration {
 }
 
 /// Returns the rate, in datagrams per second, below which a promoted socket returns to the kernel.
-fn cool_rate() -> f64 {
-    COOL_RATE * WAKING_INTERVAL.as_secs_f64() / waking_interval().as_secs_f64()
+fn demotion_rate() -> f64 {
+    DEMOTION_RATE * WAKING_INTERVAL.as_secs_f64() / waking_interval().as_secs_f64()
 }
 
 impl Socket {
@@ -78,7 +78,7 @@ impl Socket {
         };
         let begun = *since.get_or_insert_with(Instant::now);
         *datagrams += count;
-        let (hot, interval) = hot_load();
+        let (hot, interval) = promotion_load();
         if *datagrams < hot {
             return false;
         }
@@ -182,7 +182,7 @@ impl Socket {
         }
         state.measured = Some((Instant::now(), received));
         let rate = (received - before) as f64 / elapsed.as_secs_f64();
-        if rate < cool_rate() && !report::is_rate_ignored() {
+        if rate < demotion_rate() && !report::is_rate_ignored() {
             state.not_before = Some(Instant::now() + RETRY_INTERVAL);
             drop(locked);
             self.release();

@@ -52,7 +52,7 @@ impl Socket {
     /// ring, if the user has requested such a delay, the ring is awake, and no datagram is in it;
     /// else `None`. After that time, the caller reads the ring, and puts it to sleep before it
     /// waits again. (docs/book/decisions/0132)
-    pub(crate) fn begin_nap(&self) -> Option<Duration> {
+    pub(crate) fn nap_time(&self) -> Option<Duration> {
         let delay = report::delay()?;
         if !self.may_have_datagrams.load(Ordering::SeqCst) {
             return None;

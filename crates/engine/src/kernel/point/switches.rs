@@ -8,7 +8,7 @@
 //! long as one of its taps is open.
 
 use super::super::fused::FusedTree;
-use super::super::taps::{OpenTaps, switch_place};
+use super::super::taps::{OpenTaps, switch_word_index};
 use super::request::AttachedRequest;
 use super::version::Version;
 use ebpf::emit::tap::{self, SWITCHED_SLOTS, SWITCHED_WORD, SwitchLayout};
@@ -95,7 +95,7 @@ impl Switches {
                 let request = lines.get(tap.line).copied().flatten();
                 let exits = request.map_or(0, |line| line.tree.exits.len());
                 let exit = number(exits + tap.number_in_request);
-                OpenTap { place: switch_place(tap.from), line: number(tap.line), exit }
+                OpenTap { place: switch_word_index(tap.from), line: number(tap.line), exit }
             })
             .collect();
         self.assign_slots(&open)?;
@@ -141,7 +141,7 @@ impl Switches {
         let mask = self.word(memory, list);
         let is_open = |place: u32| self.slots.get(&place).is_some_and(|slot| mask >> slot & 1 > 0);
         let ours = fused.taps.iter().filter(|tap| tap.line == line);
-        let open = ours.filter(|tap| is_open(switch_place(tap.from)));
+        let open = ours.filter(|tap| is_open(switch_word_index(tap.from)));
         OpenTaps::from_indices(open.map(|tap| tap.number_in_request))
     }
 }

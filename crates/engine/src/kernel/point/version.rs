@@ -84,7 +84,7 @@ impl Version {
         let state_of = |word: &ebpf::FilterSpan| {
             let step = words.iter().position(|known| known == word)?;
             let line = fused.steps[step].lines[0];
-            Some((line, fused.step_in_request(line, step)?))
+            Some((line, fused.request_step_number(line, step)?))
         };
         let kept = |word: &ebpf::FilterSpan| {
             let (line, own) = state_of(word)?;
@@ -181,9 +181,9 @@ impl Version {
         };
         let mut counted = self.fused.request_counters(place, |number| self.tally(number));
         let values = self.counters.as_ref().and_then(|map| map.get(0).ok()).unwrap_or_default();
-        counted.add_reasons(&self.code, &values, |word| {
+        counted.add_unanswered_counts(&self.code, &values, |word| {
             let step = self.words.iter().position(|known| known == word)?;
-            self.fused.step_in_request(place, step)
+            self.fused.request_step_number(place, step)
         });
         counted
     }
@@ -213,7 +213,7 @@ impl Version {
         let place = place.unwrap_or(usize::MAX);
         let shared = self.fused.steps.iter().zip(&self.words).enumerate();
         let ours = shared.filter_map(|(number, (shared, word))| {
-            let own = self.fused.step_in_request(place, number)?;
+            let own = self.fused.request_step_number(place, number)?;
             let blocks = entered.get(own).map_or(0, |entered| entered.blocks);
             Some((own, (word.filter.clone(), shared.lines.len(), blocks)))
         });
@@ -353,7 +353,7 @@ fn layout(
     let leads = fused.leads.iter().map(|step| {
         let (mark, number) = fused.egress_mark(*step)?;
         let line = fused.steps.get(*step)?.lines.first().copied()?;
-        let own = fused.step_in_request(line, *step)?;
+        let own = fused.request_step_number(line, *step)?;
         let known = lines.get(line)?.leads.iter().find(|(step, _)| *step == own);
         let interface = known.map(|(_, interface)| *interface)?;
         Some(Egress { interface, mark, failed: fused.tally_index(Tally::Refused(number)) })
