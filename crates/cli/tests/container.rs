@@ -62,8 +62,8 @@ impl Podman {
 struct Image(String);
 
 impl Image {
-    /// Builds the recipe in a directory. Reports a skip and returns `None` if the build cannot reach
-    /// the archive of Debian.
+    /// Builds the recipe in a directory. Reports a skip and returns `None` if the build cannot
+    /// reach the archive of Debian.
     fn build(context: &Path) -> Option<Self> {
         let image = Self(format!("localhost/streamline-test-{}", std::process::id()));
         let build = |isolation: &[&str]| {
@@ -127,7 +127,7 @@ fn container_runs_requests_on_files_and_live_traffic() {
     let context = folder.path().join("context");
     fs::create_dir(&context).unwrap();
     let recipe = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/container/Containerfile");
-    fs::copy(recipe, context.join("Containerfile")).unwrap();
+    fs::write(context.join("Containerfile"), fs::read(recipe).unwrap()).unwrap();
     write_package(&folder, &context);
     let Some(image) = Image::build(&context) else { return };
 
@@ -135,11 +135,11 @@ fn container_runs_requests_on_files_and_live_traffic() {
     let capture = folder.path().join("examples/web.pcap");
     let data = folder.path().join("data");
     fs::create_dir(&data).unwrap();
-    fs::copy(capture, data.join("web.pcap")).unwrap();
-    let volume = format!("{}:/data", data.display());
+    fs::write(data.join("web.pcap"), fs::read(capture).unwrap()).unwrap();
+    let shared = format!("{}:/data", data.display());
     let request = "replay web.pcap | dport |80 count";
     let counted =
-        output(&mut podman.run(&["--network=none", "--volume", &volume, &image.0, request]))
+        output(&mut podman.run(&["--network=none", "--volume", &shared, &image.0, request]))
             .unwrap();
     assert_eq!(counted, folder.run(&["replay examples/web.pcap | dport |80 count"]).out);
     let refused = output(&mut podman.run(&[&image.0, "rx lo | count"])).unwrap_err();

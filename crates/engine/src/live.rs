@@ -297,17 +297,17 @@ impl Live {
         self.collect_counters(limit, true)
     }
 
-    /// Returns the ledger that [`Self::counters`] returns, without the status of the spaces, the
-    /// reports of the filters, and the indices of the plan. This costs a fraction of the time.
+    /// Returns the ledger of [`Self::counters`] without plan indices, for less time.
     #[must_use]
     pub fn totals_ledger(&self, limit: Duration) -> Ledger {
         let all = self.command_queues();
         let share = limit / u32::try_from(all.len().max(1)).unwrap_or(u32::MAX);
         let query = |commands: &Arc<CommandQueue>| {
-            let answer = commands.ask(share, |space: &mut Space| space.counters_without_reports());
+            let answer = commands.ask(share, |space| space.counters_without_reports());
             answer.ok().or_else(|| commands.lock_inbox().last.clone())
         };
-        let mut counted: Vec<SpaceCounters> = all.iter().rev().filter_map(query).collect();
+        // The reader of a ring is queried before the writer.
+        let mut counted: Vec<_> = all.iter().rev().filter_map(query).collect();
         counted.reverse();
         self.add_ended_and_kernel(&mut counted, limit, true);
         report::merge_ledger(counted, true)
@@ -363,22 +363,21 @@ impl Live {
         Snapshot { at, ledger, reports, spaces }
     }
 
-    /// Adds the final counters of removed spaces and, if `with_kernel` is true, those of kernel
+    /// Adds the final counters of removed spaces and, if `kernel` is true, those of kernel
     /// programs to the counters of the threads. Blocks for at most `limit`.
     fn add_ended_and_kernel(
         &self,
         counted: &mut Vec<SpaceCounters>,
         limit: Duration,
-        with_kernel: bool,
+        kernel: bool,
     ) {
         // Spaces that have ended have counted the blocks that crossed to them.
         if let Some((whole, part)) = &self.whole {
             let gone = whole.state().parts.get(*part).map(|part| part.removed_queues.clone());
-            let last =
-                gone.into_iter().flatten().filter_map(|one| one.wait_for_end(Duration::ZERO));
-            counted.extend(last);
+            let gone = gone.into_iter().flatten();
+            counted.extend(gone.filter_map(|one| one.wait_for_end(Duration::ZERO)));
         }
-        if with_kernel {
+        if kernel {
             // Programs write to the threads, so the programs are queried last.
             let in_kernel = self.kernel_space_counters(counted, limit);
             counted.splice(0..0, in_kernel);

@@ -143,8 +143,8 @@ pub(crate) struct CountedNode {
 }
 
 impl SpaceCounters {
-    /// Collects the counters of the nodes and rings of a space, without reports. `failed` is true if
-    /// the path has failed.
+    /// Collects the counters of the nodes and rings of a space, without reports. `failed` is true
+    /// if the path has failed.
     pub fn new(
         (nodes, kept): (&[Node], &[(usize, RetainedFrames)]),
         mut imported: Vec<ImportCounters>,
