@@ -31,12 +31,11 @@ pub(crate) struct Automaton {
     dfa: dense::DFA<Vec<u32>>,
     begin: StateID,
     after_hole: StateID,
-    /// A flag for each pattern, which is true if matches of the pattern never depend on the next
-    /// byte.
+    /// For each pattern, true if matches of the pattern never depend on the next byte.
     ignores_next_byte: Vec<bool>,
     skip: Option<LiteralSkip>,
     fingerprint: u32,
-    /// The highest-numbered reachable state.
+    /// The reachable state with the highest number.
     last_state: StateID,
 }
 
@@ -171,7 +170,7 @@ impl Automaton {
         (MatchState(id.as_u32() + 1), found.first)
     }
 
-    /// Returns true if a match is no longer possible.
+    /// Returns true if no match is possible any more in this state.
     pub(crate) fn is_dead(&self, state: MatchState) -> bool {
         self.dfa.is_dead_state(self.state_id(state))
     }

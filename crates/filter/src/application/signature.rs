@@ -113,9 +113,9 @@ const EVICTED_SESSIONS: Counter = RECOGNIZER_DEFAULTS.counter("evicted sessions"
 
 /// The signature of a protocol: patterns, and the number of bytes to search.
 struct Signature {
-    /// Patterns searched for in the first bytes from either end.
+    /// Patterns to search for in the first bytes of both the client and the server.
     either_end: &'static [&'static str],
-    /// Patterns searched for only in the server's first bytes.
+    /// Additional patterns to search for in the first bytes of the server.
     server_only: &'static [&'static str],
     /// Number of bytes searched from the start of a direction.
     search_max: u32,
@@ -212,7 +212,7 @@ fn make_filter(arguments: &Arguments, signature: &'static Signature) -> Result<F
 
 struct Recognizer {
     any: Automaton,
-    /// Automaton for bytes from the server, or `None` if both ends use the same patterns.
+    /// Automaton for bytes from the server, or `None` if client and server use the same patterns.
     server: Option<Automaton>,
     search_max: u32,
     sessions_max: usize,
@@ -307,7 +307,7 @@ fn narrow_to_payload<'a>(block: &Block<'a>) -> Block<'a> {
 }
 
 impl Recognizer {
-    /// Returns the verdict after this piece of a text that spans several blocks.
+    /// Searches the next piece of a text that spans several blocks, and returns the verdict so far.
     fn search_session(
         &mut self,
         session: u64,

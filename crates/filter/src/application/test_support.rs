@@ -1,6 +1,6 @@
 //! Test support for application filters. It feeds blocks to a filter one by one, as `tcp` emits
-//! them, checks that the ledger balances, and on request moves the filter's state to another
-//! instance.
+//! them, and checks that the ledger balances. A test can also have the filter's state moved to
+//! another instance.
 
 use crate::prelude::*;
 use crate::testing::{Arena, Frame, Node, Space};
@@ -90,9 +90,9 @@ impl OutputBlock {
     }
 }
 
-/// Runs the pieces through the filter, one per batch. Moves the state to another instance after
-/// `moved` pieces. Returns the output blocks, and the number of blocks without a class for each
-/// reason.
+/// Runs the pieces through the filter, one per batch. If `moved` is given, moves the state to
+/// another instance after that many pieces. Returns the output blocks, and the number of blocks
+/// without a class for each reason.
 pub(super) fn run_filter(
     description: &'static Description,
     words: &[&str],

@@ -1,4 +1,4 @@
-//! Parses one DNS message, and derives its class and its description.
+//! Parsing of a single DNS message, and its class and description.
 
 use super::{CUT, MALFORMED, NOT_DNS, POINTERS_AHEAD, QUERIES, RESPONSE_CLASS, RESPONSES};
 use crate::application::endpoints::{Endpoints, write_display};
@@ -21,8 +21,8 @@ pub(super) struct ReceivedMessage<'a, 'm> {
     pub(super) length: usize,
 }
 
-/// Returns the class and the description of a message. The description is `None` if no memory was
-/// available. Fails with the reason if the message has no class.
+/// Returns the class and the description of a message. The description is `None` if memory runs
+/// out. Returns the reason as an error if the message gets no class.
 pub(super) fn describe<'a>(
     message: ReceivedMessage<'a, '_>,
     cx: &mut StreamContext<'_, 'a>,

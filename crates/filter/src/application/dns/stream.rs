@@ -110,7 +110,8 @@ impl DnsConnection {
         over
     }
 
-    /// Emits all held pieces of both directions without a class, each counted under `why`.
+    /// Emits all held pieces of both directions without a class. Counts each of them under the
+    /// reason `why`.
     pub(super) fn release_all(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         self.forward.release_held(why, cx);
         self.backward.release_held(why, cx);
@@ -285,9 +286,9 @@ impl DnsDirection {
     }
 
     /// Returns false if the held pieces and `piece` cannot be the start of a DNS message. Returns
-    /// true if they can, if the header is still incomplete, or if the header was complete before
-    /// `piece`. `lead` is the number of bytes of the length field that precede the piece in its
-    /// block.
+    /// true if they can be, if the header is still incomplete, or if the header was already
+    /// complete before `piece`. `lead` is the number of length field bytes that precede the piece
+    /// in its block.
     fn may_begin_message(&self, piece: &Block<'_>, lead: u32, cx: &StreamContext<'_, '_>) -> bool {
         let before = u32::from(self.length).saturating_sub(self.missing_bytes + piece.length());
         if before as usize >= HEADER_LENGTH {
@@ -341,7 +342,7 @@ impl DnsDirection {
         }
     }
 
-    /// Emits the held pieces without a class, each counted under `why`.
+    /// Emits the held pieces without a class. Counts each of them under the reason `why`.
     fn release_held(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         while !self.held.is_empty() {
             let class = cx.absent(why);
@@ -350,8 +351,8 @@ impl DnsDirection {
     }
 }
 
-/// Returns true if `bytes`, which follow a gap, certainly begin with a message. They must begin
-/// with a length and a plausible header and, if the message is complete, its contents must match
+/// Returns true if `bytes`, which follow a gap, almost certainly begin with a message: with a
+/// length field and a plausible header. If the message is complete, its contents must also match
 /// the header.
 fn is_message_start(bytes: &[u8]) -> bool {
     let Some((length, rest)) = bytes.split_first_chunk() else { return false };
@@ -367,8 +368,8 @@ struct BlockSplitter<'a> {
     block: Block<'a>,
     /// Offset of the next piece in the block.
     next_offset: u32,
-    /// Number of bytes of the length field that precede the next piece and are held with it, before
-    /// the first message of the direction is recognized.
+    /// Number of length field bytes that precede the next piece and are held with it. Nonzero only
+    /// before the first message of the direction is recognized.
     leading_length_bytes: u32,
     /// True after the first piece has been emitted or held.
     has_emitted: bool,
@@ -386,7 +387,8 @@ impl<'a> BlockSplitter<'a> {
         piece
     }
 
-    /// Moves back by `length` bytes, so that the next piece includes them again.
+    /// Moves the next offset back by `length` bytes, so that the next piece includes these bytes
+    /// again.
     fn step_back(&mut self, length: u32) {
         self.next_offset = self.next_offset.saturating_sub(length);
     }

@@ -114,13 +114,13 @@ pub(super) struct BodyDecoder {
     output: Vec<u8>,
 }
 
-/// Output size in bytes up to which the ratio of output to input is not limited. Short repetitive
-/// bodies compress very well.
+/// Output size in bytes up to which the ratio of output to input is not limited, because short
+/// repetitive bodies have a high compression ratio.
 const RATIO_FREE_SIZE: usize = 64 * 1024;
 /// Number of bytes by which the output buffer grows at a time.
 const OUTPUT_STEP: usize = 64 * 1024;
-/// Maximum number of nested codings that are decoded. The state of a session has room for this
-/// many.
+/// Maximum number of nested codings that are decoded, which is also the maximum that the state of a
+/// session can store.
 const CODINGS_MAX: usize = 4;
 
 impl BodyDecoder {
@@ -130,8 +130,9 @@ impl BodyDecoder {
         Self { ratio, output_max, input: Vec::new(), output: Vec::new() }
     }
 
-    /// Undoes the codings in reverse order, and skips a coding that was announced but not applied.
-    /// Returns the counter to increment: `Ok` after success, `Err` after a failure.
+    /// Decodes the body by undoing its codings in reverse order. Skips a coding that was announced
+    /// but not applied. Returns the counter to increment: as `Ok` after success, as `Err` after a
+    /// failure.
     fn decode(&mut self, codings: Codings) -> Result<Counter, Counter> {
         let limit =
             self.input.len().saturating_mul(self.ratio).max(RATIO_FREE_SIZE).min(self.output_max);
@@ -189,10 +190,10 @@ fn decode_coding(
     }
 }
 
-/// The way in which the decompression of a deflate stream ended.
+/// The result of inflating a deflate stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum InflateEnd {
-    /// The decoder has reached the end marker of the compressed data.
+    /// The decoder has reached the end of the deflate stream.
     Complete,
     /// The input is truncated.
     Truncated,

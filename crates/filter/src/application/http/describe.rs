@@ -16,10 +16,10 @@ use wire::record::{Field, Record, RecordKind, Writer};
 const BASE_SIZE: usize = 256;
 
 impl<'a> BlockPass<'_, '_, 'a> {
-    /// Emits the description of a message with this head. If `alone` is true, no fragments of the
-    /// message follow. The description of a message that broke off within its head is marked as
-    /// incomplete. The description of a request is also held until the response ends. If exchanges
-    /// are emitted, the description of a final response is held too.
+    /// Emits the description of the message with this head. `alone` is true if no fragments of the
+    /// message follow. If the message broke off within its head, the description is marked as
+    /// incomplete. The description of a request is also held until its response ends, and that of a
+    /// final response if exchanges are emitted.
     pub(super) fn emit_description(&mut self, head: &Head<'_>, alone: bool) {
         let requests = self.carries_requests();
         self.cx.count(if requests { reasons::REQUESTS } else { reasons::RESPONSES }, 1);
@@ -156,9 +156,9 @@ impl<'a> BlockPass<'_, '_, 'a> {
     }
 }
 
-/// The observed part of a message body. `bytes` is the number of body bytes that were observed, and
-/// `missing` the number that were not captured. `broken` is true if the message ended early or lost
-/// bytes.
+/// The size and state of an observed message body. `bytes` is the number of body bytes that were
+/// observed, and `missing` the number that were not captured. `broken` is true if the message ended
+/// early or lost bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ObservedBody {
     pub(super) bytes: u64,
@@ -176,8 +176,8 @@ impl ObservedBody {
     }
 }
 
-/// Returns true if the class is that of an interim (1xx) response. The server then sends a further
-/// response to the same request (RFC 9110 §15.2). Returns false for 101, which switches the
+/// Returns true if the class is that of an interim (1xx) response, after which the server sends a
+/// further response to the same request (RFC 9110 §15.2). Returns false for 101, which switches the
 /// protocol.
 pub(super) const fn is_interim(class: Class) -> bool {
     100 <= class.0 && class.0 < 200 && class.0 != 101

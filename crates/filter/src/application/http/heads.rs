@@ -1,5 +1,5 @@
-//! Parsing at the start of messages: detects the protocol, and parses heads that arrive in one or
-//! several pieces.
+//! Parsing at the start of messages: protocol detection, and heads that arrive in one or several
+//! pieces.
 
 use super::options::Emit;
 use super::reasons;
@@ -149,9 +149,8 @@ impl BlockPass<'_, '_, '_> {
         }
     }
 
-    /// Holds the rest of the block as a piece of an incomplete head. A head that becomes too long
-    /// is a syntax error. If the piece cannot be held, loses the message framing
-    /// ([`Phase::FramingLost`]).
+    /// Holds the rest of the block as a piece of an incomplete head. Treats a head that becomes too
+    /// long as a syntax error. If the piece cannot be held, enters [`Phase::FramingLost`].
     fn hold_head_piece(&mut self, length: usize, seek: HeadSearch) {
         let gathered = self.direction().held_bytes.saturating_add(length as u32);
         if gathered as usize > self.options.head_max {
@@ -207,9 +206,9 @@ impl BlockPass<'_, '_, '_> {
         *self.head_buffer = text;
     }
 
-    /// Ends a direction that broke off within a head. If the start line is complete, emits an
-    /// incomplete description without a body, with the start line and the complete header fields
-    /// (RFC 9112 §8).
+    /// Ends a direction that broke off within a head. If the start line is complete, emits a
+    /// description that is marked as incomplete, with the start line and the header fields that
+    /// arrived completely (RFC 9112 §8).
     pub(super) fn end_within_head(&mut self) {
         let mut text = std::mem::take(self.head_buffer);
         self.cx.gather_views(&self.connection.directions[self.direction].held, &mut text);
@@ -256,8 +255,8 @@ impl BlockPass<'_, '_, '_> {
         }
     }
 
-    /// Stores the message as the open message of its direction, whose body follows, and emits its
-    /// description. If `broken` is true, the message broke off within its head.
+    /// Stores the message as the open message of its direction and emits its description. `broken`
+    /// is true if the message broke off within its head.
     fn open_message(&mut self, head: &Head<'_>, body: Body, broken: bool) {
         self.connection.protocol_number = Protocol::Http1.stored_number();
         let other = &mut self.connection.directions[1 - self.direction];

@@ -8,7 +8,7 @@ pub(super) struct Options {
     pub(super) emit: Emit,
     pub(super) mode: ParseMode,
     pub(super) decode: bool,
-    /// True if an outgoing arc selects exchanges.
+    /// True if an arc from this filter selects exchanges.
     pub(super) exchanges: bool,
     /// Maximum size of a message head in bytes.
     pub(super) head_max: usize,

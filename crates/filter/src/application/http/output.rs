@@ -94,8 +94,8 @@ impl<'a> BlockPass<'_, '_, 'a> {
         }
     }
 
-    /// Emits the bytes from the current offset to the end of the block without a class, under the
-    /// reason that the [`Phase`] of the direction implies.
+    /// Emits the bytes from the current offset to the end of the block without a class. The
+    /// [`Phase`] of the direction determines the reason.
     pub(super) fn pass_rest_of_block(&mut self) {
         let reason = match self.direction().phase() {
             Phase::Switched => reasons::SWITCHED,
@@ -116,8 +116,8 @@ impl<'a> BlockPass<'_, '_, 'a> {
         self.offset = self.block.length();
     }
 
-    /// Emits the held pieces of the direction's incomplete head without a class, counted under
-    /// `reason`.
+    /// Emits the held pieces of the direction's incomplete head without a class, and counts each of
+    /// them under `reason`.
     pub(super) fn release_held_head(&mut self, direction: usize, reason: Reason) {
         let mut held = std::mem::take(&mut self.connection.directions[direction].held);
         self.connection.directions[direction].held_bytes = 0;

@@ -65,8 +65,9 @@ impl<'a> BlockPass<'_, '_, 'a> {
         self.cx.hold_created(&mut self.connection.pending_descriptions, described, key);
     }
 
-    /// Handles the end of a request. If exchanges are emitted, and the exchange of this request has
-    /// not been emitted yet, holds a record of the request body's size, unless the body is empty.
+    /// Handles the end of a request. Holds a record of the size of the request body if exchanges
+    /// are emitted, the body is not empty, and the exchange of this request has not been emitted
+    /// yet.
     pub(super) fn end_request(&mut self) {
         let observed = ObservedBody::from_direction(self.direction());
         let nothing = observed.bytes == 0 && observed.missing == 0 && !observed.broken;
@@ -104,7 +105,7 @@ impl<'a> BlockPass<'_, '_, 'a> {
         self.drop_front_request(front);
     }
 
-    /// Ends all pending requests, that is, those whose responses have not ended. Counts them as
+    /// Ends all pending requests, whose responses are still missing or incomplete. Counts them as
     /// unpaired and, if exchanges are emitted, emits their exchanges.
     pub(super) fn drop_pending_requests(&mut self) {
         while let Some((front, _)) = self.cx.front(&self.connection.pending_descriptions) {

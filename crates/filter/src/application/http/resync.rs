@@ -13,7 +13,7 @@ use wire::http::{Guess, METHODS, guess_protocol, method_number};
 /// The first bytes of every response.
 const RESPONSE: &[u8] = b"HTTP/1.";
 
-/// A line at which a message may begin.
+/// A line with which a message may begin.
 struct Candidate {
     /// Offset of the line in the searched bytes.
     at: usize,
@@ -36,8 +36,8 @@ impl BlockPass<'_, '_, '_> {
         Expected { requests: unknown || requests, responses: unknown || !requests }
     }
 
-    /// Emits the bytes from the current offset without a class, up to the next line at which a
-    /// message may begin, or to the end of the block.
+    /// Emits the bytes from the current offset without a class. Stops before the next line with
+    /// which a message may begin, or at the end of the block.
     pub(super) fn skip_to_next_start(&mut self, reason: Reason) {
         let rest = self.remaining_bytes();
         let Some(found) = next_start(rest, self.expected_messages()) else {
@@ -57,9 +57,9 @@ impl BlockPass<'_, '_, '_> {
         self.direction().enter(Phase::BetweenMessages);
     }
 
-    /// Ends the search for a message if the current line may be a start line, and returns true.
-    /// Otherwise emits the bytes from the current offset without a class, up to the next line at
-    /// which a message may begin or to the end of the block, and returns false.
+    /// Ends the search for a message and returns true if the current line may be a start line.
+    /// Otherwise returns false and emits the bytes from the current offset without a class, up to
+    /// the next line with which a message may begin or to the end of the block.
     pub(super) fn finds_start_here(&mut self) -> bool {
         match line_begins_message(self.remaining_bytes(), self.expected_messages()) {
             Some(certain) => {
@@ -88,7 +88,7 @@ impl BlockPass<'_, '_, '_> {
     }
 }
 
-/// Returns the first line after the current one at which a message may begin.
+/// Returns the first line after the current one with which a message may begin.
 fn next_start(rest: &[u8], expected: Expected) -> Option<Candidate> {
     let mut ends = memchr::memchr_iter(b'\n', rest);
     ends.find_map(|end| {

@@ -6,8 +6,8 @@ use abi::{Class, Flags};
 use wire::http::Body;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// The state of a connection. The filter's own state (the private session) has the same type, but
-/// uses only the field `protocol_counts`.
+/// The state of a connection. The state of the filter as a whole (the private session) has the same
+/// type, but uses only the field `protocol_counts`.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct HttpConnection {
@@ -24,7 +24,7 @@ pub(super) struct HttpConnection {
     /// Discriminant of the connection's [`Protocol`]; 0 if unknown.
     pub(super) protocol_number: u8,
     /// Nonzero if requests flow in the backward direction. Without a handshake, `tcp` can only
-    /// guess which end is the client, and may guess wrong.
+    /// guess which peer is the client, and may guess wrong.
     pub(super) requests_flow_backward: u8,
     /// Nonzero if the last request was CONNECT or asked for an upgrade, so the connection may
     /// switch to another protocol.
@@ -58,7 +58,7 @@ impl Session for HttpConnection {
 const PROTOCOL_HELP: &str = "0 unknown, 1 HTTP/1, 2 TLS, 3 HTTP/2, 4 another protocol";
 const BODY_HELP: &str = "observed of the body of the open message";
 
-/// The state of one direction of a connection.
+/// The HTTP state of one direction of a connection.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct HttpDirection {
@@ -107,7 +107,7 @@ pub(super) enum Phase {
     FramingLost,
     /// The direction does not carry HTTP/1.
     OtherProtocol,
-    /// Both ends have switched to another protocol, for example after CONNECT.
+    /// Both peers have switched to another protocol, for example after CONNECT.
     Switched,
     /// The last message of the connection has ended, in strict mode.
     Closed,
@@ -125,7 +125,8 @@ impl Phase {
 }
 
 impl HttpDirection {
-    /// Returns the parse state; an invalid discriminant counts as [`Phase::FramingLost`].
+    /// Returns the parse state of the direction, or [`Phase::FramingLost`] if the stored
+    /// discriminant is invalid.
     pub(super) fn phase(&self) -> Phase {
         use Phase::{
             BetweenMessages, Closed, Ended, FramingLost, InBody, InHead, LostAtLine, New,
@@ -170,14 +171,15 @@ impl Protocol {
         (Self::Other, "connections: other"),
     ];
 
-    /// Returns the stored discriminant; 0 means unknown.
+    /// Returns the value that is stored for the protocol: its discriminant plus 1, because 0 means
+    /// unknown.
     pub(super) const fn stored_number(self) -> u8 {
         self as u8 + 1
     }
 }
 
 impl HttpConnection {
-    /// Returns the protocol, or `None` if unknown.
+    /// Returns the protocol of the connection, or `None` if it is not known yet.
     pub(super) fn protocol(&self) -> Option<Protocol> {
         let known = Protocol::ALL.get(usize::from(self.protocol_number).checked_sub(1)?);
         known.map(|(protocol, _)| *protocol)

@@ -12,7 +12,7 @@ use super::state::{HttpConnection, HttpDirection, Phase, Protocol};
 use crate::prelude::*;
 use wire::http::{BodyPart, Codings};
 
-/// A pass over the bytes of one block, with the state of the block's connection.
+/// The processing of one block, with the state of the block's connection.
 pub(super) struct BlockPass<'w, 'c, 'a> {
     pub(super) options: &'w Options,
     pub(super) head_buffer: &'w mut Vec<u8>,
@@ -188,8 +188,8 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
         }
     }
 
-    /// Marks both directions as switched to another protocol, except a direction that is within a
-    /// body or has ended.
+    /// Marks each direction as switched to another protocol, unless it is within a body or has
+    /// ended.
     pub(super) fn switch_protocol(&mut self) {
         for direction in 0..2 {
             if self.connection.directions[direction].phase() == Phase::InHead {
@@ -205,9 +205,9 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
     }
 
     /// Handles a syntax error. If no message of the connection has been recognized yet, treats the
-    /// direction as not HTTP/1. If the last request may switch protocols, marks the request
-    /// direction as switched. Otherwise loses the message framing ([`Phase::FramingLost`]), and
-    /// skips to the next possible start of a message.
+    /// direction as not HTTP/1. If the error is in the request direction and the last request may
+    /// switch protocols, marks the direction as switched. Otherwise enters [`Phase::FramingLost`]
+    /// and skips to the next possible start of a message.
     pub(super) fn handle_syntax_error(&mut self) {
         let may_switch = self.connection.may_switch != 0 && self.carries_requests();
         if self.connection.protocol().is_none() {
@@ -279,7 +279,7 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
         }
     }
 
-    /// Ends the current direction, and with it any message that is still incomplete. If both
+    /// Ends the current direction, including a message in it that is still incomplete. If both
     /// directions have ended, also ends all pending requests.
     fn end_direction(&mut self) {
         match self.direction().phase() {

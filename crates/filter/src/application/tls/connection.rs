@@ -119,8 +119,8 @@ impl TlsConnection {
             .all(|direction| direction.has_begun == direction.has_ended)
     }
 
-    /// Emits all held blocks of both directions. Marks an undecided direction as unreadable, with
-    /// `why` as the reason. Drops the description of the client's hello.
+    /// Emits all held blocks of both directions. Marks an undecided direction as unreadable for the
+    /// reason `why`. Drops the description of the client's hello.
     pub(super) fn release_all(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         self.set_decision(false, Err(why), cx);
         self.set_decision(true, Err(why), cx);
@@ -200,8 +200,9 @@ impl TlsConnection {
     }
 
     /// Parses all bytes received in a direction, including those of this block, and emits a
-    /// description of the hello. Fails with the reason if they contain no readable hello. Returns
-    /// `None` if the hello is still incomplete, or if bytes of this block have been overwritten.
+    /// description of the hello. Returns the reason as an error if they contain no readable hello.
+    /// Returns `None` if the hello is still incomplete, or if bytes of this block have been
+    /// overwritten.
     fn parse_hello<'a>(
         &mut self,
         block: Block<'a>,
@@ -253,7 +254,8 @@ impl TlsConnection {
         })
     }
 
-    /// Decides a direction that is undecided. Emits the direction's held blocks with its class.
+    /// Decides a direction, unless it is already decided, and emits its held blocks with the
+    /// resulting class.
     fn set_decision(
         &mut self,
         backward: bool,
