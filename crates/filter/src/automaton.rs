@@ -234,7 +234,7 @@ impl Automaton {
         (start.copied().unwrap_or(id), to)
     }
 
-    /// Returns true if `pattern` matches in state `id` for every possible next byte.
+    /// Returns true if `pattern` matches in state `id` whatever the next byte is.
     fn matches_before_any_byte(&self, id: StateID, pattern: PatternID) -> bool {
         if self.ignores_next_byte.get(pattern.as_usize()) == Some(&true) {
             return true;
@@ -250,16 +250,16 @@ impl Automaton {
     }
 }
 
-/// The lowest index of a pattern that has matched (`first`), or `None` before the first match. A
-/// match is recorded only if the index of its pattern is less than `below`.
+/// The lowest index of a pattern that has matched (`first`), or `None` before the first match. Only
+/// matches of patterns with an index less than `below` are recorded.
 struct LowestMatch {
     below: u32,
     first: Option<u32>,
 }
 
 impl LowestMatch {
-    /// Records the lowest pattern of match state `id` for which `counts` returns true, if its index
-    /// is less than `below`.
+    /// Records the lowest pattern of match state `id` for which `counts` returns true, if the index
+    /// of the pattern is less than `below`.
     #[inline]
     fn record(&mut self, automaton: &Automaton, id: StateID, counts: impl Fn(PatternID) -> bool) {
         if self.below == 0 {
@@ -358,7 +358,7 @@ fn matches_every_text(pattern: &Hir, options: CompileOptions) -> Result<bool, Pa
     Ok(true)
 }
 
-/// Converts the pattern to text, in which bytes that are not UTF-8 are escaped as `\xHH`.
+/// Converts the pattern to text. Bytes that are not valid UTF-8 are escaped as `\xHH`.
 fn as_text(pattern: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(pattern) {
         Ok(text) => Cow::Borrowed(text),

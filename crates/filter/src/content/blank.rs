@@ -5,10 +5,10 @@
 //! lengths and times. Checksums are not updated, so that the change is detectable. The filter
 //! requests write access to the overwritten range only. [SL §6.1, rewriting]
 //!
-//! A view need not cover the payload: `tcp` leaves out bytes that an earlier segment carried, and
-//! the length field of UDP may end before the packet does. `pcap` writes the frame. Without a
-//! range, the filter therefore overwrites a frame to its end, unless its blocks are messages, which
-//! are parts of payloads.
+//! A view may be shorter than the payload: `tcp` leaves out bytes that an earlier segment carried,
+//! and the length field of UDP may end before the packet does. `pcap`, however, writes whole
+//! frames. Without a range, the filter therefore overwrites the frame up to its end, unless its
+//! blocks are messages, which are parts of payloads.
 
 use crate::prelude::*;
 
@@ -67,7 +67,8 @@ struct Blank {
     from: usize,
     length: usize,
     with: u8,
-    /// True to overwrite each frame from the start of the payload or of the view to the end.
+    /// True to overwrite each frame from the start of the payload or of the view to the end of the
+    /// frame.
     whole_payload: bool,
 }
 

@@ -34,12 +34,13 @@ pub(super) enum CodecError {
     Truncated,
     /// The output would exceed the maximum block length, or the maximum ratio of output to input.
     TooLarge,
-    /// Bytes of another format follow the compressed data.
+    /// The compressed data is followed by bytes of another format.
     TrailingBytes,
 }
 
 impl Format {
-    /// Returns the format with this name; gzip for any name not in [`FORMATS`].
+    /// Returns the format with this name, or gzip if there is no name or the name is not in
+    /// [`FORMATS`].
     pub(super) fn from_name(word: Option<&str>) -> Self {
         match word {
             Some("deflate") => Self::Deflate,
@@ -102,8 +103,8 @@ pub(super) struct Decoder {
     out: Vec<u8>,
 }
 
-/// Output size in bytes up to which the ratio of output to input is not limited. Short runs
-/// compress very well.
+/// Output size in bytes up to which the ratio of output to input is not limited, because short
+/// repetitive input has a high compression ratio.
 pub(super) const RATIO_FREE_SIZE: usize = 64 * 1024;
 
 impl Decoder {
@@ -162,7 +163,8 @@ impl Decoder {
         used: usize,
         limit: usize,
     ) -> Result<(usize, usize), CodecError> {
-        /// Initial output size in bytes. It is doubled until the output fits.
+        /// Half of the initial size of the output buffer in bytes. The buffer is doubled until the
+        /// output fits.
         const INITIAL_OUTPUT_SIZE: usize = 16 * 1024;
         let (mut taken, mut made) = (0, used);
         loop {

@@ -1,10 +1,10 @@
 //! `compress`: replaces the view with its compressed form.
 //!
-//! Input: any blocks. Output: bytes, one output block per input block; two for a block of nearly
-//! 1 MB whose compressed form would exceed the maximum length of a block. Of the frame around the
-//! view, only the headers that identify the flow are kept. Each block is complete in its format, so
-//! it can be read independently of others; the concatenation of gzip members or LZ4 frames is a
-//! valid file. [SL §4.2], [Par §IV]
+//! Input: any blocks. Output: bytes, in one output block per input block. A block of nearly 1 MB is
+//! split in two if its compressed form would exceed the maximum length of a block. Of the frame
+//! around the view, only the headers that identify the flow are kept. Each block is complete in its
+//! format, so it can be read independently of others; the concatenation of gzip members or LZ4
+//! frames is a valid file. [SL §4.2], [Par §IV]
 
 use super::codec::{Encoder, FORMATS, Format};
 use crate::prelude::*;
@@ -85,8 +85,8 @@ impl Stream for Compress {
 }
 
 impl Compress {
-    /// Emits a block with the compressed form of `bytes` after the headers of `block`. Returns
-    /// false without emitting if the result would exceed the maximum length of a block. If memory
+    /// Emits a block that consists of the headers of `block` and the compressed form of `bytes`.
+    /// Returns false without emitting it if the block would exceed the maximum length. If memory
     /// runs out, the context counts the loss.
     fn append_compressed<'a>(
         &mut self,

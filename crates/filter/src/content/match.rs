@@ -212,8 +212,8 @@ impl PatternSearch for ManyPatterns {
     }
 }
 
-/// Emits the twin, which compares patterns at a fixed offset byte by byte. A search over the entire
-/// view has no bound that the verifier could accept.
+/// Emits the twin, which compares patterns at a fixed offset. A search over the entire view has no
+/// bound that the verifier could accept.
 fn emit_twin<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,
@@ -263,13 +263,13 @@ fn emit_twin<'s>(
     Ok(Answer::new(s.get(class), on))
 }
 
-/// Maximum total length of a twin's patterns in bytes; each four bytes of a pattern cost one
-/// comparison.
+/// Maximum total length of a twin's patterns in bytes. The twin executes one comparison for each
+/// four bytes of a pattern.
 const TWIN_BYTES_MAX: usize = 2048;
 
-/// Splits the next bytes off a pattern, for one load of up to four bytes. Returns their number,
-/// their value, and the mask that converts letters to lower case, or `None` at the end of the
-/// pattern.
+/// Splits one, two or four bytes off the front of a pattern, for a single load. Returns their
+/// number, their value, and the mask that converts the letters among them to lower case. Returns
+/// `None` at the end of the pattern.
 fn next_word(rest: &mut &[u8], nocase: bool) -> Option<(u16, u32, u32)> {
     let part = [4, 2, 1].into_iter().find(|part| *part <= rest.len())?;
     let (bytes, after) = rest.split_at_checked(part)?;

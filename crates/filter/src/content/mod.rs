@@ -14,7 +14,7 @@ use crate::layers;
 use crate::prelude::*;
 
 /// Replaces the view of a lane with `bytes`, and keeps the headers that contain the addresses. If
-/// memory runs out, ends the lane and counts the loss.
+/// memory runs out, drops the block and counts the loss.
 fn replace_block<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>, bytes: &[u8]) {
     batch.set_block(l, with_headers(batch.block(l)));
     cx.replace_view(batch, l, bytes);
@@ -26,8 +26,8 @@ fn has_nothing_to_code(block: &Block<'_>) -> bool {
     block.pointer.is_hole() || block.length() == 0 && block.marks.is_description()
 }
 
-/// Stores the offsets of a block's headers in its marks if the block is part of a frame. Returns
-/// the block.
+/// Parses the headers of a block that is part of a frame, unless their offsets are known, and
+/// stores the offsets in its marks. Returns the block.
 fn with_headers(mut block: Block<'_>) -> Block<'_> {
     if block.marks.is_frame() && block.marks.payload == Marks::UNKNOWN {
         layers::parse(&mut block);

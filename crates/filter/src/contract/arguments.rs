@@ -28,7 +28,7 @@ pub struct Arguments {
     /// Index of this replica, from 0, and the number of replicas, or `None` for a filter without
     /// replicas.
     replica: Option<(u32, u32)>,
-    /// True if the filter receives only blocks that its twin in the kernel could not decide.
+    /// True if the filter receives only blocks that its twin in the kernel left to it.
     is_fallback: bool,
     /// True if the input consists of messages, records or bytes only.
     reads_messages: bool,
@@ -67,7 +67,7 @@ impl Arguments {
         }
     }
 
-    /// Adds a value of a parameter that may be given several times.
+    /// Adds a value to a parameter that may be given several times.
     pub fn add(&mut self, name: &'static str, value: Value) {
         self.values.push((name, value));
     }
@@ -88,14 +88,15 @@ impl Arguments {
         }
     }
 
-    /// Returns the value of a number or size parameter as `usize`, saturated if it is too large.
-    /// Returns 1 if the parameter is absent or of another type.
+    /// Returns the value of a number or size parameter as `usize`, or `usize::MAX` if it is too
+    /// large. Returns 1 if the parameter is absent or of another type.
     #[must_use]
     pub fn usize_number(&self, name: &str) -> usize {
         usize::try_from(self.number(name).unwrap_or(1)).unwrap_or(usize::MAX)
     }
 
-    /// Returns true if the value of this flag is `yes`; false if it is `no` or absent.
+    /// Returns true if the value of this flag is `yes`, and false if it is `no` or if the flag is
+    /// absent.
     #[must_use]
     pub fn flag(&self, name: &str) -> bool {
         self.get(name) == Some(&Value::Flag(true))
@@ -164,7 +165,7 @@ impl Arguments {
         read.map_err(|why| Mistake::new(name, why))
     }
 
-    /// Sets the possible link types of the input frames, or `None` if unknown.
+    /// Sets the possible link types of the input frames; `None` means that they are unknown.
     #[must_use]
     pub fn with_link_types(self, links: Option<Arc<[LinkType]>>) -> Self {
         Self { links, ..self }
@@ -212,8 +213,8 @@ impl Arguments {
         Self { session_numbers: numbers, ..self }
     }
 
-    /// Adapts the arguments to replica `number` of `of` replicas. The replica receives its share of
-    /// the session numbers.
+    /// Adapts the arguments to the replica with index `number` of `of` replicas. The replica
+    /// receives its share of the session numbers.
     #[must_use]
     pub fn for_replica(self, number: u32, of: u32) -> Self {
         let of = of.max(1);
@@ -238,14 +239,14 @@ impl Arguments {
         self.session_numbers
     }
 
-    /// Sets whether the filter receives only blocks that its own twin could not decide.
+    /// Sets whether the filter receives only blocks that its twin in the kernel left to it.
     #[must_use]
     pub fn as_fallback(self, is_fallback: bool) -> Self {
         Self { is_fallback, ..self }
     }
 
-    /// Returns true if the filter receives only blocks that its twin in the kernel could not
-    /// decide. The filter then has no access to the state of the twin.
+    /// Returns true if the filter receives only blocks that its twin in the kernel left to it. The
+    /// filter then has no access to the state of the twin.
     #[must_use]
     pub const fn is_fallback(&self) -> bool {
         self.is_fallback

@@ -2,8 +2,8 @@
 //! 27).
 //!
 //! Loading a compiler is I/O, which filters must not do, so the compiler is passed in with a
-//! filter's arguments. It is taken from the registry, so that `check`, `explain` and the run use
-//! the same compiler. The engine provides libpcap.
+//! filter's arguments. The registry provides it, so that `check`, `explain` and the run use the
+//! same compiler. The engine provides libpcap.
 
 use ebpf::classic::{ClassicProgram, LinkType};
 use std::fmt;
@@ -14,8 +14,7 @@ pub trait Compiler: fmt::Debug + Send + Sync {
     fn name(&self) -> String;
 
     /// Compiles an expression into a program that accepts up to `snaplen` bytes of each matching
-    /// frame. Called at most once per expression and link type. May block while the compiler loads
-    /// a library.
+    /// frame. Called at most once per expression and link type. May block while it loads a library.
     ///
     /// # Errors
     ///

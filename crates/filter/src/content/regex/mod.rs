@@ -115,8 +115,8 @@ struct SessionSearch {
 #[repr(C)]
 struct TextSearch {
     state: MatchState,
-    /// Number, from 1, of the first pattern in the list that has matched: in the last piece or,
-    /// with `keep`, in any piece so far; 0 if none.
+    /// Number, from 1, of the first pattern in the list that has matched in the last piece or, with
+    /// `keep`, in any piece so far. 0 if no pattern has matched.
     lowest_pattern: u32,
 }
 

@@ -18,7 +18,7 @@ pub struct Columns {
     pub(super) context: [BlockMetadata; LANES],
     /// The sequence number of the block in each lane, as assigned at the last fork, that is, the
     /// last node with several outgoing arcs (CONTRACT 16). A block made by a filter has the number
-    /// of the block that it was made from.
+    /// of the block from which it was made.
     pub(super) order: [u32; LANES],
     /// The byte of each lane's view at the offset [`KnownFacts::column`]. Valid only if that offset
     /// is set.
@@ -82,7 +82,7 @@ impl Columns {
     }
 
     /// Returns the sequence number of this lane's block. A block made by a filter has the number of
-    /// the block that it was made from.
+    /// the block from which it was made.
     #[inline]
     #[must_use]
     pub fn order(&self, l: Lane) -> u32 {
@@ -96,8 +96,8 @@ impl Columns {
         self.live
     }
 
-    /// Adds blocks until the lanes or the entries are used up, and returns the number of blocks
-    /// added. Entries that were not added stay in the iterator.
+    /// Adds blocks until all lanes are in use or the iterator is empty. Returns the number of
+    /// blocks added. Entries that were not added stay in the iterator.
     #[inline]
     pub fn extend(&mut self, entries: &mut impl Iterator<Item = Entry>) -> usize {
         let first = self.len.min(LANES);
@@ -136,8 +136,8 @@ impl Columns {
         self.mark_used(first, count.min(LANES - first));
     }
 
-    /// Marks `count` lanes from `first` on as used, and sets the sequence number of each to its
-    /// lane index.
+    /// Marks `count` lanes, beginning with `first`, as used and live. Sets the sequence number of
+    /// each of them to its lane index.
     #[inline]
     fn mark_used(&mut self, first: Lane, count: usize) {
         for (l, order) in self.order.iter_mut().enumerate().skip(first).take(count) {
@@ -211,8 +211,8 @@ impl Columns {
     }
 }
 
-/// Facts about the columns, cached for the ledger and for filters. A fact that is unknown is
-/// `None`.
+/// Facts about the columns, cached for the ledger and for filters. `None` stands for an unknown
+/// fact.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KnownFacts {
     /// Lanes that have a class.

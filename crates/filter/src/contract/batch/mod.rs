@@ -20,7 +20,7 @@ use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
 use columns::KnownFacts;
 use segment::SegmentFrames;
 
-/// Reusable memory of a batch: its columns, and the allocation for its frame slices.
+/// Reusable memory of a batch: the columns, and the allocation for the slices of the frames.
 #[derive(Debug, Default)]
 pub struct BatchMemory {
     /// Columns for a source to fill.
@@ -34,8 +34,8 @@ impl From<Box<Columns>> for BatchMemory {
     }
 }
 
-/// Up to 64 blocks with their bytes. The lifetime `'a` is one pass of the space, after which no
-/// reference to the bytes remains.
+/// Up to 64 blocks with their bytes. The lifetime `'a` is that of one pass of the space, after
+/// which no reference to the bytes remains.
 #[derive(Debug)]
 pub struct Batch<'a> {
     columns: Box<Columns>,
@@ -155,7 +155,7 @@ impl<'a> Batch<'a> {
         self.columns.live
     }
 
-    /// Ends the live lanes that are not in `mask`: clears their bits in the mask of live lanes.
+    /// Clears the bits of the lanes that are not in `mask` in the mask of live lanes.
     #[inline]
     pub fn keep_lanes(&mut self, mask: LaneMask) {
         self.columns.live &= mask;
@@ -222,7 +222,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Returns the sequence number of this lane's block, assigned by [`Batch::renumber`] at the
-    /// last fork. A block made by a filter has the number of the block that it was made from.
+    /// last fork. A block made by a filter has the number of the block from which it was made.
     #[inline]
     #[must_use]
     pub fn order(&self, l: Lane) -> u32 {
@@ -252,8 +252,8 @@ impl<'a> Batch<'a> {
         self.columns.order[..self.columns.len].fill(number);
     }
 
-    /// Stores the sequence numbers of the lanes in `mask` in the marks, before the blocks cross to
-    /// another space. Marks lane `last` as the last of the batch.
+    /// Copies the sequence numbers of the lanes in `mask` to their marks, before the blocks cross
+    /// to another space. Marks lane `last` as the last of the batch.
     #[inline]
     pub fn store_order(&mut self, mask: LaneMask, last: Option<Lane>) {
         for l in lanes(mask) {
@@ -262,8 +262,9 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Stores the sequence numbers of the lanes in `mask`, and the shutdown step of the replica
-    /// that emits them (0 before its shutdown), in the marks ([`abi::Marks::with_end_step`]).
+    /// Copies the sequence numbers of the lanes in `mask` to their marks, together with the
+    /// shutdown step of the replica that emits the blocks (0 before its shutdown; see
+    /// [`abi::Marks::with_end_step`]).
     #[inline]
     pub fn store_end_step(&mut self, mask: LaneMask, step: u32) {
         for l in lanes(mask) {
@@ -374,8 +375,8 @@ impl<'a> Batch<'a> {
         (self.block(l), self.columns.order[l])
     }
 
-    /// Moves the blocks in the lanes of `mask` to the highest lanes of the batch, in order. Returns
-    /// the mask of their new lanes.
+    /// Moves the blocks in the lanes of `mask` to the highest lanes of the batch, and preserves
+    /// their order. Returns the mask of their new lanes.
     pub(super) fn move_to_end(&mut self, mut mask: LaneMask) -> LaneMask {
         let from = LANES - mask.count_ones() as usize;
         self.use_lanes(LANES);
@@ -431,7 +432,7 @@ impl<'a> Batch<'a> {
         Amount { blocks: u64::from(mask.count_ones()), bytes }
     }
 
-    /// Copies the batch for another branch of a fork. Copies 90 bytes per lane, but no frames.
+    /// Copies the batch for another branch of a fork: 90 bytes per lane, but no frames.
     #[must_use]
     pub fn duplicate(&self) -> Self {
         let Self { columns, frames, segment, known, last_processed: at } = self;

@@ -4,17 +4,17 @@ use serde::{Deserialize, Serialize};
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
 
-/// A counter of a filter, represented by its index in the list of counters in the description.
+/// A counter of a filter, identified by its index in the description's list of counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counter(pub(crate) u8);
 
-/// A filter's reason for a drop or a missing class, represented by its index in the list of reasons
-/// in the description.
+/// A filter's reason for a drop or a missing class, identified by its index in the description's
+/// list of reasons.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reason(pub(crate) u8);
 
 /// The counts of one filter, in blocks and bytes. The engine counts the same blocks independently.
-/// When the path stops, both counts must agree (CONTRACT 19).
+/// When the path stops, the filter's and the engine's counts must agree (CONTRACT 19).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Blocks that the filter created and emitted.
@@ -113,8 +113,8 @@ impl Counts {
         }
     }
 
-    /// Counts a dropped block. If the reason is not in the description, counts the block under the
-    /// last reason, so that the ledger balances; only forged state can contain such a reason.
+    /// Counts a dropped block under `reason`. A reason that is not in the description, which only
+    /// forged state can contain, counts as the last reason, so that the ledger balances.
     pub(super) fn count_dropped(&mut self, reason: Reason, bytes: u32) {
         let last = self.dropped.len().saturating_sub(1);
         let counted = self.dropped.get_mut(usize::from(reason.0).min(last));
@@ -135,7 +135,7 @@ impl Reason {
         Self(index_of_name(names, name))
     }
 
-    /// Returns the index of the reason plus one, which is never 0, for storage in a session.
+    /// Returns the index of the reason plus 1 for storage in a session, where 0 means no reason.
     pub(crate) const fn mark(self) -> u8 {
         self.0 + 1
     }
