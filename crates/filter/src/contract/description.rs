@@ -16,15 +16,15 @@ use ebpf::emit::Emit;
 use wire::LinkType;
 
 /// The blocks from one upstream filter that a filter or sink can use. Needed where the form alone
-/// is too coarse: a response without its request is a message, but a web server log cannot contain
-/// it.
+/// is too coarse. For example, a response without its request is a message, but a web server log
+/// cannot record it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UsableInput {
     /// Name of the upstream filter.
     pub upstream: &'static str,
-    /// Classes of the usable blocks.
+    /// Classes of the blocks that can be used.
     pub classes: ValueRange,
-    /// True if the upstream filter produces these blocks only if an arc selects one of the classes.
+    /// True if the upstream filter emits these blocks only if an arc selects one of the classes.
     pub on_request: bool,
     /// A valid request, shown to the user as a hint.
     pub hint: &'static str,
@@ -43,14 +43,13 @@ pub type PushdownTest = fn(&Arguments) -> Result<Option<&'static str>, String>;
 /// has no frames.
 pub type OutputLinks = fn(&Arguments) -> Option<&'static [LinkType]>;
 
-/// Checks arguments that are each valid by themselves. Returns the mistake if their combination is
-/// invalid or, when called for a warning, if they match nothing, or less than the user may expect.
-/// Returns `None` if there is no mistake.
+/// Checks a combination of arguments, each of which is valid by itself. Returns the mistake if the
+/// combination is invalid or, when called for a warning, if it matches nothing or less than the
+/// user may expect. Returns `None` if there is no mistake.
 pub type ArgumentWarning = fn(&Arguments) -> Option<Mistake>;
 
-/// Returns a parameter and a value to insert into the request. With this parameter, the request has
-/// the same meaning on every machine and at every time. Returns `None` if all such parameters are
-/// present.
+/// Returns a parameter and the value to insert for it into the request, so that the request means
+/// the same on every machine and at any time. Returns `None` if no parameter needs to be inserted.
 pub type FixParameter = fn(&Arguments) -> Option<(&'static str, String)>;
 
 /// Static facts about a filter, source or sink.
@@ -85,7 +84,7 @@ pub struct Description {
     /// Restrictions on the input beyond its form.
     pub needs: InputNeeds,
 
-    /// Parameters of the filter. Positional parameters are assigned in this order.
+    /// Parameters of the filter. Positional values are assigned to them in this order.
     pub parameters: &'static [Parameter],
     /// Classes that the filter assigns to blocks.
     pub classes: Classes,
@@ -107,14 +106,14 @@ pub struct Description {
     /// Functions of the filter's arguments, called by the checks and the planner.
     pub analysis: Analysis,
 
-    /// Creates the user-space filter. `None` for sources and sinks, which the crate `endpoint`
-    /// opens.
+    /// Function that creates the user-space filter. `None` for sources and sinks, which the crate
+    /// `endpoint` opens.
     pub user: Option<MakeFilter>,
-    /// Emits the filter's twin as eBPF, for Ethernet frames (CONTRACT 18), or `None` if the filter
-    /// has no twin.
+    /// Function that emits the filter's twin as eBPF, for Ethernet frames (CONTRACT 18). `None` if
+    /// the filter has no twin.
     pub kernel: Option<Emit<Arguments>>,
-    /// Right that an unprivileged user needs to run the twin in the kernel, or `None` if no right
-    /// is needed.
+    /// Right that an unprivileged user needs to run the twin in the kernel. `None` if none is
+    /// needed.
     pub right: Option<Right>,
     /// Arguments for the tests of the twin, each entry as written after the filter's name in a
     /// request. If empty, the tests use the arguments of the example.
@@ -126,8 +125,8 @@ pub struct Description {
 pub struct InputNeeds {
     /// Usable blocks of each upstream filter. Empty if every block is usable.
     pub usable_inputs: &'static [UsableInput],
-    /// Description of the required input, for the warning that no usable block arrives. If empty,
-    /// blocks of filters that are not listed in `usable_inputs` are usable too.
+    /// Description of the required input, used in the warning that no usable block arrives. If
+    /// empty, blocks of filters that are not listed in `usable_inputs` are usable too.
     pub required_input: &'static str,
     /// Classes that exist only if the input contains both directions of a connection, or `None` if
     /// there are no such classes.
@@ -138,7 +137,7 @@ impl InputNeeds {
     /// No restriction.
     pub const NONE: Self = Self { usable_inputs: &[], required_input: "", two_way_classes: None };
 
-    /// Creates the restriction to these blocks of upstream filters.
+    /// Creates a restriction to these blocks of upstream filters.
     #[must_use]
     pub const fn only(usable: &'static [UsableInput]) -> Self {
         Self { usable_inputs: usable, ..Self::NONE }
@@ -157,9 +156,9 @@ pub struct Analysis {
     /// Returns a parameter whose value depends on the machine, with its value on this machine. The
     /// check of a request inserts both into the text of the request.
     pub fix_parameter: Option<FixParameter>,
-    /// Returns the mistake in arguments of a source that are valid separately but not in
-    /// combination. A filter reports such a mistake when it is created, but a source has no user
-    /// implementation to create.
+    /// Checks the arguments of a source and returns the mistake if they are valid separately but
+    /// not in combination. A filter reports such a mistake when it is created, but a source has no
+    /// user implementation to create.
     pub argument_error: Option<ArgumentWarning>,
     /// Returns a warning that `check`, `explain` and the start of a run print, or `None` if there
     /// is none.
@@ -220,7 +219,7 @@ impl Description {
     pub const SINK: Self =
         Self { kind: FilterKind::Sink, output_form: OutputForm::Nothing, ..Self::EMPTY };
 
-    /// Default field values for the entry of a source; its output form is frames.
+    /// Default field values for the entry of a source that emits frames.
     pub const SOURCE: Self = Self {
         kind: FilterKind::Source,
         input_forms: Forms::NONE,
@@ -255,15 +254,15 @@ impl Description {
     }
 
     /// Returns true if a request that ends with this filter prints the filter's report as its
-    /// output. This is the case for a filter that has a report and passes its input unchanged.
-    /// After any other filter, the request prints the blocks.
+    /// output. This is the case for a filter that has a report and passes its input unchanged. If a
+    /// request ends with any other filter, it prints the blocks.
     #[must_use]
     pub const fn ends_with_report(&self) -> bool {
         self.reports && matches!(self.output_form, OutputForm::Same)
     }
 
-    /// Returns the kind of sessions that the filter publishes, and the columns of a row. Returns
-    /// `None` if the filter publishes nothing.
+    /// Returns the kind of sessions that the filter publishes, and the columns of a published row.
+    /// Returns `None` if the filter publishes nothing.
     #[must_use]
     pub fn published_state(&self) -> Option<(PublishedSessions, Vec<Column>)> {
         let own = self.state.published_columns?();

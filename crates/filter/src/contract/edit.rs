@@ -1,8 +1,8 @@
-//! Editing one block at a time, through the gateway. [SL §6.1], [Th §5.3.3, `slblock_writable`]
+//! Editing of one block at a time, through the gateway. [SL §6.1], [Th §5.3.3, `slblock_writable`]
 //!
 //! An [`Edit`] filter receives an [`Editable`]: a single block, without access to the rest of the
 //! batch, so that no other reference to the bytes exists while they change. The space decides how
-//! to satisfy a write, and the filter cannot observe the difference:
+//! to perform a write, and the filter cannot observe the difference:
 //!
 //! | other readers | size | action |
 //! |---|---|---|
@@ -31,7 +31,8 @@ pub trait Edit: Send {
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Returns the filter's sessions, for saving and moving, or `None` if it has none.
+    /// Returns the filter's sessions, so that they can be saved and moved, or `None` if it has
+    /// none.
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
@@ -105,9 +106,9 @@ impl<'e> Editable<'e> {
         self.backend.frame().get(view).unwrap_or_default()
     }
 
-    /// Returns the bytes in view for writing, or `None` after [`Editable::replace`] and for a gap,
-    /// which has no bytes. If there is no memory for a copy, also returns `None`, and the block is
-    /// counted as lost.
+    /// Returns the bytes in view for writing. Returns `None` after [`Editable::replace`], and for a
+    /// gap, which has no bytes. If there is no memory for a copy, returns `None` and marks the
+    /// block as lost.
     pub fn write(&mut self, keep: OldBytes) -> Option<&mut [u8]> {
         self.write_part(0, self.length(), keep)
     }
@@ -138,8 +139,8 @@ impl<'e> Editable<'e> {
     }
 
     /// Replaces the block with a new block of at most `room` bytes, all of them in view. No old
-    /// bytes are copied. `fill` writes the bytes and returns their number. If memory runs out, the
-    /// block is counted as lost, and the result is false.
+    /// bytes are copied. `fill` writes the bytes and returns their number. If memory runs out,
+    /// marks the block as lost and returns false.
     pub fn replace(&mut self, room: usize, fill: impl FnOnce(&mut [u8]) -> usize) -> bool {
         let made = self.backend.replace(room.min(abi::BLOCK_MAX));
         let used = made.map(|made| fill(made).min(made.len()));
@@ -156,7 +157,8 @@ impl<'e> Editable<'e> {
         self.marks.view += from;
     }
 
-    /// Returns the length in bytes of the new block, or `None` if the block was not replaced.
+    /// Returns the length in bytes of the new block that replaces this one, or `None` if the block
+    /// was not replaced.
     #[must_use]
     pub const fn replacement_length(&self) -> Option<usize> {
         self.new_length

@@ -35,7 +35,7 @@ impl HeldList {
 }
 
 /// An event that affects a block tracked by a section but is not visible in the filter's output.
-/// Tickets identify the blocks ([`abi::Marks::ticket`]).
+/// The numbers are the tickets of the blocks ([`abi::Marks::ticket`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// The block, or a part of it, was added to a list of held blocks.
@@ -198,7 +198,7 @@ impl Holds {
         Some(self.free_slot(list, number, slot))
     }
 
-    /// Frees the slot of a block that was removed from its list; returns the block.
+    /// Frees the slot of a block that was removed from `list`, and returns the block.
     fn free_slot(&mut self, list: &mut HeldList, number: u32, slot: Slot) -> (u32, Entry, PinId) {
         self.free.push(number - 1);
         list.len = list.len.saturating_sub(1);
@@ -231,8 +231,8 @@ impl Holds {
         }
     }
 
-    /// Returns the number of the last slot in `list` whose key is not greater than `key`, plus one;
-    /// 0 if there is none.
+    /// Returns the index plus 1 of the last slot in `list` whose key is not greater than `key`, or
+    /// 0 if there is no such slot.
     fn last_slot_not_after(&self, list: &HeldList, key: u32) -> u32 {
         let mut previous = 0;
         let mut at = list.head;

@@ -8,7 +8,7 @@ use crate::endpoint::Attach;
 use ebpf::emit::{self, Answer, Emit, Finish, Layers, Scope, Target, Unfit};
 use ebpf::{FilterSpan, Hook, Program};
 
-/// The twin of a sink that only counts. All blocks pass with their class.
+/// The twin of a sink that only counts. It passes all blocks with their class.
 pub const PASS_THROUGH_TWIN: Emit<Arguments> = pass_through;
 
 fn pass_through<'s>(
@@ -20,9 +20,9 @@ fn pass_through<'s>(
     Ok(Answer::new(on.class, on))
 }
 
-/// Returns the kind of program for this attach point: a cgroup program for the sockets of the
-/// request's user, an XDP program for an interface if frames are redirected, and otherwise a tc
-/// program. `hardened` restricts the program to instructions that are allowed without CAP_PERFMON.
+/// Returns the target of a program for this attach point: a cgroup program for the sockets of the
+/// request's user, an XDP program if frames are redirected, and otherwise a tc program. `hardened`
+/// restricts the program to instructions that are allowed without CAP_PERFMON.
 #[must_use]
 pub const fn target(attach: &Attach, hardened: bool) -> Target {
     let place = match attach {

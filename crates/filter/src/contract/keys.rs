@@ -1,15 +1,15 @@
-//! Interface to a reader of secret keys, from files named in a request.
+//! Interface to a reader of secret keys from files that are named in a request.
 //!
 //! A request contains the path of a key file, never the key, so that the key appears in no process
 //! list, explanation or record. Reading a file is I/O, which filters must not do, so the reader is
 //! passed in with a filter's arguments. A process that checks or runs another user's request passes
-//! no reader, so that only processes of the request's owner read its keys.
+//! no reader, so that only processes of the user who wrote the request read the keys.
 
 use std::fmt;
 
 /// A reader of secret keys.
 pub trait KeyReader: fmt::Debug + Send + Sync {
-    /// Reads the key in this file; may block.
+    /// Reads the key in this file. May block.
     ///
     /// # Errors
     ///
@@ -22,8 +22,8 @@ pub trait KeyReader: fmt::Debug + Send + Sync {
 pub struct Key(pub [u8; 16]);
 
 impl Key {
-    /// Parses a key of 32 hexadecimal digits, with optional surrounding white space; `None` for
-    /// anything else.
+    /// Parses a key of 32 hexadecimal digits, optionally surrounded by white space. Returns `None`
+    /// for any other text.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         let digits = text.trim_ascii();

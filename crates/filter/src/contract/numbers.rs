@@ -39,7 +39,7 @@ impl SessionNumbers {
     /// Number of filters that can be added at run time before ranges are reused.
     pub const ADDED_FILTERS_MAX: u32 = (u32::MAX - ADDED_START) / RANGE_SIZE + 1;
 
-    /// Returns the session numbers of the initial filter with index `number`, in a path with `of`
+    /// Returns the session numbers of the initial filter with index `number` in a path with `of`
     /// initial filters.
     #[must_use]
     pub const fn initial(number: u32, of: u32) -> Self {
@@ -54,8 +54,8 @@ impl SessionNumbers {
         Self { first, step: 1, last: first + (RANGE_SIZE - 1) }
     }
 
-    /// Returns the session numbers for one of `of` replicas or processes: every `of`-th of these
-    /// numbers, beginning with the one at index `number`.
+    /// Returns the share of these session numbers for one of `of` replicas or processes: every
+    /// `of`-th number, beginning with the one at index `number`.
     #[must_use]
     pub const fn split(self, number: u32, of: u32) -> Self {
         let of = if of == 0 { 1 } else { of };
@@ -91,7 +91,7 @@ impl SessionNumbers {
         given == 0 || within && (given - self.first).is_multiple_of(self.step)
     }
 
-    /// Returns the number of session numbers, at least 1.
+    /// Returns how many session numbers there are, at least 1.
     #[must_use]
     pub const fn count(self) -> u32 {
         (self.last - self.first) / self.step + 1

@@ -28,7 +28,7 @@ pub enum Type {
     /// A speed factor such as `2` or `0.5`, above 0 and with at most six decimals. The value is in
     /// millionths.
     Factor {
-        /// A word that is allowed in place of a number. The value is then this word, as text.
+        /// A keyword that is allowed in place of a number. The value is then this keyword, as text.
         or: &'static str,
     },
     /// `yes` or `no`.
@@ -42,7 +42,7 @@ pub enum Type {
     Name,
     /// A file name, or `-` for standard input or output.
     Path,
-    /// One of these words.
+    /// One of these keywords.
     OneOf(&'static [&'static str]),
 }
 
@@ -101,7 +101,7 @@ pub const STATE_MODE: Parameter = Parameter::optional(
 );
 
 impl Parameter {
-    /// Creates a required parameter, which may be given without its name.
+    /// Creates a required parameter whose value may be given without its name.
     #[must_use]
     pub const fn required(name: &'static str, kind: Type, help: &'static str) -> Self {
         Self { positional: true, optional: false, ..Self::optional(name, kind, help) }
@@ -266,8 +266,8 @@ fn parse_duration(text: &str) -> Option<u64> {
     }
 }
 
-/// Parses a decimal number with at most six decimals, and returns it in millionths; `None` for any
-/// other text.
+/// Parses a decimal number with at most six decimals, and returns it in millionths. Returns `None`
+/// for any other text.
 fn parse_millionths(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

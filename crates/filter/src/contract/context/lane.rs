@@ -7,7 +7,7 @@ use abi::{BLOCK_MAX, Class, Marks};
 /// Context of a classifier: clock and counters.
 #[derive(Debug)]
 pub struct ClassifyContext<'c> {
-    /// Time on the path's clock.
+    /// Time on the path's clock, in ns.
     pub now: Time,
     counts: &'c mut Counts,
 }
@@ -24,15 +24,15 @@ impl<'c> ClassifyContext<'c> {
         self.counts.add_to_counter(counter, n);
     }
 
-    /// Counts a block without a class under this reason, and returns the absent class. Used as in
-    /// `None => cx.absent(NO_PORT)`.
+    /// Counts a block without a class under this reason, and returns the absent class, as in `None
+    /// => cx.absent(NO_PORT)`.
     #[inline]
     pub fn absent(&mut self, reason: Reason) -> Class {
         self.counts.count_unanswered(reason, 1);
         Class::NONE
     }
 
-    /// Counts the blocks in the lanes of `mask` as blocks without a class, under this reason.
+    /// Counts each block in the lanes of `mask` as a block without a class, under this reason.
     #[inline]
     pub fn absent_all(&mut self, reason: Reason, mask: LaneMask) {
         if mask != 0 {
@@ -60,8 +60,8 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         Self { common, gateway }
     }
 
-    /// Calls `answer`, which sets the class and view of a block, for each live lane. If `answer`
-    /// returns a reason instead, the block has no class and is counted under that reason.
+    /// Calls `answer` for each live lane to set the class and view of its block. If `answer`
+    /// returns a reason instead, the block gets no class and is counted under that reason.
     #[inline]
     pub fn answer_each<F>(&mut self, batch: &mut Batch<'a>, mut answer: F)
     where
@@ -77,7 +77,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
     }
 
     /// Returns the block of a lane with all captured bytes present. If some bytes have been
-    /// overwritten, ends the lane, counts the loss and returns `None`.
+    /// overwritten, clears the lane, counts the loss and returns `None`.
     pub fn complete_block(&mut self, batch: &mut Batch<'a>, l: Lane) -> Option<Block<'a>> {
         let block = batch.block(l);
         if block.has_all_bytes() {
@@ -93,9 +93,10 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         Some(batch.block(l))
     }
 
-    /// Calls `write` to change the bytes in view of a lane. The space passes the block itself or a
-    /// copy of it, so that sibling branches never observe the change. If there is no memory for
-    /// a copy or the block was overwritten, ends the lane, counts the loss and returns false.
+    /// Calls `write` to change the bytes in view of a lane's block. The space passes the block
+    /// itself or a copy, so that sibling branches never observe the change. If the block was
+    /// overwritten, or there is no memory for a copy, clears the lane, counts the loss and returns
+    /// false.
     pub fn edit(
         &mut self,
         batch: &mut Batch<'a>,
@@ -112,8 +113,8 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         })
     }
 
-    /// Calls `write` to change the entire frame of a lane, including the headers before the view.
-    /// Fails in the same cases as [`LaneContext::edit`].
+    /// Calls `write` to change the entire frame of a lane's block, including the headers before the
+    /// view. Fails in the same cases as [`LaneContext::edit`].
     pub fn edit_frame(
         &mut self,
         batch: &mut Batch<'a>,
@@ -139,9 +140,8 @@ impl<'c, 'a> LaneContext<'c, 'a> {
 
     /// Replaces the block of a lane with a new block of at most `room` bytes, all of them in view.
     /// `fill` receives the old bytes and the new memory, and returns the number of bytes written.
-    /// If `fill` returns `None`, the lane stays unchanged and the result is `None`. Otherwise the
-    /// result is true on success, and false in the cases in which [`LaneContext::edit`] returns
-    /// false.
+    /// If `fill` returns `None`, leaves the lane unchanged and returns `None`. Otherwise returns
+    /// true on success, and false in the cases in which [`LaneContext::edit`] returns false.
     pub fn replace(
         &mut self,
         batch: &mut Batch<'a>,
@@ -183,7 +183,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         true
     }
 
-    /// Ends the lane of a block that the filter drops, and counts the block under `reason`.
+    /// Drops the block of a lane and counts it under `reason`.
     pub fn drop(&mut self, batch: &mut Batch<'a>, l: Lane, reason: Reason) {
         self.common.counts.count_dropped(reason, batch.block(l).length());
         batch.keep_lanes(!(1 << l));

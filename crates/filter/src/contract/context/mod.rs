@@ -14,7 +14,7 @@ pub use gateway::{Fill, Gateway, OldBytes, PinId};
 pub use lane::{ClassifyContext, LaneContext};
 pub use stream::{Output, StreamContext};
 
-/// Time on the path's clock, in ns. During replay this is the time of the blocks. In live runs it
-/// is the monotonic time plus its offset to the time of day when the path was built, so it can be
-/// compared with block times, and never jumps.
+/// Time on the path's clock, in ns. During replay, this is the time of the blocks. In live runs, it
+/// is the monotonic time plus the difference between the time of day and the monotonic time when
+/// the path was built. It can therefore be compared with block times, and never jumps.
 pub type Time = u64;

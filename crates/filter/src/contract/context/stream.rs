@@ -60,7 +60,7 @@ impl<'a> Output<'a> {
 /// The filter must pass, consume, hold or drop every incoming block. The ledger reports a block for
 /// which it does none of these.
 pub struct StreamContext<'c, 'a> {
-    /// Time on the path's clock.
+    /// Time on the path's clock, in ns.
     pub now: Time,
     counts: &'c mut Counts,
     holds: &'c mut Holds,
@@ -99,9 +99,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Self { now, counts, holds, gateway, output, wake, order: 0, buffer: BlockOutput::default() }
     }
 
-    /// Calls `take` with each live block. The output is stored in the lanes of blocks that were
-    /// already processed, from the first lane on, so that no memory is allocated while it fits into
-    /// these lanes. The rest of the output follows in new batches.
+    /// Calls `take` with each live block. Stores the output in the lanes of blocks that were
+    /// already processed, from the first lane on, so that no memory is allocated while the output
+    /// fits into these lanes. The rest of the output follows in new batches.
     #[inline]
     pub fn for_each_block(
         &mut self,
@@ -131,9 +131,10 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         batch.set_live(mask_of_first(used));
     }
 
-    /// Stores all output blocks but the first in the lanes before those of `ahead`, the mask of the
-    /// blocks not processed yet. If there are too few of these lanes, moves the unprocessed blocks
-    /// to higher lanes if possible. Returns the number of lanes used and the new `ahead`.
+    /// Stores all output blocks except the first in the lanes below those of `ahead`, the mask of
+    /// the blocks that are not processed yet. If too few lanes are unused, moves the unprocessed
+    /// blocks to higher lanes if possible. Returns the number of lanes used and the new value of
+    /// `ahead`.
     #[cold]
     fn place_remaining_output(
         &mut self,
@@ -190,7 +191,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         Class::NONE
     }
 
-    /// Ends an incoming block and counts it as consumed.
+    /// Counts an incoming block as consumed, that is, used up without being emitted.
     pub fn consume(&mut self, block: &Block<'a>) {
         self.counts.consumed.add(block.length());
     }
@@ -291,8 +292,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Emits a part of the incoming block. The first part counts as the incoming block, and later
-    /// parts count as new blocks. `has_emitted` is false before the first part, and is set to true
-    /// here.
+    /// parts count as new blocks. `has_emitted` must be false before the first part; this call sets
+    /// it to true.
     pub fn emit_part(&mut self, part: Block<'a>, has_emitted: &mut bool) {
         if std::mem::replace(has_emitted, true) { self.emit_created(part) } else { self.pass(part) }
     }
