@@ -45,7 +45,8 @@ pub struct Column {
     pub name: &'static str,
     /// Unit of the number.
     pub unit: Unit,
-    /// Number of values. If there are several, each value has a column, named `NAME.INDEX`.
+    /// Number of values per row. If there are several, each value has its own column, named
+    /// `NAME.INDEX`.
     pub value_count: usize,
     /// Description for the help text, in one line.
     pub help: &'static str,
@@ -111,6 +112,6 @@ pub enum PublishedSessions {
     Sessions,
 }
 
-/// Callback for a changed row. It receives the index of the row and its numbers, or `None` if the
-/// session has ended.
+/// Callback for a changed row. The callback receives the index of the row, and its numbers or, if
+/// the session has ended, `None`.
 pub type RowCallback<'r> = dyn FnMut(usize, Option<&[u64]>) + 'r;

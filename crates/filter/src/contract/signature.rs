@@ -5,9 +5,9 @@
 /// added.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum FilterKind {
-    /// Reads rich pointers, but no bytes.
+    /// Reads rich pointers and metadata, but no bytes.
     Statistics,
-    /// Also reads bytes; changes nothing.
+    /// Also reads bytes, but changes nothing.
     Inspection,
     /// Also writes the class.
     Classification,
@@ -15,9 +15,9 @@ pub enum FilterKind {
     Reordering,
     /// Also writes bytes, through the gateway.
     Editing,
-    /// Appends blocks; has no input.
+    /// Appends blocks and has no input.
     Source,
-    /// Ends the path; has no output.
+    /// Ends the path and has no output.
     Sink,
 }
 
@@ -123,11 +123,11 @@ impl Forms {
     pub const NONE: Self = Self(0);
     /// Every form.
     pub const ANY: Self = Self(0x7f);
-    /// Forms whose blocks are inside a frame, with headers that can be read through the marks.
+    /// The forms of blocks inside a frame, whose headers can be read through the marks.
     pub const FRAMED: Self =
         Self::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream]).inside_frames();
 
-    /// The bit of [`Forms::inside_frames`], in addition to one bit for each form.
+    /// Flag that is set by [`Forms::inside_frames`], next to one bit for each form.
     const INSIDE_FRAMES: u8 = 1 << 7;
 
     /// Creates the set of these forms.
@@ -173,7 +173,7 @@ pub enum OutputForm {
     Nothing,
 }
 
-/// The classes that a filter assigns to blocks. With these, the checks reject an arc that no block
+/// The classes that a filter assigns to blocks. The checks use them to reject an arc that no block
 /// can take (CONTRACT 9).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Classes {
@@ -193,7 +193,7 @@ pub enum Classes {
 }
 
 impl Classes {
-    /// Returns the names of individual numbers; none if the classes are not numbers.
+    /// Returns the names of individual numbers. The list is empty if the classes are not numbers.
     #[must_use]
     pub const fn names(self) -> &'static [(&'static str, u32)] {
         match self {

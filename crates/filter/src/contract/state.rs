@@ -47,7 +47,7 @@ pub struct Sessions<S> {
     index: HashMap<u64, u32, BuildHasherDefault<KeyHasher>>,
     states: Vec<S>,
     /// The keys of the sessions, by index. Keys, flags and states are stored in separate vectors,
-    /// so that states stay aligned to cache lines.
+    /// so that the states stay aligned to cache lines.
     keys: Vec<u64>,
     /// The flags of the sessions, by index: combinations of [`USED`] and [`CHANGED`]. When a
     /// session moves to another space, its flags do not move with it.
@@ -74,20 +74,20 @@ impl<S: Session> Default for Sessions<S> {
     }
 }
 
-/// Cache entry: the key and index of a session. The key of an empty entry is one that would be
-/// cached at another position.
+/// Cache entry: the key and index of a session. In an empty entry, the key is one that belongs in
+/// another entry.
 #[derive(Clone, Copy, Debug)]
 struct RecentKey {
     key: u64,
     number: u32,
 }
 
-/// Flag of a session that has been used after its creation and since the last visit of
-/// [`Sessions::evict`].
+/// Flag of a session that was used after its creation and since [`Sessions::evict`] last visited
+/// it.
 const USED: u8 = 1;
 /// Flag of a session that was used, created or ended since it was last published
-/// ([`FilterState::publish`]). Set together with [`USED`], so that publication does not make
-/// lookups slower.
+/// ([`FilterState::publish`]). It is set together with [`USED`], so that lookups do not become
+/// slower.
 const CHANGED: u8 = 1 << 1;
 
 /// Number of cache entries. Enough for the sessions of a few batches.
@@ -153,8 +153,9 @@ impl<S: Session> Sessions<S> {
     }
 
     /// Removes a session that has not been used recently (CLOCK algorithm, "second chance"), and
-    /// returns its key and state. Sessions with only one block are evicted before active ones. The
-    /// private session is never evicted. Returns `None` if there is no other session.
+    /// returns its key and state. A session that was not used after its creation is evicted before
+    /// active ones. The private session is never evicted. Returns `None` if there is no other
+    /// session.
     pub fn evict(&mut self) -> Option<(u64, S)> {
         for _ in 0..2 * self.states.len() {
             self.clock_hand = (self.clock_hand + 1) % self.states.len();
@@ -172,8 +173,8 @@ impl<S: Session> Sessions<S> {
         None
     }
 
-    /// Makes room for a session with `key`. If the key is new and there are at least `most`
-    /// sessions, evicts a session and returns it. Otherwise returns `None`.
+    /// Makes room for the session with this key. If there is no such session yet, and there are at
+    /// least `most` sessions, evicts a session and returns its state. Otherwise returns `None`.
     pub fn make_room(&mut self, key: u64, most: usize) -> Option<S> {
         let full = self.len() >= most && !self.index.contains_key(&key);
         if full { self.evict().map(|(_, session)| session) } else { None }
@@ -261,13 +262,13 @@ impl Hasher for KeyHasher {
     }
 }
 
-/// A session during its move to another instance of its filter: the session's bytes and held
-/// blocks.
+/// A session that is being moved to another instance of its filter: its bytes and held blocks.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MovedSession {
     /// Key of the session.
     pub key: u64,
-    /// The bytes of the session. The lists in these bytes are rebuilt from `held`.
+    /// The bytes of the session. The lists of held blocks in these bytes are invalid until they are
+    /// rebuilt from `held`.
     pub bytes: Vec<u8>,
     /// The session's held blocks with their keys: one vector for each list, in the order of
     /// [`Session::held_lists`].
@@ -279,8 +280,8 @@ pub struct MovedSession {
 pub trait FilterState {
     /// Returns the keys of all sessions, sorted.
     fn session_keys(&self) -> Vec<u64>;
-    /// Removes a session and its held blocks from this instance. Returns `None` if the key is
-    /// unknown.
+    /// Removes a session and its held blocks from this instance. Returns `None` if there is no
+    /// session with this key.
     fn take_session(&mut self, key: u64, holds: &mut Holds) -> Option<MovedSession>;
     /// Inserts a session that was moved from another instance of the filter.
     ///
@@ -290,7 +291,7 @@ pub trait FilterState {
     fn put_session(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake>;
     /// Returns the number that identifies the session with this key in block metadata.
     fn session_number(&self, key: u64) -> u64;
-    /// Calls `to` for each session that may have changed since the last call, or for all sessions
+    /// Calls `to` for each session that may have changed since the last call, or for every session
     /// if `again` is true. The callback receives the row index, which is constant for the life of
     /// the session, and the numbers in the order of the columns
     /// ([`Description::published_state`](super::Description::published_state)). The private session

@@ -18,15 +18,15 @@ pub enum StateScope {
     Pinned(&'static str),
 }
 
-/// Rule for running a filter in several worker processes (`--engines`), each of which processes a
+/// Rule for a filter that runs in several worker processes (`--engines`), each of which processes a
 /// share of the sessions. The rule states whether their combined results equal the result of a
 /// single process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkerRule {
-    /// The scope of the state ([`StateScope`]) determines whether the results are equal: they are,
-    /// unless the state covers all blocks.
+    /// The scope of the state ([`StateScope`]) decides. The results are equal unless the state
+    /// covers all blocks.
     ByScope,
-    /// The results are equal. The state covers all blocks, but is only used in the report, and the
+    /// The results are equal: the state covers all blocks, but is used only in the report, and the
     /// reports of the processes are summed.
     Summed,
     /// The results are equal, but each process writes to its own directory, next to the directory
@@ -48,7 +48,7 @@ impl WorkerRule {
 pub struct StateFacts {
     /// Scope of the state.
     pub scope: StateScope,
-    /// Scope of the state for blocks that have no session.
+    /// Scope of the state that the filter keeps for blocks without a session.
     pub scope_without_session: StateScope,
     /// Returns the published columns (`state=NAME`) without the session number, or `None` if the
     /// filter publishes nothing. Callers use
@@ -64,9 +64,9 @@ pub struct StateFacts {
     pub writes_session_numbers: bool,
     /// Maximum number of blocks held at a time, in all sessions together.
     pub held_max: u32,
-    /// Returns the initial state of the twin when the running filter moves into the kernel. The
-    /// function receives the arguments and the time on the kernel's clock. `None` if the filter
-    /// cannot move into the kernel while it runs.
+    /// Function that returns the initial state of the twin when the running filter moves into the
+    /// kernel. It receives the arguments and the time on the kernel's clock in ns. `None` if the
+    /// filter cannot move into the kernel while it runs.
     pub twin_start_state: Option<fn(&Arguments, Time) -> Vec<u8>>,
 }
 
@@ -116,8 +116,8 @@ impl StateFacts {
     }
 
     /// Sets the function that returns the initial state of the twin when the running filter moves
-    /// into the kernel. The thread may process its last blocks after the kernel has processed its
-    /// first ones, so the initial state must be correct for any state of the thread.
+    /// into the kernel. The filter's thread may process its last blocks after the kernel has
+    /// processed its first ones, so the initial state must be correct for any state of the thread.
     #[must_use]
     pub const fn with_kernel_start(self, start: fn(&Arguments, Time) -> Vec<u8>) -> Self {
         Self { twin_start_state: Some(start), ..self }
@@ -130,8 +130,8 @@ impl StateFacts {
     }
 }
 
-/// Returns the function that lists the columns of a session type, or `None` if the type publishes
-/// no field.
+/// Returns the function that lists the columns of a session type, or `None` if the type has no
+/// published field.
 const fn columns_of<S: Session>() -> Option<fn() -> Vec<Column>> {
     if S::FIELDS.is_empty() { None } else { Some(columns::<S>) }
 }

@@ -20,13 +20,13 @@ use abi::Class;
 
 /// A filter that counts blocks and has no access to their bytes.
 pub trait Statistics: Send {
-    /// Receives the live blocks of one batch.
+    /// Records the live blocks of one batch.
     fn record(&mut self, tags: Tags<'_>, now: Time);
     /// Returns the filter's report. The engine calls this on request and when the path stops.
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Returns the filter's sessions, for saving and moving, or `None` if it has none.
+    /// Returns the filter's sessions, to be saved or moved, or `None` if it has none.
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
@@ -38,8 +38,8 @@ pub trait Statistics: Send {
 
 /// A filter that returns a class for each block.
 pub trait Classify: Send {
-    /// True if the marks that the filter sets must be stored for later filters. False saves one
-    /// write per block in a filter that parses no headers.
+    /// True if the marks that the filter sets must be stored for later filters. If false, one write
+    /// per block is saved, in a filter that parses no headers.
     const SETS_MARKS: bool = true;
 
     /// Returns the class of this block, or the result of [`ClassifyContext::absent`] if the block
@@ -49,7 +49,7 @@ pub trait Classify: Send {
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Returns the filter's sessions, for saving and moving, or `None` if it has none.
+    /// Returns the filter's sessions, to be saved or moved, or `None` if it has none.
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
@@ -67,7 +67,7 @@ pub trait Lanes: Send {
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Returns the filter's sessions, for saving and moving, or `None` if it has none.
+    /// Returns the filter's sessions, to be saved or moved, or `None` if it has none.
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
@@ -93,7 +93,7 @@ pub trait Stream: Send {
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Returns the filter's sessions, for saving and moving, or `None` if it has none.
+    /// Returns the filter's sessions, to be saved or moved, or `None` if it has none.
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
@@ -106,9 +106,9 @@ pub trait Stream: Send {
 /// A filter that processes a batch per call, and may hold, replace and append blocks.
 ///
 /// Meant for filters that pass most blocks unchanged: a block that stays in its lane costs no more
-/// than in [`Lanes`]. A lane ends when its block is held, dropped or consumed, and can receive a
-/// new block through [`StreamContext::replace`]. An adapter turns each [`Stream`] filter into a
-/// filter of this kind.
+/// than in [`Lanes`]. When the block of a lane is held, dropped or consumed, the lane is no longer
+/// live, but can receive a new block through [`StreamContext::replace`]. An adapter turns each
+/// [`Stream`] filter into a filter of this kind.
 pub trait HoldingLanes: Send {
     /// Inspects the blocks in the live lanes, and may narrow, hold or replace blocks and end lanes.
     /// Blocks that are emitted through the context follow the batch.
@@ -121,7 +121,7 @@ pub trait HoldingLanes: Send {
     fn report(&self) -> Report {
         Report::default()
     }
-    /// Returns the filter's sessions, for saving and moving, or `None` if it has none.
+    /// Returns the filter's sessions, to be saved or moved, or `None` if it has none.
     fn state(&mut self) -> Option<&mut dyn FilterState> {
         None
     }
@@ -160,12 +160,12 @@ impl Filter {
         Self::Statistics(Box::new(f))
     }
 
-    /// Wraps a classifier. It is called for each live lane.
+    /// Wraps a classifier, which is then called for each live lane.
     pub fn classify(f: impl Classify + 'static) -> Self {
         Self::Lanes(Box::new(PerLane(f)))
     }
 
-    /// Wraps an editing filter. It is called for each live lane.
+    /// Wraps an editing filter, which is then called for each live lane.
     pub fn edit(f: impl Edit + 'static) -> Self {
         Self::Edit(Box::new(f))
     }
@@ -175,7 +175,7 @@ impl Filter {
         Self::Lanes(Box::new(f))
     }
 
-    /// Wraps a stream filter. It is called for each live lane.
+    /// Wraps a stream filter, which is then called for each live lane.
     pub fn stream(f: impl Stream + 'static) -> Self {
         Self::Stream(Box::new(PerBlock(f)))
     }
@@ -196,7 +196,7 @@ impl Filter {
         }
     }
 
-    /// Returns the filter's sessions, for saving and moving, or `None` if it has none.
+    /// Returns the filter's sessions, to be saved or moved, or `None` if it has none.
     pub fn state(&mut self) -> Option<&mut dyn FilterState> {
         match self {
             Self::Statistics(f) => f.state(),

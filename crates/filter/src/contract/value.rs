@@ -21,7 +21,7 @@ pub enum Value {
 pub struct Mistake {
     /// Name of the parameter, or `None` if the error does not concern a single parameter.
     pub parameter: Option<&'static str>,
-    /// Index of the erroneous value, from 0, if the parameter was given several times.
+    /// Index of the erroneous value, counted from 0 if the parameter was given several times.
     pub value_index: usize,
     /// Byte range in the argument's text, or `None` for the entire text.
     pub range: Option<std::ops::Range<usize>>,

@@ -19,35 +19,36 @@ type FindAttach = fn(&Arguments) -> Result<Attach, String>;
 pub enum StandardOutput {
     /// The sink does not write to standard output.
     Unused,
-    /// The sink writes lines, which other sinks may write there too.
+    /// The sink writes lines, and other sinks may write lines to standard output too.
     Lines,
-    /// The sink writes a capture, which is no longer readable if anything else is written there.
+    /// The sink writes a capture, which becomes unreadable if other output is mixed in.
     Capture,
 }
 
 /// Facts about a source, sink or program in addition to its [`Description`](crate::Description).
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointFacts {
-    /// Returns the attach point of a kernel program that can replace the source. Fails with the
-    /// reason if there is none. `None` if the source always reads in a process.
+    /// Function that returns the attach point of a kernel program that can replace the source, or
+    /// fails with the reason if there is none. `None` if the source always reads in a process.
     pub attach_point: Option<FindAttach>,
-    /// Returns the interface to which a sink sends frames, so that a kernel program can send them
-    /// in place of the sink. `None` for sinks that send no frames.
+    /// Function that returns the interface to which a sink sends frames, so that a kernel program
+    /// can send them in place of the sink. `None` for sinks that send no frames.
     pub outlet: Option<fn(&Arguments) -> Outlet>,
-    /// True if a source can apply the test of the first filter after it in its socket filter, so
+    /// True if a source can move the test of the filter that follows it into its socket filter, so
     /// that rejected frames never reach the process
     /// ([`Analysis::pushdown`](crate::Analysis::pushdown)).
     pub takes_filter: bool,
-    /// Returns the file or traffic that a source observes, so that `++` can remove duplicates.
-    /// `None` if no other source can observe the same file or traffic.
+    /// Function that returns the file or traffic that a source observes, so that `++` can remove
+    /// duplicates. `None` if no other source can observe the same file or traffic.
     pub observed_source: Option<fn(&Arguments) -> ObservedSource>,
     /// True for a sink that writes files, which by default runs in its own space (CONTRACT 27).
     pub writes_files: bool,
-    /// Returns true if a sink that writes files only appends to an open file, and may therefore run
-    /// in the thread that reads a kernel ring. `None` if the sink must never run there.
-    pub only_appends: Option<fn(&Arguments) -> bool>,
-    /// Returns the use of standard output by a sink with these arguments. `None` if it never writes
+    /// Function that returns true if a sink that writes files only appends to an open file, and may
+    /// therefore run in the thread that reads a kernel ring. `None` if the sink must never run
     /// there.
+    pub only_appends: Option<fn(&Arguments) -> bool>,
+    /// Function that returns how a sink with these arguments uses standard output. `None` if the
+    /// sink never writes to it.
     pub standard_output: Option<fn(&Arguments) -> StandardOutput>,
     /// True for an external program, which always has its own space (CONTRACT 27).
     pub is_program: bool,
@@ -67,7 +68,7 @@ impl EndpointFacts {
     };
 }
 
-/// The attach point of a program that observes a source's frames.
+/// The attach point of a kernel program that observes or redirects the frames of a source.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Attach {
     /// Interface name; empty if the program does not attach to an interface.

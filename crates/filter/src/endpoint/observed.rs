@@ -12,11 +12,12 @@ pub enum ObservedSource {
         interface: Option<String>,
         /// Network namespace, or `None` for the current one.
         netns: Option<String>,
-        /// True for received frames.
+        /// True if the source observes received frames.
         received: bool,
-        /// True for sent frames.
+        /// True if the source observes sent frames.
         sent: bool,
-        /// True if the packets are those of the user's own sockets, not of an interface.
+        /// True if the source observes the packets of the user's own sockets instead of an
+        /// interface.
         own_sockets: bool,
     },
 }
@@ -33,7 +34,7 @@ pub enum SourceOverlap {
     Blocks,
 }
 
-/// Name of the loopback interface, on which every sent frame is also received.
+/// Name of the loopback interface, which receives every frame that is sent on it.
 const LOOPBACK: &str = "lo";
 
 impl ObservedSource {

@@ -3,11 +3,11 @@
 //! Input: any view into a frame; the expression applies to the whole frame. Output: the same block
 //! with class 1 or no class. [SL §4.2, `rx | bpf "tcp" | user`]
 //!
-//! An expression is compiled separately for each link type. For the known link types of the source
-//! this happens at creation, so that `check` reports errors ([`validate`]). For any other link type
-//! it happens when the first frame of this type arrives. On link types where no frame can match,
-//! blocks have no class. The compiler in the arguments compiles expressions that the built-in
-//! compiler does not support (CONTRACT 27). [`names`] resolves names.
+//! An expression is compiled separately for each link type: at creation for the link types that the
+//! source declares, so that `check` reports errors ([`validate`]), and for any other link type when
+//! its first frame arrives. On link types where no frame can match, blocks have no class. The
+//! compiler in the arguments compiles expressions that the built-in compiler does not support
+//! (CONTRACT 27). [`names`] resolves names.
 
 mod compile;
 pub mod flow;
@@ -77,7 +77,7 @@ type can match, or the block is no frame).",
 const NO_MATCH: Reason = BPF.reason("no match");
 const LINK_TYPE: Reason = BPF.reason("link type");
 
-/// Maximum number of link types per expression. No machine has that many. Without the limit, a
+/// Maximum number of link types per expression, which no real capture reaches. Without the limit, a
 /// capture that declares more would cause unbounded compilation.
 const LINKS_MAX: usize = 64;
 
@@ -129,16 +129,16 @@ impl Matcher {
         block.marks.is_frame() && self.verdict(block) == Some(true)
     }
 
-    /// Returns true if the expression accepts the block's frame, or `None` if there is no program
-    /// for the link type of the frame.
+    /// Returns true if the expression accepts the block's frame and false if it rejects the frame,
+    /// or `None` if there is no program for the link type of the frame.
     #[inline]
     fn verdict(&mut self, block: &Block<'_>) -> Option<bool> {
         let program = self.program_for(block.marks.link)?;
         Some(program.run(block.frame, block.marks.wire_length, &METADATA) != 0)
     }
 
-    /// Returns true if the expression accepts a frame of this link type, or `None` if there is no
-    /// program for it.
+    /// Returns true if the expression accepts a frame of this link type and false if it rejects the
+    /// frame, or `None` if there is no program for the link type.
     fn frame_matches(&mut self, link: LinkType, frame: &[u8], length: u32) -> Option<bool> {
         let program = self.program_for(link.0)?;
         Some(program.run(frame, length, &METADATA) != 0)

@@ -62,9 +62,9 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     Ok(Filter::classify(RateLimit { rate, due_times: Sessions::default() }))
 }
 
-/// Returns an initial state for the twin without any allowance for early blocks. Filter and twin
-/// together then exceed the rate by at most one block, regardless of the blocks that the filter has
-/// passed until `now`.
+/// Returns an initial state for the twin without any allowance for early blocks. With this state,
+/// filter and twin together exceed the rate by at most one block, regardless of how many blocks the
+/// filter has passed until `now`.
 fn exhausted_state(arguments: &Arguments, now: Time) -> Vec<u8> {
     let allowance = RateParameters::new(arguments).map_or(0, |rate| rate.allowance);
     DueTime { next: now.saturating_add(allowance) }.as_bytes().to_vec()
@@ -151,8 +151,8 @@ impl Classify for RateLimit {
     }
 }
 
-/// Maximum number of attempts of the twin's compare-and-exchange. If all of them fail, the block is
-/// left to the user implementation.
+/// Maximum number of times that the twin attempts a compare-and-exchange. If all attempts fail, the
+/// block is left to the user implementation.
 const ATTEMPTS_MAX: usize = 4;
 
 fn emit_twin<'s>(

@@ -97,7 +97,7 @@ impl Classify for Share {
     }
 }
 
-/// Emits the twin, which computes the share from the same hash.
+/// Emits the twin, which computes the share from the same hash as the filter.
 fn emit_twin<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,

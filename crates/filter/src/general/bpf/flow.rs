@@ -1,9 +1,10 @@
 //! Matching of all frames of a flow, for `why`.
 //!
-//! An expression of libpcap sees a frame's first headers only: it knows no ports behind VLAN tags
-//! or IPv6 extension headers, and none in the later fragments of a datagram, whereas filters such
-//! as `ip` and `flows` do. A [`FlowMatcher`] also tests such a frame without its tags and extension
-//! headers, and takes a later fragment if the first fragment of its datagram matches.
+//! An expression of libpcap tests only the first headers of a frame. Unlike filters such as `ip`
+//! and `flows`, it finds no ports behind VLAN tags or IPv6 extension headers, and none in the later
+//! fragments of a datagram. A [`FlowMatcher`] therefore also tests such a frame without its tags
+//! and extension headers, and accepts a later fragment if the first fragment of its datagram
+//! matches.
 
 use super::Matcher;
 use crate::contract::{Arguments, Block, Mistake, Time};
@@ -17,26 +18,26 @@ use wire::ipv6::{self, Ipv6, UpperLayer};
 use wire::link::Network;
 use wire::{Layers, LinkType};
 
-/// Maximum number of fragmented datagrams that a matcher knows.
+/// Maximum number of fragmented datagrams that a matcher remembers.
 const DATAGRAMS_MAX: usize = 1 << 20;
 
-/// Time in ns between fragments of one datagram, at most: the time after which `ip` drops an
-/// incomplete datagram.
+/// Maximum time in ns between two fragments of one datagram, equal to the time after which `ip`
+/// drops an incomplete datagram.
 const FRAGMENT_TIME_MAX: Time = 30_000_000_000;
 
-/// A datagram, as its fragments name it: addresses, protocol and identification.
+/// The fields that identify a fragmented datagram: addresses, protocol and identification.
 type DatagramKey = (IpAddr, IpAddr, u8, u32);
 
-/// An expression, and the fragmented datagrams whose first fragment it accepted.
+/// A compiled expression, and the fragmented datagrams whose first fragment it has accepted.
 #[derive(Debug)]
 pub struct FlowMatcher {
     matcher: Matcher,
-    /// Times of the first fragments, by datagram.
+    /// Arrival times of accepted first fragments, by datagram.
     datagrams: HashMap<DatagramKey, Vec<Time>>,
-    /// Times of later fragments that arrived before the first one, by datagram.
+    /// Arrival times of later fragments that preceded the first one, by datagram.
     early: HashMap<DatagramKey, Vec<Time>>,
     has_missed: bool,
-    /// The frame without tags and extension headers.
+    /// Buffer for a frame without its tags and extension headers.
     plain: Vec<u8>,
 }
 
@@ -79,21 +80,22 @@ impl FlowMatcher {
         matched || ours
     }
 
-    /// Returns true if a fragment of the flow arrived before the first one of its datagram, and so
-    /// was not recognized. The matcher recognizes it in a second pass over the same frames.
+    /// Returns true if a fragment of the flow arrived before the first fragment of its datagram,
+    /// and was therefore not recognized. A second pass over the same frames recognizes such a
+    /// fragment.
     #[must_use]
     pub const fn has_missed(&self) -> bool {
         self.has_missed
     }
 
-    /// Begins a second pass over the same frames.
+    /// Prepares the matcher for a second pass over the same frames.
     pub fn rewind(&mut self) {
         self.has_missed = false;
         self.early.clear();
     }
 
-    /// Tests the frame without its tags and extension headers. Returns `None` if it has none, or if
-    /// a header was not captured.
+    /// Tests the frame without its tags and extension headers. Returns `None` if the frame has
+    /// neither, or if a header was not captured.
     fn plain_frame_matches(&mut self, block: &Block<'_>, layers: &Layers) -> Option<bool> {
         let network = usize::from(layers.l3?);
         let packet = block.frame.get(network..)?;
@@ -153,7 +155,8 @@ fn datagram_key(frame: &[u8], layers: &Layers) -> Option<DatagramKey> {
     Some((ip.source().into(), ip.target().into(), 0, header.identification))
 }
 
-/// Adds a time to those of a datagram, unless one within a second is there.
+/// Adds `time` to the times of a datagram, unless it is within a second of the last one. Does
+/// nothing for a new datagram if the table is full.
 fn note(datagrams: &mut HashMap<DatagramKey, Vec<Time>>, key: DatagramKey, time: Time) {
     const SECOND: Time = 1_000_000_000;
     if datagrams.len() >= DATAGRAMS_MAX && !datagrams.contains_key(&key) {
@@ -165,7 +168,7 @@ fn note(datagrams: &mut HashMap<DatagramKey, Vec<Time>>, key: DatagramKey, time:
     }
 }
 
-/// Returns true if one of the times of a datagram is near enough for a fragment of it.
+/// Returns true if `time` is close enough to one of `times` for a fragment of the same datagram.
 fn is_near(times: Option<&Vec<Time>>, time: Time) -> bool {
     times.is_some_and(|times| times.iter().any(|one| one.abs_diff(time) <= FRAGMENT_TIME_MAX))
 }

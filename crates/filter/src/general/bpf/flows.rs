@@ -1,4 +1,5 @@
-//! The expression that selects which flows a source takes from the host: `rx IF take EXPRESSION`.
+//! The expression that selects the flows that a source takes from the host: `rx IF take
+//! EXPRESSION`.
 //!
 //! Input: the source's arguments `expression` and `names`, which have the same meaning as for
 //! `bpf`. Output: checks of the request, and the kernel code that applies the expression to a
@@ -22,8 +23,8 @@ const FRAGMENT_EXPRESSION: &str = "ip[6:2] & 0x3fff != 0 or ip6[6] = 44 or \
 /// Mask of the fragment offset in an IPv4 header.
 const FRAGMENT_OFFSET_MASK: u32 = 0x1fff;
 
-/// Returns true if the arguments of a source contain an expression, so the source takes only the
-/// selected flows from the host.
+/// Returns true if the arguments of a source contain an expression, so that the source takes only
+/// the selected flows from the host.
 #[must_use]
 pub fn selects_flows(arguments: &Arguments) -> bool {
     arguments.text(EXPRESSION_PARAMETER).is_some()
@@ -36,8 +37,8 @@ pub fn record_names(arguments: &Arguments) -> Option<(&'static str, String)> {
     names::record_names(arguments).filter(|_| selects_flows(arguments))
 }
 
-/// Returns the error in the expression, or `None` if it compiles for some link type, or if there is
-/// no expression.
+/// Returns the error in the expression. Returns `None` if the expression compiles for at least one
+/// link type, or if there is none.
 #[must_use]
 pub fn expression_error(arguments: &Arguments) -> Option<Mistake> {
     selects_flows(arguments).then(|| validate::known_programs(arguments).err()).flatten()
@@ -49,8 +50,8 @@ pub fn match_warning(arguments: &Arguments) -> Option<Mistake> {
     selects_flows(arguments).then(|| validate::match_warning(arguments)).flatten()
 }
 
-/// Returns a remark for `explain` on the compiled expression and on the frames about which it is
-/// undecided; `None` if there is no expression.
+/// Returns a remark for `explain` about the compiled expression and the frames on which it is
+/// undecided, or `None` if there is no expression.
 #[must_use]
 pub fn remark(arguments: &Arguments) -> Option<String> {
     let compiled = selects_flows(arguments).then(|| validate::remark(arguments)).flatten()?;

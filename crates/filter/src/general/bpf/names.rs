@@ -1,9 +1,9 @@
 //! Names in an expression, which are resolved once and recorded in the request.
 //!
-//! The parameter has the form `names="host:gw=10.0.0.1,fe80::1 port:web=8080/tcp"`, with one word
-//! per name, in the order of the expression. If the parameter is present, names that it does not
-//! contain are not resolved. A name that has the same meaning in the built-in tables is not
-//! recorded.
+//! The parameter has the form `names="host:gw=10.0.0.1,fe80::1 port:web=8080/tcp"`, with one entry
+//! per name, separated by spaces, in the order of the expression. If the parameter is present,
+//! names that it does not contain are not resolved. A name that has the same meaning in the
+//! built-in tables is not recorded.
 
 use crate::contract::names::{NameAnswer, NameQuery, NameResolver};
 use crate::{Arguments, Mistake};
@@ -100,8 +100,8 @@ impl Resolver for RecordedNames {
 }
 
 /// Resolves the names in an expression and returns them in the form of the parameter `names`.
-/// Returns `None` if no name needs to be recorded, if the names are recorded already, if a name is
-/// unknown, or if the machine has no resolver.
+/// Returns `None` if no name needs to be recorded, if the names are recorded already, if a name
+/// cannot be resolved, or if the machine has no resolver.
 pub(super) fn record_names(arguments: &Arguments) -> Option<(&'static str, String)> {
     let machine =
         arguments.name_resolver().filter(|_| arguments.text(NAMES_PARAMETER).is_none())?;

@@ -1,8 +1,8 @@
 //! Pushdown of a `bpf` filter into the socket filter of the preceding source.
 //!
-//! Input: a direction and the arguments of a `bpf`. Output: a program for `SO_ATTACH_FILTER` that
-//! rejects only frames of another direction, and frames that the `bpf` rejects. [CONTRACT 18,
-//! `ebpf::classic::kernel`]
+//! Input: a direction and the arguments of a `bpf` filter. Output: a program for `SO_ATTACH_FILTER`
+//! that rejects only frames of another direction, and frames that the `bpf` filter rejects.
+//! [CONTRACT 18, `ebpf::classic::kernel`]
 
 use super::compile::compile;
 use crate::Arguments;
@@ -20,9 +20,9 @@ pub fn program(arguments: &Arguments, link: u16) -> Option<ClassicProgram> {
     compile(arguments, link).ok()?.program
 }
 
-/// Returns the socket filter for frames of this direction. The filter `bpf` still runs after it. If
-/// the expression cannot run in the kernel, the socket filter tests only the direction, and the
-/// reason is returned too.
+/// Returns the socket filter for frames of this direction. The `bpf` filter still tests the frames
+/// that the socket filter accepts. If the expression cannot run in the kernel, the socket filter
+/// tests only the direction, and the reason is returned too.
 #[must_use]
 pub fn socket_filter(
     direction: Direction,
@@ -71,8 +71,8 @@ fn filter_with_note(
 }
 
 /// Returns the link type for which the expression is compiled to filter frames from devices of this
-/// type (`ARPHRD_…`). Returns `None` if the socket filter does not test the expression on frames
-/// from such devices, but only their direction.
+/// type (`ARPHRD_…`). Returns `None` if the socket filter tests only the direction of frames from
+/// such devices.
 #[must_use]
 pub fn link_type(hardware_type: u16) -> Option<LinkType> {
     match kernel::link_type(hardware_type)? {

@@ -1,5 +1,5 @@
-//! Checks of an expression before the first frame arrives: detects errors and expressions that no
-//! frame can match, and finds the compiler that accepts the expression.
+//! Checks of an expression before the first frame arrives: they detect errors and expressions that
+//! no frame can match, and find the compiler that accepts the expression.
 //!
 //! Input: the arguments, with the link types of the source if known. An expression that compiles
 //! for none of the link types is an error. If the link types are unknown, the expression is
@@ -46,8 +46,8 @@ impl CompiledPerLink {
     }
 }
 
-/// Returns the programs of the link types for which the expression compiles. Fails with the error
-/// of the expression if it compiles for none of them.
+/// Returns the program for each link type for which the expression compiles. Fails with the error
+/// in the expression if it compiles for none of them.
 pub(super) fn known_programs(arguments: &Arguments) -> Result<Programs, Mistake> {
     let judged = CompiledPerLink::from_arguments(arguments)?;
     let mut programs = Vec::new();
@@ -98,8 +98,8 @@ fn file_link(link: u16) -> LinkType {
     LinkType::from_file(link.into())
 }
 
-/// Returns a remark for `explain`: the compiler and the program length for each link type, and the
-/// compiler for all other link types.
+/// Returns a remark for `explain`: the compiler and the program length for each known link type,
+/// and the compiler for further link types.
 pub(super) fn remark(arguments: &Arguments) -> Option<String> {
     let judged = CompiledPerLink::from_arguments(arguments).ok()?;
     let mut parts = Vec::new();
