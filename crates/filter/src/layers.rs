@@ -24,11 +24,11 @@ use wire::{Layers, LinkType};
 
 /// Number of bytes at the start of a frame that header filters parse: enough for eight tags, the
 /// longest IPv4 and TCP headers, and 300 bytes of IPv6 extension headers. A block whose headers
-/// extend further has the reason `cut`.
+/// extend further has no class, with the reason `cut`.
 pub const HEAD_SIZE: u16 = 512;
 
-/// Reason for a header that cannot be read. A header filter must list these reasons first, in the
-/// order of [`HeaderError::NAMES`] (checked by [`HeaderError::assert_names`]).
+/// Reason for a header that cannot be read. The reasons of a header filter must begin with these,
+/// in the order of [`HeaderError::NAMES`] (checked by [`HeaderError::assert_names`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderError {
     /// The frame contains no IP packet, or the block is not a frame.
@@ -48,7 +48,7 @@ impl HeaderError {
     /// may omit the last name.
     pub const NAMES: [&'static str; 5] = ["not ip", "malformed", "cut", "too deep", "fragment"];
 
-    /// Returns the [`Reason`] for this error. It is valid for every description that passes
+    /// Returns the [`Reason`] for this error. The result is valid for every description that passes
     /// [`HeaderError::assert_names`].
     #[must_use]
     pub const fn reason(self) -> Reason {
@@ -181,7 +181,7 @@ pub fn transport(block: &mut Block<'_>) -> Result<Transport, HeaderError> {
     }
 }
 
-/// Returns the ports of the frame; `Ok(None)` if its transport protocol has none.
+/// Returns the ports of the frame, or `Ok(None)` if its transport protocol has none.
 #[inline]
 pub fn ports(block: &mut Block<'_>) -> Result<Option<Ports>, HeaderError> {
     let Transport { protocol, offset: at } = transport(block)?;
@@ -233,7 +233,7 @@ pub struct Segment<'a> {
     pub end: u32,
 }
 
-/// Returns the TCP segment in the frame; `Ok(None)` for another protocol. Fails for the first
+/// Returns the TCP segment in the frame, or `Ok(None)` for another protocol. Fails for the first
 /// fragment of a datagram, which contains only part of a segment.
 #[inline]
 pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderError> {
@@ -280,7 +280,7 @@ pub(crate) fn common_segment<'a>(block: &mut Block<'a>) -> Option<Segment<'a>> {
     Some(Segment { header, flow, at: TCP_OFFSET, payload, end })
 }
 
-/// Returns the TCP segment in a frame of any form; `Ok(None)` for another protocol.
+/// Returns the TCP segment in a frame of any form, or `Ok(None)` for another protocol.
 fn any_segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderError> {
     let Transport { protocol, offset: at } = transport(block)?;
     if protocol != protocol::TCP {
@@ -340,7 +340,7 @@ pub fn packet_bytes<'a>(block: &Block<'a>, at: u32) -> &'a [u8] {
     bytes.get(at as usize..end).unwrap_or_default()
 }
 
-/// Returns the reason why fewer than `length` bytes follow offset `at`: the packet ends there, or
+/// Returns the reason why fewer than `length` bytes follow offset `at`: the packet is too short, or
 /// the bytes were not captured.
 #[cold]
 fn missing_reason(block: &Block<'_>, at: u32, length: u32) -> HeaderError {
@@ -394,8 +394,8 @@ fn marked_packet(block: &Block<'_>) -> Option<Packet> {
     Some(Packet { protocol, network, data, end: packet_end(block, network), fragment })
 }
 
-/// Returns the EtherType of an untagged Ethernet header whose offset is in the marks; `None` if
-/// there is no such header.
+/// Returns the EtherType of an untagged Ethernet frame whose network header follows the Ethernet
+/// header according to the marks. Returns `None` for any other frame.
 #[inline]
 pub(crate) fn marked_ethertype(block: &Block<'_>) -> Option<u16> {
     let Marks { link, network, .. } = block.marks;
@@ -407,7 +407,7 @@ pub(crate) fn marked_ethertype(block: &Block<'_>) -> Option<u16> {
 }
 
 /// Returns the offset past the end of the IP packet at `network`, even if its end was not captured.
-/// If the packet states no length (segmentation offload), returns the end of the frame.
+/// If the length field of the packet is 0 (segmentation offload), returns the end of the frame.
 fn packet_end(block: &Block<'_>, network: u32) -> u32 {
     let bytes = head_bytes(block).get(network as usize..).unwrap_or_default();
     let stated = match bytes.first().map(|first| first >> 4) {

@@ -1,13 +1,12 @@
-//! Sharding key of a block, which assigns blocks to replicas of a filter without splitting a
-//! session.
+//! Sharding key of a block, which assigns the blocks of a session to the same replica of a filter.
 //!
 //! Input: a block. Output: a number that is the same for all blocks of a session, in both
 //! directions, on every machine. [Par §IV-A], [Th §5.4; CONTRACT 16]
 //!
 //! For a filter that assigns sessions itself, the key is a hash of addresses and ports. If the
 //! filter also reassembles fragments, which have no ports, the key is a hash of the addresses
-//! alone. If an earlier filter has assigned sessions, the key is the session number. All blocks
-//! without a session have the same key.
+//! alone. If an earlier filter has assigned sessions, the key is a hash of the session number. All
+//! blocks without a session have the same key.
 
 use crate::contract::Block;
 use crate::layers;
@@ -33,8 +32,8 @@ pub enum ShardKey {
 pub(crate) const SEED: u64 = 0;
 
 impl ShardKey {
-    /// Returns the sharding key of a block. It is the same for all blocks of a session, and the
-    /// same for all blocks without one.
+    /// Returns the sharding key of a block. All blocks of a session have the same key, and so do
+    /// all blocks without a session.
     #[inline]
     #[must_use]
     pub fn hash(self, block: &Block<'_>) -> u64 {

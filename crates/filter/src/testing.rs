@@ -39,7 +39,7 @@ impl Arena {
         Self { cells: (0..cells).map(|_| OnceCell::new()).collect(), used: Cell::new(0) }
     }
 
-    /// Stores `bytes`; returns their location, or `None` if all cells are used.
+    /// Stores `bytes` and returns their location, or `None` if all cells are used.
     pub fn store(&self, bytes: Vec<u8>) -> Option<(RichPointer, &[u8])> {
         let number = self.used.get();
         let kept = self.cells.get(number)?.get_or_init(|| bytes);
@@ -80,7 +80,7 @@ impl<'a> Space<'a> {
         Self { head, ..self }
     }
 
-    /// Makes a batch of frames, as a source does.
+    /// Creates a batch of frames, as a source does.
     ///
     /// # Panics
     ///
@@ -224,7 +224,8 @@ impl Node {
         self.filter.report()
     }
 
-    /// Removes all sessions and held blocks from the filter, as for a move to another process.
+    /// Removes all sessions and held blocks from the filter and returns them, as for a move to
+    /// another process.
     pub fn save(&mut self) -> Vec<MovedSession> {
         let Some(state) = self.filter.state() else { return Vec::new() };
         let keys = state.session_keys().into_iter();
@@ -281,11 +282,11 @@ pub struct Answer {
     pub marks: Marks,
     /// Time, session, origin, flags.
     pub context: BlockMetadata,
-    /// Reason for a missing class.
+    /// Reason for a missing class, or `None` if the block has a class.
     pub reason: Option<&'static str>,
 }
 
-/// Runs a filter over single frames; returns an answer for each output block.
+/// Runs a filter over single frames, and returns an answer for each output block.
 ///
 /// # Panics
 /// Panics if the arguments are wrong.
@@ -297,7 +298,7 @@ pub fn answer_frames(
     answer_through_chain(&[(description, words)], frames)
 }
 
-/// Runs a chain of filters over single frames; returns an answer for each output block, with the
+/// Runs a chain of filters over single frames. Returns an answer for each output block, with the
 /// reason given by the last filter.
 ///
 /// # Panics

@@ -109,7 +109,7 @@ fn make_split(arguments: &Arguments, by_flow: bool) -> Filter {
     Filter::classify(Split { ways, by_flow, counter })
 }
 
-/// Returns the class, from 1 to `ways`, for a hash or count.
+/// Returns the class, from 1 to `ways`, that corresponds to a hash or block number.
 fn class_of_number(number: u64, ways: u64) -> Class {
     Class((number % ways) as u32 + 1)
 }
@@ -168,7 +168,7 @@ fn emit_twin<'s>(
     Ok(Answer::new(s.add(rest, 1), on))
 }
 
-/// Emits the twin of `split_rr`, and of `split` by block.
+/// Emits the twin of `split_rr`, which is also the twin of `split` if it splits by block.
 fn emit_round_robin<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,

@@ -153,7 +153,7 @@ fn has_tag(block: &Block<'_>) -> bool {
         && kind.is_some_and(|kind| vlan::is_tag(u16::from_be_bytes(*kind)))
 }
 
-/// Removes the tag in place: moves the link addresses over it. The frame then starts four bytes
+/// Removes the tag in place by moving the link addresses over it. The frame then begins four bytes
 /// later.
 fn strip_tag<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>) {
     const TAG_LENGTH: u32 = vlan::TAG_LENGTH as u32;

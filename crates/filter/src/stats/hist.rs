@@ -206,9 +206,9 @@ fn emit_twin<'s>(
     Ok(Answer::new(on.class, on))
 }
 
-/// Emits the code that records an arrival. The code exchanges the time of the last arrival, then
-/// increments the count of arrivals. If another CPU records an arrival between these two steps, the
-/// recorded interval is wrong.
+/// Emits the code that records an arrival. The code exchanges the time of the last arrival and then
+/// increments the number of arrivals. If another CPU records an arrival between these two steps,
+/// the recorded interval is wrong.
 fn emit_arrival<'s>(s: &mut Scope<'s, '_>, histogram: TwinState<'s>) {
     let now = s.now();
     let last = s.exchange(histogram, LAST_OFFSET, now);

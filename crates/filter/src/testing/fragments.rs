@@ -20,13 +20,13 @@ pub struct Fragment {
 }
 
 impl Fragment {
-    /// Makes a fragment with these bytes, from the middle of a session's text.
+    /// Creates a fragment with these bytes, from the middle of a session's text.
     #[must_use]
     pub fn new(session: u32, bytes: &[u8]) -> Self {
         Self { session, bytes: bytes.to_vec(), ..Self::default() }
     }
 
-    /// Makes a hole in a session.
+    /// Creates a hole in a session.
     #[must_use]
     pub fn hole(session: u32, missing: u32) -> Self {
         Self { session, missing, ..Self::default() }

@@ -19,7 +19,8 @@ use crate::prelude::*;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Maximum number of fragments of a datagram: enough for 65,535 bytes in fragments of 64 bytes.
+/// Maximum number of fragments of a datagram, which is enough for 65,535 bytes in fragments of 64
+/// bytes.
 pub(super) const FRAGMENTS_MAX: u32 = 1024;
 
 /// Minimum interval between scans for expired datagrams, in ns.
@@ -91,7 +92,7 @@ impl DatagramTable {
         Self { table, limits, policy }
     }
 
-    /// Returns the table's state, for saving and moving.
+    /// Returns the state of the table, so that it can be saved and moved.
     pub(super) fn state(&mut self) -> &mut dyn FilterState {
         &mut self.table
     }
@@ -174,7 +175,8 @@ impl DatagramTable {
         }
     }
 
-    /// Finds or creates the datagram with this key. Drops an expired one; evicts another if full.
+    /// Finds or creates the datagram with this key. Drops the datagram first if it has expired. If
+    /// a new one is created in a full table, evicts another datagram.
     fn find_or_begin(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         match self.table.get(key) {
             Some(known) if time <= known.accept_until => return cx.wake_at(known.deadline),
@@ -201,7 +203,8 @@ impl DatagramTable {
         }
     }
 
-    /// Drops `block` and all held fragments of its datagram; later fragments are dropped too.
+    /// Gives up a datagram: drops `block` and all its held fragments. Fragments that arrive later
+    /// are dropped too.
     fn give_up<'a>(
         &mut self,
         key: u64,
@@ -220,7 +223,8 @@ impl DatagramTable {
         datagram.failure_reason = reason.mark();
     }
 
-    /// Completes a datagram by the fragment that arrived last. Drops it if overwritten or too long.
+    /// Completes a datagram with the fragment that arrived last. Drops the datagram if some of its
+    /// bytes have been overwritten or if it is too long.
     fn complete<'a>(
         &mut self,
         key: u64,
@@ -263,8 +267,9 @@ impl DatagramTable {
     }
 }
 
-/// Returns true if the policy abandons a datagram because of a fragment with this relation: `drop`
-/// after any overlap, `linux` after contradictory ends. Other policies choose one of these ends.
+/// Returns true if the policy gives up a datagram when a fragment has this relation to the earlier
+/// ones: `drop` after any overlap or contradictory ends, `linux` after contradictory ends. Other
+/// policies choose one of these ends.
 fn gives_up(policy: FragmentPolicy, fit: Overlap) -> bool {
     match policy {
         FragmentPolicy::Drop => fit != Overlap::Disjoint,
@@ -318,7 +323,8 @@ fn build_datagram<'a>(
     }))
 }
 
-/// Copies a range of bytes from its fragment into the datagram, up to the datagram's end.
+/// Copies a range of bytes from the fragment that supplies it into the datagram, up to the end of
+/// the datagram.
 fn copy_segment(data: &mut [u8], segment: &OwnedRange, parts: &[(u32, Block<'_>)]) {
     let Some((offset, part)) = parts.get(segment.fragment) else { return };
     let (from, to) = (segment.start as usize, (segment.end as usize).min(data.len()));

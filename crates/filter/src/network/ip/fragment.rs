@@ -128,8 +128,8 @@ impl IpFragment {
     }
 
     /// Returns the key of the fragment's datagram: a hash of the addresses, the identification, the
-    /// network and, for IPv4, the protocol (RFC 791 §2.3, RFC 8200 §4.5). The network is identified
-    /// by the VLAN tags and the source. A datagram that is observed on two networks is therefore
+    /// network and, for IPv4, the protocol (RFC 791 §2.3, RFC 8200 §4.5). The VLAN tags and the
+    /// source identify the network. A datagram that is observed on two networks is therefore
     /// reassembled twice, just as an unfragmented packet is received twice.
     pub(super) fn key(&self, block: &Block<'_>, seed: u64) -> u64 {
         let frame = layers::head_bytes(block);

@@ -194,8 +194,8 @@ impl HoldingLanes for Reassembler {
 }
 
 impl Reassembler {
-    /// Processes the fragment in a lane. If the fragment completes its datagram, the lane receives
-    /// the datagram. Otherwise the lane ends.
+    /// Processes the fragment in a lane. If the fragment completes its datagram, the datagram
+    /// replaces the fragment in the lane. Otherwise, the lane is no longer live.
     #[cold]
     fn process_fragment<'a>(
         &mut self,

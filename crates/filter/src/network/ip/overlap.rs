@@ -45,7 +45,7 @@ impl FragmentPolicy {
     pub(super) const KEYWORDS: &'static [&'static str] =
         &["first", "last", "bsd", "linux", "windows", "solaris", "drop"];
 
-    /// Returns the policy with this keyword, or `None` if unknown.
+    /// Returns the policy with this keyword, or `None` if there is no such policy.
     pub(super) fn from_keyword(word: &str) -> Option<Self> {
         use FragmentPolicy::{Bsd, Drop, First, Last, Linux, Solaris, Windows};
         let all = [First, Last, Bsd, Linux, Windows, Solaris, Drop];
@@ -85,7 +85,7 @@ impl FragmentPolicy {
         settled
     }
 
-    /// Splits `new`, and the ranges in `met`, all of which `new` overlaps, into disjoint ranges.
+    /// Splits `new` and the ranges in `met`, all of which overlap `new`, into disjoint ranges.
     fn split_ranges(self, met: &[OwnedRange], new: OwnedRange) -> Vec<OwnedRange> {
         let mut now = Vec::with_capacity(2 * met.len() + 1);
         let (mut at, mut rest) = (new.start, None);

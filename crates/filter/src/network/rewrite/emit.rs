@@ -106,7 +106,8 @@ impl<'s> OldHeaders<'s> {
         Ok(Self { l3, l4, edit_end: end, version, protocol, ttl_word: life, addresses, ports })
     }
 
-    /// Emits checks that jump to the exit for the reason if the transport header cannot be edited.
+    /// Emits checks that jump to the exit for the respective reason if the transport header cannot
+    /// be edited.
     fn require_editable_transport(
         s: &mut Scope<'s, '_>,
         wanted: &RewriteFields,
@@ -196,8 +197,8 @@ impl<'s> OldHeaders<'s> {
     }
 }
 
-/// Emits a jump to `unsure` that is taken if the checksum equals the sum of the pseudo header. The
-/// device may then still have to fill in the checksum.
+/// Emits a jump to `unsure` that is taken if the checksum equals the sum of the pseudo header,
+/// because the device may still have to fill in such a checksum.
 fn require_filled_checksum<'s>(
     s: &mut Scope<'s, '_>,
     (l3, l4, version): (FramePos<'s>, Transport<'s>, Num<'s>),
