@@ -32,8 +32,8 @@ pub(crate) struct TwinExits<'s> {
 }
 
 impl<'s> TwinExits<'s> {
-    /// Creates the exits. Each exit for a reason counts the block under the reason, and then
-    /// continues at `out`.
+    /// Creates the exits. Each exit for a reason counts the block under that reason and continues
+    /// at `out`.
     pub(crate) fn new(s: &mut Scope<'s, '_>, out: Exit<'s>) -> Self {
         Self {
             not_ip: s.absent("not ip", out),
@@ -81,8 +81,8 @@ pub(crate) fn link<'s>(
     (s.get(kind), at)
 }
 
-/// Returns the EtherType of a packet without a link header, derived from the version field of its
-/// first byte; 0 for an unknown version.
+/// Returns the EtherType of a packet without a link header, derived from the version field in the
+/// first byte of the packet. The emitted code yields 0 for an unknown version.
 fn version<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> Num<'s> {
     let first = s.need::<1>(on.frame, cut);
     let first = s.load(first, byte::<0>());
@@ -106,9 +106,9 @@ pub(crate) fn require_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<
     s.only_one_of(kind, [vlan::CUSTOMER, vlan::SERVICE, vlan::STACKED], other);
 }
 
-/// Parses the tag that is stored outside the frame, if there is one and no tag was read before, and
-/// otherwise the tag at `at`. Returns the tag's control information, the EtherType after the tag,
-/// and the position after it.
+/// Parses a VLAN tag: the tag that the kernel stores outside the frame, if there is one and
+/// `read_before` is 0, and otherwise the tag at `at`. Returns the control information of the tag,
+/// the EtherType after the tag, and the position after it.
 pub(crate) fn tag<'s>(
     s: &mut Scope<'s, '_>,
     (frame, at): (FramePos<'s>, FramePos<'s>),
@@ -140,7 +140,7 @@ pub(crate) fn tag<'s>(
     (s.get(control), s.get(next), s.get_position(behind))
 }
 
-/// Emits a jump to `unsure` that is taken if `kind` is the EtherType of a tag, or is a length.
+/// Emits a jump to `unsure` that is taken if `kind` is the EtherType of a tag, or a length.
 pub(crate) fn require_untagged<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure: Exit<'s>) {
     for tag in [vlan::CUSTOMER, vlan::SERVICE, vlan::STACKED] {
         s.only(kind, Cmp::Ne, u32::from(tag), unsure);

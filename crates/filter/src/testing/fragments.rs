@@ -32,7 +32,7 @@ impl Fragment {
         Self { session, missing, ..Self::default() }
     }
 
-    /// Makes a description, which begins a message of the session.
+    /// Creates a description, which begins a message of the session.
     #[must_use]
     pub fn description(session: u32) -> Self {
         let piece = Self { is_description: true, ..Self::new(session, b"a record") };
@@ -45,8 +45,8 @@ impl Fragment {
         Self { flags: self.flags.with(flags), ..self }
     }
 
-    /// Splits a text at these offsets, and returns its fragments, with the flags of the text's
-    /// start and end.
+    /// Splits a text at these offsets and returns its fragments. The first and the last fragment
+    /// have the flags for the start and the end of the text.
     #[must_use]
     pub fn split_at(session: u32, text: &[u8], offsets: &[usize]) -> Vec<Self> {
         let from = std::iter::once(0).chain(offsets.iter().copied());
@@ -64,7 +64,7 @@ impl Fragment {
 }
 
 impl<'a> Space<'a> {
-    /// Makes a batch of fragments.
+    /// Creates a batch of fragments.
     ///
     /// # Panics
     ///

@@ -17,19 +17,20 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Makes a frame of this link type.
+    /// Creates a frame of this link type.
     #[must_use]
     pub fn new(link: u16, bytes: &[u8]) -> Self {
         Self { link, bytes: bytes.to_vec(), wire_length: None, time: 0 }
     }
 
-    /// Makes an Ethernet frame with zero addresses; `rest` begins with the EtherType.
+    /// Creates an Ethernet frame with zero addresses. `rest` begins with the EtherType.
     #[must_use]
     pub fn ethernet(rest: &[u8]) -> Self {
         Self::new(ETHERNET, &[&[0; 12], rest].concat())
     }
 
-    /// Makes an IPv4 packet with a 20-byte header; the data is at offset 34.
+    /// Creates an IPv4 packet with a 20-byte header in an Ethernet frame. `data` is at frame offset
+    /// 34.
     #[must_use]
     pub fn ipv4(protocol: u8, data: &[u8]) -> Self {
         let [high, low] = length_field(20 + data.len());
@@ -38,7 +39,8 @@ impl Frame {
         Self::ethernet(&[&[8, 0], &header[..], &addresses, data].concat())
     }
 
-    /// Makes an IPv6 packet with a 40-byte header. Extension headers and data are at offset 54.
+    /// Creates an IPv6 packet with a 40-byte header in an Ethernet frame. Extension headers and
+    /// data are at frame offset 54.
     #[must_use]
     pub fn ipv6(next: u8, data: &[u8]) -> Self {
         let [high, low] = length_field(data.len());
@@ -46,7 +48,7 @@ impl Frame {
         Self::ethernet(&[&[0x86, 0xdd], &header[..], &[0; 32], data].concat())
     }
 
-    /// Makes a UDP datagram over IPv4; the payload is at offset 42.
+    /// Creates a UDP datagram over IPv4. The payload is at frame offset 42.
     #[must_use]
     pub fn udp(source: u16, target: u16, payload: &[u8]) -> Self {
         let stated = length_field(8 + payload.len());
@@ -54,7 +56,7 @@ impl Frame {
         Self::ipv4(protocol::UDP, &[&ports, &stated[..], &[0, 0], payload].concat())
     }
 
-    /// Makes a TCP segment over IPv4; the payload is at offset 54.
+    /// Creates a TCP segment over IPv4. The payload is at frame offset 54.
     #[must_use]
     pub fn tcp(source: u16, target: u16, payload: &[u8]) -> Self {
         let ports = [source.to_be_bytes(), target.to_be_bytes()].concat();
@@ -62,8 +64,8 @@ impl Frame {
         Self::ipv4(protocol::TCP, &[&ports, &rest[..], payload].concat())
     }
 
-    /// Makes a TCP segment over IPv4 with these flags, from 10.0.0.1 to 10.0.0.2; the payload is at
-    /// offset 54. [`Frame::acknowledging`] adds an acknowledgement.
+    /// Creates a TCP segment over IPv4 with these flags, from 10.0.0.1 to 10.0.0.2. The payload is
+    /// at frame offset 54. [`Frame::acknowledging`] adds an acknowledgement.
     #[must_use]
     pub fn segment(ports: (u16, u16), flags: u8, sequence: u32, payload: &[u8]) -> Self {
         let mut frame = Self::tcp(ports.0, ports.1, payload);

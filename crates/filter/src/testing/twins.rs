@@ -83,7 +83,7 @@ pub fn chains(length: usize) -> Vec<TwinChain> {
     all
 }
 
-/// Returns chains of more than forty filters. Each is too long for a single program.
+/// Returns chains of more than forty filters, each of which is too long for a single program.
 #[must_use]
 pub fn long_chains() -> Vec<TwinChain> {
     let twin = |name: &str, words: &[&str]| Examined {
@@ -150,8 +150,9 @@ pub fn emit_program(chain: &[Examined], target: impl Into<Target>) -> Result<Pro
     })
 }
 
-/// A judge that runs the user implementations of a chain. It makes each frame as the program's hook
-/// receives it, and returns its counts in the order of the program's counters.
+/// A judge that runs the user implementations of a chain. It presents each frame in the form in
+/// which the program's hook receives it, and returns its counts in the order of the program's
+/// counters.
 #[derive(Debug)]
 pub struct UserJudge<'p> {
     nodes: Vec<Node>,

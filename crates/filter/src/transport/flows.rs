@@ -2,9 +2,9 @@
 //!
 //! Input: the flow of a frame. Output: the [`FlowRecord`] of the flow, which contains the session
 //! number. Numbers are assigned in the order of first appearance, from the lowest of the filter's
-//! own range ([`SessionNumbers`]); the only filter of a request that assigns sessions counts from 1
-//! unless it has replicas. After the range is exhausted, the table reuses numbers that no known
-//! flow has.
+//! own range ([`SessionNumbers`]). If only one filter of a request assigns sessions and it has no
+//! replicas, its numbers are 1, 2, 3 and so on. After the range is exhausted, the table reuses
+//! numbers that no flow in the table has.
 //!
 //! Flows are distinguished by a 64-bit hash. Its seed is random, so that collisions cannot be
 //! forced; the probability of a chance collision among 65,536 concurrent flows is 2⁻³³. State is
@@ -22,19 +22,19 @@ use std::net::{IpAddr, Ipv4Addr};
 use wire::flow::{Direction, Flow};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A table of known flows.
+/// A table of flows, each with a record of type `R`.
 #[derive(Debug)]
 pub(crate) struct FlowTable<R> {
     table: Sessions<R>,
     flows_max: usize,
     /// Session numbers that the table assigns to flows.
     numbers: SessionNumbers,
-    /// Session numbers of known flows that are greater than the number assigned last, in descending
-    /// order. Used after all numbers of the range have been assigned once; `None` before that, and
-    /// if the list must be rebuilt.
+    /// Session numbers in use that are greater than the number assigned last, in descending order.
+    /// Maintained once all numbers of the range have been assigned. `None` before that, and if the
+    /// list must be rebuilt.
     used_numbers: Option<Vec<u32>>,
-    /// Session numbers of the range whose flows were moved to another table, where they may live.
-    /// At most [`AWAY_MAX`].
+    /// Session numbers of the range whose flows were moved to another table, where these flows may
+    /// still exist. At most [`AWAY_MAX`].
     away: BTreeSet<u32>,
 }
 
@@ -162,8 +162,8 @@ impl<R: FlowRecord> FlowTable<R> {
         Self { table, flows_max, numbers, used_numbers: None, away: BTreeSet::new() }
     }
 
-    /// Returns the maximum number of session numbers that are kept for flows which have moved. The
-    /// others suffice for the flows of this table.
+    /// Returns the maximum number of session numbers that stay reserved for flows that have moved
+    /// to another table. The remaining numbers suffice for the flows of this table.
     fn away_max(&self) -> usize {
         (self.numbers.count() as usize).saturating_sub(self.flows_max).min(AWAY_MAX)
     }
@@ -191,7 +191,8 @@ impl<R: FlowRecord> FlowTable<R> {
         (hash.max(PRIVATE_KEY + 1), down)
     }
 
-    /// Returns the record with this key and marks it as used, or `None` if the flow is unknown.
+    /// Returns the record with this key and marks it as used, or `None` if the flow is not in the
+    /// table.
     #[inline]
     pub(crate) fn find(&mut self, key: u64) -> Option<&mut R> {
         self.table.find(key)
@@ -202,8 +203,8 @@ impl<R: FlowRecord> FlowTable<R> {
         self.table.prefetch(keys);
     }
 
-    /// Returns the record with this key without marking it as used, or `None` if the flow is
-    /// unknown.
+    /// Returns the record with this key without marking it as used, or `None` if the flow is not in
+    /// the table.
     pub(crate) fn get(&self, key: u64) -> Option<&R> {
         self.table.get(key)
     }
@@ -218,7 +219,7 @@ impl<R: FlowRecord> FlowTable<R> {
         record
     }
 
-    /// Returns a session number that no known flow has.
+    /// Returns a session number that no flow in the table has.
     fn unused_number(&mut self) -> u32 {
         let shared = self.table.get_or_create(PRIVATE_KEY).identity_mut();
         match self.numbers.next_after(shared.session) {
@@ -260,7 +261,7 @@ impl<R: FlowRecord> FlowTable<R> {
         Some(next)
     }
 
-    /// Returns the session numbers of known and of moved flows that are not less than `from`, in
+    /// Returns the session numbers, from `from` on, of flows in the table and of moved flows, in
     /// descending order.
     fn used_numbers_from(&self, from: u32) -> Vec<u32> {
         let keys = self.table.keys().into_iter().filter(|key| *key != PRIVATE_KEY);
@@ -271,12 +272,12 @@ impl<R: FlowRecord> FlowTable<R> {
         taken
     }
 
-    /// Removes a flow and returns its record, or `None` if the flow is unknown.
+    /// Removes a flow and returns its record, or `None` if the flow is not in the table.
     pub(crate) fn remove(&mut self, key: u64) -> Option<R> {
         self.table.remove(key)
     }
 
-    /// If the table is full, evicts an idle flow and returns its record.
+    /// Evicts an idle flow and returns its record if the table is full. Returns `None` otherwise.
     pub(crate) fn make_room(&mut self) -> Option<R> {
         // `len` includes the private record.
         match self.table.len() > self.flows_max {
@@ -301,7 +302,7 @@ impl<R: FlowRecord> FlowTable<R> {
 }
 
 impl FlowTable<FlowIdentity> {
-    /// Returns the session of a flow. If the flow is unknown, begins a session.
+    /// Returns the session of a flow. Begins a session if the flow is not in the table.
     pub(crate) fn assign_session(&mut self, flow: &Flow, seed: u64) -> FlowSession {
         let (key, down) = Self::key(flow, seed);
         let down = u8::from(down);

@@ -70,7 +70,8 @@ impl Lanes for Vxlan {
 }
 
 impl Vxlan {
-    /// Returns the block with the inner frame in view, or the reason why the block has none.
+    /// Returns the block with the inner frame in view, or the reason why it contains no inner
+    /// frame.
     fn inner_frame<'a>(&self, mut block: Block<'a>) -> Result<Block<'a>, Reason> {
         let datagram = layers::datagram(&mut block).map_err(HeaderError::reason)?;
         let ours = datagram.filter(|(ports, ..)| u64::from(ports.target) == self.port);

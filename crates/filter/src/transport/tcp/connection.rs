@@ -29,7 +29,7 @@ pub(super) struct TcpConnection {
 
 const _: () = assert!(size_of::<TcpConnection>() == 136);
 
-/// Flag of a connection whose sides have both ended; further segments are late.
+/// Flag of a connection whose two sides have both ended. Further segments are late.
 pub(super) const CLOSED: u8 = 1;
 /// Flag of an open connection in which a SYN has arrived ([`TcpConnection::probe`]).
 pub(super) const PROBED: u8 = 1 << 1;
@@ -59,8 +59,8 @@ pub(super) struct StreamSide {
     pub(super) window_edge: u32,
     /// Sequence number of the FIN; valid if [`FIN`] or `is_fin_pending` is set.
     pub(super) fin: u32,
-    /// The range in which bytes were last abandoned (as holes, or before the first that was
-    /// observed); empty if there are none.
+    /// The range of sequence numbers that was last abandoned, either as holes or because it
+    /// precedes the first byte that was observed. Empty if no bytes were abandoned.
     pub(super) abandoned: Span,
     /// Segments that begin after `next`, without overlaps.
     pub(super) held: HeldList,
@@ -72,8 +72,9 @@ pub(super) struct StreamSide {
     pub(super) window_scale: u8,
     /// Nonzero if the SYN carried a signature (TCP-MD5, TCP-AO).
     pub(super) is_syn_signed: u8,
-    /// Nonzero if a FIN has arrived before data in front of it, while later bytes were received or
-    /// acknowledged. It takes effect if the stream reaches its number ([`StreamSide::reach`]).
+    /// Nonzero if a FIN has arrived while earlier data was missing, although later bytes had been
+    /// received or acknowledged. The FIN takes effect if the stream reaches the sequence number of
+    /// the FIN ([`StreamSide::reach`]).
     pub(super) is_fin_pending: u8,
 }
 

@@ -37,14 +37,15 @@ impl StreamSide {
         }
     }
 
-    /// Ends the stream at sequence number `fin`.
+    /// Sets the end of the stream to sequence number `fin`.
     pub(super) const fn accept_fin(&mut self, fin: u32) {
         (self.fin, self.is_fin_pending) = (fin, 0);
         self.flags |= FIN;
     }
 
-    /// Accepts a pending FIN whose number is `to`, up to which the stream is about to advance.
-    /// Discards a FIN before it: the other end ignores the FIN as part of older data.
+    /// Accepts a pending FIN with sequence number `to`, to which the stream is about to advance.
+    /// Discards a pending FIN with a lower number, because the other end ignores it as part of
+    /// older data.
     pub(super) const fn reach(&mut self, to: u32) {
         if self.is_fin_pending != 0 && !is_after(self.fin, to) {
             self.is_fin_pending = 0;
@@ -59,8 +60,8 @@ impl StreamSide {
         self.has_flags(FIN) && !is_after(self.fin, span.from) && is_after(span.to, self.fin)
     }
 
-    /// Returns true if the other end has acknowledged more than the bytes before `fin` and a FIN
-    /// with this number.
+    /// Returns true if the other end has acknowledged more than a FIN with sequence number `fin`
+    /// and the bytes before it.
     pub(super) fn is_acknowledged_beyond(&self, fin: u32) -> bool {
         self.acknowledged().is_some_and(|number| distance(fin, number) > 1)
     }

@@ -8,8 +8,8 @@ use super::reassembly::SideOutput;
 use crate::contract::Block;
 
 impl StreamSide {
-    /// Counts the captured bytes of a segment that were abandoned before, and so cannot be emitted
-    /// in order. Returns true if there are any.
+    /// Counts the captured bytes of a segment that were abandoned earlier, and can therefore not be
+    /// emitted in order. Returns true if there are any.
     pub(super) fn count_late(
         &mut self,
         output: &mut SideOutput<'_, '_, '_>,

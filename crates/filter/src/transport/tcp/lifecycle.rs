@@ -216,9 +216,9 @@ impl TcpConnection {
         }
     }
 
-    /// Ends the connection. Emits held data and, if the connection has emitted data, the ends of
-    /// both sides. Holes and ends have the time of the last segment, not that of the timeout, the
-    /// eviction or the end of the input that ends the connection.
+    /// Closes the connection. Emits held data and, if the connection has emitted data, the end of
+    /// each side. Holes and ends are stamped with the time of the last segment, not with the time
+    /// of the timeout, eviction or end of input that caused the close.
     pub(super) fn close(&mut self, rules: Rules, cx: &mut StreamContext<'_, '_>) {
         let time = self.identity.word;
         for number in [CLIENT, SERVER] {

@@ -89,8 +89,8 @@ pub(super) fn held_span(key: u32, block: &Block<'_>) -> Span {
 }
 
 impl StreamSide {
-    /// Trims held segments to the parts outside of `new` wherever `new` wins, and drops segments
-    /// that `new` covers completely.
+    /// Trims held segments to the parts outside of `new` where the policy prefers `new`. Drops
+    /// segments that `new` then covers completely.
     pub(super) fn trim_held(&mut self, output: &mut SideOutput<'_, '_, '_>, new: Span) {
         let policy = output.rules.policy;
         if policy == SegmentPolicy::First {

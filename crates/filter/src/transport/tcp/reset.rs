@@ -32,9 +32,9 @@ impl TcpConnection {
         self.is_reset().then(|| self.identity.word.saturating_add(rules.gap_timeout))
     }
 
-    /// Processes a RST. If the other end may accept it, the RST becomes pending, and its time
-    /// becomes the time of the last segment. It takes effect immediately if `gap` is 0, or if it
-    /// refuses a connection. A RST that the other end must ignore is only counted.
+    /// Processes a RST. If the other end may accept the RST, it becomes pending, and its time
+    /// replaces the time of the last segment. The RST takes effect immediately if `gap` is 0, or if
+    /// it refuses a connection. A RST that the other end must ignore is only counted.
     #[cold]
     pub(super) fn process_reset(
         &mut self,

@@ -27,7 +27,7 @@ pub(super) struct SegmentInfo {
     pub(super) ports: Ports,
     /// True if the segment was sent from the greater address and port to the lesser.
     pub(super) is_down: bool,
-    /// Window scale that a SYN offers; [`UNSCALED`] for a SYN without an offer and for other
+    /// Window scale that a SYN offers. [`UNSCALED`] for a SYN that offers none, and for other
     /// segments.
     pub(super) scale: u8,
     /// True for a SYN, FIN or RST with a signature option; false for other segments.
@@ -84,7 +84,7 @@ impl SegmentInfo {
     }
 }
 
-/// Returns the window scale that a SYN offers; [`UNSCALED`] if none.
+/// Returns the window scale that a SYN offers, or [`UNSCALED`] if it offers none.
 #[cold]
 fn offered_window_scale(block: &Block<'_>, segment: &Segment<'_>) -> u8 {
     let header = block.frame.get(segment.at as usize..).unwrap_or_default();

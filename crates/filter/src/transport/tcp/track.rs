@@ -251,10 +251,10 @@ impl Tcp {
         start_gap_timer(&mut self.gap_timeouts, timer, connection, rules, cx.now);
     }
 
-    /// Returns true if the segment belongs to a connection in the table. First closes the
+    /// Returns true if the segment belongs to a connection in the table. Before that, closes the
     /// connection if its pending RST has taken effect, and reopens it if the segment disproves this
-    /// RST. If an older connection with the same addresses and ports has expired or was superseded,
-    /// ends it.
+    /// RST. Ends an older connection with the same addresses and ports that has expired or was
+    /// superseded.
     fn is_known(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) -> bool {
         let (timeout, rules) = (self.timeout, self.rules);
         let Some(connection) = self.flows.find(key) else { return false };
@@ -334,8 +334,9 @@ impl Tcp {
         }
     }
 
-    /// Abandons the expired gaps of a connection, if it still exists, or ends it if its pending RST
-    /// has taken effect. Restarts its gap timer.
+    /// Abandons the expired gaps of the timer's connection, or ends the connection if its pending
+    /// RST has taken effect. Restarts its gap timer. Does nothing if the connection no longer
+    /// exists.
     fn check_gap(&mut self, timer: TimerEntry, cx: &mut StreamContext<'_, '_>) {
         if self.connection_of_timer(timer).is_none() {
             return;

@@ -2,7 +2,7 @@
 //!
 //! Input: keys with their due times. Output: each key once, at most two buckets after its due time,
 //! or early if the due time is beyond the last bucket. Callers must insert an early key again. The
-//! wheel is not part of the state, and is rebuilt after connections have moved.
+//! wheel is not part of the filter's state, and is rebuilt after connections have moved.
 
 use crate::contract::Time;
 

@@ -1,4 +1,4 @@
-//! Test support that makes datagrams with valid tokens.
+//! Test support that creates datagrams with valid tokens.
 
 use super::{NUMBER_SIZE, TOKEN_SIZE, TokenView};
 use crate::contract::Key;
