@@ -35,7 +35,7 @@ pub enum AsmError {
         /// Slot of the jump.
         at: usize,
     },
-    /// Control continues past the last instruction.
+    /// Execution can continue past the last instruction.
     OpenEnd,
 }
 
@@ -146,12 +146,14 @@ impl Asm {
         self.push_jump(Insn::jump(0), to);
     }
 
-    /// Appends a jump to the label, taken if `dst cond operand` holds in a 64-bit comparison.
+    /// Appends a jump to the label. The jump is taken if `dst cond operand` holds in a 64-bit
+    /// comparison.
     pub fn jump_if(&mut self, cond: Cond, dst: Reg, operand: impl Into<Operand>, to: Label) {
         self.push_jump(Insn::jump_if(cond, dst, operand, 0), to);
     }
 
-    /// Appends a jump to the label, taken if `dst cond operand` holds in a 32-bit comparison.
+    /// Appends a jump to the label. The jump is taken if `dst cond operand` holds in a 32-bit
+    /// comparison.
     pub fn jump32_if(&mut self, cond: Cond, dst: Reg, operand: impl Into<Operand>, to: Label) {
         self.push_jump(Insn::jump32_if(cond, dst, operand, 0), to);
     }

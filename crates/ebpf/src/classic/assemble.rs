@@ -32,7 +32,7 @@ pub(super) enum PseudoInsn {
 pub(super) struct Compare {
     /// `JEQ`, `JGT`, `JGE` or `JSET`.
     pub(super) op: u16,
-    /// The constant to compare with; `None` to compare with X.
+    /// The constant to compare with, or `None` to compare with X.
     pub(super) with: Option<u32>,
 }
 
@@ -98,7 +98,7 @@ pub(super) fn assemble_program(lines: Vec<PseudoInsn>) -> Result<Vec<Instruction
     Ok(instructions)
 }
 
-/// Removes unreachable code and jumps to the next instruction.
+/// Removes unreachable code, and jumps that only lead to the next instruction.
 fn remove_dead_code(lines: Vec<PseudoInsn>) -> Vec<PseudoInsn> {
     let mut kept: Vec<PseudoInsn> = Vec::with_capacity(lines.len());
     let mut used: Vec<JumpLabel> = lines

@@ -100,7 +100,7 @@ pub(crate) enum Id {
     Name(String),
     /// A number, such as a port.
     Number(u32),
-    /// Two to four numbers separated by dots, as written, not yet checked.
+    /// Two to four numbers separated by dots, as written in the expression and not yet checked.
     Dotted(String),
     /// Bytes separated by dots, and a prefix length.
     DottedPrefix(String, u32),

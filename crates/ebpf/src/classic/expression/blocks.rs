@@ -180,8 +180,8 @@ struct Fact {
     holds: bool,
 }
 
-/// The contents of A and X. Each is described by the instructions that computed it; `None` if
-/// unknown.
+/// The contents of A and X, each described by the instructions that computed the value, or `None`
+/// if unknown.
 #[derive(Clone, Debug, Default)]
 struct RegisterContents {
     a: Option<Vec<PseudoInsn>>,
@@ -236,7 +236,7 @@ impl Block {
         facts
     }
 
-    /// Returns the outcome of the block's comparison; `None` if the facts do not decide it.
+    /// Returns the outcome of the block's comparison, or `None` if the facts do not determine it.
     fn known_outcome(&self, facts: &[Fact]) -> Option<bool> {
         let Some(Compare { op, with: Some(k) }) = self.compare else { return None };
         facts.iter().rev().find_map(|fact| {
@@ -280,7 +280,8 @@ impl Block {
     }
 }
 
-/// Returns the value of A after arithmetic with a constant; `None` for any other instruction.
+/// Returns the value of A after an arithmetic instruction with a constant, or `None` for any other
+/// instruction.
 fn apply_constant(line: PseudoInsn, a: u32) -> Option<u32> {
     let PseudoInsn::NonBranching(Instruction { code, k, .. }) = line else { return None };
     if code & 0x0f != code::ALU | code::K || code & 0xf0 == code::NEG {

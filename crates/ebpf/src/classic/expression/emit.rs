@@ -32,8 +32,8 @@ pub(super) fn emit_program(
     assemble_program(lines)
 }
 
-/// Returns the label of an edge target. Block labels count down from the maximum; labels inside
-/// conditions count up from zero.
+/// Returns the label of an edge target. These labels count down from the maximum, so that they do
+/// not collide with labels inside conditions, which count up from zero.
 fn edge_label(target: EdgeTarget) -> JumpLabel {
     match target {
         EdgeTarget::Accept => JumpLabel(u32::MAX),

@@ -230,8 +230,8 @@ impl TcpConnection {
         self.identity.flags |= CLOSED | reset;
     }
 
-    /// Abandons the gaps whose timeout has passed at `now`. Ends the connection if its pending RST
-    /// has taken effect. Holes have the time of the last segment.
+    /// Abandons the gaps whose timeout has passed at `now`, or closes the connection if its pending
+    /// RST has taken effect. Holes are stamped with the time of the last segment.
     pub(super) fn abandon_expired(
         &mut self,
         now: Time,
@@ -260,7 +260,7 @@ impl TcpConnection {
         gaps.chain(self.reset_until(rules)).min()
     }
 
-    /// Returns a side of the connection, and the output for the blocks of this side.
+    /// Returns side `number` of the connection, and the output for the blocks of this side.
     #[inline]
     fn side_output<'s, 'w, 'c, 'a>(
         &'s mut self,
@@ -275,7 +275,7 @@ impl TcpConnection {
         (side, SideOutput { cx, rules, class, context })
     }
 
-    /// Returns the class and metadata for the blocks of a side.
+    /// Returns the class and metadata for the blocks of side `number`.
     #[inline]
     fn output_context(&self, number: usize, time: Time) -> (Class, BlockMetadata) {
         let flags = if number == CLIENT { Flags::NONE } else { Flags::BACKWARD };
@@ -284,8 +284,9 @@ impl TcpConnection {
         (Class::natural(self.identity.port.into()), context)
     }
 
-    /// Returns the shift count for the windows that a side advertises. It is 0 unless both ends
-    /// offer scaling (RFC 7323 §2.2), and the maximum if the side's SYN was not observed.
+    /// Returns the shift count for the windows that side `number` advertises. The count is 0 if a
+    /// SYN of either side offered no scaling (RFC 7323 §2.2), and the maximum if the SYN of this
+    /// side was not observed.
     #[inline]
     fn window_scale(&self, number: usize) -> u8 {
         let [client, server] = &self.sides;

@@ -65,8 +65,8 @@ impl Generator<'_> {
         Ok(given.and(test.negate_unless(wanted)))
     }
 
-    /// Returns the value if it does not depend on the frame; `None` if it does. Fails if a constant
-    /// divisor is 0 or a constant shift exceeds 31 bits.
+    /// Returns the value if it does not depend on the frame, or `None` if it does. Fails if a
+    /// constant divisor is 0 or a constant shift exceeds 31 bits.
     fn fold_constant(&self, value: &Arithmetic) -> Generated<Option<u32>> {
         match value {
             Arithmetic::Number(number) => Ok(Some(*number)),
@@ -90,8 +90,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Returns code that computes a value in A. Stores pending values in scratch words `free` and
-    /// higher.
+    /// Returns code that computes a value in A. The code stores pending values in scratch words
+    /// from `free` on.
     fn lower_value(&mut self, value: &Arithmetic, free: u32) -> Generated<LoweredValue> {
         if let Some(number) = self.fold_constant(value)? {
             return Ok(LoweredValue {
@@ -183,8 +183,8 @@ impl Generator<'_> {
         Ok(LoweredValue { lines: value.lines, given: value.given.and(given) })
     }
 
-    /// Returns the base from which the header of `protocol` is addressed, and the condition under
-    /// which the frame contains it.
+    /// Returns the base to which offsets in the header of `protocol` are relative, and the
+    /// condition under which the frame contains this header.
     fn locate_header(&mut self, protocol: Protocol) -> Generated<(HeaderBase, Condition)> {
         match protocol {
             Protocol::Radio => match self.link {

@@ -123,8 +123,8 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    /// Applies `test` to the offset of the source address, the destination address, either, or
-    /// both, as `direction` selects.
+    /// Generates `test` for the offset of the source address, of the destination address, or of
+    /// both, as `direction` selects, and combines the tests.
     pub(super) fn apply_by_direction(
         &mut self,
         direction: Option<DirQualifier>,
@@ -152,7 +152,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Fails if `direction` is one that only 802.11 frames have, such as `ra` or `ta`.
+    /// Fails if `direction` is a qualifier that applies only to 802.11 frames, such as `ra` or
+    /// `ta`.
     pub(super) fn reject_wlan_direction(&self, direction: Option<DirQualifier>) -> Generated<()> {
         match direction.filter(|direction| direction.is_wlan()) {
             None => Ok(()),
@@ -167,8 +168,8 @@ impl Generator<'_> {
         ))
     }
 
-    /// Tests that an address of the frame belongs to a named host or, in a `gateway` test, that
-    /// none does.
+    /// Tests that an address of the frame belongs to a named host. If `gateway` is true, tests
+    /// instead that no address of the frame does.
     pub(super) fn test_host_name(
         &mut self,
         q: Qualifiers,

@@ -169,8 +169,8 @@ impl Generator<'_> {
         self.test_nets6(q, &[net], true, &thing)
     }
 
-    /// Parses one to four decimal bytes, most significant byte first. Returns their value and its
-    /// length in bits.
+    /// Parses one to four decimal bytes, most significant byte first. Returns their value and their
+    /// total length in bits.
     fn parse_dotted_bytes(&self, text: &str) -> Generated<(u32, u32)> {
         let mut value = 0u32;
         let mut bits = 0;

@@ -284,8 +284,8 @@ impl Generator<'_> {
         self.test_equal(HeaderBase::Header.half(2), 0x0300 | nlpid)
     }
 
-    /// Returns the condition under which the current tunnel carries a frame with a link header;
-    /// `None` outside tunnels.
+    /// Returns the condition under which the current tunnel carries a frame with a link header, or
+    /// `None` outside of tunnels.
     pub(super) fn preceding_header_condition(&mut self) -> Generated<Option<Condition>> {
         self.is_in_tunnel.then(|| self.test_inner_header()).transpose()
     }

@@ -11,7 +11,7 @@ use crate::classic::insn::code;
 /// The position in the frame from which an offset is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeaderBase {
-    /// Start of the frame.
+    /// The start of the frame.
     Packet,
     /// The current link header.
     Header,
@@ -80,8 +80,8 @@ impl Generator<'_> {
         Ok(lines)
     }
 
-    /// Returns three values: code that loads the variable part of the offset of `base` into X; the
-    /// constant part of the offset; and true if the offset has a variable part.
+    /// Returns code that loads the variable part of the offset of `base` into X, then the constant
+    /// part of the offset, and true if the offset has a variable part.
     pub(super) fn load_base(&mut self, base: HeaderBase) -> Generated<(Code, u32, bool)> {
         let place = self.base_offset(base)?;
         if base == HeaderBase::TransportIp4 {
@@ -124,8 +124,8 @@ impl Generator<'_> {
         ]
     }
 
-    /// Returns the scratch word that holds the variable part of an offset, and marks the word as
-    /// needed. Returns `None` if the offset is constant.
+    /// Returns the scratch word that contains the variable part of an offset, and records that the
+    /// word is needed. Returns `None` if the offset is constant.
     pub(super) fn mark_offset_word(&mut self, place: Offset) -> Option<u32> {
         self.header_used |= place.word == Some(HEADER_WORD);
         self.payload_used |= place.word == Some(PAYLOAD_WORD);

@@ -1,9 +1,10 @@
 //! Generator that turns a syntax tree into a condition, for one link type.
 //!
-//! Input: the tree, the link type, the options. Output: a [`Condition`]. The tree is walked from
-//! left to right, and an encapsulation such as `vlan` shifts everything to its right further into
-//! the frame; the generator therefore tracks the offsets of the current header, its protocol number
-//! and its payload. Offsets that vary per frame are kept in scratch words.
+//! Input: the tree, the link type, the options. Output: a [`Condition`]. The generator visits the
+//! tree from left to right. An encapsulation such as `vlan` shifts the headers that all tests to
+//! its right apply to further into the frame. The generator therefore tracks the offsets of the
+//! current header, its protocol number and its payload. Offsets that vary per frame are stored in
+//! scratch words.
 //!
 //! Each submodule generates one kind of test; `load` turns offsets into instructions.
 
@@ -114,9 +115,9 @@ struct Generator<'a> {
     /// True while tests apply to the link header inside a PPPoE session or a tunnel, rather than to
     /// that of the frame.
     has_inner_link: bool,
-    /// Offset of the current protocol number; `None` if there is none.
+    /// Offset of the current protocol number, or `None` if there is none.
     protocol: Option<Offset>,
-    /// Offset of the current payload; `None` if it is unknown.
+    /// Offset of the current payload, or `None` if it is unknown.
     payload: Option<Offset>,
     nl: u32,
     nl_nosnap: u32,
@@ -127,7 +128,8 @@ struct Generator<'a> {
     is_in_tunnel: bool,
     header_used: bool,
     payload_used: bool,
-    /// Number of the lowest scratch word that holds an offset. Lower words hold pending values.
+    /// Number of the lowest scratch word that is used for an offset. Lower words are for pending
+    /// values.
     words_end: u32,
     labels: u32,
     tests: usize,
@@ -220,7 +222,7 @@ impl Generator<'_> {
         JumpLabel(self.labels - 1)
     }
 
-    /// Allocates a scratch word for an offset. Fails if no word is left.
+    /// Allocates a scratch word for an offset. Fails if all words are in use.
     fn allocate_word(&mut self) -> Generated<u32> {
         if self.words_end <= 1 {
             let what = "too many headers inside each other: no scratch word is left";
