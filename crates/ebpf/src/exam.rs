@@ -44,8 +44,8 @@ pub trait Judge {
     fn name(&self) -> &str;
     /// Rules on a packet.
     fn judge(&mut self, packet: &Packet<'_>) -> Ruling;
-    /// Returns the states of the filters, in the order of the program's maps; `None` if this judge
-    /// cannot read them.
+    /// Returns the states of the filters, in the order of the program's maps, or `None` if this
+    /// judge cannot read them.
     fn states(&mut self) -> Option<Vec<Vec<u8>>> {
         None
     }

@@ -48,7 +48,7 @@ pub const R9: Reg = Reg(9);
 pub const R10: Reg = Reg(10);
 
 impl Reg {
-    /// Returns the register with this number; `None` for a number above 10.
+    /// Returns the register with this number, or `None` for a number above 10.
     pub const fn new(number: u8) -> Option<Self> {
         if number <= 10 { Some(Self(number)) } else { None }
     }
@@ -193,7 +193,7 @@ pub enum Alu {
 }
 
 impl Alu {
-    /// Returns the operation of an eBPF or classic BPF opcode; `None` if it does not exist.
+    /// Returns the operation of an eBPF or classic BPF opcode, or `None` if it does not exist.
     pub fn from_opcode(code: u8) -> Option<Self> {
         use Alu::{Add, And, Arsh, Div, Mod, Mov, Mul, Neg, Or, Shl, Shr, Sub, Xor};
         let all = [Add, Sub, Mul, Div, Or, And, Shl, Shr, Neg, Mod, Xor, Mov, Arsh];
@@ -243,7 +243,7 @@ impl Cond {
         (Self::Sle, "s<="),
     ];
 
-    /// Returns the operator of an eBPF or classic BPF conditional jump; `None` if it does not
+    /// Returns the operator of an eBPF or classic BPF conditional jump, or `None` if it does not
     /// exist.
     pub fn from_opcode(code: u8) -> Option<Self> {
         Self::ALL.iter().map(|(cond, _)| *cond).find(|cond| *cond as u8 == code & 0xf0)
@@ -375,7 +375,7 @@ impl Helper {
         (Self::XdpStoreBytes, "xdp_store_bytes"),
     ];
 
-    /// Returns the helper with this number; `None` if this crate does not know the number.
+    /// Returns the helper with this number, or `None` if this crate does not know the number.
     pub fn from_number(number: i32) -> Option<Self> {
         Self::ALL.iter().map(|(helper, _)| *helper).find(|helper| *helper as i32 == number)
     }

@@ -160,8 +160,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Returns the code with map numbers replaced by `descriptors[number]`; `None` if a descriptor
-    /// is missing.
+    /// Returns the code with map numbers replaced by `descriptors[number]`, or `None` if a
+    /// descriptor is missing.
     pub fn relocate(&self, descriptors: &[i32]) -> Option<Vec<Insn>> {
         relocate_code(&self.code, descriptors)
     }
@@ -185,14 +185,14 @@ impl Program {
         named.filter(|(from, ..)| *from < self.code.len()).collect()
     }
 
-    /// Returns the filter that emitted slot `at`; `None` for frame code.
+    /// Returns the filter that emitted slot `at`, or `None` for frame code.
     pub fn filter_at(&self, at: usize) -> Option<&FilterSpan> {
         let line = self.source.iter().rev().find(|line| line.from <= at)?;
         self.filters.get(line.filter?)
     }
 }
 
-/// Returns the code with map numbers replaced by file descriptors; `None` if a descriptor is
+/// Returns the code with map numbers replaced by file descriptors, or `None` if a descriptor is
 /// missing.
 fn relocate_code(code: &[Insn], descriptors: &[i32]) -> Option<Vec<Insn>> {
     let mut code = code.to_vec();

@@ -34,17 +34,17 @@ pub mod code {
     /// Access size of 8 bits.
     pub const B: u16 = 0x10;
 
-    /// Addressing mode of the constant in the instruction.
+    /// Addressing mode that yields the constant in the instruction.
     pub const IMM: u16 = 0x00;
-    /// Addressing mode of packet bytes at a constant offset.
+    /// Addressing mode that yields packet bytes at a constant offset.
     pub const ABS: u16 = 0x20;
-    /// Addressing mode of packet bytes at X plus a constant offset.
+    /// Addressing mode that yields packet bytes at X plus a constant offset.
     pub const IND: u16 = 0x40;
-    /// Addressing mode of scratch memory.
+    /// Addressing mode that yields a scratch word.
     pub const MEM: u16 = 0x60;
-    /// Addressing mode of the packet's length on the wire.
+    /// Addressing mode that yields the length of the packet on the wire.
     pub const LEN: u16 = 0x80;
-    /// Addressing mode of four times the low nibble of a packet byte.
+    /// Addressing mode that yields four times the low nibble of a packet byte.
     pub const MSH: u16 = 0xa0;
 
     /// Operation code of addition.
@@ -81,11 +81,11 @@ pub mod code {
     /// Operation code of a jump if A and the source have a set bit in common.
     pub const JSET: u16 = 0x40;
 
-    /// Flag for the constant as source operand.
+    /// Flag that selects the constant as the source operand.
     pub const K: u16 = 0x00;
-    /// Flag for X as source operand.
+    /// Flag that selects X as the source operand.
     pub const X: u16 = 0x08;
-    /// Flag for A as return value.
+    /// Flag that selects A as the return value.
     pub const A: u16 = 0x10;
     /// Operation code that copies A to X.
     pub const TAX: u16 = 0x00;
@@ -136,12 +136,12 @@ pub(super) const OPERATIONS: [(&str, Alu); 11] = [
 pub(super) const COMPARISONS: [(&str, Cond); 4] =
     [("jeq", Cond::Eq), ("jgt", Cond::Gt), ("jge", Cond::Ge), ("jset", Cond::Set)];
 
-/// Returns the arithmetic operation of an opcode; `None` if the opcode has none.
+/// Returns the arithmetic operation of an opcode, or `None` if the opcode has none.
 pub(super) fn alu_operation(code: u16) -> Option<Alu> {
     OPERATIONS.iter().map(|(_, op)| *op).find(|op| *op as u16 == code & 0xf0)
 }
 
-/// Returns the comparison of an opcode; `None` if the opcode has none.
+/// Returns the comparison of an opcode, or `None` if the opcode has none.
 pub(super) fn condition(code: u16) -> Option<Cond> {
     COMPARISONS.iter().map(|(_, op)| *op).find(|op| *op as u16 == code & 0xf0)
 }

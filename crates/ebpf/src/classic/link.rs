@@ -121,7 +121,8 @@ impl LinkType {
         Self::NAMED_TYPES.iter().map(|(link, ..)| *link)
     }
 
-    /// Returns the link type with this name, given without `DLT_`; `None` if the name is unknown.
+    /// Returns the link type with this name, given without `DLT_`, or `None` if there is no such
+    /// link type.
     pub fn named(name: &str) -> Option<Self> {
         Self::NAMED_TYPES.iter().find(|(_, known, _)| *known == name).map(|(link, _, _)| *link)
     }

@@ -13,7 +13,7 @@ use super::program::{ClassicProgram, InvalidProgram};
 /// A reason why a text is not a valid program listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListingError {
-    /// A line is not a known instruction.
+    /// A line is not a valid instruction.
     Line {
         /// Line number, counted from 1.
         line: usize,

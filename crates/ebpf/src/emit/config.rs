@@ -221,7 +221,7 @@ impl Scratch {
         self.tallies.cast_unsigned() as u32 + 16 * number as u32
     }
 
-    /// Returns the offset of a tally; `None` if the tally does not exist.
+    /// Returns the offset of a tally, or `None` if the tally does not exist.
     pub(super) fn tally_at(&self, number: u16) -> Option<i16> {
         (number < self.tallies_max).then(|| self.tallies + 16 * number.cast_signed())
     }
@@ -366,7 +366,8 @@ pub(super) enum FrameEnd {
 }
 
 impl FrameEnd {
-    /// Returns the BTF id of the kfunc that returns tags; `None` if the program does not call it.
+    /// Returns the BTF id of the kfunc that returns tags, or `None` if the program does not call
+    /// it.
     pub(super) const fn tags(&self) -> Option<i32> {
         match self {
             Self::Tap(_) => None,

@@ -63,7 +63,7 @@ pub enum Cmp {
 }
 
 impl Cmp {
-    /// Returns the condition of the opposite comparison; `None` for [`Cmp::Any`], whose opposite
+    /// Returns the condition of the opposite comparison, or `None` for [`Cmp::Any`], whose opposite
     /// BPF lacks.
     pub(super) const fn inverse(self) -> Option<Cond> {
         Some(match self {

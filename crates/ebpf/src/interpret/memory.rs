@@ -76,7 +76,7 @@ impl<'m, 'p> Memory<'m, 'p> {
         }
     }
 
-    /// Returns the word that a cgroup program wrote as its answer; `None` if it wrote none.
+    /// Returns the word that a cgroup program wrote as its answer, or `None` if it wrote none.
     pub(super) const fn answer(&self) -> Option<u32> {
         self.answer
     }

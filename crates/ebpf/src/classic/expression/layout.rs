@@ -14,11 +14,11 @@ pub(super) struct Layout {
     pub(super) protocol: Option<u32>,
     /// Offset of the payload, or the constant part of a varying offset.
     pub(super) payload: Option<u32>,
-    /// Offset of the network header, relative to the payload; if an LLC header precedes it, one
-    /// that is followed by a SNAP header.
+    /// Offset of the network header, relative to the payload. If an LLC header precedes the network
+    /// header, this offset applies to frames in which a SNAP header follows the LLC header.
     pub(super) nl: u32,
-    /// Offset of the network header, relative to the payload, if an LLC header without a SNAP
-    /// header precedes it.
+    /// Offset of the network header, relative to the payload, in frames with an LLC header but no
+    /// SNAP header.
     pub(super) nl_nosnap: u32,
     /// True if the offset of the link header varies and must be computed.
     pub(super) has_varying_header: bool,
@@ -49,7 +49,7 @@ const fn ethernet_layout(header: u32) -> Layout {
     Layout { header, ..fixed_layout(header + 12, header + 14, 0, 3) }
 }
 
-/// Returns the layout of a link type; `None` if its frames cannot be filtered.
+/// Returns the layout of a link type, or `None` if its frames cannot be filtered.
 pub(super) fn link_layout(link: LinkType) -> Option<Layout> {
     use LinkType as L;
     Some(match link {

@@ -237,7 +237,7 @@ fn hexadecimal_value(digits: &[u8]) -> Option<u8> {
     u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
 }
 
-/// Returns the length of the longest prefix that has the form of an IPv6 address; 0 if there is
+/// Returns the length of the longest prefix that has the form of an IPv6 address, or 0 if there is
 /// none.
 fn ip6_length(rest: &[u8]) -> usize {
     let mut at = 0;
@@ -275,7 +275,7 @@ fn ip6_length(rest: &[u8]) -> usize {
 }
 
 /// Returns the length of the dotted IPv4 address at the start of `rest`, which ends an IPv6
-/// address; `None` if there is none.
+/// address, or `None` if there is none.
 fn dotted_length(rest: &[u8]) -> Option<usize> {
     let run = rest.iter().take(64).take_while(|b| b.is_ascii_alphanumeric() || **b == b'.').count();
     let text = std::str::from_utf8(&rest[..run]).ok()?;
@@ -297,7 +297,7 @@ fn dotted_length(rest: &[u8]) -> Option<usize> {
 }
 
 /// Returns the length of two or more groups of one or two hexadecimal digits, each followed by one
-/// or more colons; 0 if there are fewer. As in pcap-filter, such an incomplete address is not
+/// or more colons, or 0 if there are fewer. As in pcap-filter, such an incomplete address is not
 /// parsed as arithmetic.
 fn incomplete_mac_length(rest: &[u8]) -> usize {
     let mut at = 0;

@@ -269,7 +269,8 @@ pub(super) const LINK_PROTOCOLS: &[(&str, u32)] = &[
 /// Names that may follow `iso proto`.
 pub(super) const ISO_PROTOCOLS: &[(&str, u32)] = &[("esis", 0x82), ("isis", 0x83), ("clnp", 0x81)];
 
-/// Returns the value of `word` in a table, ignoring case; `None` if the table lacks the word.
+/// Returns the value of `word` in a table, ignoring case, or `None` if the word is not in the
+/// table.
 pub(super) fn find_word(table: &[(&str, u32)], word: &str) -> Option<u32> {
     table.iter().find(|(name, _)| name.eq_ignore_ascii_case(word)).map(|(_, value)| *value)
 }

@@ -1,6 +1,6 @@
 //! Spelling suggestions for misspelled words.
 
-/// Returns the word in `words` that is most similar to `word`; `None` if none is similar enough.
+/// Returns the word in `words` that is most similar to `word`, or `None` if none is similar enough.
 pub(super) fn nearest_word<'a>(
     words: impl Iterator<Item = &'a str>,
     word: &str,

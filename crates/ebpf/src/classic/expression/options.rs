@@ -8,14 +8,14 @@ pub const SNAPLEN_DEFAULT: u32 = 262_144;
 /// Options for a compilation, in addition to the text and the link type.
 #[derive(Clone, Copy, Debug)]
 pub struct Options<'a> {
-    /// Snapshot length: the number of bytes to capture of an accepted frame. The program returns
-    /// this number.
+    /// Snapshot length: the number of bytes of an accepted frame to capture, which is also the
+    /// return value of the program.
     pub snaplen: u32,
     /// True to optimize the program.
     pub optimize: bool,
     /// Resolver of names.
     pub resolver: &'a dyn Resolver,
-    /// True if the program will run on a live Linux socket, where it sees kernel metadata: a
+    /// True if the program will run on a live Linux socket, where it can read kernel metadata: a
     /// removed VLAN tag, the interface and the direction. False for frames from files.
     pub live_metadata: bool,
     /// Netmask of the network on which frames are captured, for `ip broadcast`; `None` if unknown.

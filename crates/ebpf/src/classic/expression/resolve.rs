@@ -16,26 +16,26 @@ pub trait Resolver: fmt::Debug {
     }
 
     /// Returns the number of an IPv4 network as `getnetbyname` returns it, or `None` if the name is
-    /// unknown. A number of fewer than four bytes holds the first bytes of the address: 10 is
+    /// unknown. A number of fewer than four bytes consists of the first bytes of the address: 10 is
     /// 10.0.0.0.
     fn resolve_network(&self, name: &str) -> Option<u32> {
         let _ = name;
         None
     }
 
-    /// Returns the link address of a host, as listed in `/etc/ethers`; `None` if the name is
+    /// Returns the link address of a host, as listed in `/etc/ethers`, or `None` if the name is
     /// unknown.
     fn resolve_link_address(&self, name: &str) -> Option<[u8; 6]> {
         let _ = name;
         None
     }
 
-    /// Returns the port and transports of a service; `None` if the name is unknown.
+    /// Returns the port and transports of a service, or `None` if the name is unknown.
     fn resolve_port(&self, name: &str) -> Option<(u16, Transports)> {
         find_service(name)
     }
 
-    /// Returns the number of an IP protocol; `None` if the name is unknown.
+    /// Returns the number of an IP protocol, or `None` if the name is unknown.
     fn resolve_protocol(&self, name: &str) -> Option<u8> {
         find_protocol(name)
     }
@@ -58,7 +58,7 @@ pub enum Transports {
     Both,
 }
 
-/// Returns the port and transports of a well-known service; `None` if the name is unknown.
+/// Returns the port and transports of a well-known service, or `None` if the name is unknown.
 fn find_service(name: &str) -> Option<(u16, Transports)> {
     SERVICES.iter().find(|(known, ..)| *known == name).map(|(_, port, by)| (*port, *by))
 }

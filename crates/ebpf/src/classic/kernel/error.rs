@@ -15,8 +15,8 @@ pub enum SocketFilterError {
         /// Index of the load instruction.
         at: usize,
     },
-    /// The program uses all scratch words, but the filter needs one for the VLAN tag or for a shift
-    /// by X.
+    /// The program uses all scratch words, but the filter needs another for the VLAN tag or for a
+    /// shift by X.
     NoScratchWord,
     /// The filter, which may contain the program twice, has too many instructions.
     TooLong {

@@ -96,7 +96,7 @@ pub fn rewrite_for_kernel(
     writer.finish()
 }
 
-/// Returns the link type for a device type (`ARPHRD_…`); `None` if [`socket_filter`] accepts no
+/// Returns the link type for a device type (`ARPHRD_…`), or `None` if [`socket_filter`] accepts no
 /// program for this device type.
 pub fn link_type(hardware_type: u16) -> Option<LinkType> {
     let of = |types: &[u16]| types.contains(&hardware_type);
@@ -129,7 +129,7 @@ fn check_copyable(program: &ClassicProgram) -> Result<(), SocketFilterError> {
 }
 
 /// Emits a branch that rejects the frames that `direction` excludes. Other frames continue at
-/// `types`, where A may hold any value, or at `type_in_a`, where A holds the device type.
+/// `types`, where A may have any value, or at `type_in_a`, where A contains the device type.
 fn branch_on_direction(
     writer: &mut CodeWriter,
     direction: Direction,

@@ -59,8 +59,8 @@ pub(super) fn instruction_fates(instructions: &[Instruction]) -> Vec<InsnFate> {
     fates
 }
 
-/// Returns true if A holds the tag's type after the instruction. `before` is true if A held it
-/// before the instruction.
+/// Returns true if A contains the type of the tag after the instruction. `before` is true if A
+/// contained it before the instruction.
 fn holds_type_after(instruction: Instruction, before: bool) -> bool {
     match instruction.class() {
         code::LD => {
@@ -72,8 +72,8 @@ fn holds_type_after(instruction: Instruction, before: bool) -> bool {
     }
 }
 
-/// Returns the result of a comparison with the tag's type; `None` if the result differs between the
-/// two types or depends on X.
+/// Returns the result of a comparison with the tag's type, or `None` if the result differs between
+/// the two types or depends on X.
 fn decide_comparison(instruction: Instruction) -> Option<bool> {
     let test = condition(instruction.code).filter(|_| instruction.code & code::X == 0)?;
     let [first, second] = TPIDS.map(|tpid| test.holds(tpid.into(), instruction.k.into()));

@@ -217,7 +217,7 @@ fn split_load(k: u32, size: u32) -> Vec<LoadPart> {
     before.chain(tag).chain(behind).collect()
 }
 
-/// Yields at most two loads of one, two or four bytes that together cover the frame bytes
+/// Yields at most two loads, of one, two or four bytes each, that together cover the frame bytes
 /// `from..to`.
 fn split_frame_bytes(from: u32, to: u32) -> impl Iterator<Item = LoadPart> {
     let size = to.saturating_sub(from);

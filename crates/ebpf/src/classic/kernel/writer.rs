@@ -74,7 +74,7 @@ impl CodeWriter {
         self.code.push(PseudoInsn::Branch { compare: Compare { op, with: Some(k) }, yes, no });
     }
 
-    /// Appends a branch on whether A equals a constant.
+    /// Appends a branch that goes to `yes` if A equals a constant, and otherwise to `no`.
     pub(super) fn branch_if_equal(&mut self, k: u32, yes: JumpLabel, no: JumpLabel) {
         self.branch(code::JEQ, k, yes, no);
     }
@@ -196,7 +196,7 @@ fn is_beyond_every_frame(instruction: Instruction) -> bool {
     loads && matches!(mode, code::ABS | code::IND | code::MSH) && instruction.k > i32::MAX as u32
 }
 
-/// Returns a scratch word that the program does not use; `None` if it uses all.
+/// Returns a scratch word that the program does not use, or `None` if it uses all.
 fn find_unused_word(instructions: &[Instruction]) -> Option<u32> {
     let uses = |instruction: &&Instruction| match instruction.class() {
         code::ST | code::STX => true,

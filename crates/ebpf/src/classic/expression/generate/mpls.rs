@@ -20,7 +20,7 @@ const LABEL_MAX: u32 = 0xf_ffff;
 const ENTRY_LENGTH: u32 = 4;
 
 impl Generator<'_> {
-    /// Tests for an MPLS header, with the label `label` if given. A repeated `mpls` refers to the
+    /// Tests for an MPLS header, with this label if one is given. A repeated `mpls` refers to the
     /// next entry of the label stack.
     pub(super) fn test_mpls(&mut self, label: Option<u32>) -> Generated<Condition> {
         let mut condition = if self.mpls_depth > 0 {
@@ -53,8 +53,8 @@ impl Generator<'_> {
         self.test_any_bit(HeaderBase::Network.byte(2u32.wrapping_sub(ENTRY_LENGTH)), 0x01)
     }
 
-    /// Tests for the protocol after the label stack, which is recognized only by its version
-    /// nibble.
+    /// Tests for the protocol after the label stack. Only the version field in its first four bits
+    /// identifies this protocol.
     pub(super) fn test_protocol_after_mpls(&mut self, protocol: u32) -> Generated<Condition> {
         let version = match protocol {
             IP => 4,
@@ -73,8 +73,8 @@ impl Generator<'_> {
         self.test_link_protocol(PPPOE_DISCOVERY)
     }
 
-    /// Tests for a PPPoE session, with the number `session` if given. Later tests apply to the PPP
-    /// frame in it.
+    /// Tests for a PPPoE session, with this session number if one is given. Later tests apply to
+    /// the PPP frame in the session.
     pub(super) fn test_pppoe_session(&mut self, session: Option<u32>) -> Generated<Condition> {
         let mut condition = self.test_link_protocol(PPPOE_SESSION)?;
         if let Some(session) = session {
@@ -90,7 +90,8 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    /// Makes the header of type `link` at offset `header` the current header for later tests.
+    /// Sets the current header, to which later tests apply, to the header of type `link` at offset
+    /// `header`.
     pub(super) fn enter_header(&mut self, link: L, header: Offset) {
         self.has_inner_link = true;
         self.link = link;

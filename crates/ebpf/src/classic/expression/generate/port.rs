@@ -18,7 +18,7 @@ const SOURCE_OFFSET: u32 = 0;
 /// Offset of the destination port in a transport header.
 const DESTINATION_OFFSET: u32 = 2;
 
-/// A range of ports, given by its two ends in either order.
+/// A range of ports, given by its first and last port in either order.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PortRange(pub(super) u16, pub(super) u16);
 
@@ -41,7 +41,7 @@ impl Generator<'_> {
         self.test_ports(q, PortRange(port, port), transport)
     }
 
-    /// Tests for a port range, whose ends are names or numbers.
+    /// Tests for a port range, whose bounds are names or numbers.
     pub(super) fn test_port_range(&mut self, q: Qualifiers, text: &str) -> Generated<Condition> {
         let wanted = self.required_transport(q)?;
         let (first, last) = text
@@ -71,7 +71,7 @@ impl Generator<'_> {
             .ok_or_else(|| self.invalid_error(format!("`{word}` is not a valid port")))
     }
 
-    /// Returns the transport protocol that the qualifiers require; `None` if they require none.
+    /// Returns the transport protocol that the qualifiers require, or `None` if they require none.
     fn required_transport(&self, q: Qualifiers) -> Generated<Option<Protocol>> {
         match q.protocol {
             None => Ok(None),
@@ -83,8 +83,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Returns the transport that both the qualifiers and the service allow; `None` if they allow
-    /// every transport.
+    /// Returns the transport that both the qualifiers and the service allow, or `None` if they
+    /// allow every transport.
     fn common_transports(
         &self,
         wanted: Option<Protocol>,

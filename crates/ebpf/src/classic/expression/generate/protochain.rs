@@ -1,9 +1,9 @@
 //! Generator for `protochain`, which searches the chain of headers for a protocol in a loop.
 //!
-//! In the loop, A holds the protocol number of the next header, and X its offset. As in libpcap, X
-//! after an authentication header is the length of this header alone, without the offset at which
-//! it begins. The protocol number that the authentication header contains is still compared, but
-//! later headers are not found.
+//! In the loop, A contains the protocol number of the next header, and X the offset of that header.
+//! As in libpcap, after an authentication header X is the length of this header alone, without the
+//! offset at which it begins. The protocol number in the authentication header is still compared,
+//! but later headers are not found.
 
 use super::super::ast::Protocol;
 use super::super::condition::{

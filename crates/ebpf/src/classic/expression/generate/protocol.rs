@@ -32,7 +32,7 @@ const L2_PSNP: u32 = 27;
 /// Maximum IS-IS PDU type.
 const PDU_MAX: u32 = 31;
 
-/// Returns the IP protocol number of a protocol; `None` if it has none.
+/// Returns the IP protocol number of a protocol, or `None` if it has none.
 pub(super) fn ip_protocol_number(protocol: Protocol) -> Option<u32> {
     Some(match protocol {
         Protocol::Icmp => 1,
@@ -50,7 +50,7 @@ pub(super) fn ip_protocol_number(protocol: Protocol) -> Option<u32> {
     })
 }
 
-/// Returns the EtherType or service access point of a protocol; `None` if it has neither.
+/// Returns the EtherType or service access point of a protocol, or `None` if it has neither.
 fn link_protocol_number(protocol: Protocol) -> Option<u32> {
     Some(match protocol {
         Protocol::Ip => link::IP,

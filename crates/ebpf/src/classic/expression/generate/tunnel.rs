@@ -1,8 +1,8 @@
 //! Generator for tests of Geneve and VXLAN, UDP tunnels that carry another frame.
 //!
 //! The offset of the inner frame depends on the length of the IP header. The offsets of the inner
-//! header, protocol number and payload are therefore kept in scratch words, which are set when the
-//! tunnel is matched.
+//! header, protocol number and payload are therefore stored in scratch words, which are set when
+//! the tunnel matches.
 
 use super::super::ast::{DirQualifier, Protocol, Qualifiers, TypeQualifier};
 use super::super::condition::{
@@ -26,7 +26,7 @@ const BRIDGED_ETHERNET: u32 = 0x6558;
 /// Length of the UDP header in bytes.
 const UDP_LENGTH: u32 = 8;
 
-/// The scratch words that hold the offsets of an inner frame.
+/// The scratch words for the offsets of an inner frame.
 struct InnerWords {
     header: u32,
     protocol: u32,
@@ -90,8 +90,8 @@ impl Generator<'_> {
         Ok(found.and(self.enter_tunnel(&inner, lines)))
     }
 
-    /// Tests for a tunnel by its UDP port. Afterwards A holds the offset of the UDP header, less
-    /// the constant part of the network header's offset.
+    /// Tests for a tunnel by its UDP port. After the test, A contains the offset of the UDP header,
+    /// less the constant part of the network header's offset.
     fn test_tunnel(
         &mut self,
         port: u16,
@@ -144,7 +144,7 @@ impl Generator<'_> {
         })
     }
 
-    /// Makes the inner frame the current one, and returns the condition that runs `lines` and
+    /// Sets the current frame to the inner frame. Returns a condition that executes `lines` and
     /// always holds. `lines` computes the offsets of the inner frame from A.
     fn enter_tunnel(&mut self, inner: &InnerWords, lines: Code) -> Condition {
         let offset_of = |word| Offset { constant: 0, word: Some(word) };

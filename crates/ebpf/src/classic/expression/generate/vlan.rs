@@ -1,8 +1,8 @@
 //! Generator for tests of VLAN tags: `vlan`, `vlan 100`, and a repeated `vlan` for an inner tag.
 //!
-//! A tag shifts everything to its right by four bytes. On a live socket, the kernel has moved the
-//! outer tag into metadata, and nothing is shifted. Later offsets are therefore kept in scratch
-//! words, to which the program adds four for frames with an inline tag.
+//! A tag shifts all later headers by four bytes. On a live socket, the kernel has moved the outer
+//! tag into metadata, and nothing is shifted. Later offsets are therefore stored in scratch words,
+//! to which the program adds four for frames with an inline tag.
 
 use super::super::condition::{
     Compare, Condition, PseudoInsn, alu_k, compare_k, memory_to_a, non_branching, store_a,
@@ -82,7 +82,7 @@ impl Generator<'_> {
         Ok(in_metadata.or(inline.with_code_before(shifts)).and(id_matches))
     }
 
-    /// Tests the VLAN id of the tag, whether inline or in metadata.
+    /// Tests the VLAN id of the tag, which is either inline or in metadata.
     fn test_vlan_id(&mut self, number: u32) -> Generated<Condition> {
         let (in_metadata, inline, read) = (self.new_label(), self.new_label(), self.new_label());
         let compare = Compare { op: code::JEQ, with: Some(1) };

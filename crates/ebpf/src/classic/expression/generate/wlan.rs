@@ -34,7 +34,8 @@ const ADDRESS3: u32 = 16;
 const ADDRESS4: u32 = 24;
 
 impl Generator<'_> {
-    /// Tests byte `byte` (0 or 1) of the frame control field, masked with `mask`.
+    /// Tests that byte `byte` (0 or 1) of the frame control field, masked with `mask`, equals
+    /// `value`.
     pub(super) fn test_wlan_field(
         &mut self,
         byte: u32,
@@ -129,8 +130,8 @@ impl Generator<'_> {
         })
     }
 
-    /// Tests the address at `place` in management frames, and in data frames whose `bit` is clear.
-    /// Tests other data frames with `otherwise`.
+    /// Tests the address at offset `place` in management frames, and in data frames whose `bit` is
+    /// clear. Tests other data frames with `otherwise`.
     fn test_wlan_end(
         &mut self,
         test_address: &dyn Fn(&mut Self, u32) -> Generated<Condition>,

@@ -68,7 +68,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Returns the next operator, and its precedence if it has one; `None` if no operator follows.
+    /// Returns the next operator, and its precedence if it has one, or `None` if no operator
+    /// follows.
     fn peek_operator(&self) -> Option<(Alu, Option<u8>)> {
         let Token::Symbol(symbol) = self.peek() else { return None };
         Some(match symbol {

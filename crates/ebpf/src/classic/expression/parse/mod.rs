@@ -19,8 +19,8 @@ use super::token::{Keyword, Lexeme, Symbol, Token};
 
 /// Maximum nesting depth of parentheses and negations.
 pub(super) const NESTING_MAX: usize = 200;
-/// Maximum number of `and` and `or` nodes in the tree. A run of one of these words is one node;
-/// each change to the other word adds a level.
+/// Maximum number of `and` and `or` nodes in the tree. Consecutive uses of one of these words form
+/// a single node, and each change to the other word adds a level.
 const ALTERNATIONS_MAX: usize = 500;
 
 type Parsed<T> = Result<T, ExpressionError>;
@@ -369,7 +369,7 @@ fn invalid_text_error(span: Span, what: String, hint: Option<String>) -> Express
     ExpressionError { span, what, hint, kind: ErrorKind::Invalid }
 }
 
-/// Returns the qualifier of a keyword pair such as `src or dst`; `None` for other keywords.
+/// Returns the qualifier of a keyword pair such as `src or dst`, or `None` for other keywords.
 fn pair_qualifier(first: Keyword, conjunction: Keyword, second: Keyword) -> Option<DirQualifier> {
     use DirQualifier::{Source, Target};
     let has_both = matches!(
