@@ -17,7 +17,7 @@ pub const BACKWARD_JUMPS_MAX: u32 = 16_384;
 /// Metadata of a frame that the kernel stores outside the frame's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// VLAN tag that the kernel or the device removed from the frame; `None` if there was none.
+    /// VLAN tag that the kernel or the device removed from the frame, or `None` if there was none.
     pub vlan: Option<VlanTag>,
     /// Packet type (`PACKET_HOST` … `PACKET_OUTGOING`).
     pub packet_type: u8,
@@ -107,7 +107,7 @@ impl ClassicProgram {
     /// Runs the program over a frame. Returns the number of bytes to keep, or 0 to reject the
     /// frame.
     ///
-    /// `frame` holds the captured bytes, and `wire_length` is the length on the wire in bytes.
+    /// `frame` is the captured bytes, and `wire_length` is the length on the wire in bytes.
     pub fn run(&self, frame: &[u8], wire_length: u32, metadata: &Metadata) -> u32 {
         let mut machine = Registers { frame, wire_length, metadata, ..Registers::EMPTY };
         let mut at = 0usize;
@@ -212,7 +212,8 @@ impl Registers<'_> {
         StepOutcome::Next
     }
 
-    /// Returns `k` plus `x` as an offset, without wrapping.
+    /// Returns `k` plus `x` as an offset, without wrapping, or `None` if the sum does not fit in a
+    /// `usize`.
     #[inline(always)]
     fn load_offset(k: u32, x: u32) -> Option<usize> {
         usize::try_from(u64::from(k) + u64::from(x)).ok()
@@ -237,7 +238,7 @@ impl Registers<'_> {
 }
 
 impl Alu {
-    /// Applies a classic BPF arithmetic operation; returns `None` for a division by zero, and for
+    /// Applies a classic BPF arithmetic operation. Returns `None` for a division by zero, and for
     /// an operation that classic BPF lacks.
     #[inline(always)]
     pub(super) fn apply(self, a: u32, b: u32) -> Option<u32> {
@@ -259,7 +260,7 @@ impl Alu {
 }
 
 impl Op {
-    /// Decodes the validated instruction at index `at`; returns `None` for an unknown opcode.
+    /// Decodes the validated instruction at index `at`. Returns `None` for an unknown opcode.
     pub(super) fn decode(instruction: Instruction, at: usize) -> Option<Self> {
         use code::*;
         let Instruction { code, jt, jf, k } = instruction;

@@ -39,8 +39,8 @@ pub(super) struct Builder {
     pub(super) top: Depth,
     /// Maximum number of stack bytes used in this part so far.
     pub(super) used: Depth,
-    /// For each of r0 to r5, the stack slot whose value the register holds; `None` for any other
-    /// contents.
+    /// For each of r0 to r5, the stack slot whose value the register contains, or `None` if the
+    /// register contains anything else.
     pub(super) held: [Option<Depth>; 6],
     stubs: Vec<Stub>,
     /// For each position variable, its maximum distance from the frame's first byte, and the
@@ -49,12 +49,13 @@ pub(super) struct Builder {
     /// Number of times that computed positions were invalidated, by an edit of the frame, a reset
     /// of the verifier's state, or a new part.
     pub(super) epoch: u16,
-    /// True if r9 may no longer hold the address of a tap's region.
+    /// True if r9 may no longer contain the address of a tap's region.
     pub(super) region_lost: bool,
     /// The final action on each frame of a counting program; `None` in other programs.
     frame_end: Option<FrameEnd>,
     deliveries: Vec<Delivery>,
-    /// True if the program redirects frames and reserves a stack slot for the frame length.
+    /// True if the program redirects frames and therefore reserves a stack slot for the frame
+    /// length.
     redirects: bool,
     /// True if the program redirects frames to another interface.
     pub(super) sends: bool,
@@ -78,7 +79,7 @@ pub(super) struct Builder {
     finished_parts: Vec<(Asm, Vec<CodeOwner>, Vec<usize>)>,
     /// Number of open arms and twins.
     depth: usize,
-    /// Slot at which the verifier's state was last reset.
+    /// Slot of the instruction at which the verifier's state was last reset.
     verifier_reset_at: usize,
     edits: bool,
     filters: Vec<FilterSpan>,
@@ -168,7 +169,7 @@ impl Builder {
         self.unsure
     }
 
-    /// Calls a helper. The program is unsure about a block for which the helper returns an error.
+    /// Calls a helper. If the helper returns an error, the program is unsure about the block.
     pub(super) fn call_or_unsure(&mut self, helper: Helper) {
         self.call(helper);
         self.asm.jump_if(Cond::Ne, R0, 0, self.unsure);
@@ -201,7 +202,7 @@ impl Builder {
         self.held = [None; 6];
     }
 
-    /// Returns the number of the map that holds the current filter's state, of `size` bytes.
+    /// Returns the number of the map for the current filter's state of `size` bytes.
     pub(super) fn state(&mut self, size: u16) -> u32 {
         // A filter that appears at two places of a program has one state.
         let own = |table: &ProgramMap| match table {

@@ -29,9 +29,9 @@ const TAG_TYPES: [u32; 2] = [0x8100, 0x88a8];
 const WORDS: usize = MEMORY_WORDS as usize;
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    /// Continues only if the program accepts the frame. The program expects Ethernet frames with
-    /// inline tags. At hooks where the kernel may store the tag outside the frame, a second copy
-    /// of the code handles such frames.
+    /// Emits the classic program, after which execution continues only if the program accepts the
+    /// frame. The program expects Ethernet frames with inline tags. At hooks where the kernel may
+    /// store the tag outside the frame, a second copy of the code handles such frames.
     pub fn only_classic(&mut self, program: &ClassicProgram, miss: Exit<'s>) -> Result<(), Unfit> {
         let copy =
             |tagged| rewrite_for_kernel(program, tagged).map_err(|why| Unfit::new(why.to_string()));
@@ -101,7 +101,7 @@ struct Translation<'b> {
     labels: Vec<Label>,
     /// For each instruction, true if it returns a constant.
     answers: Vec<bool>,
-    /// For each instruction, the facts before it; `None` if no path has reached it so far.
+    /// For each instruction, the facts before it, or `None` if no path has reached it so far.
     known: Vec<Option<KnownFacts>>,
     x: Depth,
     scratch: Depth,

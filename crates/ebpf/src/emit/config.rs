@@ -41,17 +41,17 @@ pub struct Tap {
 /// doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WakePolicy {
-    /// Number of waiting frames from which on a doorbell is sent (T_b).
+    /// Minimum number of waiting frames that triggers a doorbell (T_b).
     pub blocks: u32,
     /// Minimum time between doorbells, in ns.
     pub apart_ns: u32,
     /// Maximum time between doorbells, in ns (T_t): after this time, the next frame always triggers
-    /// a doorbell. An idle reader that knows the time of the last doorbell sleeps no longer than
-    /// this.
+    /// a doorbell. An idle reader that knows the time of the last doorbell sleeps for at most the
+    /// rest of this time.
     pub wait_ns: u32,
-    /// Number of bytes, written since the last doorbell, from which on a doorbell is sent.
+    /// Number of bytes written since the last doorbell that triggers the next one.
     pub bytes: u32,
-    /// Number of frames, written since the last doorbell, from which on a doorbell is sent.
+    /// Number of frames written since the last doorbell that triggers the next one.
     pub most: u32,
     /// The processes that a doorbell wakes.
     pub wakes: Wakeup,
@@ -81,7 +81,7 @@ pub struct FusedTap {
     /// True if the program observes frames that this host sends, false if it observes received
     /// frames. Ignored at a cgroup, where the context of each packet states its direction.
     pub sent: bool,
-    /// At a cgroup, the user whose packets are delivered; `None` at other hooks.
+    /// At a cgroup, the user whose packets are delivered. `None` at other hooks.
     pub user: Option<UserSockets>,
     /// Layout of the scratch memory, which is the first of the caller's maps.
     pub scratch: Scratch,
@@ -93,7 +93,7 @@ pub struct FusedTap {
     /// a frame from the host. The mark is clear at the beginning of each frame. `None` if the host
     /// receives every frame.
     pub taken: Option<u16>,
-    /// The words that open exits; `None` if no exit is switched.
+    /// The memory words that switch exits on, or `None` if no exit is switched.
     pub switches: Option<SwitchLayout>,
 }
 
@@ -258,7 +258,7 @@ impl FusedTap {
         all.copied().nth(number.into())
     }
 
-    /// Returns true if one map, in addition to the doorbell, holds all memory of the tap.
+    /// Returns true if all memory of the tap, except the doorbell, is in one map.
     pub(super) fn is_plain(&self) -> bool {
         let here =
             |owner: &FrameRing| owner.map == 0 && owner.pointer_rings.iter().all(|o| o.map == 0);
@@ -306,7 +306,8 @@ pub struct Delivery {
     /// True if several exits share this slot and reader. A frame must then be delivered at one of
     /// these exits at most, and `failed - exit` must be the same for all of them.
     pub shared: bool,
-    /// Index of the tally that counts the frames whose copy failed; `None` if they are not counted.
+    /// Index of the tally that counts the frames that could not be copied, or `None` if they are
+    /// not counted.
     pub failed: Option<u16>,
 }
 

@@ -106,7 +106,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder().store_new(R0)
     }
 
-    /// Returns the offset after the frame's first `bytes` bytes have been removed; at least 0.
+    /// Returns the offset after the frame's first `bytes` bytes have been removed, or 0 if the
+    /// offset was within these bytes.
     pub fn offset_after_removal(&mut self, offset: FrameOffset<'s>, bytes: u16) -> FrameOffset<'s> {
         if let Value::Const(_) = offset.base {
             return FrameOffset::from_start(offset.off.saturating_sub(bytes));
@@ -248,7 +249,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.frame_changed();
     }
 
-    /// Removes the outermost VLAN tag, whether inline or in the skb. Works at tc only.
+    /// Removes the outermost VLAN tag, which is either inline or in the skb. Works at tc only.
     pub fn pop_tag(&mut self) {
         if !self.may_edit() {
             return;

@@ -65,8 +65,8 @@ impl FramePos<'_> {
         Self { base: PosBase::Frame, off: 0, reach: 0, epoch: 0, usual: None, brand: PhantomData };
 }
 
-/// A position in the form of a byte offset from the first byte of the frame. Unlike a [`FramePos`],
-/// it survives edits of the frame.
+/// A position given as a byte offset from the first byte of the frame. Unlike a [`FramePos`], the
+/// offset stays valid after edits of the frame.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameOffset<'s> {
     pub(super) base: Value<'s>,
@@ -142,15 +142,15 @@ pub struct Layers<'s> {
     pub frame: FramePos<'s>,
     /// Start of the view, which is the part of the frame that the last twin has not parsed.
     pub at: FramePos<'s>,
-    /// Class that the last filter gave; 1 for an incoming frame.
+    /// Class that the last filter assigned, or 1 for an incoming frame.
     pub class: Value<'s>,
     /// Length of the view in bytes, if the view may end before the frame does.
     pub length: Option<Num<'s>>,
-    /// EtherType of the header at `at`; `None` until the link layer has been parsed.
+    /// EtherType of the header at `at`, or `None` until the link layer has been parsed.
     pub next: Option<Num<'s>>,
-    /// Start of layer 3; `None` until it has been found.
+    /// Start of layer 3, or `None` until a twin has found it.
     pub l3: Option<FramePos<'s>>,
-    /// Layer 4; `None` until the `ip` twin has found it.
+    /// Layer 4, or `None` until the `ip` twin has found it.
     pub l4: Option<Transport<'s>>,
     /// Number of VLAN tags parsed, including one that is stored outside the frame.
     pub tags: u8,

@@ -42,8 +42,8 @@ impl Builder {
         self.set_held(to, None);
     }
 
-    /// Returns a register that holds the value of a slot. If no register does, loads the value into
-    /// `otherwise`.
+    /// Returns a register that contains the value of a slot. If no register does, loads the value
+    /// into `otherwise`.
     pub(super) fn register_of(&mut self, slot: Depth, otherwise: Reg) -> Reg {
         self.register_holding(slot).unwrap_or_else(|| {
             self.asm.push(Insn::load(Size::DW, otherwise, R10, -slot));

@@ -6,7 +6,7 @@ use crate::program::{FilterSpan, MapSpec};
 /// Number of processors that have a row for values passed between parts. On processors with higher
 /// numbers the program is unsure.
 pub(super) const PROCESSORS: i32 = 512;
-/// Base-2 logarithm of the size in bytes of a row, which holds sixteen numbers.
+/// Base-2 logarithm of the size in bytes of a row, which has room for sixteen numbers.
 pub(super) const ROW_BITS: i32 = 7;
 
 /// A map of a program, except the map of its counters.

@@ -44,7 +44,7 @@ impl Builder {
         mark.end
     }
 
-    /// Closes an arm: emits its deferred code, binds its end, and releases its stack slots.
+    /// Closes an arm: emits its stubs, binds its end, and releases its stack slots.
     pub(in crate::emit) fn close(&mut self, mark: ArmState) {
         self.depth = self.depth.saturating_sub(1);
         let stubs = self.stubs.split_off(mark.stubs.min(self.stubs.len()));
@@ -120,8 +120,8 @@ impl Builder {
         label
     }
 
-    /// Emits deferred code in reverse order, so that every piece of code jumps only forward: to an
-    /// earlier stub or out of the arm.
+    /// Emits stubs in reverse order, so that each jumps only forward: to an earlier stub, or out of
+    /// the arm.
     pub(super) fn emit_stubs(&mut self, stubs: Vec<Stub>, end: Label) {
         if stubs.iter().any(|stub| self.asm.is_used(stub.label)) {
             self.asm.jump(end);
