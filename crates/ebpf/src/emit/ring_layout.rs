@@ -44,8 +44,8 @@ pub mod offset {
     /// Offset of the numbers of pointers written, one number per exit that shares a reader (eight
     /// bytes each). Used only in a map without scratch memory and tallies.
     pub const COUNTS: i16 = VIEWS;
-    /// Offset of the index of the interface to which the frame is redirected (four bytes); the
-    /// index is 0 if there is none.
+    /// Offset of the index of the interface to which the frame is redirected (four bytes). The
+    /// index is 0 if the frame is not redirected to an interface.
     pub const DEVICE: i16 = DELIVERED + 56;
     /// Offset of the tallies. A tally is a pair of counters: blocks, then bytes (eight bytes each).
     pub const TALLIES: i16 = VIEWS + 16 * super::DELIVERIES_MAX as i16;
@@ -68,7 +68,8 @@ pub mod record {
     pub const TAG: i16 = 24;
     /// Offset of the protocol of this tag, in network order (two bytes).
     pub const TAG_PROTOCOL: i16 = 26;
-    /// Offset of the GSO segment size in bytes (two bytes); 0 if the frame is a single segment.
+    /// Offset of the GSO segment size in bytes (two bytes), which is 0 if the frame is a single
+    /// segment.
     pub const SEGMENT: i16 = 28;
     /// Offset of the flags of the frame, [`TAGGED`] and [`SENT`] (two bytes).
     pub const MARKS: i16 = 30;
@@ -99,7 +100,7 @@ pub const DELIVERIES_MAX: u32 = 31;
 pub const SWITCHED_SLOTS: u32 = 16;
 /// Number of switched exits of one pointer ring that can be open at once.
 pub const SWITCHED_EXITS: u32 = 4;
-/// Size in bytes of a word in the map of switches.
+/// Size in bytes of a machine word in the map of switches.
 pub const SWITCHED_WORD: u32 = 4;
 /// Maximum number of exits per pointer ring. Every filter of a chain in the kernel may have an
 /// exit, so this also limits the length of a chain.

@@ -296,12 +296,12 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.compute(Alu::Sub, left, right.into())
     }
 
-    /// Returns `left << bits`, modulo 2^32. `bits` is taken modulo 32.
+    /// Returns `left << bits`, modulo 2^32. Only `bits` modulo 32 is used.
     pub fn shl(&mut self, left: Num<'s>, bits: u32) -> Num<'s> {
         self.compute(Alu::Shl, left, Value::Const(bits & 31))
     }
 
-    /// Returns `left >> bits`. `bits` is taken modulo 32.
+    /// Returns `left >> bits`. Only `bits` modulo 32 is used.
     pub fn shr(&mut self, left: Num<'s>, bits: u32) -> Num<'s> {
         self.compute(Alu::Shr, left, Value::Const(bits & 31))
     }
@@ -464,7 +464,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder.bind(next);
     }
 
-    /// Returns an error and also records its reason, because the twin may drop the error.
+    /// Records the reason of an error and returns the error, because the twin may ignore it.
     fn unfit(&mut self, why: &'static str) -> Unfit {
         self.builder.refuse(Unfit::new(why));
         Unfit::new(why)

@@ -21,7 +21,7 @@ pub struct Sip<'s> {
     brand: Brand<'s>,
 }
 
-/// Registers that hold the state during a round.
+/// Registers that contain the state during a round.
 const STATE: [Reg; 4] = [R1, R2, R3, R4];
 /// Initial state before the key is mixed in: the bytes of "somepseudorandomlygeneratedbytes".
 const BEGIN: [u64; 4] =

@@ -127,7 +127,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.compare_exchange(other);
     }
 
-    /// Emits a read of the monotonic clock, in ns. A call of the helper was measured at 32 ns.
+    /// Emits a read of the monotonic clock, in ns. The call to the helper takes about 32 ns
+    /// (measured).
     pub fn now(&mut self) -> Wide<'s> {
         self.builder().call(Helper::KtimeNs);
         self.store_wide()

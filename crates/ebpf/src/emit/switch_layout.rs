@@ -1,4 +1,4 @@
-//! The layout of the words that open switched exits.
+//! Layout of the memory words that open switched exits.
 
 use super::ring_layout::SWITCHED_EXITS;
 

@@ -195,8 +195,8 @@ impl Builder {
     }
 
     /// Loads the offset of the view into a register, with [`AFTER_TAG`] if the view begins after a
-    /// tag that may be stored outside the frame. One exit may receive views of both kinds: those
-    /// that a filter moved, and those of the blocks that it did not answer.
+    /// tag that may be stored outside the frame. One exit may receive both kinds of views: those
+    /// that a filter has moved, and those of blocks that the filter did not answer.
     fn fetch_view_offset(&mut self, on: &Layers<'_>, to: Reg) {
         self.fetch_distance(on.at, to);
         if is_after_stored_tag(on) && self.may_have_stored_tag() {
@@ -252,8 +252,8 @@ impl Builder {
         }
     }
 
-    /// Returns a register that holds the address of this processor's region in a map: `reg`, or r9
-    /// if it has this address already. Clobbers r0.
+    /// Returns a register that contains the address of this processor's region in a map: `reg`, or
+    /// r9 if it already contains this address. Clobbers r0.
     fn region_of(&mut self, map: u32, stride: u32, reg: Reg) -> Reg {
         if map == 0 {
             return R9;

@@ -57,7 +57,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 }
 
 impl Builder {
-    /// Records that the program has written a frame, or has failed to, after all other stores.
+    /// Records, after all other stores, that the program has written a frame or has failed to write
+    /// it.
     pub(super) fn end_writing(&mut self, region: Reg) {
         self.asm.push(Insn::mov(R2, 0));
         self.asm.push(super::store_ordered(region, offset::WRITING));

@@ -1,4 +1,4 @@
-//! Doorbells, which tell a consumer of new frames. [SL §6.2]
+//! Doorbells, which notify a consumer of new frames. [SL §6.2]
 
 use super::ring::{RECORD_END, RECORD_POSITION, RECORD_TIME};
 use crate::asm::Label;

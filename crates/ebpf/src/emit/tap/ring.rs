@@ -17,16 +17,16 @@ use crate::insn::{
 };
 use crate::program::Hook;
 
-/// Stack slot that holds the time while a record is written. This slot and those below are used
-/// only after the body, whose values may occupy the same stack.
+/// Stack slot for the time while a record is written. This slot and those below are used only after
+/// the body, whose values may occupy the same stack.
 pub(super) const RECORD_TIME: i16 = -32;
-/// Stack slot that holds the position of the record while the record is written.
+/// Stack slot for the position of the record while the record is written.
 pub(super) const RECORD_POSITION: i16 = -40;
-/// Stack slot that holds the position after the record while the record is written.
+/// Stack slot for the position after the record while the record is written.
 pub(super) const RECORD_END: i16 = -48;
-/// Stack slot that holds the frame length while the record is written.
+/// Stack slot for the frame length while the record is written.
 const FRAME_LENGTH: i16 = -56;
-/// Stack slot that holds the address of the record's region while the record is written.
+/// Stack slot for the address of the record's region while the record is written.
 const REGION_ADDRESS: i16 = -64;
 /// Offset of `gso_size` in `__sk_buff`.
 const SEGMENT: i16 = 176;
@@ -47,8 +47,8 @@ pub(super) fn store_ordered(region: Reg, word: i16) -> Insn {
 }
 
 impl Builder {
-    /// Copies the frame for every owner with deliveries, and passes the frame unless the body took
-    /// it from the host.
+    /// Copies the frame for every owner with deliveries, and passes the frame unless the body
+    /// withholds it from the host.
     pub(in crate::emit) fn deliver_all(&mut self, fused: &FusedTap, deliveries: &[Delivery]) {
         self.restore_region();
         if fused.rings.len() > 1 {

@@ -34,7 +34,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Notes the frame for the open exits at this place, with the view in `on`.
+    /// Records the frame and the view in `on` for the open exits at this place.
     pub fn note_switched(&mut self, place: u32, on: Layers<'s>) {
         let length = self.view_length(on);
         let b = self.builder();
