@@ -46,8 +46,8 @@ pub struct WakePolicy {
     /// Minimum time between doorbells, in ns.
     pub apart_ns: u32,
     /// Maximum time between doorbells, in ns (T_t): after this time, the next frame always triggers
-    /// a doorbell. An idle reader that knows the time of the last doorbell sleeps for at most the
-    /// rest of this time.
+    /// a doorbell. An idle reader that knows the time of the last doorbell sleeps for at most this
+    /// time.
     pub wait_ns: u32,
     /// Number of bytes written since the last doorbell that triggers the next one.
     pub bytes: u32,

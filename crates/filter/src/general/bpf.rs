@@ -77,7 +77,7 @@ type can match, or the block is no frame).",
 const NO_MATCH: Reason = BPF.reason("no match");
 const LINK_TYPE: Reason = BPF.reason("link type");
 
-/// Maximum number of link types per expression, which no real capture reaches. Without the limit, a
+/// Maximum number of link types per expression. No machine has that many. Without the limit, a
 /// capture that declares more would cause unbounded compilation.
 const LINKS_MAX: usize = 64;
 
