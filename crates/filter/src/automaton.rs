@@ -310,7 +310,7 @@ impl PatternError {
 const NESTING_MAX: u32 = 100;
 
 fn parse_pattern(pattern: &[u8]) -> Result<Hir, PatternError> {
-    let text = as_text(pattern);
+    let text = to_escaped_text(pattern);
     let mut parser = regex_syntax::ParserBuilder::new();
     parser.unicode(false).utf8(false).nest_limit(NESTING_MAX);
     let parsed = parser.build().parse(&text).map_err(|error| {
@@ -359,7 +359,7 @@ fn matches_every_text(pattern: &Hir, options: CompileOptions) -> Result<bool, Pa
 }
 
 /// Converts the pattern to text. Bytes that are not valid UTF-8 are escaped as `\xHH`.
-fn as_text(pattern: &[u8]) -> Cow<'_, str> {
+fn to_escaped_text(pattern: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(pattern) {
         Ok(text) => Cow::Borrowed(text),
         Err(_) => {

@@ -93,7 +93,7 @@ impl ShardKey {
         on: Layers<'s>,
         exits: TwinExits<'s>,
     ) -> Result<Wide<'s>, Unfit> {
-        let (l3, l4) = twin::reparsed_packet(s, on, exits)?;
+        let (l3, l4) = twin::reparse_packet(s, on, exits)?;
         let ends = match self {
             Self::Session => return Err(Unfit::new("sessions are identified in threads only")),
             Self::Flow => emit_ports(s, l4, exits).map(Some),

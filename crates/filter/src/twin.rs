@@ -181,7 +181,7 @@ pub(crate) fn packet<'s>(
 /// Works like [`packet`], but parses the frame from its first byte, because the network header that
 /// previous twins have found may be a tag. Fails if a previous twin has cut off the link header and
 /// the EtherType is not known.
-pub(crate) fn reparsed_packet<'s>(
+pub(crate) fn reparse_packet<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     exits: TwinExits<'s>,
@@ -272,11 +272,11 @@ fn network<'s>(
     on: Layers<'s>,
     exits: TwinExits<'s>,
 ) -> (Num<'s>, FramePos<'s>) {
-    network_or(s, on, exits.cut)
+    parse_network_or(s, on, exits.cut)
 }
 
 /// Works like [`network`], with a separate exit for truncated frames.
-pub(crate) fn network_or<'s>(
+pub(crate) fn parse_network_or<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     cut: Exit<'s>,

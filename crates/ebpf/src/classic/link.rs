@@ -101,7 +101,7 @@ link_types! {
 }
 
 /// Maximum number that libpcap assigns to a link type (`DLT_HIGH_MATCHING_MAX`).
-pub(super) const MATCHING_MAX: u32 = 304;
+pub(super) const LINK_TYPE_MAX: u32 = 304;
 
 impl LinkType {
     /// Converts the link type number from a capture file (`LINKTYPE_…`).

@@ -141,7 +141,7 @@ impl Builder {
     }
 
     /// Adds a delivery to the list of all deliveries that the program may make.
-    pub(super) fn note_delivery(&mut self, delivery: Delivery) {
+    pub(super) fn record_delivery(&mut self, delivery: Delivery) {
         if !self.deliveries.contains(&delivery) {
             self.deliveries.push(delivery);
         }

@@ -163,7 +163,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.write(
             to,
             size.bytes() as u16,
-            |b| in_network_order(b, value, size, R0),
+            |b| fetch_in_network_order(b, value, size, R0),
             |b, base, at| {
                 b.asm.push(Insn::store(size, base, at, R0));
             },
@@ -218,9 +218,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             }
         };
         let b = self.builder();
-        in_network_order(b, old.into(), T::SIZE, R0);
+        fetch_in_network_order(b, old.into(), T::SIZE, R0);
         b.asm.push(Insn::mov(R3, R0));
-        in_network_order(b, new, T::SIZE, R0);
+        fetch_in_network_order(b, new, T::SIZE, R0);
         b.asm.push(Insn::mov(R4, R0));
         b.invalidate_registers();
         self.fetch_offset(checksum, R2);
@@ -457,7 +457,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 }
 
 /// Loads a value into a register, in network byte order.
-fn in_network_order(b: &mut Builder, value: Value<'_>, size: Size, to: Reg) {
+fn fetch_in_network_order(b: &mut Builder, value: Value<'_>, size: Size, to: Reg) {
     b.fetch(value, to);
     b.swap_order(size, to);
     b.set_held(to, None);

@@ -62,7 +62,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             // A failed call for which `fails` emitted nothing.
             let unsure = b.unsure();
             b.asm.jump(unsure);
-            b.next_part();
+            b.begin_next_part();
         } else {
             b.reset_verifier();
         }

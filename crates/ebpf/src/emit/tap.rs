@@ -102,7 +102,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         if outlet >= scratch.outlets || beyond {
             return b.refuse(Unfit::new("it is handed over on too many ways"));
         }
-        b.note_delivery(delivery);
+        b.record_delivery(delivery);
         let place = scratch.delivered_view(delivery.number);
         b.restore_region();
         b.fetch(class, R1);

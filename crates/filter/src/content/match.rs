@@ -241,7 +241,7 @@ fn emit_twin<'s>(
                 }
                 let span = u.need_dyn(place, length, next)?;
                 let mut rest = pattern.as_slice();
-                while let Some((part, wanted, mask)) = next_word(&mut rest, nocase) {
+                while let Some((part, wanted, mask)) = split_load_unit(&mut rest, nocase) {
                     let from = length - rest.len() as u16 - part;
                     let here = match part {
                         4 => u.load_dyn::<u32>(span, from)?,
@@ -270,7 +270,7 @@ const TWIN_BYTES_MAX: usize = 2048;
 /// Splits one, two or four bytes off the front of a pattern, for a single load. Returns their
 /// number, their value, and the mask that converts the letters among them to lower case. Returns
 /// `None` at the end of the pattern.
-fn next_word(rest: &mut &[u8], nocase: bool) -> Option<(u16, u32, u32)> {
+fn split_load_unit(rest: &mut &[u8], nocase: bool) -> Option<(u16, u32, u32)> {
     let part = [4, 2, 1].into_iter().find(|part| *part <= rest.len())?;
     let (bytes, after) = rest.split_at_checked(part)?;
     *rest = after;

@@ -52,7 +52,7 @@ enum StripTarget {
     Bytes(u16),
 }
 
-fn parse_target(arguments: &Arguments) -> Result<StripTarget, Mistake> {
+fn parse_strip_target(arguments: &Arguments) -> Result<StripTarget, Mistake> {
     match arguments.text("what").unwrap_or_default() {
         "eth" => Ok(StripTarget::Link),
         "vlan" => Ok(StripTarget::Tag),
@@ -69,7 +69,7 @@ fn parse_target(arguments: &Arguments) -> Result<StripTarget, Mistake> {
 fn effect(arguments: &Arguments) -> Effect {
     let always =
         Effect { kind: FilterKind::Reordering, output_form: STRIP.output_form, reads: STRIP.reads };
-    match parse_target(arguments) {
+    match parse_strip_target(arguments) {
         Ok(StripTarget::Tag) => {
             Effect { kind: FilterKind::Editing, output_form: OutputForm::Same, ..always }
         }
@@ -83,7 +83,7 @@ fn effect(arguments: &Arguments) -> Effect {
 }
 
 fn output_links(arguments: &Arguments) -> Option<&'static [LinkType]> {
-    match parse_target(arguments) {
+    match parse_strip_target(arguments) {
         Ok(StripTarget::Tag) | Err(_) => None,
         Ok(StripTarget::Link) => Some(&[LinkType::IPV4, LinkType::IPV6]),
         Ok(StripTarget::Bytes(_)) => Some(&[]),
@@ -91,7 +91,7 @@ fn output_links(arguments: &Arguments) -> Option<&'static [LinkType]> {
 }
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
-    Ok(Filter::lanes(Strip { target: parse_target(arguments)? }))
+    Ok(Filter::lanes(Strip { target: parse_strip_target(arguments)? }))
 }
 
 struct Strip {
@@ -183,7 +183,7 @@ fn emit_twin<'s>(
     on: Layers<'s>,
     out: Exit<'s>,
 ) -> EmitResult<'s> {
-    match parse_target(a).map_err(|mistake| Unfit::new(mistake.to_string()))? {
+    match parse_strip_target(a).map_err(|mistake| Unfit::new(mistake.to_string()))? {
         StripTarget::Link => emit_link(s, on, out),
         StripTarget::Tag => emit_tag(s, on, out),
         StripTarget::Bytes(bytes) => emit_bytes(s, on, out, bytes),
@@ -196,7 +196,7 @@ fn emit_link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitRe
     }
     let not_ip = s.absent("not ip", out);
     let fresh = Layers { at: on.frame, next: None, tags: 0, ..on };
-    let (kind, l3) = twin::network_or(s, fresh, not_ip);
+    let (kind, l3) = twin::parse_network_or(s, fresh, not_ip);
     s.only_one_of(kind, [ethernet::ethertype::IPV4, ethernet::ethertype::IPV6], not_ip);
     let first = s.offset_of(l3);
     s.remove_before(first);

@@ -70,7 +70,7 @@ impl<'a> Space<'a> {
     ///
     /// Panics if there are more fragments than lanes, or if the arena is full.
     #[must_use]
-    pub fn fragment_batch(&self, pieces: &[Fragment]) -> Batch<'a> {
+    pub fn batch_of_fragments(&self, pieces: &[Fragment]) -> Batch<'a> {
         let mut columns = Box::<Columns>::default();
         for piece in pieces {
             let (mut pointer, bytes) = self.arena.store(piece.bytes.clone()).expect("a free cell");
@@ -101,7 +101,7 @@ impl<'a> Space<'a> {
 pub fn run_fragments(node: &mut Node, pieces: &[Fragment]) -> Vec<Answer> {
     let arena = Arena::new(4 * pieces.len());
     let mut space = Space::new(&arena);
-    let batches = node.pass(space.fragment_batch(pieces), &mut space, 0);
+    let batches = node.pass(space.batch_of_fragments(pieces), &mut space, 0);
     let blocks = batches.iter().flat_map(|batch| batch.blocks().collect::<Vec<_>>());
     blocks.map(|(_, block)| Answer::from_block(&block, None)).collect()
 }

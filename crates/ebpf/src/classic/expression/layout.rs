@@ -2,7 +2,7 @@
 //!
 //! Input: a link type. Output: the constants from which the generator starts.
 
-use super::super::link::{LinkType, MATCHING_MAX};
+use super::super::link::{LINK_TYPE_MAX, LinkType};
 
 /// Offsets of a frame's headers and fields, in bytes. An offset is `None` if the link type lacks
 /// the field or its position is unknown.
@@ -88,7 +88,7 @@ pub(super) fn link_layout(link: LinkType) -> Option<Layout> {
         L::IPNET => fixed_layout(1, 24, 0, 0),
         link if link.is_juniper() => juniper_layout(link),
         L::EN3MB | L::AX25 | L::PRONET | L::CHAOS | L::REDBACK_SMARTEDGE => untyped_layout(None, 0),
-        LinkType(104..=MATCHING_MAX) => untyped_layout(None, 0),
+        LinkType(104..=LINK_TYPE_MAX) => untyped_layout(None, 0),
         _ => return None,
     })
 }

@@ -64,7 +64,7 @@ impl Builder {
 
     /// Ends a part and begins the next. The new part has the same exits with the same labels, an
     /// empty stack, and no valid positions.
-    pub(in crate::emit) fn next_part(&mut self) {
+    pub(in crate::emit) fn begin_next_part(&mut self) {
         match self.frame_end {
             Some(_) => self.end_frame(),
             None => self.emit_exits(),

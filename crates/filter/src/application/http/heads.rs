@@ -27,9 +27,9 @@ impl BlockPass<'_, '_, '_> {
         if !lost {
             // Skips empty lines between messages.
             let line_end = |byte: &&u8| matches!(byte, b'\r' | b'\n');
-            self.offset += self.remaining_bytes().iter().take_while(line_end).count() as u32;
+            self.offset += self.unprocessed_bytes().iter().take_while(line_end).count() as u32;
         }
-        let rest = self.remaining_bytes();
+        let rest = self.unprocessed_bytes();
         if rest.is_empty() {
             return;
         }
@@ -72,7 +72,7 @@ impl BlockPass<'_, '_, '_> {
     /// are then either stray lines before a head, which are emitted without a class, or an HTTP/0.9
     /// response, which has no head and ends with the connection.
     fn handle_headless_response(&mut self) {
-        let rest = self.remaining_bytes();
+        let rest = self.unprocessed_bytes();
         let within = rest.get(..STRAY_BYTES_MAX).unwrap_or(rest);
         let starts =
             |at: &usize| within.get(*at..).is_some_and(|rest| rest.starts_with(b"HTTP/1."));
@@ -181,7 +181,7 @@ impl BlockPass<'_, '_, '_> {
 
     /// Continues the parsing of a head whose earlier pieces are held.
     pub(super) fn continue_head(&mut self) {
-        let rest = self.remaining_bytes();
+        let rest = self.unprocessed_bytes();
         let mut seek = HeadSearch::from_number(self.direction().head_search);
         let ends = seek.ends_in(rest);
         let undecided = self.connection.protocol().is_none()

@@ -39,7 +39,7 @@ impl BlockPass<'_, '_, '_> {
     /// Emits the bytes from the current offset without a class. Stops before the next line with
     /// which a message may begin, or at the end of the block.
     pub(super) fn skip_to_next_start(&mut self, reason: Reason) {
-        let rest = self.remaining_bytes();
+        let rest = self.unprocessed_bytes();
         let Some(found) = next_start(rest, self.expected_messages()) else {
             self.pass_unanswered(reason);
             if rest.ends_with(b"\n") {
@@ -61,7 +61,7 @@ impl BlockPass<'_, '_, '_> {
     /// Otherwise returns false and emits the bytes from the current offset without a class, up to
     /// the next line with which a message may begin or to the end of the block.
     pub(super) fn finds_start_here(&mut self) -> bool {
-        match line_begins_message(self.remaining_bytes(), self.expected_messages()) {
+        match line_begins_message(self.unprocessed_bytes(), self.expected_messages()) {
             Some(certain) => {
                 self.cx.count(reasons::FOUND_AGAIN, certain.into());
                 self.direction().enter(Phase::BetweenMessages);

@@ -128,13 +128,13 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
         self.direction == usize::from(self.connection.requests_flow_backward)
     }
 
-    pub(super) fn remaining_bytes(&self) -> &'a [u8] {
+    pub(super) fn unprocessed_bytes(&self) -> &'a [u8] {
         self.block.bytes().get(self.offset as usize..).unwrap_or_default()
     }
 
     /// Handles bytes in the body of the open message.
     fn handle_body(&mut self) {
-        let rest = self.remaining_bytes();
+        let rest = self.unprocessed_bytes();
         let at = self.offset;
         let mut body = self.direction().body;
         let taken = body.take(rest);
@@ -228,7 +228,7 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
             return self.skip_to_next_start(reasons::LOST);
         }
         self.lose_framing();
-        if before && is_certain_start(self.remaining_bytes()) {
+        if before && is_certain_start(self.unprocessed_bytes()) {
             return;
         }
         self.skip_to_next_start(reasons::MALFORMED);

@@ -112,7 +112,7 @@ impl Columns {
         }
         self.bytes += bytes;
         self.has_unanswered |= unanswered;
-        self.mark_used(first, added);
+        self.mark_lanes_used(first, added);
         added
     }
 
@@ -133,13 +133,13 @@ impl Columns {
         }
         self.bytes += bytes;
         self.has_unanswered |= unanswered;
-        self.mark_used(first, count.min(LANES - first));
+        self.mark_lanes_used(first, count.min(LANES - first));
     }
 
     /// Marks `count` lanes, beginning with `first`, as used and live. Sets the sequence number of
     /// each of them to its lane index.
     #[inline]
-    fn mark_used(&mut self, first: Lane, count: usize) {
+    fn mark_lanes_used(&mut self, first: Lane, count: usize) {
         for (l, order) in self.order.iter_mut().enumerate().skip(first).take(count) {
             *order = l as u32;
         }

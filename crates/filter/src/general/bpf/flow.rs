@@ -68,12 +68,12 @@ impl FlowMatcher {
         let time = block.context.time;
         if !matches!(layers.fragment, Fragment::Later) {
             if matched {
-                self.has_missed |= is_near(self.early.get(&key), time);
+                self.has_missed |= is_within_fragment_time(self.early.get(&key), time);
                 note(&mut self.datagrams, key, time);
             }
             return matched;
         }
-        let ours = is_near(self.datagrams.get(&key), time);
+        let ours = is_within_fragment_time(self.datagrams.get(&key), time);
         if !ours && !matched {
             note(&mut self.early, key, time);
         }
@@ -169,6 +169,6 @@ fn note(datagrams: &mut HashMap<DatagramKey, Vec<Time>>, key: DatagramKey, time:
 }
 
 /// Returns true if `time` is close enough to one of `times` for a fragment of the same datagram.
-fn is_near(times: Option<&Vec<Time>>, time: Time) -> bool {
+fn is_within_fragment_time(times: Option<&Vec<Time>>, time: Time) -> bool {
     times.is_some_and(|times| times.iter().any(|one| one.abs_diff(time) <= FRAGMENT_TIME_MAX))
 }

@@ -68,7 +68,7 @@ impl<'s> OldHeaders<'s> {
         exits: TwinExits<'s>,
         out: Exit<'s>,
     ) -> Result<Self, Unfit> {
-        let (l3, l4) = twin::reparsed_packet(s, on, exits)?;
+        let (l3, l4) = twin::reparse_packet(s, on, exits)?;
         let header = s.need::<{ ipv4::LENGTH_MIN }>(l3, exits.unsure);
         let first = s.load(header, byte::<{ ipv4::VERSION_IHL }>());
         let version = s.shr(first, 4);

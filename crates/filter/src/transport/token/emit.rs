@@ -43,7 +43,7 @@ pub(super) fn emit_twin<'s>(
     let found = [s.position_var(on.frame), s.position_var(on.frame)];
     let [rest, payload] = [s.var(0), s.var(0)];
     s.arm(|t, _| {
-        let (l3, l4) = twin::reparsed_packet(t, on, exits)?;
+        let (l3, l4) = twin::reparse_packet(t, on, exits)?;
         let (_, stated) = twin::datagram(t, l4, exits, not_udp);
         t.only(stated, Cmp::Ge, TOKEN_SIZE as u32, no_token);
         t.set_position(found[0], l3);
@@ -103,7 +103,7 @@ fn emit_tag<'s>(
         t.absorb_siphash_word(sip, known);
         Ok::<(), Unfit>(())
     })?;
-    let before = absorb_addresses(s, sip, of.l3, exits)?;
+    let before = emit_address_hash(s, sip, of.l3, exits)?;
     let data = s.advance(of.token, TOKEN_SIZE as u16);
     s.arm(|t, rest| {
         for at in (0..covers / WORD as u16).map(|nth| nth * WORD as u16) {
@@ -121,7 +121,7 @@ fn emit_tag<'s>(
     let zero = s.wide(0);
     let tag = s.wide_var(zero);
     s.arm(|t, _| {
-        let last = last_word(t, of.token, (covered, covers, before), exits)?;
+        let last = emit_last_word(t, of.token, (covered, covers, before), exits)?;
         let right = t.finish_siphash(sip, last);
         t.set_wide(tag, right);
         Ok::<(), Unfit>(())
@@ -130,7 +130,7 @@ fn emit_tag<'s>(
 }
 
 /// Emits code that loads the last covered bytes, and combines them with the length of the input.
-fn last_word<'s>(
+fn emit_last_word<'s>(
     s: &mut Scope<'s, '_>,
     token: FramePos<'s>,
     (covered, covers, before): (Num<'s>, u16, Num<'s>),
@@ -155,7 +155,7 @@ fn last_word<'s>(
 }
 
 /// Emits code that hashes the addresses. Returns the offset past the addresses in the tag's input.
-fn absorb_addresses<'s>(
+fn emit_address_hash<'s>(
     s: &mut Scope<'s, '_>,
     sip: Sip<'s>,
     l3: FramePos<'s>,

@@ -111,7 +111,7 @@ impl Generator<'_> {
         &mut self,
         test_address: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
     ) -> Generated<Condition> {
-        self.test_wlan_end(test_address, (ADDRESS2, FROM_DS), |g| {
+        self.test_wlan_endpoint(test_address, (ADDRESS2, FROM_DS), |g| {
             let from = g.test_control_bit(1, FROM_DS)?;
             let third = g.test_control_bit(1, TO_DS)?.not().and(test_address(g, ADDRESS3)?);
             let fourth = g.test_control_bit(1, TO_DS)?.and(test_address(g, ADDRESS4)?);
@@ -125,14 +125,14 @@ impl Generator<'_> {
         &mut self,
         test_address: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
     ) -> Generated<Condition> {
-        self.test_wlan_end(test_address, (ADDRESS1, TO_DS), |g| {
+        self.test_wlan_endpoint(test_address, (ADDRESS1, TO_DS), |g| {
             Ok(g.test_control_bit(1, TO_DS)?.and(test_address(g, ADDRESS3)?))
         })
     }
 
     /// Tests the address at offset `place` in management frames, and in data frames whose `bit` is
     /// clear. Tests other data frames with `otherwise`.
-    fn test_wlan_end(
+    fn test_wlan_endpoint(
         &mut self,
         test_address: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
         (place, bit): (u32, u32),

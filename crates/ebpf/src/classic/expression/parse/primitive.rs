@@ -178,7 +178,7 @@ impl Parser<'_> {
                 Primitive::Interface(self.parse_number("the number of an interface")?)
             }
             Keyword::Llc => Primitive::Llc(self.parse_llc()?),
-            Keyword::Foreign => return Err(self.foreign_word_error(start)),
+            Keyword::Foreign => return Err(self.unsupported_keyword_error(start)),
             Keyword::Encapsulation(found @ Encapsulation::PppoeDiscovery) => {
                 Primitive::Encapsulation(found, None)
             }
@@ -258,7 +258,7 @@ impl Parser<'_> {
     }
 
     /// Returns the error for a link-layer keyword that libpcap supports and this compiler does not.
-    fn foreign_word_error(&self, at: usize) -> ExpressionError {
+    fn unsupported_keyword_error(&self, at: usize) -> ExpressionError {
         let span = self.lexemes[at].span.clone();
         let what = format!("`{}` is compiled by libpcap alone", &self.text[span.clone()]);
         ExpressionError { span, what, hint: None, kind: ErrorKind::Unsupported }
