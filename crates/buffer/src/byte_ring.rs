@@ -261,3 +261,7 @@ impl<W: RingWords> ReaderPosition<W> {
         fence(Ordering::SeqCst);
     }
 }
+
+#[cfg(all(test, loom))]
+#[expect(unsafe_code, reason = "accesses the cells that detect concurrent accesses")]
+mod models;

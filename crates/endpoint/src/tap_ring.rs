@@ -7,9 +7,9 @@
 //!      ◄── a byte, if the path waits for room ─────
 //! ```
 //!
-//! Positions and waits are those of [`buffer::byte_ring`]: neither side trusts the other, and neither
-//! side ever accesses memory outside the ring. The reader may change the bytes of the ring, which
-//! only it reads. This module has no sockets: its callers send the notifications.
+//! Positions and waits are those of [`buffer::byte_ring`]: neither side trusts the other, and
+//! neither side ever accesses memory outside the ring. The reader may change the bytes of the ring,
+//! which only it reads. This module has no sockets: its callers send the notifications.
 
 pub use buffer::byte_ring::{Notification, ReaderState};
 

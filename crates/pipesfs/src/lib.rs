@@ -14,7 +14,8 @@
 //!   open files that are written; [`totals`]: byte counts of both; [`events`]: the events of the
 //!   daemon;
 //! - [`protocol`]: messages to and from the kernel; [`inodes`]: inode numbers of objects;
-//!   [`server`]: the operations; `threads`: those in which they may block; [`failures`]: reasons for failures; [`mount`]: mounting.
+//!   [`server`]: the operations; `threads`: those in which they may block; [`failures`]: reasons
+//!   for failures; [`mount`]: mounting.
 //!
 //! An object that no process opens costs the paths nothing. A request that can block, because it
 //! asks a path or waits for a block, never occupies the thread that answers the others, and ends

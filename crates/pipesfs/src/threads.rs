@@ -22,11 +22,11 @@ pub(crate) struct RequestThreads<R = Request> {
 }
 
 struct Shared<R> {
-    state: Mutex<State<R>>,
+    queue: Mutex<RequestQueue<R>>,
     execute: Box<dyn Fn(&R) + Send + Sync>,
 }
 
-struct State<R> {
+struct RequestQueue<R> {
     requests: VecDeque<R>,
     /// Idle threads, in the order in which they became idle.
     idle: Vec<Arc<Condvar>>,
@@ -41,22 +41,22 @@ impl<R: Send + 'static> RequestThreads<R> {
         (name, threads_max): (&'static str, usize),
         execute: impl Fn(&R) + Send + Sync + 'static,
     ) -> Self {
-        let state = State { requests: VecDeque::new(), idle: Vec::new(), is_closed: false };
-        let shared = Shared { state: Mutex::new(state), execute: Box::new(execute) };
+        let queue = RequestQueue { requests: VecDeque::new(), idle: Vec::new(), is_closed: false };
+        let shared = Shared { queue: Mutex::new(queue), execute: Box::new(execute) };
         Self { name, threads_max, started: 0, shared: Arc::new(shared) }
     }
 
     /// Passes a request to an idle thread, or to a new one. If there may be no more threads, the
     /// request waits for one. Does not block. Fails if no thread can be started.
     pub(crate) fn pass(&mut self, request: R) -> std::io::Result<()> {
-        let mut state = self.shared.lock();
-        state.requests.push_back(request);
-        if let Some(thread) = state.idle.pop() {
-            drop(state);
+        let mut queue = self.shared.lock();
+        queue.requests.push_back(request);
+        if let Some(thread) = queue.idle.pop() {
+            drop(queue);
             thread.notify_one();
             return Ok(());
         }
-        drop(state);
+        drop(queue);
         if self.started < self.threads_max
             && let Err(error) = self.start()
             && self.started == 0
@@ -83,33 +83,33 @@ impl<R: Send + 'static> RequestThreads<R> {
 
 impl<R> Drop for RequestThreads<R> {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        state.is_closed = true;
-        state.idle.drain(..).for_each(|thread| thread.notify_one());
+        let mut queue = self.shared.lock();
+        queue.is_closed = true;
+        queue.idle.drain(..).for_each(|thread| thread.notify_one());
     }
 }
 
 impl<R> Shared<R> {
     /// Returns the next request. Blocks until there is one; returns `None` if no more come.
     fn next_request(&self, wake: &Arc<Condvar>) -> Option<R> {
-        let mut state = self.lock();
+        let mut queue = self.lock();
         loop {
-            if let Some(request) = state.requests.pop_front() {
+            if let Some(request) = queue.requests.pop_front() {
                 return Some(request);
             }
-            if state.is_closed {
+            if queue.is_closed {
                 return None;
             }
-            state.idle.push(Arc::clone(wake));
+            queue.idle.push(Arc::clone(wake));
             // A thread that is woken has been removed from the list.
             let is_idle =
-                |state: &mut State<R>| state.idle.iter().any(|idle| Arc::ptr_eq(idle, wake));
-            state = wake.wait_while(state, is_idle).unwrap_or_else(PoisonError::into_inner);
+                |queue: &mut RequestQueue<R>| queue.idle.iter().any(|idle| Arc::ptr_eq(idle, wake));
+            queue = wake.wait_while(queue, is_idle).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<R>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, RequestQueue<R>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

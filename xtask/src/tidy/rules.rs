@@ -67,6 +67,7 @@ pub(super) const CRATES: &[WorkspaceCrate] = &[
             "foreign/",
             // The loom models access the cells that detect concurrent accesses.
             "cursor/models.rs",
+            "byte_ring/models.rs",
             "slots/models.rs",
             "join/models.rs",
         ]),

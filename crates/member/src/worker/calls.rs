@@ -219,8 +219,8 @@ impl Service {
         }
     }
 
-    /// Changes the path for the machine as it was within the last second. If that fails, tries again
-    /// for the machine as it is now, because the rights of this process may have changed.
+    /// Changes the path for the machine as it was within the last second. If that fails, tries
+    /// again for the machine as it is now, because the rights of this process may have changed.
     fn change_live(&self, live: &Live, edit: &Edit) -> Result<SwitchReport, ChangeError> {
         let began = sys::clock::monotonic();
         loop {

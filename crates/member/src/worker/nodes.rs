@@ -61,12 +61,12 @@ impl DescribedNodes {
         let first = wanted.first.unwrap_or_default();
         let rest = self.nodes.get(first..).unwrap_or_default();
         let mut length = 0;
-        let mut fits = |node: &RawValue| {
-            length += node.get().len();
+        let fits = |more: &usize| {
+            length += more;
             length <= PAGE_MAX
         };
-        let fitting = rest.iter().take_while(|node| fits(node)).count();
-        let count = fitting.max(1).min(rest.len());
+        let lengths = rest.iter().map(|node| node.get().len());
+        let count = lengths.take_while(fits).count().max(1).min(rest.len());
         let next = (count < rest.len()).then_some(first + count);
         let nodes = rest.get(..count).unwrap_or_default();
         NodesPage { version, line: &self.line, nodes, next }

@@ -189,8 +189,8 @@ impl Server {
     }
 }
 
-/// Returns the number of the path of a directory whose names are unknown, because the path has never
-/// replied.
+/// Returns the number of the path of a directory whose names are unknown, because the path has
+/// never replied.
 fn silent_path(tree: &Tree, parent: &Key) -> Option<u32> {
     let DirectoryId::Path(path) = &parent.place else { return None };
     let is_unknown =

@@ -1,20 +1,14 @@
-//! Loom models of a ring of bytes between two processes (`byte_ring`), in all interleavings with a
-//! bounded number of preemptions. Positions and waits are the production code; the bytes are cells,
-//! of which loom reports concurrent accesses, and the sockets count notifications. A lost wake-up is
-//! a deadlock, which loom reports, too.
-//!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p streamline-buffer --release --lib --test
-//! model_bytes`; without the flag this file is empty. Verified: without any one of the four fences
-//! of `byte_ring`, or with a relaxed load or store of either position, a model fails.
-#![cfg(loom)]
+//! Loom models of a ring of bytes between two processes, in all interleavings with a bounded number
+//! of preemptions. Positions and waits are the production code; the bytes are cells, of which loom
+//! reports concurrent accesses, and the sockets count notifications. A lost wake-up is a deadlock,
+//! which loom reports, too. Verified: without any one of the four fences, or with a relaxed load or
+//! store of either position, a model fails.
 
+use super::{Notification, ReaderPosition, ReaderState, RingWord, RingWords, WriterPosition};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use streamline_buffer::byte_ring::{
-    Notification, ReaderPosition, ReaderState, RingWord, RingWords, WriterPosition,
-};
 
 /// Runs a model with at most `preemptions` forced switches per interleaving.
 fn run_model(preemptions: usize, check: impl Fn() + Sync + Send + 'static) {
@@ -104,9 +98,11 @@ fn create_ring(size: usize) -> (Writer, Reader) {
     (WriterPosition::new(ring.clone(), size), ReaderPosition::new(ring, size))
 }
 
-/// Returns the cell of a position.
-fn cell(ring: &Ring, position: u64) -> &UnsafeCell<u64> {
-    &ring.0.bytes[position as usize % ring.0.bytes.len()]
+/// Passes the byte of a position to `access`.
+fn with_byte<T>(ring: &Ring, position: u64, access: impl FnOnce(&mut u64) -> T) -> T {
+    let cell = &ring.0.bytes[position as usize % ring.0.bytes.len()];
+    // SAFETY: loom reports concurrent accesses.
+    cell.with_mut(|byte| access(unsafe { &mut *byte }))
 }
 
 /// Puts up to `count` numbered bytes into the ring, as many as fit. Returns their number.
@@ -115,8 +111,7 @@ fn put(writer: &mut Writer, count: u64) -> u64 {
     let room = (ring.0.bytes.len() - writer.used().unwrap()) as u64;
     let (from, count) = (writer.written(), count.min(room));
     for position in from..from + count {
-        // SAFETY: loom reports concurrent accesses.
-        cell(&ring, position).with_mut(|byte| unsafe { *byte = position });
+        with_byte(&ring, position, |byte| *byte = position);
     }
     if count > 0 {
         writer.publish(count as usize);
@@ -156,8 +151,7 @@ fn read_all(reader: &mut Reader, each: usize, limit: u64) -> u64 {
             ReaderState::Bytes(available) => {
                 let count = available.min(each);
                 for position in reader.taken()..reader.taken() + count as u64 {
-                    // SAFETY: loom reports concurrent accesses.
-                    let byte = cell(&ring, position).with(|byte| unsafe { *byte });
+                    let byte = with_byte(&ring, position, |byte| *byte);
                     assert_eq!(byte, position, "lapped or torn");
                 }
                 if reader.take(count) {
