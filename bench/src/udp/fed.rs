@@ -249,10 +249,7 @@ impl<'e> MemoryExchange<'e> {
                 let outstanding = sent + entered - answered - lost;
                 let room = OUTSTANDING_MAX.max(2 * load.group).saturating_sub(outstanding);
                 let over = room.min(group - entered);
-                for _ in 0..over {
-                    let request = self.requests.get(place).map_or(&[][..], Vec::as_slice);
-                    self.socket.send(request).map_err(|why| format!("sending: {why}"))?;
-                }
+                self.send_over_interface(place, over)?;
                 let group = entered + over;
                 let time = |number| if load.rate.is_some() { due(number) } else { now };
                 due_times.extend((sent..sent + group).map(time));
@@ -286,6 +283,15 @@ impl<'e> MemoryExchange<'e> {
             elapsed_ns: last_answer - begin,
             latency_ns: median(&latencies),
         })
+    }
+
+    /// Sends the request with index `place` `count` times over the interface.
+    fn send_over_interface(&self, place: usize, count: usize) -> Result<(), String> {
+        let request = self.requests.get(place).map_or(&[][..], Vec::as_slice);
+        for _ in 0..count {
+            self.socket.send(request).map_err(|why| format!("sending: {why}"))?;
+        }
+        Ok(())
     }
 
     /// Lets the server receive requests in calls that cost a copy each.

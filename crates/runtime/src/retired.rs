@@ -16,9 +16,9 @@ const SEPARATE_COUNTERS_MAX: usize = 64;
 
 impl RetiredCounters {
     /// Merges the counters of nodes, edges and reports with the same name, if there are more than
-    /// [`SEPARATE_COUNTERS_MAX`]. `live` contains the indices in the plan of all nodes that still run in any
-    /// space, for example because replicas have replaced a removed node; the counters of these
-    /// nodes stay separate. If `live` is empty, merges nothing.
+    /// [`SEPARATE_COUNTERS_MAX`]. `live` contains the indices in the plan of all nodes that still
+    /// run in any space, for example because replicas have replaced a removed node; the counters of
+    /// these nodes stay separate. If `live` is empty, merges nothing.
     pub(crate) fn merge_by_name(&mut self, live: &[usize]) {
         if live.is_empty() {
             return;

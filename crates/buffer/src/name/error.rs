@@ -59,7 +59,7 @@ pub enum Error {
     /// All slots for readers are in use.
     #[error(
         "{address} has {limit} readers{}",
-        if *of_user { USER_LIMIT_SUFFIX } else { ", the maximum of its creator: wait until one leaves" }
+        if *of_user { USER_LIMIT_SUFFIX } else { CREATOR_LIMIT_SUFFIX }
     )]
     Full {
         /// Requested name.
@@ -114,6 +114,7 @@ pub enum Error {
 }
 
 /// Suffix of the message for [`Error::Full`] if the limit per user is reached.
+const CREATOR_LIMIT_SUFFIX: &str = ", the maximum of its creator: wait until one leaves";
 const USER_LIMIT_SUFFIX: &str = " of this user, the maximum of its creator for another user";
 
 /// Returns the user and group of this process for an error message.

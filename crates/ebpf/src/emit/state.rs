@@ -127,8 +127,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.compare_exchange(other);
     }
 
-    /// Emits a read of the monotonic clock, in ns. The call to the helper takes about 32 ns
-    /// (measured).
+    /// Emits a read of the monotonic clock, in ns. A call to the helper takes about 32 ns.
     pub fn now(&mut self) -> Wide<'s> {
         self.builder().call(Helper::KtimeNs);
         self.store_wide()

@@ -64,7 +64,7 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&SHARE, open);
 const TOO_LONG: DropReason = DropReason::Named("too long");
 /// Maximum number of concurrent readers.
 const READERS_MAX: usize = 256;
-/// Time without readers after which the watched names are withdrawn, once a first reader has arrived.
+/// Time without readers after which the watched names are withdrawn, once a reader has arrived.
 const VACANCY_MAX: Duration = Duration::from_millis(500);
 /// Time after which the watched names are withdrawn if no reader has arrived at all.
 const FIRST_READER_MAX: Duration = Duration::from_secs(10);

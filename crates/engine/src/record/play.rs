@@ -268,8 +268,7 @@ impl Player {
             && self.replay.record.whole == Completeness::Truncated { at: end }
     }
 
-    /// Loads the next chunk if the current one has no further event. Returns `None` at the end or
-    /// after a failure.
+    /// Loads the next chunk if this one has ended. Returns `None` at the end or on failure.
     fn load_next_chunk(&mut self) -> Option<()> {
         while self.at >= self.chunk.len() {
             let (space, offset, length) = *self.replay.record.chunks.get(self.next)?;

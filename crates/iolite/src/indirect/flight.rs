@@ -147,8 +147,7 @@ impl Flights {
 
     /// Claims the entry peeked from input number `upstream`, until readers have passed `until`
     /// (F5). Returns false and claims nothing if this output already holds so much of the input
-    /// that the output could block the input's writer. Returns true for frozen bytes, which need no
-    /// claim.
+    /// that the output could block the input's writer. Returns true for frozen bytes (no claim).
     pub(super) fn claim_entry(
         &mut self,
         upstream: usize,
@@ -228,11 +227,9 @@ impl Drop for Upstream {
 /// The state shared between an input and the outputs of the same process that follow it.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    /// Bit mask of the occupied elements of `oldest_needed`: one bit for each output that follows
-    /// the input.
+    /// Bit mask of the occupied elements of `oldest_needed`, one bit for each output of the input.
     claimed: AtomicU32,
-    /// For each output that follows the input, the oldest ring position that the output needs;
-    /// `u64::MAX` if none.
+    /// For each output of the input, the oldest ring position that it needs; `u64::MAX` if none.
     oldest_needed: [AtomicU64; FOLLOWERS_MAX],
     /// Maximum number of entries of the input's ring that one output may hold.
     entries_max: u64,
@@ -273,8 +270,7 @@ impl Keeper {
         self.claimed.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns the oldest ring position that an output still needs, or `u64::MAX` if none is
-    /// needed.
+    /// Returns the oldest ring position that an output still needs, or `u64::MAX` if there is none.
     pub(super) fn needed(&self) -> u64 {
         // SYNC POINT: claim released; pairs with the store in `Upstream::publish`.
         let words = self.oldest_needed.iter().map(|word| word.load(Ordering::Acquire));

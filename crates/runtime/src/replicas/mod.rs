@@ -152,8 +152,8 @@ impl ReplicaProgress {
     ///
     /// SYNC POINT *batch dispatched*: the Release of `undispatched`, and of each `dispatched_end`
     /// before it, pairs with the Acquire in [`ReplicaProgress::next_undispatched`] and
-    /// [`ReplicaProgress::has_unfinished_part`]: a reader that sees the batch id, or a block of the batch,
-    /// sees which replicas have a part in it.
+    /// [`ReplicaProgress::has_unfinished_part`]: a reader that sees the batch id, or a block of the
+    /// batch, sees which replicas have a part in it.
     pub fn announce_batch(&self, batch_id: u64, to: impl Iterator<Item = usize>) {
         for copy in to {
             self.replicas[copy].dispatched_end.store(batch_id + 1);
@@ -195,7 +195,8 @@ impl ReplicaProgress {
     /// batch.
     ///
     /// SYNC POINT *batch finished*: the Release of `finished_end` follows the Release that
-    /// published the ring entries, and pairs with the Acquire in [`ReplicaProgress::has_unfinished_part`].
+    /// published the ring entries, and pairs with the Acquire in
+    /// [`ReplicaProgress::has_unfinished_part`].
     pub fn finish(&self, copy: usize, below: u64) {
         let done = &self.replicas[copy].finished_end;
         if done.load() >= below {

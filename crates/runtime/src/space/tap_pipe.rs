@@ -124,9 +124,7 @@ mod tests {
                     Ok(length) => done += length,
                     Err(error) => {
                         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
-                        let begun = std::time::Instant::now();
                         assert!(output.wait_until_writable(testkit::wait::LIMIT));
-                        assert!(begun.elapsed() < testkit::wait::LIMIT, "lost wake-up");
                     }
                 }
             }

@@ -67,25 +67,27 @@ impl Span {
 
     #[inline]
     fn word(&self, offset: usize) -> Option<&AtomicU64> {
-        let at =
-            self.checked_address(offset, 8).filter(|_| offset.is_multiple_of(8))?.cast::<u64>();
-        // SAFETY: the word is in the mapping, which lives as long as `self` and begins at a page,
-        // so the word is aligned; only atomics touch it here, and only loads where the mapping is
-        // read-only.
-        Some(unsafe { AtomicU64::from_ptr(at) })
+        self.atomic(offset)
     }
 
     fn word32(&self, offset: usize) -> Option<&AtomicU32> {
-        let at =
-            self.checked_address(offset, 4).filter(|_| offset.is_multiple_of(4))?.cast::<u32>();
-        // SAFETY: as in `word`.
-        Some(unsafe { AtomicU32::from_ptr(at) })
+        self.atomic(offset)
     }
 
     fn byte(&self, offset: usize) -> Option<&AtomicU8> {
-        let at = self.checked_address(offset, 1)?;
-        // SAFETY: as in `word`; a byte is always aligned.
-        Some(unsafe { AtomicU8::from_ptr(at) })
+        self.atomic(offset)
+    }
+
+    /// Returns the atomic integer of type `A` at an offset. Returns `None` if it is not aligned or
+    /// not inside the mapping.
+    #[inline]
+    fn atomic<A>(&self, offset: usize) -> Option<&A> {
+        let at = self.checked_address(offset, size_of::<A>());
+        let at = at.filter(|_| offset.is_multiple_of(align_of::<A>()))?;
+        // SAFETY: the integer is in the mapping, which lives as long as `self` and begins at a
+        // page, so the integer is aligned. `A` is an atomic type, of which all bytes are valid; only
+        // atomics touch it here, and only loads where the mapping is read-only.
+        Some(unsafe { &*at.cast::<A>() })
     }
 
     /// Copies [`foreign::COPY_MIN`] bytes or more with wide instructions. Copies shorter ranges

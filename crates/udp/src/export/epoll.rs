@@ -3,7 +3,7 @@
 use super::messages::Time;
 use super::nudge;
 use super::receiving::EINTR;
-use super::waits::{WaitLimit, common_nap_time};
+use super::wait_limit::{WaitLimit, common_nap_time};
 use crate::registration::Registration;
 use crate::report;
 use crate::sets;

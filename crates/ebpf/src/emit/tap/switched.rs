@@ -3,8 +3,8 @@
 //!
 //! Input: words in a map that the program only reads ([`SwitchLayout`]). Each place where requests
 //! have such exits has a word: 0 if no exit is open there, otherwise one more than the number of a
-//! slot in the scratch memory, in which every frame that reaches the place is noted. At the end of the
-//! frame, the program inspects the list of each pointer ring, which contains the open exits and
+//! slot in the scratch memory, in which every frame that reaches the place is noted. At the end of
+//! the frame, the program inspects the list of each pointer ring, which contains the open exits and
 //! their slots. The code at a place therefore does not grow with the number of requests that share
 //! it. All switched exits of a pointer ring lead to one reader, and the pointer contains the number
 //! of the exit.

@@ -198,8 +198,9 @@ impl FileSet {
 
     /// Fills a hole of `length` bytes with zeros. Does nothing unless the policy fills holes, all
     /// earlier holes of the file are filled, and the file's zeros, including these, do not exceed
-    /// [`FILL_BYTES_MAX`]. If the file does not exist yet, the zeros are written with its first bytes.
-    /// The caller must call this before [`OutputFile::note_block`], which counts the missing bytes.
+    /// [`FILL_BYTES_MAX`]. If the file does not exist yet, the zeros are written with its first
+    /// bytes. The caller must call this before [`OutputFile::note_block`], which counts the missing
+    /// bytes.
     pub(crate) fn fill_missing_bytes(
         &mut self,
         file: &mut OutputFile,

@@ -104,8 +104,7 @@ struct PointerRing {
 }
 
 impl Reader {
-    /// Creates a reader that starts at the first frame. `exit_sinks` contains the sink of each
-    /// exit.
+    /// Creates a reader at the first frame. `exit_sinks` contains the sink of each exit.
     #[must_use]
     pub fn new(rings: Arc<Rings>, exit_sinks: Vec<u32>) -> Self {
         let RingsLayout { cpus, sinks, .. } = rings.shape();

@@ -123,8 +123,8 @@ impl<'m> MessageProperties<'m> {
             }
         }
         // Nearly any bytes can be the header of a response without a question. Such a message must
-        // therefore have the stated records, and nothing behind them. Messages of stateful operations
-        // have their data there (RFC 8490 §5.4).
+        // therefore have the stated records, and nothing behind them. Messages of stateful
+        // operations have their data there (RFC 8490 §5.4).
         let has_data_after_records = message.opcode() == Opcode::STATEFUL;
         if !has_question
             && !cut

@@ -201,8 +201,7 @@ impl TlsConnection {
 
     /// Parses all bytes received in a direction, including those of this block, and emits a
     /// description of the hello. Returns the reason as an error if they contain no readable hello.
-    /// Returns `None` if the hello is still incomplete, or if bytes of this block have been
-    /// overwritten.
+    /// Returns `None` if the hello is incomplete, or if bytes of this block have been overwritten.
     fn parse_hello<'a>(
         &mut self,
         block: Block<'a>,
@@ -254,8 +253,7 @@ impl TlsConnection {
         })
     }
 
-    /// Decides a direction, unless it is already decided, and emits its held blocks with the
-    /// resulting class.
+    /// Decides an undecided direction, and emits its held blocks with the resulting class.
     fn set_decision(
         &mut self,
         backward: bool,

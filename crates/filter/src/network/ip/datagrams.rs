@@ -19,8 +19,7 @@ use crate::prelude::*;
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Maximum number of fragments of a datagram, which is enough for 65,535 bytes in fragments of 64
-/// bytes.
+/// Maximum number of fragments of a datagram. It allows 65,535 bytes in fragments of 64 bytes.
 pub(super) const FRAGMENTS_MAX: u32 = 1024;
 
 /// Minimum interval between scans for expired datagrams, in ns.
@@ -175,8 +174,7 @@ impl DatagramTable {
         }
     }
 
-    /// Finds or creates the datagram with this key. Drops the datagram first if it has expired. If
-    /// a new one is created in a full table, evicts another datagram.
+    /// Finds or creates the datagram with this key. It replaces an expired one, or any if full.
     fn find_or_begin(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         match self.table.get(key) {
             Some(known) if time <= known.accept_until => return cx.wake_at(known.deadline),
@@ -203,8 +201,7 @@ impl DatagramTable {
         }
     }
 
-    /// Gives up a datagram: drops `block` and all its held fragments. Fragments that arrive later
-    /// are dropped too.
+    /// Gives up a datagram: drops `block`, all held fragments, and those that arrive later.
     fn give_up<'a>(
         &mut self,
         key: u64,
@@ -223,8 +220,7 @@ impl DatagramTable {
         datagram.failure_reason = reason.mark();
     }
 
-    /// Completes a datagram with the fragment that arrived last. Drops the datagram if some of its
-    /// bytes have been overwritten or if it is too long.
+    /// Completes a datagram with its last fragment, or drops it if it is overwritten or too long.
     fn complete<'a>(
         &mut self,
         key: u64,
@@ -267,9 +263,8 @@ impl DatagramTable {
     }
 }
 
-/// Returns true if the policy gives up a datagram when a fragment has this relation to the earlier
-/// ones: `drop` after any overlap or contradictory ends, `linux` after contradictory ends. Other
-/// policies choose one of these ends.
+/// Returns true if the policy gives up a datagram whose fragment has this relation to earlier ones:
+/// `drop` for overlaps and contradictory ends, `linux` for the latter. Others choose an end.
 fn gives_up(policy: FragmentPolicy, fit: Overlap) -> bool {
     match policy {
         FragmentPolicy::Drop => fit != Overlap::Disjoint,
@@ -323,8 +318,7 @@ fn build_datagram<'a>(
     }))
 }
 
-/// Copies a range of bytes from the fragment that supplies it into the datagram, up to the end of
-/// the datagram.
+/// Copies a range of bytes from its fragment into the datagram, up to the datagram's end.
 fn copy_segment(data: &mut [u8], segment: &OwnedRange, parts: &[(u32, Block<'_>)]) {
     let Some((offset, part)) = parts.get(segment.fragment) else { return };
     let (from, to) = (segment.start as usize, (segment.end as usize).min(data.len()));

@@ -1,0 +1,64 @@
+//! The time for which calls wait: the program's own limit, or a shorter one.
+
+use super::messages::Time;
+use crate::report;
+use crate::socket::Socket;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The time for which a call may wait for descriptors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum WaitLimit {
+    /// The time limit that the program has passed.
+    Whole,
+    /// At most this time.
+    AtMost(Duration),
+}
+
+impl WaitLimit {
+    /// No time: the call returns at once.
+    pub(super) const NOW: Self = Self::AtMost(Duration::ZERO);
+
+    /// Returns [`Self::NOW`] if `is_now` is true, else [`Self::Whole`].
+    pub(super) fn now_if(is_now: bool) -> Self {
+        if is_now { Self::NOW } else { Self::Whole }
+    }
+
+    /// Returns this limit. If the limit is [`Self::Whole`] and `rest` is given, returns `rest`, the
+    /// part of the program's time limit that remains.
+    pub(super) const fn with_remaining(self, rest: Option<Duration>) -> Self {
+        match (self, rest) {
+            (Self::Whole, Some(rest)) => Self::AtMost(rest),
+            _ => self,
+        }
+    }
+
+    /// Returns the time limit in the form of the kernel, or `None` for the program's own limit.
+    pub(super) fn time(self) -> Option<Time> {
+        match self {
+            Self::Whole => None,
+            Self::AtMost(limit) => Some(Time {
+                seconds: limit.as_secs().cast_signed(),
+                nanoseconds: limit.subsec_nanos().into(),
+            }),
+        }
+    }
+}
+
+/// Returns the time for which the caller may wait while datagrams enter the rings of its sockets:
+/// the delay that the user has requested, but at most `rest`. Returns `None` if the user has
+/// requested no delay, if a ring has a datagram, or if no ring is awake.
+pub(super) fn common_nap_time<'s>(
+    sockets: impl Iterator<Item = &'s Arc<Socket>>,
+    rest: Option<Duration>,
+) -> Option<Duration> {
+    let delay = report::delay()?;
+    let mut may_nap = false;
+    for socket in sockets {
+        may_nap |= socket.nap_time().is_some();
+        if socket.has_datagram() {
+            return None;
+        }
+    }
+    may_nap.then(|| rest.map_or(delay, |rest| rest.min(delay)))
+}
