@@ -85,8 +85,8 @@ impl Span {
         let at = self.checked_address(offset, size_of::<A>());
         let at = at.filter(|_| offset.is_multiple_of(align_of::<A>()))?;
         // SAFETY: the integer is in the mapping, which lives as long as `self` and begins at a
-        // page, so the integer is aligned. `A` is an atomic type, of which all bytes are valid; only
-        // atomics touch it here, and only loads where the mapping is read-only.
+        // page, so the integer is aligned. `A` is an atomic type, of which all bytes are valid;
+        // only atomics touch it here, and only loads where the mapping is read-only.
         Some(unsafe { &*at.cast::<A>() })
     }
 
