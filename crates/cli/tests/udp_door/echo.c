@@ -85,7 +85,7 @@ static void *serve_in_thread(void *nothing) {
     socklen_t size = sizeof peer;
     ssize_t length = recvfrom(thread_socket, room, ROOM, 0, (void *)&peer, &size);
     if (length < 0) perror("recvfrom"), exit(1);
-    if (length >= 5 && !memcmp(room, "pause", 5)) usleep(300000);
+    if (length >= 5 && !memcmp(room, "pause", 5)) usleep(1000000);
     if (sendto(thread_socket, room, length, 0, (void *)&peer, size) < 0) perror("sendto"), exit(1);
     if (length == 4 && !memcmp(room, "quit", 4)) exit(0);
   }
