@@ -190,6 +190,7 @@ pub(super) const LAYERS: &[(&str, &[&[&str]])] = &[
             &[
                 "atomic",
                 "biased",
+                "byte_ring",
                 "compression",
                 "region",
                 "pages",
