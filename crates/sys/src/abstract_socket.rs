@@ -1,9 +1,9 @@
 //! Abstract Unix sockets, and the credentials of the processes that connect to them. (RELIABILITY
 //! T10, T13)
 //!
-//! An abstract name lives as long as a process holds the listening socket, leaves nothing in a file
-//! system, and is visible in one network namespace. Any process can claim a name first, so each end
-//! verifies the peer's credentials, which it queries from the kernel, never from the peer.
+//! An abstract name exists while a process holds the listening socket open, leaves nothing in a
+//! file system, and is visible in one network namespace. Any process can claim a name first, so
+//! client and server each verify the peer's credentials, which the kernel reports, not the peer.
 
 use crate::error::{Error, ErrorContext as _, Result};
 use crate::local_socket::{Framing, accept_as, open_socket, set_timeouts};
@@ -18,7 +18,7 @@ use std::time::Duration;
 pub const LENGTH_MAX: usize = 107;
 
 /// Creates a nonblocking listening socket with an abstract name and a queue of at most `backlog`
-/// connections.
+/// connections. `accepted` selects the message content that its connections accept.
 ///
 /// Fails with EADDRINUSE if another socket has the name.
 pub fn claim(name: &[u8], backlog: i32, accepted: Accepts) -> Result<OwnedFd> {
@@ -69,7 +69,7 @@ pub fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>> {
     accept_as(listener, SocketFlags::CLOEXEC)
 }
 
-/// The credentials of a process at the time it connected or claimed the name.
+/// The credentials of a process at the time when it connected or claimed the name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeerCredentials {
     /// Process id. For display only, because ids are reused.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Maximum number of threads that close descriptors.
 const THREADS_MAX: usize = 64;
-/// Number of descriptors of one user waiting to be closed at which the user counts as overloaded.
+/// Number of descriptors waiting to be closed from which on their user is overloaded.
 const WAITING_MAX: usize = 256;
 /// Time after which an idle thread exits.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
@@ -111,8 +111,8 @@ impl Closer {
         }
     }
 
-    /// Removes and returns a descriptor of a user for whom no thread is closing a descriptor, with
-    /// the user id. Returns `None` if there is none.
+    /// Removes and returns a waiting descriptor, with the id of its user, of whom no other
+    /// descriptor is being closed. Returns `None` if there is no such descriptor.
     fn take_due(&mut self) -> Option<(u32, OwnedFd)> {
         let (uid, user) = self.users.iter_mut().find(|(_, user)| user.is_due())?;
         user.is_closing = true;

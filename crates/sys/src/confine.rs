@@ -141,7 +141,7 @@ pub fn landlock() -> Landlock {
     }
 }
 
-/// Drops all capabilities. Root also becomes user nobody, without supplementary groups.
+/// Drops all capabilities. Root also becomes user nobody and loses its supplementary groups.
 fn drop_privileges() -> Result<()> {
     use rustix::fs::{Gid, Uid};
     if rustix::process::geteuid().is_root() {

@@ -198,7 +198,8 @@ impl FileMapping {
 /// Maximum number of ranges per call (IOV_MAX).
 pub const RANGES_MAX: usize = 1024;
 
-/// Sends bytes of a file that cannot be mapped (`sendfile(2)`). Returns the number of bytes sent.
+/// Sends `len` bytes of a file that cannot be mapped, starting at offset `at` (`sendfile(2)`).
+/// Returns the number of bytes sent.
 pub fn send(from: impl AsFd, at: u64, len: usize, to: impl AsFd) -> Result<usize> {
     let done = retry_on_intr(|| rustix::fs::sendfile(&to, &from, Some(&mut at.clone()), len));
     done.context("sendfile", format!("{len} bytes of a file"))

@@ -32,8 +32,8 @@ struct HelperOutcome {
 
 impl HelperProcess {
     /// Starts `program`, or this executable if `program` is `None`. The process gets `words` as
-    /// arguments, an empty environment, `socket` as standard input, no output, and its own process
-    /// group.
+    /// arguments, an empty environment, `socket` as standard input, `/dev/null` as standard output
+    /// and error, and its own process group.
     pub fn start(program: Option<&Path>, words: &[&str], socket: OwnedFd) -> Result<Self> {
         // The running image, even if the file has been replaced.
         let mut command = Command::new(program.unwrap_or_else(|| Path::new("/proc/self/exe")));

@@ -27,8 +27,8 @@ pub struct Holders {
     programs: HashMap<u32, Vec<Holder>>,
     /// Number of processes whose descriptors could not be read.
     pub hidden: usize,
-    /// Number of those that began after this process, so that it, or a process that it has started,
-    /// may have started them.
+    /// Number of hidden processes that began after this process. This process may have started
+    /// them, directly or through its children.
     pub hidden_later: usize,
 }
 
@@ -121,14 +121,14 @@ impl Holders {
     }
 }
 
-/// Returns the time at which a process began, in clock ticks since the machine was started; `None`
-/// if the process has ended.
+/// Returns the time at which a process began, in clock ticks since boot; `None` if the process has
+/// ended.
 fn start_time(folder: &Path) -> Option<u64> {
     parse_start_time(&fs::read_to_string(folder.join("stat")).ok()?)
 }
 
 /// Parses the start time in the text of `/proc/PID/stat` (proc_pid_stat(5)). The name of the
-/// program, in parentheses, may contain blanks and parentheses.
+/// program, in parentheses, may contain spaces and parentheses.
 fn parse_start_time(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(19)?.parse().ok()

@@ -142,7 +142,7 @@ impl Capabilities {
     /// Permits loading eBPF programs.
     pub const BPF: u32 = 39;
 
-    /// Returns true if the capability is in the set.
+    /// Returns true if capability `number` is in the set.
     #[must_use]
     pub const fn has(self, number: u32) -> bool {
         self.0 & (1 << number) != 0

@@ -180,7 +180,7 @@ impl Deref for Mapping {
 }
 
 impl Mapping {
-    /// Maps `len` zeroed private bytes without a file.
+    /// Creates a private anonymous mapping of `len` bytes, initially zero.
     pub fn anonymous(len: usize) -> Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a null hint lets the kernel choose an unused range, so no memory of ours is

@@ -11,7 +11,7 @@ pub fn splice_in(file: impl AsFd, mut at: u64, pipe: impl AsFd, length: usize) -
         .context("splice", "from a file into a pipe")
 }
 
-/// Moves up to `length` bytes out of a pipe. Returns the number of bytes moved.
+/// Moves up to `length` bytes out of a pipe, to `to`. Returns the number of bytes moved.
 pub fn splice_out(pipe: impl AsFd, to: impl AsFd, length: usize) -> Result<usize> {
     rustix::pipe::splice(pipe, None, to, None, length, SpliceFlags::empty())
         .context("splice", "out of a pipe")

@@ -98,7 +98,7 @@ pub enum LinkTarget {
     Cgroup(u64),
     /// A network namespace, by inode number.
     Namespace(u32),
-    /// The target of a link of another type, with the number of the type (BPF_LINK_TYPE_*).
+    /// Any other target, with the type of the link (BPF_LINK_TYPE_*).
     Other(u32),
 }
 
@@ -129,7 +129,7 @@ impl Link {
 
     /// Attaches a program to the TCX chain of an interface (Linux 6.6).
     ///
-    /// Fails with ESTALE if the chain no longer has the given revision (see
+    /// If `revision` is given and is not the current revision of the chain, fails with ESTALE (see
     /// [`tcx_chain`](super::tcx_chain)).
     pub fn tcx(
         program: &Program,
@@ -218,8 +218,8 @@ impl Link {
 }
 
 impl Anchor {
-    /// Returns the kernel's flags, and the id of the neighbor, which is 0 for the head and the
-    /// tail.
+    /// Returns the attach flags for the kernel, and the id of the neighbor (0 for the head and the
+    /// tail).
     const fn attach_flags(self) -> (u32, u32) {
         /// BPF_F_BEFORE: attach before the neighbor.
         const BEFORE: u32 = 1 << 3;

@@ -107,7 +107,8 @@ fn open_object<A: Attributes>(
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Converts text to a kernel object name: at most 15 letters, digits, `_` and `.`.
+/// Converts text to a kernel object name: takes the first 15 bytes and replaces each one that is
+/// not a letter, a digit or `.` with `_`.
 fn object_name(name: &str) -> [u8; 16] {
     let mut kept = [0; 16];
     for (to, from) in kept.iter_mut().take(15).zip(name.bytes()) {

@@ -24,7 +24,7 @@ pub struct ProgramInfo {
     pub visited: u32,
     /// Number of maps that the program references.
     pub maps: u32,
-    /// Number of runs while a [`RunStatistics`] guard was alive.
+    /// Number of runs counted, for example while a [`RunStatistics`] guard was alive.
     pub runs: u64,
     /// Total duration, in ns, of the runs that `runs` counts.
     pub run_time_ns: u64,
@@ -80,7 +80,8 @@ pub(super) fn kernel_info(fd: i32, target: &str) -> Result<KernelProgramInfo> {
 
 /// A guard that makes the kernel count the runs and the run time of all programs while it is alive.
 ///
-/// Needs CAP_SYS_ADMIN, or the setting `kernel.bpf_stats_enabled`.
+/// Needs CAP_SYS_ADMIN. Without a guard, the kernel counts only if the setting
+/// `kernel.bpf_stats_enabled` is on.
 #[derive(Debug)]
 pub struct RunStatistics {
     _fd: OwnedFd,

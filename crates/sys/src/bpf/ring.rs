@@ -80,7 +80,8 @@ pub struct RingsLayout {
     pub pointers: u32,
     /// Size of the records per CPU in bytes: a power of two; 0 if separate rings hold the records.
     pub bytes: u32,
-    /// Maximum captured length in bytes. A frame merged by the kernel (GRO) has up to 64 KB.
+    /// Maximum captured length of a frame in bytes. A frame merged by the kernel (GRO) has up to 64
+    /// KB.
     pub record_max: u32,
 }
 
@@ -107,13 +108,13 @@ impl RingsLayout {
         (self.records() + self.bytes + tail).next_multiple_of(4096)
     }
 
-    /// Returns the layout of rings that hold only the records.
+    /// Returns the layout of rings that hold only the records of this layout.
     #[must_use]
     pub const fn records_only(self) -> Self {
         Self { sinks: 0, ..self }
     }
 
-    /// Returns the layout of rings that hold only the pointers.
+    /// Returns the layout of rings that hold only the pointers of this layout.
     #[must_use]
     pub const fn pointers_only(self) -> Self {
         Self { bytes: 0, ..self }
@@ -146,7 +147,7 @@ pub struct Rings {
     memory: ReadMapping,
     map: Map,
     shape: RingsLayout,
-    /// The rings that hold the records, or `None` if this map holds them itself.
+    /// The rings that hold the records; `None` if this map holds the records.
     records: Option<Arc<Self>>,
 }
 
@@ -258,11 +259,12 @@ pub struct FramePointer {
     pub class: u32,
     /// Offset of the view in the frame, without a tag that the kernel stores outside the frame.
     pub offset: u32,
-    /// True if the view begins after such a tag, if there is one.
+    /// True if the view begins after the tag that the kernel stores outside the frame, should the
+    /// frame have such a tag.
     pub after_tag: bool,
     /// Number of the exit edge that the frame takes.
     pub edge: u32,
-    /// Number of earlier pointers for the same edge. Counted only if edges share the sink.
+    /// Number of earlier pointers for the same edge; counted only if edges share the sink.
     pub number: u64,
 }
 
@@ -271,7 +273,7 @@ pub struct FramePointer {
 pub struct Region<'a> {
     rings: &'a Rings,
     base: usize,
-    /// The rings that hold the records. May be the same as `rings`.
+    /// The rings that hold the records; may be the same as `rings`.
     records: &'a Rings,
     from: usize,
 }
@@ -317,7 +319,7 @@ impl<'a> Region<'a> {
         count
     }
 
-    /// Returns the pointer number `number` of a sink; `None` if there is no such sink.
+    /// Returns pointer number `number` of a sink; `None` if there is no such sink.
     #[must_use]
     #[inline]
     pub fn pointer(&self, sink: u32, number: u64) -> Option<FramePointer> {
@@ -369,7 +371,8 @@ impl<'a> Region<'a> {
         Some(self.from + start as usize + from as usize)
     }
 
-    /// Returns the private word of the writer at offset `at`; `None` if the offset is invalid.
+    /// Returns the writer's private word at offset `at` of the region; `None` if no private word is
+    /// at this offset.
     #[must_use]
     pub fn scratch(&self, at: u32) -> Option<u64> {
         let inside = (region_offset::SCRATCH..region_offset::POINTERS).contains(&at);

@@ -70,10 +70,12 @@ impl RingBuffer {
         &self.map
     }
 
-    /// Tells the programs of a ring buffer without records, instead of the consumer's position,
-    /// whether the consumer is awake. What the programs have read before a change to false, and
-    /// written because of it, is visible to the caller after it, or will be once
-    /// [`Rings::is_written`](super::Rings::is_written) is false.
+    /// Sets the flag that tells programs whether the consumer is awake. Only for a ring buffer
+    /// without records, in which the flag occupies the word of the consumer's position.
+    ///
+    /// After a change to false, everything that a program has written because it had still read
+    /// true is visible to the caller, at the latest when
+    /// [`Rings::is_written`](super::Rings::is_written) has become false.
     pub fn set_awake(&self, is_awake: bool) {
         self.consumer.set_word(0, u64::from(is_awake));
         // Sync point, awake: the barrier between the position and what the programs have written.

@@ -1,4 +1,4 @@
-//! Gathering writes, which combine bytes of this process with bytes in mappings that another party
+//! Gathering writes, which combine ordinary memory of this process with mappings that another party
 //! may overwrite.
 //!
 //! The kernel copies the bytes, so no Rust reference to the mapped bytes exists. Bytes that another
@@ -28,7 +28,7 @@ impl<'a> GatherWrite<'a> {
         Self { parts: Vec::with_capacity(parts), length: 0, lifetime: PhantomData }
     }
 
-    /// Appends bytes of this process.
+    /// Appends ordinary memory of this process.
     pub fn push_bytes(&mut self, bytes: &'a [u8]) {
         self.push(bytes.as_ptr(), bytes.len());
     }

@@ -38,8 +38,8 @@ impl Mapping {
         self.0.0.word(offset).map(|word| word.store(value, Ordering::Release)).is_some()
     }
 
-    /// Atomically adds to the u64 at `offset` and returns the previous value; `None` if `offset` is
-    /// out of range or misaligned.
+    /// Atomically adds `value` to the u64 at `offset` and returns the previous value; `None` if
+    /// `offset` is out of range or misaligned.
     #[must_use]
     pub fn add_word(&self, offset: usize, value: u64) -> Option<u64> {
         self.0.0.word(offset).map(|word| word.fetch_add(value, Ordering::AcqRel))

@@ -47,7 +47,8 @@ pub struct Interface {
     /// Kind of virtual device: `veth`, `vlan`, `bridge`, `tun`, …; `None` for hardware and for
     /// `lo`.
     pub kind: Option<String>,
-    /// Index of the lower device or peer, which may be in another namespace.
+    /// Index of the lower device or peer, which may be in another namespace; `None` if the
+    /// interface has neither.
     pub link: Option<u32>,
     /// Operational state (RFC 2863): 6 up, 2 down, 7 dormant, 0 unknown.
     pub operstate: u8,

@@ -66,6 +66,7 @@ impl RouteSocket {
     }
 
     /// Sends a dump request and passes the type and body of each message of the reply to `each`.
+    /// `request` encodes the dump request, given its sequence number.
     pub(super) fn dump(
         &self,
         target: &str,

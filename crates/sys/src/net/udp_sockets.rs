@@ -5,7 +5,7 @@ use crate::error::{Error, ErrorContext as _, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
 use std::collections::HashMap;
 
-/// Description of the request in errors.
+/// Target of the query, for error messages.
 const TARGET: &str = "the UDP sockets";
 /// Constants of `linux/netlink.h` and `linux/sock_diag.h`.
 mod message {
@@ -21,9 +21,10 @@ const DEVICE_OFFSET: usize = 40;
 /// Offset of the inode in `struct inet_diag_msg`, in bytes.
 const INODE_OFFSET: usize = 68;
 
-/// Returns the UDP sockets of this thread's network namespace that are bound to a port, of both
-/// families: for the inode of each, the index of the interface to which the socket is bound, 0 for
-/// none. Fails if the kernel cannot list sockets, or the list changes meanwhile.
+/// Lists the UDP sockets of this thread's network namespace that are bound to `port`, over both
+/// IPv4 and IPv6. The result maps the inode of a socket to the index of the interface to which the
+/// socket is bound, or to 0 if it is bound to none. Fails if the kernel cannot list sockets, or if
+/// the list changes during the query.
 pub fn udp_socket_devices(port: u16) -> Result<HashMap<u64, u32>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let kind = (AddressFamily::NETLINK, SocketType::RAW);
@@ -72,7 +73,7 @@ fn encode_body(family: u8, port: u16) -> Vec<u8> {
     [&[family, protocol, 0, 0][..], &states, &port.to_be_bytes(), &[0; REST]].concat()
 }
 
-/// Parses the inode and the interface of `struct inet_diag_msg`; `None` if it is too short.
+/// Parses the inode and the interface of `struct inet_diag_msg`; `None` if `body` is too short.
 fn parse_socket(body: &[u8]) -> Option<(u64, u32)> {
     Some((word(body, INODE_OFFSET)?.into(), word(body, DEVICE_OFFSET)?))
 }

@@ -80,8 +80,8 @@ pub struct RingStatistics {
 /// A packet socket with its ring.
 #[derive(Debug)]
 pub struct PacketRing {
-    /// Declared first, so that it is dropped before the socket. The kernel frees the ring once both
-    /// the mapping and the descriptor are gone.
+    /// The mapped ring. Declared first, so that the mapping is dropped before the socket. The
+    /// kernel frees the ring once both the mapping and the descriptor are gone.
     memory: Mapping,
     socket: OwnedFd,
     shape: RingShape,
@@ -115,9 +115,9 @@ struct Gaps {
     known: VecDeque<Gap>,
     /// Number of dropped frames already assigned to a gap.
     counted: u64,
-    /// Number of segments returned without interruption, counted from the first.
+    /// Number of segments returned up to the first one that is still owned by this process.
     passed: u64,
-    /// For each slot, true if its segment has been returned out of order, before an earlier one.
+    /// For each slot, true if its segment has been returned before an earlier segment.
     ahead: Vec<bool>,
 }
 

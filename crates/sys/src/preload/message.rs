@@ -27,7 +27,8 @@ pub fn print_message(text: &str) {
     }
 }
 
-/// Returns the descriptor if it is open and still refers to the same file, else `None`.
+/// Returns the descriptor that `value` names (the text of [`VARIABLE`]), if the descriptor is open
+/// and still refers to the file with the stated inode; `None` otherwise.
 fn find_descriptor(value: &str) -> Option<BorrowedFd<'static>> {
     let (number, known) = value.split_once(':')?;
     let (number, known) = (number.parse().ok()?, known.parse().ok()?);

@@ -146,7 +146,7 @@ pub fn has_no_reader(number: c_int) -> bool {
     looked.is_ok() && entry.revents().intersects(PollFlags::ERR | PollFlags::NVAL)
 }
 
-/// The end of [`wait_readable`].
+/// The outcome of [`wait_readable`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimedWait {
     /// The descriptor is readable, or closed.
@@ -200,7 +200,7 @@ pub fn send_byte(socket: c_int) -> Peer {
 pub enum Handover {
     /// No message has arrived yet.
     Nothing,
-    /// The descriptors of a message.
+    /// A message has arrived, with these descriptors.
     Message(Vec<OwnedFd>),
     /// The socket was shut down, or the peer has closed it.
     Over,
@@ -297,7 +297,7 @@ pub fn has_threads() -> bool {
     std::fs::read_dir("/proc/self/task").map_or(true, |tasks| tasks.take(2).count() > 1)
 }
 
-/// Sorts `keep`, and closes all descriptors except those in it.
+/// Sorts `keep`, and closes all descriptors that are not in `keep`.
 pub fn close_others(keep: &mut [c_int]) {
     keep.sort_unstable();
     let mut from = 0;
@@ -311,8 +311,8 @@ pub fn close_others(keep: &mut [c_int]) {
     }
 }
 
-/// Makes a descriptor of the program refer to the same file as `by`. Keeps the descriptor's
-/// FD_CLOEXEC and O_NONBLOCK flags.
+/// Makes descriptor `number` of the program refer to the same file as `by`. Keeps the FD_CLOEXEC
+/// and O_NONBLOCK flags of `number`.
 pub fn replace(number: c_int, by: BorrowedFd<'_>) {
     use std::os::fd::AsRawFd as _;
     let Some(old) = borrow(number) else { return };
