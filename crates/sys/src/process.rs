@@ -138,13 +138,13 @@ pub fn detach_stdin() -> Result<OwnedFd> {
     Ok(before)
 }
 
-/// Redirects standard error to where standard output goes.
+/// Redirects standard error to the destination of standard output.
 pub fn join_errors_to_output() -> Result<()> {
     rustix::stdio::dup2_stderr(std::io::stdout()).context("dup2", "stderr")
 }
 
 /// Raises the soft limit on open descriptors to the hard limit if possible. Returns the resulting
-/// soft limit; `u64::MAX` if there is none.
+/// soft limit; `u64::MAX` if there is no limit.
 #[must_use]
 pub fn raise_descriptor_limit() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

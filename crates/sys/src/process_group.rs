@@ -166,7 +166,7 @@ impl ProcessGroup {
     }
 
     /// Blocks until the leader has ended, for at most `limit`. Returns true if the leader has
-    /// ended. If the kernel refuses a descriptor of the process, sleeps for `limit`.
+    /// ended. If the kernel refuses to open a pidfd of the leader, sleeps for `limit`.
     pub fn wait_for(&self, limit: Duration) -> Result<bool> {
         if self.ended()?.is_some() {
             return Ok(true);

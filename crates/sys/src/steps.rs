@@ -57,7 +57,7 @@ pub enum InjectedFault {
     /// No fault.
     #[default]
     Nothing,
-    /// The step with this number fails, counted from 0.
+    /// The step with this number, counted from 0, fails.
     Fail(u32),
     /// The process stops (SIGSTOP) before the step with this number.
     Stop(u32),

@@ -1,8 +1,9 @@
 //! An epoll(7) instance, which waits for a changing set of descriptors, each identified by a number
 //! that the caller chooses.
 //!
-//! It is level-triggered: an unhandled event is reported again. A closed descriptor leaves the set
-//! unless a duplicate is open; in that case its owner calls [`Watcher::forget`].
+//! The instance is level-triggered: an unhandled event is reported again. A descriptor leaves the
+//! set when it is closed, unless a duplicate is open; the caller then removes it with
+//! [`Watcher::forget`].
 
 use crate::error::{ErrorContext as _, Result};
 use crate::poll::timespec;
@@ -29,11 +30,11 @@ pub enum Interest {
 pub struct WatchEvent {
     /// The number that the caller chose for the descriptor.
     pub number: u64,
-    /// True if the descriptor is readable or at its end.
+    /// True if the descriptor is readable or at end of file.
     pub readable: bool,
     /// True if the descriptor is writable.
     pub writable: bool,
-    /// True if the peer has closed or the descriptor has an error.
+    /// True if the peer has closed its end, or if the descriptor has an error.
     pub gone: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Waits of a program's thread that spin, without losing signals.
+//! Spinning waits of a thread of the program. They lose no signals.
 
 use super::{errno, set_errno};
 use std::mem::MaybeUninit;

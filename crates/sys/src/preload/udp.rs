@@ -15,7 +15,8 @@ pub const DESCRIPTORS_MAX: c_int = 1024;
 pub struct UdpSocketFacts {
     /// The address to which the socket is bound.
     pub local: SocketAddr,
-    /// Address of the peer if the socket is connected; it then receives from no other address.
+    /// Address of the peer; `None` if the socket is not connected. A connected socket receives from
+    /// no other address.
     pub peer: Option<SocketAddr>,
     /// True for an IPv6 socket that also receives IPv4 datagrams.
     pub has_both_families: bool,
@@ -90,7 +91,7 @@ impl ControlMessages {
         Self(wanted.fold(0, |set, (.., message)| set | 1 << *message as u8))
     }
 
-    /// Returns true if the set has the message.
+    /// Returns true if the set contains `message`.
     #[must_use]
     pub const fn has(self, message: ControlMessage) -> bool {
         self.0 & 1 << message as u8 != 0
@@ -228,7 +229,8 @@ pub fn is_obstacle(level: c_int, name: c_int) -> bool {
 }
 
 /// Sets the size of a socket's receive buffer in bytes, even beyond the system's maximum if the
-/// program has CAP_NET_ADMIN. Returns the previous size; `None` if it is unknown or unchanged.
+/// program has CAP_NET_ADMIN. Returns the previous size; `None` if the previous size is unknown or
+/// the size has not been changed.
 #[must_use]
 pub fn replace_receive_buffer(number: c_int, bytes: c_int) -> Option<c_int> {
     let socket = borrow(number)?;
@@ -241,13 +243,14 @@ pub fn replace_receive_buffer(number: c_int, bytes: c_int) -> Option<c_int> {
     set.ok().map(|()| before)
 }
 
-/// Returns the receive timeout of a socket; `None` if it has none.
+/// Returns the receive timeout of a socket; `None` if no timeout is set.
 #[must_use]
 pub fn receive_timeout(number: c_int) -> Option<Duration> {
     sockopt::socket_timeout(borrow(number)?, sockopt::Timeout::Recv).ok().flatten()
 }
 
-/// Returns the number of datagrams that the kernel has dropped for a socket; 0 if it is unknown.
+/// Returns the number of datagrams that the kernel has dropped for a socket; 0 if the number is
+/// unknown.
 #[must_use]
 pub fn kernel_drops(number: c_int) -> u32 {
     /// Number of words of `SO_MEMINFO`, and the one that counts drops (`SK_MEMINFO_DROPS`).

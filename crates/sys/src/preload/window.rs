@@ -31,7 +31,7 @@ struct Window {
     number: AtomicUsize,
     /// Offset in the file that corresponds to the first byte.
     at: AtomicU64,
-    /// Set once the program has touched the window.
+    /// True once the program has touched the window.
     observed: AtomicBool,
 }
 

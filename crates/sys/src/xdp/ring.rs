@@ -236,7 +236,7 @@ impl EntryRing {
         )
     }
 
-    /// Returns the number of entries that a producer may write.
+    /// Returns the number of free entries, which a producer may write.
     fn room(&self) -> Result<u32> {
         let theirs = self.memory.word32(self.consumer).ok_or_else(|| self.corrupt_error())?;
         self.size.checked_sub(self.index.wrapping_sub(theirs)).ok_or_else(|| self.corrupt_error())
@@ -262,7 +262,7 @@ impl EntryRing {
         Ok(done as usize)
     }
 
-    /// Returns the number of entries that a consumer may read.
+    /// Returns the number of filled entries, which a consumer may read.
     fn available(&self) -> Result<u32> {
         // Acquire: entries published by the kernel are complete.
         let theirs = self.memory.word32(self.producer).ok_or_else(|| self.corrupt_error())?;
