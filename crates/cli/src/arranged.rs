@@ -65,8 +65,9 @@ fn move_request_words(words: &[OsString], command: &clap::Command) -> Vec<OsStri
     own
 }
 
-/// Returns true if a word after `explain` begins the command `exec CMD…` instead of a request,
-/// which has `|` among its words, or is one quoted word.
+/// Returns true if `word`, the first after `explain`, begins the command `exec CMD…`, that is, if
+/// it is `exec`, followed by words of which none begins with `|`. Otherwise the words are a
+/// request.
 fn begins_program<'w>(word: &OsStr, rest: &(impl Iterator<Item = &'w OsString> + Clone)) -> bool {
     let rest: Vec<&str> = rest.clone().filter_map(|word| word.to_str()).collect();
     word == "exec" && is_program(&rest)
@@ -76,8 +77,8 @@ fn is_program(words: &[&str]) -> bool {
     !words.is_empty() && !words.iter().any(|word| word.starts_with('|'))
 }
 
-/// Returns the words of the program in `exec CMD…`, the words after `explain`; `None` if these are
-/// a request.
+/// Returns the words of the program, given the words after `explain`, if these have the form `exec
+/// CMD…`; `None` if they are a request.
 pub(crate) fn program_words(words: &[String]) -> Option<&[String]> {
     let (first, rest) = words.split_first()?;
     let texts: Vec<&str> = rest.iter().map(String::as_str).collect();

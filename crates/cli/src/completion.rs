@@ -128,7 +128,7 @@ fn class_names(before: &str, last: &str) -> Vec<String> {
     groups.chain(names).map(str::to_owned).collect()
 }
 
-/// Returns the offset of the last unclosed parenthesis in the text.
+/// Returns the offset of the last opening parenthesis that is not closed; `None` if there is none.
 fn enclosing_branches(text: &str) -> Option<usize> {
     let mut depth = 0_u32;
     for (at, c) in text.char_indices().rev() {

@@ -117,8 +117,8 @@ fn find_neighbors(plan: &Plan) -> NeighborFindings {
     found
 }
 
-/// Returns the interfaces from which a source takes frames away from the host. Each entry also has
-/// the number of rules installed in the network device, or the reason why the device cannot select
+/// Returns the interfaces whose frames a source takes away from the host. Each entry also has the
+/// number of rules installed in the network device, or the reason why the device cannot select
 /// frames.
 fn redirecting_devices(plan: &Plan) -> Vec<(String, Result<u32, String>)> {
     let takes = |node: &pipeline::graph::Node| {

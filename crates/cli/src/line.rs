@@ -25,8 +25,9 @@ pub(crate) fn request_text(arguments: &RequestArguments) -> Result<String, Statu
     }
 }
 
-/// Returns a request without white space at its end, and with line ends of Unix. Those of DOS would
-/// be hidden characters, which no path may have in its request.
+/// Returns a request with Unix line endings and without white space at its end. The carriage
+/// returns of DOS line endings would be hidden characters, which the request of a path must not
+/// contain.
 pub(crate) fn with_unix_line_ends(text: &str) -> String {
     text.trim_end().replace("\r\n", "\n")
 }

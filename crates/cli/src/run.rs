@@ -283,8 +283,8 @@ pub(crate) fn print_results(
     }
 }
 
-/// Prints what the outputs have written if the reader of one of several has ended, which has ended
-/// all.
+/// Warns that the end of the reader of standard output has ended all outputs, and prints the totals
+/// of the run. Prints nothing unless the request has several sinks.
 fn warn_of_ended_outputs(results: &Results) {
     let nodes = results.plan.graph.ids().filter_map(|(_, node)| node.filter());
     if nodes.filter(|used| used.is_sink()).count() > 1 {
@@ -295,7 +295,8 @@ fn warn_of_ended_outputs(results: &Results) {
     }
 }
 
-/// Prints a text to standard output, or to standard error if a capture is on standard output.
+/// Prints a text to standard output, or to standard error if the request writes a capture to
+/// standard output.
 fn print_beside_capture(text: &str, graph: &Graph) -> Status {
     if graph.writes_capture_to_standard_output() {
         terminal::print_error_text(text);

@@ -18,8 +18,8 @@ pub(crate) enum Status {
     NotFound,
     /// The run was successful, but an alarm of `--alarm` was raised.
     Alarmed,
-    /// The reader of standard output has closed it. The number is that of a program killed by
-    /// SIGPIPE in a shell.
+    /// The reader of standard output has closed the pipe. The status is the one that a shell
+    /// reports for a program killed by SIGPIPE.
     OutputClosed,
 }
 

@@ -182,17 +182,17 @@ fn color_sequence(text: &str) -> Option<&str> {
     numbers.get(length..)?.starts_with('m').then(|| text.get(..length + 3)).flatten()
 }
 
-/// Prints a message to standard error, after `error: `.
+/// Prints a message to standard error, with the prefix `error: `.
 pub(crate) fn print_error(what: &str) {
     print_labeled("error", "1;31", what);
 }
 
-/// Prints a message to standard error, after `warning: `.
+/// Prints a message to standard error, with the prefix `warning: `.
 pub(crate) fn print_warning(what: &str) {
     print_labeled("warning", "1;33", what);
 }
 
-/// Prints a message to standard error, after `note: `.
+/// Prints a message to standard error, with the prefix `note: `.
 pub(crate) fn print_note(what: &str) {
     print_labeled("note", "1", what);
 }

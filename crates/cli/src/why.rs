@@ -39,9 +39,10 @@ pub(crate) fn trace_flow(arguments: &WhyArguments) -> Status {
 struct TraceInput {
     prepared: Prepared,
     record_mode: RecordMode,
-    /// The block limit of the recorded run, or `None`.
+    /// The block limit of the recorded run; `None` for a run without a limit, and for a capture.
     count: Option<u64>,
-    /// The gap of the record: its packets that are missing, or `None`.
+    /// A sentence about the packets that are missing from the record; `None` if none are missing,
+    /// and for a capture.
     gap: Option<String>,
 }
 
@@ -202,8 +203,8 @@ fn counts_by_name(counts: &BTreeMap<String, u64>) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// Formats the numbers of blocks that were held, dropped, left without a class, consumed, created,
-/// or not selected.
+/// Formats the numbers of blocks that were held, dropped, left without an answer, consumed,
+/// created, or not selected.
 fn other_counts(row: &NodeFate) -> String {
     let mut parts = Vec::new();
     if row.held > 0 {
@@ -231,7 +232,8 @@ fn format_ranges(numbers: &[u64]) -> String {
     texts.join(", ")
 }
 
-/// Returns the trace as JSON. `incomplete` says why packets of the flow may be missing.
+/// Returns the trace as JSON. `incomplete` contains the reasons why packets of the flow may be
+/// missing.
 fn to_json(flow: &str, rows: &[NodeFate], plan: &Plan, incomplete: &[String]) -> Object {
     let names = explain::unique_names(&plan.graph);
     let node = |row: NodeFate| {

@@ -36,11 +36,11 @@ pub(crate) struct ShellArguments {
 /// A part of a program's I/O that a preloaded library takes over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PreloadPart {
-    /// The library that reads live captures of libpcap from shared rings.
+    /// Live captures by libpcap, which are read from shared rings.
     Pcap,
-    /// The library that turns pipes into streams.
+    /// Pipes, which become streams.
     Pipes,
-    /// The library whose UDP sockets receive from rings.
+    /// UDP sockets, which receive from rings.
     Udp,
 }
 
@@ -89,7 +89,7 @@ impl PreloadPart {
         self.description().purpose
     }
 
-    /// Returns true if `exec` takes the part over without being asked.
+    /// Returns true if `exec` takes the part over by default.
     pub(crate) const fn is_default(self) -> bool {
         self.description().is_default
     }

@@ -218,7 +218,7 @@ fn cost_checks() -> Section {
     Section { name: "what things cost", rows }
 }
 
-/// Reports the daemon, its policy, and the number of this user's paths out of the quota.
+/// Reports the daemon, its policy, and the number of this user's paths with its quota.
 fn daemon_checks() -> Section {
     let found = Client::find(None).and_then(|client| {
         let (about, allowed) = (client.describe_daemon()?, client.permissions()?);
@@ -438,7 +438,7 @@ impl InterfaceFinding {
     }
 }
 
-/// Reports if `rx` can capture, and the remedies if it cannot.
+/// Reports whether `rx` can capture, with remedies if it cannot.
 pub(super) fn capture_verdict(facts: &Facts) -> Verdict {
     let mut verdict = verdict("rx", "capturing", facts, Operation::Packets);
     if verdict.open {
@@ -459,12 +459,12 @@ pub(super) fn capture_verdict(facts: &Facts) -> Verdict {
     verdict
 }
 
-/// Reports the ability of `tx` to send, with remedies if it cannot.
+/// Reports whether `tx` can send, with remedies if it cannot.
 pub(super) fn send_verdict(facts: &Facts) -> Verdict {
     verdict("tx", "sending", facts, Operation::Packets)
 }
 
-/// Reports the ability to load programs into the kernel, with remedies if that is impossible.
+/// Reports whether programs can be loaded into the kernel, with remedies if they cannot.
 pub(super) fn program_verdict(facts: &Facts) -> Verdict {
     let mut verdict = verdict("kernel", "programs", facts, Operation::Programs);
     if !verdict.open {

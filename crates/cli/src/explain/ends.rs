@@ -1,5 +1,5 @@
-//! The ends of a plan that `explain` describes in addition to the plan: rings shared with other
-//! programs, and sinks that retain past frames.
+//! Sources and sinks that `explain` describes in addition to the plan: those that share a ring with
+//! other programs, and sinks that retain past frames.
 
 use pipeline::explain;
 use pipeline::plan::Plan;

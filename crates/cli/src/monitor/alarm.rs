@@ -1,5 +1,5 @@
-//! The alarms of a run: their conditions, the times since which these hold, and the commands that
-//! the alarms start.
+//! The alarms of a run: their conditions, the times at which these began to hold, and the commands
+//! that the alarms start.
 
 use super::condition::Condition;
 use crate::arguments::monitor::MonitorArguments;
@@ -36,7 +36,7 @@ pub(super) struct Alarms {
 #[derive(Debug)]
 struct Alarm {
     condition: Condition,
-    /// Running time of the path, in ns, since which the comparison has held, or `None` if it does
+    /// Running time of the path, in ns, at which the comparison began to hold; `None` while it does
     /// not hold.
     since: Option<u64>,
     is_raised: bool,

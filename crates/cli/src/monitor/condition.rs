@@ -116,7 +116,7 @@ impl Condition {
         Some((of(now) - of(before)).max(0.0) / (ns as f64 / 1e9))
     }
 
-    /// Returns true if a value fulfils the comparison.
+    /// Returns true if a value satisfies the comparison.
     pub(crate) fn holds(&self, value: f64) -> bool {
         match self.operator {
             Operator::AtLeast => value >= self.limit,

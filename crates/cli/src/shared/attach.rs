@@ -1,5 +1,5 @@
-//! `streamline attach`: prints the output, progress and end of a running path. ^C detaches without
-//! stopping it.
+//! `streamline attach`: prints the output and the progress of a running path, and its outcome. ^C
+//! detaches without stopping the path.
 
 use super::connect::{connect_path, format_age, user_name, wait_readable, watch_signals};
 use crate::arguments::paths::AttachArguments;

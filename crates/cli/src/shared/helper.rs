@@ -119,8 +119,8 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    /// Returns the event for a line of the program. The level is the first word of the line, or
-    /// else `Info`.
+    /// Returns the event for a line of the program. A line that begins with `error:`, `warning:` or
+    /// `note:` sets the level of the event; the level of any other line is `Info`.
     fn record_of(self, line: &str) -> Record {
         let (level, message) = match line.split_once(": ") {
             Some(("error", rest)) => (Level::Error, format!("{}: {rest}", self.subject)),

@@ -85,8 +85,8 @@ impl Program {
         })
     }
 
-    /// Returns true if the program is restarted after this end. A mount that ends with a status has
-    /// been unmounted, or has reported why it cannot mount.
+    /// Returns true if the program is restarted after it has ended with `end`. A mount that exits
+    /// with a status has been unmounted, or has reported why it cannot mount.
     fn is_restarted_after(&self, end: &io::Result<ExitStatus>) -> bool {
         match self {
             Self::Page { .. } => true,

@@ -71,7 +71,7 @@ fn list_states(json: bool) -> Result<Status, Status> {
     )))
 }
 
-/// Opens the states of all names in parallel. Names that another user occupies without being the
+/// Opens the states of all names in parallel. Names that are held by a user other than the rightful
 /// owner are only counted, because there may be many.
 fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
     let asked: Vec<(u32, Address)> = names.addresses().map(|a| (a.uid(), a.clone())).collect();

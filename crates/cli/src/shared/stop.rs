@@ -140,8 +140,8 @@ impl StopSet {
     }
 }
 
-/// Stops the paths of these results in parallel. Returns true for each path that has accepted the
-/// call or has just ended.
+/// Stops the paths whose results have the indices `places`, in parallel. Returns true for each path
+/// that has accepted the call or has just ended.
 fn stop_all(client: &Client, places: Vec<usize>, stop_set: &mut StopSet) -> Vec<bool> {
     let paths: Vec<(u32, String)> = places.iter().map(|place| (0, stop_set.path(*place))).collect();
     let answers = client.query_all(&paths, &[STOP], QUERY_TIMEOUT, |_, _| Ok(()));

@@ -65,7 +65,8 @@ pub(crate) fn run_shell(arguments: &ShellArguments) -> ExitCode {
     }
 }
 
-/// Replaces this process with a program with libraries preloaded. Returns only on failure.
+/// Replaces this process with a program into which libraries are preloaded. Returns only on
+/// failure.
 pub(crate) fn run_preloaded(arguments: &ExecArguments) -> ExitCode {
     let Some((program, words)) = arguments.words.split_first() else {
         return print_error("name a program", 2);

@@ -98,7 +98,7 @@ fn find_profile(path: &Path) -> Option<PathBuf> {
     (profile.is_file() && !is_disabled).then_some(profile)
 }
 
-/// Returns the usual file name of a program's profile: its path with dots.
+/// Returns the usual file name of a program's profile: its path with dots in place of slashes.
 fn profile_name(path: &Path) -> Option<String> {
     Some(path.to_str()?.strip_prefix('/')?.replace('/', "."))
 }

@@ -83,7 +83,7 @@ pub(super) fn find_library(library: Library) -> Result<PathBuf, String> {
 }
 
 /// Returns the canonical form of a path if LD_PRELOAD can contain it, that is, if it names a file
-/// and contains no blanks or colons; otherwise, returns `None`.
+/// and contains no spaces, tabs or colons; otherwise, returns `None`.
 fn preloadable_path(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().ok().filter(|path| path.is_file())?;
     let odd = path.as_os_str().as_bytes().iter().any(|byte| b": \t".contains(byte));

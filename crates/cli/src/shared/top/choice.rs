@@ -27,7 +27,7 @@ pub(super) struct ListChoice {
 }
 
 impl ListChoice {
-    /// Returns true if one of the texts of a row contains the filter, in any case.
+    /// Returns true if one of the texts of a row contains the filter. Ignores case.
     pub(super) fn shows(&self, texts: &[&str]) -> bool {
         let wanted = self.filter.to_lowercase();
         texts.iter().any(|text| text.to_lowercase().contains(&wanted))

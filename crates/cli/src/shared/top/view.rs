@@ -91,8 +91,8 @@ impl View {
         Effect::Redraw
     }
 
-    /// Closes the help, the details of the node or the graph, or else removes the filter; only the
-    /// first that applies. Quits if none applies.
+    /// Undoes the first of these that is in effect: the help, the details of the node, the graph,
+    /// the filter. Quits if none is in effect.
     fn close(&mut self) -> Effect {
         match () {
             () if self.list.close_help() => {}
