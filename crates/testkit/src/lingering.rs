@@ -1,4 +1,4 @@
-//! Descriptors whose closing takes time.
+//! Descriptors whose close(2) blocks, and messages with many descriptors.
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::io::{ErrorKind, IoSlice, Write as _};
@@ -7,8 +7,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
-/// Returns a descriptor whose close(2) blocks for `linger`, unless it has duplicates, and the
-/// socket at its other end. Dropping that socket ends the wait.
+/// Returns a TCP socket whose close(2) blocks for `linger`, and the peer socket. Dropping the peer
+/// socket ends the wait. Closing one of several duplicates of the descriptor does not block.
 #[must_use]
 pub fn lingering(linger: Duration) -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -19,8 +19,8 @@ impl Random {
         Self { state: std::array::from_fn(|_| split_mix(&mut state)) }
     }
 
-    /// Returns a generator with a random seed, and prints the seed. The environment variable `SEED`
-    /// selects the seed of an earlier run.
+    /// Returns a generator with a random seed, or with the seed in the environment variable `SEED`
+    /// if it is set, which repeats an earlier run. Prints the seed.
     #[expect(clippy::print_stdout, reason = "the harness shows it where a test fails")]
     pub fn replayable() -> Self {
         let seed = match std::env::var("SEED") {

@@ -16,16 +16,16 @@ use std::time::Duration;
 pub struct Manager {
     socket: PathBuf,
     store: Arc<Mutex<Vec<(String, OwnedFd)>>>,
-    /// Number of reports to the watchdog.
+    /// Number of keep-alive pings to the watchdog.
     reports: Arc<AtomicUsize>,
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Minimum number of intermediate duplicates of descriptors, above all descriptors of a service
-/// that starts.
+/// Lowest descriptor number of the intermediate duplicates. Higher than every descriptor number of
+/// a service that starts.
 const DUPLICATES_MIN: i32 = 500;
-/// Interval at which the receiving thread checks if the manager was dropped.
+/// Interval at which the receiving thread checks whether the manager has been dropped.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum number of stored descriptors, announced to the service in `FDSTORE`.
 const STORED_MAX: usize = 512;
@@ -72,7 +72,7 @@ impl Manager {
         names
     }
 
-    /// Returns the number of reports to the watchdog (`WATCHDOG=1`) so far.
+    /// Returns the number of keep-alive pings to the watchdog (`WATCHDOG=1`) so far.
     #[must_use]
     pub fn watchdog_reports(&self) -> usize {
         self.reports.load(Ordering::Relaxed)

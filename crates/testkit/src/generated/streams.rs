@@ -49,8 +49,8 @@ pub(super) fn stream_captures() -> Vec<(&'static str, Capture)> {
     ]
 }
 
-/// Returns a connection with a segment that was lost before the tap and the peer, so the client
-/// does not acknowledge the server's data.
+/// Returns a connection with a segment that was lost before it reached the tap and the peer, so the
+/// client does not acknowledge the server's data.
 fn unacknowledged_connection() -> Capture {
     let mut talk = ConnectionCapture::new(12, 80).client("GET /lost HTTP/1.1\r\n\r\n");
     let segments = talk.connection.segments(Side::Server, &content::html_page(4_000));

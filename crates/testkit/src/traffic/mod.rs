@@ -88,8 +88,8 @@ pub fn web_capture() -> Capture {
     capture
 }
 
-/// Returns a capture with traffic of the same kinds. `connections` is the number of scenes, each of
-/// about twenty frames.
+/// Returns a capture with the same kinds of traffic as [`web_capture`]. `connections` is the number
+/// of scenes, each of about twenty frames.
 pub fn mixed_traffic(seed: u64, connections: usize) -> Capture {
     let (mut capture, mut random) = (Capture::new(), Random::new(seed));
     for _ in 0..connections {
