@@ -336,7 +336,7 @@ mod records {
 
     thread_local! {
         /// Owner number of this thread; 0 if the thread has not requested a record yet.
-        static OWN_NUMBER: Cell<u64> = const { Cell::new(0) };
+        static OWNER_NUMBER: Cell<u64> = const { Cell::new(0) };
         static OWN_RECORD: Cell<Option<OwnRecord>> = const { Cell::new(None) };
     }
 
@@ -347,7 +347,7 @@ mod records {
     /// Returns the owner number of this thread, or `NO_RECORD`.
     #[inline]
     pub(super) fn own_number() -> u64 {
-        match OWN_NUMBER.get() {
+        match OWNER_NUMBER.get() {
             0 => take_record(),
             number => number,
         }
@@ -364,7 +364,7 @@ mod records {
         let number = at as u64 + FIRST_OWNER;
         // A thread that is ending would never release the record.
         match OWN_RECORD.try_with(|own| own.set(Some(OwnRecord(at)))) {
-            Ok(()) => OWN_NUMBER.set(number),
+            Ok(()) => OWNER_NUMBER.set(number),
             Err(_) => {
                 if let Some(record) = RECORDS.get(at) {
                     record.taken.store(0, Ordering::Release);
@@ -378,7 +378,7 @@ mod records {
     impl Drop for OwnRecord {
         fn drop(&mut self) {
             // Later calls of this thread use no record.
-            OWN_NUMBER.set(NO_RECORD);
+            OWNER_NUMBER.set(NO_RECORD);
             if let Some(record) = RECORDS.get(self.0) {
                 record.taken.store(0, Ordering::Release);
             }

@@ -13,7 +13,7 @@ use crate::run::{self, StartNotifier};
 use crate::shell::plan;
 use crate::status::Status;
 use crate::{arranged, drawings, line, sharers, terminal};
-use ends::{keeps_json, kept_text, reader_rings_json, reader_rings_text, writer_rings_json};
+use ends::{keeps_json, reader_rings_json, reader_rings_text, retained_text, writer_rings_json};
 use engine::doctor::Refusal;
 use engine::doctor::neighbors::{Neighbors, device_rules};
 use pipeline::explain;
@@ -38,7 +38,7 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Status {
             );
             return Status::Usage;
         }
-        return plan::explain_program(words);
+        return plan::describe_exec(words);
     }
     let explained = line::request_text(&arguments.line).and_then(|text| {
         let run = RunArguments {
@@ -82,11 +82,11 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Status {
             () if arguments.json => json_line(&to_json(&text, plan, machine)),
             () => {
                 let shared =
-                    sharers::format_prefixes(plan) + &sharers::format_alike_requests(&text);
+                    sharers::format_prefixes(plan) + &sharers::format_similar_requests(&text);
                 explain::format_plan(plan, machine)
                     + &shared
                     + &reader_rings_text(plan)
-                    + &kept_text(plan)
+                    + &retained_text(plan)
                     + &devices_text(plan)
                     + &neighbors_text(plan)
             }
@@ -258,7 +258,7 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
         ("others", &find_neighbors(plan)),
         ("shared", &sharers::find_prefixes(plan)),
         // Running requests with the same beginning that do not share a process with this request.
-        ("alike", &sharers::find_alike_requests(text)),
+        ("alike", &sharers::find_similar_requests(text)),
     ])
 }
 

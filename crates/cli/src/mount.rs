@@ -20,7 +20,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 const NOT_EXECUTABLE: u8 = 126;
 /// The exit status that a shell reports for a program killed by a signal is this number plus the
 /// signal number.
-const SIGNALLED: i32 = 128;
+const SIGNAL_STATUS_BASE: i32 = 128;
 
 /// Mounts the file system.
 pub(crate) fn mount(arguments: &MountArguments) -> ExitCode {
@@ -184,7 +184,8 @@ fn run_command(
     drop(mount);
     match ended {
         Ok(status) => {
-            let code = status.code().or_else(|| status.signal().map(|signal| SIGNALLED + signal));
+            let code =
+                status.code().or_else(|| status.signal().map(|signal| SIGNAL_STATUS_BASE + signal));
             ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
         }
         Err(error) => {

@@ -250,7 +250,7 @@ pub(crate) fn print_results(
     }
     report.remarks().for_each(|remark| terminal::print_warning(&remark));
     if is_output_closed && !failed {
-        warn_of_ended_outputs(results);
+        warn_about_ended_outputs(results);
     }
     if lost {
         let what = report.describe_losses();
@@ -285,7 +285,7 @@ pub(crate) fn print_results(
 
 /// Warns that the end of the reader of standard output has ended all outputs, and prints the totals
 /// of the run. Prints nothing unless the request has several sinks.
-fn warn_of_ended_outputs(results: &Results) {
+fn warn_about_ended_outputs(results: &Results) {
     let nodes = results.plan.graph.ids().filter_map(|(_, node)| node.filter());
     if nodes.filter(|used| used.is_sink()).count() > 1 {
         let what = results.report().summary_sentence();

@@ -42,7 +42,7 @@ impl<W: Write> Drop for ScreenMode<W> {
 
 /// Styles a row of a drawn graph by its meaning: a horizontal rule is dim, and a row with losses is
 /// red if `has_colour` is true.
-pub(crate) fn graph_line(row: &str, has_colour: bool) -> Line<'_> {
+pub(crate) fn style_graph_row(row: &str, has_colour: bool) -> Line<'_> {
     match row {
         _ if row.starts_with('─') => Line::styled(row, Style::new().add_modifier(Modifier::DIM)),
         _ if row.contains("  lost ") && has_colour => {

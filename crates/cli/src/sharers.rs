@@ -46,13 +46,13 @@ pub(crate) fn find_prefixes(plan: &Plan) -> Vec<SharedPrefix> {
 /// Running requests that begin with the same filters as a given request, but do not share a process
 /// with it.
 #[derive(Serialize, Debug)]
-pub(crate) struct AlikeRequests {
+pub(crate) struct SimilarRequests {
     /// The longest prefix that these requests share.
     prefix: String,
     /// Numbers of the paths of this user that could share the prefix.
     own: Vec<u32>,
     /// The paths of other users, with whom a process is never shared.
-    others: Vec<OthersPath>,
+    others: Vec<ForeignPath>,
 }
 
 /// Beginning of a source that reads a shared prefix, in the text of a request.
@@ -60,7 +60,7 @@ const SHARED_SOURCE_TEXT: &str = "shared \"";
 
 /// A visible path of another user.
 #[derive(Serialize, Debug)]
-struct OthersPath {
+struct ForeignPath {
     number: u32,
     uid: u32,
 }
@@ -68,7 +68,7 @@ struct OthersPath {
 /// Finds the running requests that begin with the same filters as this request. Omits requests that
 /// run a shared prefix for others and, if this request reads a shared prefix, those of the same
 /// user that also read one. Returns `None` if no requests remain, or if there is no daemon.
-pub(crate) fn find_alike_requests(text: &str) -> Option<AlikeRequests> {
+pub(crate) fn find_similar_requests(text: &str) -> Option<SimilarRequests> {
     let prefixes = prefix::request_prefixes(text, &MachineRegistry::Local);
     prefixes.first()?;
     let uid = sys::process::identity().0;
@@ -87,16 +87,16 @@ pub(crate) fn find_alike_requests(text: &str) -> Option<AlikeRequests> {
             |line: &str| !text.contains(SHARED_SOURCE_TEXT) || !line.contains(SHARED_SOURCE_TEXT);
         let apart = own.iter().filter(|path| path.line.as_deref().is_some_and(is_apart));
         let own: Vec<u32> = apart.map(|path| path.number).collect();
-        let others = others.iter().map(|path| OthersPath { number: path.number, uid: path.uid });
-        let found = AlikeRequests { prefix, own, others: others.collect() };
+        let others = others.iter().map(|path| ForeignPath { number: path.number, uid: path.uid });
+        let found = SimilarRequests { prefix, own, others: others.collect() };
         (!found.own.is_empty() || !found.others.is_empty()).then_some(found)
     })
 }
 
 /// Formats the running requests that begin with the same filters as this request; empty if there
 /// are none.
-pub(crate) fn format_alike_requests(text: &str) -> String {
-    let Some(AlikeRequests { prefix, own, others }) = find_alike_requests(text) else {
+pub(crate) fn format_similar_requests(text: &str) -> String {
+    let Some(SimilarRequests { prefix, own, others }) = find_similar_requests(text) else {
         return String::new();
     };
     let mut lines = String::new();

@@ -5,7 +5,7 @@
 //! appears at the bottom; all messages are printed after the view has closed.
 
 use crate::arguments::RunArguments;
-use crate::screen::{Screen, graph_line};
+use crate::screen::{Screen, style_graph_row};
 use crate::shared::short_rate;
 use crate::status::Status;
 use crate::{progress, terminal};
@@ -241,7 +241,7 @@ impl Session {
             true => HELP.iter().map(|line| Line::from(*line)).collect(),
             false => {
                 let rows = picture.graph.iter().skip(self.scroll);
-                rows.map(|row| graph_line(row, terminal::has_colour_errors())).collect()
+                rows.map(|row| style_graph_row(row, terminal::has_colour_errors())).collect()
             }
         };
         frame.render_widget(Paragraph::new(lines), body);

@@ -1,7 +1,7 @@
-//! The limit on the time for which a stopped path waits for a program that takes its output.
+//! The time limit for a stopped path that waits for the reader of its output.
 //!
-//! A running path waits without limit, as a program in a pipeline of the shell does. Once the path
-//! is stopped, it drains as long as the output makes progress. A reader that takes nothing for
+//! A running path waits without limit, like a program in a shell pipeline. A stopped path drains as
+//! long as the output makes progress. A reader that takes nothing for
 //! [`STALL_MAX`] is abandoned, so that one stop request ends the path.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

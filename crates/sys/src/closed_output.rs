@@ -16,7 +16,7 @@ static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 // system call.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static NOTE_AT_START: extern "C" fn() = note_closed_output;
+static NOTE_CLOSED_OUTPUT: extern "C" fn() = note_closed_output;
 
 extern "C" fn note_closed_output() {
     let is_closed = rustix::io::fcntl_getfd(rustix::stdio::stdout()).is_err();
@@ -26,7 +26,7 @@ extern "C" fn note_closed_output() {
 /// Makes writes to standard output fail if it was closed when the program started: replaces it with
 /// a pipe that has no reader. Called at the beginning of `main`.
 pub fn fail_if_closed() -> Result<()> {
-    std::hint::black_box(&NOTE_AT_START);
+    std::hint::black_box(&NOTE_CLOSED_OUTPUT);
     if WAS_CLOSED.load(Ordering::Relaxed) {
         let (_, write_end) = rustix::pipe::pipe().context("pipe", "standard output")?;
         rustix::stdio::dup2_stdout(write_end).context("dup2", "standard output")?;

@@ -44,7 +44,7 @@ impl PageFacts {
 
 /// Returns the number of elements in a kernel list such as `0-3,8`.
 fn list_length(list: &str) -> usize {
-    crate::task::parse_ranges(list).len()
+    crate::task::parse_processor_list(list).len()
 }
 
 /// Returns the NUMA node of the calling thread.

@@ -270,7 +270,7 @@ impl ProcessStat {
 }
 
 /// Longest wait until a process is suspended.
-const SUSPENSION_WAIT: Duration = Duration::from_secs(1);
+const SUSPENSION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Kills another process of Streamline and the groups of its programs. Blocks for at most a second.
 ///
@@ -281,9 +281,9 @@ pub fn kill_with_programs(process: impl AsFd) -> Result<()> {
         rustix::process::pidfd_send_signal(&process, signal)
             .context("pidfd_send_signal", "a process")
     };
-    let Some(id) = pid_of(process.as_fd()) else { return send(Signal::KILL) };
+    let Some(id) = pidfd_process_id(process.as_fd()) else { return send(Signal::KILL) };
     send(Signal::STOP)?;
-    let until = std::time::Instant::now() + SUSPENSION_WAIT;
+    let until = std::time::Instant::now() + SUSPENSION_TIMEOUT;
     let own = loop {
         let Some(stat) = ProcessStat::read(id) else { return send(Signal::KILL) };
         if stat.is_suspended || stat.is_zombie || std::time::Instant::now() > until {
@@ -306,7 +306,7 @@ pub fn kill_with_programs(process: impl AsFd) -> Result<()> {
 }
 
 /// Returns the process id that a pidfd names, or `None` after the process has ended.
-fn pid_of(process: BorrowedFd<'_>) -> Option<i32> {
+fn pidfd_process_id(process: BorrowedFd<'_>) -> Option<i32> {
     let number = process.as_raw_fd();
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}")).ok()?;
     let id = info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()?;

@@ -33,7 +33,7 @@ impl Replacement {
     /// that would also prevent overwriting, such as a full disk.
     pub fn create(target: &Path, old: &File) -> io::Result<Option<Self>> {
         let about = old.metadata()?;
-        if !is_replaceable(target, &about) {
+        if !can_be_replaced_atomically(target, &about) {
             return Ok(None);
         }
         let made = match Self::create_temporary(target) {
@@ -90,7 +90,7 @@ impl Drop for Replacement {
 }
 
 /// Returns true if a new file at this path would differ from the old file only in its contents.
-fn is_replaceable(target: &Path, about: &Metadata) -> bool {
+fn can_be_replaced_atomically(target: &Path, about: &Metadata) -> bool {
     let Ok(metadata) = fs::symlink_metadata(target) else { return false };
     let still = (metadata.dev(), metadata.ino()) == (about.dev(), about.ino());
     let alone = metadata.is_file() && metadata.nlink() == 1;

@@ -22,10 +22,10 @@ static EVENT_FD: AtomicI32 = AtomicI32::new(-1);
 static EVENT: OnceLock<EventFd> = OnceLock::new();
 
 /// Monotonic time in ns of the first stop signal; 0 if there was none.
-static FIRST_NS: AtomicU64 = AtomicU64::new(0);
+static FIRST_SIGNAL_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Time in ns after the first signal during which further signals are ignored.
-const COINCIDENCE_NS: u64 = 100_000_000;
+const REPEAT_INTERVAL_NS: u64 = 100_000_000;
 /// Exit status after a second stop signal.
 const EXIT_INTERRUPTED: i32 = 130;
 
@@ -62,8 +62,8 @@ pub fn stop_requests() -> u32 {
 /// signal-safety(7) allows.
 extern "C" fn on_stop_signal(signal: libc::c_int) {
     let now = crate::clock::monotonic().max(1);
-    let first = FIRST_NS.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
-    if first.is_err_and(|first| now.saturating_sub(first) < COINCIDENCE_NS) {
+    let first = FIRST_SIGNAL_NS.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
+    if first.is_err_and(|first| now.saturating_sub(first) < REPEAT_INTERVAL_NS) {
         return;
     }
     // The kernel and the shell both send SIGHUP when a terminal closes.
@@ -134,10 +134,10 @@ mod tests {
         raise(libc::SIGTERM);
         assert_eq!(stop_requests(), 1);
         // Stands for the present time, however late this thread continues.
-        FIRST_NS.store(u64::MAX, Ordering::Release);
+        FIRST_SIGNAL_NS.store(u64::MAX, Ordering::Release);
         raise(libc::SIGTERM);
         assert_eq!(stop_requests(), 1, "the same signal, sent to us and to our group");
-        FIRST_NS.store(1, Ordering::Release);
+        FIRST_SIGNAL_NS.store(1, Ordering::Release);
         raise(libc::SIGHUP);
         assert_eq!(stop_requests(), 1, "a closed terminal sends it twice");
         assert_eq!(crate::poll::readable(&[event.as_fd()], None), [true]);

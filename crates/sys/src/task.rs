@@ -88,7 +88,7 @@ impl Task {
             parent,
             processor,
             processor_ns: ran.unwrap_or_default(),
-            processors: of("Cpus_allowed_list:").map(parse_ranges).unwrap_or_default(),
+            processors: of("Cpus_allowed_list:").map(parse_processor_list).unwrap_or_default(),
             resident: kilobytes.unwrap_or_default() * 1024,
         })
     }
@@ -146,7 +146,7 @@ fn thread_ids(process: u32) -> BTreeSet<u32> {
 }
 
 /// Parses a CPU list such as `0-2,5`.
-pub(crate) fn parse_ranges(text: &str) -> Vec<usize> {
+pub(crate) fn parse_processor_list(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         Some(first.parse::<usize>().ok()?..=last.parse::<usize>().ok()?)
@@ -184,13 +184,13 @@ const LOWEST_PRIORITY: i32 = 19;
 
 /// Maximum number of times that the threads of a process are listed. After each listing, the
 /// threads that are new in it are pinned.
-const LISTINGS_MAX: usize = 16;
+const THREAD_LISTINGS_MAX: usize = 16;
 
 /// Pins all threads of a process, and the threads that they start later.
 pub fn pin_process(process: u32, processors: &[usize]) -> Result<()> {
     let mut done = BTreeSet::new();
     // A thread started by a pinned thread inherits its affinity.
-    for _ in 0..LISTINGS_MAX {
+    for _ in 0..THREAD_LISTINGS_MAX {
         let new: Vec<u32> = thread_ids(process).difference(&done).copied().collect();
         if new.is_empty() {
             break;
@@ -244,8 +244,8 @@ mod tests {
 
     #[test]
     fn cpu_list_ranges_are_parsed() {
-        assert_eq!(parse_ranges("0-2,5"), [0, 1, 2, 5]);
-        assert_eq!(parse_ranges("7"), [7]);
-        assert_eq!(parse_ranges(""), [0usize; 0]);
+        assert_eq!(parse_processor_list("0-2,5"), [0, 1, 2, 5]);
+        assert_eq!(parse_processor_list("7"), [7]);
+        assert_eq!(parse_processor_list(""), [0usize; 0]);
     }
 }

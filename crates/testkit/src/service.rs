@@ -24,7 +24,7 @@ pub struct Manager {
 
 /// Lowest descriptor number of the intermediate duplicates. Higher than every descriptor number of
 /// a service that starts.
-const DUPLICATES_MIN: i32 = 500;
+const DUPLICATE_NUMBER_MIN: i32 = 600;
 /// Interval at which the receiving thread checks whether the manager has been dropped.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum number of stored descriptors, announced to the service in `FDSTORE`.
@@ -111,8 +111,9 @@ impl Manager {
         let store = self.lock();
         // The duplicates have higher numbers than all targets, so no redirection overwrites a
         // source.
-        let away =
-            store.iter().map(|(_, descriptor)| fcntl_dupfd_cloexec(descriptor, DUPLICATES_MIN));
+        let away = store
+            .iter()
+            .map(|(_, descriptor)| fcntl_dupfd_cloexec(descriptor, DUPLICATE_NUMBER_MIN));
         let away: Vec<OwnedFd> = away.collect::<Result<_, _>>().expect("copies");
         let mut places = String::new();
         for (place, descriptor) in (3..).zip(&away) {

@@ -112,7 +112,7 @@ impl ValueEnum for PreloadPart {
 }
 
 /// Returns the help text of `--with`.
-fn help_of_parts() -> String {
+fn parts_help() -> String {
     let all = PreloadPart::value_variants().iter().filter(|part| part.is_default());
     let names: Vec<&str> = all.map(|part| part.name()).collect();
     let names = names.join(" and ");
@@ -123,7 +123,7 @@ fn help_of_parts() -> String {
 #[derive(Args, Debug)]
 pub(crate) struct ExecArguments {
     /// The parts to take over.
-    #[arg(long, value_delimiter = ',', value_name = "PARTS", help = help_of_parts())]
+    #[arg(long, value_delimiter = ',', value_name = "PARTS", help = parts_help())]
     pub(crate) with: Vec<PreloadPart>,
     /// Let the program copy lazily: a write sends the contents that the file has at that time
     #[arg(long)]

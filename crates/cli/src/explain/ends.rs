@@ -62,7 +62,7 @@ fn keeps(plan: &Plan) -> Vec<(String, u64, bool)> {
 }
 
 /// Formats the memory of the sinks that retain past frames.
-pub(super) fn kept_text(plan: &Plan) -> String {
+pub(super) fn retained_text(plan: &Plan) -> String {
     let line = |(name, bytes, is_live): (String, u64, bool)| {
         let (size, by) = (
             bytes >> 10,

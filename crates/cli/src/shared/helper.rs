@@ -105,7 +105,7 @@ impl Helper {
         let line = std::mem::take(&mut self.line);
         let line = String::from_utf8_lossy(&line);
         if !line.trim().is_empty() {
-            log.write(&self.reports.record_of(line.trim_end()));
+            log.write(&self.reports.event_of_line(line.trim_end()));
         }
     }
 }
@@ -121,7 +121,7 @@ pub(super) struct Reports {
 impl Reports {
     /// Returns the event for a line of the program. A line that begins with `error:`, `warning:` or
     /// `note:` sets the level of the event; the level of any other line is `Info`.
-    fn record_of(self, line: &str) -> Record {
+    fn event_of_line(self, line: &str) -> Record {
         let (level, message) = match line.split_once(": ") {
             Some(("error", rest)) => (Level::Error, format!("{}: {rest}", self.subject)),
             Some(("warning", rest)) => (Level::Warning, rest.to_owned()),
@@ -146,7 +146,7 @@ mod tests {
             ("error: cannot listen", Level::Error, "the page: cannot listen"),
         ] {
             assert_eq!(
-                reports.record_of(line),
+                reports.event_of_line(line),
                 Record::new(EventKind::PageReported, level, message)
             );
         }

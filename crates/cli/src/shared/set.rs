@@ -22,7 +22,7 @@ pub(super) fn run(arguments: &SetArguments) -> Result<Status, Status> {
         let status = report_client_error(&error);
         match &error {
             ClientError::Refused(fault) if faults::is_wrong_change(fault) => Status::Usage,
-            ClientError::Refused(_) if !are_change(&arguments.words) => Status::Usage,
+            ClientError::Refused(_) if !is_change(&arguments.words) => Status::Usage,
             _ => status,
         }
     })?;
@@ -45,7 +45,7 @@ pub(super) fn run(arguments: &SetArguments) -> Result<Status, Status> {
 
 /// Returns true if the words are a change in the language of `set`, whether or not a path can make
 /// it.
-fn are_change(words: &[String]) -> bool {
+fn is_change(words: &[String]) -> bool {
     match SpaceBinding::parse(words) {
         Err(_) => false,
         Ok(Some(_)) => true,

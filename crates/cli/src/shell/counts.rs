@@ -10,11 +10,11 @@ use std::os::unix::fs::MetadataExt as _;
 use sys::memory::{Memfd, Seals};
 
 /// The counters of all edges.
-pub(super) struct EdgeCounts {
+pub(super) struct EdgeCounters {
     file: Memfd,
 }
 
-impl EdgeCounts {
+impl EdgeCounters {
     /// Creates counters for this number of edges.
     pub(super) fn create(edges: usize) -> sys::Result<Self> {
         let file = Memfd::create("streamline-edges", edges.max(1) * EdgeCount::EDGE_SIZE)?;

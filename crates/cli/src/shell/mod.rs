@@ -15,7 +15,7 @@ mod probe;
 use crate::arguments::shell::{ExecArguments, PreloadPart, ShellArguments};
 use crate::terminal;
 use abi::edge::{COUNTS_VARIABLE, DESCRIPTOR_MIN, EDGES_VARIABLE, Edge, LAZY_VARIABLE, PipeEnd};
-use counts::EdgeCounts;
+use counts::EdgeCounters;
 use parse::Stage;
 use probe::Library;
 use std::ffi::{OsStr, OsString};
@@ -84,7 +84,7 @@ pub(crate) fn run_preloaded(arguments: &ExecArguments) -> ExitCode {
         Ok(libraries) => libraries,
         Err(why) => return print_error(&why, NOT_EXECUTABLE),
     };
-    for note in notes_on_captures(arguments) {
+    for note in capture_preload_notes(arguments) {
         terminal::print_note(&note);
     }
     let mut command = Command::new(program);
@@ -97,7 +97,7 @@ pub(crate) fn run_preloaded(arguments: &ExecArguments) -> ExitCode {
 
 /// Returns a note for each program in the command into which libraries cannot be preloaded, such as
 /// `sudo` in `timeout 5 sudo tcpdump`. Returns no notes if none of the programs uses libpcap.
-fn notes_on_captures(arguments: &ExecArguments) -> Vec<String> {
+fn capture_preload_notes(arguments: &ExecArguments) -> Vec<String> {
     let pcap = PreloadPart::Pcap;
     let is_asked = arguments.with.is_empty() && pcap.is_default() || arguments.with.contains(&pcap);
     let named = if is_asked { probe::named_programs(&arguments.words) } else { Vec::new() };
@@ -120,7 +120,7 @@ fn find_libraries(arguments: &ExecArguments) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     for part in [PreloadPart::Pipes, PreloadPart::Udp] {
         if is_wanted(part) {
-            found.push(probe::find_library(plan::library_of(part))?);
+            found.push(probe::find_library(plan::part_library(part))?);
         }
     }
     if is_wanted(PreloadPart::Pcap) {
@@ -193,7 +193,7 @@ fn run_pipeline(arguments: &ShellArguments, stages: &[Stage]) -> Result<u8, Stri
     let mut before: Option<StageEdge> = None;
     let mut noted = false;
     // The edges also work without counters.
-    let counts = library.as_ref().and_then(|_| EdgeCounts::create(stages.len() - 1).ok());
+    let counts = library.as_ref().and_then(|_| EdgeCounters::create(stages.len() - 1).ok());
     for (at, stage) in stages.iter().enumerate() {
         let after = match stages.get(at + 1) {
             Some(next) => {
@@ -299,7 +299,7 @@ struct StageStart<'s> {
     /// Index of the program in the pipeline.
     index: usize,
     library: Option<&'s Path>,
-    counts: Option<&'s EdgeCounts>,
+    counts: Option<&'s EdgeCounters>,
 }
 
 fn start_program(
@@ -351,7 +351,7 @@ fn start_program(
     command.env_remove(EDGES_VARIABLE).env_remove(COUNTS_VARIABLE);
     if let (Some(library), false) = (library, edges.is_empty()) {
         command.env(EDGES_VARIABLE, edges.join(","));
-        if let Some(Ok((variable, copy))) = counts.map(EdgeCounts::inheritable_descriptor) {
+        if let Some(Ok((variable, copy))) = counts.map(EdgeCounters::inheritable_descriptor) {
             command.env(COUNTS_VARIABLE, variable);
             copies.push(copy);
         }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 const PROFILES: &str = "/etc/apparmor.d";
 
 /// Explains what `exec` would do for a program.
-pub(crate) fn explain_program(words: &[String]) -> Status {
+pub(crate) fn describe_exec(words: &[String]) -> Status {
     let Some(name) = words.first() else { return Status::Usage };
     let Some(path) = probe::find_executable(name) else {
         terminal::print_error(&format!("`{name}` was not found"));
@@ -52,7 +52,7 @@ fn describe(words: &[String], path: &Path) -> String {
         };
         line(part.name(), &format!("{is_on}: {}", part.purpose()));
         line("", part.figure());
-        match probe::find_library(library_of(*part)) {
+        match probe::find_library(part_library(*part)) {
             Ok(library) => line("", &library.display().to_string()),
             Err(why) => line("", &format!("missing: {why}")),
         }
@@ -81,7 +81,7 @@ fn describe(words: &[String], path: &Path) -> String {
 }
 
 /// Returns the library of a part.
-pub(super) const fn library_of(part: PreloadPart) -> Library {
+pub(super) const fn part_library(part: PreloadPart) -> Library {
     match part {
         PreloadPart::Pcap => Library::Pcap,
         PreloadPart::Pipes => Library::Pipes,

@@ -462,8 +462,8 @@ fn access_size(code: u16) -> Size {
     }
 }
 
-/// Converts an offset to the type of the instruction field. Helpers perform loads at offsets that
-/// do not fit.
+/// Converts an offset to the type of the instruction field. The caller has checked that it fits;
+/// helpers perform loads at greater offsets.
 fn instruction_offset(k: u32) -> i16 {
     i16::try_from(k).unwrap_or(i16::MAX)
 }

@@ -29,11 +29,14 @@ use super::unfit::Unfit;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R7, R8, R9, R10, Size};
 use crate::program::{self, Program};
 
-/// Layout of the bytes before a delivered frame. In order, they are: for each delivery number
-/// [`headroom::DELIVERY`] bytes; the exit numbers, [`headroom::EXIT`] bytes each, padded to a
-/// multiple of eight; a bit set of the deliveries (eight bytes); the tag that the driver removed
-/// (eight bytes: 1 << 32, protocol in network order, tag; 0 without a tag); and the monotonic time
-/// (eight bytes).
+/// Layout of the bytes before a delivered frame, in order:
+///
+/// - [`headroom::DELIVERY`] bytes for each delivery;
+/// - [`headroom::EXIT`] bytes for the exit number of each delivery, padded to a multiple of 8;
+/// - a bitmap of the deliveries (8 bytes);
+/// - the VLAN tag that the driver removed (8 bytes): bit 32 is set, bits 16 to 31 are the protocol in
+///   network byte order, bits 0 to 15 are the tag; 0 if there was no tag;
+/// - the monotonic time (8 bytes).
 pub mod headroom {
     /// Number of bytes per delivery: class (four), offset of the view (two), number of frame bytes
     /// after the view (two).

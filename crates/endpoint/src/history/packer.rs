@@ -63,7 +63,7 @@ impl PackingJob {
 }
 
 impl Packer {
-    /// Maximum number of jobs at a time.
+    /// Maximum number of unfinished jobs, both queued and running.
     pub(super) const JOBS_MAX: usize = 4;
 
     /// Returns true if the thread has [`Packer::JOBS_MAX`] jobs that it has not finished.

@@ -1,4 +1,4 @@
-//! The size of the ring of `user` and `socket`.
+//! The size and configuration of the ring to which a `user` or `socket` sink writes.
 
 use abi::DbufId;
 use buffer::Policy;

@@ -124,7 +124,7 @@ pub fn fitting_program(chain: &[Examined], target: impl Into<Target>) -> Option<
     }
 }
 
-/// Formats the chain as a request, without quotes.
+/// Formats the chain as a request, for messages. Arguments with spaces are not quoted.
 #[must_use]
 pub fn request_text(chain: &[Examined]) -> String {
     let written =

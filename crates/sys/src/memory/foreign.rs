@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 pub const COPY_MIN: usize = 16;
 /// Minimum length in bytes at which the gain from AVX outweighs the cost of the `vzeroupper` that
 /// follows.
-const WIDE_MIN: usize = 192;
+const AVX_LENGTH_MIN: usize = 192;
 /// Minimum length in bytes at which copies within our own memory use libc's memcpy.
 pub const LIBC_MIN: usize = 1 << 20;
 /// Minimum length in bytes at which aligning stores to 32 bytes gains more than it costs.
@@ -29,7 +29,7 @@ const ALIGN_MIN: usize = 1024;
 #[inline(always)]
 pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, length: usize) {
     debug_assert!(length >= COPY_MIN);
-    if length >= WIDE_MIN && std::arch::is_x86_feature_detected!("avx") {
+    if length >= AVX_LENGTH_MIN && std::arch::is_x86_feature_detected!("avx") {
         // SAFETY: the caller's promise, and the CPU has AVX.
         return unsafe { copy_wide(from, to, length) };
     }
@@ -99,15 +99,15 @@ pub fn copy_into_words(bytes: &[u8], words: &[AtomicU64]) {
     unsafe { copy_bytes(bytes.as_ptr(), to, bytes.len()) }
 }
 
-/// Copies at least [`WIDE_MIN`] bytes with AVX: 128 at a time, then the last 128 again. A copy of
-/// at least [`ALIGN_MIN`] bytes first copies 32 bytes and continues at a 32-byte boundary of the
+/// Copies at least [`AVX_LENGTH_MIN`] bytes with AVX: 128 at a time, then the last 128 again. A copy
+/// of at least [`ALIGN_MIN`] bytes first copies 32 bytes and continues at a 32-byte boundary of the
 /// destination. Blocks of a ring follow their headers, so without this alignment every second store
 /// would cross a cache line.
 ///
 /// # Safety
 ///
-/// The requirements of [`copy_bytes`] must hold, `length` must be at least [`WIDE_MIN`], and the
-/// CPU must support AVX.
+/// The requirements of [`copy_bytes`] must hold, `length` must be at least [`AVX_LENGTH_MIN`], and
+/// the CPU must support AVX.
 #[inline(never)]
 unsafe fn copy_wide(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: as in `copy_bytes`, which has detected AVX; `vzeroupper` restores the register state

@@ -10,7 +10,7 @@ const COUNT_RULES: u32 = 0x2e;
 /// Size in bytes of `struct ethtool_rxnfc`.
 const COMMAND_SIZE: usize = 192;
 /// Byte offset of `rule_cnt` in `struct ethtool_rxnfc`.
-const RULES_AT: usize = 184;
+const RULE_COUNT_OFFSET: usize = 184;
 
 /// `struct ethtool_rxnfc`, of which counting rules uses two fields.
 #[repr(C, align(8))]
@@ -49,7 +49,7 @@ pub fn device_rules(interface: &str) -> Result<u32> {
     if result < 0 {
         return Err(Error::last("ethtool", format!("rules of {interface}")));
     }
-    let rules = command.0[RULES_AT..].first_chunk().copied();
+    let rules = command.0[RULE_COUNT_OFFSET..].first_chunk().copied();
     Ok(rules.map_or(0, u32::from_ne_bytes))
 }
 

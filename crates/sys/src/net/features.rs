@@ -30,7 +30,7 @@ const DEVICE_INDEX: u16 = 1;
 /// NETDEV_A_DEV_XDP_FEATURES: attribute with the XDP features.
 const XDP_FEATURES: u16 = 3;
 /// NETDEV_XDP_ACT_NDO_XMIT: the device accepts redirected frames.
-const ACCEPTS_FRAMES: u64 = 4;
+const ACCEPTS_REDIRECTED_FRAMES: u64 = 4;
 /// Size of `struct genlmsghdr`.
 const GENERIC_HEADER_SIZE: usize = 4;
 
@@ -66,7 +66,7 @@ pub fn accepts_xdp_frames(index: u32) -> Result<bool> {
     )?;
     let features = find_attribute(&answer, XDP_FEATURES).and_then(|value| array_at(value, 0));
     let features = features.map(u64::from_ne_bytes).ok_or_else(|| no_features_error(&target))?;
-    Ok(features & ACCEPTS_FRAMES != 0)
+    Ok(features & ACCEPTS_REDIRECTED_FRAMES != 0)
 }
 
 fn no_features_error(target: &str) -> Error {

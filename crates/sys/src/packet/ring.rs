@@ -124,7 +124,7 @@ struct Gaps {
 impl Gaps {
     /// Records that `drops` frames have been dropped in total, at a time when all segments are
     /// filled.
-    fn record_drops(&mut self, drops: u64, segments: usize) {
+    fn assign_drops_to_gap(&mut self, drops: u64, segments: usize) {
         let new = drops.saturating_sub(self.counted);
         if new == 0 {
             return;
@@ -217,7 +217,7 @@ impl PacketRing {
     pub fn gaps(&self) -> Result<Vec<Gap>> {
         let drops = self.statistics()?.drops;
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
-        totals.gaps.record_drops(drops, self.shape.segments);
+        totals.gaps.assign_drops_to_gap(drops, self.shape.segments);
         Ok(totals.gaps.known.iter().copied().collect())
     }
 
@@ -293,7 +293,7 @@ unsafe impl Lender for PacketRing {
         let drops = if full { self.statistics().ok().map(|all| all.drops) } else { None };
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(drops) = drops {
-            totals.gaps.record_drops(drops, segments);
+            totals.gaps.assign_drops_to_gap(drops, segments);
         }
         totals.gaps.record_return(slot, segments);
     }
@@ -313,17 +313,17 @@ mod tests {
     fn v2_drops_follow_the_last_filled_segment() {
         let mut gaps = Gaps::default();
         // All four are filled, none given back.
-        gaps.record_drops(10, 4);
+        gaps.assign_drops_to_gap(10, 4);
         gaps.record_return(0, 4);
-        gaps.record_drops(10, 4);
+        gaps.assign_drops_to_gap(10, 4);
         // The fifth was filled, then the ring was full again. The next one given back is not the
         // oldest.
-        gaps.record_drops(13, 4);
+        gaps.assign_drops_to_gap(13, 4);
         gaps.record_return(2, 4);
         assert_eq!(gaps.last_filled(4), (0, false), "the fifth");
-        gaps.record_drops(14, 4);
+        gaps.assign_drops_to_gap(14, 4);
         gaps.record_return(1, 4);
-        gaps.record_drops(15, 4);
+        gaps.assign_drops_to_gap(15, 4);
         let gap = |behind, drops| Gap { behind, drops };
         assert_eq!(gaps.known, [gap(4, 10), gap(5, 4), gap(7, 1)]);
     }

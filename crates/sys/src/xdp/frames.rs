@@ -163,7 +163,7 @@ impl Frames {
     }
 
     /// Puts frames back on the free list because a fill ring had no room for them.
-    pub(super) fn put_free(&self, addresses: &[u64]) {
+    pub(super) fn return_to_free_list(&self, addresses: &[u64]) {
         self.lock_free_list()
             .extend(addresses.iter().rev().filter_map(|at| self.umem.frame_of(*at)));
     }
@@ -178,7 +178,7 @@ impl Frames {
 
     /// Removes a frame from the free list, to be written and sent (F3), and returns its address;
     /// `None` if no frame is free.
-    pub(super) fn take_to_send(&self) -> Option<u64> {
+    pub(super) fn take_send_frame(&self) -> Option<u64> {
         let frame = self.lock_free_list().pop()?;
         self.word(frame).fetch_add(1, Ordering::AcqRel);
         Some(self.umem.address(frame))
@@ -273,7 +273,7 @@ mod tests {
         frames.give_back(slot);
         assert!(!frames.has_arrived(slot));
         assert_eq!(frames.free(), 2);
-        frames.put_free(&lent[2..]);
+        frames.return_to_free_list(&lent[2..]);
         assert_eq!(frames.free(), 3);
         assert!(!frames.mark_received(1 << 40), "not of this memory");
     }
@@ -289,12 +289,12 @@ mod tests {
         assert_eq!(frames.free(), 0, "the send ring has it");
         assert!(frames.release(at) && !frames.release(at));
         assert_eq!(frames.free(), 1);
-        let drafted = frames.take_to_send().unwrap();
+        let drafted = frames.take_send_frame().unwrap();
         assert!(
             !frames.has_arrived(frames.locate_address(drafted).unwrap().0),
             "no pool may reach it"
         );
-        assert!(frames.take_to_send().is_none());
+        assert!(frames.take_send_frame().is_none());
         assert!(frames.release(drafted));
     }
 

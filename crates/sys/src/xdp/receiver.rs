@@ -62,11 +62,11 @@ impl XdpReceiver {
         let lent = match fill.lend(&self.addresses) {
             Ok(lent) => lent,
             Err(error) => {
-                self.frames.put_free(&self.addresses);
+                self.frames.return_to_free_list(&self.addresses);
                 return Err(error);
             }
         };
-        self.frames.put_free(self.addresses.get(lent..).unwrap_or_default());
+        self.frames.return_to_free_list(self.addresses.get(lent..).unwrap_or_default());
         self.lent += lent;
         if fill.needs_wakeup() {
             self.socket.wake_rx()?;

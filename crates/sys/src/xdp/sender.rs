@@ -279,7 +279,7 @@ fn copy_into_frames(
     }
     let mut done = 0;
     for (part, entry) in parts.zip(entries.iter_mut()) {
-        let Some(address) = frames.take_to_send() else { break };
+        let Some(address) = frames.take_send_frame() else { break };
         let at = usize::try_from(address).unwrap_or(usize::MAX);
         // The frame was free and is now ours alone.
         let pasted = frames.umem().memory().store_bytes(at, part);

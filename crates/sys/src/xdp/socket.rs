@@ -197,8 +197,8 @@ impl XdpSocket {
         settings: SocketSettings,
         shared: Option<BorrowedFd<'_>>,
     ) -> Result<Self> {
-        use uapi::{COMPLETION_AT, COMPLETION_RING, FILL_AT, FILL_RING};
-        use uapi::{RX_AT, RX_RING, TX_AT, TX_RING};
+        use uapi::{COMPLETION_MAP_OFFSET, COMPLETION_RING, FILL_MAP_OFFSET, FILL_RING};
+        use uapi::{RX_MAP_OFFSET, RX_RING, TX_MAP_OFFSET, TX_RING};
         let fd = socket.as_fd();
         let sizes = [
             (FILL_RING, settings.fill),
@@ -214,11 +214,16 @@ impl XdpSocket {
             let form = RingLayout { name, at, offsets, entry, size, umem };
             (size > 0).then(|| EntryRing::map(fd, &form)).transpose()
         };
-        let fill = ring("fill ring", FILL_AT, offsets.fill, 8, settings.fill)?;
-        let completion =
-            ring("completion ring", COMPLETION_AT, offsets.completion, 8, settings.completion)?;
-        let rx = ring("receive ring", RX_AT, offsets.rx, 16, settings.rx)?;
-        let tx = ring("send ring", TX_AT, offsets.tx, 16, settings.tx)?;
+        let fill = ring("fill ring", FILL_MAP_OFFSET, offsets.fill, 8, settings.fill)?;
+        let completion = ring(
+            "completion ring",
+            COMPLETION_MAP_OFFSET,
+            offsets.completion,
+            8,
+            settings.completion,
+        )?;
+        let rx = ring("receive ring", RX_MAP_OFFSET, offsets.rx, 16, settings.rx)?;
+        let tx = ring("send ring", TX_MAP_OFFSET, offsets.tx, 16, settings.tx)?;
         uapi::bind(fd, settings.interface, settings.queue, bind_flags(settings, shared), shared)?;
         let options: u32 = uapi::get(fd, uapi::OPTIONS)?;
         Ok(Self {

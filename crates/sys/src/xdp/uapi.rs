@@ -14,13 +14,13 @@ pub(super) const STATISTICS: Name = (7, "XDP_STATISTICS");
 pub(super) const OPTIONS: Name = (8, "XDP_OPTIONS");
 
 /// Offset at which to map the receive ring.
-pub(super) const RX_AT: u64 = 0;
+pub(super) const RX_MAP_OFFSET: u64 = 0;
 /// Offset at which to map the send ring.
-pub(super) const TX_AT: u64 = 0x8000_0000;
+pub(super) const TX_MAP_OFFSET: u64 = 0x8000_0000;
 /// Offset at which to map the fill ring.
-pub(super) const FILL_AT: u64 = 0x1_0000_0000;
+pub(super) const FILL_MAP_OFFSET: u64 = 0x1_0000_0000;
 /// Offset at which to map the completion ring.
-pub(super) const COMPLETION_AT: u64 = 0x1_8000_0000;
+pub(super) const COMPLETION_MAP_OFFSET: u64 = 0x1_8000_0000;
 
 /// XDP_SHARED_UMEM: share the memory of another socket.
 pub(super) const SHARED: u16 = 1;

@@ -141,7 +141,7 @@ impl FileFormat {
 }
 
 /// Returns truncated, damaged and empty capture files, with their names.
-pub(super) fn faulty_files() -> Vec<(String, Vec<u8>)> {
+pub(super) fn damaged_files() -> Vec<(String, Vec<u8>)> {
     let frames = mixed_traffic(7, 3).frames;
     let [classic, next] =
         [CLASSIC, PCAPNG].map(|format| format.write_file(&[(LinkType::ETHERNET, &frames)]));

@@ -98,7 +98,7 @@ fn generate_all() -> Vec<(String, Vec<u8>)> {
     add("tls", messages::tls_captures());
     add("text", messages::text_protocol_captures());
     all.extend(packets::link_type_captures());
-    all.extend(files::faulty_files());
+    all.extend(files::damaged_files());
     all
 }
 

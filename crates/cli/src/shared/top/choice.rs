@@ -15,7 +15,7 @@ pub(super) enum Effect {
 
 /// The user's choices in a list.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct ListChoice {
+pub(super) struct ListState {
     /// Filter: only rows that contain this text are shown.
     pub(super) filter: String,
     /// True while the user types the filter.
@@ -26,7 +26,7 @@ pub(super) struct ListChoice {
     selected: usize,
 }
 
-impl ListChoice {
+impl ListState {
     /// Returns true if one of the texts of a row contains the filter. Ignores case.
     pub(super) fn shows(&self, texts: &[&str]) -> bool {
         let wanted = self.filter.to_lowercase();
@@ -34,14 +34,14 @@ impl ListChoice {
     }
 
     /// Returns the index of the selected row, given the number of shown rows.
-    pub(super) fn selected_of(&self, count: usize) -> usize {
+    pub(super) fn selected_row(&self, count: usize) -> usize {
         self.selected.min(count.saturating_sub(1))
     }
 
     /// Returns the index of the first visible row if `count` rows are shown, of which `height` fit
     /// on the screen.
     pub(super) fn first_visible(&self, count: usize, height: usize) -> usize {
-        (self.selected_of(count) + 1).saturating_sub(height.max(1))
+        (self.selected_row(count) + 1).saturating_sub(height.max(1))
     }
 
     /// Applies a key, given the number of shown rows. Returns `None` if the key has no meaning in a
@@ -55,7 +55,7 @@ impl ListChoice {
             return Some(Effect::Redraw);
         }
         let last = count.saturating_sub(1);
-        let selected = self.selected_of(count);
+        let selected = self.selected_row(count);
         match key.code {
             KeyCode::Char('q') => return Some(Effect::Quit),
             KeyCode::Enter => return Some(Effect::Open),
@@ -92,7 +92,7 @@ impl ListChoice {
 }
 
 /// Returns the value that follows `current` in `all`; the first value follows the last.
-pub(super) fn next_in<T: Copy + PartialEq, const N: usize>(all: [T; N], current: T) -> T {
+pub(super) fn next_value<T: Copy + PartialEq, const N: usize>(all: [T; N], current: T) -> T {
     let at = all.iter().position(|value| *value == current).unwrap_or(0);
     all[(at + 1) % N]
 }

@@ -4,7 +4,7 @@ use super::super::connect::watch_signals;
 use super::super::path_rows::{PathRow, PathState, PathsSampler, RIGHT_ALIGNED, TITLES};
 use super::super::rates::short_rate;
 use super::super::sharing::{self, program_sentence};
-use super::choice::{Effect, ListChoice, next_in};
+use super::choice::{Effect, ListState, next_value};
 use super::widgets::{
     colour, head_row, highlight_row, input_line, key_lines, right_aligned, section_paragraph,
 };
@@ -72,7 +72,7 @@ impl PathOrder {
 /// The user's choices on the screen of all paths.
 #[derive(Default)]
 struct PathsView {
-    list: ListChoice,
+    list: ListState,
     order: PathOrder,
     /// Reason why the last selected path could not be opened.
     refusal: Option<String>,
@@ -95,7 +95,7 @@ impl PathsView {
         let listed = self.rows(rows);
         self.refusal = None;
         match self.list.apply_key(key, listed.len()) {
-            Some(Effect::Open) => match listed.get(self.list.selected_of(listed.len())) {
+            Some(Effect::Open) => match listed.get(self.list.selected_row(listed.len())) {
                 Some(row) if row.path.yours => return Effect::Open,
                 Some(row) => {
                     let owner = row.cells()[2].clone();
@@ -110,7 +110,7 @@ impl PathsView {
             None => match key.code {
                 KeyCode::Esc if self.list.close_help() || self.list.clear_filter() => {}
                 KeyCode::Esc => return Effect::Quit,
-                KeyCode::Char('s') => self.order = next_in(PathOrder::ALL, self.order),
+                KeyCode::Char('s') => self.order = next_value(PathOrder::ALL, self.order),
                 _ => {}
             },
         }
@@ -177,7 +177,7 @@ impl<'c> PathsScreen<'c> {
                     Effect::Quit => return Ok(None),
                     Effect::Open => {
                         let listed = self.view.rows(&self.latest.rows);
-                        let index = self.view.list.selected_of(listed.len());
+                        let index = self.view.list.selected_row(listed.len());
                         return Ok(listed.get(index).map(|row| row.path.number));
                     }
                 }
@@ -248,7 +248,7 @@ fn heading(rows: &[PathRow]) -> Line<'static> {
 
 /// Formats the paths as a table of `height` rows that contains the selected path.
 fn path_table(rows: &[&PathRow], view: &PathsView, height: usize) -> Table<'static> {
-    let selected = view.list.selected_of(rows.len());
+    let selected = view.list.selected_row(rows.len());
     let first = view.list.first_visible(rows.len(), height);
     let all: Vec<_> = rows.iter().skip(first).take(height).map(|row| (row, row.cells())).collect();
     let width = |column: usize| {

@@ -10,7 +10,7 @@ use super::view::{Order, View};
 use super::widgets::{
     colour, head_row, highlight_row, input_line, key_lines, right_aligned, section_paragraph,
 };
-use crate::screen::graph_line;
+use crate::screen::style_graph_row;
 use crate::{progress, terminal};
 use member::client::escape_hidden;
 use ratatui::Frame;
@@ -33,11 +33,11 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
     let is_interactive = view.is_some();
     let view = view.unwrap_or(&fixed);
     let nodes = view.nodes(snapshot);
-    let selected = view.list.selected_of(nodes.len());
+    let selected = view.list.selected_row(nodes.len());
     let details = nodes.get(selected).filter(|_| view.is_open);
     let rings = match details {
         Some(_) => DETAIL_LINES,
-        None => ring_count(snapshot).min(LINES_MAX),
+        None => ring_line_count(snapshot).min(LINES_MAX),
     };
     let lost = snapshot.lost.len().clamp(1, LINES_MAX);
     let rows = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -59,7 +59,7 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
             let first = target_row.min(rows.len().saturating_sub(usize::from(nodes_area.height)));
             let lines: Vec<Line<'_>> = {
                 let has_colour = terminal::has_colour_output();
-                rows.iter().skip(first).map(|row| graph_line(row, has_colour)).collect()
+                rows.iter().skip(first).map(|row| style_graph_row(row, has_colour)).collect()
             };
             frame.render_widget(Paragraph::new(lines), nodes_area);
         }
@@ -199,7 +199,7 @@ fn past_line(past: &Past) -> Line<'static> {
 }
 
 /// Returns the number of lines for rings and past frames.
-fn ring_count(snapshot: &Snapshot) -> usize {
+fn ring_line_count(snapshot: &Snapshot) -> usize {
     let named = snapshot.reader_rings.len() + snapshot.writer_rings.len();
     snapshot.rings.len() + named + snapshot.kept.len()
 }

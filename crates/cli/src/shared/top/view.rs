@@ -1,7 +1,7 @@
 //! The user's choices on the interactive screen of `top`: order, filter, selected node, and visible
 //! details.
 
-use super::choice::{Effect, ListChoice, next_in};
+use super::choice::{Effect, ListState, next_value};
 use super::snapshot::{NodeRates, Snapshot};
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 
@@ -57,7 +57,7 @@ pub(super) struct View {
     /// Order of the nodes.
     pub(super) order: Order,
     /// Selected node, filter (of names and spaces) and help.
-    pub(super) list: ListChoice,
+    pub(super) list: ListState,
     /// True while the graph with its rates is shown instead of the table.
     pub(super) shows_graph: bool,
     /// True while the details of the selected node are shown instead of the rings.
@@ -84,7 +84,7 @@ impl View {
             None => match key.code {
                 KeyCode::Esc => return self.close(),
                 KeyCode::Char('g') => self.shows_graph = !self.shows_graph,
-                KeyCode::Char('s') => self.order = next_in(Order::ALL, self.order),
+                KeyCode::Char('s') => self.order = next_value(Order::ALL, self.order),
                 _ => {}
             },
         }
@@ -182,7 +182,7 @@ mod tests {
         press(&mut view, "jj/TP\n", &snapshot);
         // No filter was being typed at the key `q`, so it would have quit the screen.
         assert_eq!(names(&view, &snapshot), ["http"]);
-        assert_eq!(view.list.selected_of(1), 0, "the selection stays within the shown nodes");
+        assert_eq!(view.list.selected_row(1), 0, "the selection stays within the shown nodes");
         assert_eq!(press(&mut view, "\x1b", &snapshot), Effect::Redraw);
         assert_eq!(names(&view, &snapshot).len(), 3);
         press(&mut view, "/q", &snapshot);

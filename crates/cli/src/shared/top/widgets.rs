@@ -1,6 +1,6 @@
 //! Elements shared by the lists on the screen: titles, rows, keys and colors.
 
-use super::choice::ListChoice;
+use super::choice::ListState;
 use crate::terminal;
 use member::client::escape_hidden;
 use ratatui::style::{Color, Modifier, Style};
@@ -50,7 +50,7 @@ pub(super) fn key_lines(keys: &[(&str, &str)]) -> Vec<Line<'static>> {
 
 /// Returns the line that shows the filter, with a cursor while the user types; `None` if there is
 /// no filter.
-pub(super) fn input_line(list: &ListChoice) -> Option<Line<'static>> {
+pub(super) fn input_line(list: &ListState) -> Option<Line<'static>> {
     let cursor = if list.is_typing { "_" } else { "  (Esc clears)" };
     let is_used = list.is_typing || !list.filter.is_empty();
     is_used.then(|| Line::from(format!("/{}{cursor}", escape_hidden(&list.filter))))

@@ -57,8 +57,8 @@ pub(super) struct FlowTable<F> {
 }
 
 impl<F> FlowTable<F> {
-    /// Creates a table. If `is_live` is false, each source has a clock of its own, as captures of
-    /// different days do.
+    /// Creates a table. If `is_live` is false, each source has its own clock, as with captures from
+    /// different days.
     pub(super) fn new(flows_max: usize, idle: Time, is_live: bool) -> Self {
         Self {
             known: HashMap::new(),

@@ -124,7 +124,7 @@ fn frame_number(frame: &[u8]) -> u64 {
 }
 
 /// Sends frames from `generate` to a sink, as a space does. Calls `between` after each batch.
-fn drive_generated(
+fn send_generated_frames(
     request: &[(&str, &str)],
     sink: &mut dyn Sink,
     mut between: impl FnMut(),
@@ -170,7 +170,7 @@ fn assert_numbers_arrive(pair: &Pair, transmitter: Transmitter) {
         next
     };
     let request = [("count", "100000"), ("seq", "yes"), ("size", "100")];
-    let taken = drive_generated(&request, &mut *sink, || _ = check(&mut receiver));
+    let taken = send_generated_frames(&request, &mut *sink, || _ = check(&mut receiver));
     wait_until("the last have come", || check(&mut receiver) == taken);
     assert_eq!(taken, 100_000);
     assert_eq!(sink.amount_written(), Some(Amount { blocks: 100_000, bytes: 10_000_000 }));
@@ -201,8 +201,11 @@ fn full_queue_delays_frames_without_loss() {
     let mut receiver = Receiver::open_on(&pair.server);
     let mut sink = open_concrete_tx(&pair.client, QUEUEING_SOCKET);
     sink.room_wait_max = LIMIT;
-    let taken =
-        drive_generated(&[("count", "300"), ("seq", "yes"), ("size", "1000")], &mut sink, || ());
+    let taken = send_generated_frames(
+        &[("count", "300"), ("seq", "yes"), ("size", "1000")],
+        &mut sink,
+        || (),
+    );
     let received = receiver.receive_frames(300);
     let numbers: Vec<u64> = received.iter().map(|block| frame_number(&block.bytes)).collect();
     assert_eq!(numbers, (0..taken).collect::<Vec<_>>());
@@ -223,7 +226,7 @@ fn stalled_queue_times_out_and_drops_are_counted() {
     let shape = format!("qdisc add dev {CLIENT_DEVICE} root tbf rate 1kbit burst 2k limit 3k");
     pair.client.run_program("tc", &shape);
     let mut sink = open_concrete_tx(&pair.client, QUEUEING_SOCKET);
-    drive_generated(&[("count", "2000"), ("size", "1000")], &mut sink, || ());
+    send_generated_frames(&[("count", "2000"), ("size", "1000")], &mut sink, || ());
     // One timeout per stall, not one for each of the 32 batches.
     let sent = sink.amount_written().unwrap().blocks;
     assert!(

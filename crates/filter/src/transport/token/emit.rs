@@ -76,7 +76,7 @@ struct TagInput<'s> {
     l3: FramePos<'s>,
     l4: FramePos<'s>,
     token: FramePos<'s>,
-    /// Length of the data in bytes.
+    /// Length in bytes of the data after the token, including data that the tag does not cover.
     length: Num<'s>,
 }
 
