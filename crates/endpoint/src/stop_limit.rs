@@ -1,8 +1,8 @@
 //! The time limit for a stopped path that waits for the reader of its output.
 //!
 //! A running path waits without limit, like a program in a shell pipeline. A stopped path drains as
-//! long as the output makes progress. A reader that takes nothing for
-//! [`STALL_MAX`] is abandoned, so that one stop request ends the path.
+//! long as the output makes progress. A reader that takes nothing for [`STALL_MAX`] is abandoned,
+//! so that one stop request ends the path.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};

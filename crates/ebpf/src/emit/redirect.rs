@@ -34,8 +34,8 @@ use crate::program::{self, Program};
 /// - [`headroom::DELIVERY`] bytes for each delivery;
 /// - [`headroom::EXIT`] bytes for the exit number of each delivery, padded to a multiple of 8;
 /// - a bitmap of the deliveries (8 bytes);
-/// - the VLAN tag that the driver removed (8 bytes): bit 32 is set, bits 16 to 31 are the protocol in
-///   network byte order, bits 0 to 15 are the tag; 0 if there was no tag;
+/// - the VLAN tag that the driver removed (8 bytes): bit 32 is set, bits 16 to 31 are the protocol
+///   in network byte order, bits 0 to 15 are the tag; 0 if there was no tag;
 /// - the monotonic time (8 bytes).
 pub mod headroom {
     /// Number of bytes per delivery: class (four), offset of the view (two), number of frame bytes

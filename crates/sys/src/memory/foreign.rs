@@ -99,10 +99,10 @@ pub fn copy_into_words(bytes: &[u8], words: &[AtomicU64]) {
     unsafe { copy_bytes(bytes.as_ptr(), to, bytes.len()) }
 }
 
-/// Copies at least [`AVX_LENGTH_MIN`] bytes with AVX: 128 at a time, then the last 128 again. A copy
-/// of at least [`ALIGN_MIN`] bytes first copies 32 bytes and continues at a 32-byte boundary of the
-/// destination. Blocks of a ring follow their headers, so without this alignment every second store
-/// would cross a cache line.
+/// Copies at least [`AVX_LENGTH_MIN`] bytes with AVX: 128 at a time, then the last 128 again. A
+/// copy of at least [`ALIGN_MIN`] bytes first copies 32 bytes and continues at a 32-byte boundary
+/// of the destination. Blocks of a ring follow their headers, so without this alignment every
+/// second store would cross a cache line.
 ///
 /// # Safety
 ///
