@@ -100,7 +100,7 @@ pub mod class {
     pub const ALU64: u8 = 0x07;
 }
 
-/// Addressing modes of the load and store classes, which are the high three bits of the opcode.
+/// Addressing modes of load and store instructions, in the high three bits of the opcode.
 pub mod mode {
     /// Wide immediate.
     pub const IMM: u8 = 0x00;

@@ -17,7 +17,7 @@ use sys::steps::Steps;
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Readers(Vec<FilePermissions>);
 
-/// Context for creating a file: the log of steps and the permitted readers.
+/// Context for creating a file: the rollback log, and the users who may read the file.
 pub(crate) type FileCreation<'m> = (&'m Steps, &'m Readers);
 
 /// The set of all users, for output that depends on no input file.

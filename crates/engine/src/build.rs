@@ -55,7 +55,7 @@ pub struct BuiltPath {
     /// Stops the spaces.
     pub(crate) control: Arc<Control>,
     pub(crate) live: Live,
-    /// The log of this path's allocations.
+    /// The rollback log of the steps that allocated this path's resources.
     pub(crate) steps: Steps,
 }
 

@@ -133,9 +133,8 @@ impl RecordWalk {
         self.side.release();
     }
 
-    /// Returns true if a change of capacity has been passed since the last call. Passing the change
-    /// has released all blocks before it without notifying the writer; the caller must notify the
-    /// writer.
+    /// Returns true if this reader has passed a capacity change since the last call. Passing it
+    /// releases all earlier blocks without notifying the writer, so the caller must notify it.
     pub(crate) const fn take_capacity_change(&mut self) -> bool {
         std::mem::replace(&mut self.has_passed_cut, false)
     }

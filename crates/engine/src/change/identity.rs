@@ -31,7 +31,7 @@ pub(super) struct MatchedPlan {
     pub(super) kept: HashSet<usize>,
     /// Numbers of surviving nodes whose filter is replaced by a new filter that inherits its state.
     pub(super) renewed: HashSet<usize>,
-    /// Numbers of filters that move to another process with their state.
+    /// Node numbers of the filters that move to another process with their state.
     pub(super) crossed: HashSet<usize>,
     /// Maps the number of every edge that leaves the kernel to the index of that edge in the new
     /// plan.

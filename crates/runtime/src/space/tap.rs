@@ -105,7 +105,7 @@ pub struct TapStats {
 /// The position at which a tap began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TapStart {
-    /// Number of the tap's first block in the node's output.
+    /// Sequence number of the tap's first block in the node's output.
     pub block: u64,
     /// Number of blocks that were taken from the history.
     pub past: u64,

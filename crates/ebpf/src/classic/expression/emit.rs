@@ -8,8 +8,7 @@ use super::super::insn::{Instruction, code};
 use super::blocks::{ControlFlowGraph, EdgeTarget};
 use super::condition::{JumpLabel, PseudoInsn};
 
-/// Converts `graph` to a program. Fails if the program has too many instructions, and returns their
-/// number.
+/// Converts `graph` to a program. Fails with the number of instructions if there are too many.
 pub(super) fn emit_program(
     graph: &ControlFlowGraph,
     accept: u32,
