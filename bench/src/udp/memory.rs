@@ -24,7 +24,7 @@ const SLOT_SIZE: usize = 2048;
 pub(super) struct MemorySocket {
     file: Memfd,
     memory: Mapping,
-    library: PathBuf,
+    preloaded: PathBuf,
 }
 
 impl MemorySocket {
@@ -39,14 +39,14 @@ impl MemorySocket {
         }
         let _ = memory.set_word(REQUEST_COUNT_OFFSET, requests.len() as u64);
         let _ = memory.set_word(PORT_OFFSET, u64::from(PORT));
-        Ok(Self { file, memory, library: compile_library(folder)? })
+        Ok(Self { file, memory, preloaded: compile_library(folder)? })
     }
 
     /// Returns the variables that let a server use the file.
     pub(super) fn environment(&self) -> Vec<(&'static str, String)> {
         let number = self.file.as_fd().as_raw_fd();
         let file = format!("/proc/{}/fd/{number}", std::process::id());
-        vec![("LD_PRELOAD", self.library.display().to_string()), ("STREAMLINE_BENCH_UDP", file)]
+        vec![("LD_PRELOAD", self.preloaded.display().to_string()), ("STREAMLINE_BENCH_UDP", file)]
     }
 
     /// Returns the number of answers so far.

@@ -2,8 +2,8 @@
 //!
 //! The viewed bytes of each block become one block of the stream. Every reader has its own
 //! position, and starts with the first block that is written after the reader has opened the name.
-//! By default, a block that arrives while there is no reader, or no room in the ring, is dropped
-//! and counted.
+//! Unless the request says otherwise, a block that arrives while there is no reader, or no room in
+//! the ring, is dropped and counted.
 
 use super::ring::ring_config;
 use super::{SIZE_PARAMETER, access_list, open_failure};

@@ -67,7 +67,9 @@ impl Counters {
     /// Returns the number of lost blocks at all locations.
     #[must_use]
     pub fn lost_blocks(&self) -> u64 {
-        self.losses_by_location().iter().map(|(_, blocks)| blocks).sum()
+        let sources = self.sources.iter().map(|source| lost_in(&source.lost));
+        let edges = self.edges.iter().map(|edge| lost_in(&edge.lost));
+        sources.chain(edges).chain(self.filters.iter().map(Filter::lost_blocks)).sum()
     }
 }
 

@@ -82,6 +82,8 @@ mod tests {
         };
         let sample = |operand| {
             let counters = Counters { filters: vec![filter(operand)], ..Counters::default() };
+            let listed: u64 = counters.losses_by_location().iter().map(|(_, blocks)| blocks).sum();
+            assert_eq!(counters.lost_blocks(), listed);
             LossWatch::new(0).sample(&counters, 1)
         };
         assert_eq!(sample(true), None);
