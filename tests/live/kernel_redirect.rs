@@ -184,6 +184,22 @@ fn k1_editing_twins_match_their_filters() {
     }
 }
 
+/// `strip eth |all` gives frames with and without a link header on one edge.
+#[test]
+fn k1_frames_on_one_edge_keep_their_link_type() {
+    let Some(pair) = quiet_pair(1500) else { return };
+    let mut frames = numbered_datagrams(100);
+    let mut arp = vec![0xff; 12];
+    arp.extend([8, 6]);
+    arp.resize(60, 0);
+    frames.extend(std::iter::repeat_n(arp, 50));
+    frames.extend(numbered_datagrams(100));
+    let line = "| eth |all strip eth |all ip@thread0 | udp | count";
+    let [inside, outside] = run_in_kernel_and_thread(&pair, line, &frames);
+    let names = ["strip", "ip", "udp", "count"];
+    assert_eq!(block_counts(&inside, &names), block_counts(&outside, &names));
+}
+
 #[test]
 fn g1_frames_without_room_are_ring_losses_by_number() {
     const FRAMES: u64 = 20_000;

@@ -69,13 +69,19 @@ pub(super) fn assemble(
         fused,
         members,
         at: Cell::new(None),
+        mixed_at: Cell::new(None),
         taps: TapEmission::new(fused),
-        first_headers: RefCell::new(vec![FirstHeader::Link; fused.exits.len()]),
+        first_headers: RefCell::new(vec![None; fused.exits.len()]),
     };
     let made = emission.emit_program(target, layout);
-    let first_headers = emission.first_headers.into_inner();
     let refused = |unfit: Unfit| AssemblyError { at: emission.at.get(), why: unfit.why.into() };
     let program = made.map_err(refused)?;
+    if let Some(at) = emission.mixed_at.get() {
+        let why = "frames with and without a link header leave it on one edge".to_owned();
+        return Err(AssemblyError { at: Some(at), why });
+    }
+    let headers = emission.first_headers.into_inner();
+    let first_headers = headers.into_iter().map(Option::unwrap_or_default).collect();
     Ok(AssembledProgram { program, first_headers })
 }
 
@@ -91,8 +97,12 @@ struct Emitter<'t> {
     members: &'t [Member<'t>],
     /// The request and node emitted last. If emission fails, this node is at fault.
     at: Cell<Option<(usize, NodeId)>>,
+    /// The node whose frames leave at one exit with different first headers. The reader knows the
+    /// first header of a frame by its exit, so the program is refused.
+    mixed_at: Cell<Option<(usize, NodeId)>>,
     taps: TapEmission<'t>,
-    first_headers: RefCell<Vec<FirstHeader>>,
+    /// The first header of the frames at each exit, once a delivery to the exit is emitted.
+    first_headers: RefCell<Vec<Option<FirstHeader>>>,
 }
 
 impl Emitter<'_> {
@@ -346,15 +356,18 @@ impl Emitter<'_> {
         Ok((self.fused.label(self.members, step), twin, &used.arguments))
     }
 
-    /// Emits code that counts a block and delivers it at an exit. Records the format of the frames
-    /// at this exit.
+    /// Emits code that counts a block and delivers it at an exit. Records the first header of the
+    /// frames at this exit.
     fn emit_delivery<'s>(&self, s: &mut Scope<'s, '_>, exit: usize, on: Layers<'s>) {
         self.emit_tally(s, Tally::Handed(exit), on);
-        self.first_headers.borrow_mut()[exit] = match (on.linked, on.l3) {
+        let first = match (on.linked, on.l3) {
             (true, _) => FirstHeader::Link,
             (false, Some(_)) => FirstHeader::Packet,
             (false, None) => FirstHeader::Bytes,
         };
+        if *self.first_headers.borrow_mut()[exit].get_or_insert(first) != first {
+            self.mixed_at.set(self.at.get());
+        }
         s.deliver(self.delivery(exit), on, on.class);
     }
 
