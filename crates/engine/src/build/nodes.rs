@@ -113,12 +113,10 @@ impl Builder<'_> {
                 let make = description.user.ok_or_else(|| {
                     BuildError::Unexpected(format!("`{}` cannot be made", description.name))
                 })?;
-                let arguments = used.arguments.clone().with_classes(self.explicit_classes(id));
+                let arguments = self.plan.arguments_in_context(id).unwrap_or_default();
                 let seed = self.extras.record_mode.seed(self.node_number(id));
                 let arguments =
                     arguments.with_seed(seed.or_else(|| replica.map(|replica| replica.seed)));
-                let arguments = arguments.as_fallback(self.is_in_kernel(id));
-                let arguments = arguments.with_message_input(self.reads_messages(id));
                 let arguments = arguments.with_session_numbers(self.session_numbers(id));
                 let index = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
                 let made = make(&match replica {
@@ -145,13 +143,6 @@ impl Builder<'_> {
         }
     }
 
-    /// Returns true if a filter has inputs, and all of them carry messages, records or bytes.
-    pub(super) fn reads_messages(&self, id: NodeId) -> bool {
-        let forms = &self.plan.graph.node(id).input_forms;
-        let is_message = |form: &Form| matches!(form, Form::Message | Form::Record | Form::Bytes);
-        !forms.is_empty() && forms.iter().all(is_message)
-    }
-
     /// Returns the error of a plan that places an operand outside the space of its section.
     fn operand_elsewhere(&self, id: NodeId) -> BuildError {
         let name = self.plan.graph.node(id).name();
@@ -163,21 +154,6 @@ impl Builder<'_> {
     fn has_holding_operand(&self, section: NodeId) -> bool {
         let operands = self.plan.graph.ids().filter(|(_, node)| node.inside == Some(section));
         operands.filter_map(|(_, node)| node.kind()).any(|kind| !kind.only_sets_class())
-    }
-
-    /// Returns the class ranges that the outgoing arcs of a node name explicitly.
-    pub(super) fn explicit_classes(&self, id: NodeId) -> Vec<(u32, u32)> {
-        let graph = &self.plan.graph;
-        let entered = |edge: &Edge| match &graph.node(edge.to).step {
-            // The classes that enter a section are named on the arcs of its operands.
-            Step::Boolean(Boolean::Any(links) | Boolean::All(links)) => {
-                links.iter().map(|link| link.classes.clone()).collect()
-            }
-            _ => vec![edge.classes.clone()],
-        };
-        let named = graph.edges.iter().filter(|edge| edge.from == id).flat_map(entered);
-        let named = named.filter(|classes| !classes.is_all() && !classes.is_plain());
-        named.flat_map(|classes| classes.ranges().to_vec()).collect()
     }
 
     /// Returns true if all successors of a node accept its output in fragments. Successors that

@@ -89,11 +89,11 @@ impl Builder<'_> {
     /// Returns the parameters of a filter that runs in a process of its own.
     fn filter_context(&self, id: NodeId) -> FilterContext {
         FilterContext {
-            selected_classes: self.explicit_classes(id),
+            selected_classes: self.plan.explicit_classes(id),
             seed: self.extras.record_mode.seed(self.node_number(id)),
             numbers: self.session_numbers(id),
             fragments: self.accepts_fragments(id),
-            reads_messages: self.reads_messages(id),
+            reads_messages: self.plan.reads_messages(id),
             drives_clock: self.drives_clock,
             epoch: self.epoch,
         }

@@ -212,12 +212,14 @@ impl MatchedPlan {
             found.map(|(id, _)| ids.nodes[id.0])
         });
         // A filter that cannot be changed in place passes its state to a filter with the new
-        // arguments.
+        // arguments, or with the new context.
         let set = |(id, node): (NodeId, &Node)| {
             let number = kept.get(&ids.nodes[id.0])?;
-            let before = state.ids.nodes.iter().position(|old| old == number)?;
-            let before = old.graph.nodes[before].filter()?;
-            node.filter()?.has_other_writable_values(before).then_some(*number)
+            let at = NodeId(state.ids.nodes.iter().position(|old| old == number)?);
+            let before = old.graph.node(at).filter()?;
+            let differs = node.filter()?.has_other_writable_values(before)
+                || context_setting(&plan, id) != context_setting(old, at);
+            differs.then_some(*number)
         };
         let set: HashSet<usize> = plan.graph.ids().filter_map(set).collect();
         let renewed: HashSet<usize> = renewed.into_iter().chain(set.iter().copied()).collect();
@@ -394,6 +396,13 @@ impl MatchedPlan {
         has_replicas(&state.plan, part, name)
             || space_elements(&state.plan, &state.ids, part, name).0.iter().any(stays)
     }
+}
+
+/// Returns the setting of a filter that follows from its position in the plan, or `None` if it has
+/// no such setting.
+fn context_setting(plan: &Plan, id: NodeId) -> Option<bool> {
+    let setting = plan.graph.node(id).filter()?.description.analysis.context_setting?;
+    plan.arguments_in_context(id).map(|arguments| setting(&arguments))
 }
 
 /// A function that maps a new node to the corresponding old node, using the numbers of the

@@ -76,3 +76,22 @@ fn a14_added_filters_use_session_numbers_of_their_own() {
     let first = FIRST_ADDED_NUMBER + 4 * (1 << 25);
     assert!(late.iter().copied().eq(first..first + late.len() as u32), "{:?}", late.first());
 }
+
+/// `http` emits exchanges only if an arc selects them, so an arc that a change adds or removes
+/// concerns the running filter.
+#[test]
+fn v3_added_arc_receives_exchanges_of_the_running_http() {
+    let line = "generate | tcp | http |post pcap x";
+    let both = "generate | tcp | http | (|post pcap x + |exchange pcap y)";
+    let exchanges = |act: &dyn Fn(&Live)| {
+        let (out, outcome) = run_script_with((line, "tcp"), CONNECTIONS, act);
+        assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
+        out.iter().filter(|(_, class, _)| (1000..2000).contains(class)).count()
+    };
+    assert_eq!(exchanges(&|live| drop(replace_request(live, both))), CONNECTIONS as usize);
+    let removed = exchanges(&|live| {
+        replace_request(live, both);
+        replace_request(live, line);
+    });
+    assert_eq!(removed, 0);
+}

@@ -45,6 +45,7 @@ branches still see the old bytes.",
             "value of the new bytes; 0 if absent",
         ),
     ],
+    analysis: Analysis { context_setting: Some(Arguments::reads_messages), ..Analysis::NONE },
     user: Some(make_filter),
     ..Description::EMPTY
 };

@@ -16,6 +16,7 @@
 mod alternatives;
 mod batch;
 mod complete;
+mod context;
 mod costs;
 mod discover;
 mod edges;

@@ -129,6 +129,7 @@ decodable, or too large to decode. The report counts connections by protocol.",
     counters: reasons::COUNTERS,
     state: StateFacts::sessions::<HttpConnection>().with_held_max(1 << 20),
     reports: true,
+    analysis: Analysis { context_setting: Some(selects_exchanges), ..Analysis::NONE },
     user: Some(make_filter),
     ..Description::EMPTY
 };
@@ -157,6 +158,10 @@ fn effect(arguments: &Arguments) -> Effect {
     Effect { kind, output_form: HTTP.output_form, reads: HTTP.reads }
 }
 
+fn selects_exchanges(arguments: &Arguments) -> bool {
+    arguments.selects_any_class(EXCHANGE_CLASSES.low, EXCHANGE_CLASSES.high)
+}
+
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let options = Options {
         emit: match arguments.text("emit") {
@@ -166,7 +171,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
         },
         mode: if arguments.flag("strict") { ParseMode::Strict } else { ParseMode::Lenient },
         decode: arguments.flag("decode"),
-        exchanges: arguments.selects_any_class(EXCHANGE_CLASSES.low, EXCHANGE_CLASSES.high),
+        exchanges: selects_exchanges(arguments),
         head_max: arguments.usize_number("head"),
         pending_max: arguments.usize_number("pending"),
         connections_max: arguments.usize_number("connections"),
