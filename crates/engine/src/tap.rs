@@ -6,6 +6,7 @@ use crate::registry::MachineRegistry;
 use endpoint::sink::json::JsonLines;
 pub use endpoint::tap_ring::TapRingWriter;
 use filter::{Classes, FilterKind, Form};
+use pipeline::ClassSet;
 use pipeline::explain;
 use pipeline::graph::NodeId;
 use pipeline::plan::SpaceKind;
@@ -329,9 +330,25 @@ impl Live {
         Some(plan.graph.node(found).name().to_owned())
     }
 
-    /// Returns the classes that a label selects among the blocks that leave a node.
+    /// Returns the classes that a label selects among the blocks that leave a node. Fails if the
+    /// node emits them only on arcs that name them, and there is no such arc.
     fn classes_leaving(&self, number: usize, label: &str) -> Result<SelectedClasses, TapError> {
-        self.class_ranges_leaving(number, label).map(SelectedClasses::ranges)
+        let classes = self.class_set_leaving(number, label)?;
+        let (plan, at) = (self.plan(), self.node_with_number(number));
+        let node = plan.as_ref().zip(at).map(|(plan, at)| (&plan.graph, at));
+        let used = node.and_then(|(graph, at)| graph.node(at).filter());
+        let on_request = used.and_then(|used| used.description.classes_on_request);
+        if let (Some((graph, at)), Some(used), Some(made)) = (node, used, on_request)
+            && classes.names_any(made)
+            && !graph.outputs(at).any(|edge| edge.classes.names_any(made))
+        {
+            let name = used.description.name;
+            return Err(TapError::Closed(format!(
+                "`{name}` emits `{label}` only while an arc of the request selects it: add one, \
+                 such as `streamline set PATH add discard below {name}/{label}`"
+            )));
+        }
+        Ok(SelectedClasses::ranges(classes.without_unnamed(on_request).ranges().to_vec()))
     }
 
     /// Returns the ranges of the classes that a label selects among the blocks that leave a node.
@@ -340,11 +357,15 @@ impl Live {
         number: usize,
         label: &str,
     ) -> Result<Vec<(u32, u32)>, TapError> {
+        self.class_set_leaving(number, label).map(|classes| classes.ranges().to_vec())
+    }
+
+    fn class_set_leaving(&self, number: usize, label: &str) -> Result<ClassSet, TapError> {
         let (Some(plan), Some(at)) = (self.plan(), self.node_with_number(number)) else {
             return Err(TapError::Which("there is no such node".to_owned()));
         };
         let classes = pipeline::classes_leaving(&plan.graph, at, label, &MachineRegistry::Local);
-        Ok(classes.map_err(TapError::Which)?.ranges().to_vec())
+        classes.map_err(TapError::Which)
     }
 
     /// Returns the form in which a tap writes the blocks that leave a node.

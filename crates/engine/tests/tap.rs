@@ -229,3 +229,17 @@ fn v9_tap_of_an_ended_path_is_refused() {
     let refused = live.tap(tap_request(None, None).0, TIME_LIMIT).expect_err("none");
     assert!(matches!(refused, TapError::Closed(_) | TapError::NotTaken(_)), "{refused}");
 }
+
+#[test]
+fn v9_tap_of_classes_that_no_arc_requests_is_refused() {
+    let asked =
+        || TapRequest { classes: Some("exchange".to_owned()), ..tap_request(Some("http"), None).0 };
+    for (arc, may_tap) in [("", false), ("|all ", false), ("|exchange ", true)] {
+        let line = format!("generate rate=1000 | tcp | http {arc}discard");
+        let line = line.replace("http d", "http | d");
+        let (found, _) = run_while(&line, None, |live| live.tap(asked(), TIME_LIMIT).map(drop));
+        let why = found.err().map(|why| why.to_string());
+        assert_eq!(why.is_none(), may_tap, "{line}: {why:?}");
+        assert!(why.is_none_or(|why| why.contains("only while an arc of the request selects it")));
+    }
+}

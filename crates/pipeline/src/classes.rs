@@ -6,6 +6,7 @@
 
 use std::fmt::{self, Display, Formatter, Write as _};
 
+use filter::ValueRange;
 use filter::prelude::Class;
 
 /// The largest class that a block can have.
@@ -74,6 +75,24 @@ impl ClassSet {
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
         self.complement().union(&other.complement()).complement()
+    }
+
+    /// Returns true if the set names classes within `bounds`: one of its ranges lies within them. A
+    /// plain pipe, `|all` and `|!80` name none, although they contain these classes.
+    pub fn names_any(&self, bounds: ValueRange) -> bool {
+        self.ranges.iter().any(|range| bounds.contains(*range))
+    }
+
+    /// Returns the classes that pass an arc with this label, if the filter before the arc emits the
+    /// classes in `on_request` only on arcs that name them.
+    #[must_use]
+    pub fn without_unnamed(&self, on_request: Option<ValueRange>) -> Self {
+        match on_request.filter(|bounds| !self.names_any(*bounds)) {
+            Some(ValueRange { low, high }) => {
+                self.intersection(&Self::range(low, high).complement())
+            }
+            None => self.clone(),
+        }
     }
 
     /// Returns the complement, which includes 0 if the set does not.

@@ -285,7 +285,8 @@ impl Builder<'_> {
             let edges = self.plan.graph.edges.iter().enumerate();
             for (at, edge) in edges.filter(|(_, edge)| edge.from == *near && edge.to == *far) {
                 let number = self.ids.edges[at];
-                draft.assembly.add_arc(*from, *to, wanted_classes(&edge.classes), false, number);
+                let wanted = wanted_classes(&self.plan.classes_on(edge));
+                draft.assembly.add_arc(*from, *to, wanted, false, number);
             }
         }
         match (locals.first(), locals.last()) {
@@ -314,7 +315,8 @@ impl Builder<'_> {
     fn output_classes(&self, copied: &Replicas) -> SelectedClasses {
         let last = copied.nodes.last().copied();
         let edges = self.plan.graph.edges.iter().filter(|edge| Some(edge.from) == last);
-        wanted_classes(&ClassSet::union_of(edges.map(|edge| &edge.classes)))
+        let classes: Vec<ClassSet> = edges.map(|edge| self.plan.classes_on(edge)).collect();
+        wanted_classes(&ClassSet::union_of(&classes))
     }
 
     /// Builds the node that reads a ring into the space, and connects it to `to`.

@@ -4,7 +4,7 @@
 //! only read the values.
 
 use super::value::{Mistake, Value};
-use super::{Compiler, Key, KeyReader, NameResolver, Parameter, SessionNumbers};
+use super::{Compiler, Key, KeyReader, NameResolver, Parameter, SessionNumbers, ValueRange};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use wire::LinkType;
@@ -189,8 +189,8 @@ impl Arguments {
     /// Returns true if an outgoing arc selects a class range within these bounds. A filter calls
     /// this to avoid producing output that no arc selects.
     #[must_use]
-    pub fn selects_any_class(&self, low: u32, high: u32) -> bool {
-        self.selected_classes.iter().any(|(from, to)| low <= *from && *to <= high)
+    pub fn selects_any_class(&self, bounds: ValueRange) -> bool {
+        self.selected_classes.iter().any(|range| bounds.contains(*range))
     }
 
     /// Sets the seed that [`Arguments::seed`] returns, for a reproducible run.

@@ -24,8 +24,6 @@ pub struct UsableInput {
     pub upstream: &'static str,
     /// Classes of the blocks that can be used.
     pub classes: ValueRange,
-    /// True if the upstream filter emits these blocks only if an arc selects one of the classes.
-    pub on_request: bool,
     /// A valid request, shown to the user as a hint.
     pub hint: &'static str,
 }
@@ -88,6 +86,9 @@ pub struct Description {
     pub parameters: &'static [Parameter],
     /// Classes that the filter assigns to blocks.
     pub classes: Classes,
+    /// Classes that leave the filter only on arcs that name them, and are produced only if there is
+    /// such an arc: `|`, `|all` and `|!get` pass none of them. `None` if there are no such classes.
+    pub classes_on_request: Option<ValueRange>,
     /// Names of class ranges that an arc can select, as in `|request`.
     pub groups: &'static [(&'static str, ValueRange)],
     /// Reasons for a missing class or a drop. A [`Reason`] is an index into this list.
@@ -208,6 +209,7 @@ impl Description {
         needs: InputNeeds::NONE,
         parameters: &[],
         classes: Classes::Same,
+        classes_on_request: None,
         groups: &[],
         reasons: &[],
         counters: &[],

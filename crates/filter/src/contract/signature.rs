@@ -215,6 +215,12 @@ pub struct ValueRange {
 impl ValueRange {
     /// The range of all classes.
     pub const ALL: Self = Self { low: 0, high: u32::MAX };
+
+    /// Returns true if this range contains all values from `low` to `high`.
+    #[must_use]
+    pub const fn contains(self, (low, high): (u32, u32)) -> bool {
+        self.low <= low && high <= self.high
+    }
 }
 
 /// The facts about a filter's effect that can depend on the arguments.

@@ -15,8 +15,8 @@ use crate::contract::{UsableInput, ValueRange};
 pub(crate) const fn packets_of_protocol(protocol: u8, hint: &'static str) -> [UsableInput; 2] {
     let classes = ValueRange { low: protocol as u32, high: protocol as u32 };
     [
-        UsableInput { upstream: "ip", classes, on_request: false, hint },
-        UsableInput { upstream: "ipproto", classes, on_request: false, hint },
+        UsableInput { upstream: "ip", classes, hint },
+        UsableInput { upstream: "ipproto", classes, hint },
     ]
 }
 

@@ -83,6 +83,7 @@ pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnost
     draft.mistakes.extend(standard_streams::find_mixed_output(&graph));
     draft.mistakes.extend(standard_streams::find_shared_input(&graph));
     draft.mistakes.extend(needs::starved_filters(&graph));
+    draft.mistakes.extend(needs::unrequested_classes(&graph));
     draft.mistakes.extend(needs::one_sided_sources(&graph, registry));
     draft.mistakes.extend(workers::worker_mistakes(&graph));
     draft.mistakes.extend(options::node_mistakes(request, &graph));

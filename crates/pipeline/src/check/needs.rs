@@ -34,17 +34,50 @@ pub(super) fn starved_filters(graph: &Graph) -> Vec<Diagnostic> {
             None => used.description.needs.usable_inputs.first().map_or("", |usable| usable.hint),
         };
         let why = match search.last {
-            Some((usable, _)) if usable.on_request => format!(
+            Some((usable, edge)) if on_request(graph, edge, usable).is_some() => format!(
                 "{}, and they are produced only if an arc selects them",
                 used.description.needs.required_input
             ),
             Some((usable, edge)) => {
-                let (label, giver) = (arc_label(graph, edge), usable.upstream);
+                let (label, giver) = (arc_label(graph, edge.from, edge), usable.upstream);
                 format!("`|{label}` passes none of it from `{giver}`")
             }
             None => used.description.needs.required_input.to_owned(),
         };
         found.push(Diagnostic::warning(node.span, what).why(why).hint(hint));
+    }
+    found
+}
+
+/// Returns a warning for each arc that names classes that a filter further upstream emits only on
+/// arcs of its own, and no arc of that filter names them.
+pub(super) fn unrequested_classes(graph: &Graph) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    for edge in &graph.edges {
+        let Some(giver) = graph.node(edge.from).filter() else { continue };
+        if giver.description.classes != Classes::Same {
+            continue;
+        }
+        let target = graph.node(edge.to);
+        let warned = target.filter().map_or(&[][..], |used| used.description.needs.usable_inputs);
+        for classifier in &graph.node(edge.from).classifiers {
+            let Some(maker) = graph.node(*classifier).filter() else { continue };
+            let Some(made) = maker.description.classes_on_request else { continue };
+            let named = graph.outputs(*classifier).any(|arc| arc.classes.names_any(made));
+            let name = maker.description.name;
+            if named
+                || !edge.classes.names_any(made)
+                || warned.iter().any(|usable| usable.upstream == name)
+            {
+                continue;
+            }
+            let label = arc_label(graph, *classifier, edge);
+            let between = giver.description.name;
+            let what = format!("`{}` receives nothing on `|{label}`", target.name());
+            let why = format!("`{name}` emits these blocks only on arcs that name them");
+            let hint = format!("write `{name} |{label} {between} |{label} {}`", target.name());
+            found.push(Diagnostic::warning(target.span, what).why(why).hint(hint));
+        }
     }
     found
 }
@@ -57,7 +90,7 @@ pub(super) fn one_sided_sources(graph: &Graph, registry: &dyn Registry) -> Vec<D
     for (id, node) in graph.ids() {
         let both = node.filter().and_then(|used| used.description.needs.two_way_classes);
         if !both
-            .is_some_and(|classes| graph.outputs(id).any(|edge| has_range_within(edge, classes)))
+            .is_some_and(|classes| graph.outputs(id).any(|edge| edge.classes.names_any(classes)))
         {
             continue;
         }
@@ -113,9 +146,11 @@ impl<'g> UpstreamSearch<'g> {
         };
         let mut wanted = used.description.needs.usable_inputs.iter();
         if let Some(usable) = wanted.find(|one| one.upstream == giver.description.name) {
-            let well = match usable.on_request {
-                true => self.is_requested(edge, usable.classes),
-                false => has_any_class(edge, usable.classes),
+            let well = match on_request(self.graph, edge, usable) {
+                Some(classes) => {
+                    has_any_class(edge, usable.classes) && edge.classes.names_any(classes)
+                }
+                None => has_any_class(edge, usable.classes),
             };
             if !well {
                 self.last = Some((usable, edge));
@@ -131,29 +166,28 @@ impl<'g> UpstreamSearch<'g> {
             (_, false) => self.is_reachable(edge.from),
         }
     }
-
-    /// Returns true if the arc passes at least one of `classes`, and an arc that leaves the same
-    /// filter has a range of classes within `classes`. The filter produces these classes only if
-    /// such an arc selects them.
-    fn is_requested(&self, edge: &Edge, classes: ValueRange) -> bool {
-        has_any_class(edge, classes)
-            && self.graph.outputs(edge.from).any(|edge| has_range_within(edge, classes))
-    }
 }
 
-/// Returns true if the arc passes a range of classes that is contained in `classes`.
-fn has_range_within(edge: &Edge, classes: ValueRange) -> bool {
-    let within = |(low, high): &(u32, u32)| classes.low <= *low && *high <= classes.high;
-    edge.classes.ranges().iter().any(within)
+/// Returns the classes that the filter before an arc emits only on arcs that name them, if the
+/// usable blocks have such classes.
+fn on_request(graph: &Graph, edge: &Edge, usable: &UsableInput) -> Option<ValueRange> {
+    let giver = graph.node(edge.from).filter()?.description;
+    let UsableInput { classes: ValueRange { low, high }, .. } = *usable;
+    giver.classes_on_request.filter(|classes| classes.contains((low, high)))
 }
 
-/// Formats the classes that an arc passes. A single class is formatted as its name, if it has one.
-fn arc_label(graph: &Graph, edge: &Edge) -> String {
-    let giver = graph.node(edge.from).filter().map(|used| used.description.classes);
-    let (Some(Classes::Number { names, .. }), [(low, high)]) = (giver, edge.classes.ranges())
-    else {
+/// Formats the classes that an arc passes, which `classifier` assigns. A single class or a group is
+/// formatted as its name, if it has one.
+fn arc_label(graph: &Graph, classifier: NodeId, edge: &Edge) -> String {
+    let giver = graph.node(classifier).filter().map(|used| used.description);
+    let (Some(giver), [(low, high)]) = (giver, edge.classes.ranges()) else {
         return edge.classes.to_string();
     };
+    let is_group = |range: &ValueRange| (range.low, range.high) == (*low, *high);
+    if let Some((name, _)) = giver.groups.iter().find(|(_, range)| is_group(range)) {
+        return (*name).to_owned();
+    }
+    let Classes::Number { names, .. } = giver.classes else { return edge.classes.to_string() };
     let name = names.iter().find(|(_, value)| low == high && value == low);
     name.map_or_else(|| edge.classes.to_string(), |(name, _)| (*name).to_owned())
 }

@@ -2,6 +2,7 @@
 //! select, the form of its input, and its space.
 
 use super::{Plan, SpaceKind};
+use crate::classes::ClassSet;
 use crate::graph::{Boolean, Edge, NodeId, Step};
 use filter::{Arguments, Form};
 
@@ -30,6 +31,13 @@ impl Plan {
         let named = graph.edges.iter().filter(|edge| edge.from == id).flat_map(entered);
         let named = named.filter(|classes| !classes.is_all() && !classes.is_plain());
         named.flat_map(|classes| classes.ranges().to_vec()).collect()
+    }
+
+    /// Returns the classes that pass an edge.
+    #[must_use]
+    pub fn classes_on(&self, edge: &Edge) -> ClassSet {
+        let from = self.graph.node(edge.from).filter();
+        edge.classes.without_unnamed(from.and_then(|used| used.description.classes_on_request))
     }
 
     /// Returns true if a filter has inputs, and all of them carry messages, records or bytes.

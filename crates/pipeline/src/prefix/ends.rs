@@ -6,7 +6,7 @@ use crate::graph::{Edge, Graph, NodeId, Use};
 use crate::language::Span;
 use crate::language::tree::{FilterTerm, Pipeline, Term};
 use crate::registry::Registry;
-use filter::{Description, Form, OutputForm, StateScope, ValueRange};
+use filter::{Description, Form, OutputForm, StateScope};
 
 /// A filter at which a prefix can end, and after which requests can join.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +53,7 @@ pub(super) fn find_ends(
             OutputForm::Same | OutputForm::Nothing => {}
         }
         if used.description.state.scope == StateScope::Sessions || !is_behind {
-            let is_on_request = is_on_request(graph, term.span, used.description, registry);
+            let is_on_request = is_on_request(graph, term.span, used.description);
             ends.push(End { stage, outputs_messages, is_plain, is_on_request });
         }
     }
@@ -103,18 +103,10 @@ fn check_shareable(
 
 /// Returns true if a label after the filter names classes that the filter produces only if a label
 /// names them.
-fn is_on_request(graph: &Graph, span: Span, filter: &Description, registry: &dyn Registry) -> bool {
+fn is_on_request(graph: &Graph, span: Span, filter: &Description) -> bool {
     let Some((node, _)) = node_at(graph, span) else { return true };
-    let names = registry.names();
-    let entries = names.iter().filter_map(|name| registry.find(name));
-    let usable = entries.flat_map(|entry| entry.needs.usable_inputs);
-    let usable = usable.filter(|usable| usable.on_request && usable.upstream == filter.name);
-    let made: Vec<ValueRange> =
-        usable.map(|usable| usable.classes).chain(filter.needs.two_way_classes).collect();
-    let names_one = |edge: &Edge| {
-        let mut ranges = edge.classes.ranges().iter();
-        ranges.any(|(low, high)| made.iter().any(|made| made.low <= *low && *high <= made.high))
-    };
+    let Some(made) = filter.classes_on_request else { return false };
+    let names_one = |edge: &Edge| edge.classes.names_any(made);
     graph.outputs(node).any(names_one)
 }
 

@@ -50,7 +50,6 @@ are counted in the report.",
         ..InputNeeds::only(&[UsableInput {
             upstream: "http",
             classes: ValueRange { low: 1000, high: 1999 },
-            on_request: true,
             hint: "write `http |exchange weblog`, or `http |1404 weblog` for one status",
         }])
     },

@@ -29,12 +29,7 @@ use wire::udp::{self, Udp};
 
 /// Returns a [`UsableInput`] for blocks of any class from the transport filter named `upstream`.
 const fn accept_all_blocks_from(upstream: &'static str) -> UsableInput {
-    UsableInput {
-        upstream,
-        classes: ValueRange::ALL,
-        on_request: false,
-        hint: "put `udp` before it",
-    }
+    UsableInput { upstream, classes: ValueRange::ALL, hint: "put `udp` before it" }
 }
 
 /// Catalog entry of `dns`, which finds DNS messages in datagrams and connections, and classifies

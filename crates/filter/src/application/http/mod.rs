@@ -46,8 +46,8 @@ body without the framing of chunks (`emit=body`).
 The class of a request is its method, by number or name: `|get`, `|post`, or all as `|request`;
 methods without a number are `other`. The class of a response is its status code, or all as
 `|response`; an invalid status is 999. `|exchange` adds one description of each request together
-with its response: class 1000 plus the status, or 1000 without a response. Exchanges are produced
-only if an arc selects them, since they repeat the two messages.
+with its response: class 1000 plus the status, or 1000 without a response. Exchanges repeat the two
+messages, so they leave only on arcs that name them: not on `|`, `|all` or `|!get`.
 
 At most `pending=` requests of a connection wait for their responses; later ones are not paired.
 `decode=yes` undoes Content-Encoding (gzip, deflate, br): the body is held until it ends, up to
@@ -115,6 +115,7 @@ decodable, or too large to decode. The report counts connections by protocol.",
             "maximum length of a body to decode, before and after",
         ),
     ],
+    classes_on_request: Some(EXCHANGE_CLASSES),
     classes: Classes::Number {
         meaning: "the method of a request, the status of a response, or 1000 and the status",
         range: ValueRange { low: 1, high: 1999 },
@@ -159,7 +160,7 @@ fn effect(arguments: &Arguments) -> Effect {
 }
 
 fn selects_exchanges(arguments: &Arguments) -> bool {
-    arguments.selects_any_class(EXCHANGE_CLASSES.low, EXCHANGE_CLASSES.high)
+    arguments.selects_any_class(EXCHANGE_CLASSES)
 }
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
