@@ -102,7 +102,7 @@ fn j5_filter_with_forbidden_syscall_ends_alone() {
 fn j5_filter_that_dies_ends_alone() {
     assert_error("segment", &["was ended by signal 11 (SIGSEGV)"]);
     assert_error("abort", &["was ended by signal 6 (SIGABRT)"]);
-    assert_error("exit", &["ended before it had processed all blocks"]);
+    assert_error("exit", &["ended by itself before it had processed all blocks"]);
     assert_error("panic", &["ended with status 101: a panic, this filter panics on purpose"]);
     assert_error("allocate", &["because it needed more than the 512 MB that it may have"]);
 }

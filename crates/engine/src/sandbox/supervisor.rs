@@ -197,7 +197,9 @@ impl Supervisor {
             (None, ProcessEnd::Status(0)) if self.output_ended.load(Ordering::Relaxed) => {
                 return None;
             }
-            (None, ProcessEnd::Status(0)) => "ended before it had processed all blocks".to_owned(),
+            (None, ProcessEnd::Status(0)) => {
+                "ended by itself before it had processed all blocks".to_owned()
+            }
             (None, ended) => self.describe_end(ended),
         };
         let name = self.name;
