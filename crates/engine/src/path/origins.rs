@@ -43,7 +43,7 @@ impl Origins {
             let number = numbers[id.0];
             if !self.nodes.contains(&number) {
                 self.nodes.push(number);
-                self.names.push(used.display_name());
+                self.names.push(source_title(used));
             }
         }
     }
@@ -58,6 +58,16 @@ impl Origins {
     pub(crate) fn origin_of_node(&self, number: usize) -> u16 {
         let at = self.nodes.iter().position(|node| *node == number).unwrap_or(0);
         u16::try_from(at).unwrap_or(u16::MAX)
+    }
+}
+
+/// Returns the name of a source among others: the display name of a marked source, else the name
+/// with the file or interface, such as `replay web.pcap`.
+fn source_title(used: &Use) -> String {
+    let first = used.description.parameters.iter().find(|parameter| parameter.positional);
+    match first.and_then(|parameter| used.arguments.text(parameter.name)) {
+        Some(text) if used.mark.is_none() => format!("{} {text}", used.description.name),
+        _ => used.display_name(),
     }
 }
 

@@ -36,9 +36,9 @@ pub const ACCOUNT: Description = Description {
     summary: "write the account of each flow: peers, blocks, bytes, time",
     details: "\
 Writes one JSON object per line for each flow: version (1), start and end (times of its first and
-last block, RFC 3339 in UTC), blocks and bytes (in view, without lost ones) from the one who began,
-blocks_back and bytes_back to him, wire_bytes and wire_bytes_back (lengths of the frames on the
-wire, each counted once), and why it was written: end (its session has ended in both directions),
+last block, RFC 3339 in UTC), blocks and bytes (in view, without lost ones) from the peer that
+began, blocks_back and bytes_back to this peer, wire_bytes and wire_bytes_back (lengths of the
+frames on the wire, each counted once), why it was written: end (its session has ended both ways),
 idle (`idle=` without a block), full (the table had `flows=` others; the rest of the flow is another
 line), stop (the path has ended). If known: origin, session, vlan, network, src, dst, proto,
 src_port, dst_port.
@@ -206,8 +206,8 @@ impl BlockFormatter for Account {
             }
         };
         if !self.flows.contains(&key) {
-            if block.is_end_marker() {
-                // The flow was idle or cut short, and its line is written.
+            if block.pointer.is_hole() {
+                // A gap or the end of a session whose flow was idle or cut short, and is written.
                 return Ok(());
             }
             if let Some(oldest) = self.flows.take_if_full() {

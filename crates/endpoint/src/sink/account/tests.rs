@@ -242,3 +242,16 @@ fn h15_end_mark_after_its_flow_opens_no_flow() {
         assert_eq!(rows, [("flows".to_owned(), 2)]);
     }
 }
+
+/// `tcp` gives up a gap later than the flow has become idle. No header says whose gap it is.
+#[test]
+fn h15_gap_after_its_flow_opens_no_flow() {
+    let (frame, other) = (datagram(1, 2), datagram(3, 4));
+    let mut gap = in_session(hole_block(1000), 1, Flags::NONE);
+    gap.context.time = TEST_TIME + 30 * SECOND;
+    let data = in_session(at(&frame, 0).narrow(42, 2), 1, Flags::FIRST);
+    let later = in_session(at(&other, 20).narrow(42, 2), 2, Flags::FIRST);
+    let (lines, _) = accounts_of(Form::Stream, &[("idle", "10s")], &[data, later, gap]);
+    let sources: Vec<_> = lines.iter().map(|line| line["src"].clone()).collect();
+    assert_eq!(json!(sources), json!(["10.0.0.1", "10.0.0.3"]));
+}
