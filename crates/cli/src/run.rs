@@ -283,8 +283,8 @@ pub(crate) fn print_results(
     }
 }
 
-/// Warns that the end of the reader of standard output has ended all outputs, and prints the totals
-/// of the run. Prints nothing unless the request has several sinks.
+/// Warns that all outputs have ended because the reader of standard output has exited, and prints
+/// the totals of the run. Prints nothing unless the request has several sinks.
 fn warn_about_ended_outputs(results: &Results) {
     let nodes = results.plan.graph.ids().filter_map(|(_, node)| node.filter());
     if nodes.filter(|used| used.is_sink()).count() > 1 {

@@ -88,7 +88,7 @@ fn prepare_request(arguments: &WhyArguments) -> Result<TraceInput, Status> {
     }
 }
 
-/// Runs a request to its end, and feeds the query.
+/// Runs a request to its end, with `why` as the query that follows the flow.
 fn run_trace(request: TraceInput, why: &Arc<FlowQuery>) -> Result<Results, Status> {
     let TraceInput { prepared, record_mode, count, .. } = request;
     let extras = PathOptions {
@@ -105,7 +105,7 @@ fn run_trace(request: TraceInput, why: &Arc<FlowQuery>) -> Result<Results, Statu
     Ok(run::run_ready(ready, &quiet)?.0.results)
 }
 
-/// Returns true if the file has the same bytes when it is opened again.
+/// Returns true for a regular file, which contains the same bytes when it is opened again.
 fn can_reread(file: &Path) -> bool {
     std::fs::metadata(file).is_ok_and(|metadata| metadata.is_file())
 }

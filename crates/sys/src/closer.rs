@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Maximum number of threads that close descriptors.
 const THREADS_MAX: usize = 64;
-/// Number of descriptors waiting to be closed from which on their user is overloaded.
+/// Number of descriptors waiting to be closed at which their user counts as overloaded.
 const WAITING_MAX: usize = 256;
 /// Time after which an idle thread exits.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
@@ -23,7 +23,7 @@ const IDLE_LIMIT: Duration = Duration::from_secs(10);
 /// another thread closes the descriptor.
 #[derive(Debug)]
 pub struct Foreign {
-    /// The descriptor; `None` only while the value is dropped.
+    /// The descriptor; `None` only while the value is being dropped.
     descriptor: Option<OwnedFd>,
     uid: u32,
 }
@@ -78,7 +78,7 @@ pub fn is_overloaded(uid: u32) -> bool {
     lock().users.get(&uid).is_some_and(|user| user.waiting.len() >= WAITING_MAX)
 }
 
-/// The state that the users of descriptors share with the closing threads.
+/// The state that the closing threads share with the threads that drop descriptors.
 struct Closer {
     users: BTreeMap<u32, User>,
     threads: usize,
@@ -111,8 +111,8 @@ impl Closer {
         }
     }
 
-    /// Removes and returns a waiting descriptor, with the id of its user, of whom no other
-    /// descriptor is being closed. Returns `None` if there is no such descriptor.
+    /// Removes a waiting descriptor of a user for whom no other descriptor is being closed, and
+    /// returns it with the user's id. Returns `None` if there is no such descriptor.
     fn take_due(&mut self) -> Option<(u32, OwnedFd)> {
         let (uid, user) = self.users.iter_mut().find(|(_, user)| user.is_due())?;
         user.is_closing = true;

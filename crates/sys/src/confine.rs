@@ -51,7 +51,7 @@ static REPORT_SOCKET: AtomicI32 = AtomicI32::new(-1);
 pub enum Landlock {
     /// The kernel enforces all rules.
     Whole,
-    /// The kernel enforces only the rules that it knows.
+    /// The kernel enforces only the rules that it supports.
     Partly,
     /// The kernel enforces no rules: Landlock is missing or disabled.
     Missing,
@@ -177,7 +177,7 @@ fn set_resource_limits(memory: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns the address space in use, in bytes (proc_pid_statm(5)).
+/// Returns the size of the address space in use, in bytes (proc_pid_statm(5)).
 fn used_address_space() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = text.split(' ').next().and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0);

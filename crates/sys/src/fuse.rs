@@ -71,8 +71,9 @@ pub fn mount_by_helper(directory: &Path) -> Result<OwnedFd> {
     })
 }
 
-/// Splits the message of the helper, such as `fusermount3: failed to open /dev/fuse: Permission
-/// denied`, into what failed and the error number. The number is EPERM if the message has none.
+/// Splits the helper's message, such as `fusermount3: failed to open /dev/fuse: Permission denied`,
+/// into the failed operation and the error number. The number is EPERM if the message does not end
+/// with the text of an expected error.
 fn helper_failure(words: &str) -> (&str, i32) {
     let words = words.trim();
     let words =

@@ -243,7 +243,7 @@ impl ReadMapping {
         self.0.len
     }
 
-    /// Makes the mapping writable. If the file's seals forbid writing, the memory is unmapped.
+    /// Makes the mapping writable. If the file's seals forbid writing, fails and unmaps the memory.
     pub fn into_writable(self) -> Result<Mapping> {
         let at = self.0.base.as_ptr().cast::<c_void>();
         let access = MprotectFlags::READ | MprotectFlags::WRITE;

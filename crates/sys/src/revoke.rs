@@ -27,7 +27,7 @@ const BUFFERS_MAX: usize = 8;
 static SLOTS: [BufferSlot; BUFFERS_MAX] = [const { BufferSlot::free() }; BUFFERS_MAX];
 static INSTALL_HANDLER: Once = Once::new();
 
-/// A buffer's addresses, as read by the signal handler.
+/// The addresses of a buffer, which the signal handler reads.
 struct BufferSlot {
     /// Address of the buffer; 0 marks a free slot, 1 a reserved one.
     base: AtomicUsize,

@@ -86,7 +86,7 @@ pub fn watchdog_interval() -> Option<Duration> {
     number("WATCHDOG_USEC").filter(|limit| *limit > 0).map(Duration::from_micros)
 }
 
-/// Returns a memfd that contains these bytes, for the service manager to store.
+/// Creates a memfd that contains these bytes, for the service manager to store.
 pub fn memfd_with(bytes: &[u8]) -> Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC;
     let note = memfd_create("streamline-note", flags).context("memfd_create", "a note")?;

@@ -81,7 +81,7 @@ fn progress_line(totals: &Totals) -> String {
     )
 }
 
-/// The log file of a path. Reading starts at the end that the file had when it was opened.
+/// The log file of a path. Only text that is appended after the file was opened is read.
 struct LogReader {
     file: File,
     /// Beginning of an incomplete UTF-8 sequence at the end of the data read so far.

@@ -1,7 +1,7 @@
 //! Commands for registered paths, and the daemon.
 //!
-//! - `daemon`: `streamline daemon`; `program_host`: its page and mount; `helper`: the
-//!   process of either;
+//! - `daemon`: `streamline daemon`; `program_host`: the page and the mount that the daemon runs;
+//!   `helper`: the child process of either;
 //! - `start`, `stop`, `set`, `tap`, `attach`, `ps`, `top`, `spaces`, `state`: the commands of the
 //!   same names; `path_rows`, `sharing`: paths and kernel programs as these commands print them;
 //! - `next`: completion of the commands' arguments.

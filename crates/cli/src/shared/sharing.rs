@@ -1,5 +1,5 @@
-//! The kernel programs that all users share (one program per interface and direction). Formats
-//! their users and counters as tables for `ps` and `spaces`, and as a sentence for `top`.
+//! The kernel programs that all users share (one program per interface and direction). Their users
+//! and counters are formatted as tables for `ps` and `spaces`, and as a sentence for `top`.
 
 use super::connect::user_name;
 use super::table::format_table;

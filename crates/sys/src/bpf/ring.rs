@@ -257,7 +257,8 @@ pub struct FramePointer {
     pub length: u32,
     /// Class of the frame.
     pub class: u32,
-    /// Offset of the view in the frame, without a tag that the kernel stores outside the frame.
+    /// Offset of the view in the frame, in bytes. A tag that the kernel stores outside the frame
+    /// does not count.
     pub offset: u32,
     /// True if the view begins after the tag that the kernel stores outside the frame, should the
     /// frame have such a tag.

@@ -73,9 +73,9 @@ impl RingBuffer {
     /// Sets the flag that tells programs whether the consumer is awake. Only for a ring buffer
     /// without records, in which the flag occupies the word of the consumer's position.
     ///
-    /// After a change to false, everything that a program has written because it had still read
-    /// true is visible to the caller, at the latest when
-    /// [`Rings::is_written`](super::Rings::is_written) has become false.
+    /// After a change to false, a program that read true earlier may still be writing. Once
+    /// [`Rings::is_written`](super::Rings::is_written) has returned false, everything that the
+    /// program has written is visible to the caller.
     pub fn set_awake(&self, is_awake: bool) {
         self.consumer.set_word(0, u64::from(is_awake));
         // Sync point, awake: the barrier between the position and what the programs have written.

@@ -63,9 +63,9 @@ impl<'a> GatherWrite<'a> {
         self.length == 0
     }
 
-    /// Writes all ranges, with one system call for up to 1024 of them. Blocks. If the descriptor is
-    /// non-blocking, calls `wait`, which returns once it accepts bytes, or fails. Returns the
-    /// number of bytes written and the first error.
+    /// Writes all ranges, up to 1024 of them with one system call. Blocks. If the descriptor is
+    /// nonblocking and not writable, calls `wait`, which must return once the descriptor accepts
+    /// bytes, or fail. Returns the number of bytes written, and the first error.
     pub fn write_all(
         mut self,
         fd: impl AsFd,

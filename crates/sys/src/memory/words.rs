@@ -121,7 +121,8 @@ impl Span {
         Some(())
     }
 
-    /// Stores bytes in the way in which [`Self::copy`] copies them.
+    /// Stores bytes with the same instructions as [`Self::copy`]. Returns `None` if the range
+    /// exceeds the mapping.
     fn store_bytes(&self, offset: usize, from: &[u8]) -> Option<()> {
         let to = self.checked_address(offset, from.len())?;
         #[cfg(all(target_arch = "x86_64", not(miri)))]

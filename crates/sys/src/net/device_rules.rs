@@ -12,7 +12,7 @@ const COMMAND_SIZE: usize = 192;
 /// Byte offset of `rule_cnt` in `struct ethtool_rxnfc`.
 const RULE_COUNT_OFFSET: usize = 184;
 
-/// `struct ethtool_rxnfc`, of which counting rules uses two fields.
+/// `struct ethtool_rxnfc`. A query for the number of rules uses two of its fields.
 #[repr(C, align(8))]
 struct Command([u8; COMMAND_SIZE]);
 

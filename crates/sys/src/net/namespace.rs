@@ -26,8 +26,9 @@ impl Namespace {
         Self::open_at(Path::new(CURRENT_NAMESPACE), "this namespace")
     }
 
-    /// Opens the network namespace named by `text`: a path if it contains `/`, otherwise a name
-    /// known to `ip netns`, or, failing that, a process id.
+    /// Opens the network namespace named by `text`. A text that contains `/` is a path. Any other
+    /// text is a name used by `ip netns` or, if it is a number and no such name exists, a process
+    /// id.
     pub fn open(text: &str) -> Result<Self> {
         let known = Path::new(NAMES_DIRECTORY).join(text);
         let path = if text.contains('/') {

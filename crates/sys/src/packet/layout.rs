@@ -199,7 +199,7 @@ pub enum PacketKind {
     Outgoing,
     /// The packet was sent by this host to a multicast group of which this host is a member.
     Loopback,
-    /// A kind with this number, which this crate does not know.
+    /// A kind that this crate does not know, with its number.
     Unknown(u8),
 }
 

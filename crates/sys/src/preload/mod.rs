@@ -151,7 +151,7 @@ pub fn has_no_reader(number: c_int) -> bool {
 pub enum TimedWait {
     /// The descriptor is readable, or closed.
     Readable,
-    /// The time has passed.
+    /// The time limit has passed.
     TimedOut,
     /// A signal handler has run.
     Interrupted,

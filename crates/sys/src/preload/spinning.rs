@@ -1,4 +1,4 @@
-//! Spinning waits of a thread of the program. They lose no signals.
+//! Spinning waits in a thread of the program. No signal is lost during a wait.
 
 use super::{errno, set_errno};
 use std::mem::MaybeUninit;

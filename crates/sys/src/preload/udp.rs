@@ -98,7 +98,7 @@ impl ControlMessages {
     }
 }
 
-/// Returns true if this option requests a [`ControlMessage`].
+/// Returns true if setting this option requests a [`ControlMessage`].
 #[must_use]
 pub fn asks_for_control(level: c_int, name: c_int) -> bool {
     CONTROL_OPTIONS.iter().any(|(l, n, _)| (*l, *n) == (level, name))

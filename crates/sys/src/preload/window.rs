@@ -27,7 +27,7 @@ struct Window {
     span: AtomicUsize,
     /// Number of bytes that represent the file; 0 if the pages hold the program's own contents.
     len: AtomicUsize,
-    /// Our descriptor for the file, as a number.
+    /// Number of our own descriptor for the file.
     number: AtomicUsize,
     /// Offset in the file that corresponds to the first byte.
     at: AtomicU64,

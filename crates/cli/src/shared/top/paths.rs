@@ -230,7 +230,7 @@ fn draw_paths(frame: &mut Frame<'_>, latest: &PathsSnapshot, view: &PathsView) {
     frame.render_widget(Paragraph::new(foot_line(view)), foot);
 }
 
-/// Formats the totals of all paths whose counters are known.
+/// Formats the totals of all paths whose counters are available.
 fn heading(rows: &[PathRow]) -> Line<'static> {
     let rates = || rows.iter().filter_map(|row| row.rate);
     let (blocks, bytes): (f64, f64) =
