@@ -133,7 +133,7 @@ pub fn with_tag_inline(frame: &[u8], tag: Option<Tag>, hook: Hook) -> Vec<u8> {
 }
 
 /// Returns the packet as programs at `hook` receive it. At hooks without a link header, the packet
-/// is the payload of an untagged Ethernet frame that announces IP; returns `None` for any other
+/// is the payload of an untagged Ethernet frame with an IP EtherType; returns `None` for any other
 /// frame.
 pub fn at_hook<'p>(packet: &Packet<'p>, hook: Hook) -> Option<Packet<'p>> {
     /// Length in bytes of an Ethernet header.

@@ -80,7 +80,7 @@ impl From<i32> for Operand {
     }
 }
 
-/// Instruction classes, which are the low three bits of the opcode.
+/// Instruction classes, encoded in the low three bits of the opcode.
 pub mod class {
     /// Wide immediates, and the packet loads of classic BPF.
     pub const LD: u8 = 0x00;
@@ -161,7 +161,7 @@ impl Size {
     }
 }
 
-/// Arithmetic operations, which are the high four bits of the opcode.
+/// Arithmetic operations, encoded in the high four bits of the opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Alu {
     /// dst += src
@@ -201,7 +201,7 @@ impl Alu {
     }
 }
 
-/// Comparison operators, which are the high four bits of the opcode.
+/// Comparison operators, encoded in the high four bits of the opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cond {
     /// Equal: `==`.
@@ -275,8 +275,8 @@ impl Cond {
     }
 }
 
-/// Atomic operations, which are the `imm` of a store with mode `ATOMIC`. Adding `FETCH` returns the
-/// old value in `src`.
+/// Atomic operations, encoded in the `imm` of a store with mode `ATOMIC`. Adding `FETCH` returns
+/// the old value in `src`.
 pub mod atomic {
     /// *p += src
     pub const ADD: i32 = 0x00;

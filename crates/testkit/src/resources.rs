@@ -13,7 +13,7 @@ use std::path::Path;
 use sys::bpf::{ObjectKind, Side, object_ids, tcx_chain};
 use sys::net::RouteSocket;
 
-/// The amounts of resources by description: numbers, or bytes for memory.
+/// Amounts of resources, by description: counts, or bytes for memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Resources(BTreeMap<String, u64>);
 
@@ -217,7 +217,7 @@ impl KernelObjects {
     /// Returns a line for each of these objects that still exists.
     ///
     /// # Panics
-    /// If the kernel does not list its BPF objects; this requires root.
+    /// If the BPF objects of the machine cannot be listed, which requires root.
     #[must_use]
     pub fn remaining(&self) -> Vec<String> {
         let kinds = [

@@ -58,10 +58,10 @@ impl Target {
 /// The conversion of the last answer to a program's return value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Finish {
-    /// Returns the class or [`UNSURE`], for testing twins in [`crate::exam`].
+    /// The program returns the class or [`UNSURE`]. Used to test twins in [`crate::exam`].
     #[default]
     Answer,
-    /// Returns a verdict.
+    /// The program returns a verdict.
     Verdict {
         /// Verdict if the last filter recognized the frame.
         found: Verdict,

@@ -17,8 +17,8 @@ use crate::program::Hook;
 const OFFSET_ZERO: u64 = 1 << 31;
 /// Base address of the context.
 pub(super) const CTX: u64 = region_base(1);
-/// Region numbers that the packet uses in turn. A helper that may move the packet in the kernel
-/// changes the region number to the next one here, so that stale pointers fault.
+/// Region numbers that the packet uses in turn. When a helper is called that may move the packet in
+/// the kernel, the packet gets the next region number, so that stale pointers fault.
 const PACKET_REGIONS: Range<u64> = 4..16;
 /// Base address of the stack.
 const STACK: u64 = region_base(3);

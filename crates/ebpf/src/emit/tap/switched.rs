@@ -1,13 +1,13 @@
-//! Exits that words in memory open and close while the program runs. A closed exit costs a load and
-//! a branch that is not taken. [SL §4.1]
+//! Exits that user space opens and closes while the program runs, by changing words in a map. A
+//! closed exit costs a load and a branch that is not taken. [SL §4.1]
 //!
-//! Input: words in a map that the program only reads ([`SwitchLayout`]). Each place where requests
-//! have such exits has a word: 0 if no exit is open there, otherwise one more than the number of a
-//! slot in the scratch memory, in which every frame that reaches the place is noted. At the end of
-//! the frame, the program inspects the list of each pointer ring, which contains the open exits and
-//! their slots. The code at a place therefore does not grow with the number of requests that share
-//! it. All switched exits of a pointer ring lead to one reader, and the pointer contains the number
-//! of the exit.
+//! Input: the map with these words, which the program only reads ([`SwitchLayout`]). Each place at
+//! which requests have such exits has a word. The word is 0 if no exit is open there; otherwise it
+//! is 1 plus the number of a slot in the scratch memory. Every frame that reaches the place is
+//! noted in this slot. At the end of the frame, the program inspects the list of each pointer ring,
+//! which contains the open exits and their slots. The code at a place therefore does not grow with
+//! the number of requests that share it. All switched exits of a pointer ring lead to one reader,
+//! and the pointer contains the number of the exit.
 
 use super::shared::OutletUse;
 use super::store_ordered;
