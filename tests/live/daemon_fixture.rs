@@ -184,13 +184,13 @@ impl DaemonFixture {
     /// one), and users' files in public directories.
     pub(crate) fn resources(&self) -> Resources {
         let users = [ALICE_UID, BOB_UID, CAROL_UID, DAVE_UID];
-        let daemon = Resources::of(self.lock_daemon().id()).with_programs_at(&self.pair);
+        let daemon = Resources::count_process(self.lock_daemon().id()).with_programs_at(&self.pair);
         daemon.with_files_in(&self.folder.path("")).with_files_of_users(&users)
     }
 
     /// Returns the kernel objects with ids (maps, programs, links) that the daemon holds.
     pub(crate) fn kernel_objects(&self) -> KernelObjects {
-        KernelObjects::of(self.lock_daemon().id())
+        KernelObjects::list_process(self.lock_daemon().id())
     }
 
     /// Waits until the resources are the same as before the users' requests, and none of the given

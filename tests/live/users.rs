@@ -137,7 +137,7 @@ fn o6_p3_p7_users_share_one_program_and_no_bytes() {
     }
 
     // The daemon holds the same objects as Dave.
-    let users = [&alice, &bob, &carol].map(|user| KernelObjects::of(user.process_id()));
+    let users = [&alice, &bob, &carol].map(|user| KernelObjects::list_process(user.process_id()));
     let numbered = users.into_iter().fold(fixture.kernel_objects(), KernelObjects::union);
     assert!(numbered.programs.len() > 1 && numbered.links.len() > 1, "{numbered:?}");
     drop(held);

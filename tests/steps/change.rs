@@ -108,7 +108,7 @@ impl Trial {
     }
 
     fn resources(&self) -> Resources {
-        Resources::of_this_process(&self.pair, &self.folder.path(""))
+        Resources::count_this_process(&self.pair, &self.folder.path(""))
     }
 
     /// Sends datagrams to the path. The counts at the end of the test show whether it received them

@@ -66,7 +66,7 @@ impl Trial {
         let folder = Scratch::new();
         fs::create_dir(folder.path("here")).expect("a folder");
         let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/web.pcap");
-        let baseline = Resources::of_this_process(&pair, &folder.path("here"));
+        let baseline = Resources::count_this_process(&pair, &folder.path("here"));
         Self { pair, folder, capture, baseline }
     }
 
@@ -159,7 +159,7 @@ impl Trial {
     }
 
     fn resources(&self) -> Resources {
-        Resources::of_this_process(&self.pair, &self.working_directory())
+        Resources::count_this_process(&self.pair, &self.working_directory())
     }
 
     /// Adds resources that remain after the first run of a request to the baseline, because the

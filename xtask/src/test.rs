@@ -145,7 +145,7 @@ fn run_corpus(root: &Path, folder: &Path, arguments: &TestArguments<'_>) -> Test
     run_and_count(root, vec![command], arguments.strict)
 }
 
-/// The command of all tests: `cargo test`, with the lock file as it stands where `CI` is set.
+/// Returns the command that runs all tests: `cargo test`, with `--locked` if `CI` is set.
 pub(crate) fn test_command(root: &Path) -> Command {
     let mut command = cargo::cargo(root);
     command.args(["test", "--no-fail-fast"]);

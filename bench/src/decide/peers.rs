@@ -19,7 +19,7 @@ pub(super) struct FilterTool {
     count: Option<(&'static str, &'static str)>,
 }
 
-/// The known tools. Their commands are split at blanks outside braces; `server0` is
+/// The tools. Their commands are split at blanks outside braces; `server0` is
 /// [`testkit::net::SERVER_DEVICE`].
 pub(super) const FILTER_TOOLS: [FilterTool; 3] = [
     FilterTool {

@@ -1,10 +1,9 @@
 //! `bench file`: unmodified system programs on cached files, with and without the preloaded
 //! library. [SL fig. 16; IOL fig. 8], goals G12, G13; FEATURES E5, G4
 //!
-//! `cat f | grep x | wc -l` over streams, over pipes, and as `grep x f | wc -l`, in which the file
-//! does not pass through a pipe; on one processor and on two. The mechanism alone is the same work
-//! in three threads over two streams. The programs must reach 0.8 of its rate.
-//!
+//! - `cat f | grep x | wc -l` over streams and over pipes, and `grep x f | wc -l`, in which the
+//!   file does not pass through a pipe; on one processor and on two. The programs must reach 0.8 of
+//!   the rate of the mechanism alone, which is the same work in three threads over two streams.
 //! - `dd` from file to file at growing block sizes, with and without copies into its buffer, by the
 //!   throughput that dd reports; and the same file dbuf in a process that keeps the mapping for
 //!   many copies ("kept").

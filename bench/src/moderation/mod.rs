@@ -6,12 +6,10 @@
 //!
 //! - *strict*: the reader preempts the writer whenever it is woken (`SCHED_FIFO`, one core), so
 //!   each notification is a context switch, as in the paper;
-//!
-//! *unconditional*: the writer notifies even if the reader does not sleep, and the reader does not
-//! preempt the writer;
-//!
-//! *waiter flag*: the behavior of streams; T_b only determines how often written blocks are
-//! published.
+//! - *unconditional*: the writer notifies even if the reader does not sleep, and the reader does
+//!   not preempt the writer;
+//! - *waiter flag*: the behavior of streams; T_b only determines how often written blocks are
+//!   published.
 //!
 //! In a fourth curve, the kernel is the writer ([`kernel`]).
 //!
@@ -261,7 +259,7 @@ impl ModeratedStream {
         if processor == 0 {
             output.spin(0);
         }
-        output.set_waking(WakingOverrides {
+        output.set_waking_overrides(WakingOverrides {
             notifies_always: mode == NotificationMode::Unconditional,
             limit: (mode == NotificationMode::Timed).then_some(reader::WAIT_TIMEOUT),
         });

@@ -73,14 +73,14 @@ impl Counting {
             map: 2,
             doorbell_map: 3,
             stride: of_line.stride(),
-            pointers_at: of_line.pointers_of(0),
+            pointers_at: of_line.sink_pointers_offset(0),
             pointers: of_line.pointers,
             wake: crate::tap::default_policy(shape),
         };
         let ring = FrameRing {
             map: 1,
             stride: own.stride(),
-            records_at: own.records(),
+            records_at: own.records_offset(),
             bytes: own.bytes,
             record_max: own.record_max,
             pointer_rings: vec![pointer_ring],

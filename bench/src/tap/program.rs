@@ -20,9 +20,9 @@ pub(super) fn load_program(
     let layout = Tap {
         cpus: shape.cpus,
         stride: shape.stride(),
-        pointers_at: shape.pointers_of(0),
+        pointers_at: shape.sink_pointers_offset(0),
         pointers: shape.pointers,
-        records_at: shape.records(),
+        records_at: shape.records_offset(),
         bytes: shape.bytes,
         record_max: shape.record_max,
         wake,

@@ -1,10 +1,11 @@
-//! `bench batching`: processor time and latency of UDP servers at 10,000 requests per second, over
-//! the number of requests that arrive at once (T_b), and over the time for which requests may wait
-//! in the ring (T_t). [SL §9.2.1, §9.2.2, figs. 13, 14]
+//! `bench batching`: processor time and latency of UDP servers at 10,000 requests per second, as
+//! functions of the number of requests that arrive at once (T_b) and of the time for which requests
+//! may wait in the ring (T_t). [SL §9.2.1, §9.2.2, figs. 13, 14]
 //!
-//! The card's part of moderation is simulated: the requests are due at regular times, and a group
-//! leaves when its last request is due, so their latency includes the wait for the others. The
-//! socket knows no delay, so its row over delays is a line to compare with.
+//! The network card's part of moderation is simulated: the requests are due at regular times, and a
+//! group is sent when its last request is due, so the latency of a request includes the wait for
+//! the rest of its group. Sockets have no delay, so the socket's curve over the delays is constant
+//! and serves only for comparison.
 
 use super::fed::{Answers, Load, SOCKET, Setup, measure};
 use super::servers::{UdpLaunch, installed_servers};

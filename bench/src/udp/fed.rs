@@ -1,10 +1,10 @@
-//! Rows `from memory`: requests enter the server's ring without an interface, by
-//! [`RingFeeder`]. [SL §9.2.1] Goal G18
+//! Rows `from memory`: requests enter the server's ring without an interface, by [`RingFeeder`].
+//! [SL §9.2.1] Goal G18
 //!
-//! The reference is the same server with its socket, over veth. *ring* sends its answers through
-//! the socket, over veth, too. *ring, answers kept* keeps them in memory. *free calls* has neither
-//! a socket nor a ring: requests and answers are copied in a preloaded library, so its costs are
-//! those of the program itself, which no socket can reduce.
+//! The reference is the same server with its socket, over veth. *ring* also sends its answers
+//! through the socket, over veth. *ring, answers kept* writes its answers to memory instead. *free
+//! calls* has neither a socket nor a ring: requests and answers are copied in a preloaded library,
+//! so its costs are those of the program itself, which no socket can reduce.
 
 use super::memory::{MemorySocket, RingFeeder};
 use super::servers::{PORT, RunningServer, UdpLaunch, UdpServer};
@@ -42,14 +42,14 @@ pub(super) struct Setup {
     pub(super) answers: Answers,
 }
 
-/// The way of the answers.
+/// The destination of the answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Answers {
     /// Through the socket and the interface.
     Sent,
     /// To memory.
     InMemory,
-    /// To memory; requests come from memory, too, in the program's calls.
+    /// To memory. The program's calls also receive the requests from memory.
     FreeCalls,
 }
 
@@ -69,9 +69,9 @@ const FREE: Setup = Setup {
     answers: Answers::FreeCalls,
 };
 const DELAYED: UdpLaunch = UdpLaunch::Exec("report,always,delay=1000");
-/// A ring whose server naps when it is empty. A server that is faster than the feeder would
-/// otherwise fall asleep at each request, and the requests would take the interface.
-const RING_STORED_NAP: Setup =
+/// [`RING_STORED`] with a delay of 1 ms. Without the delay, a server that is faster than the feeder
+/// would go to sleep at each request, and the requests would arrive over the interface.
+const RING_STORED_DELAYED: Setup =
     Setup { name: "ring, answers kept, delay 1 ms", launch: DELAYED, ..RING_STORED };
 
 /// The rate at which requests arrive.
@@ -95,7 +95,7 @@ pub(super) fn measure_rows(
     let low = Load { rate: Some(LOW_RATE), group: 1, count: LOW_RATE_REQUESTS };
     let delayed = |setup: Setup| Setup { launch: DELAYED, ..setup };
     let settings = [
-        ("full rate", full, vec![SOCKET, RING, RING_STORED, RING_STORED_NAP, FREE]),
+        ("full rate", full, vec![SOCKET, RING, RING_STORED, RING_STORED_DELAYED, FREE]),
         ("5,000/s, delay 1 ms", low, vec![SOCKET, delayed(RING), delayed(RING_STORED)]),
     ];
     let mut all = Vec::new();
@@ -335,7 +335,7 @@ fn result_rows(
             .collect();
         rows_of_samples(("udp", row, f64::NAN), (unit, better), sentinel_ns, &samples, goals)
     };
-    let candidate = if is_full_rate { RING_STORED_NAP.name } else { RING_STORED.name };
+    let candidate = if is_full_rate { RING_STORED_DELAYED.name } else { RING_STORED.name };
     let goal = |target| Goal { candidate, reference: SOCKET.name, goal: "G18", target };
     let (time_goal, rate_goal) = match (server, is_full_rate) {
         ("named", true) => (Some(2.5), Some(2.3)),

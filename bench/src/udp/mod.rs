@@ -6,11 +6,15 @@
 //! request wakes the server. The servers have one thread and run on the second processor. They
 //! always send through their socket.
 //!
-//! Results are the answers per second, or at the low rate the median time to the answer; the
-//! processor time of the server (and of the daemon, if there is one) for each answer; and that time
-//! together with that of the calls in which the client sends, because the kernel passes a request
-//! to the socket or to the ring in these calls; and the share of the ring in the requests. The
-//! bench fails if more than 1 % had no answer.
+//! The results are:
+//!
+//! - the answers per second or, at the low rate, the median time to the answer;
+//! - the processor time per answer of the server and of the daemon, if there is one;
+//! - the same time plus that of the calls in which the client sends, because the kernel passes a
+//!   request to the socket or to the ring in these calls;
+//! - the percentage of requests that came from the ring.
+//!
+//! The bench fails if more than 1 % of the requests had no answer.
 //!
 //! The rows `from memory` have no interface: see [`fed`].
 
@@ -52,8 +56,8 @@ struct UdpSample {
     total_ns: f64,
     /// Median time from a request to its answer, in µs.
     latency_us: f64,
-    /// Share of the ring in the datagrams that the server has received since its socket had one, in
-    /// percent.
+    /// Percentage of datagrams from the ring among those that the server has received since its
+    /// socket got a ring.
     ring_percent: f64,
 }
 

@@ -40,7 +40,8 @@ pub(super) struct UdpServer {
 }
 
 impl UdpServer {
-    /// Returns an installed program that answers nothing, and needs nothing to be ready.
+    /// Describes an installed program whose package has the same name. The description contains no
+    /// requests and no text that shows readiness.
     pub(super) fn new(
         program: &'static str,
         configure: fn(&Path) -> std::io::Result<Vec<String>>,
@@ -208,7 +209,7 @@ impl RunningServer {
         self.server.id()
     }
 
-    /// Returns what the server has printed.
+    /// Returns the output of the server so far.
     pub(super) fn output(&self) -> String {
         read_text(&self.output)
     }

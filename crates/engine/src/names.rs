@@ -26,7 +26,7 @@ fn look_up(question: NameQuery, name: &str) -> Result<NameAnswer, String> {
     let found = match question {
         NameQuery::Host => return name_service::find_host(name).map(NameAnswer::Addresses),
         NameQuery::Network => name_service::find_network(name).map(NameAnswer::Network),
-        NameQuery::Ethernet => name_service::find_ethernet(name).map(NameAnswer::Ethernet),
+        NameQuery::Ethernet => name_service::find_ethernet_address(name).map(NameAnswer::Ethernet),
         NameQuery::Port => look_up_port(name).map(|(port, by)| NameAnswer::Port(port, by)),
         NameQuery::Protocol => name_service::find_protocol(name).map(NameAnswer::Protocol),
     };

@@ -64,7 +64,7 @@ impl Live {
                 continue;
             }
             let name = space_of(&state.plan, node.index_of(*number));
-            let task = Task::of_process(*process);
+            let task = Task::read_process(*process);
             // The id of an ended process may belong to a child of another process now.
             let task = task.filter(|task| task.parent == std::process::id());
             let fresh = if task.is_some() { Freshness::Now } else { Freshness::Ended };
@@ -97,7 +97,7 @@ impl Live {
 /// ended, or if the kernel refuses.
 pub fn pin_child(process: u32, processors: &[usize]) -> Result<(), PinError> {
     let ours = |task: &Task| task.parent == std::process::id();
-    Task::of_process(process).filter(ours).ok_or(PinError::Ended)?;
+    Task::read_process(process).filter(ours).ok_or(PinError::Ended)?;
     task::pin_process(process, processors).map_err(PinError::System)
 }
 

@@ -66,7 +66,7 @@ impl Connection {
     /// Creates a connection on a connected socket.
     #[must_use]
     pub fn new(socket: OwnedFd, framing: Framing) -> Self {
-        Self::on(Foreign::of_peer(socket), framing)
+        Self::on(Foreign::from_peer_socket(socket), framing)
     }
 
     /// Creates a connection on a socket that belongs to another user.

@@ -230,7 +230,7 @@ impl CommandQueue {
     /// `None` if the space has no thread, or if the kernel does not report the statistics.
     pub fn thread_task(&self) -> Option<(u32, Task)> {
         let thread = self.thread_id()?;
-        Some((thread, Task::of_thread(std::process::id(), thread)?))
+        Some((thread, Task::read_thread(std::process::id(), thread)?))
     }
 
     /// Restricts the space's thread to these CPUs, and returns the result of the system call.

@@ -78,8 +78,8 @@ impl Source {
         usize::try_from(self.file.descriptor().as_raw_fd()).unwrap_or(usize::MAX)
     }
 
-    /// Ends lazy reads of this file: copies the bytes into buffers that represent them, and sets
-    /// the kernel's position.
+    /// Ends lazy reads of this file: copies the bytes into the buffers that represent them, and
+    /// brings the kernel's file position up to date.
     fn stop(&mut self) {
         sync_source_position(self);
         window::restore_all();

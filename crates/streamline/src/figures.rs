@@ -1,7 +1,7 @@
 //! The live figures of paths: each path's plan with its counters, for programs that display or
 //! export them.
 //!
-//! [`query_figures`] reads all paths of a daemon, and [`PathFigures::of_results`] converts the
+//! [`query_figures`] reads all paths of a daemon, and [`PathFigures::from_results`] converts the
 //! results of a run in this process.
 
 use crate::ready::Results;
@@ -46,7 +46,7 @@ pub struct PathFigures {
 impl PathFigures {
     /// Converts the results of a run in this process to figures.
     #[must_use]
-    pub fn of_results(name: &str, results: &Results, state: PathState) -> Self {
+    pub fn from_results(name: &str, results: &Results, state: PathState) -> Self {
         let PathInfo { nodes, links, .. } = PathInfo::new(&results.text, &results.plan);
         let outcome = &results.outcome;
         let counters = Counters {

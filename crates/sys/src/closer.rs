@@ -41,10 +41,10 @@ impl Foreign {
         descriptors.into_iter().map(|descriptor| Self::new(descriptor, uid)).collect()
     }
 
-    /// Wraps a connected Unix socket. Its user is the user of the peer at the time of the
+    /// Wraps a connected Unix socket. The value's user is the user of the peer at the time of the
     /// connection, or `u32::MAX` if the kernel reports no credentials.
     #[must_use]
-    pub fn of_peer(socket: OwnedFd) -> Self {
+    pub fn from_peer_socket(socket: OwnedFd) -> Self {
         let uid = crate::descriptor::peer_identity(&socket).map_or(u32::MAX, |(uid, _)| uid);
         Self::new(socket, uid)
     }

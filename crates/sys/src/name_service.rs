@@ -52,7 +52,7 @@ pub fn find_network(name: &str) -> Option<u32> {
 }
 
 /// Returns the Ethernet address of a host (ethers(5)); `None` if the name is unknown.
-pub fn find_ethernet(name: &str) -> Option<[u8; 6]> {
+pub fn find_ethernet_address(name: &str) -> Option<[u8; 6]> {
     let name = CString::new(name).ok()?;
     let mut address = [0; 6];
     let _one_at_a_time = LOOKUP_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -99,7 +99,7 @@ mod tests {
         assert!(find_host("no such name").is_err());
         let no = "no-such-name-anywhere";
         assert_eq!(
-            (find_network(no), find_ethernet(no), find_port(no, c"tcp"), find_protocol(no)),
+            (find_network(no), find_ethernet_address(no), find_port(no, c"tcp"), find_protocol(no)),
             Default::default()
         );
         // Machines without /etc/services or /etc/protocols return `None`.

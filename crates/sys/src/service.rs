@@ -87,7 +87,7 @@ pub fn watchdog_interval() -> Option<Duration> {
 }
 
 /// Creates a memfd that contains these bytes, for the service manager to store.
-pub fn memfd_with(bytes: &[u8]) -> Result<OwnedFd> {
+pub fn memfd_from_bytes(bytes: &[u8]) -> Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC;
     let note = memfd_create("streamline-note", flags).context("memfd_create", "a note")?;
     File::from(note.try_clone().map_err(|e| Error::new("dup", "a note", errno_of(&e)))?)

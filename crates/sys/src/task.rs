@@ -46,16 +46,16 @@ pub fn current_thread() -> u32 {
 impl Task {
     /// Returns the state of a thread; `None` if it has ended.
     #[must_use]
-    pub fn of_thread(process: u32, thread: u32) -> Option<Self> {
+    pub fn read_thread(process: u32, thread: u32) -> Option<Self> {
         Self::read_stat(&format!("/proc/{process}/task/{thread}"))
     }
 
     /// Returns the state of a process; `None` if it has ended.
     #[must_use]
-    pub fn of_process(process: u32) -> Option<Self> {
+    pub fn read_process(process: u32) -> Option<Self> {
         let mut whole = Self::read_stat(&format!("/proc/{process}"))?;
         let all = thread_ids(process).into_iter();
-        let all: Vec<Self> = all.filter_map(|thread| Self::of_thread(process, thread)).collect();
+        let all: Vec<Self> = all.filter_map(|thread| Self::read_thread(process, thread)).collect();
         whole.processor_ns = all.iter().map(|task| task.processor_ns).sum();
         if all.iter().any(|task| task.run_state == RunState::Runs) {
             whole.run_state = RunState::Runs;
@@ -174,7 +174,7 @@ pub fn pin(thread: Option<u32>, processors: &[usize]) -> Result<()> {
 pub fn make_background() {
     // On Linux, priorities are those of threads.
     let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
-    if let Some(first) = Task::of_thread(std::process::id(), std::process::id()) {
+    if let Some(first) = Task::read_thread(std::process::id(), std::process::id()) {
         let _ = pin(None, &first.processors);
     }
 }
@@ -215,30 +215,30 @@ mod tests {
     #[test]
     fn thread_is_queried_and_pinned() {
         let process = std::process::id();
-        let before = Task::of_thread(process, current_thread()).unwrap();
+        let before = Task::read_thread(process, current_thread()).unwrap();
         assert_eq!(before.run_state, RunState::Runs, "it looks");
         assert!(before.resident > 100_000 && !before.processors.is_empty(), "{before:?}");
         let first = before.processors[0];
         pin(None, &[first]).unwrap();
-        let kept = Task::of_thread(process, current_thread()).unwrap();
+        let kept = Task::read_thread(process, current_thread()).unwrap();
         assert_eq!(kept.processors, [first]);
         assert!(kept.processor_ns >= before.processor_ns);
         assert_eq!(pin(None, &[1000]).unwrap_err().errno, libc::EINVAL);
         assert_eq!(pin(None, &[100_000]).unwrap_err().errno, libc::EINVAL);
-        assert_eq!(Task::of_thread(process, u32::MAX), None);
+        assert_eq!(Task::read_thread(process, u32::MAX), None);
     }
 
     #[test]
     fn process_is_pinned_with_all_its_threads() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let observed = Task::of_process(child.id()).unwrap();
+        let observed = Task::read_process(child.id()).unwrap();
         assert_eq!(observed.parent, std::process::id());
         let last = *observed.processors.last().unwrap();
         pin_process(child.id(), &[last]).unwrap();
-        assert_eq!(Task::of_process(child.id()).unwrap().processors, [last]);
+        assert_eq!(Task::read_process(child.id()).unwrap().processors, [last]);
         drop(child.stdin.take());
         child.wait().unwrap();
-        assert_eq!(Task::of_process(child.id()), None);
+        assert_eq!(Task::read_process(child.id()), None);
         pin_process(child.id(), &[last]).unwrap();
     }
 

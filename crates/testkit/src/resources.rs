@@ -24,8 +24,8 @@ impl Resources {
     /// # Panics
     /// If a resource cannot be read.
     #[must_use]
-    pub fn of_this_process(pair: &Pair, folder: &Path) -> Self {
-        Self::of(std::process::id()).with_programs_at(pair).with_files_in(folder)
+    pub fn count_this_process(pair: &Pair, folder: &Path) -> Self {
+        Self::count_process(std::process::id()).with_programs_at(pair).with_files_in(folder)
     }
 
     /// Counts the descriptors, threads and children of a process, and the bytes of its mappings of
@@ -35,7 +35,7 @@ impl Resources {
     /// # Panics
     /// If the process does not exist or must not be inspected.
     #[must_use]
-    pub fn of(process: u32) -> Self {
+    pub fn count_process(process: u32) -> Self {
         let mut state = Self::default();
         state.add_descriptors(process);
         state.add_memory(process);
@@ -185,7 +185,7 @@ pub struct KernelObjects {
 impl KernelObjects {
     /// Returns the objects of a process; the set is empty if the process has exited.
     #[must_use]
-    pub fn of(process: u32) -> Self {
+    pub fn list_process(process: u32) -> Self {
         let mut all = Self::default();
         let infos = fs::read_dir(format!("/proc/{process}/fdinfo")).into_iter().flatten().flatten();
         for info in infos {

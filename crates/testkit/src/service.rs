@@ -74,7 +74,7 @@ impl Manager {
 
     /// Returns the number of keep-alive pings to the watchdog (`WATCHDOG=1`) so far.
     #[must_use]
-    pub fn watchdog_reports(&self) -> usize {
+    pub fn watchdog_ping_count(&self) -> usize {
         self.reports.load(Ordering::Relaxed)
     }
 

@@ -37,7 +37,7 @@ pub(crate) fn promote(number: i32, facts: &UdpSocketFacts) -> Result<(Ring, Flow
         return Err(why.to_owned().into());
     }
     let own = sys::net::namespace_cookie().map_err(|error| error.to_string())?;
-    if udp::namespace_cookie_of(number) != Some(own) {
+    if udp::socket_namespace_cookie(number) != Some(own) {
         return Err("it belongs to another network namespace".to_owned().into());
     }
     if is_held_by_others(number) {

@@ -175,7 +175,7 @@ impl Socket {
     /// Updates the set of control messages that the program requests.
     pub(crate) fn update_control(&self, number: i32) {
         if let Some(mut locked) = self.lock() {
-            locked.state.form.control = ControlMessages::of(number);
+            locked.state.form.control = ControlMessages::requested_by(number);
         }
     }
 

@@ -23,9 +23,9 @@ pub(crate) fn load_tap(rings: &Rings, ring: &RingBuffer, doorbell: WakePolicy) -
     let layout = Tap {
         cpus: shape.cpus,
         stride: shape.stride(),
-        pointers_at: shape.pointers_of(0),
+        pointers_at: shape.sink_pointers_offset(0),
         pointers: shape.pointers,
-        records_at: shape.records(),
+        records_at: shape.records_offset(),
         bytes: shape.bytes,
         record_max: shape.record_max,
         wake: doorbell,

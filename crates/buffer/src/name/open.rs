@@ -65,7 +65,7 @@ pub fn open_write(name: &str, config: &Config) -> Result<Output, Error> {
 pub fn open_address(address: &Address) -> Result<Opened, Error> {
     match OpenRequest::begin(address) {
         // The queue is full.
-        Err(Error::Silent(_)) => connect_patiently(address)?,
+        Err(Error::Silent(_)) => connect_with_timeout(address)?,
         request => request?,
     }
     .finish()
@@ -129,8 +129,9 @@ fn refusal(address: &Address, found: &SocketOwner) -> Error {
     }
 }
 
-/// Connects to a name whose connection queue is full, after waiting for a free entry.
-fn connect_patiently(address: &Address) -> Result<OpenRequest, Error> {
+/// Connects to a name whose connection queue is full. Blocks for at most [`REPLY_TIMEOUT`] until the
+/// queue has room.
+fn connect_with_timeout(address: &Address) -> Result<OpenRequest, Error> {
     let socket = sys::abstract_socket::connect_to(&address.socket_name(), REPLY_TIMEOUT).map_err(
         |error| match error.errno {
             ECONNREFUSED => Error::Unknown(address.clone()),

@@ -111,7 +111,7 @@ impl Output {
     }
 
     /// Overrides how the writer wakes readers and waits for room. Used for measurements.
-    pub const fn set_waking(&mut self, waking: WakingOverrides) {
+    pub const fn set_waking_overrides(&mut self, waking: WakingOverrides) {
         self.waking = waking;
     }
 

@@ -52,7 +52,7 @@ pub(super) fn reader_rings_text(plan: &Plan) -> String {
 
 /// Returns the sinks that retain past frames. Each entry has the name of the sink, the memory for
 /// frames in bytes, and true if a separate thread compresses the frames.
-fn keeps(plan: &Plan) -> Vec<(String, u64, bool)> {
+fn retaining_sinks(plan: &Plan) -> Vec<(String, u64, bool)> {
     let names = explain::unique_names(&plan.graph);
     let used = || plan.graph.ids().filter_map(|(id, node)| Some((id, node.filter()?)));
     let is_live = used().any(|(_, used)| used.endpoint.attach_point.is_some());
@@ -73,7 +73,7 @@ pub(super) fn retained_text(plan: &Plan) -> String {
         );
         format!(" keeps        {name}: frames in {size} KB; older ones are compressed by {by}\n")
     };
-    keeps(plan).into_iter().map(line).collect()
+    retaining_sinks(plan).into_iter().map(line).collect()
 }
 
 pub(super) fn writer_rings_json(plan: &Plan) -> Vec<Object> {
@@ -86,7 +86,7 @@ pub(super) fn keeps_json(plan: &Plan) -> Vec<Object> {
     let sink = |(name, bytes, is_live)| {
         to_object(&[("sink", &name), ("bytes", &bytes), ("beside", &is_live)])
     };
-    keeps(plan).into_iter().map(sink).collect()
+    retaining_sinks(plan).into_iter().map(sink).collect()
 }
 
 pub(super) fn reader_rings_json(plan: &Plan) -> Vec<Object> {

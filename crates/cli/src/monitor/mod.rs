@@ -103,9 +103,9 @@ impl Monitor {
         drop(std::mem::take(&mut self.servers));
         let alarms = self.thread.take().and_then(|thread| thread.join().ok());
         for (name, path) in &self.files {
-            write_metrics(path, &PathFigures::of_results(name, results, PathState::Ended));
+            write_metrics(path, &PathFigures::from_results(name, results, PathState::Ended));
         }
-        let last = PathFigures::of_results(&self.name, results, PathState::Ended);
+        let last = PathFigures::from_results(&self.name, results, PathState::Ended);
         alarms.is_some_and(|alarms| alarms.finish(&last))
     }
 }
@@ -117,7 +117,7 @@ impl Drop for Monitor {
 }
 
 fn figures_of(observer: &Observer, name: &str) -> PathFigures {
-    PathFigures::of_results(name, &observer.results_so_far(), PathState::Running)
+    PathFigures::from_results(name, &observer.results_so_far(), PathState::Running)
 }
 
 /// Samples the counters until `stop` is notified.

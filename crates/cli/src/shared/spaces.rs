@@ -164,7 +164,7 @@ fn list_rings(about: &PathDescription, counters: &Counters) -> Vec<SpaceRing> {
             from: end(link.from),
             to: end(link.to),
             room: now.or(link.room),
-            counted: of().map(RingCounts::of_edge).reduce(RingCounts::merged),
+            counted: of().map(RingCounts::from_edge).reduce(RingCounts::merged),
         }
     });
     let between =
@@ -174,13 +174,13 @@ fn list_rings(about: &PathDescription, counters: &Counters) -> Vec<SpaceRing> {
         from: (String::new(), edge.from.clone()),
         to: (String::new(), edge.to.clone()),
         room: None,
-        counted: Some(RingCounts::of_edge(edge)),
+        counted: Some(RingCounts::from_edge(edge)),
     });
     planned.chain(between).collect()
 }
 
 impl RingCounts {
-    fn of_edge(edge: &Edge) -> Self {
+    fn from_edge(edge: &Edge) -> Self {
         let lost = lost_in(&edge.lost);
         Self { put: edge.put, taken: edge.taken, resident: edge.resident, lost }
     }

@@ -60,7 +60,7 @@ pub(super) fn run(arguments: &StartArguments) -> Result<Status, Status> {
     // Output to a device cannot be read again, so errors are also stored in memory.
     let stored_errors = match metadata.is_ok_and(|metadata| metadata.is_file()) {
         true => None,
-        false => Some(File::from(sys::service::memfd_with(b"").map_err(report_error)?)),
+        false => Some(File::from(sys::service::memfd_from_bytes(b"").map_err(report_error)?)),
     };
     let errors = stored_errors.as_ref().unwrap_or(&file).try_clone();
     let errors = errors.map_err(|error| spawn_failure(&error))?;
@@ -229,7 +229,7 @@ fn spawn_path(
     }
     command.args(arguments.monitor.words());
     // Other users can read the arguments of a process.
-    let request = sys::service::memfd_with(text.as_bytes())
+    let request = sys::service::memfd_from_bytes(text.as_bytes())
         .and_then(|file| sys::children::dup_inheritable(file, DESCRIPTOR_MIN))
         .map_err(|error| report_system_error(&error))?;
     command.arg("--file").arg(format!("/dev/fd/{}", request.as_raw_fd()));

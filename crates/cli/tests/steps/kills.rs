@@ -56,7 +56,7 @@ pub(crate) fn wait_stop(guard: &mut Guard, past: &dyn Fn() -> bool) -> bool {
 /// Kills a stopped process. Returns the time until its kernel objects are gone and `left` lists no
 /// resource.
 fn kill_and_time_release(guard: &mut Guard, left: &dyn Fn() -> Vec<String>) -> Duration {
-    let held = KernelObjects::of(guard.0.id());
+    let held = KernelObjects::list_process(guard.0.id());
     let begin = Instant::now();
     guard.0.kill().unwrap();
     guard.0.wait().unwrap();

@@ -132,7 +132,7 @@ fn idle_daemon_reports_to_the_watchdog_that_expects_it() {
     }
     let manager = ManagedDaemon::new();
     let daemon = manager.start_with(&[("WATCHDOG_USEC", "200000")]);
-    wait_until("three reports", || manager.manager.watchdog_reports() >= 3);
+    wait_until("three reports", || manager.manager.watchdog_ping_count() >= 3);
     drop(daemon);
     // The reports of another process are not those of the daemon.
     let manager = ManagedDaemon::new();
@@ -141,7 +141,7 @@ fn idle_daemon_reports_to_the_watchdog_that_expects_it() {
     let _one = manager.fixture.spawn(&["run", "--as", "one", "-q", COUNT_REQUEST]);
     // A first report would have been received before the descriptors of the path.
     wait_until("the path is kept", || manager.stored_names().len() == 3);
-    assert_eq!(manager.manager.watchdog_reports(), 0);
+    assert_eq!(manager.manager.watchdog_ping_count(), 0);
 }
 
 /// If the daemon dies during the registration of a path, the path continues and registers with the

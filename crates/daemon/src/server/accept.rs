@@ -38,7 +38,7 @@ impl Server {
     }
 
     fn admit_client(&mut self, visitor: OwnedFd, form: Framing) -> sys::Result<()> {
-        let visitor = Foreign::of_peer(visitor);
+        let visitor = Foreign::from_peer_socket(visitor);
         // The user has sent descriptors whose closing takes long.
         if closer::is_overloaded(visitor.uid()) {
             return local_socket::hang_up(&visitor);

@@ -156,7 +156,7 @@ pub(super) fn store_path(entry: &Entry, connection: BorrowedFd<'_>, admissions: 
 
 fn store_entry(entry: &Entry) {
     let text = serde_json::to_vec(entry).unwrap_or_default();
-    if let Ok(note) = service::memfd_with(&text) {
+    if let Ok(note) = service::memfd_from_bytes(&text) {
         store_descriptor(entry.number, ENTRY_SUFFIX, note.as_fd());
     }
 }

@@ -152,7 +152,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let host = Host::open().map_err(|error| Failure::new("create", name, error))?;
     let access = access_list(arguments, opening.readers);
     let mut output = host.create(name, access, &config, Limits::default()).map_err(wrong)?;
-    output.set_waking(WakingOverrides {
+    output.set_waking_overrides(WakingOverrides {
         limit: Some(STOP_CHECK_INTERVAL),
         ..WakingOverrides::default()
     });

@@ -21,7 +21,7 @@ pub struct FinalCounters {
     /// Number of packets at the user's sockets that were skipped because all memory regions of
     /// their processor were in use.
     pub(super) busy: u64,
-    /// The taps that are open.
+    /// The taps that were open when the counters were read.
     #[serde(default)]
     pub(super) taps: OpenTaps,
     /// Number of measured runs of the request's programs, and their total time in ns.
@@ -75,7 +75,7 @@ impl FinalCounters {
         Self { counted, lost: true, ..Self::default() }
     }
 
-    /// Returns the taps that were open.
+    /// Returns the taps that were open when the counters were read.
     #[must_use]
     pub const fn open_taps(&self) -> &OpenTaps {
         &self.taps

@@ -150,9 +150,9 @@ impl<'t> TapEmission<'t> {
         Self { fused }
     }
 
-    /// Emits the taps of a step, or of the source if `at` is `None`, for a frame that leaves the
-    /// step in the state `on`. While none of these taps is open, the code executes one load and one
-    /// branch, regardless of the number of requests.
+    /// Emits the code of the taps after a step, or after the source if `at` is `None`. `on` is the
+    /// parse state in which a frame leaves the step. While none of these taps is open, the code
+    /// executes one load and one branch, regardless of the number of requests.
     pub(super) fn emit<'s>(&self, s: &mut Scope<'s, '_>, at: Option<usize>, on: Layers<'s>) {
         if self.fused.taps_at(at).next().is_some() {
             let place = switch_word_index(at);

@@ -81,7 +81,7 @@ pub(crate) fn start(
         steps.announce(Resource::Memory, "a ring to it")?;
         let (mut output, sent) = stream::send_to(&stream_config(1), vec![entrance])?;
         sent.into_iter().collect::<sys::Result<Vec<()>>>()?;
-        output.set_waking(stream::WakingOverrides {
+        output.set_waking_overrides(stream::WakingOverrides {
             limit: Some(supervisor::CHECK_INTERVAL),
             ..stream::WakingOverrides::default()
         });

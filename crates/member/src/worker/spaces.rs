@@ -50,7 +50,7 @@ pub(super) fn space_status<'e>(
 
 /// Describes a worker process.
 pub(super) fn worker_status((name, process): (String, u32)) -> Space {
-    let task = Task::of_process(process);
+    let task = Task::read_process(process);
     let task = task.as_ref();
     Space {
         name,

@@ -170,7 +170,9 @@ mod tests {
         let (uid, gid) = sys::process::identity();
         let who = UserIds { uid, gid, groups: Vec::new() };
         // The second call is still in the queue when the socket is closed.
-        std::thread::spawn(move || assert!(reply(&Foreign::of_peer(here), &who, &accounts)));
+        std::thread::spawn(move || {
+            assert!(reply(&Foreign::from_peer_socket(here), &who, &accounts))
+        });
         let mut bytes = [0; CALL_MAX];
         // A socket that is closed with a call in its queue may reset the connection before its
         // reply is read. If the door waited, the caller's timeout would pass.

@@ -1,5 +1,5 @@
-//! Lookup of libpcap's functions at run time, with `dlsym(3)`. Python's ctypes, and therefore
-//! scapy, find functions in this way, bypassing every preloaded library.
+//! Lookup of libpcap's functions at run time, with `dlsym(3)`. Python's ctypes, on which scapy is
+//! based, finds functions by this means, bypassing every preloaded library.
 //!
 //! `dlsym` is replaced by a function that returns this library's function if the program asks for a
 //! function of libpcap. Otherwise it jumps to the real `dlsym`, because with `RTLD_NEXT` the result
@@ -7,7 +7,7 @@
 //!
 //! Invariants, cited below:
 //! - D1 [`dlsym`] restores the stack and the argument registers before it jumps, so the real
-//!   function sees the call of the program.
+//!   function sees the program's call unchanged.
 //! - D2 [`find`] is called with the stack alignment of the calling convention (16 bytes).
 
 use super::LIBRARIES;
@@ -69,7 +69,7 @@ extern "C" fn find(handle: *mut c_void, name: *const c_char) -> Target {
     let Some(real) = RealLookup::get() else {
         return Target { ours: ptr::null_mut(), real: find_nothing as *const c_void };
     };
-    let library = LibraryHandle::of_library(handle).filter(|_| !name.is_null());
+    let library = LibraryHandle::from_dlopen(handle).filter(|_| !name.is_null());
     // SAFETY: dlsym(3) takes a C string.
     let ours = library.and_then(|handle| find_ours(real, handle, unsafe { CStr::from_ptr(name) }));
     let ours = ours.map_or(ptr::null_mut(), NonNull::as_ptr);

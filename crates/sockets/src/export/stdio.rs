@@ -55,9 +55,10 @@ unsafe fn write_whole(fd: c_int, from: *const c_void, length: usize) -> usize {
     done
 }
 
-/// Returns the descriptor of a stream if this library implements the stream's writes. If the
-/// stream's buffer contains bytes, which must be written first, turns the edge into a pipe and
-/// returns `None`, so that the C library writes.
+/// Returns the descriptor of a stdio stream if this library implements the stream's writes. If the
+/// stdio buffer still contains bytes, which must be written first, makes the edge an ordinary
+/// kernel pipe for good and returns `None`, so that the C library writes these bytes and all later
+/// ones.
 fn edge_of(file: *mut c_void) -> Option<c_int> {
     if !forward::is_enabled() || file.is_null() {
         return None;

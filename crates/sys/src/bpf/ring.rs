@@ -89,14 +89,14 @@ impl RingsLayout {
     /// Returns the byte offset of the records in a region.
     #[must_use]
     #[inline]
-    pub const fn records(&self) -> u32 {
+    pub const fn records_offset(&self) -> u32 {
         region_offset::POINTERS + self.sinks * self.pointers * region_offset::POINTER_SIZE
     }
 
     /// Returns the byte offset of a sink's pointers in a region.
     #[must_use]
     #[inline]
-    pub const fn pointers_of(&self, sink: u32) -> u32 {
+    pub const fn sink_pointers_offset(&self, sink: u32) -> u32 {
         region_offset::POINTERS + sink * self.pointers * region_offset::POINTER_SIZE
     }
 
@@ -105,7 +105,7 @@ impl RingsLayout {
     #[inline]
     pub const fn stride(&self) -> u32 {
         let tail = if self.bytes == 0 { 0 } else { region_offset::HEADER_SIZE + self.record_max };
-        (self.records() + self.bytes + tail).next_multiple_of(4096)
+        (self.records_offset() + self.bytes + tail).next_multiple_of(4096)
     }
 
     /// Returns the layout of rings that hold only the records of this layout.
@@ -326,7 +326,7 @@ impl<'a> Region<'a> {
     pub fn pointer(&self, sink: u32, number: u64) -> Option<FramePointer> {
         let shape = self.rings.shape;
         let slot = number as u32 & (shape.pointers - 1);
-        let at = shape.pointers_of(sink) + slot * region_offset::POINTER_SIZE;
+        let at = shape.sink_pointers_offset(sink) + slot * region_offset::POINTER_SIZE;
         let halves = |word: u64| (word as u32, (word >> 32) as u32);
         (sink < shape.sinks).then(|| {
             let (length, class) = halves(self.control_word(at + 8));
@@ -368,7 +368,7 @@ impl<'a> Region<'a> {
         let shape = self.records.shape;
         let most = (region_offset::HEADER_SIZE + shape.record_max) as usize;
         (from as usize).checked_add(length).filter(|end| *end <= most)?;
-        let start = shape.records() + (position as u32 & (shape.bytes - 1));
+        let start = shape.records_offset() + (position as u32 & (shape.bytes - 1));
         Some(self.from + start as usize + from as usize)
     }
 
@@ -399,7 +399,7 @@ mod tests {
     fn invalid_ring_sizes_are_rejected() {
         let shape =
             RingsLayout { cpus: 2, sinks: 1, pointers: 64, bytes: 1 << 16, record_max: 2048 };
-        assert_eq!(shape.records(), 4096 + 64 * 32);
+        assert_eq!(shape.records_offset(), 4096 + 64 * 32);
         assert_eq!(shape.stride(), (4096 + 2048 + 65536 + 32 + 2048_u32).next_multiple_of(4096));
         assert_eq!(shape.size(), Some(2 * shape.stride()));
         assert_eq!(shape.pointers_only().stride(), 8192);

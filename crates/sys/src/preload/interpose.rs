@@ -346,7 +346,7 @@ impl LibraryHandle {
     /// Wraps the handle that the program passes to `dlsym(3)`; `None` if it is a pseudo-handle for
     /// a search in the loader's order.
     #[must_use]
-    pub fn of_library(handle: *mut c_void) -> Option<Self> {
+    pub fn from_dlopen(handle: *mut c_void) -> Option<Self> {
         (handle != libc::RTLD_DEFAULT && handle != libc::RTLD_NEXT).then_some(Self(handle))
     }
 }

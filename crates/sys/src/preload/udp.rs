@@ -83,7 +83,7 @@ impl ControlMessages {
 
     /// Returns the control messages that the options of a socket request.
     #[must_use]
-    pub fn of(number: c_int) -> Self {
+    pub fn requested_by(number: c_int) -> Self {
         let is_set = |(level, name, _): &&(c_int, c_int, ControlMessage)| {
             option(number, *level, *name).is_some_and(|value| value != 0)
         };
@@ -100,7 +100,7 @@ impl ControlMessages {
 
 /// Returns true if setting this option requests a [`ControlMessage`].
 #[must_use]
-pub fn asks_for_control(level: c_int, name: c_int) -> bool {
+pub fn requests_control_message(level: c_int, name: c_int) -> bool {
     CONTROL_OPTIONS.iter().any(|(l, n, _)| (*l, *n) == (level, name))
 }
 
@@ -270,7 +270,7 @@ pub fn kernel_drops(number: c_int) -> u32 {
 
 /// Returns the network namespace cookie of a socket; `None` before Linux 5.14.
 #[must_use]
-pub fn namespace_cookie_of(number: c_int) -> Option<u64> {
+pub fn socket_namespace_cookie(number: c_int) -> Option<u64> {
     const SO_NETNS_COOKIE: c_int = 71;
     let mut cookie = 0u64;
     let mut size = 8;

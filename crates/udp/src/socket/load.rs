@@ -73,7 +73,7 @@ impl Socket {
         let Some(mut locked) = self.lock() else { return false };
         let state = &mut *locked.state;
         let Stage::Counted { datagrams, since, not_before } = &mut state.stage else {
-            self.wake_up(state, count);
+            self.count_placeholder_datagrams(state, count);
             return false;
         };
         let begun = *since.get_or_insert_with(Instant::now);
@@ -96,7 +96,8 @@ impl Socket {
             Ok((ring, share)) => {
                 let may_share = facts.shares_address || facts.shares_port;
                 state.share = may_share.then(|| (share, Instant::now()));
-                let (is_v6, control) = (facts.local.is_ipv6(), ControlMessages::of(number));
+                let (is_v6, control) =
+                    (facts.local.is_ipv6(), ControlMessages::requested_by(number));
                 state.form = ReceivedForm { is_v6, control };
                 state.note_number(number);
                 (state.measured, state.measured_share, state.last_from_kernel) = (None, None, None);
@@ -119,7 +120,7 @@ impl Socket {
     /// Counts datagrams that one call has received from the placeholder of a promoted socket. Wakes
     /// its ring if datagrams arrive at a high rate, unless a thread sleeps until the placeholder
     /// is readable.
-    fn wake_up(&self, state: &mut SocketState, count: u32) {
+    fn count_placeholder_datagrams(&self, state: &mut SocketState, count: u32) {
         let Stage::Promoted(ring) = &mut state.stage else { return };
         state.from_kernel += u64::from(count);
         if state.is_awake {

@@ -20,7 +20,7 @@ pub(super) const DEFAULT_SUITE: &str = "bookworm";
 /// Size of the machine's disk.
 const DISK_SIZE: &str = "3G";
 
-/// Debian packages of the machine: systemd, a kernel, and what the checks need.
+/// Debian packages of the machine: systemd, a kernel, and the programs that the checks need.
 const CONTENT: &str = "systemd,systemd-sysv,dbus,udev,linux-image-cloud-amd64,iproute2,\
                        iputils-ping,procps,python3,man-db,gcc,libc6-dev,pkgconf,bash-completion";
 
@@ -82,8 +82,8 @@ pub(super) fn run(target: &Path, suite: &str, packages: &[PathBuf]) -> Result<()
     }
 }
 
-/// Returns how qemu runs the machine. In a virtual machine the device of KVM may exist although a
-/// kernel does not boot by it; the processor then lacks the extensions.
+/// Returns the accelerator with which qemu runs the machine. In a virtual machine, the KVM device
+/// may exist although no kernel boots with it; the processor then lacks the extensions.
 fn accelerator(processor: &str, has_device: bool) -> &'static str {
     let mut words = processor.split_ascii_whitespace();
     match has_device && words.any(|word| matches!(word, "vmx" | "svm")) {

@@ -1,6 +1,6 @@
 //! Doorbells, which notify a consumer of new frames. [SL §6.2]
 
-use super::ring::{RECORD_END, RECORD_POSITION, RECORD_TIME};
+use super::ring::{RECORD_END_SLOT, RECORD_POSITION_SLOT, RECORD_TIME_SLOT};
 use crate::asm::Label;
 use crate::emit::builder::Builder;
 use crate::emit::config::{PointerRing, Wakeup};
@@ -22,11 +22,11 @@ impl Builder {
         asm.push(Insn::load(Size::DW, R2, region, offset::SINCE_DOORBELL));
         asm.push(Insn::alu(Alu::Add, R2, 1));
         asm.push(Insn::store(Size::DW, region, offset::SINCE_DOORBELL, R2));
-        asm.push(Insn::load(Size::DW, R1, R10, RECORD_END));
+        asm.push(Insn::load(Size::DW, R1, R10, RECORD_END_SLOT));
         asm.push(Insn::load(Size::DW, R3, region, offset::DOORBELL_POSITION));
         asm.push(Insn::alu(Alu::Sub, R1, R3));
         asm.jump_if(Cond::Ge, R1, wake.bytes.cast_signed(), now);
-        asm.push(Insn::load(Size::DW, R1, R10, RECORD_TIME));
+        asm.push(Insn::load(Size::DW, R1, R10, RECORD_TIME_SLOT));
         asm.push(Insn::load(Size::DW, R3, region, offset::DOORBELL_TIME));
         asm.push(Insn::alu(Alu::Sub, R1, R3));
         asm.jump_if(Cond::Ge, R1, wake.wait_ns.cast_signed(), now);
@@ -34,15 +34,16 @@ impl Builder {
         asm.jump_if(Cond::Ge, R2, wake.most.cast_signed(), now);
         asm.jump_if(Cond::Lt, R1, wake.apart_ns.cast_signed(), then);
         asm.bind(now);
-        for (from, to) in
-            [(RECORD_TIME, offset::DOORBELL_TIME), (RECORD_END, offset::DOORBELL_POSITION)]
-        {
+        for (from, to) in [
+            (RECORD_TIME_SLOT, offset::DOORBELL_TIME),
+            (RECORD_END_SLOT, offset::DOORBELL_POSITION),
+        ] {
             asm.push(Insn::load(Size::DW, R1, R10, from));
             asm.push(Insn::store(Size::DW, region, to, R1));
         }
         asm.push(Insn::store(Size::DW, region, offset::SINCE_DOORBELL, 0));
         asm.push_wide(Insn::load_map(R1, CALLER_MAPS + outlet.doorbell_map));
-        asm.compute(R2, R10, Alu::Add, i32::from(RECORD_POSITION));
+        asm.compute(R2, R10, Alu::Add, i32::from(RECORD_POSITION_SLOT));
         asm.push(Insn::mov(R3, 8));
         let flags = if wake.wakes == Wakeup::Everyone { FORCE_WAKEUP } else { 0 };
         asm.push(Insn::mov(R4, flags));

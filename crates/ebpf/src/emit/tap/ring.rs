@@ -19,15 +19,15 @@ use crate::program::Hook;
 
 /// Stack slot for the time while a record is written. This slot and those below are used only after
 /// the body, whose values may occupy the same stack.
-pub(super) const RECORD_TIME: i16 = -32;
+pub(super) const RECORD_TIME_SLOT: i16 = -32;
 /// Stack slot for the position of the record while the record is written.
-pub(super) const RECORD_POSITION: i16 = -40;
+pub(super) const RECORD_POSITION_SLOT: i16 = -40;
 /// Stack slot for the position after the record while the record is written.
-pub(super) const RECORD_END: i16 = -48;
+pub(super) const RECORD_END_SLOT: i16 = -48;
 /// Stack slot for the frame length while the record is written.
-const FRAME_LENGTH: i16 = -56;
+const FRAME_LENGTH_SLOT: i16 = -56;
 /// Stack slot for the address of the record's region while the record is written.
-const REGION_ADDRESS: i16 = -64;
+const REGION_ADDRESS_SLOT: i16 = -64;
 /// Offset of `gso_size` in `__sk_buff`.
 const SEGMENT: i16 = 176;
 
@@ -52,7 +52,7 @@ impl Builder {
     pub(in crate::emit) fn deliver_all(&mut self, fused: &FusedTap, deliveries: &[Delivery]) {
         self.restore_region();
         if fused.rings.len() > 1 {
-            self.asm.push(Insn::store(Size::DW, R10, RECORD_TIME, 0));
+            self.asm.push(Insn::store(Size::DW, R10, RECORD_TIME_SLOT, 0));
         }
         self.mark_switched(fused);
         let mut number = 0;
@@ -139,9 +139,9 @@ impl Builder {
         }
         let records = if owner.map == 0 { R9 } else { R3 };
         if owner.map != 0 {
-            self.asm.push(Insn::load(Size::DW, R3, R10, REGION_ADDRESS));
+            self.asm.push(Insn::load(Size::DW, R3, R10, REGION_ADDRESS_SLOT));
         }
-        self.asm.push(Insn::load(Size::DW, R1, R10, RECORD_END));
+        self.asm.push(Insn::load(Size::DW, R1, R10, RECORD_END_SLOT));
         self.asm.push(Insn::store(Size::DW, records, offset::COMMITTED, R1));
         for ours in outlets.iter().filter(|ours| ours.outlet.wake.wakes != Wakeup::Host) {
             let then = self.asm.label();
@@ -221,30 +221,30 @@ impl Builder {
         let (fits, known) = (self.asm.label(), self.asm.label());
         let asm = &mut self.asm;
         asm.push(Insn::load(Size::W, R8, R6, skb::LEN));
-        asm.push(Insn::store(Size::DW, R10, FRAME_LENGTH, R8));
+        asm.push(Insn::store(Size::DW, R10, FRAME_LENGTH_SLOT, R8));
         asm.jump_if(Cond::Le, R8, owner.record_max.cast_signed(), fits);
         asm.push(Insn::mov(R8, owner.record_max.cast_signed()));
         asm.bind(fits);
         asm.jump_if(Cond::Lt, R8, 1, failed);
         if fused.rings.len() > 1 {
             // All copies of a frame have the same time.
-            asm.push(Insn::load(Size::DW, R1, R10, RECORD_TIME));
+            asm.push(Insn::load(Size::DW, R1, R10, RECORD_TIME_SLOT));
             asm.jump_if(Cond::Ne, R1, 0, known);
         }
         asm.push(Insn::call(Helper::KtimeNs));
-        asm.push(Insn::store(Size::DW, R10, RECORD_TIME, R0));
+        asm.push(Insn::store(Size::DW, R10, RECORD_TIME_SLOT, R0));
         asm.bind(known);
         let region = self.region_of(owner.map, owner.stride, R7);
         let asm = &mut self.asm;
         if owner.map != 0 {
-            asm.push(Insn::store(Size::DW, R10, REGION_ADDRESS, R7));
+            asm.push(Insn::store(Size::DW, R10, REGION_ADDRESS_SLOT, R7));
         }
         asm.push(Insn::load(Size::DW, R1, region, offset::RESERVED));
-        asm.push(Insn::store(Size::DW, R10, RECORD_POSITION, R1));
+        asm.push(Insn::store(Size::DW, R10, RECORD_POSITION_SLOT, R1));
         asm.compute(R2, R8, Alu::Add, (HEADER_SIZE + ALIGNMENT - 1).cast_signed());
         asm.push(Insn::alu(Alu::And, R2, -ALIGNMENT.cast_signed()));
         asm.push(Insn::alu(Alu::Add, R2, R1));
-        asm.push(Insn::store(Size::DW, R10, RECORD_END, R2));
+        asm.push(Insn::store(Size::DW, R10, RECORD_END_SLOT, R2));
         // RESERVED is published before any write to the reserved bytes.
         asm.push(store_ordered(region, offset::RESERVED));
         asm.push(Insn::alu(Alu::And, R1, owner.bytes.cast_signed() - 1));
@@ -260,9 +260,10 @@ impl Builder {
     fn fill_record(&mut self, sent: bool, failed: Label) {
         let asm = &mut self.asm;
         asm.push(Insn::store(Size::DW, R7, record::STAMP, -1));
-        for (size, from, to) in
-            [(Size::W, FRAME_LENGTH, record::LENGTH), (Size::DW, RECORD_TIME, record::TIME)]
-        {
+        for (size, from, to) in [
+            (Size::W, FRAME_LENGTH_SLOT, record::LENGTH),
+            (Size::DW, RECORD_TIME_SLOT, record::TIME),
+        ] {
             asm.push(Insn::load(Size::DW, R1, R10, from));
             asm.push(Insn::store(size, R7, to, R1));
         }
@@ -298,7 +299,7 @@ impl Builder {
         asm.push(Insn::call(Helper::SkbLoadBytes));
         asm.jump_if(Cond::Ne, R0, 0, failed);
         asm.bind(copied);
-        asm.push(Insn::load(Size::DW, R1, R10, RECORD_POSITION));
+        asm.push(Insn::load(Size::DW, R1, R10, RECORD_POSITION_SLOT));
         asm.push(Insn::store(Size::DW, R7, record::STAMP, R1));
     }
 
@@ -346,7 +347,7 @@ impl Builder {
             asm.push(Insn::alu(Alu::Mul, R3, POINTER_SIZE.cast_signed()));
             asm.compute(R4, region, Alu::Add, pointers.cast_signed());
             asm.push(Insn::alu(Alu::Add, R4, R3));
-            asm.push(Insn::load(Size::DW, R5, R10, RECORD_POSITION));
+            asm.push(Insn::load(Size::DW, R5, R10, RECORD_POSITION_SLOT));
             asm.push(Insn::store(Size::DW, R4, 0, R5));
             for word in [0, 8] {
                 asm.push(Insn::load(Size::DW, R5, R9, view + word));

@@ -108,7 +108,7 @@ impl Builder {
             let (outlet, view) = (ours.outlet, fused.scratch.switched + 8);
             b.find_pointer(outlet, region);
             let asm = &mut b.asm;
-            asm.push(Insn::load(Size::DW, R3, R10, super::ring::RECORD_POSITION));
+            asm.push(Insn::load(Size::DW, R3, R10, super::ring::RECORD_POSITION_SLOT));
             asm.push(Insn::store(Size::DW, R4, 0, R3));
             asm.push(Insn::load(Size::DW, R3, R5, view));
             asm.push(Insn::store(Size::DW, R4, 8, R3));

@@ -125,7 +125,7 @@ impl Point {
             }
             let left = state.final_counters.iter();
             note.left.extend(left.map(|(about, ended)| (about.clone(), ended.to_text())));
-            if let Ok(text) = sys::service::memfd_with(&note.to_text()) {
+            if let Ok(text) = sys::service::memfd_from_bytes(&note.to_text()) {
                 put(format!("{head}-note{}", now.notes), text.as_fd());
             }
         }

@@ -245,7 +245,8 @@ struct Assembly<'l> {
     numbers: Vec<u32>,
     fused: FusedTree,
     layout: tap::FusedTap,
-    /// Descriptors of the shared maps, which are numbered after the map of counters.
+    /// Descriptors of the shared maps, in the order of their numbers, which start at 1. The counter
+    /// map is number 0.
     given: Vec<i32>,
     code: ebpf::Program,
     words: Vec<ebpf::FilterSpan>,
@@ -302,7 +303,7 @@ fn sort_maps(
 }
 
 /// Returns the memory layout of a program for these requests, and the descriptors of the shared
-/// maps. Shared maps are numbered after the map of counters.
+/// maps. The counter map is number 0; the shared maps are numbered from 1.
 fn layout(
     site: &Site,
     lines: &[&AttachedRequest],
@@ -323,7 +324,7 @@ fn layout(
             owners.push(FrameRing {
                 map: give(records.as_fd().as_raw_fd()),
                 stride: shape.stride(),
-                records_at: shape.records(),
+                records_at: shape.records_offset(),
                 bytes: shape.bytes,
                 record_max: shape.record_max,
                 pointer_rings: Vec::new(),
@@ -334,7 +335,7 @@ fn layout(
             map: give(line.pointers.as_fd().as_raw_fd()),
             doorbell_map: give(line.doorbell_map.as_raw_fd()),
             stride: shape.stride(),
-            pointers_at: shape.pointers_of(0),
+            pointers_at: shape.sink_pointers_offset(0),
             pointers: shape.pointers,
             wake: line.wake_policy,
         };

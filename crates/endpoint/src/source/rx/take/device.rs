@@ -34,7 +34,7 @@ const SPARE_DIVISOR: usize = 16;
 const ENTRIES_MAX: u32 = 1 << 14;
 /// Maximum time to wait for a busy queue. Under load, the kernel frees a queue only some time after
 /// its owner has exited.
-const BUSY_WAIT_MAX: Duration = Duration::from_secs(5);
+const BUSY_QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between attempts to open a busy queue.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum number of queues.
@@ -275,13 +275,13 @@ fn open_queues(
     Ok((frames, queues, settings.fragments))
 }
 
-/// Calls `attempt` until the queue is no longer busy, for at most [`BUSY_WAIT_MAX`]. The kernel
+/// Calls `attempt` until the queue is no longer busy, for at most [`BUSY_QUEUE_TIMEOUT`]. The kernel
 /// frees a queue only some time after its owner has exited. Blocks.
 fn retry_while_busy<T>(attempt: impl Fn() -> sys::Result<T>) -> sys::Result<T> {
     let begin = Instant::now();
     loop {
         match attempt() {
-            Err(error) if error.errno == EBUSY && begin.elapsed() < BUSY_WAIT_MAX => {
+            Err(error) if error.errno == EBUSY && begin.elapsed() < BUSY_QUEUE_TIMEOUT => {
                 std::thread::sleep(RETRY_INTERVAL);
             }
             outcome => return outcome,
