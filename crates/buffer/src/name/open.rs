@@ -129,8 +129,8 @@ fn refusal(address: &Address, found: &SocketOwner) -> Error {
     }
 }
 
-/// Connects to a name whose connection queue is full. Blocks for at most [`REPLY_TIMEOUT`] until the
-/// queue has room.
+/// Connects to a name whose connection queue is full. Blocks for at most [`REPLY_TIMEOUT`] until
+/// the queue has room.
 fn connect_with_timeout(address: &Address) -> Result<OpenRequest, Error> {
     let socket = sys::abstract_socket::connect_to(&address.socket_name(), REPLY_TIMEOUT).map_err(
         |error| match error.errno {

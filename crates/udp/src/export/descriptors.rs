@@ -112,7 +112,9 @@ interpose!(
         None
     },
     after: |number, level, name, _, _| {
-        if udp::requests_control_message(level, name) && let Some(socket) = table::find_promoted(number) {
+        if udp::requests_control_message(level, name)
+            && let Some(socket) = table::find_promoted(number)
+        {
             socket.update_control(number);
         }
     }

@@ -275,8 +275,8 @@ fn open_queues(
     Ok((frames, queues, settings.fragments))
 }
 
-/// Calls `attempt` until the queue is no longer busy, for at most [`BUSY_QUEUE_TIMEOUT`]. The kernel
-/// frees a queue only some time after its owner has exited. Blocks.
+/// Calls `attempt` until the queue is no longer busy, for at most [`BUSY_QUEUE_TIMEOUT`]. The
+/// kernel frees a queue only some time after its owner has exited. Blocks.
 fn retry_while_busy<T>(attempt: impl Fn() -> sys::Result<T>) -> sys::Result<T> {
     let begin = Instant::now();
     loop {
