@@ -17,10 +17,10 @@ const PATHS: usize = 50;
 /// Number of filters in a path between the source and the sink.
 const FILTERS: usize = 28;
 /// Duration of a sample.
-const SAMPLE: Duration = Duration::from_secs(5);
+const SAMPLE_DURATION: Duration = Duration::from_secs(5);
 /// Maximum processor time that a viewer may add to the daemon and the paths together, in percent
 /// of a core.
-const LIMIT: f64 = 3.0;
+const ADDED_TIME_LIMIT: f64 = 3.0;
 /// Maximum time to wait for data from the page.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -65,7 +65,7 @@ pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
             let mut row =
                 rows_of_samples(subject, unit, sentinel_ns, &[Samples { name, values }], &[]);
             if let (Some(row), 3) = (row.last_mut(), at) {
-                (row.reference, row.ratio) = ("limit", LIMIT / row.value);
+                (row.reference, row.ratio) = ("limit", ADDED_TIME_LIMIT / row.value);
             }
             rows.append(&mut row);
         }
@@ -84,7 +84,7 @@ fn measure(programs: &Programs, page: &Page) -> Result<[f64; 3], String> {
     };
     let (start, before) = (Instant::now(), used());
     // Without descriptors, this call only waits.
-    sys::poll::readable(&[], Some(SAMPLE));
+    sys::poll::readable(&[], Some(SAMPLE_DURATION));
     let (now, took) = (used(), start.elapsed().as_nanos() as f64);
     let share = |at: usize| now[at].saturating_sub(before[at]) as f64 * 100.0 / took;
     Ok([share(0), share(1), share(2)])

@@ -54,7 +54,7 @@ const RING_MB: u32 = 16;
 /// Time to wait after the last frame before the requests are stopped. In this time, `tcp` gives up
 /// on segments that are missing from the capture, so that the prefix holds no blocks when the
 /// requests end.
-const GAP: Duration = Duration::from_millis(1_300);
+const SETTLING_TIME: Duration = Duration::from_millis(1_300);
 
 const ONCE: &str = "prefix and tails once";
 const APART: &str = "apart";
@@ -174,7 +174,7 @@ impl PrefixBench {
         let processes = [children.process_ids(), servers(&listed)].concat();
         let before = wait_until_idle(&processes);
         let sent = self.load.send(&self.pair, Rate::PerSecond(RATE), usize::MAX)?;
-        sys::poll::readable(&[], Some(GAP));
+        sys::poll::readable(&[], Some(SETTLING_TIME));
         let used = wait_until_idle(&processes).saturating_sub(before);
         children.interrupt_and_wait("a request")?;
         let taken = (0..tails.len()).map(|n| parse_taken(&self.read(&format!("report{n}"))));

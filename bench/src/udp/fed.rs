@@ -62,7 +62,7 @@ const RING: Setup = Setup {
     answers: Answers::Sent,
 };
 const RING_STORED: Setup = Setup { name: "ring, answers kept", answers: Answers::InMemory, ..RING };
-const FREE: Setup = Setup {
+const FREE_CALLS: Setup = Setup {
     name: "free calls",
     launch: UdpLaunch::Stock,
     is_fed: false,
@@ -95,7 +95,7 @@ pub(super) fn measure_rows(
     let low = Load { rate: Some(LOW_RATE), group: 1, count: LOW_RATE_REQUESTS };
     let delayed = |setup: Setup| Setup { launch: DELAYED, ..setup };
     let settings = [
-        ("full rate", full, vec![SOCKET, RING, RING_STORED, RING_STORED_DELAYED, FREE]),
+        ("full rate", full, vec![SOCKET, RING, RING_STORED, RING_STORED_DELAYED, FREE_CALLS]),
         ("5,000/s, delay 1 ms", low, vec![SOCKET, delayed(RING), delayed(RING_STORED)]),
     ];
     let mut all = Vec::new();

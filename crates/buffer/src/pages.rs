@@ -114,7 +114,7 @@ impl Choice {
             && let Ok(node) = sys::pages::node()
         {
             // Refused if this process may not use the node: pages are then placed on first touch.
-            let _refused = sys::pages::prefer(mapping, node);
+            let _refused = sys::pages::prefer_node(mapping, node);
         }
     }
 }
@@ -211,7 +211,7 @@ mod tests {
                     "{choice}"
                 );
                 if local {
-                    let node = sys::pages::preferred(&mapping).unwrap();
+                    let node = sys::pages::preferred_node(&mapping).unwrap();
                     assert!(node.is_none() || node == sys::pages::node().ok());
                 }
                 file.seal(sys::memory::Seals::READER).unwrap();

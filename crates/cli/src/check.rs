@@ -30,7 +30,7 @@ pub(crate) fn check(arguments: &CheckArguments) -> Status {
             !mistakes.iter().any(Diagnostic::is_error)
         }
         false => {
-            let options = Options { notices: failure::notices(false), ..Options::default() };
+            let options = Options { notices: failure::notice_handler(false), ..Options::default() };
             streamline::read_graph(&text, &options).map_err(failure::report_open_error).is_ok()
         }
     };

@@ -9,7 +9,8 @@ use std::path::Path;
 
 /// Fails if a drawing and the output of the request would both be written to standard output.
 pub(crate) fn check_output(wanted: &DrawingArguments, plan: &Plan) -> Result<(), Status> {
-    if !wanted.prints() || (plan.reports.is_empty() && !progress::has_printing_sink(plan)) {
+    if !wanted.writes_to_stdout() || (plan.reports.is_empty() && !progress::has_printing_sink(plan))
+    {
         return Ok(());
     }
     terminal::print_error(

@@ -11,7 +11,7 @@ use streamline::{CrashCapture, Notice, Notices, OpenError};
 use sys::process_group::ProcessEnd;
 
 /// Creates a handler that prints notices. If `quiet` is true, it prints warnings but no notes.
-pub(crate) fn notices(quiet: bool) -> Notices {
+pub(crate) fn notice_handler(quiet: bool) -> Notices {
     Notices::new(move |notice| match notice {
         Notice::Note(_) if quiet => {}
         Notice::Note(text) => terminal::print_note(text),

@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     // After a failure, writing to a closed standard output is not reported as an error.
     let _ = sys::closed_output::fail_if_closed();
     streamline::use_daemon_ids();
-    match streamline::serve_if_asked(&failure::notices(false)) {
+    match streamline::serve_if_asked(&failure::notice_handler(false)) {
         Some(Served::Filter(status)) => return ExitCode::from(status),
         Some(Served::Worker(ended)) => {
             return ended.map_or_else(failure::report_open_error, |()| Status::Done).into();

@@ -60,7 +60,7 @@ pub(crate) fn run_options(arguments: &RunArguments) -> Options {
         record_bytes: arguments.record_bytes,
         captures_crashes: true,
         joins_prefixes: true,
-        notices: failure::notices(arguments.quiet),
+        notices: failure::notice_handler(arguments.quiet),
         steps: arguments.steps(),
         refuses: arguments.kernel_refuses,
         ..Options::default()

@@ -140,7 +140,7 @@ fn prepare_capture(file: &Path, words: &str) -> Result<TraceInput, Status> {
         true => streamline::replace_sources(words, &graph, &source),
         false => format!("{source} | {words}"),
     };
-    let notices = failure::notices(false);
+    let notices = failure::notice_handler(false);
     let options = Options { outside_kernel: true, notices, ..Options::default() };
     let prepared = Prepared::read(&text, &options).map_err(report_open_error)?;
     let prepared = prepared.first_worker();

@@ -404,14 +404,14 @@ fn t8_descriptor_that_lingers_delays_no_other_client() {
         assert_eq!(call_method(&socket, "io.streamline.About", json!({})).error, None);
     };
     // With a call that asks for none.
-    let (slow, first_peer) = testkit::lingering(LINGER);
+    let (slow, first_peer) = testkit::lingering_socket(LINGER);
     let socket = as_other(Framing::Packets);
     sys::descriptor::send(&socket, &list, &[slow.as_fd()]).unwrap();
     drop(slow);
     assert_eq!(receive_reply(&socket).unwrap().0.error, None, "it is served");
     about();
     // With a message that is no call, and with one behind it.
-    let (slow, second_peer) = testkit::lingering(LINGER);
+    let (slow, second_peer) = testkit::lingering_socket(LINGER);
     for _ in 0..2 {
         let _ = sys::descriptor::send(&socket, b"no call", &[slow.as_fd()]);
     }
@@ -419,20 +419,20 @@ fn t8_descriptor_that_lingers_delays_no_other_client() {
     assert!(receive_reply(&socket).unwrap().0.error.is_some());
     about();
     // From the process of a path.
-    let (slow, third_peer) = testkit::lingering(LINGER);
+    let (slow, third_peer) = testkit::lingering_socket(LINGER);
     let (_path, admissions, _) = register_path_over(as_other(Framing::Packets), "slow");
     sys::descriptor::send(&admissions, b"x", &[slow.as_fd()]).unwrap();
     drop(slow);
     about();
     // More than a message may have.
-    let (slow, fourth_peer) = testkit::lingering(LINGER);
+    let (slow, fourth_peer) = testkit::lingering_socket(LINGER);
     let socket = as_other(Framing::Packets);
     testkit::lingering::send_copies(&socket, &list, &slow);
     drop(slow);
     assert!(receive_reply(&socket).unwrap().0.error.is_some());
     about();
     // Over the stream, where the kernel refuses it since Linux 6.16.
-    let (slow, fifth_peer) = testkit::lingering(LINGER);
+    let (slow, fifth_peer) = testkit::lingering_socket(LINGER);
     let socket = as_other(Framing::Stream);
     match sys::descriptor::send(&socket, b"x", &[slow.as_fd()]) {
         Ok(()) => drop(slow),

@@ -129,7 +129,7 @@ impl Facts {
             kernel_program: probe_kernel_program(),
             program: Binary::locate(),
             features: probe_features(),
-            landlock: sys::confine::landlock(),
+            landlock: sys::confine::landlock_support(),
             limits: read_limits(),
             interfaces: to_refusal(sys::net::interfaces()),
             neighbors: neighbors::Neighbors::find(None, None),

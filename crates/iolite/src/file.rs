@@ -85,7 +85,7 @@ impl CachedFile {
         if sys::file::status(&file)?.kind != FileKind::Regular {
             return Err(Refusal::NotRegularFile);
         }
-        let file = match sys::file::access(&file)? {
+        let file = match sys::file::access_mode(&file)? {
             Access::Read => file,
             Access::ReadWrite => sys::file::reopen_read_only(file.as_fd())?,
             Access::None => return Err(Refusal::NotReadable),

@@ -17,7 +17,7 @@ use crate::writing::Bytes;
 use std::ffi::{c_int, c_void};
 use sys::preload;
 use sys::preload::interpose::{
-    IoVec, at_fork, catch_panic, missing_function, preserving_errno, quietly,
+    IoVec, at_fork, catch_panic, missing_function, preserving_errno, run_guarded,
 };
 use sys::{next_function, run_at_start};
 
@@ -40,7 +40,7 @@ extern "C" fn start() {
 }
 
 extern "C" fn before_fork() {
-    quietly(|| {
+    run_guarded(|| {
         lazy::stop();
         retire::retire_all_edges(Occasion::Fork);
     });
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn read(fd: c_int, to: *mut c_void, count: usize) -> isize
         };
         return catch_panic(plain, || read_from(shared_edge, fd, to, count));
     }
-    if let Some(count) = quietly(|| lazy::read(fd, to.addr(), count)) {
+    if let Some(count) = run_guarded(|| lazy::read(fd, to.addr(), count)) {
         return isize::try_from(count).unwrap_or(isize::MAX);
     }
     forward::forget_copy();
@@ -119,7 +119,7 @@ fn read_from(shared_edge: &SharedEdge, fd: c_int, to: *mut c_void, count: usize)
 /// `from` must point to `count` readable bytes (X1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> isize {
-    let range = quietly(|| lazy::range(from.addr(), count));
+    let range = run_guarded(|| lazy::range(from.addr(), count));
     let plain = || match &range {
         Some(range) => write_range(range, fd),
         None => {
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, count: usize) -> 
     let Some(shared_edge) = ends::find(fd).filter(|_| !from.is_null()) else {
         let written = plain();
         if let Some(range) = &range {
-            quietly(|| lazy::end_lazy_reads(range));
+            run_guarded(|| lazy::end_lazy_reads(range));
         }
         return written;
     };

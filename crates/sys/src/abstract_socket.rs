@@ -83,7 +83,7 @@ pub struct PeerCredentials {
 }
 
 /// Returns the credentials of the peer of a socket, as recorded by the kernel.
-pub fn peer(socket: impl AsFd) -> Result<PeerCredentials> {
+pub fn peer_credentials(socket: impl AsFd) -> Result<PeerCredentials> {
     let credentials = sockopt::socket_peercred(&socket).context("getsockopt", "SO_PEERCRED")?;
     let groups = supplementary_groups(&socket)?;
     Ok(PeerCredentials {
@@ -149,7 +149,7 @@ mod tests {
         let accepted = accept(&listener).unwrap().unwrap();
         let (uid, gid) = crate::process::identity();
         for end in [&accepted, &client] {
-            let peer = peer(end).unwrap();
+            let peer = peer_credentials(end).unwrap();
             let process = i32::try_from(std::process::id()).unwrap();
             assert_eq!((peer.process, peer.uid, peer.gid), (process, uid, gid));
         }

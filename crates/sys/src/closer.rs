@@ -15,9 +15,9 @@ use std::time::Duration;
 /// Maximum number of threads that close descriptors.
 const THREADS_MAX: usize = 64;
 /// Number of descriptors waiting to be closed at which their user counts as overloaded.
-const WAITING_MAX: usize = 256;
+const WAITING_DESCRIPTORS_MAX: usize = 256;
 /// Time after which an idle thread exits.
-const IDLE_LIMIT: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A descriptor that a user has sent, or a socket to a user. Dropping the value never blocks:
 /// another thread closes the descriptor.
@@ -75,7 +75,7 @@ impl Drop for Foreign {
 /// then accept no further descriptors from the user.
 #[must_use]
 pub fn is_overloaded(uid: u32) -> bool {
-    lock().users.get(&uid).is_some_and(|user| user.waiting.len() >= WAITING_MAX)
+    lock().users.get(&uid).is_some_and(|user| user.waiting.len() >= WAITING_DESCRIPTORS_MAX)
 }
 
 /// The state that the closing threads share with the threads that drop descriptors.
@@ -136,7 +136,7 @@ impl User {
     }
 }
 
-/// Runs a closing thread: closes descriptors until none has arrived for [`IDLE_LIMIT`].
+/// Runs a closing thread: closes descriptors until none has arrived for [`IDLE_TIMEOUT`].
 fn close_all() {
     let mut closer = lock();
     loop {
@@ -148,7 +148,7 @@ fn close_all() {
             continue;
         }
         closer.idle += 1;
-        let waited = CHANGED.wait_timeout(closer, IDLE_LIMIT);
+        let waited = CHANGED.wait_timeout(closer, IDLE_TIMEOUT);
         let (back, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         closer = back;
         closer.idle -= 1;
@@ -163,12 +163,13 @@ fn close_all() {
 mod tests {
     use super::*;
 
-    /// Time for which the descriptor of [`lingering`] keeps close(2) from returning.
+    /// Time for which the descriptor of [`testkit::lingering_socket`] keeps close(2) from
+    /// returning.
     const LINGER: Duration = Duration::from_secs(600);
 
     #[test]
     fn lingering_descriptor_delays_only_its_own_user() {
-        let (slow, peer) = testkit::lingering(LINGER);
+        let (slow, peer) = testkit::lingering_socket(LINGER);
         let (own, own_peer) = crate::descriptor::pair().unwrap();
         let (other, other_peer) = crate::descriptor::pair().unwrap();
         let (uid, other_uid) = (4_000_000_001, 4_000_000_002);
@@ -178,7 +179,8 @@ mod tests {
         testkit::wait_until_closed(&other_peer);
         assert!(!crate::local_socket::is_gone(&own_peer), "it waits for the first");
         assert!(!is_overloaded(uid));
-        let many: Vec<_> = (0..WAITING_MAX).map(|_| crate::descriptor::pair().unwrap().0).collect();
+        let many: Vec<_> =
+            (0..WAITING_DESCRIPTORS_MAX).map(|_| crate::descriptor::pair().unwrap().0).collect();
         drop(Foreign::all(many, uid));
         assert!(is_overloaded(uid) && !is_overloaded(other_uid));
         drop(peer);

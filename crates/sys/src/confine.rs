@@ -130,7 +130,7 @@ pub fn confine(memory: u64) -> Result<Landlock> {
 
 /// Returns the extent to which this kernel would enforce Landlock, without enforcing it.
 #[must_use]
-pub fn landlock() -> Landlock {
+pub fn landlock_support() -> Landlock {
     let (none, size, version) = (ptr::null::<u8>(), 0usize, 1u32);
     // SAFETY: with the flag for the version landlock_create_ruleset(2) reads nothing.
     let known = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, size, version) };

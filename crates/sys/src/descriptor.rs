@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Maximum number of descriptors in one message.
 pub const DESCRIPTORS_MAX: usize = 64;
 /// Maximum number of descriptors in one message that the kernel passes (SCM_MAX_FD).
-const PASSED_MAX: usize = 253;
+const PASSED_DESCRIPTORS_MAX: usize = 253;
 
 /// Creates a connected pair of Unix SEQPACKET sockets. Both are closed on exec, except when passed
 /// to a child as a standard stream.
@@ -108,7 +108,7 @@ fn receive_with(
     flags: RecvFlags,
 ) -> Result<(usize, Vec<OwnedFd>)> {
     // The kernel closes descriptors without space before it returns, which may take long.
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_MAX))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(message)];
     // A socket with a timeout is not restarted after a signal (signal(7)), so retry here.

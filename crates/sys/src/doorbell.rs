@@ -17,8 +17,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[derive(Debug)]
 pub struct SocketDoorbell(OwnedFd);
 
-/// Maximum number of bytes and maximum number of descriptors in one notification.
-const NOTE_MAX: (usize, usize) = (16, 4);
+/// Maximum number of bytes in one notification.
+const NOTIFICATION_BYTES_MAX: usize = 16;
+/// Maximum number of descriptors in one notification.
+const NOTIFICATION_DESCRIPTORS_MAX: usize = 4;
 
 /// The outcome of [`SocketDoorbell::drain`].
 #[derive(Debug)]
@@ -70,7 +72,7 @@ impl SocketDoorbell {
     /// Sends a notification with a few bytes and descriptors. The first byte must not be 1.
     pub fn send(&self, note: &[u8], descriptors: &[BorrowedFd<'_>]) -> SendResult {
         use rustix::io::Errno;
-        if descriptors.len() > NOTE_MAX.1 {
+        if descriptors.len() > NOTIFICATION_DESCRIPTORS_MAX {
             return SendResult::Full;
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -95,9 +97,10 @@ impl SocketDoorbell {
     }
 
     fn drain_once(&self) -> rustix::io::Result<DrainResult> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(NOTE_MAX.1))];
+        let mut space =
+            [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(NOTIFICATION_DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut note = vec![0; NOTE_MAX.0];
+        let mut note = vec![0; NOTIFICATION_BYTES_MAX];
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let received = recvmsg(&self.0, &mut [IoSliceMut::new(&mut note)], &mut control, flags);
         let descriptors = descriptor::take_descriptors(&mut control);

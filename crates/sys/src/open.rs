@@ -56,7 +56,7 @@ impl OpenRegular {
     }
 
     /// Sets the option to reject symbolic links and files that have several hard links.
-    pub const fn sole_link(self) -> Self {
+    pub const fn require_sole_link(self) -> Self {
         Self { flags: self.flags.union(OFlags::NOFOLLOW), own: true, ..self }
     }
 
@@ -288,7 +288,7 @@ mod tests {
     fn sole_link_rejects_symlinks_and_hard_links() {
         let folder = TempDirectory::new("own");
         let held = crate::local_socket::open_directory(&folder.0).unwrap();
-        let own = OpenRegular::append().create(0o640).sole_link();
+        let own = OpenRegular::append().create(0o640).require_sole_link();
         own.open_at(&held, "mine").unwrap().write_all(b"one").unwrap();
         own.open_at(&held, "mine").unwrap().write_all(b"two").unwrap();
         assert_eq!(std::fs::read(folder.path_of("mine")).unwrap(), b"onetwo");

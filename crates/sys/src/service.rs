@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Number of the first descriptor that a service manager passes.
 const FIRST_DESCRIPTOR: RawFd = 3;
 /// Maximum number of passed descriptors that this process accepts.
-const PASSED_MAX: RawFd = 1024;
+const PASSED_DESCRIPTORS_MAX: RawFd = 1024;
 
 /// Returns the descriptors passed to this process by the service manager, with their names. Only
 /// the first call returns any.
@@ -32,8 +32,8 @@ pub fn take_descriptors() -> Vec<(String, OwnedFd)> {
     }
     let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':').map(str::to_owned);
-    let taken =
-        (FIRST_DESCRIPTOR..FIRST_DESCRIPTOR + count.clamp(0, PASSED_MAX)).filter_map(|raw| {
+    let taken = (FIRST_DESCRIPTOR..FIRST_DESCRIPTOR + count.clamp(0, PASSED_DESCRIPTORS_MAX))
+        .filter_map(|raw| {
             let name = names.next().unwrap_or_default();
             // SAFETY: fcntl(2) accepts any number, and returns an error for a descriptor that is
             // not open.

@@ -28,7 +28,7 @@ pub mod wait;
 
 pub use cases::{capture_paths, case_directory, corpus_captures};
 pub use generated::{Captures, generated_captures};
-pub use lingering::lingering;
+pub use lingering::lingering_socket;
 pub use packet::{Frame, Segment};
 pub use program::streamline_program;
 pub use random::Random;

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Returns a TCP socket whose close(2) blocks for `linger`, and the peer socket. Dropping the peer
 /// socket ends the wait. Closing one of several duplicates of the descriptor does not block.
 #[must_use]
-pub fn lingering(linger: Duration) -> (OwnedFd, TcpStream) {
+pub fn lingering_socket(linger: Duration) -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let slow = TcpStream::connect(listener.local_addr().expect("an address")).expect("connects");
     let (peer, _) = listener.accept().expect("a peer");
@@ -22,13 +22,13 @@ pub fn lingering(linger: Duration) -> (OwnedFd, TcpStream) {
 }
 
 /// Number of descriptors that the kernel passes in one message (SCM_MAX_FD).
-const PASSED_MAX: usize = 253;
+const PASSED_DESCRIPTORS_MAX: usize = 253;
 
 /// Sends a message with the maximum number of duplicates of a descriptor.
 pub fn send_copies(socket: &OwnedFd, message: &[u8], descriptor: &OwnedFd) {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_MAX))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let all = [descriptor.as_fd(); PASSED_MAX];
+    let all = [descriptor.as_fd(); PASSED_DESCRIPTORS_MAX];
     assert!(control.push(SendAncillaryMessage::ScmRights(&all)));
     let message = [IoSlice::new(message)];
     sendmsg(socket, &message, &mut control, SendFlags::empty()).expect("a message");

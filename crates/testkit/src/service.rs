@@ -28,7 +28,7 @@ const DUPLICATE_NUMBER_MIN: i32 = 600;
 /// Interval at which the receiving thread checks whether the manager has been dropped.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum number of stored descriptors, announced to the service in `FDSTORE`.
-const STORED_MAX: usize = 512;
+const STORED_DESCRIPTORS_MAX: usize = 512;
 
 impl Manager {
     /// Returns a manager that listens on the socket `notify` in this directory.
@@ -129,7 +129,7 @@ impl Manager {
             names.join(":")
         );
         shell.args(["-c", &script, "bash"]).args(service);
-        shell.env("NOTIFY_SOCKET", &self.socket).env("FDSTORE", STORED_MAX.to_string());
+        shell.env("NOTIFY_SOCKET", &self.socket).env("FDSTORE", STORED_DESCRIPTORS_MAX.to_string());
         start(&mut shell)
     }
 

@@ -36,7 +36,7 @@ pub(super) fn probe(socket: &[u8], owner: u32, limit: Duration) -> Result<Socket
         Err(error) if error.errno == ECONNREFUSED => return Ok(SocketOwner::NoListener),
         Err(error) => return Err(error.into()),
     };
-    let holder = sys::abstract_socket::peer(&connection)?.uid;
+    let holder = sys::abstract_socket::peer_credentials(&connection)?.uid;
     Ok(if holder == owner { SocketOwner::Owner(connection) } else { SocketOwner::Other(holder) })
 }
 
@@ -126,7 +126,7 @@ fn probe_patiently(socket: &[u8], owner: u32) -> Result<SocketOwner, Error> {
     }
     match sys::abstract_socket::connect_to(socket, REPLY_TIMEOUT) {
         Ok(connection) => {
-            let holder = sys::abstract_socket::peer(&connection)?.uid;
+            let holder = sys::abstract_socket::peer_credentials(&connection)?.uid;
             Ok(if holder == owner {
                 SocketOwner::Owner(connection)
             } else {

@@ -257,7 +257,7 @@ impl Name {
 
     /// Serves a client that has connected: accepts or refuses it with one reply.
     fn serve(&mut self, client: OwnedFd) {
-        let peer = match sys::abstract_socket::peer(&client) {
+        let peer = match sys::abstract_socket::peer_credentials(&client) {
             Ok(peer) => peer,
             Err(error) => return send_reply(&client, &Reply::failed(&error)),
         };

@@ -139,7 +139,7 @@ fn connect_with_timeout(address: &Address) -> Result<OpenRequest, Error> {
             _ => Error::System(error),
         },
     )?;
-    let holder = sys::abstract_socket::peer(&socket)?.uid;
+    let holder = sys::abstract_socket::peer_credentials(&socket)?.uid;
     if holder != address.uid() {
         return Err(Error::Squatted { address: address.clone(), holder });
     }

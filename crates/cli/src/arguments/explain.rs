@@ -53,7 +53,7 @@ impl DrawingArguments {
     }
 
     /// Returns true if a drawing is written to standard output.
-    pub(crate) fn prints(&self) -> bool {
+    pub(crate) fn writes_to_stdout(&self) -> bool {
         self.dot.iter().chain(&self.svg).any(|file| file.as_os_str() == "-")
     }
 }

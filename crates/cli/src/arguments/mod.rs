@@ -75,7 +75,7 @@ fn template() -> String {
 
 /// All arguments.
 #[derive(Parser, Debug)]
-#[command(name = "streamline", version, long_version = version::details())]
+#[command(name = "streamline", version, long_version = version::version_details())]
 #[command(help_template = template(), disable_help_subcommand = true)]
 pub(crate) struct Arguments {
     /// The subcommand.

@@ -1,7 +1,7 @@
 //! Output of `streamline --version`.
 
 /// Returns the version, the commit, the target, and the optional features of this build.
-pub(super) fn details() -> String {
+pub(super) fn version_details() -> String {
     let features = match cfg!(target_feature = "crt-static") {
         false => "libpcap for expressions that only libpcap knows; libraries for sh and exec",
         true => "none (static: without libpcap, and without libraries for sh and exec)",

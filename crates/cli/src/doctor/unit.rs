@@ -19,7 +19,7 @@ use streamline::privilege::INSTALLED_PATH;
 /// Prints the unit file of a request. Refuses a request that enters a network namespace.
 pub(super) fn print_unit(arguments: &RequestArguments) -> Status {
     let printed = line::request_text(arguments).and_then(|text| {
-        let options = Options { notices: failure::notices(false), ..Options::default() };
+        let options = Options { notices: failure::notice_handler(false), ..Options::default() };
         let graph = streamline::read_graph(&text, &options).map_err(failure::report_open_error)?;
         if let Some(space) = network_namespace(&graph) {
             terminal::print_error("a service cannot change its namespace while it runs");

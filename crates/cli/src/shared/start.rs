@@ -42,7 +42,7 @@ const LOG_MODE: u32 = 0o600;
 /// Starts a path in the background and prints its number.
 pub(super) fn run(arguments: &StartArguments) -> Result<Status, Status> {
     let (name, text) = name_and_text(arguments)?;
-    let options = Options { notices: failure::notices(false), ..Options::default() };
+    let options = Options { notices: failure::notice_handler(false), ..Options::default() };
     let text = streamline::read_graph(&text, &options)
         .map_err(failure::report_open_error)?
         .text
@@ -197,7 +197,7 @@ fn open_log(arguments: &StartArguments, name: Option<&str>) -> Result<(PathBuf, 
             let process = || format!("process-{}", std::process::id());
             let name = name.map_or_else(process, str::to_owned);
             let path = folder.join(format!("{name}.log"));
-            let opened = OpenRegular::append().create(LOG_MODE).sole_link().open(&path);
+            let opened = OpenRegular::append().create(LOG_MODE).require_sole_link().open(&path);
             (path, opened)
         }
     };

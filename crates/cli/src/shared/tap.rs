@@ -36,7 +36,7 @@ pub(super) fn run(arguments: &TapArguments) -> Result<Status, Status> {
     };
     let text = |fd: i32| format!("replay \"/proc/self/fd/{fd}\" | {words}");
     // Mistakes in the request are reported before the tap starts.
-    let notices = failure::notices(false);
+    let notices = failure::notice_handler(false);
     let options = Options { outside_kernel: true, notices, ..Options::default() };
     streamline::read_graph(&text(0), &options).map_err(report_open_error)?;
     let (began, pipe) = to.tap(&wanted).map_err(|error| report_client_error(&error))?;

@@ -43,7 +43,7 @@ impl Server {
         if closer::is_overloaded(visitor.uid()) {
             return local_socket::hang_up(&visitor);
         }
-        let peer = sys::abstract_socket::peer(&visitor)?;
+        let peer = sys::abstract_socket::peer_credentials(&visitor)?;
         let process = peer.process;
         let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
         let mut connection = Connection::on(visitor, form);

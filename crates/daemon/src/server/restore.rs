@@ -33,8 +33,9 @@ impl Server {
             let kept = connections.remove(&id);
             let known = kept.as_ref().map(|(_, knows)| *knows);
             let client = kept.and_then(|(connection, knows)| {
-                let peer =
-                    abstract_socket::peer(&connection).ok().filter(|peer| peer.uid == uid)?;
+                let peer = abstract_socket::peer_credentials(&connection)
+                    .ok()
+                    .filter(|peer| peer.uid == uid)?;
                 let number = client::encode_number(id, DescriptorKind::Connection);
                 self.watcher.watch(connection.as_fd(), number, Interest::Read).ok()?;
                 Some((peer, connection, knows))
@@ -82,7 +83,7 @@ impl Server {
     /// cannot be used.
     fn restore_path(&mut self, stored: StoredPath) -> Option<()> {
         let StoredPath { entry, connection, admissions } = stored;
-        let peer = abstract_socket::peer(&connection).ok()?;
+        let peer = abstract_socket::peer_credentials(&connection).ok()?;
         let process = local_socket::peer_process(&connection).ok()?;
         if peer.uid != entry.uid || !sys::descriptor::is_packet_socket(&admissions) {
             return None;

@@ -34,7 +34,7 @@ impl Account {
 
 /// Returns the ids of the user at the other end of a Unix socket.
 pub(super) fn peer_ids(socket: impl AsFd) -> Option<UserIds> {
-    let peer = sys::abstract_socket::peer(socket).ok()?;
+    let peer = sys::abstract_socket::peer_credentials(socket).ok()?;
     Some(UserIds { uid: peer.uid, gid: peer.gid, groups: peer.groups })
 }
 

@@ -160,7 +160,7 @@ mod tests {
         const CONNECTION_RESET: i32 = 104;
         let (caller, here) = sys::descriptor::pair().unwrap();
         local_socket::set_timeouts(&caller, testkit::wait::LIMIT).unwrap();
-        let (slow, peer) = testkit::lingering(LINGER);
+        let (slow, peer) = testkit::lingering_socket(LINGER);
         let call = br#"{"method":"io.streamline.page.Open"}"#;
         for _ in 0..2 {
             sys::descriptor::send(&caller, call, &[slow.as_fd()]).unwrap();

@@ -13,7 +13,7 @@
 use super::LIBRARIES;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{self, NonNull};
-use sys::preload::interpose::{LibraryHandle, RealLookup, quietly};
+use sys::preload::interpose::{LibraryHandle, RealLookup, run_guarded};
 use sys::preload::loaded_symbol;
 
 /// The result of [`find`], in two registers.
@@ -82,7 +82,7 @@ fn find_ours(real: RealLookup, handle: LibraryHandle, name: &CStr) -> Option<Non
     if !name.to_bytes().starts_with(b"pcap_") {
         return None;
     }
-    quietly(|| {
+    run_guarded(|| {
         let theirs = real.find(handle, name)?;
         if loaded_symbol(&LIBRARIES, name) != Some(theirs) {
             return None;

@@ -10,7 +10,7 @@ use crate::retire::{self, Occasion};
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::ptr;
 use sys::preload;
-use sys::preload::interpose::{catch_panic, missing_function, quietly};
+use sys::preload::interpose::{catch_panic, missing_function, run_guarded};
 use sys::{interpose, interpose_duplication, next_function};
 
 interpose!(
@@ -136,7 +136,7 @@ macro_rules! opens {
             // SAFETY: I1; the arguments are the program's.
             let number = unsafe { next($($arg),*) };
             if number >= 0 {
-                quietly(|| lazy::record_open(number));
+                run_guarded(|| lazy::record_open(number));
             }
             number
         }

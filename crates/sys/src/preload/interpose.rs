@@ -86,7 +86,7 @@ macro_rules! interpose {
             }
             #[allow(unused_variables, reason = "most functions have one hook")]
             let run = |hook: fn($($type),*)| {
-                $crate::preload::interpose::quietly(|| hook($($arg),*));
+                $crate::preload::interpose::run_guarded(|| hook($($arg),*));
             };
             let answer =
                 match $crate::next_function!($next as unsafe extern "C" fn($($type),*) -> $answer)
@@ -110,7 +110,7 @@ macro_rules! interpose_duplication {
         fn finish_duplicate(from: std::ffi::c_int, to: std::ffi::c_int) -> std::ffi::c_int {
             let duplicated: fn(std::ffi::c_int, std::ffi::c_int) = $duplicated;
             if to >= 0 && to != from {
-                $crate::preload::interpose::quietly(|| duplicated(from, to));
+                $crate::preload::interpose::run_guarded(|| duplicated(from, to));
             }
             to
         }
@@ -118,7 +118,7 @@ macro_rules! interpose_duplication {
         fn begin_replacement(from: std::ffi::c_int, to: std::ffi::c_int) {
             let replaced: fn(std::ffi::c_int) = $replaced;
             if from != to {
-                $crate::preload::interpose::quietly(|| replaced(to));
+                $crate::preload::interpose::run_guarded(|| replaced(to));
             }
         }
 
@@ -271,14 +271,14 @@ pub fn preserving_errno<T>(body: impl FnOnce() -> T) -> T {
 }
 
 /// Runs `body` without unwinding into C, then restores `errno`. After a panic returns the default.
-pub fn quietly<T: Default>(body: impl FnOnce() -> T) -> T {
+pub fn run_guarded<T: Default>(body: impl FnOnce() -> T) -> T {
     preserving_errno(|| catch_panic(T::default, body))
 }
 
 /// Runs the hook of an interposed function. If it returns an error number, sets `errno` to it and
 /// returns -1, the result of the interposed function; otherwise returns `None`.
 pub fn refusal<T: From<i8>>(hook: impl FnOnce() -> Option<c_int>) -> Option<T> {
-    let number = quietly(hook)?;
+    let number = run_guarded(hook)?;
     set_errno(number);
     Some(T::from(-1))
 }

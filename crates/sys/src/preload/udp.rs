@@ -179,7 +179,7 @@ pub fn udp_socket(number: c_int) -> Option<UdpSocketFacts> {
         shares_address: is_on(libc::SOL_SOCKET, libc::SO_REUSEADDR),
         shares_port: shares_port(number),
         obstacle,
-        device: device(number),
+        device: bound_device(number),
     })
 }
 
@@ -204,7 +204,7 @@ pub fn is_v6_only(number: c_int) -> bool {
 
 /// Returns the index of the interface to which a socket is bound; 0 for none.
 #[must_use]
-pub fn device(number: c_int) -> u32 {
+pub fn bound_device(number: c_int) -> u32 {
     option(number, libc::SOL_SOCKET, SO_BINDTOIFINDEX).unwrap_or(0).unsigned_abs()
 }
 

@@ -76,7 +76,7 @@ pub(super) fn http_captures() -> Vec<(&'static str, Capture)> {
                 .server("HTTP/1.1 2OO OK\r\n\r\n")
                 .close(),
         ),
-        ("six", ConnectionCapture::over_ipv6(46, 80).client(get("/six")).server(ok()).close()),
+        ("six", ConnectionCapture::new_over_ipv6(46, 80).client(get("/six")).server(ok()).close()),
     ]
 }
 

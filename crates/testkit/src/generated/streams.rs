@@ -27,7 +27,7 @@ pub(super) fn stream_captures() -> Vec<(&'static str, Capture)> {
         ),
         (
             "midway",
-            ConnectionCapture::without_handshake(16, 80)
+            ConnectionCapture::new_without_handshake(16, 80)
                 .client("GET / HTTP/1.1\r\n\r\n")
                 .server(&answer)
                 .close(),
@@ -42,7 +42,7 @@ pub(super) fn stream_captures() -> Vec<(&'static str, Capture)> {
         ("many-small", many_small_connections()),
         (
             "six",
-            ConnectionCapture::over_ipv6(18, 80)
+            ConnectionCapture::new_over_ipv6(18, 80)
                 .send_from_server_in_order(&answer, &[0, 2, 1, 3, 4])
                 .close(),
         ),

@@ -25,7 +25,7 @@ impl ConnectionCapture {
     }
 
     /// Captures the handshake of a connection like [`ConnectionCapture::new`], but over IPv6.
-    pub(super) fn over_ipv6(seed: u64, port: u16) -> Self {
+    pub(super) fn new_over_ipv6(seed: u64, port: u16) -> Self {
         Self::new_between(seed, (CLIENT6, SERVER6), port)
     }
 
@@ -36,7 +36,7 @@ impl ConnectionCapture {
     }
 
     /// Returns a connection that was open before the capture began, so its handshake is missing.
-    pub(super) fn without_handshake(seed: u64, port: u16) -> Self {
+    pub(super) fn new_without_handshake(seed: u64, port: u16) -> Self {
         let mut talk = Self::new(seed, port);
         talk.capture.frames.clear();
         talk

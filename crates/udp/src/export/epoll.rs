@@ -15,7 +15,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::next_function;
-use sys::preload::interpose::{missing_function, quietly};
+use sys::preload::interpose::{missing_function, run_guarded};
 use sys::preload::set_errno;
 use sys::preload::spinning::Spin;
 
@@ -70,13 +70,13 @@ pub unsafe extern "C" fn epoll_ctl(
     event: *mut EpollEvent,
 ) -> c_int {
     let Some(next) = next_function!(c"epoll_ctl" as EpollCtl) else { return missing_function() };
-    quietly(|| nudge::forget(set, number));
+    run_guarded(|| nudge::forget(set, number));
     // SAFETY: I1, U1.
     let result = unsafe { next(set, what, number, event) };
     if result != 0 {
         return result;
     }
-    quietly(|| {
+    run_guarded(|| {
         let may_have_rings = sets::note(set);
         if what == EPOLL_CTL_ADD && sets::is_known(number) {
             sets::note_other_wait(number);
@@ -157,7 +157,7 @@ unsafe fn wait_with_rings(
         };
         // SAFETY: the caller's promise: the array has `room` events, of which `used` are filled.
         let filled = unsafe { std::slice::from_raw_parts_mut(events, used) };
-        match quietly(|| nudge::end(set, filled)) {
+        match run_guarded(|| nudge::end(set, filled)) {
             None => return count,
             Some(0) => rest = end.map(|end| end.saturating_duration_since(Instant::now())),
             Some(kept) => return c_int::try_from(kept).unwrap_or(count),
@@ -179,7 +179,7 @@ unsafe fn wait_once(
     wait: impl Fn(WaitLimit) -> c_int,
 ) -> c_int {
     let _wait = Wait::begin(set);
-    let sockets = quietly(|| {
+    let sockets = run_guarded(|| {
         let mut sockets = table::promoted();
         sockets.retain(|socket| socket.is_in_set(set));
         sockets
@@ -190,15 +190,15 @@ unsafe fn wait_once(
     let (begun, spins) = (Instant::now(), report::spins());
     // The rest of the limit, after a nap.
     let mut rest = None;
-    if let Some(nap) = quietly(|| common_nap_time(sockets.iter(), limit)) {
+    if let Some(nap) = run_guarded(|| common_nap_time(sockets.iter(), limit)) {
         let count = wait(WaitLimit::AtMost(nap));
-        let ready = quietly(|| {
+        let ready = run_guarded(|| {
             let ready = sockets.iter().filter(|socket| socket.has_datagram());
             ready.flat_map(|socket| events_of(set, socket)).collect::<Vec<_>>()
         });
         if count >= 0 && !ready.is_empty() {
             // SAFETY: the caller's promise; the kernel has filled `count` events.
-            return quietly(|| unsafe { merge_events((events, room), count, &ready) });
+            return run_guarded(|| unsafe { merge_events((events, room), count, &ready) });
         }
         if count != 0 || limit.is_some_and(|limit| begun.elapsed() >= limit) {
             return count;
@@ -208,11 +208,11 @@ unsafe fn wait_once(
     let wait = |time: WaitLimit| wait(time.with_remaining(rest));
     let mut spin = None;
     loop {
-        let ready = quietly(|| ready_events(set, &sockets, spins));
+        let ready = run_guarded(|| ready_events(set, &sockets, spins));
         let count = wait(WaitLimit::now_if(spins || !ready.is_empty()));
         if count >= 0 && !ready.is_empty() {
             // SAFETY: the caller's promise; the kernel has filled `count` events.
-            return quietly(|| unsafe { merge_events((events, room), count, &ready) });
+            return run_guarded(|| unsafe { merge_events((events, room), count, &ready) });
         }
         if count != 0 || !spins || limit.is_some_and(|limit| begun.elapsed() >= limit) {
             return count;

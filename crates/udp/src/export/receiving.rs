@@ -13,7 +13,7 @@ use crate::waiting::Wait;
 use std::ffi::{c_int, c_uint};
 use std::ptr;
 use std::time::Instant;
-use sys::preload::interpose::{IoVec, catch_panic, quietly};
+use sys::preload::interpose::{IoVec, catch_panic, run_guarded};
 use sys::preload::spinning::Spin;
 use sys::preload::udp;
 use sys::preload::{self, TimedWait};
@@ -28,7 +28,7 @@ pub(super) fn count(number: c_int, received: usize, flags: c_int) {
     if received == 0 || flags & flag::PEEK != 0 {
         return;
     }
-    quietly(|| {
+    run_guarded(|| {
         let Some(socket) = table::find(number) else { return };
         let received = u32::try_from(received).unwrap_or(u32::MAX);
         if socket.count_datagrams(number, received) {
@@ -140,7 +140,7 @@ enum IfEmpty {
 
 impl<'s> Reception<'s> {
     fn begin(socket: &'s Socket, number: c_int, flags: c_int) -> Self {
-        let asks_kernel = quietly(|| socket.reads_placeholder_first(number));
+        let asks_kernel = run_guarded(|| socket.reads_placeholder_first(number));
         Self {
             socket,
             number,
@@ -166,7 +166,7 @@ impl<'s> Reception<'s> {
         }
         if self.socket.has_older() {
             // Before the placeholder is read: an older datagram may be on its way to it.
-            self.has_newer = quietly(|| self.socket.has_datagram());
+            self.has_newer = run_guarded(|| self.socket.has_datagram());
             if self.has_newer || !self.is_empty {
                 return Some(look(IfEmpty::ReadRing));
             }

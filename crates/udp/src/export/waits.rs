@@ -14,7 +14,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::next_function;
-use sys::preload::interpose::{missing_function, quietly};
+use sys::preload::interpose::{missing_function, run_guarded};
 use sys::preload::set_errno;
 use sys::preload::spinning::Spin;
 
@@ -74,9 +74,9 @@ fn wait_for_rings<'s>(
     let (begun, spins) = (Instant::now(), report::spins());
     // The rest of the limit, after a nap.
     let mut rest = None;
-    if let Some(nap) = quietly(|| common_nap_time(sockets.clone(), limit)) {
+    if let Some(nap) = run_guarded(|| common_nap_time(sockets.clone(), limit)) {
         let result = wait(WaitLimit::AtMost(nap));
-        let ready = quietly(|| {
+        let ready = run_guarded(|| {
             let all = sockets.clone().enumerate();
             all.filter(|(_, socket)| socket.has_datagram()).map(|(at, _)| at).collect::<Vec<_>>()
         });
@@ -91,7 +91,7 @@ fn wait_for_rings<'s>(
         |socket: &Socket| if spins { socket.has_datagram() } else { !socket.fall_asleep() };
     let mut spin = None;
     loop {
-        let ready = quietly(|| {
+        let ready = run_guarded(|| {
             let all = sockets.clone().enumerate();
             all.filter(|(_, socket)| has_datagram(socket)).map(|(at, _)| at).collect::<Vec<_>>()
         });
@@ -152,8 +152,8 @@ pub unsafe extern "C" fn poll(entries: *mut PollFd, count: c_ulong, limit_ms: c_
     // SAFETY: U1.
     let all = unsafe { entries_of(entries, count) };
     // Begun before the promoted sockets are looked for.
-    let _waits = quietly(|| begin_waits(all));
-    let promoted = quietly(|| promoted_entries(all));
+    let _waits = run_guarded(|| begin_waits(all));
+    let promoted = run_guarded(|| promoted_entries(all));
     if promoted.is_empty() {
         // SAFETY: I1, U1.
         return unsafe { next(entries, count, limit_ms) };
@@ -212,8 +212,8 @@ pub unsafe extern "C" fn ppoll(
     let Some(next) = next_function!(c"ppoll" as PollWithMask) else { return missing_function() };
     // SAFETY: U1.
     let all = unsafe { entries_of(entries, count) };
-    let _waits = quietly(|| begin_waits(all));
-    let promoted = quietly(|| promoted_entries(all));
+    let _waits = run_guarded(|| begin_waits(all));
+    let promoted = run_guarded(|| promoted_entries(all));
     if promoted.is_empty() {
         // SAFETY: I1, U1.
         return unsafe { next(entries, count, limit, mask) };
@@ -259,7 +259,7 @@ unsafe fn select_with_rings(
         let asked = set.to_vec();
         (set, asked)
     });
-    let (_waits, promoted) = quietly(|| {
+    let (_waits, promoted) = run_guarded(|| {
         let numbers = (0..limit_number).filter(|at| has(&asked, *at));
         let entries: Vec<PollFd> = numbers
             .filter_map(|at| c_int::try_from(at).ok())

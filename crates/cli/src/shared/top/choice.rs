@@ -28,7 +28,7 @@ pub(super) struct ListState {
 
 impl ListState {
     /// Returns true if one of the texts of a row contains the filter. Ignores case.
-    pub(super) fn shows(&self, texts: &[&str]) -> bool {
+    pub(super) fn matches_filter(&self, texts: &[&str]) -> bool {
         let wanted = self.filter.to_lowercase();
         texts.iter().any(|text| text.to_lowercase().contains(&wanted))
     }

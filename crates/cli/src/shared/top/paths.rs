@@ -83,7 +83,7 @@ impl PathsView {
     fn rows<'r>(&self, rows: &'r [PathRow]) -> Vec<&'r PathRow> {
         let is_listed = |row: &&PathRow| {
             let [number, name, user, .., line] = row.cells();
-            self.list.shows(&[&number, &name, &user, &line])
+            self.list.matches_filter(&[&number, &name, &user, &line])
         };
         let mut listed: Vec<&PathRow> = rows.iter().filter(is_listed).collect();
         listed.sort_by(|a, b| self.order.value(b).total_cmp(&self.order.value(a)));

@@ -67,7 +67,7 @@ pub(super) struct View {
 impl View {
     /// Returns the nodes to show, in their order.
     pub(super) fn nodes<'s>(&self, snapshot: &'s Snapshot) -> Vec<&'s NodeRates> {
-        let is_listed = |node: &&NodeRates| self.list.shows(&[&node.name, &node.space]);
+        let is_listed = |node: &&NodeRates| self.list.matches_filter(&[&node.name, &node.space]);
         let mut nodes: Vec<&NodeRates> = snapshot.nodes.iter().filter(is_listed).collect();
         if self.order != Order::Graph {
             nodes.sort_by(|a, b| self.order.value(b).total_cmp(&self.order.value(a)));

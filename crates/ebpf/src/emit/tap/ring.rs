@@ -128,7 +128,7 @@ impl Builder {
             }
         }
         self.asm.jump_if(Cond::Eq, R1, 0, next);
-        self.unless_unread(fused, owner, outlets, next);
+        self.emit_unread_check(fused, owner, outlets, next);
         self.copy_frame(fused, owner, failed);
         let alone = outlets.len() == 1;
         for ours in outlets {

@@ -30,7 +30,7 @@ pub(super) const CONSUMER_POSITION: i32 = 2;
 impl Builder {
     /// Emits the check, after which control continues at `next` if the frame is only counted. Emits
     /// nothing if frames are always copied. Clobbers r7 and r8.
-    pub(super) fn unless_unread(
+    pub(super) fn emit_unread_check(
         &mut self,
         fused: &FusedTap,
         owner: &FrameRing,

@@ -153,7 +153,7 @@ impl Directory {
     /// Opens a regular file without following symbolic links. Fails if the file has several hard
     /// links.
     fn open_regular(&self, name: &str, options: OpenRegular) -> io::Result<File> {
-        options.sole_link().open_at(&self.fd, name)
+        options.require_sole_link().open_at(&self.fd, name)
     }
 }
 
