@@ -19,15 +19,6 @@ struct shared {
     _Alignas(4096) unsigned char slots[RING];
 };
 
-static uint64_t sum(const unsigned char *at, size_t bytes) {
-    uint64_t sum = 0, word;
-    for (size_t i = 0; i < bytes; i += sizeof word) {
-        memcpy(&word, at + i, sizeof word);
-        sum += word;
-    }
-    return sum;
-}
-
 int main(int argc, char **argv) {
     if (argc != 4) return 2;
     end_with_parent();

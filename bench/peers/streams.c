@@ -18,22 +18,6 @@ static void must(int holds, const char *what) {
     exit(1);
 }
 
-static uint64_t sum(const char *at, size_t bytes) {
-    /* Eight sums, so that reading is not what limits the rate. */
-    uint64_t sums[8] = { 0 }, words[8], word, total = 0;
-    size_t i = 0;
-    for (; i + sizeof words <= bytes; i += sizeof words) {
-        memcpy(words, at + i, sizeof words);
-        for (int j = 0; j < 8; j++) sums[j] += words[j];
-    }
-    for (; i + sizeof word <= bytes; i += sizeof word) {
-        memcpy(&word, at + i, sizeof word);
-        total += word;
-    }
-    for (int j = 0; j < 8; j++) total += sums[j];
-    return total;
-}
-
 /* Reads so many bytes for each number that comes in, and answers with one byte. */
 static void read_all(int from, int requests, int replies, const char *way, size_t block) {
     char *mine = aligned_alloc(4096, block > 4096 ? block : 4096);
