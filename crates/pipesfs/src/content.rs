@@ -81,7 +81,8 @@ pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String>
     }
 }
 
-/// Returns the paths, by owner and number, whose counters appear in the files of a directory.
+/// Returns the paths, by owner's user id and path number, whose counters appear in the files of a
+/// directory.
 #[must_use]
 pub fn counted_paths(tree: &Tree, place: &DirectoryId) -> Vec<(u32, u32)> {
     let members = tree.directory(place).map(|directory| directory.members.as_slice());
@@ -110,6 +111,7 @@ pub fn losses(tree: &Tree, key: &Key, counters: &CountersByPath) -> BTreeMap<Str
 }
 
 /// Returns the numbers of blocks and bytes that the nodes of a directory have received or made.
+/// Returns `None` if the directory does not exist.
 fn input(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<(u64, u64)> {
     tree.directory(&key.place)?;
     let mut sum = (0, 0);

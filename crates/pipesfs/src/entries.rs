@@ -38,7 +38,7 @@ pub enum Part {
     Stream(Stream),
     /// A file with a line for each path that starts, changes or ends.
     Events,
-    /// A symbolic link to a stream or a directory, by the name of the link.
+    /// A symbolic link to a stream or a directory. The string is the name of the link.
     Link(String),
     /// A file with a text.
     Text(Text),
@@ -181,7 +181,7 @@ impl Tree {
     }
 
     /// Returns the listed entries of a directory, or `None` if the directory does not exist.
-    /// `names` contains the entries that are unknown to the tree: reasons for losses, and
+    /// `names` contains the entries that the tree does not contain: reasons for losses, and
     /// interfaces of the machine.
     #[must_use]
     pub fn entries(&self, key: &Key, names: &[String]) -> Option<Vec<Entry>> {

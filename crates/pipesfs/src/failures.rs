@@ -1,4 +1,4 @@
-//! The reasons for failures, by user. They explain what an error number alone cannot.
+//! The reasons for failures, by user. A reason explains what an error number alone cannot.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of users whose latest failure is stored.
 const USERS_MAX: usize = 4096;
-/// Age from which a reason is shown with its age, because it may not be that of the failure that
-/// the user has just seen.
+/// Age from which a reason is shown with its age, because the user's latest failure may have
+/// another reason.
 const AGE_ADDED: Duration = Duration::from_secs(5);
 
 /// The reason for the latest failure of each user, and its time.

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 /// Inode number of the root.
 pub const ROOT: u64 = 1;
 
-/// The objects that the kernel knows, with their inode numbers.
+/// The objects to which the kernel has references, with their inode numbers.
 #[derive(Debug)]
 pub struct Inodes {
     numbers: HashMap<Key, u64>,
@@ -72,21 +72,22 @@ impl Inodes {
         }
     }
 
-    /// Makes the next lookup of an object assign it a new number, because the kernel has removed
-    /// the entry with the old number.
+    /// Removes the number of an object, so that the next lookup assigns a new one, because the
+    /// kernel has removed the entry with the old number.
     pub fn retire(&mut self, key: &Key) {
         self.numbers.remove(key);
     }
 
-    /// Makes the next lookup of an object in the new one of these directories assign a new number.
-    /// An old number stays valid until the kernel forgets it.
+    /// Removes the numbers of the objects in the new directories (the values of `places`), so that
+    /// the next lookup of each object assigns a new number. An old number stays valid until the
+    /// kernel forgets it.
     pub fn renumber(&mut self, places: &HashMap<DirectoryId, DirectoryId>) {
         self.numbers.retain(|key, _| !places.values().any(|place| *place == key.place));
     }
 
     /// Replaces the directories of objects whose nodes have moved; `places` maps each old directory
-    /// to the new one. The objects keep their inode numbers. Of several numbers of an object, the
-    /// one that a lookup has returned last stays the one that lookups return.
+    /// to the new one. The objects keep their inode numbers. If an object has several numbers,
+    /// lookups continue to return the number that the latest lookup returned.
     pub fn rebind(&mut self, places: &HashMap<DirectoryId, DirectoryId>) {
         let mut moved = Vec::new();
         for (number, known) in &mut self.objects {

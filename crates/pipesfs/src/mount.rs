@@ -1,4 +1,5 @@
-//! Mounting of the file system, in whichever way the caller has permission for.
+//! Mounting of the file system, directly or through a helper, depending on the permissions of the
+//! caller.
 
 use crate::server::Server;
 use std::path::{Path, PathBuf};

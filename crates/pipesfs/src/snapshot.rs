@@ -15,8 +15,8 @@ use streamline::paths::{
 pub const CURRENT: Duration = Duration::from_millis(100);
 /// Time for which counters are current.
 pub const COUNTERS_CURRENT: Duration = Duration::from_millis(10);
-/// Minimum ratio of the time for which a query's result is used to the duration of the query. Keeps
-/// a walk through a large tree from spending most of its time on queries.
+/// Minimum ratio of the time for which the result of a query is used to the duration of the query.
+/// Without it, a traversal of a large tree would spend most of its time on queries.
 const QUERY_TIMES: u32 = 5;
 /// Time between the two samples from which rates are computed.
 pub const SAMPLE_TIME: Duration = Duration::from_millis(150);
@@ -77,8 +77,8 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
-    /// Creates an empty snapshot of the paths of the daemon in `directory`, or else in the standard
-    /// directories.
+    /// Creates an empty snapshot of the paths of the daemon in `directory`, or of a daemon in a
+    /// standard directory if `directory` is `None`.
     #[must_use]
     pub fn new(directory: Option<PathBuf>) -> Self {
         let (latest, client) = Default::default();
@@ -92,9 +92,9 @@ impl Snapshots {
         Arc::clone(&self.latest.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns true if the latest snapshot is younger than `age` or, if `age` is not 0, than
-    /// [`QUERY_TIMES`] times the duration of its query, and no path has changed since
-    /// ([`Self::note_change`]).
+    /// Returns true if the latest snapshot is young enough and no path has changed since
+    /// ([`Self::note_change`]). The snapshot must be younger than `age` or, if `age` is not 0,
+    /// younger than [`QUERY_TIMES`] times the duration of its query.
     #[must_use]
     pub fn is_current(&self, age: Duration) -> bool {
         !self.has_changed() && self.is_young(age)
@@ -106,7 +106,7 @@ impl Snapshots {
         lock(&self.changed).push(number);
     }
 
-    /// Returns true if a path was changed that has not been queried since. Does not block.
+    /// Returns true if a path has changed and has not been queried since. Does not block.
     #[must_use]
     pub fn has_changed(&self) -> bool {
         !lock(&self.changed).is_empty()
@@ -118,8 +118,8 @@ impl Snapshots {
         latest.taken_at.is_some_and(|taken| taken.elapsed() < age)
     }
 
-    /// Queries all paths or, if the latest snapshot is younger than `age`, those that have changed
-    /// since. Blocks until the paths have replied, for a limited time.
+    /// Queries all paths or, if the latest snapshot is younger than `age`, only the paths that have
+    /// changed since that snapshot. Blocks until the paths have replied, for a limited time.
     pub fn refresh(&self, age: Duration) -> Arc<Snapshot> {
         let mut client = lock(&self.client);
         // Later changes are appended, and only this function removes changes.
@@ -172,9 +172,9 @@ impl Snapshots {
         updated.unwrap_or_else(|| self.refresh(Duration::ZERO))
     }
 
-    /// Updates one path from the reply to an edit of it, which was planned from the snapshot
-    /// `planned`. If the reply does not have all nodes, or if the path was queried in the meantime,
-    /// queries the path instead.
+    /// Updates one path from the reply to an edit that was planned from the snapshot `planned`. If
+    /// the reply does not contain all nodes, or if the path was queried in the meantime, queries
+    /// the path instead.
     pub fn update_from(
         &self,
         planned: &Snapshot,
@@ -194,8 +194,8 @@ impl Snapshots {
         updated.unwrap_or_else(|| self.update(number))
     }
 
-    /// Queries one path over an idle connection; returns `None` if that is not possible. The caller
-    /// holds the lock of the client.
+    /// Queries one path over an idle connection. Returns `None` if there is no such connection or
+    /// the query fails. The caller holds the lock of the client.
     fn update_over_idle(&self, number: u32) -> Option<Arc<Snapshot>> {
         let to = self.take_connection(number)?;
         let updated = self.replace(number, |view| paths::query_again(&to, view).ok())?;
@@ -257,8 +257,9 @@ impl Snapshots {
         snapshot
     }
 
-    /// Returns the counters of paths, which are given by owner and number. Queries the paths whose
-    /// counters are older than `age`, and omits those that do not reply. Blocks for a limited time.
+    /// Returns the counters of paths; `wanted` contains the owner and the number of each. Queries
+    /// the paths whose counters are older than `age`, and omits those that do not reply. Blocks for
+    /// a limited time.
     pub fn counters(&self, wanted: &[(u32, u32)], age: Duration) -> CountersByPath {
         if self.has_counters(wanted, age) {
             return found(&lock(&self.counters), wanted);
@@ -335,8 +336,8 @@ impl Snapshots {
         Client::find(self.directory.as_deref())
     }
 
-    /// Sends a query over the existing connection. If that fails, as after a restart of the daemon,
-    /// repeats the query over a new connection.
+    /// Sends a query over the existing connection. If that fails, for example after a restart of
+    /// the daemon, repeats the query over a new connection.
     fn ask<T>(
         &self,
         client: &mut Option<Client>,

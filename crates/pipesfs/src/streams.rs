@@ -1,7 +1,7 @@
-//! Open streams. Each is a separate tap at a node of a path. A reader gets the data in its own
-//! pipe, at its own pace. A read without data waits here, without occupying a thread, until the
-//! pipe has data, the stream ends, or a signal interrupts the caller. The tap begins when the file
-//! is opened and ends when the file is closed.
+//! Open streams. Each is a separate tap at a node of a path, so each reader gets the data through a
+//! separate pipe and at its own pace. A read without data waits here, without occupying a thread,
+//! until the pipe has data, the stream ends, or a signal interrupts the caller. The tap begins when
+//! the file is opened and ends when the file is closed.
 
 mod ends;
 mod moves;
@@ -65,7 +65,7 @@ struct OpenStream {
     moving: Option<Move>,
 }
 
-/// The bytes that the input of a tap did not hold when its path ended.
+/// The bytes that were not yet in the input of a tap when its path ended.
 #[derive(Debug)]
 struct Rest {
     /// A sealed memory file.
@@ -146,7 +146,7 @@ impl Streams {
     }
 
     /// Replies to a read immediately if the stream has data or has ended, or if `waits` is false.
-    /// Otherwise, the reply is sent later.
+    /// Otherwise sends the reply later.
     pub fn read(&self, handle: u64, (unique, size): (u64, u32), waits: bool) {
         let mut open = self.lock();
         let reply = Reply::new(&self.device, unique);

@@ -30,7 +30,7 @@ struct RequestQueue<R> {
     requests: VecDeque<R>,
     /// Idle threads, in the order in which they became idle.
     idle: Vec<Arc<Condvar>>,
-    /// True once no more requests come.
+    /// True once no further requests will be added.
     is_closed: bool,
 }
 
@@ -46,8 +46,8 @@ impl<R: Send + 'static> RequestThreads<R> {
         Self { name, threads_max, started: 0, shared: Arc::new(shared) }
     }
 
-    /// Passes a request to an idle thread, or to a new one. If there may be no more threads, the
-    /// request waits for one. Does not block. Fails if no thread can be started.
+    /// Passes a request to an idle thread, or to a new one. If the maximum number of threads is
+    /// running, queues the request. Does not block. Fails if no thread can be started.
     pub(crate) fn pass(&mut self, request: R) -> std::io::Result<()> {
         let mut queue = self.shared.lock();
         queue.requests.push_back(request);
@@ -90,7 +90,8 @@ impl<R> Drop for RequestThreads<R> {
 }
 
 impl<R> Shared<R> {
-    /// Returns the next request. Blocks until there is one; returns `None` if no more come.
+    /// Returns the next request. Blocks until there is a request; returns `None` once no further
+    /// requests will be added.
     fn next_request(&self, wake: &Arc<Condvar>) -> Option<R> {
         let mut queue = self.lock();
         loop {

@@ -1,6 +1,7 @@
-//! Transfer of bytes from a tap to the reader of its stream. The bytes come through a pipe or, if
-//! the path shares its memory, in a ring, from which the kernel copies them to the reader. Path and
-//! server of a ring wake each other over a socket, whose end is that of the tap.
+//! Transfer of bytes from a tap to the reader of its stream. The bytes arrive through a pipe or, if
+//! the path shares its memory, in a ring, from which the kernel copies them to the reader. The path
+//! and the server notify each other of changes of a ring over a socket, which closes when the tap
+//! ends.
 
 use crate::protocol::{REPLY_HEAD, Reply};
 use std::fs::File;
@@ -40,8 +41,8 @@ impl StreamInput {
         Ok(Self { pipe: File::from(pipe), ring })
     }
 
-    /// Replies to a read with up to `size` bytes. Does not block. If there are none, the descriptor
-    /// of this value becomes readable when there are.
+    /// Replies to a read with up to `size` bytes. Does not block. If no bytes are available, the
+    /// descriptor of this value becomes readable as soon as some are.
     pub fn reply(&mut self, reply: Reply<'_>, size: u32) -> StreamRead {
         match &mut self.ring {
             None => reply_from_pipe(&self.pipe, reply, size as usize),
@@ -65,7 +66,8 @@ impl StreamInput {
         }
     }
 
-    /// Returns true if a read would not wait, and true if the tap has ended. Does not block.
+    /// Returns two values: true if a read would not block, and true if the tap has ended. Does not
+    /// block.
     pub fn is_readable_or_ended(&mut self) -> (bool, bool) {
         let pipe = [self.pipe.as_fd()];
         let (readable, gone) = sys::poll::readable_or_gone(&pipe, &pipe, Some(Duration::ZERO));
@@ -86,7 +88,7 @@ impl AsFd for StreamInput {
     }
 }
 
-/// Takes a notification out of the socket of a ring.
+/// Receives a notification from the socket of a ring.
 fn next_notification(socket: &File) -> Notification {
     match sys::descriptor::try_receive(socket, &mut [0; 8]) {
         Ok(None) => Notification::Pending,

@@ -52,7 +52,7 @@ pub enum DirectoryId {
     /// A path with a name.
     Path(PathKey),
     /// A node. If the directory shows several nodes, this is the node of the path with the lowest
-    /// number.
+    /// path number.
     Node(PathKey, NodeKey),
     /// A class of the blocks that leave a node.
     Class(PathKey, NodeKey, String),
@@ -93,7 +93,7 @@ pub struct Directory {
     pub members: Vec<Member>,
     /// Directories and links by name, in the order of the request.
     pub children: Vec<(String, Child)>,
-    /// Index of each child in `children`, by name.
+    /// Index in `children` of each child, by name.
     child_numbers: HashMap<String, usize>,
     taken_names: TakenNames,
 }
@@ -349,7 +349,8 @@ fn id(node: &NodeDetails, member: Member) -> u64 {
     node.id.unwrap_or(member.node as u64)
 }
 
-/// Returns the escaped name of a node.
+/// Returns the escaped name of a node: its filter with the given arguments, or the node's own name
+/// if it has no filter.
 fn node_name(node: &NodeDetails) -> String {
     if node.filter.is_empty() {
         return escape(&node.name);

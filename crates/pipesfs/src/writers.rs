@@ -31,12 +31,12 @@ struct OpenWriter {
     /// User who opened the file.
     uid: u32,
     totals: Arc<Totals>,
-    /// Writes that wait for room, oldest first.
+    /// Writes that wait for room in the socket, oldest first.
     waiting_writes: VecDeque<WaitingWrite>,
-    /// Poll handle (`kh`) that is notified when there is room, or `None` if no caller polls.
+    /// Poll handle (`kh`) to notify when the socket has room, or `None` if no caller polls.
     poll_number: Option<u64>,
     is_watched: bool,
-    /// True if the file is closed, and its end message waits for room.
+    /// True if the file is closed; its end message may still wait for room in the socket.
     is_closed: bool,
 }
 
@@ -77,8 +77,8 @@ impl Writers {
         self.lock().contains_key(&handle)
     }
 
-    /// Replies to a write at once if there is room for all bytes, or if `waits` is false. Otherwise
-    /// the reply follows later.
+    /// Replies to a write at once if the socket has room for all bytes, or if `waits` is false.
+    /// Otherwise sends the reply later.
     pub fn write(&self, handle: u64, (unique, bytes): (u64, Vec<u8>), waits: bool) {
         let mut open = self.lock();
         let reply = Reply::new(&self.device, unique);
@@ -144,8 +144,8 @@ impl Writers {
         false
     }
 
-    /// Closes a writer as soon as there is room for its end message. Does not block. Returns false
-    /// if the handle does not belong to a writer.
+    /// Closes a writer as soon as the socket has room for its end message. Does not block. Returns
+    /// false if the handle does not belong to a writer.
     pub fn close(&self, handle: u64) -> bool {
         let mut open = self.lock();
         let Some(writer) = open.get_mut(&handle) else { return false };
@@ -240,7 +240,7 @@ impl WaitingWrite {
 }
 
 impl OpenWriter {
-    /// Sends the end message. Returns false if there is no room for it now.
+    /// Sends the end message. Returns false if the socket has no room for it now.
     fn end(&mut self) -> bool {
         // A path that has ended needs no end message.
         self.socket.end().unwrap_or(true)

@@ -26,7 +26,7 @@ pub(crate) enum Done {
 pub(crate) struct Caller {
     /// User and group.
     pub(crate) user: (u32, u32),
-    /// True if the caller is not the user of this process, in which case the process must act as
+    /// True if the caller is not the user of this process, in which case this process must act as
     /// the caller.
     pub(crate) is_other: bool,
     /// Time at which the operation fails if it has not completed.

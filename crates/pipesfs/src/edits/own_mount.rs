@@ -8,8 +8,8 @@ use std::path::{Component, Path, PathBuf};
 /// Maximum number of symbolic links in a path, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// Returns true if a file is in the directory of a mount, directly or through symbolic links. Reads
-/// no entry of the mount. Relative paths are resolved against the root directory.
+/// Returns true if a file is below the directory of a mount, directly or through symbolic links.
+/// Reads no entry of the mount. Resolves relative paths against the root directory.
 pub(super) fn leads_into_mount(mount: &Path, file: &Path) -> bool {
     if mount.as_os_str().is_empty() {
         return false;

@@ -194,7 +194,7 @@ impl Tree {
         arcs.filter(|arc| arc.to == member.node && !arc.back).count()
     }
 
-    /// Returns the number of sources of a path, which are the nodes to which only back edges lead.
+    /// Returns the number of sources of a path: nodes to which no arc leads, except back edges.
     /// Operands, and sinks that the request does not contain, are not counted.
     pub(super) fn count_sources(&self, path: usize) -> usize {
         let nodes = self.paths.get(path).map_or(&[][..], |view| &view.nodes);

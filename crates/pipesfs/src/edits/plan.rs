@@ -16,7 +16,7 @@ use streamline::paths::{NewFilter, new_filter};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Planned {
     /// No action: the removed entry only shows another object, such as a class, and exists as long
-    /// as that object.
+    /// as that object exists.
     Nothing,
     /// An edit of a path.
     Edit(PathEdit),
@@ -31,7 +31,7 @@ pub(crate) enum Planned {
     Stop(PathKey),
 }
 
-/// An edit of a path, as a command `streamline set` would make it.
+/// An edit of a path, in the form in which `streamline set` would make it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PathEdit {
     /// The path.
@@ -137,8 +137,8 @@ pub(crate) fn make_directory(
     PathEdit::plan(tree, below.node, &["add", &filter.text, "below", &below.words])
 }
 
-/// Plans mkdir(2) in the root: the name of a source starts a path with this source, and another
-/// name starts a path of this name with an empty stream.
+/// Plans mkdir(2) in the root. The name of a source starts a path with this source; any other name
+/// starts a path of this name with an empty stream.
 fn begin_path(name: &str, may: &Permitted) -> Result<Planned, Refusal> {
     match read_filter(name, may)? {
         Some(filter) if filter.is_source => {
@@ -207,7 +207,7 @@ pub(crate) fn remove_directory(
     }
 }
 
-/// Fails if an entry exists as long as the mount and therefore cannot be removed.
+/// Fails if an entry exists as long as the mount does, and therefore cannot be removed.
 fn refuse_fixed(key: &Key, parent: &Key) -> Result<(), Refusal> {
     let fixed = |key: &Key| {
         matches!(key.place, DirectoryId::Filters | DirectoryId::Machine | DirectoryId::Interface(_))

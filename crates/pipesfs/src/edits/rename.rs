@@ -162,7 +162,7 @@ fn move_class(
     move_across(tree, (member, &words), &below)
 }
 
-/// Returns the words of the edit that gives a node the arguments in its new name.
+/// Returns the words of the edit that sets the arguments of a node to those in its new name.
 fn replacement(
     tree: &Tree,
     member: Member,

@@ -67,7 +67,8 @@ impl TreeEdit {
     }
 }
 
-/// Returns the text before the first zero byte and the text after it, if any.
+/// Returns the text before the first zero byte, and the text between this byte and the next zero
+/// byte, if there is one.
 fn texts(body: &[u8]) -> Option<(String, Option<String>)> {
     let end = body.iter().position(|byte| *byte == 0)?;
     // A name that is not UTF-8 names no object here.

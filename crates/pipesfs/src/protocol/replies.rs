@@ -97,8 +97,8 @@ impl<'d> Reply<'d> {
         self.send(&message);
     }
 
-    /// Sends a successful reply with the next `length` bytes of a ring. Returns false if the caller
-    /// is gone.
+    /// Sends a successful reply with the next `length` bytes of a ring. Returns false if the reply
+    /// could not be sent because the caller is gone.
     pub(crate) fn shared(self, ring: &TapRingReader, length: usize) -> bool {
         let total = u32::try_from(REPLY_HEAD + length).unwrap_or(u32::MAX);
         let head = Head { length: total, error: 0, unique: self.unique };
@@ -197,8 +197,8 @@ impl DirectoryBuffer {
         self.bytes.len() + head + (24 + name.len()).next_multiple_of(8) <= self.size
     }
 
-    /// Adds an entry. `next` is the number of the entry that follows. An entry whose attributes
-    /// have inode number 0 is listed without a lookup.
+    /// Adds an entry. `next` is the number of the following entry. An entry whose attributes have
+    /// inode number 0 is listed without a lookup.
     pub fn add(
         &mut self,
         name: &str,

@@ -90,7 +90,7 @@ pub enum Operation {
     },
     /// Returns facts about the file system.
     StatFs,
-    /// Asks if a read would block, and optionally requests a later notification.
+    /// Queries if a read would block, and optionally requests a later notification.
     Poll {
         /// The open file.
         handle: u64,
@@ -107,7 +107,7 @@ pub enum Operation {
     Flush,
     /// A change of the tree of directories.
     Edit(TreeEdit),
-    /// Requests any other change of the file system.
+    /// Requests a change of the file system that is none of the above.
     Change,
     /// An operation that is not supported here.
     Unknown,

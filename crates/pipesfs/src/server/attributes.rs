@@ -10,10 +10,10 @@ const CHANGED_MAX: usize = 4096;
 const PERMISSIONS: u32 = 0o7777;
 
 impl Server {
-    /// Changes the attributes of an object. The kernel has checked that the caller is its owner or
-    /// root. The permissions of a path are at most those of its inputs, and its owner is the user
-    /// of its process. A writable file can be truncated to no bytes, which has no effect, because
-    /// it stores nothing.
+    /// Changes the attributes of an object. The kernel has checked that the caller is the owner of
+    /// the object or root. The permissions of a path are at most those of its inputs, and its owner
+    /// is the user of its process. A writable file can be truncated to length 0, which has no
+    /// effect, because the file stores nothing.
     pub(super) fn set_attributes(
         &self,
         header: &Header,

@@ -251,7 +251,8 @@ fn moved_nodes(
     nodes
 }
 
-/// Returns the directory of a path that has just started: its own, or that of its source.
+/// Returns the directory of a path that has just started: the path's own directory, or that of its
+/// source.
 fn started(tree: &Tree, number: u32) -> Option<Key> {
     let at = tree.paths.iter().position(|view| view.path.number == number)?;
     let own = DirectoryId::Path(key_of(tree.paths.get(at)?));

@@ -201,8 +201,8 @@ impl Server {
         self.execute(request);
     }
 
-    /// Returns the maximum age of a snapshot that can answer a request, or `None` if the request
-    /// needs no snapshot.
+    /// Returns the maximum age of a snapshot from which a request can be answered, or `None` if the
+    /// request needs no snapshot.
     fn age_wanted(&self, request: &Request) -> Option<Duration> {
         match request.operation {
             Operation::Lookup(_) | Operation::OpenDirectory | Operation::Open(_) => Some(CURRENT),

@@ -89,7 +89,7 @@ impl Server {
         Ok(Attributes { inode, size, times, mode, links, uid, gid, ..Attributes::default() })
     }
 
-    /// Returns the time for which the kernel keeps the name of an object. Each open of a stream
+    /// Returns the time for which the kernel may cache the name of an object. Each open of a stream
     /// looks up the stream's name and gets a separate object, because the kernel lets only one
     /// program at a time write to an object.
     pub(super) fn entry_times(&self, attributes: &Attributes) -> EntryTimes {
@@ -189,8 +189,8 @@ impl Server {
     }
 }
 
-/// Returns the number of the path of a directory whose names are unknown, because the path has
-/// never replied.
+/// Returns the number of the path to which a directory belongs, if the names in the directory are
+/// unknown because the path has never replied.
 fn silent_path(tree: &Tree, parent: &Key) -> Option<u32> {
     let DirectoryId::Path(path) = &parent.place else { return None };
     let is_unknown =

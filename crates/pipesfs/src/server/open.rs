@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use streamline::paths::{self, ClientError, Memfd, PathClient, Tap, TapRingReader};
 
-/// Makes the kernel forward every read instead of caching (`FOPEN_DIRECT_IO`). A file position may
-/// be set but has no meaning. It is accepted because tools such as head(1) fail if a regular file
-/// cannot be positioned.
+/// Makes the kernel forward every read instead of caching (`FOPEN_DIRECT_IO`). The kernel accepts a
+/// change of the file position, which has no meaning here, because tools such as head(1) fail if
+/// they cannot position a regular file.
 pub(super) const DIRECT: u32 = 1;
 /// Time without a read after which a tap ends, in ms.
 const PATIENCE_MS: u64 = 24 * 3600 * 1000;
@@ -120,9 +120,9 @@ impl Server {
         Ok(Outcome::Opened(handle, DIRECT))
     }
 
-    /// Opens a tap at a node. The tap lasts as long as the connection. Returns its connection, its
-    /// output, and the number of blocks that had left the node before the tap began. Fails with the
-    /// error number and the reason.
+    /// Opens a tap at a node. The tap lasts as long as the connection to the path. Returns the
+    /// connection, the output of the tap, and the number of blocks that had left the node before
+    /// the tap began. Fails with the error number and the reason.
     pub(super) fn tap(
         &self,
         tree: &Tree,
@@ -217,7 +217,8 @@ impl Server {
         self.fail(uid, errno::EIO, why)
     }
 
-    /// Returns the number of blocks that were skipped for readers of the streams of a directory.
+    /// Returns the number of blocks that were skipped for readers of the streams of a directory, as
+    /// text.
     fn missed(&self, (tree, key): (&Tree, &Key), uid: u32) -> Result<String, i32> {
         let ended = self.totals.missed(&key.place);
         match self.streams.skipped(&key.place) {
@@ -264,7 +265,7 @@ impl Server {
     }
 }
 
-/// Returns the input of a stream. Fails with the reason if the file that came is no ring.
+/// Returns the input of a stream. Fails with the reason if `file` is not a ring.
 fn stream_input(pipe: OwnedFd, file: Option<Memfd>) -> Result<StreamInput, String> {
     let text = |error: sys::Error| error.to_string();
     let ring = file.as_ref().map(TapRingReader::open).transpose().map_err(text)?;

@@ -171,8 +171,8 @@ impl Server {
         }
     }
 
-    /// Makes a source keep its retained output for the time in `time`, such as `30s`; `0` ends
-    /// this. Blocks until the path has replied.
+    /// Makes a source keep its retained output for a time such as `30s`; `0` stops this. Blocks
+    /// until the path has replied.
     fn freeze(&self, header: &Header, place: &DirectoryId, time: &[u8]) -> Result<Outcome, i32> {
         let refused = |errno, why: String| self.fail(header.uid, errno, why);
         let text = String::from_utf8_lossy(time);

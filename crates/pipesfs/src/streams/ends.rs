@@ -56,8 +56,9 @@ impl Streams {
         }
     }
 
-    /// Queries each ended tap for the reason why it ended and for blocks that its reader has lost.
-    /// Blocks while a path does not reply. Returns when the streams are dropped.
+    /// Queries each ended tap for the reason why it ended and for the blocks that its reader has
+    /// lost. Blocks until the path has replied, for a limited time. Returns when the streams are
+    /// dropped.
     pub fn examine_ends(&self, endings: &StreamEnds) {
         while let Ok(StreamEnd { handle, uid, tap, totals, is_closed }) = endings.recv() {
             let (report, rest) = match tap.end(is_closed) {
@@ -107,8 +108,8 @@ impl Streams {
         taps.iter().map(|tap| tap.skipped()).sum()
     }
 
-    /// Marks the end of a stream, and replies to its waiting reads, with the rest of its bytes if
-    /// there is one.
+    /// Marks the end of a stream, and replies to its waiting reads with the remaining bytes, or
+    /// with the end of the stream.
     pub(super) fn end(&self, stream: &mut OpenStream, failed: bool) {
         stream.failed = Some(failed);
         for WaitingRead { unique, size } in std::mem::take(&mut stream.waiting_reads) {

@@ -20,7 +20,7 @@ pub(super) enum Move {
     Awaited,
     /// The node has left its path, and reads wait.
     Left,
-    /// The tap that replaces the current one when the current one ends.
+    /// The tap with which the stream continues when the current tap ends.
     Ready(Continuation),
 }
 

@@ -9,7 +9,7 @@ const REPORT_LIMIT: Duration = Duration::from_secs(1);
 /// Maximum time to wait for the report of a tap that has ended.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// A report of a tap, with the bytes that its pipe did not hold when the path ended.
+/// A report of a tap, with the bytes that were not yet in its pipe when the path ended.
 pub(super) type TapEndReport = (TapReport, Option<Memfd>);
 
 /// The connection of a tap, which awaits the last report of the tap.
@@ -19,7 +19,7 @@ pub struct TapConnection(Mutex<TapState>);
 #[derive(Debug)]
 struct TapState {
     path: PathClient,
-    /// The last report, if it came in place of an earlier one.
+    /// The last report, if it was received in place of an earlier one.
     last_report: Option<TapEndReport>,
 }
 

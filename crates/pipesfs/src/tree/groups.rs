@@ -21,7 +21,7 @@ pub(super) struct Groups {
 
 impl Tree {
     /// Adds the node `member` to the group of equal nodes of other paths of the same user, or to a
-    /// new group if there is none.
+    /// new group if there is no such group.
     pub(super) fn join_group(&self, groups: &mut Groups, class: &str, member: Member) {
         let filter = self.node(member).map_or("", |node| node.filter.as_str());
         // Only nodes with the same class and the same filter are compared.

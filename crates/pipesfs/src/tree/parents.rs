@@ -9,7 +9,8 @@ use streamline::paths::PathView;
 pub(super) type Parents = Vec<Option<(usize, usize)>>;
 
 /// Returns the parent below which each node of a path is shown: the parent in `nesting_parents`, as
-/// long as an arc leads from there, or else the first parent in the text of the request.
+/// long as an arc leads from that parent to the node, or else the first parent in the text of the
+/// request.
 pub(super) fn first_parents(view: &PathView, nesting_parents: &NestingParents) -> Parents {
     let nodes = &view.nodes;
     let mut parents: Parents = vec![None; nodes.len()];
