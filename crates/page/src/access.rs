@@ -36,8 +36,8 @@ impl Token {
         &self.0
     }
 
-    /// Returns true if this is the value of an `Authorization` header with the token. The time that
-    /// the comparison takes does not depend on the number of equal characters.
+    /// Returns true if `authorization` is the value of an `Authorization` header that contains the
+    /// token. The duration of the comparison does not depend on the number of equal characters.
     #[must_use]
     pub fn is_in(&self, authorization: Option<&str>) -> bool {
         let given = authorization.and_then(|value| value.strip_prefix("Bearer "));
@@ -53,9 +53,9 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Returns true if a `Host` header names this machine by a loopback address or `localhost`. The
-/// port may be that of a tunnel. Any other name could be that of a hostile site that resolves to
-/// this machine in order to read the page.
+/// Returns true if a `Host` header names this machine by a loopback address or `localhost`. Any
+/// port is accepted, because the browser may use a tunnel. Any other name could belong to a hostile
+/// site that resolves to this machine in order to read the page.
 #[must_use]
 pub fn is_own_host(host: Option<&str>) -> bool {
     let Some(host) = host else { return false };
@@ -66,8 +66,8 @@ pub fn is_own_host(host: Option<&str>) -> bool {
     ["127.0.0.1", "[::1]", "localhost"].contains(&name)
 }
 
-/// Returns true if a request comes from the page itself or from no page: the `Origin` header, if
-/// there is one, is the origin of the page.
+/// Returns true if a request comes from the page itself, or does not come from a page: the `Origin`
+/// header is missing or is the origin of the page.
 #[must_use]
 pub fn is_own_origin(origin: Option<&str>, host: Option<&str>) -> bool {
     let Some(origin) = origin else { return true };

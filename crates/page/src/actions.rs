@@ -94,8 +94,8 @@ fn mistakes_in(line: &str) -> Vec<Mistake> {
 /// Maximum time for an edit of a path.
 const EDIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Returns the request that a path would run after an edit, the mistakes in it, and the request
-/// that the path is running. The first is absent if only the path can check the edit.
+/// Returns the request that a path would run after an edit, the mistakes in this request, and the
+/// request that the path is running. The first is absent if only the path can check the edit.
 pub(crate) async fn check_edit(
     State(server): State<Server>,
     Json(given): Json<PathEdit>,

@@ -1,7 +1,7 @@
-//! Captures of running paths: a tap sends the frames that leave a filter, and a thread writes them
-//! into a file of the user until the page stops it. A running path cannot begin a record, because a
-//! record starts with the initial state of all filters, but a capture of the source's output can be
-//! replayed.
+//! Captures of running paths. A tap sends the frames that leave a filter, and a thread writes them
+//! to a file of the user until the page stops the capture. A running path cannot begin a record,
+//! because a record starts with the initial state of all filters, but a capture of the source's
+//! output can be replayed.
 
 use crate::failure::Failure;
 use crate::frames::{End, FrameFile, Limits, Progress};
@@ -159,8 +159,8 @@ impl Known {
     }
 }
 
-/// Writes the frames of a tap to a file until the tap ends or the capture is stopped, and stores in
-/// `state` a sentence that describes how it ended. `to` is the connection of the tap.
+/// Writes the frames of a tap to a file until the tap ends or the capture is stopped. Then stores
+/// in `state` a sentence that describes how the capture ended. `to` is the connection of the tap.
 fn write_capture(
     to: &PathClient,
     mut pipe: File,

@@ -1,9 +1,9 @@
 //! The thread that follows the paths of this user while there is a viewer.
 //!
 //! The daemon reports paths that start and end; the process of each path sends its totals twice a
-//! second over a connection that stays open. The daemon therefore has no work while paths run. A
-//! path that a viewer has selected sends all its counters instead; the others send them every 5 s,
-//! for the history of their edges.
+//! second over a connection that stays open. The daemon therefore has no work while paths run. The
+//! process of a path that a viewer has selected sends all its counters instead. The other processes
+//! send all counters every 5 s, for the history of their edges.
 
 use crate::live::{EndedPath, Figures, Live, PathFigures, PathState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,8 @@ const PATHS_MAX: usize = 512;
 /// Maximum number of ended paths that are shown.
 const ENDED_MAX: usize = 8;
 
-/// Collects figures until there is no viewer.
+/// Collects figures until there is no viewer. After a failure, publishes the failure and connects
+/// again.
 pub(crate) fn collect(live: &Live) {
     let mut failure = None;
     while live.keeps_collecting() {
@@ -46,7 +47,7 @@ pub(crate) fn collect(live: &Live) {
 struct Collector {
     /// The connection over which the daemon reports paths.
     events: Client,
-    /// The connection over which the daemon is asked for connections to paths.
+    /// The connection over which the daemon is queried for connections to paths.
     client: Client,
     followed: BTreeMap<u32, FollowedPath>,
     /// Paths that a viewer has selected.
@@ -95,8 +96,8 @@ impl Collector {
         }
     }
 
-    /// Waits for events from the daemon and updates from paths for at most `limit`, and applies
-    /// those that have arrived to the figures.
+    /// Waits for events from the daemon and updates from paths for at most `limit`. Applies the
+    /// received events and updates to the figures.
     fn wait(&mut self, limit: Duration) -> Result<(), ClientError> {
         let connected = self.followed.iter().filter_map(|(number, path)| {
             let to = path.to.as_ref().ok()?;
@@ -237,7 +238,7 @@ fn subscribe(to: &PathClient, counters: bool) -> Result<(), ClientError> {
     }
 }
 
-/// Replaces the totals of a path, and computes the rates since the previous totals.
+/// Stores the current totals of a path, and computes the rates since the previous totals.
 fn take_totals(known: &mut PathFigures, now: Totals) {
     known.state = PathState::Running;
     if let Some(before) = known.totals.replace(now) {

@@ -34,7 +34,7 @@ pub struct CommandOutcome {
 }
 
 impl Program {
-    /// Finds the program in the directory of this one, or else in `PATH`.
+    /// Finds the program in the directory of the running program, or else in `PATH`.
     #[must_use]
     pub fn find(daemon: Option<PathBuf>) -> Self {
         let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PROGRAM));
@@ -43,8 +43,8 @@ impl Program {
         Self { path, daemon }
     }
 
-    /// Returns the program with an empty directory in place of the daemon's, so that its runs are
-    /// not listed as paths.
+    /// Returns the program with an empty directory in place of the daemon's directory, so that
+    /// paths that the program runs are not listed.
     #[must_use]
     pub fn unlisted(&self, empty: PathBuf) -> Self {
         Self { daemon: Some(empty), ..self.clone() }

@@ -23,15 +23,15 @@ pub enum Socket {
     Unix(UnixStream),
 }
 
-/// Byte that stands for a kind of socket in a message.
+/// Byte that identifies a TCP socket in a message.
 const TCP_KIND: u8 = b't';
-/// See [`TCP_KIND`].
+/// Byte that identifies a Unix socket in a message.
 const UNIX_KIND: u8 = b'u';
 
 impl Socket {
-    /// Takes ownership of a socket that another process has sent. `kind` is the byte that the
-    /// process sent for it. Fails outside a Tokio runtime, or if the descriptor is not a socket of
-    /// this kind.
+    /// Takes ownership of a socket that another process has sent. `kind` is the byte that
+    /// identifies the kind of the socket. Fails outside a Tokio runtime, or if the descriptor is
+    /// not a socket of this kind.
     pub fn from_descriptor(kind: u8, descriptor: OwnedFd) -> io::Result<Self> {
         match kind {
             TCP_KIND => {
@@ -48,7 +48,7 @@ impl Socket {
         }
     }
 
-    /// Returns the byte that stands for the kind of the socket.
+    /// Returns the byte that identifies the kind of the socket.
     #[must_use]
     pub const fn kind(&self) -> u8 {
         match self {
@@ -100,12 +100,12 @@ impl AsFd for Socket {
     }
 }
 
-/// A connection, some bytes of which may have been received already.
+/// A connection. Some of its bytes may have been received already.
 pub struct Connection {
     socket: Socket,
     /// Received bytes that the routes have not read.
     received: Vec<u8>,
-    /// Future at whose completion the connection ends.
+    /// Future whose completion ends the connection.
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// True once `end` has completed.
     has_ended: bool,
@@ -114,7 +114,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Creates a connection. `guard` is dropped with it.
+    /// Creates a connection. `received` contains the bytes that were received already; `guard` is
+    /// dropped with the connection.
     pub fn new(socket: Socket, received: Vec<u8>, guard: impl Send + 'static) -> Self {
         Self { socket, received, end: None, has_ended: false, _guard: Box::new(guard) }
     }

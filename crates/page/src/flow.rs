@@ -1,5 +1,5 @@
-//! The trace of a flow through a running path: a tap writes the frames that leave its
-//! source into a file for a limited time, and `streamline why` runs the request over them, without
+//! The trace of a flow through a running path. A tap writes the frames that leave the path's source
+//! to a file for a limited time; then `streamline why` runs the request on these frames, without
 //! output.
 
 use crate::commands::Program;
@@ -25,7 +25,7 @@ const FRAMES_MAX: u64 = 100_000;
 /// Maximum number of bytes that are traced.
 const BYTES_MAX: u64 = 100_000_000;
 
-/// A flow of a path, and the time for which its frames are collected.
+/// A flow of a path, and the time for which its frames are captured.
 #[derive(Debug, Deserialize)]
 pub(crate) struct FlowChoice {
     path: u32,
@@ -34,8 +34,8 @@ pub(crate) struct FlowChoice {
     seconds: Option<u64>,
 }
 
-/// Traces a flow, and returns a row for each filter that received frames of it. Blocks while frames
-/// are collected and then traced.
+/// Traces a flow, and returns a row for each filter that received frames of the flow. Blocks while
+/// frames are captured and then traced.
 pub(crate) fn trace(live: &Live, program: &Program, given: &FlowChoice) -> Result<Value, Failure> {
     let refuse = |text: &str| Failure::new(StatusCode::BAD_REQUEST, text);
     let failed = |error: io::Error| {

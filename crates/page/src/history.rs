@@ -20,8 +20,7 @@ const STEP_MS: u64 = 5000;
 /// browser showed the page.
 const GAP_MS: u64 = 15_000;
 
-/// Rates at one time: of the sources of a path as number 0, or of its edges by their index in the
-/// plan.
+/// Rates at one time. The key is 0 for the sources of a path, or the index of an edge in the plan.
 #[derive(Debug)]
 struct Sample {
     time_ms: u64,

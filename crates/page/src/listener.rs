@@ -44,7 +44,7 @@ impl FromStr for Address {
 }
 
 impl Address {
-    /// The address of a page whose address is not given.
+    /// The address of a page for which the user specifies no address.
     pub const DEFAULT: Self = Self::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7575));
 
     /// Describes why the server cannot listen at this address.
@@ -63,7 +63,7 @@ impl Address {
     }
 }
 
-/// The users who can connect to a Unix socket.
+/// The set of users who can connect to a Unix socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
     /// The user who runs this process.
@@ -82,7 +82,7 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Listens on an address. The file of a server that has ended is replaced.
+    /// Listens on an address. Replaces the socket file of a server that has ended.
     pub fn bind(address: &Address, admission: Admission) -> io::Result<Self> {
         match address {
             Address::Tcp(address) => {
@@ -119,8 +119,8 @@ impl Drop for Listener {
     }
 }
 
-/// Creates a Unix socket that has its permissions from its first moment on: it comes to be in a
-/// private directory, and is then moved.
+/// Creates a Unix socket that has the permissions from the beginning: it is created in a private
+/// directory, and then moved.
 fn bind_private(path: &Path, admission: Admission) -> io::Result<UnixListener> {
     use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
     let mode = match admission {

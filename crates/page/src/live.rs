@@ -32,7 +32,7 @@ pub struct Figures {
 pub struct PathFigures {
     /// The path as listed by the daemon.
     pub path: RegisteredPath,
-    /// The reachability of the path.
+    /// The state of the connection to the path.
     pub state: PathState,
     /// The latest totals.
     pub totals: Option<Totals>,
@@ -44,7 +44,7 @@ pub struct PathFigures {
     pub lost_rate: f64,
 }
 
-/// The reachability of a path.
+/// The state of the connection to a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PathState {
@@ -86,7 +86,7 @@ struct SelectedPath<'f> {
     /// Identity of the plan, which changes if the nodes or edges change.
     plan: String,
     counters: &'f Counters,
-    /// Reasons for drops that the request specifies; all other drops are losses.
+    /// Reasons for drops that the request specifies. Drops for any other reason are losses.
     by_request: BTreeSet<&'f str>,
 }
 
@@ -191,7 +191,7 @@ impl Live {
         Client::find(self.directory.as_deref())
     }
 
-    /// Adds a viewer, which may have selected a path. The first one starts the collector.
+    /// Adds a viewer, which may have selected a path. Starts the collector if none is running.
     pub fn add_viewer(self: &Arc<Self>, selected: Option<u32>) -> Viewer {
         let mut viewers = lock(&self.viewers);
         viewers.count += 1;
@@ -223,7 +223,8 @@ impl Live {
         lock(&self.viewers).selected.keys().copied().collect()
     }
 
-    /// Returns false, and lets the next viewer start a collector, if there is no viewer.
+    /// Returns true if there is a viewer. Otherwise, marks the collector as ended, so that the next
+    /// viewer starts another one.
     pub(crate) fn keeps_collecting(&self) -> bool {
         let mut viewers = lock(&self.viewers);
         viewers.collects = viewers.count > 0;

@@ -45,7 +45,7 @@ use std::sync::Arc;
 pub struct Server {
     /// The figures of the paths.
     pub live: Arc<Live>,
-    /// The token for requests; `None` on a Unix socket, which only one user can connect to.
+    /// The token for requests, or `None` on a Unix socket, to which only one user can connect.
     pub token: Option<Token>,
     /// The program that starts paths and explains requests.
     pub program: Program,

@@ -10,17 +10,18 @@ use std::time::Duration;
 use streamline::paths::{Fault, faults};
 use sys::process::UserIds;
 
-/// Maximum number of accounts of one user id. They differ in their groups.
+/// Maximum number of accounts of one user id. Accounts of the same user id differ in their groups.
 const PER_USER_MAX: usize = 8;
 /// Maximum number of accounts.
 const ACCOUNTS_MAX: usize = 4096;
 /// Maximum number of groups in all accounts, for each of which the kernel allows 65,536.
 const GROUPS_MAX: usize = 1 << 20;
 
-/// The ids with which a user has asked for the page: the token, and the process.
+/// The token and the process of a user who has requested the page, for one set of ids (user id,
+/// group id and groups).
 #[derive(Debug)]
 pub struct Account {
-    /// The token that admits to the process.
+    /// The token that admits requests to the process.
     pub token: Token,
     /// The process, which has these ids.
     pub process: Arc<UserProcess>,
@@ -49,7 +50,7 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// Creates an empty list for the page at this address.
+    /// Creates an empty list of accounts for the page at this address.
     #[must_use]
     pub fn new(address: String, daemon: Option<PathBuf>, idle: Duration) -> Arc<Self> {
         Arc::new(Self { address, daemon, idle, all: Mutex::default() })
@@ -66,9 +67,10 @@ impl Accounts {
         found.cloned()
     }
 
-    /// Returns the account of a user, which is added if it is missing. Fails for another user if
-    /// this process cannot act as other users. `renew` first removes the user's accounts, whatever
-    /// their groups; their tokens become invalid, and their processes end.
+    /// Returns the account of a user; adds it if it is missing. Fails for another user if this
+    /// process cannot act as other users. If `renew` is true, first removes all accounts of the
+    /// user, whatever their groups; the tokens of these accounts become invalid, and their
+    /// processes end.
     pub fn open(&self, who: &UserIds, renew: bool) -> Result<Arc<Account>, Fault> {
         let (own, _) = sys::process::identity();
         if own != 0 && who.uid != own && who.uid != 0 {
@@ -104,7 +106,7 @@ impl Accounts {
         Ok(account)
     }
 
-    /// Returns the URL for a user.
+    /// Returns the URL of the page for a user.
     #[must_use]
     pub fn url(&self, account: &Account) -> String {
         match self.needs_token() {
@@ -118,8 +120,9 @@ impl Accounts {
     }
 }
 
-/// Removes accounts until there is room for another one with this number of groups: the oldest
-/// without a process, and of these first those that never had one. Fails if all others have one.
+/// Removes accounts until there is room for another account with this number of groups: the oldest
+/// account whose process has never run, or else the oldest account without a running process. Fails
+/// if all remaining accounts have a running process.
 fn make_room(all: &mut Vec<Arc<Account>>, groups: usize) -> Result<(), Fault> {
     let kept: usize = all.iter().map(|account| account.who().groups.len()).sum();
     let mut kept = kept + groups;

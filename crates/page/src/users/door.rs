@@ -1,5 +1,5 @@
-//! The door: a socket at which each user gets the URL with a token of this user. The kernel says
-//! who asks.
+//! A socket at which each user receives the URL of the page with the user's token. The kernel
+//! identifies the user.
 
 use super::accounts::{Accounts, peer_ids};
 use crate::listener::{Admission, remove_stale};
@@ -18,18 +18,19 @@ use sys::process::UserIds;
 
 /// Pause after the kernel has refused a connection, for lack of descriptors or memory.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-/// Time within which the call must arrive.
+/// Time within which a call must arrive after the connection.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum length of a call in bytes.
 const CALL_MAX: usize = 4096;
-/// Maximum number of connections of a user at a time.
+/// Maximum number of simultaneous connections of a user.
 const PER_USER_MAX: usize = 16;
-/// Maximum number of connections at a time.
+/// Maximum number of simultaneous connections.
 const CALLERS_MAX: usize = 1024;
-/// Maximum number of connections that wait for the door.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// The socket in its directory. Dropping it removes both, the directory only if it is empty.
+/// The socket in its directory. Dropping this value removes the socket, and also the directory if
+/// it is empty.
 #[derive(Debug)]
 pub struct Door {
     directory: PathBuf,
@@ -37,7 +38,8 @@ pub struct Door {
 }
 
 impl Door {
-    /// Opens the door of the page beside the daemon in this directory. Fails with a sentence.
+    /// Creates the socket of the page beside the directory `daemon`. Fails with a sentence for the
+    /// user.
     pub fn open(daemon: Option<&Path>, admission: Admission) -> Result<Self, String> {
         let directory = page_directory(daemon);
         let (mode, socket_mode) = match admission {
@@ -71,7 +73,7 @@ impl Door {
         Ok(Self { directory, listener })
     }
 
-    /// Starts a thread that replies to callers as long as the process runs.
+    /// Starts a thread that replies to callers as long as this process runs.
     pub(super) fn serve(&self, accounts: &Arc<Accounts>) -> io::Result<()> {
         let (listener, accounts) = (self.listener.try_clone()?, Arc::clone(accounts));
         let thread = std::thread::Builder::new().name("door".to_owned());
@@ -87,11 +89,11 @@ impl Drop for Door {
     }
 }
 
-/// A connection whose call has not arrived.
+/// A connection on which no call has arrived yet.
 struct Caller {
     socket: Foreign,
     who: UserIds,
-    /// Time at which the connection ends.
+    /// Time at which the connection is closed.
     until: Instant,
 }
 
@@ -130,7 +132,7 @@ fn accept(listener: &OwnedFd, callers: &mut Vec<Caller>) -> sys::Result<()> {
     Ok(())
 }
 
-/// Replies to a call. Returns true if the connection has ended with that.
+/// Replies to a call. Returns true if the connection is no longer needed.
 fn reply(caller: &Foreign, who: &UserIds, accounts: &Accounts) -> bool {
     let mut call = [0; CALL_MAX];
     let length = match sys::descriptor::try_receive(caller, &mut call) {

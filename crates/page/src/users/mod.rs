@@ -1,21 +1,22 @@
-//! The page for all users of a machine: one listener, and a process for each user who looks.
+//! The page for all users of a machine: one listener, and a process for each user who opens the
+//! page.
 //!
 //! ```text
 //!  browser ── request with a token ──► host ── the connection ──► process of the user
-//!  `streamline page` ── Open ──► door ──┘ (kernel: who asks)        acts as this user alone
+//!  `streamline page` ── Open ──► door ──┘ (kernel: user id)         acts as this user alone
 //! ```
 //!
-//! - [`door`]: gives a user the URL with the user's token; [`accounts`]: tokens and users;
+//! - [`door`]: sends a user the URL with the user's token; [`accounts`]: tokens and users;
 //! - [`process`]: the process of a user, as the host sees it; [`own_process`]: that process itself;
-//! - `places`: of the connections that are not yet those of a user;
-//! - `starts`: how often a user makes the host start a process, and write to its log.
+//! - `places`: the connections that have not yet been handed to a user's process;
+//! - `starts`: limits on how often a user makes the host start a process or write to its log.
 //!
-//! The host runs as root, or serves its own user alone. It serves the files of the page and nothing
-//! else: it reads the head of each request, and hands the connection with the head to the process
-//! of the user whose token the head carries. That process has the rights of the user from its first
-//! instruction on, checks the token once more, and does what the page does. It is started by the
-//! first request, and ends when nobody has looked for a while. Each connection carries one request,
-//! so that two users of one browser do not share a connection.
+//! The host runs as root, or serves only the user who runs it. It serves only the files of the
+//! page: it reads the head of each request, and hands the connection with the head to the process
+//! of the user whose token the head contains. That process has the rights of the user from its
+//! first instruction on, checks the token again, and performs all actions of the page. The first
+//! request starts the process, which ends after a time without connections. Each connection carries
+//! one request, so that two users of one browser do not share a connection.
 //!
 //! docs/book/decisions/0116-page-for-all-users.md
 
@@ -44,7 +45,7 @@ use tokio::sync::{mpsc, oneshot};
 const CONNECTIONS_MAX: usize = 512;
 /// Time within which the head of a request must arrive.
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
-/// Time within which a browser must have received a file of the page.
+/// Time within which a browser must receive a file of the page.
 const FILE_LIMIT: Duration = Duration::from_secs(60);
 
 /// Options of a page for several users.
@@ -108,7 +109,7 @@ pub fn serve(options: HostOptions) -> Result<(), String> {
 #[derive(Debug)]
 struct Host {
     accounts: Arc<Accounts>,
-    /// Connections to which the host itself replies.
+    /// Connections to which the host itself replies, with files of the page.
     files: mpsc::Sender<Connection>,
 }
 
@@ -130,8 +131,8 @@ impl Host {
         }
     }
 
-    /// Finds the user of a connection, and hands it to the user's process. Replies itself if the
-    /// connection asks for a file, or is that of no user.
+    /// Finds the user of a connection, and hands the connection to the user's process. Replies
+    /// itself if the connection requests a file of the page, or if no user has its token.
     async fn receive(
         self: Arc<Self>,
         socket: Socket,
@@ -197,7 +198,7 @@ async fn hand_over(process: &Arc<UserProcess>, socket: Socket, head: Vec<u8>) {
     };
 }
 
-/// The listener of the page in a runtime.
+/// The listener of the page in an async runtime.
 enum AsyncListener {
     Tcp(tokio::net::TcpListener),
     Unix(tokio::net::UnixListener),

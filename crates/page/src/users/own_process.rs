@@ -1,10 +1,11 @@
-//! The process of a user in a page for several users: serves the connections that the host hands to
-//! it, with the rights of the user.
+//! The process of a user in a page for several users. It serves the connections that the host hands
+//! to it, with the rights of the user.
 //!
-//! Standard input is a socket to the host. The first message has the settings; each of the others
-//! has a connection, its kind, and the bytes of it that the host has read. When no connection has
-//! been open for a while, the process sends the number of connections that it has received; the
-//! host ends it by closing the socket, unless it has sent another one meanwhile.
+//! Standard input is a socket to the host. The first message contains the settings. Each further
+//! message contains a connection, the kind of its socket, and the bytes that the host has read from
+//! it. When no connection has been open for a time, the process sends the number of connections
+//! that it has received. The host then closes the socket, which ends the process, unless the host
+//! has sent another connection in the meantime.
 
 use crate::access::Token;
 use crate::captures::Captures;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// Argument of the program that stands for this process.
+/// Command-line argument that makes the program run as this process.
 pub const USER_PROCESS_FLAG: &str = "--of-user";
 /// Maximum length of the settings in bytes.
 const SETTINGS_MAX: usize = 8192;
@@ -37,7 +38,7 @@ pub(super) struct Settings {
     pub(super) idle_ms: u64,
 }
 
-/// The connections of this process.
+/// Counts of the connections of this process.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     received: u64,
@@ -135,8 +136,8 @@ fn receive_connections(
     }
 }
 
-/// Tells the host each time when no connection has been open for the time `idle`, and no capture
-/// runs.
+/// Sends a report to the host whenever no connection has been open for the time `idle` and no
+/// capture is running.
 async fn report_idle(
     control: &OwnedFd,
     mut counts: watch::Receiver<Counts>,

@@ -1,6 +1,6 @@
 //! Places for the connections that have not yet been handed to a user's process. A peer that opens
-//! connections without sending a request, or does not read the reply, cannot keep others out: each
-//! new connection ends the oldest of these.
+//! connections without sending a request, or does not read the reply, cannot lock out others: if
+//! all places are taken, a new connection ends the oldest of these connections.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ pub(super) enum Stage {
     Head,
     /// It receives a file of the page.
     File,
-    /// It is handed to the process of a user.
+    /// It is being handed to the process of a user.
     Handover,
 }
 

@@ -1,8 +1,8 @@
-//! The process of a user, from the host's point of view: started with the rights of the user, given
-//! connections, and ended when it is idle.
+//! The process of a user, from the host's point of view: the host starts it with the rights of the
+//! user, sends it connections, and ends it when it is idle.
 //!
-//! The process belongs to its user, who can stop, trace or replace it. Its messages are checked,
-//! and the host never waits for it.
+//! The user owns the process, and can stop, trace or replace it. The host therefore checks its
+//! messages, and never waits for it.
 
 use super::own_process::{Settings, USER_PROCESS_FLAG};
 use super::starts::{STEADY_MIN, Starts};
@@ -17,11 +17,11 @@ use streamline::paths::{home_directory, user_name};
 use sys::local_socket;
 use sys::process::UserIds;
 
-/// Search path of a process that does not inherit that of its starter.
+/// Search path of a process that does not inherit the search path of the host.
 const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
-/// Variables that a process which root starts inherits.
+/// Environment variables that a process inherits from a host that runs as root.
 const INHERITED: [&str; 3] = ["LANG", "LC_ALL", "TZ"];
-/// Time within which a process must have ended after it was asked to.
+/// Time within which a process must end after the host has closed its socket.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// The time at which the process of a user was last used.
@@ -35,7 +35,7 @@ pub(super) enum Use {
     Now,
 }
 
-/// The process of a user, which runs while the user looks.
+/// The process of a user, which runs while the user has the page open.
 pub struct UserProcess {
     who: UserIds,
     /// The first message to each process.
@@ -57,7 +57,7 @@ struct ProcessState {
 struct Running {
     /// The socket to the process, shared with the thread that waits for it.
     control: Arc<OwnedFd>,
-    /// Number among the processes of the slot.
+    /// Number among the processes of the same account.
     number: u64,
     /// Number of connections that were handed to the process.
     handed: u64,
@@ -80,7 +80,7 @@ impl UserProcess {
         Arc::clone(&self.starts)
     }
 
-    /// Reports that a connection was not handed over, unless another one was reported a moment ago.
+    /// Reports that a connection was not handed over, unless another report was written recently.
     pub(super) fn report_refusal(&self, why: &str) {
         let due = lock(&self.starts).refuse(Instant::now());
         match due {
@@ -96,13 +96,13 @@ impl UserProcess {
         &self.who
     }
 
-    /// Returns the name and the number of the user.
+    /// Returns the name and the user id of the user, for messages.
     fn user(&self) -> String {
         let uid = self.who.uid;
         user_name(uid).map_or_else(|| format!("user {uid}"), |name| format!("{name} ({uid})"))
     }
 
-    /// Hands a connection to the process, which is started if it does not run. Fails with a
+    /// Hands a connection to the process; starts the process if it is not running. Fails with a
     /// sentence for the user.
     pub fn hand_over(
         self: &Arc<Self>,
@@ -170,7 +170,7 @@ impl UserProcess {
         }
     }
 
-    /// Lets the process end, and starts no further one.
+    /// Ends the process, and prevents further starts.
     pub(super) fn close(&self) {
         let running = {
             let mut state = lock(&self.state);
@@ -180,8 +180,8 @@ impl UserProcess {
         running.iter().for_each(|running| drop(local_socket::hang_up(&running.control)));
     }
 
-    /// Forgets process `number` if it has no connection but those that it knows to have ended.
-    /// Returns true if it had none.
+    /// Forgets process `number` if it has reported the end of all connections that were handed to
+    /// it; `ended` is the number of ended connections. Returns true if it was forgotten.
     fn forget_if_idle(&self, number: u64, ended: u64) -> bool {
         let is_idle = |running: &mut Running| running.number == number && running.handed == ended;
         lock(&self.state).running.take_if(is_idle).is_some()
@@ -238,7 +238,7 @@ fn command(who: &UserIds, control: OwnedFd) -> Result<Command, String> {
     Ok(command)
 }
 
-/// Gives a command the environment of a user, without the variables of this process.
+/// Sets the environment of a command to that of a user, without the variables of this process.
 fn set_environment(command: &mut Command, uid: u32) {
     command.env_clear().env("PATH", SEARCH_PATH);
     for name in INHERITED {
@@ -257,7 +257,8 @@ fn set_environment(command: &mut Command, uid: u32) {
     command.current_dir(Path::new("/"));
 }
 
-/// Waits until the process of a user has ended, and reports why. Lets it end when it is idle.
+/// Waits until the process of a user has ended, and reports the reason. Ends the process when it is
+/// idle.
 fn wait(
     owner: &UserProcess,
     (number, begun): (u64, Instant),
@@ -293,9 +294,9 @@ fn wait(
     }
 }
 
-/// Receives the reports of a process, which say that all connections up to a number have ended.
-/// Returns true when it is let go because it is idle, and false when it has ended, or sends
-/// anything else.
+/// Receives the reports of a process; each states how many connections have ended. Returns true
+/// when the process is forgotten because it is idle, and false when it has ended or sends an
+/// invalid message.
 fn serve_reports(owner: &UserProcess, number: u64, control: &OwnedFd, process: &OwnedFd) -> bool {
     let mut reported = 0;
     loop {
@@ -324,7 +325,8 @@ pub(super) fn report(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Writes a line about a problem to standard error. The daemon takes its level from the first word.
+/// Writes a line about a problem to standard error. The daemon derives the level of the line from
+/// its first word.
 pub(super) fn warn(line: &str) {
     report(&format!("warning: {line}"));
 }

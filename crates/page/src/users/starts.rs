@@ -1,29 +1,30 @@
 //! Limits on how often a user can make the host start a process or write to its log.
 //!
-//! A user can end the user's own process at any time, and send requests that are refused.
+//! The limits are needed because a user can end the user's own process at any time, and can send
+//! requests that are refused.
 
 use std::time::{Duration, Instant};
 
 /// Time after which the end of a process no longer counts as early.
 pub(super) const STEADY_MIN: Duration = Duration::from_secs(60);
-/// Pause before the next start after the second early end in a row. It doubles with each further
-/// early end.
+/// Pause before the next start after two consecutive early ends. The pause doubles with each
+/// further early end.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
 /// Longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Time between two reports of refused requests.
 const REPORT_PAUSE: Duration = Duration::from_secs(60);
 
-/// The starts of a user's processes, whatever their groups and tokens.
+/// The starts of all processes of a user, whatever their groups and tokens.
 #[derive(Debug, Default)]
 pub(super) struct Starts {
-    /// Number of processes in a row that have ended early.
+    /// Number of consecutive processes that have ended early.
     early_ends: u32,
-    /// Time of the next start.
+    /// Earliest time of the next start, or `None` if a process can start at once.
     next: Option<Instant>,
     /// Time of the latest report of a refused request.
     reported: Option<Instant>,
-    /// Number of refused requests since then.
+    /// Number of refused requests since that report.
     refused: u64,
 }
 
