@@ -52,7 +52,8 @@ impl DbufIdRanges {
         Self { first, file: None, next: first, by_user, holders, continues: false }
     }
 
-    /// Removes the file when the daemon exits, unless a process may still use ids from it.
+    /// Removes the file when the daemon exits, unless a running process may still use ids of this
+    /// daemon or of an earlier one.
     pub(crate) fn remove_file(&self, directory: &OwnedFd) {
         // For an exited process that has not been reaped, the link is gone, too.
         let runs = |process: &i32| {
@@ -66,7 +67,7 @@ impl DbufIdRanges {
     }
 
     /// Allocates a range for this process of user `uid`. Returns `None` if the user has received
-    /// too many ids, no id is left, or the next free id cannot be stored.
+    /// too many ids, all ids are allocated, or the next free id cannot be stored.
     pub(crate) fn allocate(
         &mut self,
         directory: &OwnedFd,

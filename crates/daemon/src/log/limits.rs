@@ -8,7 +8,7 @@ const LINES_MAX: u64 = 200;
 const WINDOW_NS: u64 = 10_000_000_000;
 const ROOT_UID: u32 = 0;
 
-/// The line counts of each user in the current window.
+/// The number of lines of each user in the current window.
 #[derive(Debug, Default)]
 pub(super) struct UserLimits {
     begin: u64,

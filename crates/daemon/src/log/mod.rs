@@ -1,10 +1,10 @@
-//! The log of the control plane: one line for each event, such as a path that starts or a request
-//! that is refused.
+//! The log of the control plane: one line for each event, such as the start of a path or the
+//! refusal of a request.
 //!
 //! A line is sent to journald in its native protocol, with each property in a separate field, or
 //! written to standard error as text or JSON. Writing never blocks the server: a line that would
-//! block is dropped and counted, and the next line that is written reports how many are missing.
-//! Nothing is logged per block.
+//! block is dropped and counted, and the next line that is written reports how many lines are
+//! missing. Nothing is logged per block.
 
 mod journal;
 mod limits;
@@ -91,7 +91,7 @@ impl Log {
     }
 }
 
-/// The error of a journald socket that cannot be used.
+/// The error for a journald socket that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("no log at {}: {why}: use --log=text or --log=json", socket.display())]
 pub struct LogError {

@@ -113,8 +113,8 @@ impl Server {
     }
 
     /// Returns the connection limit that another connection of this user would exceed, or `None` if
-    /// the connection is admissible. If the server has too many clients, the limit is the number of
-    /// connections that the user has.
+    /// the connection is admissible. If the total number of clients is the limit that would be
+    /// exceeded, returns the number of connections that the user has.
     fn exceeded_limit(&self, uid: u32) -> Option<u64> {
         let used = self.per_user.get(&uid).copied().unwrap_or(0);
         let limit = self.policy.quota(uid).connections;

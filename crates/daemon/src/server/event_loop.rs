@@ -276,9 +276,9 @@ impl Server {
         }
     }
 
-    /// Disconnects all clients of this user whose hangup is still in the event queue, except
-    /// `asking`. Their share of the quota is then free for the client `asking`, regardless of the
-    /// order of events.
+    /// Disconnects all clients of this user, except `asking`, that have hung up without the server
+    /// having handled the hangup yet. Their share of the quota is then free for the client
+    /// `asking`, regardless of the order of events.
     pub(super) fn disconnect_gone(&mut self, uid: u32, asking: u64) {
         let is_over = |client: &Client| {
             let path = client.path.as_ref();

@@ -35,8 +35,8 @@ pub(super) struct Answer {
     pub(super) continues: bool,
 }
 
-/// Upper bound on the length of a serialized path without its request, in bytes: its name, its log
-/// and fixed fields.
+/// Upper bound on the length in bytes of a serialized path without its request: the name, the log
+/// and fields of fixed length.
 const PATH_BYTES: usize = 4096 + 512;
 
 impl Answer {

@@ -39,9 +39,9 @@ pub(super) struct Accounts {
     lines: BTreeMap<u64, Account>,
     /// Monotonic time of the last measurement, in ns.
     measured_at: u64,
-    /// The total number of frames of the programs at each attach point at the last measurement, and
-    /// the number of frames per second. Programs for the sockets of different users have the same
-    /// attach point.
+    /// For each attach point and each user of its programs (`None` if the programs belong to no
+    /// single user): the total number of frames at the last measurement, and the number of frames
+    /// per second. Programs for the sockets of different users have the same attach point.
     rates: BTreeMap<AttachPoint, BTreeMap<Option<u32>, (u64, f64)>>,
     /// Users who exceeded their time quota at the last measurement.
     users_over_quota: Vec<u32>,

@@ -28,7 +28,8 @@ pub(in crate::server) enum Command {
     Switch { client: u64 },
     /// Removes a client's request. `why` is the reason if the client did not request the removal.
     Detach { client: u64, why: Option<String> },
-    /// Reports the counters of a client's running request, in a reply with this number.
+    /// Reports the counters of a client's running request. `number` identifies the call to which
+    /// the report replies.
     Count { client: u64, number: Option<u64> },
     /// Opens and closes the taps of a client's running request.
     SetTaps { client: u64, open: OpenTaps },

@@ -84,7 +84,8 @@ impl Server {
         Ok(Answer::single(&json!({})))
     }
 
-    /// Queues the change of a client's open taps. A request that does not run is left as it is.
+    /// Queues the change of a client's open taps. Does nothing if the client's request is not
+    /// running.
     pub(in crate::server) fn set_taps(&mut self, id: u64, open: &[u64]) -> Result<Answer, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if client.line == RequestState::Running {
@@ -95,8 +96,8 @@ impl Server {
         Ok(Answer::single(&json!({})))
     }
 
-    /// Queues a report of the counters of a client's running request. A call without a number gets
-    /// no report of its own if one is already queued.
+    /// Queues a report of the counters of a client's running request. If a report is already
+    /// queued, a call without a number queues no further one.
     pub(in crate::server) fn count(
         &mut self,
         id: u64,

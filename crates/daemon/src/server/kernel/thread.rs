@@ -147,8 +147,8 @@ impl KernelThread {
         adoption
     }
 
-    /// Executes commands. Measures the requests, if that is due, after each command, and after
-    /// every [`MEASURE_INTERVAL`] without a command. Ends when the queue closes, or on
+    /// Executes commands. After each command, and after every [`MEASURE_INTERVAL`] without a
+    /// command, measures the requests if a measurement is due. Ends when the queue closes, or on
     /// [`Command::LeaveRunning`], which leaves the requests in the kernel.
     pub(super) fn run(
         mut self,
