@@ -75,7 +75,8 @@ pub fn unchanged(why: &str) -> Fault {
 /// Value of the parameter `by` of `Unchanged` if the change itself is wrong: no path could make it.
 pub const CHANGE_CAUSE: &str = "change";
 
-/// Creates `Unchanged` for a change that does not fit the request, or makes a wrong one.
+/// Creates `Unchanged` for a change that does not fit the request, or would make the request
+/// invalid.
 #[must_use]
 pub fn wrong_change(why: &str) -> Fault {
     Fault::new("io.streamline.path.Unchanged", &json!({ "why": why, "by": CHANGE_CAUSE }))

@@ -118,7 +118,7 @@ impl QueryQueue {
         Some((at, uid))
     }
 
-    /// Frees the place of an answered query of this user.
+    /// Makes the slot of an answered query of this user available to another query.
     fn release(&mut self, uid: u32) {
         self.free += 1;
         if let Some(user) = self.users.get_mut(&uid) {

@@ -1,5 +1,5 @@
-//! The buffer into which a thread receives messages. It is kept, because clearing a new buffer for
-//! the longest message takes longer than most calls.
+//! The buffer into which a thread receives messages. It is reused, because clearing a new buffer
+//! for the longest message takes longer than most calls.
 
 use crate::varlink::REPLY_MAX;
 use std::cell::RefCell;
@@ -8,8 +8,8 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `receive` with the buffer of this thread, which has room for the longest message and
-/// contains earlier ones.
+/// Calls `receive` with the buffer of this thread, which has room for the longest message and may
+/// contain bytes of earlier messages.
 pub(crate) fn with_receive_buffer<T>(receive: impl FnOnce(&mut [u8]) -> T) -> T {
     BUFFER.with(|buffer| match buffer.try_borrow_mut() {
         Ok(mut buffer) => {

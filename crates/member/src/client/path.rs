@@ -165,8 +165,8 @@ impl PathClient {
     }
 
     /// Taps a node's output as [`tap`](Self::tap) does. Also returns the ring of shared memory that
-    /// carries the blocks, unless the path has none, or is of an older version: the pipe then
-    /// carries them.
+    /// carries the blocks. The ring is `None`, and the pipe carries the blocks, if the path offers
+    /// no ring or is of an older version.
     pub fn tap_shared(
         &self,
         wanted: &Tap,
@@ -228,8 +228,8 @@ impl PathClient {
 
     /// Returns the state of this connection's tap after [`await_tap_end`](Self::await_tap_end). If
     /// the path has ended, this is the last report, with a file of the bytes that follow those in
-    /// the pipe; `None` if the pipe holds all of them. Blocks for at most `limit`. Fails if the
-    /// path's process has exited without a last report.
+    /// the pipe; the file is `None` if the pipe contains all of them. Blocks for at most `limit`.
+    /// Fails if the path's process has exited without a last report.
     pub fn tap_state(&self, limit: Duration) -> Result<(TapReport, Option<Memfd>), ClientError> {
         self.caller.set_timeout(limit)?;
         self.caller.send(&Call::new(TAP_REPORT, &NoParameters {}), &[])?;

@@ -176,7 +176,8 @@ impl RemoteRequest {
     }
 
     /// Queries the counters, and returns those of the reply to this query, or the final counters if
-    /// the request has ended. Blocks for at most `limit`; returns `None` if no reply comes by then.
+    /// the request has ended. Blocks for at most `limit`; returns `None` if no reply arrives in
+    /// this time.
     fn answered_counters(&self, limit: Duration) -> Option<FinalCounters> {
         let mut counted = self.lock_counted();
         while self.receive_pending(&mut counted) {}

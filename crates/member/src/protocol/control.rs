@@ -127,7 +127,7 @@ pub struct Tap {
     /// Form in which blocks are written: `capture`, which is the default, `bytes` or `json`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub form: Option<String>,
-    /// Ignored: readers of an older version agreed with it to another way of sharing memory.
+    /// Ignored: readers of an older version used it to request another method of sharing memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lend: Option<bool>,
     /// True if the reader accepts a ring of shared memory in place of bytes in the pipe.

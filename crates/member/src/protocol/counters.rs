@@ -159,8 +159,8 @@ pub struct Edge {
     pub size: Option<RingSize>,
 }
 
-/// A number of blocks dropped at one location or for one reason. The reason shows if the blocks are
-/// lost, or if the request asked for the drop.
+/// A number of blocks dropped at one location or for one reason. The reason determines if the
+/// blocks are lost, or if the request specifies the drop.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Loss {
     /// The location or reason.
@@ -170,8 +170,8 @@ pub struct Loss {
 }
 
 impl Loss {
-    /// Returns true if the blocks are lost, and false if the request demands the drop. The text of
-    /// the reason decides.
+    /// Returns true if the blocks are lost, and false if the request specifies the drop. The text
+    /// of the reason decides.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         DropReason::from_text(&self.why).is_none_or(DropReason::is_lost)

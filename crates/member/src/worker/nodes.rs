@@ -12,8 +12,8 @@ use serde_json::value::{RawValue, to_raw_value};
 /// [`LINE_MAX`](crate::protocol::LINE_MAX).
 const PAGE_MAX: usize = 128 << 10;
 
-/// The nodes of a path in the form in which clients receive them. They are stored until they
-/// change, because clients that display a path query them repeatedly.
+/// The nodes of a path, serialized for clients. They are stored until they change, because clients
+/// that display a path query them repeatedly.
 #[derive(Debug)]
 pub(super) struct DescribedNodes {
     version: u64,
@@ -73,8 +73,8 @@ impl DescribedNodes {
     }
 }
 
-/// Returns a version that no process on this machine has used yet. It combines the process id with
-/// the monotonic clock, and fits into an `i64`.
+/// Returns a version that no process on this machine has used yet: a combination of the process id
+/// and the monotonic clock that fits into an `i64`.
 fn next_version() -> u64 {
     let process = u64::from(std::process::id()) << 40;
     (process ^ sys::clock::monotonic()) & (i64::MAX as u64)
@@ -115,8 +115,8 @@ fn argument(facts: ArgumentFacts) -> Argument {
     Argument { name: name.to_owned(), value, given, writable }
 }
 
-/// Formats the name of a space and the reason why a node does not run there. Returns `None` without
-/// a reason.
+/// Formats the name of a space and the reason why a node does not run there. Returns `None` if
+/// there is no reason.
 fn describe_candidate(candidate: &Candidate) -> Option<String> {
     let why = candidate.verdict.as_ref().err().or(candidate.lost.as_ref())?;
     Some(format!("{}: {why}", candidate.space))

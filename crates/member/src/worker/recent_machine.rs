@@ -15,7 +15,7 @@ pub(super) struct RecentMachine {
 }
 
 impl RecentMachine {
-    /// Returns the machine, inspected within the last second or now.
+    /// Returns the machine as inspected within the last second, or else inspects it now.
     pub(super) fn get(&self) -> Machine {
         let now = sys::clock::monotonic();
         let is_current = |at: u64| now.saturating_sub(at) < CURRENT_NS;

@@ -25,8 +25,8 @@ pub(super) struct UpdateSchedule {
     every: u64,
     next: u64,
     form: UpdateForm,
-    /// Interval between updates that contain all counters instead of totals, or `None` without such
-    /// updates.
+    /// Interval between updates that contain all counters instead of totals, or `None` if no update
+    /// does.
     counters_every: Option<u64>,
     /// Time of the next update with all counters.
     counters_next: u64,
