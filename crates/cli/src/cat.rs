@@ -36,7 +36,7 @@ fn read_name(arguments: &CatArguments) -> Result<Status, Status> {
     }
     out.flush().map_err(|error| report_output_error(&error))?;
     if reader.lost() > 0 {
-        let blocks = streamline::report::count_with_unit(reader.lost(), "block");
+        let blocks = streamline::report::format_count(reader.lost(), "block");
         terminal::print_warning(&format!(
             "{blocks} of `{}` were overwritten before they were read",
             arguments.name

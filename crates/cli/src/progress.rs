@@ -15,7 +15,7 @@ use runtime::ledger::{DropReason, Position};
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
-use streamline::report::count_with_unit;
+use streamline::report::format_count;
 
 /// A printer of progress lines.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ fn format_line(time: &str, progress: &Progress, now: SourceTotals, before: Sourc
     let mut line = format!(
         " {}  {}  {}  {} blocks/s  {}/s",
         time,
-        count_with_unit(now.blocks, "block"),
+        format_count(now.blocks, "block"),
         short_bytes(now.bytes),
         rate(now.blocks, before.blocks),
         short_bytes(rate(now.bytes, before.bytes)),

@@ -9,7 +9,7 @@ use crate::terminal;
 use engine::record::Summary;
 use engine::signal;
 use std::path::Path;
-use streamline::record::{Differences, Recorded, Repetition, compare_with_record};
+use streamline::record::{BuiltReplay, Differences, Recorded, compare_with_record};
 
 /// Prints the size of a record, unless `--quiet` is given. If the record reached its size limit,
 /// first prints the number of missing blocks. If recording failed, prints only the reason, and
@@ -47,7 +47,7 @@ pub(crate) fn replay_record(path: &Path, arguments: &RunArguments) -> Result<Sta
     let options = run::run_options(arguments);
     let repetition =
         recorded.build_replay(path, arguments.into.clone(), &options).map_err(report_open_error)?;
-    let Repetition { ready, into, whole } = repetition;
+    let BuiltReplay { ready, into, whole } = repetition;
     let (finished, alarmed) = run::run_ready(ready, arguments)?;
     let status = run::print_results(&finished.results, arguments, file).with_alarm(alarmed);
     if let (Some(into), false) = (into, arguments.quiet) {

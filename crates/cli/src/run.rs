@@ -24,7 +24,7 @@ use runtime::latency::Breach;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 use streamline::analysis::{self, SaveError};
-use streamline::report::{Form, count_with_unit};
+use streamline::report::{Form, format_count};
 use streamline::{Finished, OpenError, Options, Prepared, Ready, Results, StopConditions};
 use sys::poll::PollSet;
 
@@ -323,7 +323,7 @@ fn print_analysis(results: &Results) {
         Ok(0) => {}
         Ok(filters) => terminal::print_note(&format!(
             "{} received fewer than {} blocks: the measured costs of these are not saved",
-            count_with_unit(*filters as u64, "filter"),
+            format_count(*filters as u64, "filter"),
             pipeline::explain::LEARNED_BLOCKS_MIN
         )),
     }

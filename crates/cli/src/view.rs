@@ -10,7 +10,7 @@ use crate::shared::short_rate;
 use crate::status::Status;
 use crate::{progress, terminal};
 use member::client::escape_hidden;
-use pipeline::explain::{self, DrawnFigures, rounded_duration};
+use pipeline::explain::{self, DrawnFigures, format_rounded_duration};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
@@ -211,7 +211,7 @@ impl Session {
         let lost: u64 = figures.lost_in_nodes.iter().chain(&figures.lost_on_edges).sum();
         let heading = format!(
             "{}   {} blocks/s   {} blocks   lost {lost}",
-            rounded_duration(measured.elapsed_ns),
+            format_rounded_duration(measured.elapsed_ns),
             short_rate(rate),
             blocks(&figures),
         );

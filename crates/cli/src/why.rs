@@ -122,7 +122,7 @@ fn open_record(file: &Path) -> Result<TraceInput, Status> {
         ));
         return Err(Status::Failed);
     }
-    let gap = recorded.gap();
+    let gap = recorded.gap_reason();
     let (prepared, record_mode, count) = recorded.into_parts();
     Ok(TraceInput { prepared, record_mode, count, gap })
 }

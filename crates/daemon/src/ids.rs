@@ -22,7 +22,7 @@ use sys::local_socket;
 /// Name of the file that holds the next free id.
 pub(crate) const IDS_FILE: &str = "ids";
 /// Number of ids in a range.
-const RANGE_IDS: u32 = 64;
+const IDS_PER_RANGE: u32 = 64;
 /// Number of ids available to one kind of daemon.
 const DAEMON_KIND_IDS: u32 = 1 << 22;
 /// Maximum number of ids that one user other than root may get.
@@ -80,12 +80,14 @@ impl DbufIdRanges {
         if self.file.is_none() {
             self.open_file(directory)?;
         }
-        let end =
-            self.next.checked_add(RANGE_IDS).filter(|end| *end <= self.first + DAEMON_KIND_IDS)?;
+        let end = self
+            .next
+            .checked_add(IDS_PER_RANGE)
+            .filter(|end| *end <= self.first + DAEMON_KIND_IDS)?;
         self.file.as_ref()?.write_all_at(format!("{end:010}\n").as_bytes(), 0).ok()?;
-        let range = IdRange { first: self.next, count: RANGE_IDS };
+        let range = IdRange { first: self.next, count: IDS_PER_RANGE };
         self.next = end;
-        self.by_user.insert(uid, given + RANGE_IDS);
+        self.by_user.insert(uid, given + IDS_PER_RANGE);
         self.holders.insert(process);
         Some(range)
     }

@@ -1,29 +1,29 @@
 //! Messages about latency breaches.
 
-use pipeline::explain::{format_nanoseconds, rounded_duration};
+use pipeline::explain::{format_nanoseconds, format_rounded_duration};
 use runtime::latency::Breach;
 
 /// Formats a latency breach: the age of the block, the sink, the bound, and the wait that exceeded
 /// its share the most.
 #[must_use]
 pub fn describe_breach(breach: &Breach) -> String {
-    let over = |ns: u64| rounded_duration(ns.saturating_sub(breach.asked_ns));
+    let over = |ns: u64| format_rounded_duration(ns.saturating_sub(breach.asked_ns));
     let asked = format_nanoseconds(breach.asked_ns).replace(' ', "");
     match (&breach.late_sink, &breach.worst_wait) {
         (Some((sink, age)), wait) => {
-            let (old, late) = (rounded_duration(*age), over(*age));
+            let (old, late) = (format_rounded_duration(*age), over(*age));
             let wait = wait.as_ref().map_or_else(String::new, |(place, waited, share)| {
                 format!(
                     "; {place}: waited {}, permitted {}",
-                    rounded_duration(*waited),
-                    rounded_duration(*share)
+                    format_rounded_duration(*waited),
+                    format_rounded_duration(*share)
                 )
             });
             let taken = format!("a block was {old} old when `{sink}` received it");
             format!("{taken}, {late} over --latency={asked}{wait}")
         }
         (None, Some((place, waited, _))) => {
-            let (waited, late) = (rounded_duration(*waited), over(*waited));
+            let (waited, late) = (format_rounded_duration(*waited), over(*waited));
             format!("{place}: a block has waited for {waited}, {late} over --latency={asked}")
         }
         (None, None) => "no block is late".to_owned(),

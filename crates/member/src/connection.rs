@@ -66,12 +66,12 @@ impl Connection {
     /// Creates a connection on a connected socket.
     #[must_use]
     pub fn new(socket: OwnedFd, framing: Framing) -> Self {
-        Self::on(Foreign::from_peer_socket(socket), framing)
+        Self::from_foreign(Foreign::from_peer_socket(socket), framing)
     }
 
     /// Creates a connection on a socket that belongs to another user.
     #[must_use]
-    pub fn on(socket: Foreign, framing: Framing) -> Self {
+    pub fn from_foreign(socket: Foreign, framing: Framing) -> Self {
         let (partial, out) = (Vec::new(), VecDeque::new());
         Self {
             socket,

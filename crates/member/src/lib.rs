@@ -12,7 +12,7 @@
 //! - [`client`]: calls to a daemon or a path; [`gather`]: calls to many peers at once;
 //! - [`host`]: requests that the daemon runs in the kernel for this process; [`rights`]:
 //!   explanations of rights that the policy denies, and user and group names;
-//! - [`page_door`]: the socket at which a user requests the address of the machine's live page;
+//! - [`page_socket`]: the socket at which a user requests the address of the machine's live page;
 //! - [`worker`]: the service of a path.
 //!
 //! The server is the crate `daemon`. A path does not depend on it: it runs in a process of its user
@@ -25,7 +25,7 @@ pub mod faults;
 pub mod gather;
 pub mod host;
 pub mod ids;
-pub mod page_door;
+pub mod page_socket;
 pub mod place;
 pub mod protocol;
 mod receive_buffer;

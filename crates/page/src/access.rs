@@ -39,7 +39,7 @@ impl Token {
     /// Returns true if `authorization` is the value of an `Authorization` header that contains the
     /// token. The duration of the comparison does not depend on the number of equal characters.
     #[must_use]
-    pub fn is_in(&self, authorization: Option<&str>) -> bool {
+    pub fn matches_header(&self, authorization: Option<&str>) -> bool {
         let given = authorization.and_then(|value| value.strip_prefix("Bearer "));
         let Some(given) = given.filter(|given| given.len() == self.0.len()) else { return false };
         let differences = given.bytes().zip(self.0.bytes()).map(|(given, own)| given ^ own);
@@ -82,11 +82,11 @@ mod tests {
     fn token_admits_only_itself() {
         let (one, other) = (Token::random().unwrap(), Token::random().unwrap());
         let bearer = |token: &Token| format!("Bearer {}", token.text());
-        assert!(one.is_in(Some(&bearer(&one))));
-        assert!(!one.is_in(Some(&bearer(&other))));
-        assert!(!one.is_in(Some(one.text())));
-        assert!(!one.is_in(Some("Bearer ")));
-        assert!(!one.is_in(None));
+        assert!(one.matches_header(Some(&bearer(&one))));
+        assert!(!one.matches_header(Some(&bearer(&other))));
+        assert!(!one.matches_header(Some(one.text())));
+        assert!(!one.matches_header(Some("Bearer ")));
+        assert!(!one.matches_header(None));
         assert!(!format!("{one:?}").contains(one.text()));
     }
 

@@ -4,7 +4,7 @@
 //! output can be replayed.
 
 use crate::failure::Failure;
-use crate::frames::{End, FrameFile, Limits, Progress};
+use crate::frames::{CaptureEnd, FrameFile, Limits, Progress};
 use crate::live::Live;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use streamline::paths::{self, PathClient, Tap};
-use streamline::report::count_with_unit;
+use streamline::report::format_count;
 use sys::eventfd::EventFd;
 
 /// Maximum number of running captures, and of ended captures that are listed.
@@ -112,7 +112,7 @@ impl Captures {
 
     /// Returns true if a capture runs.
     #[must_use]
-    pub fn any_runs(&self) -> bool {
+    pub fn has_running(&self) -> bool {
         lock(&self.0).all.values().any(Capture::is_running)
     }
 
@@ -170,7 +170,7 @@ fn write_capture(
 ) {
     let mut out = FrameFile::new(out);
     let end = out.copy_from(&mut pipe, stop, LIMITS, |progress| lock(state).progress = progress);
-    let mut report = count_with_unit(out.progress.frames, "frame");
+    let mut report = format_count(out.progress.frames, "frame");
     match to.tap_report() {
         Ok(tap) if tap.skipped > 0 => {
             report.push_str(&format!(", {} skipped: the file was too slow", tap.skipped));
@@ -179,9 +179,9 @@ fn write_capture(
         Err(_) => report.push_str("; the path has ended, and did not report what was skipped"),
     }
     match end {
-        End::Stopped | End::Closed => {}
-        End::Limit => report.push_str("; it was full: an hour, or 1 GB"),
-        End::Failed(error) => report.push_str(&format!("; it failed: {error}")),
+        CaptureEnd::Stopped | CaptureEnd::Closed => {}
+        CaptureEnd::Limit => report.push_str("; it was full: an hour, or 1 GB"),
+        CaptureEnd::Failed(error) => report.push_str(&format!("; it failed: {error}")),
     }
     let mut state = lock(state);
     state.progress = out.progress;

@@ -217,7 +217,7 @@ impl Collector {
                 let known = self.figures.paths.get_mut(&number);
                 if let (Some(known), Some(totals)) = (known, rates::update_totals(&update)) {
                     path.last = now;
-                    take_totals(known, totals);
+                    store_totals(known, totals);
                     if let Some(counters) = update.counters {
                         known.counters = Some(Arc::new(counters));
                     }
@@ -239,7 +239,7 @@ fn subscribe(to: &PathClient, counters: bool) -> Result<(), ClientError> {
 }
 
 /// Stores the current totals of a path, and computes the rates since the previous totals.
-fn take_totals(known: &mut PathFigures, now: Totals) {
+fn store_totals(known: &mut PathFigures, now: Totals) {
     known.state = PathState::Running;
     if let Some(before) = known.totals.replace(now) {
         let ns = now.elapsed_ns.saturating_sub(before.elapsed_ns);

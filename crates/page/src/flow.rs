@@ -4,7 +4,7 @@
 
 use crate::commands::Program;
 use crate::failure::Failure;
-use crate::frames::{End, FrameFile, Limits};
+use crate::frames::{CaptureEnd, FrameFile, Limits};
 use crate::live::Live;
 use axum::http::StatusCode;
 use serde::Deserialize;
@@ -57,7 +57,7 @@ pub(crate) fn trace(live: &Live, program: &Program, given: &FlowChoice) -> Resul
     let never = EventFd::new().map_err(|error| refuse(&error.to_string()))?;
     let limits =
         Limits { time: Duration::from_secs(seconds), frames: FRAMES_MAX, bytes: BYTES_MAX };
-    if let End::Failed(error) = frames.copy_from(&mut pipe.into(), &never, limits, |_| {}) {
+    if let CaptureEnd::Failed(error) = frames.copy_from(&mut pipe.into(), &never, limits, |_| {}) {
         return Err(failed(error));
     }
     let collected = frames.progress.frames;

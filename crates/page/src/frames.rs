@@ -11,7 +11,7 @@ const FILE_HEADER: usize = 24;
 /// Length of a frame's header, in bytes.
 const FRAME_HEADER: usize = 16;
 /// Offset of the frame length in a frame's header, in bytes.
-const LENGTH_AT: usize = 8;
+const LENGTH_OFFSET: usize = 8;
 /// Maximum length of a frame in bytes.
 const FRAME_MAX: usize = 262_144;
 /// Number of bytes that are read at a time.
@@ -43,7 +43,7 @@ pub(crate) struct Limits {
 
 /// The event that ended a capture.
 #[derive(Debug)]
-pub(crate) enum End {
+pub(crate) enum CaptureEnd {
     /// The capture was stopped.
     Stopped,
     /// The tap has ended.
@@ -68,7 +68,7 @@ impl FrameFile {
         stop: &EventFd,
         limits: Limits,
         mut note: impl FnMut(Progress),
-    ) -> End {
+    ) -> CaptureEnd {
         let deadline = Instant::now() + limits.time;
         let mut bytes = vec![0; CHUNK];
         loop {
@@ -76,11 +76,11 @@ impl FrameFile {
             let is_full =
                 self.progress.frames >= limits.frames || self.progress.bytes >= limits.bytes;
             if left.is_zero() || is_full {
-                return End::Limit;
+                return CaptureEnd::Limit;
             }
             let ready = sys::poll::readable(&[pipe.as_fd(), stop.as_fd()], Some(left));
             match ready.as_slice() {
-                [_, true] => return End::Stopped,
+                [_, true] => return CaptureEnd::Stopped,
                 [true, _] => {}
                 _ => continue,
             }
@@ -88,9 +88,9 @@ impl FrameFile {
                 self.write(bytes.get(..length).unwrap_or_default()).map(|()| length)
             });
             match taken {
-                Ok(0) => return End::Closed,
+                Ok(0) => return CaptureEnd::Closed,
                 Ok(_) => note(self.progress),
-                Err(error) => return End::Failed(error),
+                Err(error) => return CaptureEnd::Failed(error),
             }
         }
     }
@@ -118,7 +118,7 @@ impl FrameFile {
         if self.progress.bytes == 0 {
             return Ok(Some(FILE_HEADER));
         }
-        let length = self.partial.get(at + LENGTH_AT..at + LENGTH_AT + size_of::<u32>());
+        let length = self.partial.get(at + LENGTH_OFFSET..at + LENGTH_OFFSET + size_of::<u32>());
         let Some(length) = length.and_then(|bytes| bytes.try_into().ok()) else { return Ok(None) };
         // The tap runs on this machine, and writes numbers in its byte order.
         match u32::from_ne_bytes(length) as usize {
@@ -134,7 +134,7 @@ mod tests {
 
     fn frame(length: u32) -> Vec<u8> {
         let mut bytes = vec![0; FRAME_HEADER + length as usize];
-        bytes[LENGTH_AT..LENGTH_AT + 4].copy_from_slice(&length.to_ne_bytes());
+        bytes[LENGTH_OFFSET..LENGTH_OFFSET + 4].copy_from_slice(&length.to_ne_bytes());
         bytes
     }
 

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use streamline::paths::page_door::{OpenPage, find_page};
+use streamline::paths::page_socket::{OpenPage, find_page};
 
 /// Exit status after a failure.
 const FAILED: u8 = 1;

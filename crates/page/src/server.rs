@@ -101,7 +101,7 @@ pub fn routes_without_data() -> Router {
 
 /// Makes connections end after one reply, so that each request of a browser can go to another
 /// process.
-pub fn with_one_reply(routes: Router) -> Router {
+pub fn close_after_reply(routes: Router) -> Router {
     routes.layer(middleware::map_response(async |mut reply: Response| {
         reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         reply
@@ -173,7 +173,7 @@ async fn check_headers(request: Request, next: Next) -> Response {
 
 async fn check_token(State(server): State<Server>, request: Request, next: Next) -> Response {
     let given = header_text(&request, header::AUTHORIZATION);
-    if server.token.as_ref().is_some_and(|token| !token.is_in(given)) {
+    if server.token.as_ref().is_some_and(|token| !token.matches_header(given)) {
         return refuse_token();
     }
     next.run(request).await

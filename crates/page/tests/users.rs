@@ -470,8 +470,8 @@ fn connections_without_a_request_delay_no_other_user() {
 fn page_of_a_daemon_ends_with_it() {
     let Some(()) = need::require_root() else { return };
     let mut machine = Machine::with(&["--page", "127.0.0.1:0"]);
-    let door = machine.path("daemon-page").join("io.streamline.page");
-    wait_until("the page is open", || door.exists());
+    let page_socket = machine.path("daemon-page").join("io.streamline.page");
+    wait_until("the page is open", || page_socket.exists());
     let alice = Browser::of(&machine, ALICE);
     assert_eq!(alice.get("/api/captures").0, 200);
     let host = processes_named("streamline-page", &machine);
@@ -479,7 +479,7 @@ fn page_of_a_daemon_ends_with_it() {
     let [process] = children(host)[..] else { panic!("no process of the user") };
     machine.kill_daemon();
     wait_until("the page has ended", || !exists(host) && !exists(process));
-    assert!(!door.exists());
+    assert!(!page_socket.exists());
 }
 
 #[test]
@@ -487,8 +487,8 @@ fn page_of_a_daemon_reports_to_its_log() {
     let Some(()) = need::require_root() else { return };
     let options = ["--page=127.0.0.1:0", "--mount=/nonexistent/mount", "--log=json"];
     let mut machine = Machine::with(&options);
-    let door = machine.path("daemon-page").join("io.streamline.page");
-    wait_until("the page is open", || door.exists());
+    let page_socket = machine.path("daemon-page").join("io.streamline.page");
+    wait_until("the page is open", || page_socket.exists());
     assert_eq!(Browser::of(&machine, ALICE).get("/api/captures").0, 200);
     machine.stop_daemon();
     let log = machine.log();
@@ -515,9 +515,10 @@ fn page_of_a_daemon_starts_again() {
     let first = host();
     send_signal("-KILL", first[0]);
     wait_until("another page runs", || host().len() == 1 && host() != first);
-    let door = machine.path("daemon-page").join("io.streamline.page");
+    let page_socket = machine.path("daemon-page").join("io.streamline.page");
     wait_until("it is open", || {
-        UnixStream::connect(&door).is_err_and(|error| error.kind() != ErrorKind::ConnectionRefused)
+        UnixStream::connect(&page_socket)
+            .is_err_and(|error| error.kind() != ErrorKind::ConnectionRefused)
     });
     assert_eq!(Browser::of(&machine, BOB).get("/api/captures").0, 200);
 }
@@ -581,29 +582,31 @@ fn page_of_a_user_serves_this_user_only() {
     let refused = fetch(BOB);
     assert!(!refused.status.success(), "{refused:?}");
     // Even if the directory is open, the other user gets no token.
-    let door = directory.with_file_name("daemon-page");
-    for (path, mode) in [(&door, 0o755), (&door.join("io.streamline.page"), 0o666)] {
+    let page_directory = directory.with_file_name("daemon-page");
+    for (path, mode) in
+        [(&page_directory, 0o755), (&page_directory.join("io.streamline.page"), 0o666)]
+    {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
         fs::set_permissions(path, mode).unwrap();
     }
     let refused = fetch(BOB);
     assert!(!refused.status.success() && refused.stdout.is_empty(), "{refused:?}");
     // The program of the other user asks no page but that of root; the page refuses by itself.
-    let reply = call_door(&door, BOB, r#"{"method":"io.streamline.page.Open"}"#);
+    let reply = call_page_socket(&page_directory, BOB, r#"{"method":"io.streamline.page.Open"}"#);
     assert_eq!(reply["error"], "io.streamline.page.NotYourPage", "{reply}");
     assert_eq!(reply["parameters"], json!({ "uid": ALICE }));
-    let reply = call_door(&door, ALICE, r#"{"method":"io.streamline.page.Open"}"#);
+    let reply = call_page_socket(&page_directory, ALICE, r#"{"method":"io.streamline.page.Open"}"#);
     assert_eq!(reply["parameters"]["url"], url.trim(), "{reply}");
 }
 
-/// Calls the door of a page as a user. Returns the reply.
-fn call_door(directory: &Path, uid: u32, call: &str) -> Value {
+/// Calls the socket of a page as a user. Returns the reply.
+fn call_page_socket(directory: &Path, uid: u32, call: &str) -> Value {
     let socket = connect_to_door(directory, uid);
     local_socket::send_now(&socket, call.as_bytes(), &[]).unwrap();
     read_reply(&socket)
 }
 
-/// Connects to the door of a page as a user.
+/// Connects to the socket of a page as a user.
 fn connect_to_door(directory: &Path, uid: u32) -> OwnedFd {
     let path = directory.join("io.streamline.page");
     let connect = || local_socket::connect_to(&path, Framing::Packets, LIMIT);

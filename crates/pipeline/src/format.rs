@@ -11,7 +11,7 @@ pub(crate) fn format_one_decimal(value: f64) -> String {
 /// Formats a time given in ns. Uses ms if the time is at least 10 ms, otherwise µs if it is at
 /// least 10 µs, and otherwise ns.
 #[must_use]
-pub fn short_duration(ns: f64) -> String {
+pub fn format_short_duration(ns: f64) -> String {
     let units = [(1e7, 1e6, "ms"), (1e4, 1e3, "µs")];
     let (per, name) =
         units.iter().find(|(from, ..)| ns >= *from).map_or((1.0, "ns"), |unit| (unit.1, unit.2));
@@ -42,7 +42,7 @@ pub fn format_nanoseconds(ns: u64) -> String {
 
 /// Formats a time given in ns with three significant digits, such as `5.31 ms`.
 #[must_use]
-pub fn rounded_duration(ns: u64) -> String {
+pub fn format_rounded_duration(ns: u64) -> String {
     let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
     let Some((unit, name)) = units.into_iter().find(|(unit, _)| ns >= *unit) else {
         return format!("{ns} ns");

@@ -9,7 +9,7 @@ use crate::check::check;
 use crate::language::parse;
 use crate::language::tree::{Class, Classes, FilterTerm, Label, Request, Term, Value};
 use crate::registry::Registry;
-use terms::{build_pipeline, check_place, endpoint_term, prefix_of};
+use terms::{build_pipeline, check_place, endpoint_prefix, endpoint_term};
 
 pub(crate) mod described;
 mod ends;
@@ -99,7 +99,7 @@ pub fn request_prefixes(text: &str, registry: &dyn Registry) -> Vec<String> {
     let (request, _) = parse(text);
     let head = match request.pipelines.as_slice() {
         [Term::Pipeline(whole)] => match &*whole.first {
-            Term::Filter(term) => prefix_of(term, SHARED_SOURCE),
+            Term::Filter(term) => endpoint_prefix(term, SHARED_SOURCE),
             _ => None,
         },
         _ => None,

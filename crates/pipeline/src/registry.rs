@@ -42,8 +42,8 @@ pub trait Registry {
         None
     }
 
-    /// Returns true if the calling program provides the entry with this name, which other processes
-    /// then do not know.
+    /// Returns true if the calling program provides the entry with this name. Other processes do
+    /// not have this entry.
     fn adds(&self, _name: &str) -> bool {
         false
     }

@@ -37,7 +37,7 @@ impl Share {
 
     /// Returns the value of `--share` in a request, or the default.
     #[must_use]
-    pub fn of_request(graph: &Graph) -> Self {
+    pub fn from_graph(graph: &Graph) -> Self {
         graph.options.text("share").and_then(Self::parse).unwrap_or_default()
     }
 }

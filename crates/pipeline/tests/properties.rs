@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Random, read_cases, request_text, trees, writer};
-use pipeline::language::fuzz::language;
+use pipeline::language::fuzz::check_language;
 use pipeline::language::limits::{
     CLASSES_MAX, DEPTH_MAX, FILTERS_MAX, MISTAKES_MAX, NAMES_MAX, TEXT_MAX,
 };
@@ -70,10 +70,10 @@ fn parser_never_panics_on_random_or_damaged_text() {
         .collect();
     for _ in 0..6_000 {
         let noise: Vec<u8> = (0..random.below(120)).map(|_| random.next_u64() as u8).collect();
-        language(&noise);
-        language(&random_tokens(&mut random));
+        check_language(&noise);
+        check_language(&random_tokens(&mut random));
         let line = &seeds[random.below(seeds.len())];
-        language(&damage_line(line.as_bytes().to_vec(), &seeds, &mut random));
+        check_language(&damage_line(line.as_bytes().to_vec(), &seeds, &mut random));
     }
 }
 
@@ -161,9 +161,9 @@ fn text_of_maximum_length_parses_in_linear_time() {
         "a++b.c ",
     ] {
         let text = unit.repeat(TEXT_MAX / unit.len());
-        language(text.as_bytes());
-        language(format!("a | {text}").as_bytes());
-        language(format!("{}a", text.get(..TEXT_MAX - 8).unwrap_or_default()).as_bytes());
+        check_language(text.as_bytes());
+        check_language(format!("a | {text}").as_bytes());
+        check_language(format!("{}a", text.get(..TEXT_MAX - 8).unwrap_or_default()).as_bytes());
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 const USERS_MAX: usize = 4096;
 /// Age from which a reason is shown with its age, because the user's latest failure may have
 /// another reason.
-const AGE_ADDED: Duration = Duration::from_secs(5);
+const AGE_DISPLAY_MIN: Duration = Duration::from_secs(5);
 
 /// The reason for the latest failure of each user, and its time.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ impl Failures {
 
 fn line(why: &str, age: Duration) -> String {
     let seconds = age.as_secs();
-    match (age < AGE_ADDED, seconds / 60) {
+    match (age < AGE_DISPLAY_MIN, seconds / 60) {
         (true, _) => format!("{why}\n"),
         (false, 0) => format!("{why} ({seconds} s ago)\n"),
         (false, minutes) => format!("{why} ({minutes} min ago)\n"),

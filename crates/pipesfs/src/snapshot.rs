@@ -17,7 +17,7 @@ pub const CURRENT: Duration = Duration::from_millis(100);
 pub const COUNTERS_CURRENT: Duration = Duration::from_millis(10);
 /// Minimum ratio of the time for which the result of a query is used to the duration of the query.
 /// Without it, a traversal of a large tree would spend most of its time on queries.
-const QUERY_TIMES: u32 = 5;
+const QUERY_RATIO_MIN: u32 = 5;
 /// Time between the two samples from which rates are computed.
 pub const SAMPLE_TIME: Duration = Duration::from_millis(150);
 const SAMPLE_CURRENT: Duration = Duration::from_secs(1);
@@ -52,10 +52,10 @@ struct KnownCounters {
 }
 
 impl KnownCounters {
-    /// Returns true if the counters are younger than `age`, or than [`QUERY_TIMES`] times the
+    /// Returns true if the counters are younger than `age`, or than [`QUERY_RATIO_MIN`] times the
     /// duration of their query.
     fn is_current(&self, age: Duration) -> bool {
-        self.taken_at.elapsed() < age.max(self.query_time * QUERY_TIMES)
+        self.taken_at.elapsed() < age.max(self.query_time * QUERY_RATIO_MIN)
     }
 }
 
@@ -94,7 +94,7 @@ impl Snapshots {
 
     /// Returns true if the latest snapshot is young enough and no path has changed since
     /// ([`Self::note_change`]). The snapshot must be younger than `age` or, if `age` is not 0,
-    /// younger than [`QUERY_TIMES`] times the duration of its query.
+    /// younger than [`QUERY_RATIO_MIN`] times the duration of its query.
     #[must_use]
     pub fn is_current(&self, age: Duration) -> bool {
         !self.has_changed() && self.is_young(age)
@@ -114,7 +114,7 @@ impl Snapshots {
 
     fn is_young(&self, age: Duration) -> bool {
         let latest = self.latest();
-        let age = if age.is_zero() { age } else { age.max(latest.query_time * QUERY_TIMES) };
+        let age = if age.is_zero() { age } else { age.max(latest.query_time * QUERY_RATIO_MIN) };
         latest.taken_at.is_some_and(|taken| taken.elapsed() < age)
     }
 

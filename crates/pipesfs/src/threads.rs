@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 /// the mount.
 pub(crate) const EDITS_MAX: usize = 64;
 /// Name of the threads that execute edits.
-pub(crate) const EDITS: &str = "pipesfs edits";
+pub(crate) const EDIT_THREAD_NAME: &str = "pipesfs edits";
 
 /// A pool of threads. They end when this value is dropped.
 pub(crate) struct RequestThreads<R = Request> {

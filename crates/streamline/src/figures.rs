@@ -67,7 +67,7 @@ impl PathFigures {
     }
 
     /// Returns the number of dropped blocks for all reasons, including drops that the request
-    /// demands.
+    /// specifies.
     #[must_use]
     pub fn dropped_blocks(&self) -> u64 {
         let counters = &self.counters;

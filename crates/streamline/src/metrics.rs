@@ -16,7 +16,7 @@ mod series;
 mod server;
 mod target;
 
-pub use families::families_of;
+pub use families::metric_families;
 pub use file::write_file;
 pub use format::{to_open_metrics, to_text};
 pub use series::{Family, SERIES_MAX, SeriesKind, Unit, Value};

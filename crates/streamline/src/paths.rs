@@ -9,7 +9,7 @@ pub use endpoint::written::{WriterEnded, WriterSocket};
 pub use idle::{IdleConnections, query_counters};
 pub use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, escape_hidden};
 pub use member::faults::{self, OUTDATED};
-pub use member::page_door;
+pub use member::page_socket;
 pub use member::protocol::{
     About, Amount, Argument, Change, Counters, Ended, Event, Filter, FreezeHistory, Loss, NodeArc,
     NodeDetails, NodesReply, PathDescription, PathUpdate, RegisteredPath, Source, Space, Tap,

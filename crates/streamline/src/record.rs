@@ -55,7 +55,7 @@ pub struct Recorded {
 
 /// A replay that is built and ready to run.
 #[derive(Debug)]
-pub struct Repetition {
+pub struct BuiltReplay {
     /// The run.
     pub ready: Ready,
     /// Directory for the output files of the replay, or `None` if it writes none.
@@ -91,7 +91,7 @@ impl Recorded {
 
     /// Returns why frames of the run are missing from the record, or `None` if it is complete.
     #[must_use]
-    pub fn gap(&self) -> Option<String> {
+    pub fn gap_reason(&self) -> Option<String> {
         describe_gap(&self.record)
     }
 
@@ -110,7 +110,7 @@ impl Recorded {
         path: &Path,
         into: Option<PathBuf>,
         options: &Options,
-    ) -> Result<Repetition, OpenError> {
+    ) -> Result<BuiltReplay, OpenError> {
         let graphs = recorded_graphs(&self.record, &self.prepared.plan);
         notify_gaps(&self.record, &graphs, &options.notices);
         let whole = self.record.whole.clone();
@@ -121,7 +121,7 @@ impl Recorded {
         let (prepared, record_mode, count) = self.into_parts();
         let options = Options { count, ..options.clone() };
         let extras = PathOptions { record_mode, into: into.clone(), ..PathOptions::default() };
-        Ok(Repetition { ready: prepared.build_with(&options, extras)?, into, whole })
+        Ok(BuiltReplay { ready: prepared.build_with(&options, extras)?, into, whole })
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) const LANGUAGE_BODY: FuzzBody = FuzzBody {
     name: "language",
     corpus: request_corpus,
     rounds: 15_000,
-    run: pipeline::language::fuzz::language,
+    run: pipeline::language::fuzz::check_language,
 };
 
 /// Fuzz body for the planner: any request is either planned or refused with reasons.

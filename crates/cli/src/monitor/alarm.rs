@@ -6,7 +6,7 @@ use crate::arguments::monitor::MonitorArguments;
 use crate::terminal;
 use member::protocol::PathEvent;
 use member::worker::Reporter;
-use pipeline::explain::rounded_duration;
+use pipeline::explain::format_rounded_duration;
 use std::os::fd::AsFd as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -89,7 +89,7 @@ impl Alarms {
                 alarm.is_raised = true;
                 let since = match condition.duration_ns {
                     0 => String::new(),
-                    _ => format!(", for {}", rounded_duration(held_ns)),
+                    _ => format!(", for {}", format_rounded_duration(held_ns)),
                 };
                 let value_text = format_value(value);
                 let text = format!("alarm `{condition}`: {name} is {value_text}{since}");

@@ -15,7 +15,7 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Duration;
-use streamline::report::count_with_unit;
+use streamline::report::format_count;
 use sys::file::FileKind;
 
 /// Interval of progress updates.
@@ -74,11 +74,7 @@ fn progress_line(totals: &Totals) -> String {
     let Totals { elapsed_ns, given, lost } = *totals;
     let time = format_age(elapsed_ns / 1_000_000_000);
     let lost = if lost > 0 { format!("  lost: {lost}") } else { String::new() };
-    format!(
-        " {time}  {}  {}{lost}",
-        count_with_unit(given.blocks, "block"),
-        short_bytes(given.bytes)
-    )
+    format!(" {time}  {}  {}{lost}", format_count(given.blocks, "block"), short_bytes(given.bytes))
 }
 
 /// The log file of a path. Only text that is appended after the file was opened is read.

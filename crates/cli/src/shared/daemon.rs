@@ -105,12 +105,12 @@ fn start_metrics(
     if arguments.metrics.is_empty() {
         return Ok(Vec::new());
     }
-    let door = server.open_internal_socket().map_err(|error| error.to_string())?;
-    let (door, directory) = (Arc::new(door), directory.to_owned());
+    let acceptor = server.open_internal_socket().map_err(|error| error.to_string())?;
+    let (acceptor, directory) = (Arc::new(acceptor), directory.to_owned());
     let start = |target: &metrics::Target| {
-        let (door, directory) = (Arc::clone(&door), directory.clone());
+        let (acceptor, directory) = (Arc::clone(&acceptor), directory.clone());
         let figures = move || {
-            let client = Client::connect_inside(door.as_fd(), &directory);
+            let client = Client::connect_inside(acceptor.as_fd(), &directory);
             let figures = client.and_then(|client| query_figures(&client, SCRAPE_TIMEOUT));
             // After an error, the daemon is about to end, and there are no paths to report.
             figures.unwrap_or_default()
@@ -139,7 +139,7 @@ fn read_policy(arguments: &DaemonArguments) -> Result<Policy, String> {
 /// Fails if a user who may observe `lo` could read the tokens of other users of the page there.
 fn check_page(arguments: &DaemonArguments, policy: &Policy) -> Result<(), String> {
     let on_loopback = arguments.page.as_ref().is_some_and(|listen| !listen.starts_with("unix:"));
-    if !on_loopback || !policy.opens("lo") {
+    if !on_loopback || !policy.is_open_to_users("lo") {
         return Ok(());
     }
     let file = policy.file.as_ref().map(|file| format!(" {}", file.display())).unwrap_or_default();

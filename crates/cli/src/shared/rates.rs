@@ -1,8 +1,8 @@
 //! Rates, losses and latencies of paths, as text.
 
 use member::protocol::{Counters, PlaceLatency};
-use pipeline::explain::{format_nanoseconds, rounded_duration};
-use streamline::report::count_with_unit;
+use pipeline::explain::{format_nanoseconds, format_rounded_duration};
+use streamline::report::format_count;
 
 pub(super) use streamline::paths::rates::{Rate, compute_rate, source_output, update_totals};
 
@@ -17,7 +17,7 @@ pub(super) fn describe_latency(counters: &Counters) -> Option<String> {
         format!(
             "{} took {} of {}",
             at.name,
-            rounded_duration(at.worst_ns),
+            format_rounded_duration(at.worst_ns),
             format_nanoseconds(at.share_ns)
         )
     };
@@ -28,7 +28,7 @@ pub(super) fn describe_latency(counters: &Counters) -> Option<String> {
         return None;
     }
     let places: Vec<String> = way.iter().chain(&wait).map(took).collect();
-    Some(format!("late: {}; at most {}", count_with_unit(late, "block"), places.join(", ")))
+    Some(format!("late: {}; at most {}", format_count(late, "block"), places.join(", ")))
 }
 
 /// Formats a number of blocks per second in at most six columns, such as `4012` or `1.25M`.

@@ -13,7 +13,7 @@ use member::client::{Client, ClientError, DESCRIBE, QUERY_TIMEOUT, escape_hidden
 use member::protocol::{
     Amount, Counters, Edge, Node, PathDescription, RegisteredPath, Space, lost_in,
 };
-use pipeline::explain::rounded_duration;
+use pipeline::explain::format_rounded_duration;
 use serde::Serialize;
 use streamline::report::{json_line, to_object};
 
@@ -246,7 +246,7 @@ fn space_cells(row: &SpaceRow) -> [String; 7] {
             (all, _) => format_ranges(all),
         },
         escape_hidden(&space.state),
-        if runs { rounded_duration(space.processor_ns) } else { dash() },
+        if runs { format_rounded_duration(space.processor_ns) } else { dash() },
         space.memory.map_or_else(dash, short_bytes),
         match filters.is_empty() {
             true => dash(),

@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
-use streamline::report::{count_with_unit, json_line, to_object};
+use streamline::report::{format_count, json_line, to_object};
 
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
@@ -92,7 +92,7 @@ fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
         }
     }
     for (holder, count) in squatted {
-        let names = count_with_unit(count as u64, "name");
+        let names = format_count(count as u64, "name");
         terminal::print_note(&format!(
             "processes of user {} hold {names} of other users' states, which are therefore not \
              shown (root finds the process with `ss -xlp`)",
@@ -190,16 +190,16 @@ fn format_page(reader: &TableReader, snapshot: &Snapshot) -> String {
     let shape = reader.shape();
     let mut text = format!("{}: `{}`", reader.address(), escape_hidden(&shape.filter));
     if shape.rows > 1 {
-        text += &format!(", {}", count_with_unit(snapshot.rows.len() as u64, "row"));
+        text += &format!(", {}", format_count(snapshot.rows.len() as u64, "row"));
     }
     if snapshot.left_out > 0 {
         text +=
-            &format!(", {} without a free row", count_with_unit(snapshot.left_out, "more session"));
+            &format!(", {} without a free row", format_count(snapshot.left_out, "more session"));
     }
     if snapshot.torn > 0 {
         text += &format!(
             ", {} that their writer has not finished",
-            count_with_unit(snapshot.torn as u64, "row")
+            format_count(snapshot.torn as u64, "row")
         );
     }
     if !snapshot.whole {

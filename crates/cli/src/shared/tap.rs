@@ -16,7 +16,7 @@ use engine::build::PathOptions;
 use member::client::escape_hidden;
 use member::protocol::{Tap, TapReport, TapStart};
 use std::os::fd::AsRawFd as _;
-use streamline::report::count_with_unit;
+use streamline::report::format_count;
 use streamline::{Notices, Options, Prepared};
 
 /// Starts a tap, and runs the request on its output.
@@ -79,23 +79,23 @@ fn describe_start(path: &str, start: &TapStart, has_from: bool) -> String {
         _ => {
             let ms = ago_ns / 1_000_000;
             let ago = if ms < 10_000 { format!("{ms} ms") } else { format_age(ms / 1000) };
-            format!("{at}, {ago} ago: {} of the past", count_with_unit(past, "frame"))
+            format!("{at}, {ago} ago: {} of the past", format_count(past, "frame"))
         }
     }
 }
 
 /// Describes the end of a tap, with the blocks that were skipped.
 fn describe_end(report: &TapReport) -> String {
-    let mut text = format!("tap: {}", count_with_unit(report.frames, "frame"));
+    let mut text = format!("tap: {}", format_count(report.frames, "frame"));
     if report.skipped > 0 {
-        let skipped = count_with_unit(report.skipped, "frame");
+        let skipped = format_count(report.skipped, "frame");
         text.push_str(&format!(", {skipped} skipped, because this request was too slow"));
         if let Some(missing) = &report.missing {
             text.push_str(&format!(" (blocks {})", escape_hidden(missing)));
         }
     }
     if report.no_frame > 0 {
-        text.push_str(&format!(", {} without a frame", count_with_unit(report.no_frame, "block")));
+        text.push_str(&format!(", {} without a frame", format_count(report.no_frame, "block")));
     }
     if let Some(why) = &report.over {
         text.push_str(&format!("; it ended: {}", escape_hidden(why)));

@@ -216,7 +216,7 @@ impl Policy {
 
     /// Returns true if users other than root may observe an interface of the daemon's namespace.
     #[must_use]
-    pub fn opens(&self, interface: &str) -> bool {
+    pub fn is_open_to_users(&self, interface: &str) -> bool {
         self.open.iter().any(|open| open.has_interface(interface, None))
     }
 

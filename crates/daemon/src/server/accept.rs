@@ -46,7 +46,7 @@ impl Server {
         let peer = sys::abstract_socket::peer_credentials(&visitor)?;
         let process = peer.process;
         let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
-        let mut connection = Connection::on(visitor, form);
+        let mut connection = Connection::from_foreign(visitor, form);
         if self.exceeded_limit(who.uid).is_some() {
             self.disconnect_gone(who.uid, 0);
         }
@@ -94,8 +94,8 @@ impl Server {
 
     /// Accepts a connection that this process passes to itself.
     pub(super) fn accept_internal(&mut self) {
-        let Some(door) = &self.internal_socket else { return };
-        match sys::descriptor::try_receive(door, &mut [0; 16]) {
+        let Some(socket) = &self.internal_socket else { return };
+        match sys::descriptor::try_receive(socket, &mut [0; 16]) {
             Ok(Some((1.., passed))) => {
                 for visitor in passed {
                     let who = Credentials { uid: ROOT_UID, gid: ROOT_UID, groups: Vec::new() };
@@ -106,7 +106,7 @@ impl Server {
             }
             Ok(None) => {}
             Ok(Some(_)) | Err(_) => {
-                let _ = self.watcher.forget(door);
+                let _ = self.watcher.forget(socket);
                 self.internal_socket = None;
             }
         }

@@ -37,7 +37,7 @@ pub(super) struct Answer {
 
 /// Upper bound on the length in bytes of a serialized path without its request: the name, the log
 /// and fields of fixed length.
-const PATH_BYTES: usize = 4096 + 512;
+const PATH_BYTES_MAX: usize = 4096 + 512;
 
 impl Answer {
     pub(super) fn single(parameters: &impl Serialize) -> Self {
@@ -153,7 +153,8 @@ impl Server {
     fn list_paths(&self, client: &Client, more: bool) -> Result<Answer, Fault> {
         let status = |entry: &Entry| entry.status(client.who.uid, &self.policy);
         let mut rest: Vec<RegisteredPath> = self.registry.all().filter_map(status).collect();
-        let long = |path: &RegisteredPath| path.line.as_ref().map_or(0, String::len) + PATH_BYTES;
+        let long =
+            |path: &RegisteredPath| path.line.as_ref().map_or(0, String::len) + PATH_BYTES_MAX;
         if !more {
             let fits = rest.iter().map(long).sum::<usize>() < REPLY_MAX;
             return if fits {
@@ -383,7 +384,7 @@ fn admission_socket(client: &Client, descriptors: Vec<Foreign>) -> Result<Connec
     let mut descriptors = descriptors.into_iter();
     match (descriptors.next(), descriptors.next()) {
         (Some(one), None) if sys::descriptor::is_packet_socket(&one) => {
-            Ok(Connection::on(one, Framing::Packets))
+            Ok(Connection::from_foreign(one, Framing::Packets))
         }
         _ => Err(faults::refused(
             "descriptor",

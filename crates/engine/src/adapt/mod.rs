@@ -251,7 +251,8 @@ impl PathObserver {
         let to = |(node, space): &NodePlacement| format!("`{}` to {space}", names[node.0]);
         let what = places.iter().map(to).collect::<Vec<_>>().join(", ");
         let cost = offer.map_or_else(String::new, |MoveOffer { now, then, .. }| {
-            let (then, now) = (explain::short_duration(then), explain::short_duration(now));
+            let (then, now) =
+                (explain::format_short_duration(then), explain::format_short_duration(now));
             format!("a block takes {then}, {now} before, {why}")
         });
         match reshape(live, (&places, false), machine, SPACE_WAIT_MAX) {

@@ -11,7 +11,7 @@
 use super::{PathObserver, SPACE_WAIT_MAX, Wake};
 use crate::change::{ChangeError, move_sessions, session_shares};
 use crate::live::Live;
-use pipeline::explain::short_duration;
+use pipeline::explain::format_short_duration;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ impl PathObserver {
                 chosen.before,
                 chosen.after,
                 moved.held,
-                short_duration(moved.paused_ns as f64),
+                format_short_duration(moved.paused_ns as f64),
             )),
             // Either the path is ending or a space was busy. A later reading tries again.
             Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => {}

@@ -36,7 +36,8 @@ impl PathObserver {
             return;
         }
         let space = new_thread_name(&plan, node);
-        let (took, waited) = (explain::short_duration(stall.write_ns as f64), stall.waiting_blocks);
+        let (took, waited) =
+            (explain::format_short_duration(stall.write_ns as f64), stall.waiting_blocks);
         let what = format!("`{}` to {space}", explain::unique_names(&plan.graph)[node.0]);
         let why = format!("a write took {took}, and {waited} blocks or more waited for its thread");
         match reshape(live, (&[(node, space)], false), &self.adapt.machine, SPACE_WAIT_MAX) {

@@ -21,7 +21,7 @@ use crate::error::BuildError;
 use ebpf::emit::tap::EXITS_MAX;
 use pipeline::Share;
 use pipeline::graph::{Graph, NodeId};
-use pipeline::plan::{Kernel, KernelRing, Machine, programs_of};
+use pipeline::plan::{Kernel, KernelRing, Machine, programs_for};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
@@ -213,7 +213,7 @@ impl Points {
         if let Kernel::Open { hardened, .. } = &mut machine.kernel {
             *hardened = true;
         }
-        let programs = programs_of(graph, &part.nodes, &machine, &clamp_rings(&part.ring));
+        let programs = programs_for(graph, &part.nodes, &machine, &clamp_rings(&part.ring));
         let programs = programs.map_err(BuildError::Refused)?;
         let first = part.nodes.first().copied().unwrap_or(NodeId(0));
         let refused = |node, why: String| BuildError::Refused(KernelRefusal { node, why });

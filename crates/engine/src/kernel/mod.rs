@@ -335,7 +335,7 @@ impl KernelRequest<'_> {
         }
         let asked = graph.node(source).filter().and_then(|used| used.arguments.number("ring"));
         let shape = rings_layout(planned, tree.sink_count(), asked)?;
-        let share = Share::of_request(graph);
+        let share = Share::from_graph(graph);
         if share != Share::User && planned.attach.own_sockets {
             let why = format!(
                 "packets of your own sockets are visible to you alone: leave `--share={share}` out"

@@ -61,7 +61,7 @@ impl ClientError {
 
     /// Returns true if the path's process does not reply, because it is stopped or overloaded.
     #[must_use]
-    pub fn is_silence(&self) -> bool {
+    pub fn is_unresponsive(&self) -> bool {
         match self {
             Self::Timeout => true,
             Self::Refused(fault) => fault.name == "io.streamline.Busy",

@@ -155,7 +155,7 @@ impl Service {
             for event in self.watcher.wait(self.wait_limit()) {
                 match event.number {
                     WAKE_TOKEN => drop(self.shared.wake.clear()),
-                    DAEMON_TOKEN => self.lose_daemon(),
+                    DAEMON_TOKEN => self.drop_registration(),
                     ADMISSIONS_TOKEN => self.accept_clients(),
                     id => self.handle_client_event(id, event),
                 }
@@ -236,10 +236,10 @@ impl Service {
             let Some(registration) = &mut self.registration else { return };
             let (bytes, descriptors) = match registration.admissions.next_message() {
                 Received::Pending => return,
-                Received::TooLong | Received::Closed => return self.lose_daemon(),
+                Received::TooLong | Received::Closed => return self.drop_registration(),
                 Received::Message(bytes, descriptors) => (bytes, descriptors),
             };
-            let Ok(call) = Call::read(&bytes) else { return self.lose_daemon() };
+            let Ok(call) = Call::read(&bytes) else { return self.drop_registration() };
             let admits = call.method == "io.streamline.path.Admit";
             if admits && call.deserialize_parameters::<Admit>().is_ok() && self.has_room() {
                 // Closing the socket rejects the client.
@@ -262,7 +262,7 @@ impl Service {
     fn admit_client(&mut self, socket: Foreign) -> sys::Result<()> {
         let id = self.next;
         self.next += 1;
-        let connection = Connection::on(socket, Framing::Packets);
+        let connection = Connection::from_foreign(socket, Framing::Packets);
         self.watcher.watch(&connection, id, Interest::Read)?;
         let client = AdmittedClient::new(connection);
         self.clients.insert(id, client);
@@ -349,7 +349,7 @@ impl Service {
     }
 
     /// Drops the registration, and starts to search for another daemon immediately.
-    fn lose_daemon(&mut self) {
+    fn drop_registration(&mut self) {
         let Some(registration) = self.registration.take() else { return };
         for descriptor in [registration.client.as_fd(), registration.admissions.as_fd()] {
             // Closing a descriptor ends the watch only if there is no duplicate.

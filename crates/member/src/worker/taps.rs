@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// Default and maximum time, in ms, for which a tap's reader may read nothing before the tap ends.
-const PATIENCE_MS: (u64, u64) = (10_000, 24 * 3600 * 1000);
+const IDLE_READER_LIMITS_MS: (u64, u64) = (10_000, 24 * 3600 * 1000);
 
 /// Maximum time to wait for the taps of a path that has ended, and for readers that await no last
 /// report.
@@ -60,7 +60,7 @@ pub(super) fn start_tap(
         since,
         policy: if asked.all == Some(true) { OverrunPolicy::End } else { OverrunPolicy::Skip },
         patience: Duration::from_millis(
-            asked.patience_ms.unwrap_or(PATIENCE_MS.0).min(PATIENCE_MS.1),
+            asked.patience_ms.unwrap_or(IDLE_READER_LIMITS_MS.0).min(IDLE_READER_LIMITS_MS.1),
         ),
         pipe,
         ring,

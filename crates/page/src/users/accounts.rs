@@ -1,7 +1,7 @@
 //! The users of the page with their tokens.
 
 use super::own_process::Settings;
-use super::process::{Use, UserProcess, lock};
+use super::process::{LastUse, UserProcess, lock};
 use crate::access::Token;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -62,7 +62,7 @@ impl Accounts {
         let all = lock(&self.all);
         // All are compared, so that the time does not depend on which one it is.
         let found = all.iter().fold(None, |found, account| {
-            if account.token.is_in(Some(authorization)) { Some(account) } else { found }
+            if account.token.matches_header(Some(authorization)) { Some(account) } else { found }
         });
         found.cloned()
     }
@@ -128,8 +128,8 @@ fn make_room(all: &mut Vec<Arc<Account>>, groups: usize) -> Result<(), Fault> {
     let mut kept = kept + groups;
     while all.len() >= ACCOUNTS_MAX || kept > GROUPS_MAX {
         let oldest =
-            |use_of: Use| all.iter().position(|account| account.process.last_use() == use_of);
-        let Some(gone) = oldest(Use::Never).or_else(|| oldest(Use::Earlier)) else {
+            |use_of: LastUse| all.iter().position(|account| account.process.last_use() == use_of);
+        let Some(gone) = oldest(LastUse::Never).or_else(|| oldest(LastUse::Earlier)) else {
             return Err(faults::too_many_tokens(ACCOUNTS_MAX));
         };
         let gone = all.remove(gone);

@@ -3,10 +3,10 @@
 //!
 //! ```text
 //!  browser ── request with a token ──► host ── the connection ──► process of the user
-//!  `streamline page` ── Open ──► door ──┘ (kernel: user id)         acts as this user alone
+//!  `streamline page` ── Open ──► socket ─┘ (kernel: user id)        acts as this user alone
 //! ```
 //!
-//! - [`door`]: sends a user the URL with the user's token; [`accounts`]: tokens and users;
+//! - [`socket`]: sends a user the URL with the user's token; [`accounts`]: tokens and users;
 //! - [`process`]: the process of a user, as the host sees it; [`own_process`]: that process itself;
 //! - `places`: the connections that have not yet been handed to a user's process;
 //! - `starts`: limits on how often a user makes the host start a process or write to its log.
@@ -21,19 +21,19 @@
 //! docs/book/decisions/0116-page-for-all-users.md
 
 pub mod accounts;
-pub mod door;
 pub mod own_process;
 mod places;
 pub mod process;
+pub mod socket;
 mod starts;
 
 use crate::connection::{Connection, Incoming, Socket, authorization};
 use crate::listener::{Address, Admission, Listener};
-use crate::server::{routes_without_data, with_one_reply};
+use crate::server::{close_after_reply, routes_without_data};
 use accounts::{Accounts, peer_ids};
-use door::{ACCEPT_PAUSE, Door};
 use places::{HeldPlace, Places, Stage};
 use process::{UserProcess, report, warn};
+use socket::{ACCEPT_PAUSE, PageSocket};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;
@@ -71,10 +71,10 @@ pub fn serve(options: HostOptions) -> Result<(), String> {
     let admission = if serves_all { Admission::All } else { Admission::Own };
     let listener = Listener::bind(&options.listen, admission)
         .map_err(|error| options.listen.describe_failure(&error))?;
-    let door = Door::open(options.daemon.as_deref(), admission)?;
+    let page_socket = PageSocket::open(options.daemon.as_deref(), admission)?;
     let address = listener.describe().map_err(|error| error.to_string())?;
     let accounts = Accounts::new(address.clone(), options.daemon.clone(), options.idle);
-    door.serve(&accounts).map_err(|error| format!("cannot start: {error}"))?;
+    page_socket.serve(&accounts).map_err(|error| format!("cannot start: {error}"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
     let (ended, end) = oneshot::channel();
@@ -94,7 +94,7 @@ pub fn serve(options: HostOptions) -> Result<(), String> {
     let served = runtime.block_on(async {
         let (files, incoming) = mpsc::channel(1);
         let host = Arc::new(Host { accounts, files });
-        let files = axum::serve(Incoming(incoming), with_one_reply(routes_without_data()));
+        let files = axum::serve(Incoming(incoming), close_after_reply(routes_without_data()));
         tokio::select! {
             served = Arc::clone(&host).accept(&listener) => served,
             served = files.into_future() => served,

@@ -12,7 +12,7 @@ use crate::captures::Captures;
 use crate::commands::Program;
 use crate::connection::{Connection, HEAD_MAX, Incoming, Socket};
 use crate::live::Live;
-use crate::server::{Server, with_one_reply};
+use crate::server::{Server, close_after_reply};
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -38,17 +38,17 @@ pub(super) struct Settings {
     pub(super) idle_ms: u64,
 }
 
-/// Counts of the connections of this process.
+/// ConnectionCounts of the connections of this process.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
+struct ConnectionCounts {
     received: u64,
     open: u64,
 }
 
-/// Counts a connection as open until it is dropped.
-struct Open(watch::Sender<Counts>);
+/// ConnectionCounts a connection as open until it is dropped.
+struct OpenConnection(watch::Sender<ConnectionCounts>);
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.send_modify(|counts| counts.open -= 1);
     }
@@ -78,7 +78,7 @@ pub fn serve() -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start: {error}"))?;
     let (connections, incoming) = mpsc::channel(WAITING_MAX);
-    let counts = watch::Sender::new(Counts::default());
+    let counts = watch::Sender::new(ConnectionCounts::default());
     let (ended, end) = tokio::sync::oneshot::channel();
     let control = Arc::new(control);
     let (handle, from_host, counted) =
@@ -90,7 +90,7 @@ pub fn serve() -> Result<(), String> {
     });
     let idle = Duration::from_millis(idle_ms);
     let served = runtime.block_on(async {
-        let routes = axum::serve(Incoming(incoming), with_one_reply(server.routes()));
+        let routes = axum::serve(Incoming(incoming), close_after_reply(server.routes()));
         tokio::select! {
             served = routes.into_future() => served,
             () = report_idle(&control, counts.subscribe(), (idle, &captures)) => Ok(()),
@@ -106,7 +106,7 @@ pub fn serve() -> Result<(), String> {
 fn receive_connections(
     control: &OwnedFd,
     signals: &sys::eventfd::EventFd,
-    (connections, counts): (&mpsc::Sender<Connection>, &watch::Sender<Counts>),
+    (connections, counts): (&mpsc::Sender<Connection>, &watch::Sender<ConnectionCounts>),
 ) {
     use std::os::fd::AsFd as _;
     let mut message = vec![0; HEAD_MAX + 1];
@@ -124,7 +124,7 @@ fn receive_connections(
             counts.received += 1;
             counts.open += 1;
         });
-        let open = Open(counts.clone());
+        let open = OpenConnection(counts.clone());
         let Some((&kind, head)) = message.get(..length).and_then(<[u8]>::split_first) else {
             continue;
         };
@@ -140,7 +140,7 @@ fn receive_connections(
 /// capture is running.
 async fn report_idle(
     control: &OwnedFd,
-    mut counts: watch::Receiver<Counts>,
+    mut counts: watch::Receiver<ConnectionCounts>,
     (idle, captures): (Duration, &Captures),
 ) {
     loop {
@@ -149,7 +149,7 @@ async fn report_idle(
             return;
         };
         let quiet = tokio::time::timeout(idle, counts.changed()).await.is_err();
-        if !quiet || captures.any_runs() {
+        if !quiet || captures.has_running() {
             continue;
         }
         // The host may have ended, which the other thread sees.

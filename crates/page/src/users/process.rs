@@ -5,7 +5,7 @@
 //! messages, and never waits for it.
 
 use super::own_process::{Settings, USER_PROCESS_FLAG};
-use super::starts::{STEADY_MIN, Starts};
+use super::starts::{STEADY_TIME_MIN, Starts};
 use std::fmt;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -26,7 +26,7 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// The time at which the process of a user was last used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Use {
+pub(super) enum LastUse {
     /// It has never run.
     Never,
     /// It has run.
@@ -160,13 +160,13 @@ impl UserProcess {
     }
 
     /// Returns when the process was last used.
-    pub(super) fn last_use(&self) -> Use {
+    pub(super) fn last_use(&self) -> LastUse {
         // The lock is held while a connection is handed over.
-        let Ok(state) = self.state.try_lock() else { return Use::Now };
+        let Ok(state) = self.state.try_lock() else { return LastUse::Now };
         match (&state.running, state.latest) {
-            (Some(_), _) => Use::Now,
-            (None, 0) => Use::Never,
-            (None, _) => Use::Earlier,
+            (Some(_), _) => LastUse::Now,
+            (None, 0) => LastUse::Never,
+            (None, _) => LastUse::Earlier,
         }
     }
 
@@ -268,7 +268,7 @@ fn wait(
     let is_idle = serve_reports(owner, number, &control, process);
     let idle = Duration::from_millis(owner.settings.idle_ms);
     // A process that the user has replaced may claim anything.
-    let steady = if is_idle { idle } else { STEADY_MIN };
+    let steady = if is_idle { idle } else { STEADY_TIME_MIN };
     let now = Instant::now();
     lock(&owner.starts).end(now, now - begun >= steady);
     owner.forget(number);

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 /// Time after which the end of a process no longer counts as early.
-pub(super) const STEADY_MIN: Duration = Duration::from_secs(60);
+pub(super) const STEADY_TIME_MIN: Duration = Duration::from_secs(60);
 /// Pause before the next start after two consecutive early ends. The pause doubles with each
 /// further early end.
 const PAUSE_MIN: Duration = Duration::from_secs(2);

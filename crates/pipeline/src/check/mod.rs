@@ -1,6 +1,6 @@
 //! The static checks, which turn a syntax tree and a registry into a graph and diagnostics.
 //!
-//! Each step runs for the whole request, so that all errors are found at once: `spread` (the
+//! Each step runs for the whole request, so that all errors are found at once: `splits` (the
 //! branches of `split_rr`), `lower` (tree to nodes and arcs), `shape` (cycles, sources at heads,
 //! sinks at ends, lookup of names), `uses` (arguments, marks, pins; then which filters may be
 //! operands), `labels` (classes of the arcs), `forms` (forms of the streams), `options`. A step
@@ -16,7 +16,7 @@ mod options;
 mod other_names;
 mod send_loops;
 mod shape;
-mod spread;
+mod splits;
 mod standard_streams;
 mod state;
 mod union;
@@ -41,7 +41,7 @@ pub use options::OPTIONS;
 /// The graph may be planned only if no diagnostic is an error. The request may contain missing
 /// terms, which the parser has already reported.
 pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnostic>) {
-    let request = &*spread::number_splits(request);
+    let request = &*splits::number_splits(request);
     let mut draft = lower::lower_request(request, registry);
     if draft.too_many_arcs {
         return (Graph::default(), sort_and_join(draft.mistakes));

@@ -49,8 +49,9 @@ pub(super) fn starved_filters(graph: &Graph) -> Vec<Diagnostic> {
     found
 }
 
-/// Returns a warning for each arc that names classes that a filter further upstream emits only on
-/// arcs of its own, and no arc of that filter names them.
+/// Returns a warning for each arc whose classes never arrive: a classifier upstream of the arc's
+/// filter emits these classes only on arcs that name them, and none of the classifier's own arcs
+/// names them.
 pub(super) fn unrequested_classes(graph: &Graph) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for edge in &graph.edges {

@@ -84,8 +84,9 @@ fn find_heads(draft: &Draft<'_>) -> Vec<bool> {
     heads
 }
 
-/// Looks up the name of a node. At a head, a source takes precedence. If other filters follow, a
-/// filter without arguments takes precedence over a sink of the same name.
+/// Looks up the name of a node. At a head (`head`), a source takes precedence. If the node has no
+/// arguments and is not the last in its line (`end` is false), a filter takes precedence over a
+/// sink of the same name.
 fn look_up_name(
     draft: &mut Draft<'_>,
     id: NodeId,

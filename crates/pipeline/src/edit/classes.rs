@@ -15,14 +15,14 @@ use crate::language::tree::{Branch, FilterTerm, Group, Label, Name, Operator, Pi
 use crate::language::{Request, Span};
 
 /// Parses the class of an output as a label. Fails if the output has no class or an invalid one.
-fn label_of(output: &NodeOutput) -> Result<Label, InvalidEdit> {
+fn output_label(output: &NodeOutput) -> Result<Label, InvalidEdit> {
     parse_label(output.class.as_deref().unwrap_or_default())
 }
 
 /// Returns the spans of the filters directly downstream of an output, over arcs that have the
 /// output's label.
 fn readers(request: &Request, output: &NodeOutput) -> Result<Vec<Span>, InvalidEdit> {
-    let label = label_of(output)?.to_string();
+    let label = output_label(output)?.to_string();
     let parents = uses(request, find_filter(request, &output.node)?);
     let reads = |span: &Span| {
         let below = |parent: &Span| use_below(request, *span, (*parent, Some(&label)));
@@ -39,7 +39,7 @@ fn name_at(request: &Request, at: Span) -> String {
 /// Cuts off everything below a class. Returns it downstream of a new copy of the node's filter.
 /// Fails if nothing is below the class.
 pub(super) fn cut_class(request: &mut Request, output: &NodeOutput) -> Result<Term, InvalidEdit> {
-    let label = label_of(output)?;
+    let label = output_label(output)?;
     let at = find_filter(request, &output.node)?;
     let node = filters(request).find(|node| node.span == at).cloned();
     let Some(FilterTerm { name, arguments, .. }) = node else {

@@ -43,7 +43,7 @@ pub(super) fn find_filter(request: &Request, wanted: &str) -> Result<Span, Inval
     }
     match (found.as_slice(), number.or(unmarked)) {
         ([], _) => {
-            let shared = filters(request).find_map(|node| terms::with_filter(node, name));
+            let shared = filters(request).find_map(|node| terms::prefix_containing(node, name));
             let why = shared.map_or_else(String::new, |prefix| {
                 format!(
                     ": it runs in the shared prefix `{prefix}`, for every request that begins so; \

@@ -17,8 +17,8 @@ pub struct DrawnFigures {
     pub lost_on_edges: Vec<u64>,
 }
 
-/// Returns the lines below a node's name: its cost, its rate and its losses. Without figures,
-/// returns only the expected cost.
+/// Returns the lines below a node's name: its cost, its rate and its losses. If `figures` is
+/// `None`, returns only the expected cost.
 pub(super) fn node_lines(plan: &Plan, id: NodeId, figures: Option<&DrawnFigures>) -> Vec<String> {
     let expected = plan.expected_cost(id).map(format_one_decimal);
     let Some(figures) = figures else {

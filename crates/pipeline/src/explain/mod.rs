@@ -32,7 +32,8 @@ pub use svg::format_svg;
 pub use table::COLUMNS;
 
 pub use crate::format::{
-    format_bytes, format_nanoseconds, parse_size, parse_time, rounded_duration, short_duration,
+    format_bytes, format_nanoseconds, format_rounded_duration, format_short_duration, parse_size,
+    parse_time,
 };
 pub use crate::names::{cost_key, is_path, node_text, unique_names};
 

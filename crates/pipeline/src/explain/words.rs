@@ -150,7 +150,7 @@ pub(super) fn describe_kernel_ring(ring: &RingPlan, plan: &Plan, edge: usize) ->
             .to_owned();
     }
     let apart = program.map_or(0, |program| program.ring.apart_ns);
-    let frames = match Share::of_request(&plan.graph) {
+    let frames = match Share::from_graph(&plan.graph) {
         Share::User => "the frames".to_owned(),
         Share::Group(name) => format!(
             "frames that all members of group {name} with `--share` can \

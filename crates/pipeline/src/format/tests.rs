@@ -1,7 +1,8 @@
 //! Tests of formatting and parsing numbers with units.
 
 use super::{
-    format_bytes, format_count, format_nanoseconds, format_one_decimal, parse_time, short_duration,
+    format_bytes, format_count, format_nanoseconds, format_one_decimal, format_short_duration,
+    parse_time,
 };
 
 #[test]
@@ -21,12 +22,12 @@ fn numbers_are_formatted_with_units() {
     );
     assert_eq!(
         [
-            short_duration(0.0),
-            short_duration(169.54),
-            short_duration(9_999.0),
-            short_duration(26_263.1),
-            short_duration(1_543_363.8),
-            short_duration(2e9)
+            format_short_duration(0.0),
+            format_short_duration(169.54),
+            format_short_duration(9_999.0),
+            format_short_duration(26_263.1),
+            format_short_duration(1_543_363.8),
+            format_short_duration(2e9)
         ],
         ["0 ns", "169.5 ns", "9999 ns", "26.3 µs", "1543.4 µs", "2000 ms"]
     );

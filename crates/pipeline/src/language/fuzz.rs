@@ -12,7 +12,7 @@ pub const STEPS_PER_BYTE: u64 = 20;
 /// # Panics
 /// If a guarantee is violated: a span is outside the text, parsing takes more than linear time, or
 /// the canonical form of a text without errors is not a fixed point.
-pub fn language(bytes: &[u8]) {
+pub fn check_language(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let (request, mistakes, steps) = parse_counted(&text);
     let allowed = STEPS_PER_BYTE * (text.len() as u64 + 4);

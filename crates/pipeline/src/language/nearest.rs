@@ -21,7 +21,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         if other.len() > LENGTH_MAX || word.len().abs_diff(other.len()) > allowed {
             continue;
         }
-        let edits = distance(&word, &other);
+        let edits = edit_distance(&word, &other);
         let near = edits <= allowed && edits < word.len();
         if near && best.is_none_or(|(least, _)| edits < least) {
             best = Some((edits, candidate));
@@ -31,7 +31,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 }
 
 /// Returns the edit distance of two words; a swap of neighbours counts as one edit.
-fn distance(a: &[char], b: &[char]) -> usize {
+fn edit_distance(a: &[char], b: &[char]) -> usize {
     let mut before: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.iter().enumerate() {
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn edit_distance_counts_a_swap_as_one_edit() {
         let count = |a: &str, b: &str| {
-            distance(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>())
+            edit_distance(&a.chars().collect::<Vec<_>>(), &b.chars().collect::<Vec<_>>())
         };
         assert_eq!(count("", "abc"), 3);
         assert_eq!(count("abc", "abc"), 0);

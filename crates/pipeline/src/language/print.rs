@@ -25,15 +25,15 @@ enum Level {
 }
 
 impl Level {
-    fn of_term(term: &Term) -> Self {
+    fn from_term(term: &Term) -> Self {
         match term {
             Term::Pipeline(_) => Self::Pipeline,
-            Term::Group(group) => Self::of_operator(group.operator),
+            Term::Group(group) => Self::from_operator(group.operator),
             Term::Not(_) | Term::Filter(_) | Term::Hole(_) => Self::Unary,
         }
     }
 
-    fn of_operator(operator: Operator) -> Self {
+    fn from_operator(operator: Operator) -> Self {
         match operator {
             Operator::Parallel => Self::Parallel,
             Operator::Union => Self::Union,
@@ -87,7 +87,7 @@ impl Display for Term {
 /// Writes a term. Adds parentheses if the precedence of the term is below `level`, or if the term
 /// starts with a label and `label_ok` is false.
 fn write_term(f: &mut Formatter<'_>, term: &Term, level: Level, label_ok: bool) -> fmt::Result {
-    let loose = Level::of_term(term) < level;
+    let loose = Level::from_term(term) < level;
     // The recursion below checks the first stage of a pipeline.
     let labelled = matches!(term, Term::Group(_)) && !label_ok && begins_with_label(term);
     if loose || labelled {
@@ -118,7 +118,7 @@ fn write_term(f: &mut Formatter<'_>, term: &Term, level: Level, label_ok: bool) 
 }
 
 fn write_group(f: &mut Formatter<'_>, group: &Group, label_ok: bool) -> fmt::Result {
-    let level = Level::of_operator(group.operator).operand_level();
+    let level = Level::from_operator(group.operator).operand_level();
     for (index, branch) in group.branches.iter().enumerate() {
         if index > 0 {
             write!(f, " {} ", group.operator.symbol())?;
@@ -141,7 +141,7 @@ fn begins_with_label(term: &Term) -> bool {
         Term::Group(group) => {
             group.branches.first().is_some_and(|Branch { label, term, .. }| {
                 label.is_some()
-                    || (Level::of_term(term) > Level::of_operator(group.operator)
+                    || (Level::from_term(term) > Level::from_operator(group.operator)
                         && begins_with_label(term))
             })
         }
@@ -187,7 +187,7 @@ impl Display for Text {
 }
 
 impl Text {
-    /// Returns the text if it was not quoted and can be written without quotes.
+    /// Returns the text if it was not quoted and can be written without quotes; otherwise `None`.
     fn unquoted_text(&self) -> Option<&str> {
         let text = std::str::from_utf8(&self.bytes).ok()?;
         let plain = |c: char| !(is_word_end(c) || is_lookalike(c));

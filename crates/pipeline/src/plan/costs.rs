@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 
 /// The version of the text format of tables.
 pub const COSTS_VERSION: u32 = 5;
-/// The block size, in bytes, for which costs are stated.
+/// The block size, in bytes, to which the costs in the table refer.
 const BLOCK_BYTES: f64 = 1024.0;
 
 /// The costs on a machine, in ns. The built-in values are from BASELINES and PLATFORM, measured on

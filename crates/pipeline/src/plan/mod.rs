@@ -41,7 +41,7 @@ mod stages;
 pub use batch::BatchSize;
 pub use complete::complete;
 pub use costs::{ArcShare, COSTS_VERSION, Costs, FilterCost};
-pub use kernel::programs_of;
+pub use kernel::programs_for;
 pub use machine::{Kernel, Machine};
 pub use model::{
     Candidate, Choice, Delay, KernelRefusal, Latency, Placement, Plan, PlannedEdge, PlannedSpace,

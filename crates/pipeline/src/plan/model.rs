@@ -37,7 +37,7 @@ pub struct Plan {
     pub replica_refusals: Vec<ReplicaRefusal>,
     /// The number of blocks that a thread processes at once.
     pub batch: BatchSize,
-    /// The latency budget, or `None` unless the request sets `--latency`.
+    /// The latency budget, or `None` if the request does not set `--latency`.
     pub latency: Option<Latency>,
     /// The policy and the result of the placement search.
     pub choice: Choice,

@@ -113,9 +113,9 @@ pub(super) fn attachment(node: &Node) -> Result<Attach, String> {
 }
 
 impl Program {
-    /// Adds the nodes that follow node `id` to the program, or the edges to those for which
-    /// `inside` is false to its exits. `from` is the index of the step of `id`; `None` for a
-    /// source.
+    /// Adds the successors of node `id`, recursively: those for which `inside` returns true to the
+    /// program, and the edges to the others to the program's exits. `from` is the index of the step
+    /// of `id`, or `None` for a source.
     fn add_successors(
         &mut self,
         graph: &Graph,

@@ -18,7 +18,7 @@ pub(crate) const OPTION: &str = "ring";
 const ENTRIES: std::ops::RangeInclusive<usize> = 64..=1_048_576;
 
 /// One item of the option: the node, or `None` for all rings, and the number of ring entries.
-type Part<'t> = (Option<&'t str>, usize);
+type RingSizeItem<'t> = (Option<&'t str>, usize);
 
 /// Checks the value of the option. Fails with the invalid item and the reason.
 pub(crate) fn check(text: &str, graph: &Graph) -> Result<(), String> {
@@ -33,11 +33,11 @@ pub(crate) fn check(text: &str, graph: &Graph) -> Result<(), String> {
     Ok(())
 }
 
-fn parse(text: &str) -> Result<Vec<Part<'_>>, String> {
-    text.split(',').map(parse_part).collect()
+fn parse(text: &str) -> Result<Vec<RingSizeItem<'_>>, String> {
+    text.split(',').map(parse_item).collect()
 }
 
-fn parse_part(part: &str) -> Result<Part<'_>, String> {
+fn parse_item(part: &str) -> Result<RingSizeItem<'_>, String> {
     let (node, number) = match part.split_once(':') {
         Some((node, number)) => (Some(node), number),
         None => (None, part),

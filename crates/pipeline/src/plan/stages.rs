@@ -15,7 +15,7 @@
 use super::machine::Machine;
 use super::model::{Candidate, Plan, PlannedEdge, Policy, SpaceKind};
 use super::replicas::Demand;
-use crate::format::short_duration;
+use crate::format::format_short_duration;
 use crate::graph::{Graph, NodeId, Step, Use};
 use filter::{FilterKind, ReadDepth, StateScope, Value};
 
@@ -65,7 +65,7 @@ impl Plan {
     /// division is worthwhile.
     #[must_use]
     pub fn divide_into_stages(&self, machine: &Machine) -> Option<StageDivision> {
-        let demand = Demand::of_request(&self.graph)?;
+        let demand = Demand::from_graph(&self.graph)?;
         let parts = self.spaces.iter().map(|space| space.component + 1).max().unwrap_or(0);
         let threads = self.spaces.iter().filter(|space| space.kind == SpaceKind::Thread).count();
         let spare = machine.processors.saturating_sub(threads);
@@ -90,7 +90,7 @@ impl Plan {
                 search.legal_moves(&layout, 0, true).next().is_some()
             })
         };
-        Demand::of_request(&self.graph).is_some() && (0..parts).any(divisible)
+        Demand::from_graph(&self.graph).is_some() && (0..parts).any(divisible)
     }
 
     /// Returns this plan with its nodes divided into stages, or `None` if the planner finds no plan
@@ -127,10 +127,9 @@ impl Plan {
             }
             placement.candidates.retain(|known| known.space != here);
             for known in placement.candidates.iter_mut().filter(|known| known.lost.is_none()) {
-                let lost = known
-                    .verdict
-                    .is_ok()
-                    .then(|| format!("{} a block in that thread", short_duration(stages.now_ns)));
+                let lost = known.verdict.is_ok().then(|| {
+                    format!("{} a block in that thread", format_short_duration(stages.now_ns))
+                });
                 known.lost = lost;
             }
             let (verdict, lost) = (Ok(cost), None);
@@ -258,11 +257,11 @@ impl<'p> StageSearch<'p> {
         let each = loads
             .iter()
             .enumerate()
-            .map(|(at, ns)| format!("{} in {}", short_duration(*ns), name(at)));
+            .map(|(at, ns)| format!("{} in {}", format_short_duration(*ns), name(at)));
         let because = format!(
             "a stage of its own: a block takes {}; {} in one thread",
             each.collect::<Vec<_>>().join(" and "),
-            short_duration(now_ns)
+            format_short_duration(now_ns)
         );
         (!places.is_empty()).then_some(StageDivision { places, now_ns, then_ns, because })
     }

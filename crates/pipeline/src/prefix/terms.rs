@@ -47,13 +47,13 @@ pub fn source_text(prefix: &str) -> String {
 
 /// Returns the prefix that a sink offers to other requests, or `None` for any other filter.
 pub(crate) fn offered_prefix(term: &FilterTerm) -> Option<String> {
-    prefix_of(term, SHARE_SINK)
+    endpoint_prefix(term, SHARE_SINK)
 }
 
-/// Returns the prefix that a source reads, or `None` if the prefix contains no filter with this
-/// name.
-pub(crate) fn with_filter(term: &FilterTerm, name: &str) -> Option<String> {
-    let prefix = prefix_of(term, SHARED_SOURCE)?;
+/// Returns the prefix that a source reads if this prefix contains a filter with this name;
+/// otherwise `None`.
+pub(crate) fn prefix_containing(term: &FilterTerm, name: &str) -> Option<String> {
+    let prefix = endpoint_prefix(term, SHARED_SOURCE)?;
     let (request, _) = parse(&prefix);
     let [Term::Pipeline(whole)] = request.pipelines.as_slice() else { return None };
     let mut terms =
@@ -62,7 +62,7 @@ pub(crate) fn with_filter(term: &FilterTerm, name: &str) -> Option<String> {
 }
 
 /// Returns the prefix in the arguments of an endpoint with this name, or `None` for any other term.
-pub(super) fn prefix_of(term: &FilterTerm, endpoint: &str) -> Option<String> {
+pub(super) fn endpoint_prefix(term: &FilterTerm, endpoint: &str) -> Option<String> {
     let is_it = term.name.text == endpoint;
     term.arguments.first().filter(|_| is_it).map(|argument| argument.value.lossy().to_string())
 }

@@ -15,7 +15,7 @@ enum OptionEquivalent {
     Count,
     /// A filter expression.
     Expression,
-    /// No equivalent; the option and its value are ignored.
+    /// No equivalent; the translation ignores the option and its value.
     Nothing,
 }
 

@@ -40,7 +40,10 @@ impl Caller {
     }
 
     /// Runs `body` with the rights of the caller.
-    pub(crate) fn act<T>(&self, body: impl FnOnce() -> Result<T, Refusal>) -> Result<T, Refusal> {
+    pub(crate) fn run_as_caller<T>(
+        &self,
+        body: impl FnOnce() -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
         if !self.is_other {
             return body();
         }
@@ -59,12 +62,12 @@ pub(crate) fn carry_out(
 ) -> Result<Done, Refusal> {
     match planned {
         Planned::Nothing => Ok(Done::Made(None)),
-        Planned::Edit(edit) => caller.act(|| change(tree, edit, caller, snapshots)),
+        Planned::Edit(edit) => caller.run_as_caller(|| change(tree, edit, caller, snapshots)),
         Planned::Start { name, request } => {
             let daemon = snapshots.directory();
             start::start(daemon, (name.as_deref(), request), caller).map(Done::Started)
         }
-        Planned::Stop(path) => caller.act(|| stop(*path, caller, snapshots)),
+        Planned::Stop(path) => caller.run_as_caller(|| stop(*path, caller, snapshots)),
     }
 }
 

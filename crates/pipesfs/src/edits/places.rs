@@ -120,7 +120,7 @@ impl Tree {
 
     /// Returns the directories from the root down to a directory, which may be a class that no arc
     /// carries.
-    fn way_to(&self, key: &Key) -> Vec<Key> {
+    fn directories_to(&self, key: &Key) -> Vec<Key> {
         let mut way = Vec::new();
         let mut place = key.place.clone();
         if let DirectoryId::Class(path, node, _) = &key.place
@@ -141,7 +141,7 @@ impl Tree {
 
     /// Returns the object to which a symbolic link in a directory leads; `None` if there is none.
     pub(super) fn resolve(&self, from: &Key, target: &str) -> Option<Key> {
-        let mut way = self.way_to(from);
+        let mut way = self.directories_to(from);
         for name in target.split('/').filter(|name| !name.is_empty() && *name != ".") {
             if name == ".." {
                 if way.len() > 1 {
@@ -156,7 +156,7 @@ impl Tree {
                 Part::Link(_) => {
                     let target = self.target(&next)?;
                     let there = self.resolve(&here, &target)?;
-                    way = self.way_to(&there);
+                    way = self.directories_to(&there);
                     if there.part != Part::Whole {
                         way.push(there);
                     }

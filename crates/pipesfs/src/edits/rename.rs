@@ -9,7 +9,7 @@ use crate::tree::{DirectoryId, Member, Tree, key_of};
 use streamline::paths::with_arguments;
 
 /// Supported flags of renameat2(2): RENAME_NOREPLACE, which is in effect even if it is not set.
-const KNOWN_FLAGS: u32 = 1;
+const SUPPORTED_FLAGS: u32 = 1;
 
 fn invalid(why: impl Into<String>) -> Refusal {
     Refusal::new(errno::EINVAL, why)
@@ -23,7 +23,7 @@ pub(crate) fn rename(
     (into, to): (&Key, &str),
     (flags, may): (u32, &Permitted),
 ) -> Result<Planned, Refusal> {
-    if flags & !KNOWN_FLAGS != 0 {
+    if flags & !SUPPORTED_FLAGS != 0 {
         return Err(invalid("filters are not exchanged: move one after the other"));
     }
     let key = tree.lookup(parent, name, &[]).ok_or_else(Refusal::gone)?;

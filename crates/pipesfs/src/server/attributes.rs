@@ -5,7 +5,7 @@ use crate::entries::Key;
 use crate::protocol::{AttributeChange, Attributes, Header, errno};
 
 /// Maximum number of objects with changed permissions.
-const CHANGED_MAX: usize = 4096;
+const CHANGED_OBJECTS_MAX: usize = 4096;
 /// Bits of a mode that chmod(2) sets.
 const PERMISSIONS: u32 = 0o7777;
 
@@ -54,7 +54,7 @@ impl Server {
     fn keep_permissions(&self, key: Key, mode: u32) {
         let snapshot = self.snapshots.latest();
         let mut changed = lock(&self.permissions);
-        if changed.len() >= CHANGED_MAX {
+        if changed.len() >= CHANGED_OBJECTS_MAX {
             changed.retain(|key, _| snapshot.tree.has(key));
         }
         changed.insert(key, mode);

@@ -103,7 +103,7 @@ impl Server {
                 }
                 _ => self.snapshots.refresh(age),
             };
-            let reply = self.show(edit, (parent, into), (&before, &after), &done);
+            let reply = self.reply_to_edit(edit, (parent, into), (&before, &after), &done);
             self.streams.end_moves(&moved);
             return reply;
         }
@@ -138,7 +138,7 @@ impl Server {
 
     /// Returns the reply to a change that has been made. Updates the inode numbers and the open
     /// streams of objects that the change has moved or removed.
-    fn show(
+    fn reply_to_edit(
         &self,
         edit: &TreeEdit,
         (parent, into): (&Key, &Key),

@@ -42,9 +42,9 @@ const WRITE_MAX: u32 = 128 << 10;
 /// Length of the buffer for a request, in bytes.
 const REQUEST_MAX: usize = WRITE_MAX as usize + 4096;
 /// Number of threads for requests that query paths.
-const ASKING_THREADS: usize = 4;
+const QUERY_THREADS_MAX: usize = 4;
 /// Name of these threads.
-const ASKS: &str = "pipesfs asks";
+const QUERY_THREAD_NAME: &str = "pipesfs asks";
 
 /// The server of one mount.
 #[derive(Debug)]
@@ -117,10 +117,13 @@ impl Server {
         spawn("pipesfs writes", move || writers.serve())?;
         let (serving, asking) = (Arc::clone(&server), Arc::clone(&server));
         let editing = Arc::clone(&server);
-        let edits = RequestThreads::new((threads::EDITS, threads::EDITS_MAX), move |request| {
-            editing.execute(request);
+        let edits =
+            RequestThreads::new((threads::EDIT_THREAD_NAME, threads::EDITS_MAX), move |request| {
+                editing.execute(request);
+            });
+        let asks = RequestThreads::new((QUERY_THREAD_NAME, QUERY_THREADS_MAX), move |request| {
+            asking.ask(request)
         });
-        let asks = RequestThreads::new((ASKS, ASKING_THREADS), move |request| asking.ask(request));
         spawn("pipesfs", move || serving.receive(asks, edits))?;
         Ok(server)
     }
@@ -219,8 +222,8 @@ impl Server {
         let thread = std::thread::current();
         // Only requests that were passed on are in the sets.
         match thread.name() {
-            Some(threads::EDITS) => drop(lock(&self.editing).remove(&unique)),
-            Some(ASKS) if !asking.remove(&unique) => return None,
+            Some(threads::EDIT_THREAD_NAME) => drop(lock(&self.editing).remove(&unique)),
+            Some(QUERY_THREAD_NAME) if !asking.remove(&unique) => return None,
             _ => {}
         }
         Some(reply)

@@ -30,12 +30,12 @@ impl Server {
         let key = snapshot.tree.lookup(&parent, name, &names);
         let key = key.ok_or_else(|| match silent_path(&snapshot.tree, &parent) {
             // A directory that is being made may be missing: the edit waits for the path.
-            Some(number) if !is_made(name, header.pid) => {
-                self.fail_silent((&snapshot.tree, &parent), number, header.uid)
+            Some(number) if !is_being_made(name, header.pid) => {
+                self.record_silent_path((&snapshot.tree, &parent), number, header.uid)
             }
             _ => errno::ENOENT,
         })?;
-        if snapshot.tree.is_unlisted_class(&key) && is_made(name, header.pid) {
+        if snapshot.tree.is_unlisted_class(&key) && is_being_made(name, header.pid) {
             // The kernel passes mkdir(2) on only if the lookup before it finds nothing.
             return Err(errno::ENOENT);
         }
@@ -200,7 +200,7 @@ fn silent_path(tree: &Tree, parent: &Key) -> Option<u32> {
 
 /// Returns true if a thread is making a directory of this name. Reads the thread's memory, which
 /// takes 15 µs.
-fn is_made(name: &str, thread: u32) -> bool {
+fn is_being_made(name: &str, thread: u32) -> bool {
     let made = sys::task::directory_being_made(thread);
     let last = |path: &[u8]| {
         let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);

@@ -17,9 +17,9 @@ use streamline::paths::{self, ClientError, Memfd, PathClient, Tap, TapRingReader
 /// Makes the kernel forward every read instead of caching (`FOPEN_DIRECT_IO`). The kernel accepts a
 /// change of the file position, which has no meaning here, because tools such as head(1) fail if
 /// they cannot position a regular file.
-pub(super) const DIRECT: u32 = 1;
+pub(super) const DIRECT_IO: u32 = 1;
 /// Time without a read after which a tap ends, in ms.
-const PATIENCE_MS: u64 = 24 * 3600 * 1000;
+const IDLE_TAP_LIMIT_MS: u64 = 24 * 3600 * 1000;
 
 impl Server {
     /// Returns true if the reply to a request depends on a change that this process has made since
@@ -68,13 +68,13 @@ impl Server {
             Part::Text(text) => {
                 let text = self.text(&key, text, header.uid)?;
                 let handle = self.add_handle(Handle::Text(Arc::new(text.into_bytes())));
-                Ok(Outcome::Opened(handle, DIRECT))
+                Ok(Outcome::Opened(handle, DIRECT_IO))
             }
             Part::Events => {
                 let refuse = |error: ClientError| Refusal::new(errno::EIO, error.to_string());
                 // The daemon shows each user what this user may see.
                 let caller = self.caller(header);
-                let client = caller.act(|| self.snapshots.connect().map_err(refuse));
+                let client = caller.run_as_caller(|| self.snapshots.connect().map_err(refuse));
                 let followed = client.and_then(|to| crate::events::follow(to).map_err(refuse));
                 let (pipe, events) =
                     followed.map_err(|Refusal { errno, why }| self.fail(header.uid, errno, why))?;
@@ -117,7 +117,7 @@ impl Server {
     ) -> Result<Outcome, i32> {
         let handle = self.next_handle();
         self.streams.add(handle, input, of);
-        Ok(Outcome::Opened(handle, DIRECT))
+        Ok(Outcome::Opened(handle, DIRECT_IO))
     }
 
     /// Opens a tap at a node. The tap lasts as long as the connection to the path. Returns the
@@ -141,7 +141,7 @@ impl Server {
             id: node.id,
             from: stream.from.clone(),
             all: None,
-            patience_ms: Some(PATIENCE_MS),
+            patience_ms: Some(IDLE_TAP_LIMIT_MS),
             classes: Some(classes.to_owned()),
             form: Some(stream.form.name().to_owned()),
             ..Tap::default()
@@ -203,12 +203,17 @@ impl Server {
         let counters = self.snapshots.counters(&wanted, age);
         match wanted.iter().find(|(_, number)| !counters.contains_key(number)) {
             None => Ok(counters),
-            Some((_, number)) => Err(self.fail_silent((tree, key), *number, uid)),
+            Some((_, number)) => Err(self.record_silent_path((tree, key), *number, uid)),
         }
     }
 
     /// Records that a path does not reply. Returns the error number.
-    pub(super) fn fail_silent(&self, (tree, key): (&Tree, &Key), number: u32, uid: u32) -> i32 {
+    pub(super) fn record_silent_path(
+        &self,
+        (tree, key): (&Tree, &Key),
+        number: u32,
+        uid: u32,
+    ) -> i32 {
         let directory = tree.path_to(key);
         let why = format!(
             "{directory}: path {number} does not return its counters: its process is stopped, or \
@@ -225,7 +230,7 @@ impl Server {
             Some(skipped) => Ok(format!("{}\n", ended + skipped)),
             None => {
                 let number = content::counted_paths(tree, &key.place).first().map(|(_, n)| *n);
-                Err(self.fail_silent((tree, key), number.unwrap_or_default(), uid))
+                Err(self.record_silent_path((tree, key), number.unwrap_or_default(), uid))
             }
         }
     }
@@ -238,7 +243,7 @@ impl Server {
         let samples = self.snapshots.two_samples(&wanted);
         if let Some((_, number)) = wanted.iter().find(|(_, number)| !samples.1.contains_key(number))
         {
-            return Err(self.fail_silent((tree, key), *number, uid));
+            return Err(self.record_silent_path((tree, key), *number, uid));
         }
         let busy = |counters| content::busy(tree, key, counters);
         let ((ns, blocks), (ns_later, blocks_later)) = (busy(&samples.0), busy(&samples.1));
@@ -279,7 +284,7 @@ fn stream_input(pipe: OwnedFd, file: Option<Memfd>) -> Result<StreamInput, Strin
 pub(super) fn failure(error: &ClientError) -> (i32, String) {
     let number = match error {
         // Whether a stopped process has too many connections already makes no difference.
-        error if error.is_silence() => {
+        error if error.is_unresponsive() => {
             return (errno::ETIMEDOUT, ClientError::Timeout.to_string());
         }
         ClientError::PathEnded(_) | ClientError::Disconnected => errno::ENOENT,

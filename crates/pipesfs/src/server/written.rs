@@ -1,7 +1,7 @@
 //! Opening of files for writing (streams, arguments of filters, `freeze`), and writes to arguments
 //! and to `freeze`.
 
-use super::open::{DIRECT, failure};
+use super::open::{DIRECT_IO, failure};
 use super::{Handle, Outcome, Server, lock};
 use crate::entries::{Key, Part, Stream, StreamForm, Text};
 use crate::protocol::{Header, Operation, Request, Write, errno};
@@ -13,7 +13,7 @@ use streamline::paths::{
 
 /// Reply flag: the kernel does not serialize writes through different open files
 /// (`FOPEN_PARALLEL_DIRECT_WRITES`).
-const PARALLEL: u32 = 1 << 6;
+const PARALLEL_WRITES: u32 = 1 << 6;
 /// Access mode of open(2): write-only.
 const O_WRONLY: u32 = 1;
 
@@ -37,12 +37,12 @@ impl Server {
                     .argument(key, name)
                     .map_err(|(errno, why)| self.fail(header.uid, errno, why))?;
                 let handle = Handle::Argument { path, node, name: name.clone() };
-                Ok(Outcome::Opened(self.add_handle(handle), DIRECT))
+                Ok(Outcome::Opened(self.add_handle(handle), DIRECT_IO))
             }
             Part::Text(Text::Freeze) => {
                 self.only_member(&self.snapshots.latest().tree, &key.place, header.uid)?;
                 let handle = self.add_handle(Handle::Freeze(key.place.clone()));
-                Ok(Outcome::Opened(handle, DIRECT))
+                Ok(Outcome::Opened(handle, DIRECT_IO))
             }
             Part::Text(_) | Part::Events => refused(
                 errno::EACCES,
@@ -83,7 +83,7 @@ impl Server {
         })?;
         let handle = self.next_handle();
         self.writers.add(handle, socket, (uid, self.totals.at(&key.place, tree)));
-        Ok(Outcome::Opened(handle, DIRECT | PARALLEL))
+        Ok(Outcome::Opened(handle, DIRECT_IO | PARALLEL_WRITES))
     }
 
     /// Returns the only node that a directory shows. Fails with EBUSY if it shows nodes of several

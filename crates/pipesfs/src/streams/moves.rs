@@ -71,7 +71,7 @@ impl Streams {
         let mut open = self.lock();
         let Some(stream) = open.get_mut(&handle) else { return };
         match stream.moving.take() {
-            Some(Move::Left) => self.go_on(handle, stream, next),
+            Some(Move::Left) => self.continue_with(handle, stream, next),
             Some(Move::Awaited) => stream.moving = Some(Move::Ready(next)),
             other => stream.moving = other,
         }
@@ -104,7 +104,7 @@ impl Streams {
         why: Option<&str>,
     ) -> bool {
         match stream.moving.take() {
-            Some(Move::Ready(next)) => self.go_on(handle, stream, next),
+            Some(Move::Ready(next)) => self.continue_with(handle, stream, next),
             Some(Move::Awaited | Move::Left) if why == Some(NODE_CHANGED) => {
                 stream.moving = Some(Move::Left);
             }
@@ -113,7 +113,7 @@ impl Streams {
         true
     }
 
-    fn go_on(&self, handle: u64, stream: &mut OpenStream, next: Continuation) {
+    fn continue_with(&self, handle: u64, stream: &mut OpenStream, next: Continuation) {
         let Continuation { input, tap, place, totals } = next;
         (stream.input, stream.origin) = (input, Some(StreamOrigin::Path(tap)));
         (stream.totals, stream.failed) = (Some(totals), None);

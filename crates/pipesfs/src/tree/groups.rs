@@ -27,8 +27,9 @@ impl Tree {
         // Only nodes with the same class and the same filter are compared.
         let same_kind = groups.by_kind.entry((class.to_owned(), filter.to_owned())).or_default();
         let groups = &mut groups.all;
-        let same =
-            |group: &Group| group.members.first().is_some_and(|one| self.alike(*one, member));
+        let same = |group: &Group| {
+            group.members.first().is_some_and(|one| self.are_equal_nodes(*one, member))
+        };
         let of_path = |group: &Group| group.members.iter().any(|one| one.path == member.path);
         let equal: Vec<usize> = same_kind.iter().copied().filter(|at| same(&groups[*at])).collect();
         let ordinal = equal.iter().filter(|at| of_path(&groups[**at])).count();
@@ -43,7 +44,7 @@ impl Tree {
 
     /// Returns true if two nodes belong to one user and are the same filter with the same
     /// arguments.
-    fn alike(&self, one: Member, other: Member) -> bool {
+    fn are_equal_nodes(&self, one: Member, other: Member) -> bool {
         let uid = |member: Member| self.paths[member.path].path.uid;
         let (Some(a), Some(b)) = (self.node(one), self.node(other)) else { return false };
         let section = a.filter.is_empty() && a.name != b.name;

@@ -7,7 +7,7 @@ use runtime::ledger::NodeName;
 
 /// Returns all families with the series of these paths.
 #[must_use]
-pub fn families_of(paths: &[PathFigures]) -> Vec<Family> {
+pub fn metric_families(paths: &[PathFigures]) -> Vec<Family> {
     let mut all = path_families(paths);
     all.extend(source_families(paths));
     all.extend(filter_families(paths));

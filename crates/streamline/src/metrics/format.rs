@@ -1,6 +1,6 @@
 //! The two text formats of metrics.
 
-use super::families::families_of;
+use super::families::metric_families;
 use super::series::{Family, SeriesKind, Unit, Value};
 use crate::figures::PathFigures;
 use prometheus_client::collector::Collector;
@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 #[must_use]
 pub fn to_open_metrics(paths: &[PathFigures]) -> String {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Families(families_of(paths))));
+    registry.register_collector(Box::new(Families(metric_families(paths))));
     let mut text = String::new();
     // Writing into a string cannot fail.
     let _ = encode(&mut text, &registry);

@@ -48,13 +48,13 @@ pub fn new_filter(name: &str, arguments: Option<&str>) -> Result<Option<NewFilte
     let is_source = all.iter().any(|entry| entry.kind == FilterKind::Source);
     let has_input = program || all.iter().any(|entry| entry.kind != FilterKind::Source);
     let opens_files = program || all.iter().any(opens);
-    let files = if opens_files { files_of(bare, &text) } else { Vec::new() };
+    let files = if opens_files { file_arguments(bare, &text) } else { Vec::new() };
     let name = bare.to_owned();
     Ok(Some(NewFilter { name, text, is_source, has_input, opens_files, files }))
 }
 
 /// Returns the arguments of a filter that are file names; incomplete if `text` has errors.
-fn files_of(name: &str, text: &str) -> Vec<String> {
+fn file_arguments(name: &str, text: &str) -> Vec<String> {
     let below = format!("stream form=bytes | {text}");
     let mut files = Vec::new();
     for request in [text, &below] {

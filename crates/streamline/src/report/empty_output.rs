@@ -3,7 +3,7 @@
 //! Derives one sentence per sink from the plan and the ledger. The search proceeds upstream from
 //! the sink, and stops at the first nodes that received blocks.
 
-use super::{Report, count_with_unit};
+use super::{Report, format_count};
 use pipeline::graph::{Edge, NodeId, Use};
 use runtime::ledger::NodeEntry;
 use std::fmt::Write as _;
@@ -49,7 +49,7 @@ impl Report<'_> {
     /// Describes why no block of the node at which `edge` begins took this edge.
     fn describe_fate(&self, edge: &Edge) -> String {
         let (name, input_blocks) = (&self.names[edge.from.0], self.input_blocks(edge.from));
-        let mut text = format!("`{name}` had {}", count_with_unit(input_blocks, "block"));
+        let mut text = format!("`{name}` had {}", format_count(input_blocks, "block"));
         let mut reasons: Vec<(u64, String)> = Vec::new();
         for entry in self.entries_of(edge.from) {
             reasons.extend(entry.unanswered.iter().map(|(why, n)| (*n, why.clone())));

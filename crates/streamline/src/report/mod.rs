@@ -92,7 +92,7 @@ impl<'o> Report<'o> {
             lost => format!("{lost} lost"),
         };
         let time = format_duration(self.outcome.elapsed_ns);
-        let read = count_with_unit(blocks, "block");
+        let read = format_count(blocks, "block");
         let read = match self.describe_outputs() {
             None => read,
             Some(outputs) => format!("{outputs} of {read} read"),
@@ -107,8 +107,7 @@ impl<'o> Report<'o> {
     /// Describes the output of all sinks. Returns `None` if no sink reports any.
     fn describe_outputs(&self) -> Option<String> {
         let each = self.outcome.reports.iter().flat_map(|reported| &reported.report.outputs);
-        let each =
-            each.map(|one| format!("{} {}", count_with_unit(one.count, &one.unit), one.done));
+        let each = each.map(|one| format!("{} {}", format_count(one.count, &one.unit), one.done));
         let mut each: Vec<String> = each.collect();
         let last = each.pop()?;
         Some(if each.is_empty() { last } else { format!("{} and {last}", each.join(", ")) })
@@ -157,11 +156,7 @@ impl<'o> Report<'o> {
         places.sort_by_key(|(n, _)| std::cmp::Reverse(*n));
         let phrases: Vec<String> = places.iter().map(|(n, place)| format!("{n} {place}")).collect();
         let were = if self.lost_blocks() == 1 { "was" } else { "were" };
-        format!(
-            "{} {were} lost: {}",
-            count_with_unit(self.lost_blocks(), "block"),
-            phrases.join(", ")
-        )
+        format!("{} {were} lost: {}", format_count(self.lost_blocks(), "block"), phrases.join(", "))
     }
 
     /// Formats the reports of the filters at the ends of lines, such as the output of `… | count`.
@@ -242,7 +237,7 @@ impl<'o> Report<'o> {
 
 /// Formats a number with its unit, such as `1 block` or `2 blocks`.
 #[must_use]
-pub fn count_with_unit(n: u64, what: &str) -> String {
+pub fn format_count(n: u64, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 

@@ -1,7 +1,7 @@
 //! The ledger as text for users: a table of filters, a table of rings, other counters, and the
 //! balance.
 
-use super::{Report, count_with_unit};
+use super::{Report, format_count};
 use crate::workers::run::WorkerRun;
 use pipeline::explain;
 use pipeline::explain::table::Table;
@@ -25,7 +25,7 @@ pub(super) fn format_ledger(report: &Report<'_>) -> String {
     }
     let balance = match report.imbalances().len() {
         0 => "the ledger balances".to_owned(),
-        n => format!("the ledger does not balance in {}", count_with_unit(n as u64, "place")),
+        n => format!("the ledger does not balance in {}", format_count(n as u64, "place")),
     };
     let _ = writeln!(out, "\n {}; {balance}", report.summary_sentence());
     for (worker, own) in &report.workers {
@@ -158,7 +158,7 @@ fn format_latency(latency: &Latency) -> String {
     let waits = latency.waits.iter().map(|wait| (wait.name.clone(), wait));
     for (name, PlaceLatency { share_ns, measured, exceeded, worst_ns, .. }) in sinks.chain(waits) {
         let (share, worst) =
-            (explain::format_nanoseconds(*share_ns), explain::rounded_duration(*worst_ns));
+            (explain::format_nanoseconds(*share_ns), explain::format_rounded_duration(*worst_ns));
         table.add_row([name, share, measured.to_string(), exceeded.to_string(), worst]);
     }
     table.format_within(explain::COLUMNS)
@@ -177,7 +177,7 @@ fn format_notes(report: &Report<'_>) -> String {
             let _ = writeln!(out, " {name}: {remark}");
         }
         for (place, n) in &source.dropped {
-            let n = n.map_or_else(|| "unknown".to_owned(), |n| count_with_unit(n, "block"));
+            let n = n.map_or_else(|| "unknown".to_owned(), |n| format_count(n, "block"));
             let _ = writeln!(out, " {name}: dropped before it in {place}: {n}");
         }
     }
@@ -248,7 +248,7 @@ pub(super) fn format_histogram(
     for (name, n) in rows {
         let _ = match is_bucket(name) {
             true => {
-                let bar = bar(*n, most, width);
+                let bar = format_bar(*n, most, width);
                 writeln!(
                     out,
                     "{}",
@@ -262,7 +262,7 @@ pub(super) fn format_histogram(
 }
 
 /// Returns a bar with a resolution of 1/8 column. Every number except 0 gets a visible bar.
-fn bar(n: u64, most: u64, width: usize) -> String {
+fn format_bar(n: u64, most: u64, width: usize) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (n as f64 / most as f64 * (width * 8) as f64).round() as usize;
     let eighths = eighths.max(usize::from(n > 0));

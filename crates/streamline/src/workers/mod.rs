@@ -2,7 +2,7 @@
 //! processes. [Par §V-B]
 //!
 //! ```text
-//!          ┌─► worker 1: rx eth0 | shard 1 of=2 | tcp | … ─┐ what it prints, in blocks
+//!          ┌─► worker 1: rx eth0 | shard 1 of=2 | tcp | … ─┐ printed text, in blocks
 //! caller ──┤                                               ├─► standard output
 //!          └─► worker 2: rx eth0 | shard 2 of=2 | tcp | … ─┘
 //!        ▲ counts of each: one report

@@ -117,7 +117,7 @@ impl KernelThread {
                 attach: &attach,
                 source,
                 bytes: (0, 0),
-                share: Share::of_request(&graph),
+                share: Share::from_graph(&graph),
                 exits_per_frame: 0,
             };
             self.check_grants(&who, (&graph, &part), &needs).map_err(|(_, why)| why)?;

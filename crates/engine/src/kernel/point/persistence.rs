@@ -27,7 +27,7 @@ use super::version::{NextProgram, Version};
 use super::{AttachError, AttachPoint, Point, PointState, Points, RequestHandle, RunningProgram};
 use filter::Attach;
 use pipeline::graph::Graph;
-use pipeline::plan::{Kernel, Machine, programs_of};
+use pipeline::plan::{Kernel, Machine, programs_for};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -199,7 +199,7 @@ impl Points {
         let mut handed: Vec<(Arc<RequestHandle>, AdoptedRequest)> = Vec::new();
         for (number, about, ended) in note.lines.iter().filter(|(number, ..)| used(*number)) {
             let PersistedRequest { graph, part, owner } = read(about)?;
-            let programs = programs_of(&graph, &part.nodes, &machine, &clamp_rings(&part.ring));
+            let programs = programs_for(&graph, &part.nodes, &machine, &clamp_rings(&part.ring));
             let programs = programs.map_err(|refused| refused.why)?;
             let [planned] = programs.as_slice() else {
                 return Err("a request is not one program".to_owned());

@@ -39,11 +39,14 @@ impl<'c> ArcClassifiers<'c> {
     ) -> Self {
         let entries = upstream.nodes.iter().filter_map(|id| draft.nodes[id.0].entry);
         let entries: Vec<&'static Description> = entries.collect();
-        Self { unknown: upstream.unknown, ..Self::of_filters(&entries, registry) }
+        Self { unknown: upstream.unknown, ..Self::from_filters(&entries, registry) }
     }
 
     /// Creates the classifiers from the list of all filters that determine the class.
-    pub(super) fn of_filters(filters: &[&'static Description], registry: &'c dyn Registry) -> Self {
+    pub(super) fn from_filters(
+        filters: &[&'static Description],
+        registry: &'c dyn Registry,
+    ) -> Self {
         let mut classifiers: Vec<Classifier> = Vec::new();
         for entry in filters {
             if classifiers.iter().any(|known| known.name == entry.name) {

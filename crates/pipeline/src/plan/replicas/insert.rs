@@ -2,7 +2,7 @@
 
 use super::chain::{Chain, downstream_nodes};
 use super::load::ReplicaGain;
-use crate::format::short_duration;
+use crate::format::format_short_duration;
 use crate::graph::NodeId;
 use crate::names::unique_names;
 use crate::plan::edges::replica_ring;
@@ -65,9 +65,9 @@ pub(super) fn insert_replicas(
     let because = format!(
         "{replica_count} replicas, {share}: a block takes {} in one, and {} with all of them at \
          best; {} in one thread",
-        short_duration(own),
-        short_duration(bound),
-        short_duration(single),
+        format_short_duration(own),
+        format_short_duration(bound),
+        format_short_duration(single),
     );
     for id in &chain.nodes {
         plan.placements[id.0].because = format!("{replica_count} replicas, {share}");

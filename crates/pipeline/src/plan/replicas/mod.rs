@@ -23,7 +23,7 @@ mod load;
 use super::machine::Machine;
 use super::model::{Plan, ReplicaRefusal, Replicas, SpaceKind};
 use super::moves::MovePeriod;
-use crate::format::short_duration;
+use crate::format::format_short_duration;
 use crate::graph::{Graph, Node, NodeId};
 use chain::{Chain, ChainSearch};
 use insert::insert_replicas;
@@ -66,7 +66,7 @@ pub(super) struct Demand {
 impl Demand {
     /// Returns the demand of a request whose stages may be distributed to several threads, or
     /// `None` if they may not.
-    pub(super) fn of_request(graph: &Graph) -> Option<Self> {
+    pub(super) fn from_graph(graph: &Graph) -> Option<Self> {
         let options = &graph.options;
         let named = match options.text("parallel") {
             None | Some("auto") => options.text("policy"),
@@ -105,7 +105,7 @@ enum Parallelism {
 }
 
 impl Parallelism {
-    fn of_request(graph: &Graph) -> Self {
+    fn from_graph(graph: &Graph) -> Self {
         match graph.options.text("parallel") {
             Some("auto") => Self::Measured(Demand::of_policy(graph.options.text("policy"))),
             Some(policy @ ("power" | "latency")) => Self::Measured(Demand::of_policy(Some(policy))),
@@ -133,7 +133,7 @@ impl Plan {
     /// Returns the changes that the request allows.
     #[must_use]
     pub fn runtime_changes(&self) -> RuntimeChanges {
-        let copies = matches!(Parallelism::of_request(&self.graph), Parallelism::Measured(_));
+        let copies = matches!(Parallelism::from_graph(&self.graph), Parallelism::Measured(_));
         let stages = !self.graph.options.flag("no-adapt") && self.may_have_stages();
         let sessions = self.replicas.iter().any(|replicas| self.may_move_sessions(replicas));
         RuntimeChanges { copies, stages, moves: self.move_period(), sessions }
@@ -175,7 +175,7 @@ pub(super) fn spread_work(plan: &mut Plan, machine: &Machine) {
 /// Adds replicas, where they are worthwhile, to chains for which `may` returns true. Returns the
 /// largest expected speedup of a component, which is 1.0 without replicas.
 fn add_to_chains(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> bool) -> f64 {
-    let parallelism = Parallelism::of_request(&plan.graph);
+    let parallelism = Parallelism::from_graph(&plan.graph);
     let mut gain: f64 = 1.0;
     if parallelism == Parallelism::No || parallelism == Parallelism::Number(1) {
         return gain;
@@ -284,8 +284,8 @@ impl ChainSearch<'_> {
         match two.min_by(|a, b| a.1.total_cmp(&b.1)) {
             Some((one, two)) => format!(
                 "crossing costs more: with two replicas a block takes {} at best, with one {}",
-                short_duration(two),
-                short_duration(one)
+                format_short_duration(two),
+                format_short_duration(one)
             ),
             None => "crossing costs more".to_owned(),
         }

@@ -17,8 +17,8 @@ const CANDIDATES_MAX: usize = 20_000;
 /// header offsets are known.
 type Border = Vec<(usize, usize, usize, bool)>;
 
-/// The placement of one node, linked by an index to the placement of the node before it. The last
-/// of them represents a partial placement.
+/// A step of the search: the placement of one node, with the index `before` of the step that placed
+/// the node before it. A chain of steps is a partial placement, represented by its last step.
 struct SearchStep {
     before: usize,
     id: NodeId,

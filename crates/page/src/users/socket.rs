@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use streamline::paths::page_door::{self, PAGE_SOCKET, page_directory};
+use streamline::paths::page_socket::{self, PAGE_SOCKET, page_directory};
 use sys::abstract_socket::Accepts;
 use sys::closer::Foreign;
 use sys::local_socket::{self, Framing};
@@ -32,12 +32,12 @@ const BACKLOG: i32 = 64;
 /// The socket in its directory. Dropping this value removes the socket, and also the directory if
 /// it is empty.
 #[derive(Debug)]
-pub struct Door {
+pub struct PageSocket {
     directory: PathBuf,
     listener: OwnedFd,
 }
 
-impl Door {
+impl PageSocket {
     /// Creates the socket of the page beside the directory `daemon`. Fails with a sentence for the
     /// user.
     pub fn open(daemon: Option<&Path>, admission: Admission) -> Result<Self, String> {
@@ -76,12 +76,12 @@ impl Door {
     /// Starts a thread that replies to callers as long as this process runs.
     pub(super) fn serve(&self, accounts: &Arc<Accounts>) -> io::Result<()> {
         let (listener, accounts) = (self.listener.try_clone()?, Arc::clone(accounts));
-        let thread = std::thread::Builder::new().name("door".to_owned());
+        let thread = std::thread::Builder::new().name("page socket".to_owned());
         thread.spawn(move || serve_callers(&listener, &accounts)).map(drop)
     }
 }
 
-impl Drop for Door {
+impl Drop for PageSocket {
     fn drop(&mut self) {
         // What cannot be removed is replaced by the next page.
         let _ = fs::remove_file(self.directory.join(PAGE_SOCKET));
@@ -143,7 +143,7 @@ fn reply(caller: &Foreign, who: &UserIds, accounts: &Accounts) -> bool {
         }
         Err(_) => 0,
     };
-    let reply = page_door::reply_to(call.get(..length).unwrap_or_default(), |given| {
+    let reply = page_socket::reply_to(call.get(..length).unwrap_or_default(), |given| {
         let account = accounts.open(who, given.renew == Some(true))?;
         Ok(accounts.url(&account))
     });
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptor_that_lingers_does_not_delay_the_door() {
+    fn descriptor_that_lingers_does_not_delay_the_socket() {
         const LINGER: Duration = Duration::from_secs(600);
         const CONNECTION_RESET: i32 = 104;
         let (caller, here) = sys::descriptor::pair().unwrap();
@@ -177,7 +177,7 @@ mod tests {
         });
         let mut bytes = [0; CALL_MAX];
         // A socket that is closed with a call in its queue may reset the connection before its
-        // reply is read. If the door waited, the caller's timeout would pass.
+        // reply is read. If the thread waited, the caller's timeout would pass.
         match sys::descriptor::receive(&caller, &mut bytes) {
             Ok((length, _)) => assert!(length > 0),
             Err(error) => assert_eq!(error.errno, CONNECTION_RESET, "{error}"),
