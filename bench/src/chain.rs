@@ -7,6 +7,9 @@
 //!
 //! - `ring`: every block is copied into the dbuf, crosses a ring and is copied out, as by `pipes`.
 //!
+//! - `cycle`: like `fast`, but every block goes round a cycle of two filters, as often as a block may;
+//!   `written out` runs the same number of filters in a chain. [SL §4.2]
+//!
 //! - `whole`: like `fast`, but reads every byte; `whole ring`: like `ring`, but reads every byte.
 
 use crate::harness::{Candidate, Goal, interleave};
@@ -21,6 +24,10 @@ const FAST_BLOCKS: u64 = 4_000_000;
 const RING_BLOCKS: u64 = 8_000_000;
 /// Number of blocks in a measurement that reads every byte.
 const WHOLE_BLOCKS: u64 = 2_000_000;
+/// Number of blocks in a measurement of a cycle.
+const CYCLE_BLOCKS: u64 = 300_000;
+/// Number of filters that a block in the cycle passes: two at first, and two in each of 16 rounds.
+const CYCLE_FILTERS: usize = 34;
 /// Number of blocks in a measurement with pipes.
 const PIPED_BLOCKS: u64 = 100_000;
 /// Number of blocks in the reference loop's ring (1 MB).
@@ -39,7 +46,35 @@ pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
         rows.extend(measure_first_byte(filters, rounds, pipes.as_ref().ok())?);
     }
     rows.extend(measure_whole_block(8, rounds, pipes.as_ref().ok())?);
+    rows.extend(measure_cycle(rounds)?);
     Ok(rows)
+}
+
+/// Measures blocks that go round a cycle of two filters until they have passed
+/// [`CYCLE_FILTERS`] filters, against a chain of so many filters.
+fn measure_cycle(rounds: usize) -> Result<Vec<Row>, String> {
+    const MATCH: &str = "match hex=02 at=0";
+    let source = format!("generate count={CYCLE_BLOCKS} size=1024");
+    let first = "match --name=X hex=02 at=0";
+    let cycle = format!("{source} | {first} | {MATCH} | {first}");
+    let chain = format!("{source} {} | discard", format!("| {MATCH} ").repeat(CYCLE_FILTERS));
+    let around = move || {
+        let outcome = run_request(&cycle)?;
+        let passed = outcome.ledger.filters.iter().map(|node| node.passed.blocks).sum::<u64>();
+        if passed < CYCLE_BLOCKS * CYCLE_FILTERS as u64 {
+            return Err(format!("{passed} blocks passed the filters of `{cycle}`"));
+        }
+        Ok(CYCLE_BLOCKS as f64 * 1e3 / outcome.elapsed_ns as f64)
+    };
+    let candidates = vec![
+        Candidate {
+            name: "written out",
+            measure: Box::new(move || measure_rate(&chain, CYCLE_BLOCKS)),
+        },
+        Candidate { name: "cycle", measure: Box::new(around) },
+    ];
+    let row = format!("{CYCLE_FILTERS} filters in a cycle of two");
+    interleave(("chain", &row, f64::NAN), "Mblocks/s", rounds, candidates, &[])
 }
 
 fn measure_first_byte(
