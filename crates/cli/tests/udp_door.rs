@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 mod common;
+#[path = "udp_door/descriptors.rs"]
+mod descriptors;
 #[path = "udp_door/drops.rs"]
 mod drops;
 #[path = "udp_door/groups.rs"]

@@ -63,7 +63,8 @@ pub(crate) fn promote(number: i32, facts: &UdpSocketFacts) -> Result<(Ring, Flow
             Err(error) => return Err(format!("firewall rules are unknown: {error}").into()),
         }
     }
-    let flows = TakenFlows { port: facts.local.port(), peer: facts.peer, share };
+    let (port, peer, receive_buffer) = (facts.local.port(), facts.peer, facts.receive_buffer);
+    let flows = TakenFlows { port, peer, share, receive_buffer };
     Ok((Ring::open(find_interfaces(facts)?, flows)?, share))
 }
 

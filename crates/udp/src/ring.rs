@@ -21,6 +21,10 @@ const IPV4: IpLayout = IpLayout { length: 20, source: 12, destination: 16, addre
 const IPV6: IpLayout = IpLayout { length: 40, source: 8, destination: 24, address: 16, hops: 7 };
 /// Length of a UDP header in bytes.
 const UDP_HEADER_SIZE: usize = 8;
+/// Minimum memory of a ring on all processors together, in bytes.
+const RING_MIN: u64 = 512 << 10;
+/// Maximum memory of a ring on all processors together, in bytes.
+const RING_MAX: u64 = 128 << 20;
 /// Number of reads of an empty ring between two checks that its kernel programs are still running.
 const EMPTY_READS_PER_CHECK: u32 = 1024;
 
@@ -47,6 +51,8 @@ pub(crate) struct TakenFlows {
     pub(crate) peer: Option<SocketAddr>,
     /// The share of the socket among those with the same port.
     pub(crate) share: FlowShare,
+    /// Size of the socket's receive buffer in bytes, if the program has chosen it.
+    pub(crate) receive_buffer: Option<u32>,
 }
 
 /// The ring of one interface, with the datagrams that the interface receives for a socket.
@@ -248,7 +254,7 @@ impl Ring {
 
 impl InterfaceRing {
     fn open(interface: Interface, hosts: &[IpAddr], flows: TakenFlows) -> Result<Self, String> {
-        let TakenFlows { port, peer, share } = flows;
+        let TakenFlows { port, peer, share, receive_buffer } = flows;
         let family = |is_v4: bool, header: &str| {
             let own = hosts.iter().filter(|host| host.is_ipv4() == is_v4);
             let own: Vec<String> = own.map(|host| format!("dst host {host}")).collect();
@@ -268,12 +274,21 @@ impl InterfaceRing {
                 families.join(" or ")
             )),
             host_wakes: true,
+            ring: receive_buffer.map(ring_size),
             ..CaptureSettings::default()
         };
         let capture = Capture::open(&wanted, &Options::default());
         let capture = capture.map_err(|error| error.to_string())?;
         Ok(Self { interface, capture, is_detached: false })
     }
+}
+
+/// Returns the memory of the ring on all processors together, given the size of the socket's
+/// receive buffer. A ring on one processor is as large as the buffer, because the datagrams of a
+/// flow arrive on one processor.
+fn ring_size(receive_buffer: u32) -> u64 {
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    (u64::from(receive_buffer) * processors).clamp(RING_MIN, RING_MAX)
 }
 
 /// Finds the datagrams in a frame. A frame with a segment size may have several. Returns `None` if

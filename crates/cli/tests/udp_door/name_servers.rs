@@ -20,6 +20,8 @@ struct NameServer<'s> {
     hosts: &'s [&'s str],
     /// Number of sockets at each address, which share its port.
     sockets: usize,
+    /// True if processes of the server share each socket, which then remains with the kernel.
+    shares_sockets: bool,
 }
 
 /// Returns a DNS query with the id `number` for the IPv4 address of `hN.example`, where N is
@@ -95,7 +97,12 @@ fn compare(configuration: impl Fn(&str) -> String, server: &NameServer<'_>) {
         let number = process.0.id().to_string();
         assert!(Command::new("kill").arg(&number).status().unwrap().success());
         process.0.wait().unwrap();
-        if is_ours {
+        if is_ours && server.shares_sockets {
+            let output = folder.read("output");
+            println!("{}: no datagram came from a ring: {output}", server.program);
+            assert!(output.contains("another process has the socket"), "{output}");
+            assert!(reported_lines(&output).is_empty(), "{output}");
+        } else if is_ours {
             let found = reported_lines(&folder.read("output"));
             let expected = server.hosts.len() * server.sockets;
             assert_eq!(found.len(), expected, "{}", folder.read("output"));
@@ -103,6 +110,7 @@ fn compare(configuration: impl Fn(&str) -> String, server: &NameServer<'_>) {
             // others.
             let least = if server.sockets == 1 { 95 } else { 80 };
             for (ring, all) in found {
+                println!("{}: {ring} of {all} datagrams from the ring", server.program);
                 assert!(ring >= 100 && ring * 100 >= all * least, "{ring} of {all}");
             }
         }
@@ -141,6 +149,7 @@ fn compare_named(threads: usize) {
         ready: "all zones loaded",
         hosts: &[SERVER],
         sockets: threads,
+        shares_sockets: false,
     };
     compare(configuration, &server);
 }
@@ -173,6 +182,40 @@ fn compare_knot(workers: usize) {
         ready: "server started",
         hosts: &[SERVER, SERVER6],
         sockets: workers,
+        shares_sockets: false,
+    };
+    compare(configuration, &server);
+}
+
+/// NSD opens its sockets before it forks its servers, so its processes share them.
+#[test]
+fn nsd_answers_from_its_sockets_with_a_note() {
+    compare_nsd(1);
+}
+
+#[test]
+fn forked_servers_of_nsd_answer_with_a_note() {
+    compare_nsd(2);
+}
+
+fn compare_nsd(servers: usize) {
+    let reuses = if servers > 1 { "yes" } else { "no" };
+    let configuration = |place: &str| {
+        format!(
+            "server:\n  ip-address: {SERVER}@{PORT}\n  server-count: {servers}\n  \
+             reuseport: {reuses}\n  username: \"\"\n  zonesdir: \"{place}\"\n  database: \"\"\n  \
+             pidfile: \"\"\n  zonelistfile: \"{place}/zones\"\n  xfrdfile: \"{place}/xfrd\"\n  \
+             xfrdir: \"{place}\"\nremote-control:\n  control-enable: no\n\
+             zone:\n  name: example\n  zonefile: zone\n"
+        )
+    };
+    let server = NameServer {
+        program: "nsd",
+        arguments: &["-d", "-c"],
+        ready: "nsd started",
+        hosts: &[SERVER],
+        sockets: servers,
+        shares_sockets: true,
     };
     compare(configuration, &server);
 }

@@ -30,6 +30,9 @@ pub struct UdpSocketFacts {
     pub obstacle: Option<&'static str>,
     /// Index of the interface to which the socket is bound; 0 for none.
     pub device: u32,
+    /// Size of the receive buffer in bytes, as the kernel accounts for it: twice what the program
+    /// has set. `None` if the program has kept the system's default.
+    pub receive_buffer: Option<u32>,
 }
 
 /// A control message (cmsg(3)) about a received datagram, which a program requests with a socket
@@ -180,7 +183,16 @@ pub fn udp_socket(number: c_int) -> Option<UdpSocketFacts> {
         shares_port: shares_port(number),
         obstacle,
         device: bound_device(number),
+        receive_buffer: chosen_receive_buffer(number),
     })
+}
+
+/// Returns the size of a socket's receive buffer, unless it is the default of the system.
+fn chosen_receive_buffer(number: c_int) -> Option<u32> {
+    let size = option(number, libc::SOL_SOCKET, libc::SO_RCVBUF)?;
+    let default = std::fs::read_to_string("/proc/sys/net/core/rmem_default").ok()?;
+    let is_default = default.trim().parse() == Ok(size);
+    u32::try_from(size).ok().filter(|_| !is_default)
 }
 
 /// Returns true if a socket shares its port with others (`SO_REUSEPORT`).
@@ -226,6 +238,12 @@ pub fn is_obstacle(level: c_int, name: c_int) -> bool {
     filters
         || binds_to_device(level, name)
         || OBSTACLES.iter().any(|(l, n, _)| (*l, *n) == (level, name))
+}
+
+/// Returns true if an option sets the size of the receive buffer.
+#[must_use]
+pub fn sets_receive_buffer(level: c_int, name: c_int) -> bool {
+    level == libc::SOL_SOCKET && [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE].contains(&name)
 }
 
 /// Sets the size of a socket's receive buffer in bytes, even beyond the system's maximum if the

@@ -90,7 +90,7 @@ interpose!(
 );
 interpose!(
     /// `setsockopt(2)`. A promoted socket returns to the kernel if only the kernel can implement
-    /// the option.
+    /// the option, and until its next promotion if the option sets the size of its receive buffer.
     setsockopt(number: c_int, level: c_int, name: c_int, value: *const c_void, size: c_uint)
         -> c_int, c"setsockopt",
     |number, level, name, _, _| {
@@ -116,6 +116,11 @@ interpose!(
             && let Some(socket) = table::find_promoted(number)
         {
             socket.update_control(number);
+        }
+        // The next ring has the new size.
+        if udp::sets_receive_buffer(level, name) && let Some(socket) = table::find_promoted(number)
+        {
+            socket.release();
         }
     }
 );

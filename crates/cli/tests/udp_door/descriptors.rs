@@ -1,0 +1,135 @@
+//! Tests of calls on the descriptor of a socket that has a ring: their results must equal those of
+//! a socket without one.
+
+use super::{PROMOTING_DATAGRAMS, Server, address, exchange, prepare, receive};
+use std::net::UdpSocket;
+use testkit::{need, wait_until};
+
+/// Python server that answers any datagram with its bytes, or does what the datagram says: `name`
+/// is answered with the socket's address, `size N` with the size of the receive buffer after N
+/// bytes were set, `duplicate` with a copy of the socket, which then replaces the socket. `pause`
+/// lets the server sleep for a second after the answer. `fill` is not answered but counted, and
+/// `ask` is answered with the count. `shutdown` ends reception, and the server, which first prints
+/// the error number of the call, and what it still receives.
+const SERVER: &str = "
+import socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(('', 5400))
+print('ready', file=sys.stderr, flush=True)
+filled = 0
+data = b''
+while data != b'quit':
+    data, sender = s.recvfrom(65536)
+    words = data.split()
+    answer = data
+    if words[:1] == [b'fill']:
+        filled += 1
+        continue
+    if data == b'ask': answer = b'%d' % filled
+    if data == b'name': answer = repr(s.getsockname()).encode()
+    if words[:1] == [b'size']:
+        s.setsockopt(socket.SOL_SOCKET, 33, int(words[1]))
+        answer = b'%d' % s.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+    if data == b'duplicate':
+        copy = s.dup()
+        s.close()
+        s = copy
+    if data == b'shutdown':
+        try:
+            s.shutdown(socket.SHUT_RD)
+            error = 0
+        except OSError as failure:
+            error = failure.errno
+        print('shutdown:', error, s.recv(100), file=sys.stderr, flush=True)
+        s.sendto(data, sender)
+        break
+    s.sendto(answer, sender)
+    if data == b'pause': time.sleep(1)
+";
+
+fn ask(client: &UdpSocket, bytes: &[u8]) -> String {
+    client.send_to(bytes, address()).unwrap();
+    let mut room = [0; 1500];
+    let (length, _) = receive(client, &mut room);
+    String::from_utf8(room[..length].to_vec()).unwrap()
+}
+
+fn warm(client: &UdpSocket) {
+    for _ in 0..PROMOTING_DATAGRAMS {
+        exchange(client, b"warm");
+    }
+}
+
+/// Calls the functions, and then ends the server. Returns its answers, its line about the shutdown,
+/// and its standard error.
+fn converse(is_promoted: bool) -> Option<(Vec<String>, String, String)> {
+    let (pair, ..) = prepare()?;
+    need::require_command("python3")?;
+    let mut server = Server::start(&pair, &["python3", "-c", SERVER]);
+    let client = server.client();
+    let mut answers = Vec::new();
+    for call in [&b"name"[..], b"duplicate", b"name"] {
+        if is_promoted {
+            warm(&client);
+        }
+        answers.push(ask(&client, call));
+    }
+    if is_promoted {
+        warm(&client);
+    }
+    exchange(&client, b"shutdown");
+    wait_until("the server ends", || server.process.0.try_wait().unwrap().is_some());
+    let errors = server.errors();
+    let line = errors.lines().find(|line| line.starts_with("shutdown:")).unwrap().to_owned();
+    Some((answers, line, errors))
+}
+
+#[test]
+fn c1_name_duplicate_and_shutdown_are_those_of_the_kernel() {
+    let Some((by_kernel, shutdown, errors)) = converse(false) else { return };
+    assert!(!errors.contains("came from the ring"), "{errors}");
+    let Some((by_ring, shutdown_of_ring, errors)) = converse(true) else { return };
+    assert_eq!((by_kernel, shutdown), (by_ring, shutdown_of_ring));
+    let (ring, all) = super::reported_datagrams(&errors);
+    println!("{ring} of {all} datagrams from the ring: {errors}");
+    // One ring lasts over the duplication.
+    assert!(ring as usize >= 3 * PROMOTING_DATAGRAMS && ring * 100 >= all * 95, "{ring} of {all}");
+}
+
+/// Sends datagrams of 1400 bytes while the server is awake but does not receive. Returns the number
+/// of those that it has then received.
+fn fill(client: &UdpSocket, count: usize) -> u64 {
+    let count_received = || ask(client, b"ask").parse::<u64>().unwrap();
+    let before = count_received();
+    exchange(client, b"pause");
+    let mut bytes = [b' '; 1400];
+    bytes[..4].copy_from_slice(b"fill");
+    for _ in 0..count {
+        client.send_to(&bytes, address()).unwrap();
+    }
+    count_received() - before
+}
+
+#[test]
+fn c1_receive_buffer_size_is_that_of_the_ring() {
+    let Some((pair, ..)) = prepare() else { return };
+    if need::require_command("python3").is_none() {
+        return;
+    }
+    let server = Server::start(&pair, &["python3", "-c", SERVER]);
+    let client = server.client();
+    // The kernel returns twice the size that was set.
+    assert_eq!(ask(&client, b"size 65536"), "131072");
+    warm(&client);
+    let few = fill(&client, 2000);
+    // The size is set while the socket has a ring, which a larger one then replaces.
+    assert_eq!(ask(&client, b"size 16777216"), "33554432");
+    warm(&client);
+    assert_eq!(ask(&client, b"size 16777216"), "33554432");
+    warm(&client);
+    let all = fill(&client, 2000);
+    exchange(&client, b"quit");
+    println!("{few} and {all} of 2000 datagrams received: {}", server.errors());
+    assert!(few < 1000, "{few}");
+    assert_eq!(all, 2000);
+}
