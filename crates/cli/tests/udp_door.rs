@@ -14,6 +14,8 @@ mod groups;
 mod name_servers;
 #[path = "udp_door/options.rs"]
 mod options;
+#[path = "udp_door/services.rs"]
+mod services;
 #[path = "udp_door/sleep.rs"]
 mod sleep;
 
