@@ -7,8 +7,8 @@
 //!
 //! - `ring`: every block is copied into the dbuf, crosses a ring and is copied out, as by `pipes`.
 //!
-//! - `cycle`: like `fast`, but every block goes round a cycle of two filters, as often as a block may;
-//!   `written out` runs the same number of filters in a chain. [SL §4.2]
+//! - `cycle`: like `fast`, but every block goes round a cycle of two filters, as often as a block
+//!   may; `written out` runs the same number of filters in a chain. [FEATURES A13]
 //!
 //! - `whole`: like `fast`, but reads every byte; `whole ring`: like `ring`, but reads every byte.
 

@@ -202,9 +202,9 @@ fn compare_nsd(servers: usize) {
     let reuses = if servers > 1 { "yes" } else { "no" };
     let configuration = |place: &str| {
         format!(
-            "server:\n  ip-address: {SERVER}@{PORT}\n  server-count: {servers}\n  rrl-ratelimit: 0\n  \
-             reuseport: {reuses}\n  username: \"\"\n  zonesdir: \"{place}\"\n  database: \"\"\n  \
-             pidfile: \"\"\n  zonelistfile: \"{place}/zones\"\n  xfrdfile: \"{place}/xfrd\"\n  \
+            "server:\n  ip-address: {SERVER}@{PORT}\n  server-count: {servers}\n  \
+             rrl-ratelimit: 0\n  reuseport: {reuses}\n  username: \"\"\n  zonesdir: \"{place}\"\n  \
+             database: \"\"\n  pidfile: \"\"\n  zonelistfile: \"{place}/zones\"\n  xfrdfile: \"{place}/xfrd\"\n  \
              xfrdir: \"{place}\"\nremote-control:\n  control-enable: no\n\
              zone:\n  name: example\n  zonefile: zone\n"
         )
