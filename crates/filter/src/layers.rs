@@ -10,6 +10,7 @@
 
 use crate::contract::{Block, Reason};
 use abi::Marks;
+use std::net::IpAddr;
 use wire::ethernet;
 use wire::flow::Flow;
 use wire::ip::{Fragment, protocol};
@@ -237,7 +238,8 @@ pub struct Segment<'a> {
 /// fragment of a datagram, which contains only part of a segment.
 #[inline]
 pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderError> {
-    match common_segment(block) {
+    let (frame, marks) = (block.frame, &mut block.marks);
+    match common_segment(frame, marks).or_else(|| common_ipv6_segment(frame, marks)) {
         Some(segment) => Ok(Some(segment)),
         None => any_segment(block),
     }
@@ -248,36 +250,66 @@ pub fn segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderE
 /// completely captured. This is the fast path of [`segment`]; for such a frame, the full parse
 /// ([`any_segment`]) returns the same segment.
 #[inline]
-pub(crate) fn common_segment<'a>(block: &mut Block<'a>) -> Option<Segment<'a>> {
-    const TCP_OFFSET: u32 = 34;
-    let head_bytes: &[u8; TCP_OFFSET as usize + tcp::LENGTH_MIN] = block.frame.first_chunk()?;
-    let fragment = u16::from_be_bytes([head_bytes[20], head_bytes[21]]) & 0x3fff;
-    let plain = block.marks.link == LinkType::ETHERNET.0
-        && [head_bytes[12], head_bytes[13], head_bytes[14], head_bytes[23]]
-            == [8, 0, 0x45, protocol::TCP]
+pub(crate) fn common_segment<'a>(frame: &'a [u8], marks: &mut Marks) -> Option<Segment<'a>> {
+    const TCP_OFFSET: usize = ethernet::HEADER_LENGTH + wire::ipv4::LENGTH_MIN;
+    let head: &[u8; TCP_OFFSET] = frame.first_chunk()?;
+    let fragment = u16::from_be_bytes([head[20], head[21]]) & 0x3fff;
+    let plain = marks.link == LinkType::ETHERNET.0
+        && [head[12], head[13], head[14], head[23]] == [8, 0, 0x45, protocol::TCP]
         && fragment == 0;
-    let (header, _) = Tcp::parse(head_bytes.get(TCP_OFFSET as usize..)?).filter(|_| plain)?;
+    if !plain {
+        return None;
+    }
+    let end = ethernet::HEADER_LENGTH as u32 + u32::from(u16::from_be_bytes([head[16], head[17]]));
+    let address = |at: usize| [head[at], head[at + 1], head[at + 2], head[at + 3]].into();
+    common_segment_at::<TCP_OFFSET>(frame, marks, end, (address(26), address(30)))
+}
+
+/// Returns the segment in an untagged Ethernet frame with an IPv6 packet without extension headers.
+/// Like [`common_segment`] otherwise.
+#[inline]
+fn common_ipv6_segment<'a>(frame: &'a [u8], marks: &mut Marks) -> Option<Segment<'a>> {
+    const TCP_OFFSET: usize = ethernet::HEADER_LENGTH + ipv6::HEADER_LENGTH;
+    let head: &[u8; TCP_OFFSET] = frame.first_chunk()?;
+    let (ip, _) = Ipv6::parse(head.get(ethernet::HEADER_LENGTH..)?)?;
+    let plain = marks.link == LinkType::ETHERNET.0
+        && [head[12], head[13]] == [0x86, 0xdd]
+        && ip.version() == 6
+        && ip.next_header() == protocol::TCP
+        // A length of 0 means that the packet ends with the frame.
+        && ip.payload_length() != 0;
+    if !plain {
+        return None;
+    }
+    let end = TCP_OFFSET as u32 + u32::from(ip.payload_length());
+    let addresses = (ip.source().into(), ip.target().into());
+    common_segment_at::<TCP_OFFSET>(frame, marks, end, addresses)
+}
+
+/// Returns the segment whose header begins at offset `AT` of an untagged Ethernet frame, in a
+/// packet that ends at offset `end` and has these addresses, sender first. Stores the offsets of
+/// the headers in the marks. Returns `None` without effect if the header is invalid or not
+/// completely captured.
+#[inline]
+fn common_segment_at<'a, const AT: usize>(
+    frame: &'a [u8],
+    marks: &mut Marks,
+    end: u32,
+    (source, target): (IpAddr, IpAddr),
+) -> Option<Segment<'a>> {
+    let (header, _) = Tcp::parse(frame.get(AT..)?)?;
     let header_length = header.header_length();
-    let payload = TCP_OFFSET + u32::from(header_length);
-    let end = 14 + u32::from(u16::from_be_bytes([head_bytes[16], head_bytes[17]]));
-    let whole = payload <= end && payload as usize <= block.frame.len();
+    let payload = AT as u32 + u32::from(header_length);
+    let whole = payload <= end && payload as usize <= frame.len();
     if usize::from(header_length) < tcp::LENGTH_MIN || !whole {
         return None;
     }
-    block.marks.network = 14;
-    block.marks.transport = TCP_OFFSET as u16;
-    block.marks.payload = payload as u16;
-    let address = |at: usize| {
-        [head_bytes[at], head_bytes[at + 1], head_bytes[at + 2], head_bytes[at + 3]].into()
-    };
+    marks.network = ethernet::HEADER_LENGTH as u16;
+    marks.transport = AT as u16;
+    marks.payload = payload as u16;
     let ports = Ports { source: header.source(), target: header.target() };
-    let flow = Flow {
-        source: address(26),
-        target: address(30),
-        protocol: protocol::TCP,
-        ports: Some(ports),
-    };
-    Some(Segment { header, flow, at: TCP_OFFSET, payload, end })
+    let flow = Flow { source, target, protocol: protocol::TCP, ports: Some(ports) };
+    Some(Segment { header, flow, at: AT as u32, payload, end })
 }
 
 /// Returns the TCP segment in a frame of any form, or `Ok(None)` for another protocol.
@@ -445,19 +477,21 @@ mod tests {
     use crate::testing::{Arena, Frame, Space};
     use testkit::Random;
 
-    /// The fast path and the full parse return the same segments.
-    #[test]
-    fn fast_path_agrees_with_the_full_parse() {
+    type Fast = for<'a> fn(&'a [u8], &mut Marks) -> Option<Segment<'a>>;
+
+    /// Compares a fast path with the full parse, on intact, damaged, padded and truncated frames.
+    /// `header` is the offset of the TCP header.
+    fn assert_fast_path_agrees(fast: Fast, header: usize, make: fn(&[u8]) -> Frame) {
         let mut random = Random::replayable();
         let mut plain = 0;
         for _ in 0..20_000 {
             let length = random.within(0..30);
-            let mut frame = Frame::tcp(1, 2, &random.bytes(length));
+            let mut frame = make(&random.bytes(length));
             if random.one_in(4) {
                 frame.bytes.extend([0; 9]);
             }
             if !random.one_in(3) {
-                let at = random.within(12..frame.bytes.len().min(54));
+                let at = random.within(12..frame.bytes.len().min(header + 20));
                 frame.bytes[at] ^= 1 << random.below(8);
             }
             if random.one_in(3) {
@@ -467,7 +501,10 @@ mod tests {
             let arena = Arena::new(1);
             let batch = Space::new(&arena).batch(&[frame]);
             let (mut one, mut other) = (batch.block(0), batch.block(0));
-            let Some(short) = common_segment(&mut one) else { continue };
+            let Some(short) = fast(one.frame, &mut one.marks) else {
+                assert_eq!(one.marks, other.marks);
+                continue;
+            };
             plain += 1;
             let long = any_segment(&mut other).ok().flatten().expect("a segment");
             let place = |s: &Segment<'_>| (s.flow, s.at, s.payload, s.end, s.header.sequence());
@@ -475,5 +512,17 @@ mod tests {
             assert_eq!(one.marks, other.marks);
         }
         assert!(plain > 2000, "{plain}");
+    }
+
+    #[test]
+    fn fast_path_agrees_with_the_full_parse() {
+        assert_fast_path_agrees(common_segment, 34, |data| Frame::tcp(1, 2, data));
+    }
+
+    #[test]
+    fn fast_path_of_ipv6_agrees_with_the_full_parse() {
+        assert_fast_path_agrees(common_ipv6_segment, 54, |data| {
+            Frame::ipv6(protocol::TCP, &Frame::tcp(1, 2, data).bytes[34..])
+        });
     }
 }

@@ -179,7 +179,7 @@ fn emit_endpoint_sum<'s>(
 #[inline]
 fn flow(block: &Block<'_>) -> Option<Flow> {
     let mut block = *block;
-    match layers::common_segment(&mut block) {
+    match layers::common_segment(block.frame, &mut block.marks) {
         Some(segment) => Some(segment.flow),
         None => layers::any_flow(&mut block).ok(),
     }

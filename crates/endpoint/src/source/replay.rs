@@ -9,12 +9,14 @@ mod links;
 
 use super::feed::{Feed, FillOutcome};
 use super::input::Input;
+use crate::contract::pool_entry;
 use crate::{
     Failure, Intake, NextTime, Opening, Source, SourceCounters, SourceEntry, SourceProperties,
     SourceStatus,
 };
-use abi::{Entry, Marks};
+use abi::Marks;
 use filter::{Amount, Description, Parameter, Time, Type};
+use std::iter;
 use std::os::fd::BorrowedFd;
 use wire::capture::{CaptureFault, FaultKind, Packet, Reader, Step};
 
@@ -171,44 +173,43 @@ impl Replay {
     /// bytes needed for the next record if the piece ends within that record. Returns `None`
     /// otherwise.
     fn emit_from_piece(&mut self, intake: &mut Intake<'_>) -> Result<Option<usize>, Failure> {
-        let pool = intake.pool;
-        let mut rest = self.feed.unconsumed_bytes(pool);
-        while intake.room() > 0 {
-            let packet = match self.pending.take() {
+        let (pool, until, now) = (intake.pool, intake.until, intake.now);
+        let bytes = self.feed.unconsumed_bytes(pool);
+        let (mut consumed, mut outcome) = (0, Ok(None));
+        let Self { feed, reader, schedule, origin, emitted, pending, .. } = self;
+        intake.put_entries(iter::from_fn(|| {
+            let packet = match pending.take() {
                 Some(packet) => packet,
-                None => match self.reader.next(rest) {
+                None => match reader.next(bytes.get(consumed..).unwrap_or_default()) {
                     Step::Packet(packet) => packet,
-                    Step::NeedMore { consumed, wanted } => {
-                        self.feed.consume(consumed);
-                        self.feed.report_consumed(pool);
-                        return Ok(Some(wanted));
+                    Step::NeedMore { consumed: skipped, wanted } => {
+                        consumed += skipped;
+                        outcome = Ok(Some(wanted));
+                        return None;
                     }
                     Step::Error(fault) => {
-                        return Err(capture_failure(self.feed.input().target(), &fault));
+                        outcome = Err(capture_failure(feed.input().target(), &fault));
+                        return None;
                     }
                 },
             };
-            let is_later = intake.until.is_some_and(|until| packet.time_ns > until);
-            if is_later || !self.schedule.is_due(packet.time_ns, intake.now) {
-                self.pending = Some(packet);
-                break;
+            let is_later = until.is_some_and(|until| packet.time_ns > until);
+            if is_later || !schedule.is_due(packet.time_ns, now) {
+                *pending = Some(packet);
+                return None;
             }
-            intake.put_entry(self.entry(intake, &packet));
-            self.feed.consume(packet.consumed);
-            rest = rest.get(packet.consumed..).unwrap_or_default();
-        }
+            // A piece is at most `BLOCK_MAX` bytes long, so these offsets fit.
+            let from = u32::try_from(consumed + packet.data.start).unwrap_or(u32::MAX);
+            let length = u32::try_from(packet.data.len()).unwrap_or(u32::MAX);
+            emitted.add(length);
+            consumed += packet.consumed;
+            let marks = Marks::frame(packet.link.0, length, packet.wire_length);
+            let place = feed.extent_of(from, length);
+            Some(pool_entry(pool, place, (packet.time_ns, *origin), marks))
+        }));
+        self.feed.consume(consumed);
         self.feed.report_consumed(pool);
-        Ok(None)
-    }
-
-    fn entry(&mut self, intake: &Intake<'_>, packet: &Packet) -> Entry {
-        // A piece is at most `BLOCK_MAX` bytes long, so these offsets fit.
-        let from = u32::try_from(packet.data.start).unwrap_or(u32::MAX);
-        let length = u32::try_from(packet.data.len()).unwrap_or(u32::MAX);
-        self.emitted.add(length);
-        let place = self.feed.extent_of(from, length);
-        let marks = Marks::frame(packet.link.0, length, packet.wire_length);
-        intake.entry(place, (packet.time_ns, self.origin), marks)
+        outcome
     }
 
     /// Reads at least `wanted` bytes. Returns `None` on success, or else the result that this call

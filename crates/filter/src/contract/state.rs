@@ -5,6 +5,7 @@
 //! Streamline thesis, a session pointer is swapped before each call [Th §5.3.3]. Here, a batch
 //! contains blocks of many sessions, so the filter looks up the session of each block by its key.
 
+use super::batch::LANES;
 use super::context::PinId;
 use super::holds::{HeldList, Holds};
 use super::published::{Column, Field, PublishedSessions, RowCallback};
@@ -125,14 +126,22 @@ impl<S: Session> Sessions<S> {
         self.states.get(number as usize)
     }
 
-    /// Prefetches the sessions with these keys. With many sessions, nearly every lookup misses the
-    /// CPU cache, and prefetching makes the misses overlap.
+    /// Prefetches the sessions with these keys, of which at most [`LANES`] are read. With many
+    /// sessions, nearly every lookup misses the CPU cache, and prefetching makes the misses
+    /// overlap. Index and states are read in two loops: the shorter a loop is, the more of its
+    /// iterations does the processor overlap.
     #[inline]
     pub fn prefetch(&mut self, keys: impl IntoIterator<Item = u64>) {
+        let (mut numbers, mut found) = ([0; LANES], 0);
+        for key in keys.into_iter().take(LANES) {
+            if let Some(number) = self.index_of(key) {
+                numbers[found] = number;
+                found += 1;
+            }
+        }
         let mut folded = 0;
-        for key in keys {
-            let number = self.index_of(key);
-            let state = number.and_then(|number| self.states.get(number as usize));
+        for number in &numbers[..found] {
+            let state = self.states.get(*number as usize);
             let bytes = state.map_or(&[][..], S::as_bytes);
             folded ^= bytes.iter().step_by(CACHE_LINE).fold(0, |folded, byte| folded ^ byte);
         }

@@ -79,10 +79,6 @@ pub trait Lanes: Send {
 
 /// A filter that may hold, replace, drop and create blocks, and receives one block at a time.
 pub trait Stream: Send {
-    /// Prefetches the sessions of a batch
-    /// ([`Sessions::prefetch`](super::state::Sessions::prefetch)). Called before the first
-    /// [`Stream::process_block`] of the batch.
-    fn prefetch(&mut self, _tags: Tags<'_>) {}
     /// Processes one block: passes, consumes, holds or drops it, and may emit additional blocks.
     fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>);
     /// Called when the path's clock has reached the time set by [`StreamContext::wake_at`].
@@ -258,8 +254,10 @@ struct PerBlock<F>(F);
 
 impl<F: Stream> HoldingLanes for PerBlock<F> {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
-        self.0.prefetch(batch.tags());
-        cx.for_each_block(batch, |cx, block| self.0.process_block(block, cx));
+        cx.for_each_block(batch, |cx, block| {
+            self.0.process_block(block, cx);
+            None
+        });
     }
 
     fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {

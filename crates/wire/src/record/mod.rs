@@ -19,6 +19,8 @@ mod field;
 #[cfg(test)]
 mod tests;
 
+use memchr::memchr2;
+
 pub use field::{Field, FieldType};
 
 /// Maximum length in bytes of a text in a field.
@@ -102,6 +104,9 @@ impl<'r> Writer<'r> {
     pub fn add_line(&mut self, field: Field, value: &[u8]) {
         let before = self.used;
         self.add_text(field, value);
+        if memchr2(b'\r', b'\n', value).is_none() {
+            return;
+        }
         let added = self.room.get_mut(before + FIELD_HEADER_SIZE..self.used).unwrap_or_default();
         for byte in added.iter_mut().filter(|byte| matches!(byte, b'\r' | b'\n')) {
             *byte = b' ';

@@ -181,7 +181,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let decoder = BodyDecoder::new(arguments.usize_number("ratio"), options.decoded_max);
     let mut connections = Sessions::<HttpConnection>::default();
     connections.get_or_create(PRIVATE_KEY);
-    Ok(Filter::stream(Http { options, connections, head_buffer: Vec::new(), decoder }))
+    Ok(Filter::holding(Http { options, connections, head_buffer: Vec::new(), decoder }))
 }
 
 struct Http {
@@ -192,33 +192,81 @@ struct Http {
     decoder: BodyDecoder,
 }
 
-impl Stream for Http {
-    fn prefetch(&mut self, tags: Tags<'_>) {
-        let sessions = tags.blocks().map(|(_, context)| context.session.into());
-        self.connections.prefetch(sessions);
+impl HoldingLanes for Http {
+    fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>) {
+        let tags = batch.tags();
+        self.connections.prefetch(tags.blocks().map(|(_, context)| context.session.into()));
+        cx.for_each_block(batch, |cx, block| self.process_block(block, cx));
     }
 
-    fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
+    fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
+        for key in self.connections.keys() {
+            if key != PRIVATE_KEY {
+                self.end_connection(key, cx);
+            }
+        }
+    }
+
+    fn report(&self) -> Report {
+        let tally =
+            self.connections.get(PRIVATE_KEY).map_or([0; 4], |private| private.protocol_counts);
+        let rows = Protocol::ALL.iter().zip(tally);
+        Report::from_rows(rows.map(|((_, name), n)| (*name, n.into())))
+    }
+
+    fn state(&mut self) -> Option<&mut dyn FilterState> {
+        Some(&mut self.connections)
+    }
+}
+
+impl Http {
+    /// Processes a block. Returns the block if all of its bytes belong to a body that continues
+    /// after it; any other output is emitted through the context.
+    #[inline]
+    fn process_block<'a>(
+        &mut self,
+        block: Block<'a>,
+        cx: &mut StreamContext<'_, 'a>,
+    ) -> Option<Block<'a>> {
+        let key = u64::from(block.context.session);
+        if key == PRIVATE_KEY || block.marks.is_description() {
+            self.process_block_without_session(block, cx);
+            return None;
+        }
+        let connection = self.connections.find(key);
+        let is_known = connection.is_some();
+        if let Some(block) = connection.and_then(|connection| connection.as_body_block(&block)) {
+            return match self.options.emit {
+                Emit::Message | Emit::Body => Some(block),
+                Emit::Head => {
+                    cx.consume(&block);
+                    None
+                }
+            };
+        }
+        if !is_known {
+            self.make_room(cx);
+        }
+        self.process_any_block(block, key, cx);
+        None
+    }
+
+    #[cold]
+    fn process_block_without_session<'a>(&self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
         if block.marks.is_description() {
             // A previous filter's description is not part of the stream.
             return cx.consume(&block);
         }
-        let key = u64::from(block.context.session);
-        if key == PRIVATE_KEY {
-            let class = cx.absent(reasons::NO_SESSION);
-            return cx.pass(block.with_class(class));
-        }
-        match self.connections.find(key) {
-            Some(connection) => {
-                if let Some(block) = connection.as_body_block(&block) {
-                    return match self.options.emit {
-                        Emit::Message | Emit::Body => cx.pass(block),
-                        Emit::Head => cx.consume(&block),
-                    };
-                }
-            }
-            None => self.make_room(cx),
-        }
+        let class = cx.absent(reasons::NO_SESSION);
+        cx.pass(block.with_class(class));
+    }
+
+    fn process_any_block<'a>(
+        &mut self,
+        block: Block<'a>,
+        key: u64,
+        cx: &mut StreamContext<'_, 'a>,
+    ) {
         // Bytes overwritten in the ring, or a view beyond the captured bytes, count as a hole.
         let block = match block.pointer.is_hole() {
             true => block,
@@ -247,27 +295,6 @@ impl Stream for Http {
         }
     }
 
-    fn finish<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
-        for key in self.connections.keys() {
-            if key != PRIVATE_KEY {
-                self.end_connection(key, cx);
-            }
-        }
-    }
-
-    fn report(&self) -> Report {
-        let tally =
-            self.connections.get(PRIVATE_KEY).map_or([0; 4], |private| private.protocol_counts);
-        let rows = Protocol::ALL.iter().zip(tally);
-        Report::from_rows(rows.map(|((_, name), n)| (*name, n.into())))
-    }
-
-    fn state(&mut self) -> Option<&mut dyn FilterState> {
-        Some(&mut self.connections)
-    }
-}
-
-impl Http {
     /// If the maximum number of connections is reached, evicts a connection that has not been used
     /// recently.
     fn make_room(&mut self, cx: &mut StreamContext<'_, '_>) {

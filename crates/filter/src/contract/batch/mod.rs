@@ -188,8 +188,21 @@ impl<'a> Batch<'a> {
     /// Replaces the block in this lane.
     #[inline]
     pub fn set_block(&mut self, l: Lane, block: Block<'a>) {
+        self.begin_rewrite();
+        self.rewrite_lane(l, block);
+    }
+
+    /// Prepares the batch for calls of [`Batch::rewrite_lane`].
+    #[inline]
+    pub(super) fn begin_rewrite(&mut self) {
         self.resolve_frames();
         self.known = KnownFacts::default();
+    }
+
+    /// Replaces the block in this lane, like [`Batch::set_block`]. The caller has called
+    /// [`Batch::begin_rewrite`], and since then no function that caches facts about the batch.
+    #[inline]
+    fn rewrite_lane(&mut self, l: Lane, block: Block<'a>) {
         self.columns.pointers[l] = block.pointer;
         self.columns.marks[l] = block.marks;
         self.columns.context[l] = block.context;
@@ -203,6 +216,15 @@ impl<'a> Batch<'a> {
     pub fn set_marks(&mut self, l: Lane, marks: Marks) {
         self.resolve_frames();
         self.columns.marks[l] = marks;
+    }
+
+    /// Returns the present bytes of the frame in this lane, its marks for modification, and its
+    /// metadata.
+    #[inline]
+    pub fn frame_and_marks(&mut self, l: Lane) -> (&'a [u8], &mut Marks, BlockMetadata) {
+        self.resolve_frames();
+        let frame = self.frames.get(l).copied().unwrap_or_default();
+        (frame, &mut self.columns.marks[l], self.columns.context[l])
     }
 
     /// Adds a block with sequence number `order`. Returns the block if all lanes are in use.
@@ -359,6 +381,13 @@ impl<'a> Batch<'a> {
     /// Looks up the frame slices of all lanes, stores them in `frames`, and clears `segment`.
     #[inline]
     fn resolve_frames(&mut self) {
+        if self.segment.is_some() {
+            self.resolve_segment();
+        }
+    }
+
+    #[inline(never)]
+    fn resolve_segment(&mut self) {
         if let Some(segment) = self.segment.take() {
             self.known.column = None;
             let lanes = self.columns.pointers.iter().zip(&self.columns.marks);
@@ -396,6 +425,14 @@ impl<'a> Batch<'a> {
             self.columns.len = len;
             self.frames.resize(len, &[]);
         }
+    }
+
+    /// Stores a block and its sequence number in a lane that is in use. The caller has called
+    /// [`Batch::begin_rewrite`], like that of [`Batch::rewrite_lane`].
+    #[inline]
+    pub(super) fn rewrite_block(&mut self, l: Lane, block: Block<'a>, order: u32) {
+        self.columns.order[l] = order;
+        self.rewrite_lane(l, block);
     }
 
     /// Stores a block and its sequence number in a lane. Marks the lane as used if it is unused.

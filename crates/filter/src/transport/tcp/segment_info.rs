@@ -37,7 +37,7 @@ pub(super) struct SegmentInfo {
 
 impl SegmentInfo {
     #[inline]
-    pub(super) fn new(block: &Block<'_>, segment: &Segment<'_>, down: bool, now: Time) -> Self {
+    pub(super) fn new(frame: &[u8], segment: &Segment<'_>, down: bool, time: Time) -> Self {
         let header = segment.header;
         let syn = header.has(flag::SYN);
         let from = header.sequence().wrapping_add(syn.into());
@@ -48,10 +48,10 @@ impl SegmentInfo {
             window: header.window().into(),
             ports: Ports { source: header.source(), target: header.target() },
             is_down: down,
-            scale: if syn { offered_window_scale(block, segment) } else { UNSCALED },
+            scale: if syn { offered_window_scale(frame, segment) } else { UNSCALED },
             is_signed: header.flags() & (flag::SYN | flag::FIN | flag::RST) != 0
-                && is_signed(block, segment),
-            time: block.context.time.min(now),
+                && is_signed(frame, segment),
+            time,
         }
     }
 
@@ -86,8 +86,8 @@ impl SegmentInfo {
 
 /// Returns the window scale that a SYN offers, or [`UNSCALED`] if it offers none.
 #[cold]
-fn offered_window_scale(block: &Block<'_>, segment: &Segment<'_>) -> u8 {
-    let header = block.frame.get(segment.at as usize..).unwrap_or_default();
+fn offered_window_scale(frame: &[u8], segment: &Segment<'_>) -> u8 {
+    let header = frame.get(segment.at as usize..).unwrap_or_default();
     let offered = options(header).find(|option| option.kind == WINDOW_SCALE_OPTION);
     offered.and_then(|option| option.data.first().copied()).unwrap_or(UNSCALED)
 }
@@ -95,8 +95,8 @@ fn offered_window_scale(block: &Block<'_>, segment: &Segment<'_>) -> u8 {
 /// Returns true if a segment carries a signature option. The signature is not verified, since only
 /// the two ends have the key.
 #[cold]
-fn is_signed(block: &Block<'_>, segment: &Segment<'_>) -> bool {
-    let header = block.frame.get(segment.at as usize..).unwrap_or_default();
+fn is_signed(frame: &[u8], segment: &Segment<'_>) -> bool {
+    let header = frame.get(segment.at as usize..).unwrap_or_default();
     options(header).any(|option| SIGNATURE_OPTIONS.contains(&option.kind))
 }
 

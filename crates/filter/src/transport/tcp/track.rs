@@ -41,16 +41,16 @@ struct SegmentLookup {
 
 impl SegmentLookup {
     #[inline]
-    fn new(block: &Block<'_>, segment: &Segment<'_>, seed: u64, now: Time) -> Self {
+    fn new(frame: &[u8], segment: &Segment<'_>, seed: u64, time: Time) -> Self {
         let (key, down) = FlowTable::<TcpConnection>::key(&segment.flow, seed);
-        let info = SegmentInfo::new(block, segment, down, now);
+        let info = SegmentInfo::new(frame, segment, down, time);
         Self { reason: None, key, info, payload: segment.payload }
     }
 
     #[inline(never)]
-    fn from_any_block(block: &mut Block<'_>, seed: u64, now: Time) -> Self {
+    fn from_any_block(block: &mut Block<'_>, seed: u64, time: Time) -> Self {
         let reason = match layers::segment(block) {
-            Ok(Some(segment)) => return Self::new(block, &segment, seed, now),
+            Ok(Some(segment)) => return Self::new(block.frame, &segment, seed, time),
             Ok(None) => NOT_TCP,
             Err(why) => why.reason(),
         };
@@ -65,7 +65,10 @@ impl HoldingLanes for Tcp {
         let mut next = found.iter();
         cx.for_each_block(batch, |cx, block| match next.next() {
             Some(found) => self.process_lane(block, found, cx),
-            None => cx.consume(&block),
+            None => {
+                cx.consume(&block);
+                None
+            }
         });
         self.lookups = found;
         self.request_tick(cx);
@@ -185,43 +188,51 @@ impl Tcp {
     fn prefetch(&mut self, batch: &mut Batch<'_>, now: Time, found: &mut [SegmentLookup]) {
         let seed = self.flows.seed();
         for (l, found) in lanes(batch.live()).zip(found.iter_mut()) {
+            let (frame, marks, BlockMetadata { time, .. }) = batch.frame_and_marks(l);
+            let time = time.min(now);
+            if let Some(segment) = layers::common_segment(frame, marks) {
+                *found = SegmentLookup::new(frame, &segment, seed, time);
+                continue;
+            }
             let mut block = batch.block(l);
-            *found = match layers::common_segment(&mut block) {
-                Some(segment) => SegmentLookup::new(&block, &segment, seed, now),
-                None => SegmentLookup::from_any_block(&mut block, seed, now),
-            };
+            *found = SegmentLookup::from_any_block(&mut block, seed, time);
             batch.set_marks(l, block.marks);
         }
         let count = batch.live().count_ones() as usize;
         self.flows.prefetch(found.iter().take(count).map(|found| found.key));
     }
 
-    /// Processes the block in a lane, whose lookup is `found`.
+    /// Processes the block in a lane, whose lookup is `found`. Returns the block if it is next in
+    /// order; any other output is emitted through the context.
     #[inline]
     fn process_lane<'a>(
         &mut self,
         block: Block<'a>,
         found: &SegmentLookup,
         cx: &mut StreamContext<'_, 'a>,
-    ) {
+    ) -> Option<Block<'a>> {
         let SegmentLookup { reason, key, info, payload } = found;
         if let Some(why) = reason {
-            return pass_unanswered(block, *why, cx);
+            pass_unanswered(block, *why, cx);
+            return None;
         }
         if self.checksum && !has_valid_checksum(block, cx) {
-            return cx.drop(&block, CHECKSUM);
+            cx.drop(&block, CHECKSUM);
+            return None;
         }
         let data = block.view_at(*payload, info.length());
         let timeout = self.timeout;
         if let Some(connection) = self.flows.find(*key)
             && let Some(side) = connection.process_fast(info, data.length(), timeout)
         {
-            return match info.has_data() {
-                true => cx.pass(connection.prepare_next(side, data)),
-                false => cx.consume(&data),
-            };
+            if info.has_data() {
+                return Some(connection.prepare_next(side, data));
+            }
+            cx.consume(&data);
+            return None;
         }
         self.process_any_block(data, *key, info, cx);
+        None
     }
 
     fn process_any_block<'a>(
