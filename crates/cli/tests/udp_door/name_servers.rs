@@ -204,7 +204,8 @@ fn compare_nsd(servers: usize) {
         format!(
             "server:\n  ip-address: {SERVER}@{PORT}\n  server-count: {servers}\n  \
              rrl-ratelimit: 0\n  reuseport: {reuses}\n  username: \"\"\n  zonesdir: \"{place}\"\n  \
-             database: \"\"\n  pidfile: \"\"\n  zonelistfile: \"{place}/zones\"\n  xfrdfile: \"{place}/xfrd\"\n  \
+             database: \"\"\n  pidfile: \"\"\n  zonelistfile: \"{place}/zones\"\n  \
+             xfrdfile: \"{place}/xfrd\"\n  \
              xfrdir: \"{place}\"\nremote-control:\n  control-enable: no\n\
              zone:\n  name: example\n  zonefile: zone\n"
         )
