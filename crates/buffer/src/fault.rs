@@ -54,7 +54,7 @@ pub enum Fault {
     #[error("the ring has no reader left")]
     Abandoned,
     /// The operation requires a ring that keeps blocks until they are read, but this ring
-    /// overwrites them. [`crate::stream::Input::read_wanted`] requires the opposite.
+    /// overwrites them. [`crate::stream::Input::open_block`] requires the opposite.
     #[error("this ring overwrites its oldest blocks: read copies instead")]
     Lossy,
     /// The operation requires a trusted writer, but the stream was not opened with

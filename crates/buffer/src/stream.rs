@@ -36,7 +36,7 @@ mod scaler;
 mod switch;
 mod waking;
 
-pub use crate::wait::{BlockRead, PartRead, WaitResult, Wanted, WantedRead};
+pub use crate::wait::{BlockRead, PartRead, WaitResult};
 pub use admission::OFFER;
 pub use admission::{Admission, ReaderTicket, joinable, send_to};
 pub use config::{Config, caches, fix_processor_count, has_single_processor};

@@ -88,29 +88,6 @@ pub enum BlockRead {
     End,
 }
 
-/// The part of a block that a reader wants, decided from the first bytes of the block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wanted {
-    /// The whole block.
-    Block,
-    /// The first bytes of the block, as many as the reader inspects.
-    Head,
-    /// Nothing: the reader skips the block.
-    Nothing,
-}
-
-/// The result of reading the next wanted block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WantedRead {
-    /// The block that was read. If this is `Nothing` although `passed` is above 0, further blocks
-    /// may already be published.
-    pub read: BlockRead,
-    /// True if the entire block was copied.
-    pub is_whole: bool,
-    /// Number of earlier blocks that the reader did not want.
-    pub passed: u64,
-}
-
 /// The state of the party that notifies.
 #[derive(Debug, Default)]
 pub struct Notifier {

@@ -178,6 +178,9 @@ pub struct Intake<'s> {
     pub arcs_in_place: u64,
     /// Set by the source if it has not copied the frames of the appended blocks.
     pub in_place: bool,
+    /// True if nothing in the space reads the bytes of blocks or passes them on. The source may
+    /// then append blocks whose pointers lead nowhere.
+    pub without_bytes: bool,
     /// Index of the arc that all appended blocks follow, set by a source that selects arcs itself.
     /// If `None`, each block is routed by its class.
     pub arc: Option<usize>,
@@ -202,6 +205,7 @@ impl<'s> Intake<'s> {
             until: None,
             arcs_in_place: 0,
             in_place: false,
+            without_bytes: false,
             arc: None,
             is_drained: false,
             taken,

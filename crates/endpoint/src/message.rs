@@ -22,16 +22,21 @@ pub const fn message_length(block: &Block<'_>) -> usize {
 /// length.
 pub fn write(block: &Block<'_>, room: &mut [u8]) -> usize {
     let Some((head, frame)) = room.split_at_mut_checked(HEAD_BYTES) else { return 0 };
+    head.copy_from_slice(sent_entry(block).as_bytes());
+    let length = frame.len().min(block.frame.len());
+    frame[..length].copy_from_slice(&block.frame[..length]);
+    HEAD_BYTES + length
+}
+
+/// Returns the entry of a block as it is sent with the bytes of the block's frame.
+pub fn sent_entry(block: &Block<'_>) -> Entry {
     let mut entry = block.entry();
     if !entry.pointer.is_hole() {
         // The captured length is that of the transferred bytes.
         entry.marks.captured = u32::try_from(block.frame.len()).unwrap_or(u32::MAX);
         entry.marks.wire_length = entry.marks.wire_length.max(entry.marks.captured);
     }
-    head.copy_from_slice(entry.as_bytes());
-    let length = frame.len().min(block.frame.len());
-    frame[..length].copy_from_slice(&block.frame[..length]);
-    HEAD_BYTES + length
+    entry
 }
 
 /// A defect found in an untrusted message.
@@ -78,24 +83,19 @@ const FLAGS_DEFINED: Flags = Flags::FIRST
     .with(Flags::BROKEN)
     .with(Flags::DECODED);
 
-/// Decodes the entry of a message without any check. Returns `None` if the message is too short.
-pub fn unchecked_entry(message: &[u8]) -> Option<Entry> {
-    Entry::read_from_prefix(message).ok().map(|(entry, _)| entry)
-}
-
-/// Returns the class of the block in a message without any check, or `None` if the message is too
-/// short.
-pub fn unchecked_class(message: &[u8]) -> Option<Class> {
-    RichPointer::read_from_prefix(message).ok().map(|(pointer, _)| pointer.class)
-}
-
 /// Decodes and checks the block in a message, for a path with `origins` sources. The rich pointer
 /// in the returned entry is still the sender's; [`placed_entry`] replaces it.
 pub fn read(message: &[u8], origins: u16) -> Result<(Entry, &[u8]), MessageDefect> {
     let (head, frame) = message.split_at_checked(HEAD_BYTES).ok_or(MessageDefect::Short)?;
     let entry = Entry::read_from_bytes(head).map_err(|_| MessageDefect::Short)?;
+    Ok((checked_entry(entry, frame.len(), origins)?, frame))
+}
+
+/// Checks the entry of a block that was sent with a frame of `length` bytes, for a path with
+/// `origins` sources. The rich pointer in the returned entry is still the sender's.
+pub fn checked_entry(entry: Entry, length: usize, origins: u16) -> Result<Entry, MessageDefect> {
     let Entry { pointer, context, mut marks } = entry;
-    let here = u32::try_from(frame.len()).map_err(|_| MessageDefect::View)?;
+    let here = u32::try_from(length).map_err(|_| MessageDefect::View)?;
     if !pointer.is_hole() {
         let end = u64::from(marks.view) + u64::from(pointer.length());
         if end > u64::from(here) {
@@ -125,7 +125,7 @@ pub fn read(message: &[u8], origins: u16) -> Result<(Entry, &[u8]), MessageDefec
     }
     // The path assigns the sequence number among replicas.
     marks = marks.with_seq(0, false);
-    Ok((Entry { pointer, context, marks }, frame))
+    Ok(Entry { pointer, context, marks })
 }
 
 /// Checks the block of a message and copies it into an intake. Returns the length of the block's

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 mod fast_path;
 mod in_place;
+mod opened;
 mod skip;
-mod wanted;
 
 /// The state of a reader that walks through a ring of blocks, record by record.
 #[derive(Debug)]

@@ -28,6 +28,8 @@ pub struct Input {
     notifier: Notifier,
     /// Unread rest of a block that did not fit into the caller's buffer, if any.
     unread_rest: Option<CheckedRecord>,
+    /// The block taken by [`Input::open_block`], while it is in the memory that this end reads.
+    opened: Option<CheckedRecord>,
     /// True after the exit of the writer's process, whether or not it closed the stream.
     writer_exited: bool,
     /// True if the ring overwrites.
@@ -75,6 +77,7 @@ impl Input {
             sleeper: Sleeper::default(),
             notifier: Notifier::default(),
             unread_rest: None,
+            opened: None,
             writer_exited: false,
             is_lossy,
             spin: Spin::default(),
@@ -343,6 +346,7 @@ impl Input {
         };
         walk.continue_in(store);
         walk.stop_at(position + release_interval(walk));
+        self.opened = None;
         self.trust_proof = if self.is_trusting { segment.creator() } else { None };
         self.shape = shape;
         // The writer's page has changed, and perhaps the writer.

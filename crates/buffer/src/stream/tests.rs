@@ -250,39 +250,42 @@ fn reader_counts_include_unreleased_blocks() {
 }
 
 #[test]
-fn o6_reader_passes_unwanted_blocks_and_copies_heads() {
+fn o6_reader_copies_parts_of_a_block_until_it_is_overwritten() {
     let (mut output, mut inputs) = open(&stream_config().policy(Policy::Overwrite));
     let mut input = inputs.pop().unwrap();
-    for block in [&b"no 1"[..], b"yes 2", b"no 3", b"head 4", b"no 5"] {
+    for block in [&b"no"[..], b"yes, this one"] {
         assert!(output.write(block).unwrap());
     }
     output.flush();
-    let wants = |head: &[u8]| match head {
-        b"ye" => Wanted::Block,
-        b"he" => Wanted::Head,
-        _ => Wanted::Nothing,
-    };
-    let mut out = [0; 8];
-    let whole = WantedRead { read: BlockRead::Block(5), is_whole: true, passed: 1 };
-    assert_eq!(input.read_wanted(&mut out, 2, &wants), Ok(whole));
-    assert_eq!((&out[..5], input.next_number()), (&b"yes 2"[..], Some(2)));
-    let head = WantedRead { read: BlockRead::Block(6), is_whole: false, passed: 1 };
-    assert_eq!(input.read_wanted(&mut out, 2, &wants), Ok(head));
-    assert_eq!(&out[..5], b"hes 2", "the rest is not copied");
-    let nothing = WantedRead { read: BlockRead::Nothing, is_whole: false, passed: 1 };
-    assert_eq!(input.read_wanted(&mut out, 2, &wants), Ok(nothing));
-    assert_eq!(input.next_number(), Some(5));
-    // Blocks for which the reader was too slow are lost, not passed.
+    let mut head = [0; 3];
+    assert!(!input.copy_opened(0, &mut []), "no block is open");
+    assert_eq!((input.open_block(&mut head), &head), (Ok(BlockRead::Block(2)), b"no\0"));
+    assert_eq!((input.open_block(&mut head), &head), (Ok(BlockRead::Block(13)), b"yes"));
+    assert_eq!((input.next_number(), input.counts().blocks), (Some(2), 2));
+    let mut part = [0; 4];
+    assert!(input.copy_opened(5, &mut part) && &part == b"this");
+    for beyond in [10, 14, usize::MAX] {
+        assert!(!input.copy_opened(beyond, &mut part), "{beyond}");
+    }
     for at in 0..1000 {
         assert!(output.write(&[stream_byte(at); 100]).unwrap());
     }
+    assert!(!input.copy_opened(5, &mut part), "the writer came round");
     output.flush();
-    let mut passed = 0;
-    while let Ok(WantedRead { passed: more @ 1.., .. }) = input.read_wanted(&mut out, 2, &wants) {
-        passed += more;
+    // Blocks for which the reader was too slow are lost.
+    let mut taken = 0;
+    while let Ok(BlockRead::Block(length)) = input.open_block(&mut head) {
+        assert_eq!(length, 100);
+        taken += 1;
     }
     let lost = input.counts().lost;
-    assert!(passed > 0 && lost > 0 && passed + lost == 1000, "{passed} {lost}");
+    assert!(taken > 0 && lost > 0 && taken + lost == 1000, "{taken} {lost}");
+    assert_eq!(input.open_block(&mut head), Ok(BlockRead::Nothing));
+    assert!(!input.copy_opened(0, &mut part), "no block was opened");
+    drop(output);
+    assert_eq!(input.open_block(&mut head), Ok(BlockRead::End));
+    let (_output, mut inputs) = open(&stream_config());
+    assert_eq!(inputs.pop().unwrap().open_block(&mut head), Err(Fault::Lossy));
 }
 
 #[test]

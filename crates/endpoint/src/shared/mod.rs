@@ -13,6 +13,7 @@
 //! last reader has left. A reader receives the sessions that begin after the reader has joined
 //! ([`sessions`]). docs/book/decisions/0096-shared-prefixes.md
 
+mod bundle;
 mod description;
 mod messages;
 pub mod reader;

@@ -1,18 +1,20 @@
 //! `shared`: a source that reads the streams of a shared prefix from the process that runs the
 //! prefix. A *prefix* is the sequence of filters with which several requests begin.
 //!
-//! The source copies the messages of `share` into the pool and then checks them. It emits the
-//! blocks of sessions that begin after it has joined, with a hole in place of overwritten blocks.
+//! The source copies the indices of the bundles that `share` has written, and the frames of the
+//! blocks that it takes into the pool. It emits the blocks of sessions that begin after it has
+//! joined, with a hole in place of overwritten blocks.
 //! If the process of the prefix is killed, all open sessions end, and the source connects to a new
 //! process.
 
+use super::bundle::ReadBundle;
 use super::description::SHARED;
 use super::join_ring;
 use super::sessions::ReadSessions;
 use crate::{
     DropReason, Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus,
 };
-use abi::Entry;
+use abi::{DbufId, Entry};
 use buffer::stream::Input;
 use filter::Amount;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -27,8 +29,6 @@ use rest::{REST, Rest};
 pub const ENTRY: SourceEntry = SourceEntry::new(&SHARED, open);
 
 const OVERWRITTEN: DropReason = DropReason::Named("overwritten");
-/// Number of bytes reserved for a message whose length is not known yet; most messages fit.
-const RESERVED_BYTES_MIN: usize = 4096;
 /// Interval between attempts to replace a process that has exited, in ns.
 const REJOIN_INTERVAL: u64 = 10_000_000;
 
@@ -42,22 +42,24 @@ struct Shared {
     sessions: ReadSessions,
     /// Blocks created by this source, such as holes, which are emitted before all others.
     created: Vec<Entry>,
-    /// A message that waits because the blocks created before it did not all fit into one pass.
-    deferred: Option<Vec<u8>>,
+    /// A block that waits because the blocks created before it did not all fit into one pass.
+    deferred: Option<DeferredBlock>,
+    /// The bundle from which blocks are read.
+    bundle: ReadBundle,
+    /// Dbuf id in the pointers to blocks whose bytes nobody reads, or `None` if no ids remain.
+    absent: Option<DbufId>,
     origin: u16,
     asleep: bool,
     rest: Option<Rest>,
     /// True if blocks have been read since the source last paused ([`rest`]).
     has_read: bool,
-    /// Number of blocks that this reader had lost in the current ring when it last admitted or
-    /// refused a block.
-    lost_before_block: u64,
-    /// Number of the first block that this reader reads from its ring, or `None` before that block
-    /// has been read.
-    first_number: Option<u64>,
-    /// Number of the next block in the ring, counted from 0.
+    /// True if blocks were overwritten before the next block that is admitted or refused.
+    is_gap: bool,
+    /// Number of the next block in the ring, or `None` before the first one has been read.
+    next_block: Option<u64>,
+    /// Number of the next bundle in the ring, counted from 0.
     next: u64,
-    /// Number of blocks in the ring after which a stopped source ends, or `None` while the source
+    /// Number of bundles in the ring after which a stopped source ends, or `None` while the source
     /// is not stopped.
     end_number: Option<u64>,
     is_over: bool,
@@ -65,15 +67,22 @@ struct Shared {
     unbegun: u64,
     /// Number of blocks left in the ring because no arc selects their class.
     untaken: u64,
-    /// Number of blocks lost in the rings of earlier processes, plus blocks lost because the
-    /// beginning of their message was overwritten.
-    lost_before: u64,
+    /// Number of blocks that were overwritten, plus blocks lost because the beginning of their
+    /// message was overwritten.
+    lost: u64,
     /// Number of unread blocks in the current ring.
     unread: u64,
     writer_exits: u64,
 }
 
-/// Result of reading one message.
+/// A block that has been admitted and not emitted yet.
+struct DeferredBlock {
+    entry: Entry,
+    /// The bytes of the frame; `None` if they were not copied.
+    bytes: Option<Vec<u8>>,
+}
+
+/// Result of reading blocks.
 enum MessageOutcome {
     Emitted,
     Nothing,
@@ -89,25 +98,27 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let input = join_ring(&prefix)?;
     Ok(Box::new(Shared {
         prefix,
-        // The first block that is read contains the exact number.
+        // The first bundle that is read has the exact number.
         next: input.writer_counts().blocks,
         input: Some(input),
         rejoin: None,
         sessions: ReadSessions::default(),
         created: Vec::new(),
         deferred: None,
+        bundle: ReadBundle::default(),
+        absent: buffer::ids::fresh(),
         origin: opening.origin,
         asleep: false,
         rest: None,
         has_read: false,
-        lost_before_block: 0,
-        first_number: None,
+        is_gap: false,
+        next_block: None,
         end_number: None,
         is_over: false,
         emitted: Amount::default(),
         unbegun: 0,
         untaken: 0,
-        lost_before: 0,
+        lost: 0,
         unread: 0,
         writer_exits: 0,
     }))
@@ -138,7 +149,7 @@ impl Source for Shared {
                     false => break SourceStatus::retry_at(intake.now + REJOIN_INTERVAL),
                 }
             }
-            match self.read_message(intake)? {
+            match self.read_blocks(intake)? {
                 MessageOutcome::Emitted => {}
                 MessageOutcome::Full => break again,
                 MessageOutcome::Nothing if self.emitted.blocks > before => break again,
@@ -174,11 +185,10 @@ impl Source for Shared {
     }
 
     fn counters(&self) -> SourceCounters {
-        let lost = self.lost();
-        let dropped = [(OVERWRITTEN, lost), (DropReason::Unread, self.unread)];
+        let dropped = [(OVERWRITTEN, self.lost), (DropReason::Unread, self.unread)];
         let dropped = dropped.into_iter().filter(|(_, count)| *count > 0);
         let dropped: Vec<_> = dropped.map(|(reason, count)| (reason, Some(count))).collect();
-        let blocks = self.emitted.blocks + lost + self.unread;
+        let blocks = self.emitted.blocks + self.lost + self.unread;
         let observed = Amount { blocks, bytes: self.emitted.bytes };
         let remark = Some(self.loss_remark());
         SourceCounters {
@@ -202,8 +212,7 @@ impl Source for Shared {
 
     fn close(&mut self) {
         if let Some(input) = &self.input {
-            let written = self.end_number.unwrap_or_else(|| input.writer_counts().blocks);
-            self.unread = written.saturating_sub(self.next);
+            self.count_unread(self.end_number.unwrap_or_else(|| input.writer_counts().blocks));
         }
     }
 }
@@ -221,9 +230,8 @@ impl Shared {
 
     /// Disconnects from the ring, and ends the sessions whose blocks were read from the ring.
     fn disconnect(&mut self) {
-        self.lost_before = self.lost();
         self.input = None;
-        (self.first_number, self.lost_before_block) = (None, 0);
+        (self.next_block, self.is_gap, self.bundle) = (None, false, ReadBundle::default());
         self.sessions.end_all(&mut self.created);
     }
 
@@ -238,10 +246,6 @@ impl Shared {
         self.next = input.writer_counts().blocks;
         self.input = Some(input);
         Ok(true)
-    }
-
-    fn lost(&self) -> u64 {
-        self.lost_before + self.input.as_ref().map_or(0, |input| input.counts().lost)
     }
 
     fn invalid_message(&self, why: &dyn std::fmt::Display) -> Failure {

@@ -13,8 +13,6 @@ use filter::KeyHasher;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
-/// Size of a stamp in a message, in bytes.
-pub(super) const STAMP_BYTES: usize = 16;
 /// Maximum number of missing bytes in one direction of a session. A session that misses more bytes
 /// is ended.
 const MISSING_BYTES_MAX: u64 = 32 << 20;
@@ -35,35 +33,6 @@ pub(super) struct SharedStamp {
     pub(super) begins: bool,
     /// True if the ring holds fragments of messages, false if it holds blocks of streams.
     pub(super) framed: bool,
-}
-
-/// Bit of a stamp's second word that stores [`SharedStamp::begins`]. Except for this bit and
-/// [`FRAMED_BIT`], the word stores [`SharedStamp::number`].
-const BEGINS_BIT: u64 = 1 << 63;
-/// Bit of a stamp's second word that stores [`SharedStamp::framed`].
-const FRAMED_BIT: u64 = 1 << 62;
-
-impl SharedStamp {
-    pub(super) fn write(self, room: &mut [u8]) {
-        let begins = if self.begins { BEGINS_BIT } else { 0 };
-        let framed = if self.framed { FRAMED_BIT } else { 0 };
-        let number = self.number & !(BEGINS_BIT | FRAMED_BIT) | begins | framed;
-        if let Some((position, rest)) = room.split_first_chunk_mut::<8>() {
-            *position = self.position.to_ne_bytes();
-            if let Some(to) = rest.first_chunk_mut::<8>() {
-                *to = number.to_ne_bytes();
-            }
-        }
-    }
-
-    pub(super) fn read(message: &[u8]) -> Option<(Self, &[u8])> {
-        let (head, block) = message.split_first_chunk::<STAMP_BYTES>()?;
-        let (position, number) = head.split_first_chunk::<8>()?;
-        let word = u64::from_ne_bytes(*number.first_chunk::<8>()?);
-        let (begins, framed) = (word & BEGINS_BIT != 0, word & FRAMED_BIT != 0);
-        let number = word & !(BEGINS_BIT | FRAMED_BIT);
-        Some((Self { position: u64::from_ne_bytes(*position), number, begins, framed }, block))
-    }
 }
 
 /// Progress of a session's two directions.
@@ -104,6 +73,11 @@ impl WrittenSessions {
     /// Creates a table for streams, or for messages if `framed` is true.
     pub(super) fn new(framed: bool) -> Self {
         Self { messages: framed.then(WrittenMessages::default), ..Self::default() }
+    }
+
+    /// Returns true if the blocks are fragments of messages.
+    pub(super) const fn is_framed(&self) -> bool {
+        self.messages.is_some()
     }
 
     /// Returns the stamp of the next block, which has this number in the ring. For a block without

@@ -1,10 +1,11 @@
 //! `share`: offers a stream to other requests of the same user, with all data that downstream
 //! filters need: frames, classes, sessions, times and marks.
 //!
-//! The sink writes each block as one message to a ring that overwrites its oldest messages, so no
+//! The sink writes the blocks of a batch as one message ([`bundle`]) to a ring that overwrites its oldest messages, so no
 //! reader can delay the path or another reader. If there are no readers, it copies nothing.
 
-use super::sessions::{STAMP_BYTES, SharedStamp, WrittenSessions};
+use super::bundle::{self, Item};
+use super::sessions::WrittenSessions;
 use super::{ring_name, vacancy_descriptor};
 use crate::named::output::ring_report;
 use crate::{DropReason, Failure, Opening, Sink, SinkEntry, message};
@@ -14,8 +15,7 @@ use buffer::name::{Address, Host, Limits};
 use buffer::stream::{Config, Output};
 use buffer::{Fault, Policy};
 use filter::{
-    Amount, Batch, Block, Description, Form, Forms, Parameter, Report, StateFacts, Time, Type,
-    WorkerRule,
+    Amount, Batch, Description, Form, Forms, Parameter, Report, StateFacts, Time, Type, WorkerRule,
 };
 use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -81,6 +81,10 @@ struct Share {
     output: Option<Output>,
     address: Address,
     sessions: WrittenSessions,
+    /// Number of the next block in the ring, from 0.
+    number: u64,
+    /// Memory for the items of a batch.
+    items: Vec<Item>,
     written: Amount,
     unread: Amount,
     too_long: Amount,
@@ -112,6 +116,8 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         output: Some(output),
         address,
         sessions: WrittenSessions::new(opening.arguments.flag("messages")),
+        number: 0,
+        items: Vec::new(),
         written: Amount::default(),
         unread: Amount::default(),
         too_long: Amount::default(),
@@ -128,15 +134,19 @@ impl Sink for Share {
         self.last_time = now;
         let readers = output.present_readers();
         self.readers_max = self.readers_max.max(readers);
+        let mut items = std::mem::take(&mut self.items);
         for (_, block) in batch.blocks() {
-            let number = self.output.as_ref().map_or(0, |output| output.counts().blocks);
-            let stamp = self.sessions.stamp(&block.entry(), number);
-            if readers == 0 {
-                self.unread.add(block.length());
-            } else {
-                self.write_block(&block, stamp)?;
+            let (entry, number) = (message::sent_entry(&block), self.number + items.len() as u64);
+            let stamp = self.sessions.stamp(&entry, number);
+            match readers {
+                0 => self.unread.add(block.length()),
+                _ => items.push(Item { stamp, entry, length: block.frame.len() }),
             }
         }
+        let written = self.write_bundles(batch, &items);
+        items.clear();
+        self.items = items;
+        written?;
         if let Some(output) = self.output.as_mut().filter(|_| now >= self.flush_at) {
             output.flush();
             self.flush_at = now + FLUSH_INTERVAL;
@@ -171,21 +181,34 @@ impl Sink for Share {
 }
 
 impl Share {
-    fn write_block(&mut self, block: &Block<'_>, stamp: SharedStamp) -> Result<(), Failure> {
+    /// Writes the live blocks of a batch, whose stamps and entries are `items`.
+    fn write_bundles(&mut self, batch: &Batch<'_>, items: &[Item]) -> Result<(), Failure> {
         let Some(output) = &mut self.output else { return Ok(()) };
-        let length = STAMP_BYTES + message::message_length(block);
-        let written = output.write_with(length, |room| {
-            let Some((head, body)) = room.split_at_mut_checked(STAMP_BYTES) else { return 0 };
-            stamp.write(head);
-            STAMP_BYTES + message::write(block, body)
-        });
-        let amount = match written {
-            Ok(true) => &mut self.written,
-            Ok(false) | Err(Fault::Abandoned) => &mut self.unread,
-            Err(Fault::TooLong { .. }) => &mut self.too_long,
-            Err(fault) => return Err(Failure::new("write to", self.address.to_string(), fault)),
-        };
-        amount.add(block.length());
+        let mut done = 0;
+        while let Some((items, length)) = items.get(done..).and_then(bundle::next) {
+            let first = (self.number, self.sessions.is_framed());
+            let written = output.write_with(length, |room| {
+                let Some(frames) = bundle::write_index(items, first, room) else { return 0 };
+                let mut rest = frames;
+                for (_, block) in batch.blocks().skip(done).take(items.len()) {
+                    let frame = rest.split_off_mut(..block.frame.len()).unwrap_or_default();
+                    frame.copy_from_slice(&block.frame[..frame.len()]);
+                }
+                length
+            });
+            let amount = match written {
+                Ok(true) => &mut self.written,
+                Ok(false) | Err(Fault::Abandoned) => &mut self.unread,
+                Err(Fault::TooLong { .. }) => &mut self.too_long,
+                Err(fault) => {
+                    return Err(Failure::new("write to", self.address.to_string(), fault));
+                }
+            };
+            items.iter().for_each(|item| amount.add(item.entry.pointer.length()));
+            // Readers find a gap in place of what was not written.
+            self.number += items.len() as u64;
+            done += items.len();
+        }
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Tests of stamps and sessions in a shared ring.
 
-use super::sessions::{Admission, ReadSessions, STAMP_BYTES, SharedStamp, WrittenSessions};
+use super::sessions::{Admission, ReadSessions, WrittenSessions};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 
 /// Returns a block of a session, as the writer sees it.
@@ -59,17 +59,6 @@ fn two_sessions() -> [Entry; 7] {
         session_block(1, 0, BACKWARD.with(Flags::END)),
         session_block(2, 22, BACKWARD),
     ]
-}
-
-#[test]
-fn o6_stamp_decodes_to_the_written_one() {
-    for (begins, framed) in [(false, false), (true, false), (false, true), (true, true)] {
-        let stamp = SharedStamp { position: u64::MAX - 1, number: (1 << 61) + 7, begins, framed };
-        let mut bytes = [9; STAMP_BYTES + 3];
-        stamp.write(&mut bytes);
-        assert_eq!(SharedStamp::read(&bytes), Some((stamp, &[9; 3][..])));
-        assert_eq!(SharedStamp::read(&bytes[..STAMP_BYTES - 1]), None);
-    }
 }
 
 #[test]

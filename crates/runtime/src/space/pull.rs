@@ -51,6 +51,7 @@ impl Space {
         let intake = intake.with_taken_classes(TakenClasses::new(&takes));
         let mut intake = intake.with_general_pool(&self.graph.intakes[INTAKE_GENERAL]);
         let observed = self.graph.pass.observers.reads_bytes() || self.ports.events.is_recording();
+        intake.without_bytes = !observed && !self.graph.shape.needs_bytes;
         if !observed {
             intake.arcs_in_place = self.graph.shape.arcs_in_place.get(at).copied().unwrap_or(0);
         }

@@ -14,6 +14,8 @@ pub struct GraphShape {
     pub(crate) numbering_forks: Vec<bool>,
     /// True if the operator of at least one node reads bytes.
     pub(crate) reads_bytes: bool,
+    /// True if at least one node reads bytes or passes blocks on to another space.
+    pub(crate) needs_bytes: bool,
     /// For each source, a bit mask of its outgoing arcs. Bit `i` is set if, downstream of arc `i`,
     /// only sinks read bytes, and all of these sinks use the frames in place. 0 for other nodes.
     pub(crate) arcs_in_place: Vec<u64>,

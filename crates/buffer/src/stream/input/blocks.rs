@@ -3,7 +3,7 @@
 use super::Input;
 use crate::dbuf::BlockVisitor;
 use crate::rate::Skip;
-use crate::wait::{BlockRead, PartRead, Wanted, WantedRead};
+use crate::wait::{BlockRead, PartRead};
 use crate::{Fault, ReaderCounts};
 use abi::ring::reader;
 use abi::ring::wait::THRESHOLD_ONLY;
@@ -28,42 +28,33 @@ impl Input {
         }
     }
 
-    /// Reads the next block that `wants` selects, from a ring that overwrites. `wants` gets the
-    /// first `head` bytes of each block, and selects a block by returning a value other than
-    /// [`Wanted::Nothing`]. Copies the entire block for [`Wanted::Block`], or its first `head`
-    /// bytes for [`Wanted::Head`]. Skips earlier blocks without copying them. `wants` may be called
-    /// several times for a block, and also with bytes that are being overwritten. Does not block.
-    /// Fails with [`Fault::TooLong`] if `out` is too short, and with [`Fault::Lossy`] if the ring
-    /// does not overwrite.
-    pub fn read_wanted(
-        &mut self,
-        out: &mut [u8],
-        head: usize,
-        wants: &dyn Fn(&[u8]) -> Wanted,
-    ) -> Result<WantedRead, Fault> {
+    /// Takes the next block of a ring that overwrites, and copies its first bytes into `head`, as
+    /// many as fit. [`Input::copy_opened`] copies other parts of the block. Does not block. Fails
+    /// with [`Fault::Lossy`] if the ring does not overwrite.
+    pub fn open_block(&mut self, head: &mut [u8]) -> Result<BlockRead, Fault> {
         if !self.is_lossy {
             return Err(Fault::Lossy);
         }
+        self.opened = None;
         loop {
-            let (found, passed) = self.ring.walk().read_wanted(out, head, wants)?;
-            if let Some((length, wanted)) = found {
-                let is_whole = wanted == Wanted::Block;
-                return Ok(WantedRead { read: BlockRead::Block(length), is_whole, passed });
-            }
-            let nothing = WantedRead { read: BlockRead::Nothing, is_whole: false, passed };
-            if passed > 0 {
-                return Ok(nothing);
+            if let Some(opened) = self.ring.walk().open_block(head)? {
+                self.opened = Some(opened);
+                return Ok(BlockRead::Block(opened.length as usize));
             }
             self.release();
             if !self.follow_switch()? {
-                let end = self.is_at_end()?;
-                return Ok(if end {
-                    WantedRead { read: BlockRead::End, ..nothing }
-                } else {
-                    nothing
-                });
+                return Ok(if self.is_at_end()? { BlockRead::End } else { BlockRead::Nothing });
             }
         }
+    }
+
+    /// Copies bytes of the block taken by [`Input::open_block`], from `offset` on, until `out` is
+    /// full. Returns false if the block does not have that many bytes, or is no longer in the ring
+    /// because the writer has overwritten it or has continued in other memory. The contents of `out`
+    /// are then unspecified.
+    pub fn copy_opened(&mut self, offset: usize, out: &mut [u8]) -> bool {
+        let walk = self.ring.walk();
+        self.opened.is_some_and(|opened| walk.copy_part(&opened, offset, out))
     }
 
     /// Returns the sequence number of the next block, where the first block of the ring has number

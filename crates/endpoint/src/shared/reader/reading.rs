@@ -1,158 +1,221 @@
-//! Reading of the messages that the process of a shared prefix has put into its ring. The blocks of
-//! admitted sessions are copied into the pool.
+//! Reading of the bundles that the process of a shared prefix has put into its ring. The index of a
+//! bundle is copied first, and then the frames of the blocks that are taken into the pool.
 
-use super::{MessageOutcome, RESERVED_BYTES_MIN, Shared};
-use crate::message::{self, HEAD_BYTES, MESSAGE_MAX, MessageDefect};
-use crate::shared::sessions::{Admission, STAMP_BYTES, SharedStamp};
-use crate::{Failure, Intake, TakenClasses};
-use abi::{Entry, Extent};
+use super::{DeferredBlock, MessageOutcome, Shared};
+use crate::message::{self, MessageDefect};
+use crate::shared::bundle::ReadBundle;
+use crate::shared::sessions::{Admission, SharedStamp};
+use crate::{Failure, Intake};
+use abi::{Entry, Extent, RichPointer};
 use buffer::Fault;
-use buffer::pool::Draft;
-use buffer::stream::{BlockRead, Input, Wanted};
+use buffer::stream::BlockRead;
 
 impl Shared {
-    /// Reads one message, and emits its block if the block's session is admitted.
-    pub(super) fn read_message(
+    /// Reads blocks of one bundle, and emits those whose sessions are admitted, as many as fit.
+    pub(super) fn read_blocks(
         &mut self,
         intake: &mut Intake<'_>,
     ) -> Result<MessageOutcome, Failure> {
         if let Some(deferred) = self.deferred.take() {
-            return self.emit_deferred(intake, deferred);
+            return Ok(self.emit_deferred(intake, deferred));
         }
+        if self.bundle.left() == 0 {
+            match self.open_bundle()? {
+                MessageOutcome::Emitted => self.select_blocks(intake),
+                other => return Ok(other),
+            }
+        }
+        while self.bundle.left() > 0 && intake.room() > 0 && self.deferred.is_none() {
+            match self.read_block(intake)? {
+                MessageOutcome::Emitted => {}
+                other => return Ok(other),
+            }
+        }
+        Ok(MessageOutcome::Emitted)
+    }
+
+    /// Copies the beginning of the next bundle from the ring.
+    fn open_bundle(&mut self) -> Result<MessageOutcome, Failure> {
         let Some(input) = &mut self.input else { return Ok(MessageOutcome::WriterEnded) };
         if self.end_number.is_some_and(|last| self.next >= last) {
             return Ok(MessageOutcome::End);
         }
-        let mut room = RESERVED_BYTES_MIN;
-        loop {
-            let Some(mut draft) = intake.pool.draft(room, room) else {
-                return Ok(MessageOutcome::Full);
-            };
-            let wants = |bytes: &[u8]| wanted_part(bytes, &intake.taken);
-            let read = match input.read_wanted(&mut draft, STAMP_BYTES + HEAD_BYTES, &wants) {
-                Ok(read) => read,
-                Err(Fault::TooLong { length, .. }) if room < length => {
-                    drop(draft);
-                    room = length.min(STAMP_BYTES + MESSAGE_MAX);
-                    continue;
-                }
-                Err(Fault::Abandoned) => return Ok(MessageOutcome::WriterEnded),
-                Err(fault) => return Err(self.invalid_message(&fault)),
-            };
-            self.next = input.next_number().unwrap_or(self.next);
-            self.untaken += read.passed;
-            self.has_read |= read.passed > 0;
-            return match read.read {
-                BlockRead::Block(length) => {
-                    self.has_read = true;
-                    self.accept_block((draft, length, read.is_whole), intake)
-                }
-                BlockRead::End => Ok(MessageOutcome::End),
-                BlockRead::Nothing if read.passed > 0 => Ok(MessageOutcome::Emitted),
-                BlockRead::Nothing if self.end_number.is_some() => Ok(MessageOutcome::End),
-                BlockRead::Nothing => Ok(MessageOutcome::Nothing),
-            };
+        let read = match input.open_block(self.bundle.begin()) {
+            Ok(read) => read,
+            Err(Fault::Abandoned) => return Ok(MessageOutcome::WriterEnded),
+            Err(fault) => return Err(self.invalid_message(&fault)),
+        };
+        self.next = input.next_number().unwrap_or(self.next);
+        let length = match read {
+            BlockRead::Block(length) => length,
+            BlockRead::End => return Ok(MessageOutcome::End),
+            BlockRead::Nothing if self.end_number.is_some() => return Ok(MessageOutcome::End),
+            BlockRead::Nothing => return Ok(MessageOutcome::Nothing),
+        };
+        self.has_read = true;
+        let begun = self.bundle.decode(length).and_then(|()| self.count_gap());
+        begun.map_err(|defect| self.invalid_message(&defect))?;
+        Ok(MessageOutcome::Emitted)
+    }
+
+    /// Counts the blocks that were overwritten before the current bundle. Fails if the bundle does
+    /// not follow the earlier ones.
+    fn count_gap(&mut self) -> Result<(), MessageDefect> {
+        let first = self.bundle.first;
+        match self.next_block.replace(first) {
+            None => self.sessions.messages.join(first),
+            Some(next) => {
+                let lost = first.checked_sub(next).ok_or(MessageDefect::StateRecord)?;
+                self.lost += lost;
+                self.is_gap |= lost > 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the rest of the index if at least one block of the bundle must be looked at. If no arc
+    /// selects the class of a message, its fragments are not looked at. Blocks of streams are,
+    /// because they contain the position at which the session continues.
+    fn select_blocks(&mut self, intake: &Intake<'_>) {
+        let mut classes = self.bundle.classes();
+        if self.bundle.is_framed() && !classes.any(|class| intake.taken.contains(class)) {
+            drop(classes);
+            let left = self.bundle.left() as u64;
+            self.untaken += left;
+            self.next_block = self.next_block.map(|next| next + left);
+            self.bundle.pass_all();
+            return;
+        }
+        drop(classes);
+        let Some((from, room)) = self.bundle.room_for_items() else { return };
+        if !self.input.as_mut().is_some_and(|input| input.copy_opened(from, room)) {
+            // The rest of the bundle has been overwritten: the next one shows how much is lost.
+            self.bundle.pass_all();
         }
     }
 
-    /// Emits a block if its session is admitted. The draft in the pool contains the complete
-    /// message or only its head.
-    fn accept_block(
-        &mut self,
-        (draft, length, is_whole): (Draft<'_>, usize, bool),
-        intake: &mut Intake<'_>,
-    ) -> Result<MessageOutcome, Failure> {
-        let length = if is_whole { length } else { length.min(STAMP_BYTES + HEAD_BYTES) };
-        let bytes = draft.get(..length).unwrap_or_default();
-        let read = SharedStamp::read(bytes).ok_or(MessageDefect::Short);
-        let (stamp, block) = read.map_err(|defect| self.invalid_message(&defect))?;
-        let checked = match is_whole {
-            true => message::read(block, 1).map(|(entry, _)| entry),
-            false => message::unchecked_entry(block).ok_or(MessageDefect::Short),
-        };
-        let entry = checked.map_err(|defect| self.invalid_message(&defect))?;
+    /// Reads the next block of the bundle, and emits it if its session is admitted.
+    fn read_block(&mut self, intake: &mut Intake<'_>) -> Result<MessageOutcome, Failure> {
+        let invalid = |defect| self.invalid_message(&defect);
+        let (stamp, entry, frame) = self.bundle.next().map_err(invalid)?;
+        let is_taken = intake.taken.contains(entry.pointer.class);
+        if !is_taken && stamp.framed {
+            self.untaken += 1;
+            self.pass_block(frame.end);
+            return Ok(MessageOutcome::Emitted);
+        }
+        let length = frame.len();
+        let entry = message::checked_entry(entry, length, 1).map_err(invalid)?;
+        if !is_taken {
+            self.pass_block(frame.end);
+            self.untaken += u64::from(self.admit(stamp, &entry));
+            return Ok(MessageOutcome::Emitted);
+        }
+        let without_bytes = intake.without_bytes && self.absent.is_some();
+        let mut draft = None;
+        if !without_bytes && !entry.pointer.is_hole() {
+            // A block without bytes still needs an address.
+            let room = length.max(1);
+            let Some(mut copied) = intake.pool.draft(room, room) else {
+                return Ok(MessageOutcome::Full);
+            };
+            let to = copied.get_mut(..length).unwrap_or_default();
+            if !self.input.as_mut().is_some_and(|input| input.copy_opened(frame.start, to)) {
+                // As in `select_blocks`.
+                self.bundle.pass_all();
+                return Ok(MessageOutcome::Emitted);
+            }
+            draft = Some(copied);
+        }
+        self.pass_block(frame.end);
         if !self.admit(stamp, &entry) {
             return Ok(MessageOutcome::Emitted);
         }
-        if !is_whole {
-            self.untaken += 1;
-            return Ok(MessageOutcome::Emitted);
-        }
         if self.created.len() >= intake.room() {
-            self.deferred = Some(bytes.to_vec());
+            let bytes = draft.and_then(|draft| draft.get(..length).map(<[u8]>::to_vec));
+            self.deferred = Some(DeferredBlock { entry, bytes });
             return Ok(MessageOutcome::Emitted);
         }
-        let place = draft.commit(length);
-        self.emit_in_order(intake, place, entry)
+        let place = draft.map(|draft| draft.commit(length.max(1)));
+        self.emit_in_order(intake, place, entry);
+        Ok(MessageOutcome::Emitted)
+    }
+
+    /// Passes the next block of the bundle, whose frame ends at this offset.
+    fn pass_block(&mut self, frame_end: usize) {
+        self.bundle.pass(frame_end);
+        self.next_block = self.next_block.map(|next| next + 1);
     }
 
     /// Returns true if a block belongs to a session or message whose first block this reader has
     /// seen. Counts the blocks for which it returns false.
     fn admit(&mut self, stamp: SharedStamp, entry: &Entry) -> bool {
-        let counts = self.input.as_ref().map(Input::counts).unwrap_or_default();
-        let before = std::mem::replace(&mut self.lost_before_block, counts.lost);
-        if self.first_number.is_none() {
-            self.first_number = Some(counts.skipped);
-            self.sessions.messages.join(counts.skipped);
-        }
-        let is_gap = counts.lost != before;
+        let is_gap = std::mem::take(&mut self.is_gap);
         match self.sessions.admit(stamp, entry, is_gap, &mut self.created) {
             Admission::Follows => return true,
             Admission::Unbegun => self.unbegun += 1,
-            Admission::Headless => self.lost_before += 1,
+            Admission::Headless => self.lost += 1,
         }
         false
     }
 
-    /// Emits the block of the deferred message.
+    /// Emits the deferred block.
     fn emit_deferred(
         &mut self,
         intake: &mut Intake<'_>,
-        deferred: Vec<u8>,
-    ) -> Result<MessageOutcome, Failure> {
-        let copied = intake.pool.append(deferred.len(), |room| {
-            room.copy_from_slice(&deferred);
-            deferred.len()
+        deferred: DeferredBlock,
+    ) -> MessageOutcome {
+        let Some(bytes) = &deferred.bytes else {
+            let mut entry = deferred.entry;
+            if !intake.without_bytes && !entry.pointer.is_hole() {
+                // A filter that reads bytes has been added in the meantime.
+                let hole = RichPointer::hole(entry.pointer.length());
+                entry.pointer = hole.with_class(entry.pointer.class);
+            }
+            self.emit_in_order(intake, None, entry);
+            return MessageOutcome::Emitted;
+        };
+        let copied = intake.pool.append(bytes.len().max(1), |room| {
+            room.get_mut(..bytes.len()).unwrap_or_default().copy_from_slice(bytes);
+            bytes.len().max(1)
         });
         let Some((place, _)) = copied else {
             self.deferred = Some(deferred);
-            return Ok(MessageOutcome::Full);
+            return MessageOutcome::Full;
         };
-        let block = deferred.get(STAMP_BYTES..).unwrap_or_default();
-        let (entry, _) = message::read(block, 1).map_err(|defect| self.invalid_message(&defect))?;
-        self.emit_in_order(intake, place, entry)
+        self.emit_in_order(intake, Some(place), deferred.entry);
+        MessageOutcome::Emitted
     }
 
-    /// Emits a block whose message is in the pool, after the blocks that were created to precede
-    /// it.
-    fn emit_in_order(
-        &mut self,
-        intake: &mut Intake<'_>,
-        place: Extent,
-        entry: Entry,
-    ) -> Result<MessageOutcome, Failure> {
+    /// Emits a block after the blocks that were created to precede it. `place` is the place of its
+    /// frame in the pool, or `None` if the frame was not copied.
+    fn emit_in_order(&mut self, intake: &mut Intake<'_>, place: Option<Extent>, entry: Entry) {
         self.emit_created(intake);
-        let head = u32::try_from(STAMP_BYTES + HEAD_BYTES).unwrap_or(u32::MAX);
-        let mut entry = message::located_entry(
-            entry,
-            intake.pool.id(),
-            place.within(head, place.length().saturating_sub(head)),
-        );
+        let captured = entry.marks.captured;
+        let mut entry = match (place, self.absent) {
+            (Some(place), _) => {
+                message::located_entry(entry, intake.pool.id(), place.within(0, captured))
+            }
+            (None, Some(absent)) => message::located_entry(entry, absent, Extent::new(0, captured)),
+            (None, None) => message::entry_without_frame(entry),
+        };
         entry.context.origin = self.origin;
         self.emitted.add(entry.pointer.length());
         intake.put_entry(entry);
-        Ok(MessageOutcome::Emitted)
     }
-}
 
-/// Returns the part of a block that the source must read. If no arc selects the class of a message,
-/// its fragments are not read at all. For other blocks that no arc selects, only the head is read,
-/// because it contains the position at which the session continues.
-fn wanted_part(bytes: &[u8], taken: &TakenClasses<'_>) -> Wanted {
-    let Some((stamp, block)) = SharedStamp::read(bytes) else { return Wanted::Block };
-    match message::unchecked_class(block).is_none_or(|class| taken.contains(class)) {
-        true => Wanted::Block,
-        false if stamp.framed => Wanted::Nothing,
-        false => Wanted::Head,
+    /// Counts the blocks that are left in the ring: those of the current bundle, and of all others
+    /// up to number `last`.
+    pub(super) fn count_unread(&mut self, last: u64) {
+        let mut unread = self.bundle.left() as u64;
+        self.next_block = self.next_block.map(|next| next + unread);
+        self.bundle = ReadBundle::default();
+        while self.next < last && matches!(self.open_bundle(), Ok(MessageOutcome::Emitted)) {
+            let left = self.bundle.left() as u64;
+            unread += left;
+            self.next_block = self.next_block.map(|next| next + left);
+            self.bundle.pass_all();
+        }
+        self.unread = unread;
     }
 }

@@ -1,0 +1,194 @@
+//! Format of the messages in a shared ring. A message is a *bundle*: the blocks of one batch, with
+//! an index, so that a reader touches only the blocks that it takes.
+//!
+//! ```text
+//! number of the first block, count │ class of each block │ stamp and entry of each block │ frames
+//! ```
+//!
+//! A reader that takes none of the classes reads the first part only. Readers and writer run the
+//! same program, so the format has no version. A reader checks every field.
+
+use super::sessions::SharedStamp;
+use crate::message::{HEAD_BYTES, MessageDefect};
+use abi::{Class, Entry};
+use std::ops::Range;
+use zerocopy::{FromBytes as _, IntoBytes as _};
+
+/// Maximum number of blocks in a bundle.
+pub(super) const BLOCKS_MAX: usize = filter::LANES;
+/// Number of bytes after which a bundle is full, so that a reader that is too slow loses few blocks
+/// at once. A longer block is a bundle of its own.
+const BYTES_MAX: usize = 128 << 10;
+/// Number of bytes before the classes: the number of the first block and the count.
+const FIXED_BYTES: usize = 16;
+/// Maximum number of bytes before the items.
+pub(super) const CLASSES_END_MAX: usize = classes_end(BLOCKS_MAX);
+/// Number of bytes of a stamp and an entry.
+const ITEM_BYTES: usize = 16 + HEAD_BYTES;
+
+/// Bit of the first word that is set if the ring holds fragments of messages, not blocks of
+/// streams. The other bits are the number of the first block.
+const FRAMED_BIT: u64 = 1 << 63;
+
+/// Returns the offset of the first item in a bundle of `count` blocks.
+const fn classes_end(count: usize) -> usize {
+    FIXED_BYTES + (count * size_of::<Class>()).next_multiple_of(8)
+}
+
+/// Returns the offset of the first frame in a bundle of `count` blocks.
+const fn items_end(count: usize) -> usize {
+    classes_end(count) + count * ITEM_BYTES
+}
+
+/// A block that is about to be written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Item {
+    pub(super) stamp: SharedStamp,
+    pub(super) entry: Entry,
+    /// Length of the frame in bytes.
+    pub(super) length: usize,
+}
+
+/// Returns the first of `items`, which go into the next bundle, and the length of the bundle in
+/// bytes. Returns `None` if there are no items.
+pub(super) fn next(items: &[Item]) -> Option<(&[Item], usize)> {
+    let (mut count, mut frames) = (0, 0);
+    for item in items.iter().take(BLOCKS_MAX) {
+        if count > 0 && items_end(count + 1) + frames + item.length > BYTES_MAX {
+            break;
+        }
+        (count, frames) = (count + 1, frames + item.length);
+    }
+    let these = items.get(..count).filter(|these| !these.is_empty());
+    these.map(|these| (these, items_end(count) + frames))
+}
+
+/// Writes a bundle without its frames into `room`, which has the length that [`next`] has returned. Returns the part of `room` for the frames, or `None` if `room` is too short.
+pub(super) fn write_index<'r>(
+    items: &[Item],
+    (first, framed): (u64, bool),
+    room: &'r mut [u8],
+) -> Option<&'r mut [u8]> {
+    let count = items.len();
+    let (index, frames) = room.split_at_mut_checked(items_end(count))?;
+    let (head, list) = index.split_at_mut_checked(classes_end(count))?;
+    let word = first & !FRAMED_BIT | if framed { FRAMED_BIT } else { 0 };
+    head.fill(0);
+    head.get_mut(..8)?.copy_from_slice(&word.to_ne_bytes());
+    head.get_mut(8..FIXED_BYTES)?.copy_from_slice(&(count as u64).to_ne_bytes());
+    let classes = head.get_mut(FIXED_BYTES..)?.chunks_exact_mut(size_of::<Class>());
+    let rooms = classes.zip(list.chunks_exact_mut(ITEM_BYTES));
+    for (item, (class, room)) in items.iter().zip(rooms) {
+        class.copy_from_slice(item.entry.pointer.class.as_bytes());
+        let length = (item.length as u64) << 1 | u64::from(item.stamp.begins);
+        room.get_mut(..8)?.copy_from_slice(&item.stamp.position.to_ne_bytes());
+        room.get_mut(8..16)?.copy_from_slice(&length.to_ne_bytes());
+        room.get_mut(16..)?.copy_from_slice(item.entry.as_bytes());
+    }
+    Some(frames)
+}
+
+/// The index of a bundle that a reader has copied from the ring, with its progress.
+#[derive(Debug, Default)]
+pub(super) struct ReadBundle {
+    /// Number of the first block in the ring, from 0.
+    pub(super) first: u64,
+    framed: bool,
+    count: usize,
+    /// Number of blocks already passed.
+    passed: usize,
+    /// Offset of the frame of the next block.
+    frame_at: usize,
+    /// Length of the bundle in bytes.
+    length: usize,
+    /// The bundle up to the frames, or up to the items if they have not been copied.
+    index: Vec<u8>,
+}
+
+impl ReadBundle {
+    /// Returns the memory for the first bytes of the next bundle, of which as many are copied from
+    /// the ring as fit.
+    pub(super) fn begin(&mut self) -> &mut [u8] {
+        (self.count, self.passed) = (0, 0);
+        self.index.resize(CLASSES_END_MAX, 0);
+        &mut self.index
+    }
+
+    /// Decodes the first bytes of a bundle of `length` bytes, after they have been copied into the
+    /// memory that [`Self::begin`] returned. Fails if the bundle is malformed.
+    pub(super) fn decode(&mut self, length: usize) -> Result<(), MessageDefect> {
+        let word = |at: usize| {
+            let bytes = self.index.get(at..)?.first_chunk::<8>()?;
+            Some(u64::from_ne_bytes(*bytes))
+        };
+        let fixed = word(0).zip(word(8)).filter(|_| length >= FIXED_BYTES);
+        let (number, count) = fixed.ok_or(MessageDefect::Short)?;
+        let count = usize::try_from(count).ok().filter(|count| (1..=BLOCKS_MAX).contains(count));
+        let count = count.ok_or(MessageDefect::StateRecord)?;
+        if length < items_end(count) {
+            return Err(MessageDefect::Short);
+        }
+        self.index.truncate(classes_end(count));
+        (self.first, self.framed) = (number & !FRAMED_BIT, number & FRAMED_BIT != 0);
+        (self.frame_at, self.length, self.count) = (items_end(count), length, count);
+        Ok(())
+    }
+
+    /// Returns the number of blocks that have not been passed.
+    pub(super) const fn left(&self) -> usize {
+        self.count - self.passed
+    }
+
+    /// Passes all blocks.
+    pub(super) const fn pass_all(&mut self) {
+        self.passed = self.count;
+    }
+
+    /// Returns true if the ring holds fragments of messages.
+    pub(super) const fn is_framed(&self) -> bool {
+        self.framed
+    }
+
+    /// Returns the classes of the blocks.
+    pub(super) fn classes(&self) -> impl Iterator<Item = Class> + '_ {
+        let classes = self.index.get(FIXED_BYTES..).unwrap_or_default();
+        let classes = classes.chunks_exact(size_of::<Class>()).take(self.count);
+        classes.map(|bytes| Class::read_from_bytes(bytes).unwrap_or_default())
+    }
+
+    /// Adds memory for the items to the index. Returns it with the offset of the items in the
+    /// bundle, or `None` if they have already been copied.
+    pub(super) fn room_for_items(&mut self) -> Option<(usize, &mut [u8])> {
+        let (from, to) = (classes_end(self.count), items_end(self.count));
+        if self.index.len() >= to {
+            return None;
+        }
+        self.index.resize(to, 0);
+        self.index.get_mut(from..).map(|room| (from, room))
+    }
+
+    /// Returns the stamp and the unchecked entry of the next block, and the place of its frame in
+    /// the bundle. Fails if the bundle is malformed. The items must have been copied.
+    pub(super) fn next(&self) -> Result<(SharedStamp, Entry, Range<usize>), MessageDefect> {
+        let from = classes_end(self.count) + self.passed * ITEM_BYTES;
+        let item = self.index.get(from..from + ITEM_BYTES).ok_or(MessageDefect::Short)?;
+        let (position, rest) = item.split_first_chunk::<8>().ok_or(MessageDefect::Short)?;
+        let (length, entry) = rest.split_first_chunk::<8>().ok_or(MessageDefect::Short)?;
+        let entry = Entry::read_from_bytes(entry).map_err(|_| MessageDefect::Short)?;
+        let length = u64::from_ne_bytes(*length);
+        let stamp = SharedStamp {
+            position: u64::from_ne_bytes(*position),
+            number: self.first + self.passed as u64,
+            begins: length & 1 == 1,
+            framed: self.framed,
+        };
+        let end = usize::try_from(length >> 1).ok().and_then(|n| self.frame_at.checked_add(n));
+        let end = end.filter(|end| *end <= self.length).ok_or(MessageDefect::Length)?;
+        Ok((stamp, entry, self.frame_at..end))
+    }
+
+    /// Passes a block whose frame ends at this offset.
+    pub(super) const fn pass(&mut self, frame_end: usize) {
+        (self.passed, self.frame_at) = (self.passed + 1, frame_end);
+    }
+}
