@@ -285,6 +285,43 @@ fn o6_o7_sharers_print_what_private_requests_print() {
     wait_until("it has ended", || site.prefix_server_ids().is_empty());
 }
 
+/// While no filter of a request reads bytes, its source copies none.
+#[test]
+fn o6_sharer_gets_bytes_once_a_filter_reads_them() {
+    let Some(site) = PrefixFixture::new() else { return };
+    let tail = format!("{PREFIX} | http |request count");
+    let private = site.start("private", &format!("--prefix=private {tail}"));
+    let sharer = site.start("sharer", &format!("--prefix=shared {tail}"));
+    let count = |name: &str| {
+        let top: Value =
+            serde_json::from_str(&site.run(&["top", "--once", "--json", name]).out).unwrap();
+        let filters = top["filters"].as_array().unwrap();
+        let last = filters.iter().find(|filter| filter["name"] == "count").unwrap();
+        last["taken"]["blocks"].as_u64().unwrap()
+    };
+    let wait_equal = |least: u64| {
+        wait_until("both have counted", || {
+            let counts = ["private", "sharer"].map(count);
+            counts[0] == counts[1] && counts[0] >= least
+        });
+        count("private")
+    };
+    site.request_each(20..40);
+    let before = wait_equal(20);
+    for name in ["private", "sharer"] {
+        let set = site.run(&["set", name, "insert", "match \"GET /5\"", "before", "count"]);
+        assert_eq!(set.status, Some(0), "{}", set.err);
+    }
+    site.request_each(45..55);
+    wait_equal(before + 5);
+    let reports = [private, sharer].map(|reader| site.stop(reader));
+    let taken = |report: &Value| report["filters"].as_array().unwrap().last().cloned().unwrap();
+    let [private, shared] = reports.each_ref().map(taken);
+    assert_eq!(private["taken"], shared["taken"], "{}", reports[1]);
+    assert_eq!(reports[1]["lost"], 0, "{}", reports[1]);
+    assert_eq!(private["taken"]["blocks"], before + 5, "{}", reports[0]);
+}
+
 #[test]
 fn o6_sharers_that_come_go_or_are_killed_leave_others_alone() {
     let Some(site) = PrefixFixture::new() else { return };

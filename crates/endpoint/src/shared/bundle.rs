@@ -192,3 +192,138 @@ impl ReadBundle {
         (self.passed, self.frame_at) = (self.passed + 1, frame_end);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use abi::{BlockMetadata, Flags, Marks, RichPointer};
+    use testkit::Random;
+
+    fn item(number: u64, class: u32, length: usize) -> Item {
+        let position = number * 7;
+        let stamp =
+            SharedStamp { position, number, begins: number.is_multiple_of(3), framed: true };
+        let short = u32::try_from(length).unwrap();
+        let context = BlockMetadata { time: number, session: 3, origin: 0, flags: Flags::FIRST };
+        let pointer = RichPointer::hole(short).with_class(Class(class));
+        Item { stamp, entry: Entry::new(pointer, context, Marks::bare(short)), length }
+    }
+
+    /// Returns a bundle of these items whose frames consist of the number of their block.
+    fn write(items: &[Item]) -> Vec<u8> {
+        let (these, length) = next(items).unwrap();
+        assert_eq!(these.len(), items.len(), "one bundle");
+        let mut bytes = vec![0xaa; length];
+        let mut rest = write_index(items, (items[0].stamp.number, true), &mut bytes).unwrap();
+        for item in items {
+            let frame = rest.split_off_mut(..item.length).unwrap();
+            frame.fill(u8::try_from(item.stamp.number % 251).unwrap());
+        }
+        assert!(rest.is_empty());
+        bytes
+    }
+
+    /// Copies the beginning of a bundle, as from a ring.
+    fn begin(bytes: &[u8]) -> (ReadBundle, Result<(), MessageDefect>) {
+        let mut bundle = ReadBundle::default();
+        let room = bundle.begin();
+        let length = room.len().min(bytes.len());
+        room[..length].copy_from_slice(&bytes[..length]);
+        let decoded = bundle.decode(bytes.len());
+        (bundle, decoded)
+    }
+
+    fn copy_items(bundle: &mut ReadBundle, bytes: &[u8]) {
+        let (from, room) = bundle.room_for_items().unwrap();
+        room.copy_from_slice(&bytes[from..from + room.len()]);
+        assert!(bundle.room_for_items().is_none(), "copied once");
+    }
+
+    #[test]
+    fn o6_bundle_decodes_to_the_written_blocks() {
+        for count in [1, 2, 3, 63, BLOCKS_MAX] {
+            let items: Vec<Item> =
+                (0..count).map(|n| item(1000 + n as u64, n as u32, n * 5 % 97)).collect();
+            let bytes = write(&items);
+            let (mut bundle, decoded) = begin(&bytes);
+            assert_eq!((decoded, bundle.first, bundle.is_framed()), (Ok(()), 1000, true));
+            assert!(bundle.classes().eq((0..count as u32).map(Class)), "{count}");
+            copy_items(&mut bundle, &bytes);
+            for (done, item) in items.iter().enumerate() {
+                assert_eq!(bundle.left(), count - done);
+                let (stamp, entry, frame) = bundle.next().unwrap();
+                assert_eq!((stamp, entry), (item.stamp, item.entry));
+                let wanted = u8::try_from(item.stamp.number % 251).unwrap();
+                assert_eq!(frame.len(), item.length);
+                assert!(bytes[frame.clone()].iter().all(|byte| *byte == wanted));
+                bundle.pass(frame.end);
+            }
+            assert_eq!((bundle.left(), bundle.frame_at), (0, bytes.len()));
+        }
+    }
+
+    #[test]
+    fn o6_batches_of_many_bytes_become_several_bundles() {
+        let items: Vec<Item> = (0..40).map(|n| item(n, 0, 20_000)).collect();
+        let (mut rest, mut lengths) = (&items[..], Vec::new());
+        while let Some((these, length)) = next(rest) {
+            assert!(length <= BYTES_MAX && length > these.len() * 20_000);
+            lengths.push(these.len());
+            rest = &rest[these.len()..];
+        }
+        assert_eq!(lengths, [6, 6, 6, 6, 6, 6, 4]);
+        let long = [item(0, 0, 1 << 19), item(1, 0, 1)];
+        assert_eq!(next(&long).map(|(these, _)| these.len()), Some(1), "a bundle of its own");
+        assert!(next(&[]).is_none());
+    }
+
+    #[test]
+    fn o6_malformed_bundles_are_refused() {
+        let bytes = write(&[item(4, 80, 10), item(5, 80, 20)]);
+        let with = |at: usize, word: u64| {
+            let mut bytes = bytes.clone();
+            bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
+            bytes
+        };
+        for count in [0, BLOCKS_MAX as u64 + 1, u64::MAX] {
+            assert_eq!(begin(&with(8, count)).1, Err(MessageDefect::StateRecord), "{count}");
+        }
+        assert_eq!(begin(&with(8, 3)).1, Err(MessageDefect::Short));
+        for length in [0, 8, 16, items_end(2) - 1] {
+            assert!(begin(&bytes[..length]).1.is_err(), "{length}");
+        }
+        // The second frame ends beyond the bundle.
+        let at = classes_end(2) + ITEM_BYTES + 8;
+        for length in [21u64, 1 << 40, u64::MAX >> 1] {
+            let bytes = with(at, length << 1);
+            let (mut bundle, decoded) = begin(&bytes);
+            decoded.unwrap();
+            copy_items(&mut bundle, &bytes);
+            let (.., first) = bundle.next().unwrap();
+            bundle.pass(first.end);
+            assert_eq!(bundle.next().err(), Some(MessageDefect::Length), "{length}");
+        }
+    }
+
+    #[test]
+    fn o6_no_bytes_make_a_reader_of_bundles_fail() {
+        let mut random = Random::new(7);
+        for round in 0..20_000 {
+            let mut bytes = random.bytes(16 + round % 400);
+            if round % 2 == 0 {
+                bytes[8..16].copy_from_slice(&(round as u64 % 5).to_ne_bytes());
+            }
+            let (mut bundle, decoded) = begin(&bytes);
+            if decoded.is_err() {
+                assert_eq!(bundle.left(), 0);
+                continue;
+            }
+            copy_items(&mut bundle, &bytes);
+            while bundle.left() > 0 {
+                let Ok((.., frame)) = bundle.next() else { break };
+                assert!(frame.start <= frame.end && frame.end <= bytes.len());
+                bundle.pass(frame.end);
+            }
+        }
+    }
+}

@@ -66,7 +66,7 @@ impl Shared {
             None => self.sessions.messages.join(first),
             Some(next) => {
                 let lost = first.checked_sub(next).ok_or(MessageDefect::StateRecord)?;
-                self.lost += lost;
+                self.lost = self.lost.saturating_add(lost);
                 self.is_gap |= lost > 0;
             }
         }
