@@ -179,7 +179,7 @@ pub struct Intake<'s> {
     /// Set by the source if it has not copied the frames of the appended blocks.
     pub in_place: bool,
     /// True if nothing in the space reads the bytes of blocks or passes them on. The source may
-    /// then append blocks whose pointers lead nowhere.
+    /// then append blocks whose pointers lead nowhere, and sets [`Self::in_place`].
     pub without_bytes: bool,
     /// Index of the arc that all appended blocks follow, set by a source that selects arcs itself.
     /// If `None`, each block is routed by its class.
@@ -277,6 +277,12 @@ pub trait Sink: Send {
     fn accepts_in_place(&mut self, frames: &Arc<FramesInPlace>) -> bool {
         let _ = frames;
         false
+    }
+
+    /// Returns true if the sink reads the bytes of blocks or retains their pointers. Does not
+    /// change.
+    fn reads_bytes(&self) -> bool {
+        true
     }
 
     /// Flushes buffered data to readers. The space calls this after a period without input.

@@ -220,6 +220,9 @@ impl Source for Shared {
 impl Shared {
     /// Emits the blocks created by this source. Returns false if they do not all fit in the intake.
     fn emit_created(&mut self, intake: &mut Intake<'_>) -> bool {
+        if self.created.is_empty() {
+            return true;
+        }
         let count = self.created.len().min(intake.room());
         for entry in self.created.drain(..count) {
             self.emitted.add(entry.pointer.length());

@@ -25,6 +25,10 @@ impl Sink for CountingSink {
         true
     }
 
+    fn reads_bytes(&self) -> bool {
+        false
+    }
+
     fn finish(&mut self) -> Result<Report, Failure> {
         let Amount { blocks, bytes } = self.consumed;
         let rows = [("blocks", blocks), ("bytes", bytes)];

@@ -114,8 +114,7 @@ impl Assembly {
         }
         let numbering_forks = self.numbering_forks(&joins);
         let reads_bytes = self.nodes.iter().any(|node| node.operator.reads_bytes());
-        let exports = self.nodes.iter().any(|node| matches!(node.operator, Operator::Export(_)));
-        let needs_bytes = reads_bytes || exports;
+        let needs_bytes = self.nodes.iter().any(|node| node.operator.needs_bytes());
         let edits = (0..self.nodes.len()).any(edits);
         let sources = 0..self.nodes.len();
         let arcs_in_place = sources.map(|source| self.offer_in_place(source)).collect();

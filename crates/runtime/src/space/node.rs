@@ -93,6 +93,16 @@ impl Operator {
             | Self::Dispatch(_) => true,
         }
     }
+
+    /// Returns true if the operator reads the bytes of its input, or passes it on to an operator
+    /// outside the graph.
+    pub(super) fn needs_bytes(&self) -> bool {
+        match self {
+            Self::Export(_) => true,
+            Self::Sink(part) => part.sink.reads_bytes(),
+            other => other.reads_bytes(),
+        }
+    }
 }
 
 /// A source with its state.

@@ -199,6 +199,7 @@ impl Shared {
             (None, Some(absent)) => message::located_entry(entry, absent, Extent::new(0, captured)),
             (None, None) => message::entry_without_frame(entry),
         };
+        intake.in_place |= place.is_none() && !entry.pointer.is_hole();
         entry.context.origin = self.origin;
         self.emitted.add(entry.pointer.length());
         intake.put_entry(entry);
