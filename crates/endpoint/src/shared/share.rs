@@ -1,8 +1,9 @@
 //! `share`: offers a stream to other requests of the same user, with all data that downstream
 //! filters need: frames, classes, sessions, times and marks.
 //!
-//! The sink writes the blocks of a batch as one message ([`bundle`]) to a ring that overwrites its oldest messages, so no
-//! reader can delay the path or another reader. If there are no readers, it copies nothing.
+//! The sink writes the blocks of a batch as one message ([`bundle`]) to a ring that overwrites its
+//! oldest messages, so no reader can delay the path or another reader. If there are no readers, it
+//! copies nothing.
 
 use super::bundle::{self, Item};
 use super::sessions::WrittenSessions;
