@@ -295,8 +295,8 @@ fn o6_sharer_gets_bytes_once_a_filter_reads_them() {
     let count = |name: &str| {
         let top: Value =
             serde_json::from_str(&site.run(&["top", "--once", "--json", name]).out).unwrap();
-        let filters = top["filters"].as_array().unwrap();
-        let last = filters.iter().find(|filter| filter["name"] == "count").unwrap();
+        let nodes = top["nodes"].as_array().unwrap();
+        let last = nodes.iter().find(|node| node["name"] == "count").unwrap();
         last["taken"]["blocks"].as_u64().unwrap()
     };
     let wait_equal = |least: u64| {
@@ -307,7 +307,8 @@ fn o6_sharer_gets_bytes_once_a_filter_reads_them() {
         count("private")
     };
     site.request_each(20..40);
-    let before = wait_equal(20);
+    // A message is two blocks: its description and its bytes, of which `match` passes the second.
+    let before = wait_equal(2 * 20);
     for name in ["private", "sharer"] {
         let set = site.run(&["set", name, "insert", "match \"GET /5\"", "before", "count"]);
         assert_eq!(set.status, Some(0), "{}", set.err);
