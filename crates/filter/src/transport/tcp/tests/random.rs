@@ -264,7 +264,9 @@ fn bytes_after_a_fin_leave_no_trace() {
         let outcome = run(&[&policy], &frames, random.within(1..65));
         talk.assert_output(&outcome);
         assert_eq!(outcome.counter_value("missing bytes"), 0, "{disturbance:?}");
-        assert!(outcome.dropped_blocks("closed") + outcome.counter_value("duplicates") >= strays);
+        // Two strays may cover the same bytes.
+        let dropped = outcome.dropped_blocks("closed") + outcome.dropped_blocks("overlapped");
+        assert!(dropped + outcome.counter_value("duplicates") >= strays);
     }
 }
 
