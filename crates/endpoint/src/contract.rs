@@ -227,8 +227,9 @@ impl<'s> Intake<'s> {
 
     /// Returns an entry without flags for the block in this extent of the pool.
     #[must_use]
-    pub fn entry(&self, place: Extent, when: (Time, u16), marks: Marks) -> Entry {
-        pool_entry(self.pool, place, when, marks)
+    pub fn entry(&self, place: Extent, (time, origin): (Time, u16), marks: Marks) -> Entry {
+        let context = BlockMetadata { time, session: 0, origin, flags: Flags::NONE };
+        Entry::new(RichPointer::new(self.pool.id(), place, Class::YES), context, marks)
     }
 
     /// Returns the number of blocks that can still be appended.
@@ -251,19 +252,6 @@ impl<'s> Intake<'s> {
     pub fn put_entry(&mut self, entry: Entry) -> bool {
         self.room() > 0 && self.columns.push(entry)
     }
-}
-
-/// Returns an entry without flags for the block in this extent of a pool, given its time and the
-/// index of its source.
-#[inline]
-pub(crate) fn pool_entry(
-    pool: &Pool,
-    place: Extent,
-    (time, origin): (Time, u16),
-    marks: Marks,
-) -> Entry {
-    let context = BlockMetadata { time, session: 0, origin, flags: Flags::NONE };
-    Entry::new(RichPointer::new(pool.id(), place, Class::YES), context, marks)
 }
 
 /// A consumer of blocks.

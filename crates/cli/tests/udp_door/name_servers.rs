@@ -99,7 +99,7 @@ fn compare(configuration: impl Fn(&str) -> String, server: &NameServer<'_>) {
         process.0.wait().unwrap();
         if is_ours && server.shares_sockets {
             let output = folder.read("output");
-            println!("{}: no datagram came from a ring: {output}", server.program);
+            eprintln!("{}: no datagram came from a ring: {output}", server.program);
             assert!(output.contains("another process has the socket"), "{output}");
             assert!(reported_lines(&output).is_empty(), "{output}");
         } else if is_ours {
@@ -110,7 +110,7 @@ fn compare(configuration: impl Fn(&str) -> String, server: &NameServer<'_>) {
             // others.
             let least = if server.sockets == 1 { 95 } else { 80 };
             for (ring, all) in found {
-                println!("{}: {ring} of {all} datagrams from the ring", server.program);
+                eprintln!("{}: {ring} of {all} datagrams from the ring", server.program);
                 assert!(ring >= 100 && ring * 100 >= all * least, "{ring} of {all}");
             }
         }

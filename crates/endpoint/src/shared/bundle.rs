@@ -63,7 +63,8 @@ pub(super) fn next(items: &[Item]) -> Option<(&[Item], usize)> {
     these.map(|these| (these, items_end(count) + frames))
 }
 
-/// Writes a bundle without its frames into `room`, which has the length that [`next`] has returned. Returns the part of `room` for the frames, or `None` if `room` is too short.
+/// Writes a bundle without its frames into `room`, which has the length that [`next`] has
+/// returned. Returns the part of `room` for the frames, or `None` if `room` is too short.
 pub(super) fn write_index<'r>(
     items: &[Item],
     (first, framed): (u64, bool),

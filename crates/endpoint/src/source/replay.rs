@@ -9,12 +9,11 @@ mod links;
 
 use super::feed::{Feed, FillOutcome};
 use super::input::Input;
-use crate::contract::pool_entry;
 use crate::{
     Failure, Intake, NextTime, Opening, Source, SourceCounters, SourceEntry, SourceProperties,
     SourceStatus,
 };
-use abi::Marks;
+use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 use filter::{Amount, Description, Parameter, Time, Type};
 use std::iter;
 use std::os::fd::BorrowedFd;
@@ -205,7 +204,9 @@ impl Replay {
             consumed += packet.consumed;
             let marks = Marks::frame(packet.link.0, length, packet.wire_length);
             let place = feed.extent_of(from, length);
-            Some(pool_entry(pool, place, (packet.time_ns, *origin), marks))
+            let (time, origin) = (packet.time_ns, *origin);
+            let context = BlockMetadata { time, session: 0, origin, flags: Flags::NONE };
+            Some(Entry::new(RichPointer::new(pool.id(), place, Class::YES), context, marks))
         }));
         self.feed.consume(consumed);
         self.feed.report_consumed(pool);

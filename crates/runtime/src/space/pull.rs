@@ -37,19 +37,16 @@ impl Space {
         let now = self.graph.live_time();
         let node = &mut self.graph.nodes[at];
         let (Operator::Source(part), arcs) = (&mut node.operator, &node.arcs) else { return };
+        part.ended = part.ended || stopped && !(drains && part.source.stop());
         if part.ended {
-            return;
-        }
-        if stopped && !(drains && part.source.stop()) {
-            part.ended = true;
             return;
         }
         let mut room = self.inputs.spare.take().unwrap_or_default();
         let pool = &self.graph.intakes[from];
-        let intake = Intake::new(pool, &mut room.columns, self.inputs.batch_max, now);
         let takes = |class| arcs.iter().any(|arc| arc.wanted.contains(class));
-        let intake = intake.with_taken_classes(TakenClasses::new(&takes));
-        let mut intake = intake.with_general_pool(&self.graph.intakes[INTAKE_GENERAL]);
+        let mut intake = Intake::new(pool, &mut room.columns, self.inputs.batch_max, now)
+            .with_taken_classes(TakenClasses::new(&takes))
+            .with_general_pool(&self.graph.intakes[INTAKE_GENERAL]);
         let observed = self.graph.pass.observers.reads_bytes() || self.ports.events.is_recording();
         intake.without_bytes = !observed && !self.graph.shape.needs_bytes;
         if !observed {

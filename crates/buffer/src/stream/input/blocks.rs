@@ -50,8 +50,8 @@ impl Input {
 
     /// Copies bytes of the block taken by [`Input::open_block`], from `offset` on, until `out` is
     /// full. Returns false if the block does not have that many bytes, or is no longer in the ring
-    /// because the writer has overwritten it or has continued in other memory. The contents of `out`
-    /// are then unspecified.
+    /// because the writer has overwritten it or has continued in other memory. The contents of
+    /// `out` are then unspecified.
     pub fn copy_opened(&mut self, offset: usize, out: &mut [u8]) -> bool {
         let walk = self.ring.walk();
         self.opened.is_some_and(|opened| walk.copy_part(&opened, offset, out))

@@ -73,8 +73,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Copies the rest of the index if at least one block of the bundle must be looked at. If no arc
-    /// selects the class of a message, its fragments are not looked at. Blocks of streams are,
+    /// Copies the rest of the index if at least one block of the bundle must be looked at. If no
+    /// arc selects the class of a message, its fragments are not looked at. Blocks of streams are,
     /// because they contain the position at which the session continues.
     fn select_blocks(&mut self, intake: &Intake<'_>) {
         let mut classes = self.bundle.classes();
