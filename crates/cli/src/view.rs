@@ -9,7 +9,7 @@ use crate::screen::{Screen, style_graph_row};
 use crate::shared::short_rate;
 use crate::status::Status;
 use crate::{progress, terminal};
-use member::client::escape_hidden;
+use member::client::replace_hidden;
 use pipeline::explain::{self, DrawnFigures, format_rounded_duration};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
@@ -218,7 +218,7 @@ impl Session {
         let graph = explain::format_drawing(&results.plan, Some(&recent));
         self.now = Some(Picture {
             heading,
-            request: escape_hidden(&results.text.replace('\n', " ")),
+            request: replace_hidden(&results.text.replace('\n', " ")),
             graph: graph.lines().map(str::to_owned).collect(),
         });
         self.previous = Some(figures);
@@ -246,7 +246,7 @@ impl Session {
         };
         frame.render_widget(Paragraph::new(lines), body);
         let foot_line = match (terminal::last_held_message(), self.is_stopping) {
-            (Some(message), _) => Line::from(escape_hidden(&message)),
+            (Some(message), _) => Line::from(replace_hidden(&message)),
             (None, true) => Line::styled("the path ends; q leaves the view", dim),
             (None, false) => Line::styled(KEY_HELP, dim),
         };

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
-use streamline::paths::{Client, ClientError, Event, escape_hidden};
+use streamline::paths::{Client, ClientError, Event, replace_hidden};
 use sys::eventfd::EventFd;
 
 /// A thread that follows the events of the daemon. Dropping this value ends the thread.
@@ -51,8 +51,8 @@ fn write_events(client: &Client, mut output: File, stop: &EventFd) {
 /// request.
 fn line(event: &Event) -> String {
     let path = &event.path;
-    let name = path.name.as_deref().map_or_else(|| "-".to_owned(), escape_hidden);
+    let name = path.name.as_deref().map_or_else(|| "-".to_owned(), replace_hidden);
     let request = path.line.as_deref().unwrap_or("-").replace('\n', " ");
     let (kind, number, uid) = (&event.event, path.number, path.uid);
-    format!("{kind} {number} {uid} {name} {}\n", escape_hidden(&request))
+    format!("{kind} {number} {uid} {name} {}\n", replace_hidden(&request))
 }

@@ -7,7 +7,7 @@ pub use edit_check::check_edit;
 pub use endpoint::tap_ring::{Notification, ReaderState, TapRingReader};
 pub use endpoint::written::{WriterEnded, WriterSocket};
 pub use idle::{IdleConnections, query_counters};
-pub use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, escape_hidden};
+pub use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, replace_hidden};
 pub use member::faults::{self, OUTDATED};
 pub use member::page_socket;
 pub use member::protocol::{

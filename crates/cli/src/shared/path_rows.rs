@@ -4,7 +4,7 @@ use super::connect::{format_age, user_name};
 use super::rates::{self, Rate};
 use crate::failure::is_path_gone;
 use crate::progress::short_bytes;
-use member::client::{Client, ClientError, escape_hidden};
+use member::client::{Client, ClientError, replace_hidden};
 use member::protocol::{Counters, RegisteredPath};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -74,10 +74,10 @@ impl PathRow {
             path.started.map_or_else(dash, |started| format_age(now.saturating_sub(started)));
         let rate = |format: fn(Rate) -> String| self.rate.map_or_else(dash, format);
         let line =
-            path.line.as_ref().map_or_else(dash, |line| escape_hidden(&line.replace('\n', " ")));
+            path.line.as_ref().map_or_else(dash, |line| replace_hidden(&line.replace('\n', " ")));
         [
             path.number.to_string(),
-            path.name.as_deref().map_or_else(dash, escape_hidden),
+            path.name.as_deref().map_or_else(dash, replace_hidden),
             user_name(path.uid),
             if self.state == PathState::Silent { "silent".to_owned() } else { time },
             rate(|rate| rates::short_rate(rate.blocks)),

@@ -10,7 +10,7 @@ use crate::arguments::paths::PsArguments;
 use crate::failure::report_client_error;
 use crate::status::Status;
 use crate::terminal;
-use member::client::{Client, ClientError, QUERY_TIMEOUT, escape_hidden};
+use member::client::{Client, ClientError, QUERY_TIMEOUT, replace_hidden};
 use member::protocol::RegisteredPath;
 use std::time::{Duration, Instant};
 use streamline::report::{json_line, to_object};
@@ -72,12 +72,12 @@ fn format_page(rows: &[PathRow]) -> String {
     let cells: Vec<_> = rows.iter().map(PathRow::cells).collect();
     let by_itself = rows.iter().filter_map(|row| {
         let last = row.counters.as_ref()?.adapted.last()?;
-        Some(truncate_line(&format!("{} adapted: {}", row.path.number, escape_hidden(last))))
+        Some(truncate_line(&format!("{} adapted: {}", row.path.number, replace_hidden(last))))
     });
     let by_itself: String = by_itself.collect();
     let late = rows.iter().filter_map(|row| {
         let late = rates::describe_latency(row.counters.as_ref()?)?;
-        Some(truncate_line(&format!("{} {}", row.path.number, escape_hidden(&late))))
+        Some(truncate_line(&format!("{} {}", row.path.number, replace_hidden(&late))))
     });
     let late: String = late.collect();
     format_table(TITLES, &cells, &RIGHT_ALIGNED, terminal::terminal_columns()) + &by_itself + &late

@@ -4,7 +4,7 @@
 use super::connect::user_name;
 use super::table::format_table;
 use crate::progress::short_bytes;
-use member::client::{Client, escape_hidden};
+use member::client::{Client, replace_hidden};
 use member::protocol::{KernelProgram, KernelRequest, KernelStep};
 
 /// Fetches the programs that are visible to the user. Returns an empty list if the call fails.
@@ -63,9 +63,11 @@ pub(super) fn program_sentence(program: &KernelProgram) -> String {
 }
 
 fn attach_point(program: &KernelProgram) -> String {
-    let space =
-        program.netns.as_ref().map_or_else(String::new, |name| format!("{}/", escape_hidden(name)));
-    format!("{space}{} {}", escape_hidden(&program.interface), escape_hidden(&program.side))
+    let space = program
+        .netns
+        .as_ref()
+        .map_or_else(String::new, |name| format!("{}/", replace_hidden(name)));
+    format!("{space}{} {}", replace_hidden(&program.interface), replace_hidden(&program.side))
 }
 
 /// Formats the filters that several requests use, and the number of other filters.
@@ -81,7 +83,7 @@ fn format_shared_filters(program: &KernelProgram) -> String {
 }
 
 fn format_filter(step: &KernelStep) -> String {
-    format!("{} ({})", escape_hidden(&step.name), step.lines)
+    format!("{} ({})", replace_hidden(&step.name), step.lines)
 }
 
 fn program_cells(program: &KernelProgram) -> [String; 6] {
@@ -89,7 +91,7 @@ fn program_cells(program: &KernelProgram) -> [String; 6] {
         let lines = if ring.lines > 1 { format!(" ({})", ring.lines) } else { String::new() };
         let whose = match (ring.uid, &ring.group) {
             (Some(uid), _) => user_name(uid),
-            (None, Some(group)) => format!("group:{}", escape_hidden(group)),
+            (None, Some(group)) => format!("group:{}", replace_hidden(group)),
             (None, None) => "world".to_owned(),
         };
         format!("{whose} {}{lines}", short_bytes(ring.bytes))
@@ -121,7 +123,7 @@ fn request_cells(program: &KernelProgram, line: &KernelRequest) -> [String; 8] {
 
 /// Formats a process: `tcpdump[812]`.
 fn format_process(process: u32, command: Option<&str>) -> String {
-    format!("{}[{process}]", escape_hidden(command.unwrap_or_default()))
+    format!("{}[{process}]", replace_hidden(command.unwrap_or_default()))
 }
 
 #[cfg(test)]

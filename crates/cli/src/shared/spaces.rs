@@ -9,7 +9,7 @@ use crate::failure::{is_path_gone, report_client_error};
 use crate::progress::{consecutive_ranges, short_bytes};
 use crate::status::Status;
 use crate::terminal;
-use member::client::{Client, ClientError, DESCRIBE, QUERY_TIMEOUT, escape_hidden};
+use member::client::{Client, ClientError, DESCRIBE, QUERY_TIMEOUT, replace_hidden};
 use member::protocol::{
     Amount, Counters, Edge, Node, PathDescription, RegisteredPath, Space, lost_in,
 };
@@ -200,8 +200,8 @@ impl RingCounts {
 
 fn format_page(path: &PathSpaces) -> String {
     let name =
-        path.name.as_deref().map_or_else(String::new, |name| format!(" {}", escape_hidden(name)));
-    let line = escape_hidden(&path.line.replace('\n', " "));
+        path.name.as_deref().map_or_else(String::new, |name| format!(" {}", replace_hidden(name)));
+    let line = replace_hidden(&path.line.replace('\n', " "));
     let mut text = format!(
         "path {}{name} of {}, process {}: {line}\n",
         path.number,
@@ -215,7 +215,7 @@ fn format_page(path: &PathSpaces) -> String {
         let Space { name, waits, late, .. } = &space.space;
         let why = waits.as_ref().map(|what| format!("waits for {what}")).or_else(|| late.clone());
         why.iter().for_each(|why| {
-            text.push_str(&format!("{}: {}\n", escape_hidden(name), escape_hidden(why)))
+            text.push_str(&format!("{}: {}\n", replace_hidden(name), replace_hidden(why)))
         });
     }
     if !path.rings.is_empty() {
@@ -232,38 +232,38 @@ fn space_cells(row: &SpaceRow) -> [String; 7] {
     let dash = || "-".to_owned();
     let is = match (space.thread, space.process) {
         (Some(thread), _) => format!("thread {thread}"),
-        (None, Some(process)) => format!("{} {process}", escape_hidden(&space.kind)),
+        (None, Some(process)) => format!("{} {process}", replace_hidden(&space.kind)),
         (None, None) if space.kind == KERNEL_SPACE => "a program".to_owned(),
-        (None, None) => escape_hidden(&space.kind),
+        (None, None) => replace_hidden(&space.kind),
     };
     let runs = space.process.is_some();
     [
-        escape_hidden(&space.name),
+        replace_hidden(&space.name),
         is,
         match (space.processors.as_slice(), space.processor) {
             ([], _) => dash(),
             (all @ [_, _, ..], Some(here)) => format!("{here} of {}", format_ranges(all)),
             (all, _) => format_ranges(all),
         },
-        escape_hidden(&space.state),
+        replace_hidden(&space.state),
         if runs { format_rounded_duration(space.processor_ns) } else { dash() },
         space.memory.map_or_else(dash, short_bytes),
         match filters.is_empty() {
             true => dash(),
-            false => filters.iter().map(|name| escape_hidden(name)).collect::<Vec<_>>().join(" "),
+            false => filters.iter().map(|name| replace_hidden(name)).collect::<Vec<_>>().join(" "),
         },
     ]
 }
 
 fn ring_cells(ring: &SpaceRing) -> [String; 8] {
     let end = |(space, node): &(String, String)| match space.is_empty() {
-        true => escape_hidden(node),
-        false => format!("{} in {}", escape_hidden(node), escape_hidden(space)),
+        true => replace_hidden(node),
+        false => format!("{} in {}", replace_hidden(node), replace_hidden(space)),
     };
     let dash = || "-".to_owned();
     let count = |of: fn(RingCounts) -> u64| ring.counted.map_or_else(dash, |it| of(it).to_string());
     [
-        escape_hidden(&ring.kind),
+        replace_hidden(&ring.kind),
         end(&ring.from),
         end(&ring.to),
         count(|it| it.resident.blocks),

@@ -13,7 +13,7 @@ use crate::run::{self, silence_space_panics};
 use crate::status::Status;
 use crate::terminal;
 use engine::build::PathOptions;
-use member::client::escape_hidden;
+use member::client::replace_hidden;
 use member::protocol::{Tap, TapReport, TapStart};
 use std::os::fd::AsRawFd as _;
 use streamline::report::format_count;
@@ -68,7 +68,7 @@ pub(super) fn run(arguments: &TapArguments) -> Result<Status, Status> {
 /// Describes the start position of a tap.
 fn describe_start(path: &str, start: &TapStart, has_from: bool) -> String {
     let TapStart { block, past, ago_ns, remembers } = *start;
-    let path = escape_hidden(path);
+    let path = replace_hidden(path);
     let at = format!("tap at {path} begins at block {block}");
     match past {
         0 if has_from && !remembers => format!(
@@ -91,14 +91,14 @@ fn describe_end(report: &TapReport) -> String {
         let skipped = format_count(report.skipped, "frame");
         text.push_str(&format!(", {skipped} skipped, because this request was too slow"));
         if let Some(missing) = &report.missing {
-            text.push_str(&format!(" (blocks {})", escape_hidden(missing)));
+            text.push_str(&format!(" (blocks {})", replace_hidden(missing)));
         }
     }
     if report.no_frame > 0 {
         text.push_str(&format!(", {} without a frame", format_count(report.no_frame, "block")));
     }
     if let Some(why) = &report.over {
-        text.push_str(&format!("; it ended: {}", escape_hidden(why)));
+        text.push_str(&format!("; it ended: {}", replace_hidden(why)));
     }
     text
 }

@@ -33,14 +33,14 @@ pub enum ClientError {
     #[error("the other side has ended")]
     Disconnected,
     /// The path with this name ended during the call.
-    #[error("path `{}` has just ended: `streamline ps` lists those that run", escape_hidden(.0))]
+    #[error("path `{}` has just ended: `streamline ps` lists those that run", replace_hidden(.0))]
     PathEnded(String),
     /// The reply is malformed.
     #[error(transparent)]
     Malformed(#[from] MessageError),
     /// The peer replied with an error. For a mistake in a request, the text has several lines,
     /// which show the position of the mistake.
-    #[error("{}", format_fault(.0).trim_end().lines().map(escape_hidden).collect::<Vec<_>>()
+    #[error("{}", format_fault(.0).trim_end().lines().map(replace_hidden).collect::<Vec<_>>()
         .join("\n"))]
     Refused(Fault),
     /// A system call failed.
@@ -82,7 +82,7 @@ impl From<sys::Error> for ClientError {
 
 /// Escapes hidden characters in an untrusted text for display.
 #[must_use]
-pub fn escape_hidden(text: &str) -> String {
+pub fn replace_hidden(text: &str) -> String {
     abi::text::Visible(text).to_string()
 }
 

@@ -4,7 +4,7 @@
 //! A query of many paths ([`Client::query_all`]) has one time limit for all paths together, usually
 //! [`QUERY_TIMEOUT`]. A caller can poll the socket of a [`PathClient`] together with other
 //! descriptors, and call [`PathClient::next_update`] when it is readable. Peers are untrusted:
-//! replies are bounded and checked, and [`escape_hidden`] escapes received texts for display.
+//! replies are bounded and checked, and [`replace_hidden`] escapes received texts for display.
 
 mod caller;
 mod error;
@@ -12,7 +12,7 @@ mod path;
 
 pub(crate) use caller::Caller;
 pub use caller::{CALL_TIMEOUT, LONG_TIMEOUT};
-pub use error::{ClientError, escape_hidden};
+pub use error::{ClientError, replace_hidden};
 pub use path::{COUNT, DESCRIBE, NODES, PathClient, STOP};
 
 use crate::gather::gather;

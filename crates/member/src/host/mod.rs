@@ -14,7 +14,7 @@
 mod request;
 
 use self::request::RemoteRequest;
-use crate::client::{Caller, Client, ClientError, LONG_TIMEOUT, escape_hidden};
+use crate::client::{Caller, Client, ClientError, LONG_TIMEOUT, replace_hidden};
 use crate::faults::NOT_IN_KERNEL;
 use crate::protocol::{Attach, AttachReply, Permissions, Replacement};
 use crate::rights::{Denial, POLICY_FILE, matches_interface};
@@ -71,7 +71,7 @@ impl DaemonHost {
     #[must_use]
     pub fn policy_refusals(&self, plan: &Plan) -> Vec<KernelRefusal> {
         let Some(bounds) = &self.bounds else { return Vec::new() };
-        let file = escape_hidden(&bounds.file);
+        let file = replace_hidden(&bounds.file);
         let missing = Denial { uid: sys::process::identity().0, file: &file };
         let why = |node: NodeId| {
             let used = plan.graph.node(node).filter()?;
@@ -113,7 +113,7 @@ impl DaemonHost {
                 // The daemon is not trusted to name a node of this part; for any other node, the
                 // refusal applies to the source.
                 let known = asked.nodes.contains(&node);
-                refused(if known { node } else { asked.source }, escape_hidden(fault.text("why")))
+                refused(if known { node } else { asked.source }, replace_hidden(fault.text("why")))
             }
             other => refused(asked.source, format!("the daemon does not run it: {other}")),
         })?;

@@ -1,7 +1,7 @@
 //! A request that the daemon runs in the kernel, and its replacement by another request.
 
 use super::DaemonHost;
-use crate::client::{Caller, ClientError, escape_hidden};
+use crate::client::{Caller, ClientError, replace_hidden};
 use crate::faults::{AGAIN_CAUSE, NOT_IN_KERNEL};
 use crate::protocol::{AttachReply, CarriedStep, CountRequest, Replacement, SetTaps};
 use crate::varlink::Call;
@@ -157,7 +157,7 @@ impl RemoteRequest {
         // This process did not detach the request, so the path must report a reason for the end.
         let unasked = (why == EndCause::Ended).then(|| "the daemon has taken it away".to_owned());
         if let Some(why) = reason.or(unasked) {
-            let failure = Failure::new("watch", &self.interface, escape_hidden(&why));
+            let failure = Failure::new("watch", &self.interface, replace_hidden(&why));
             let hint = "all frames before that were processed; `--embedded` runs it without the \
                         daemon, with your own rights";
             self.set_failure(failure.hint(hint));
@@ -288,11 +288,11 @@ impl ProgramSwitch for Switch {
                 self.old.finish(EndCause::Replaced);
                 Ok(())
             }
-            Ok(AttachReply { why, .. }) => Err(SwitchError::Refused(escape_hidden(
+            Ok(AttachReply { why, .. }) => Err(SwitchError::Refused(replace_hidden(
                 &why.unwrap_or_else(|| MISSING_REASON.to_owned()),
             ))),
             Err(ClientError::Refused(fault)) if fault.name == NOT_IN_KERNEL => {
-                let why = escape_hidden(fault.text("why"));
+                let why = replace_hidden(fault.text("why"));
                 Err(match fault.text("by") == AGAIN_CAUSE {
                     true => SwitchError::Again(why),
                     false => SwitchError::Refused(why),

@@ -9,7 +9,7 @@
 
 use super::calls::CHANGE_TIMEOUT;
 use super::service::{AdmittedClient, Service};
-use crate::client::{Client, ClientError, escape_hidden};
+use crate::client::{Client, ClientError, replace_hidden};
 use crate::connection::{Connection, Received};
 use crate::faults;
 use crate::protocol::{ChangeReply, CommitSubtree, NoParameters, TakeSubtree};
@@ -74,7 +74,7 @@ impl Service {
             give_subtree(&live, (&asked.node, &subtree), &machine, CHANGE_TIMEOUT, &mut agree);
         let switched = given.map_err(|why| refused(&why))?;
         let other = message.unwrap_or_default();
-        Ok(self.record_switch(&switched, &format!("; {}: {}", asked.path, escape_hidden(&other))))
+        Ok(self.record_switch(&switched, &format!("; {}: {}", asked.path, replace_hidden(&other))))
     }
 
     /// Adds a subtree of another path to this path. The client `id` is the coordinator. Blocks for
@@ -122,7 +122,7 @@ impl Service {
 fn reason(error: &ClientError) -> String {
     match error {
         ClientError::Refused(fault) if !fault.text("why").is_empty() => {
-            format!("the other path refuses it: {}", escape_hidden(fault.text("why")))
+            format!("the other path refuses it: {}", replace_hidden(fault.text("why")))
         }
         _ => error.to_string(),
     }

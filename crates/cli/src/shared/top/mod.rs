@@ -223,7 +223,7 @@ fn run_screen(
                 .or(snapshot);
             if let Some(ended) = followed.ended {
                 drop(screen);
-                terminal::print_note(&member::client::escape_hidden(&ended.report));
+                terminal::print_note(&member::client::replace_hidden(&ended.report));
                 return Ok(Status::Done);
             }
         }

@@ -13,7 +13,7 @@ use crate::progress::short_bytes;
 use crate::screen::Screen;
 use crate::status::Status;
 use crate::terminal;
-use member::client::{Client, ClientError, escape_hidden};
+use member::client::{Client, ClientError, replace_hidden};
 use member::protocol::KernelProgram;
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent};
@@ -299,7 +299,7 @@ fn help_lines() -> Vec<Line<'static>> {
 
 fn foot_line(view: &PathsView) -> Line<'static> {
     match &view.refusal {
-        Some(refusal) => Line::styled(escape_hidden(refusal), colour(Color::Yellow)),
+        Some(refusal) => Line::styled(replace_hidden(refusal), colour(Color::Yellow)),
         None => input_line(&view.list).unwrap_or_else(|| {
             let keys = "? help, q quits, arrows move, Enter opens, s sorts, / filters";
             Line::styled(keys, Style::new().add_modifier(Modifier::DIM))

@@ -12,7 +12,7 @@ use super::widgets::{
 };
 use crate::screen::style_graph_row;
 use crate::{progress, terminal};
-use member::client::escape_hidden;
+use member::client::replace_hidden;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -93,7 +93,7 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
 fn heading_lines(snapshot: &Snapshot, area: Rect) -> Vec<Line<'static>> {
     let path = &snapshot.path;
     let name =
-        path.name.as_deref().map_or_else(String::new, |name| format!(" {}", escape_hidden(name)));
+        path.name.as_deref().map_or_else(String::new, |name| format!(" {}", replace_hidden(name)));
     let lost: u64 = snapshot.lost.iter().map(|loss| loss.blocks).sum();
     let first = format!(
         "path {}{name} of {}   {}   {} blocks/s   {}/s   {} blocks   lost {lost}",
@@ -104,7 +104,7 @@ fn heading_lines(snapshot: &Snapshot, area: Rect) -> Vec<Line<'static>> {
         progress::short_bytes(snapshot.rate.bytes as u64),
         snapshot.given.blocks,
     );
-    let line: String = escape_hidden(&path.line.replace('\n', " "));
+    let line: String = replace_hidden(&path.line.replace('\n', " "));
     let line: String = line.chars().take(usize::from(area.width)).collect();
     let mut lines =
         vec![Line::styled(first, Style::new().add_modifier(Modifier::BOLD)), Line::from(line)];
@@ -144,8 +144,8 @@ fn node_row(node_rates: &NodeRates, is_indented: bool) -> Row<'static> {
     let name = format!(
         "{}{}{}",
         "  ".repeat(if is_indented { node_rates.depth.min(8) } else { 0 }),
-        escape_hidden(&label),
-        escape_hidden(&node_rates.name)
+        replace_hidden(&label),
+        replace_hidden(&node_rates.name)
     );
     let time = node_rates.block_ns.map_or_else(|| "-".to_owned(), short_rate);
     let dash = |n: u64| if n == 0 { "-".to_owned() } else { short_rate(n as f64) };
@@ -155,7 +155,7 @@ fn node_row(node_rates: &NodeRates, is_indented: bool) -> Row<'static> {
     };
     Row::new([
         Cell::from(name),
-        Cell::from(escape_hidden(&node_rates.space)),
+        Cell::from(replace_hidden(&node_rates.space)),
         right_aligned(short_rate(node_rates.rate.blocks)),
         right_aligned(progress::short_bytes(node_rates.rate.bytes as u64)),
         right_aligned(time),
@@ -171,7 +171,7 @@ fn ring_line(ring: &RingFill) -> Line<'static> {
     let part = ring.fill.min(room) as f64 / room as f64;
     let full = (part * BAR_WIDTH as f64).round() as usize;
     let bar = format!("{}{}", "█".repeat(full), "░".repeat(BAR_WIDTH - full.min(BAR_WIDTH)));
-    let (from, to) = (escape_hidden(&ring.from), escape_hidden(&ring.to));
+    let (from, to) = (replace_hidden(&ring.from), replace_hidden(&ring.to));
     let because = reason(&ring.because);
     let text = format!("  {from} → {to}  {bar}  {:.0} % of {}{because}", part * 100.0, ring.room);
     let colour = if part > 0.9 { colour(Color::Red) } else { Style::new() };
@@ -180,13 +180,13 @@ fn ring_line(ring: &RingFill) -> Line<'static> {
 
 /// Formats the ring of a sink, such as `  user → its readers  2.1 MB (the ring was full)`.
 fn sink_ring_line(sink: &SinkRing) -> Line<'static> {
-    let (from, size) = (escape_hidden(&sink.from), progress::short_bytes(sink.ring.bytes));
+    let (from, size) = (replace_hidden(&sink.from), progress::short_bytes(sink.ring.bytes));
     Line::from(format!("  {from} → its readers  {size}{}", reason(&sink.ring.because)))
 }
 
 /// Formats the rings of a source's writers, such as `  its writers → buffer  2.1 MB`.
 fn source_ring_line(source: &SinkRing) -> Line<'static> {
-    let (to, size) = (escape_hidden(&source.from), progress::short_bytes(source.ring.bytes));
+    let (to, size) = (replace_hidden(&source.from), progress::short_bytes(source.ring.bytes));
     Line::from(format!("  its writers → {to}  {size}{}", reason(&source.ring.because)))
 }
 
@@ -194,7 +194,7 @@ fn source_ring_line(source: &SinkRing) -> Line<'static> {
 fn past_line(past: &Past) -> Line<'static> {
     let Past { node, kept } = past;
     let (bytes, stored) = (progress::short_bytes(kept.bytes), progress::short_bytes(kept.stored));
-    let node = escape_hidden(node);
+    let node = replace_hidden(node);
     Line::from(format!("  {node} keeps {bytes} in {stored}, {} frames", kept.blocks))
 }
 
@@ -208,13 +208,13 @@ fn ring_line_count(snapshot: &Snapshot) -> usize {
 fn reason(because: &str) -> String {
     match because {
         "" => String::new(),
-        because => format!(" ({})", escape_hidden(because)),
+        because => format!(" ({})", replace_hidden(because)),
     }
 }
 
 fn loss_line(loss: &Loss) -> Line<'static> {
     let fresh = if loss.fresh > 0 { format!("  +{}", loss.fresh) } else { String::new() };
-    let text = format!("  {} {}{fresh}", loss.blocks, escape_hidden(&loss.place));
+    let text = format!("  {} {}{fresh}", loss.blocks, replace_hidden(&loss.place));
     Line::styled(text, colour(Color::Red))
 }
 
@@ -240,7 +240,7 @@ fn help_lines() -> Vec<Line<'static>> {
 fn detail_lines(snapshot: &Snapshot, node: &NodeRates) -> Vec<Line<'static>> {
     let at = snapshot.path.nodes.iter().position(|known| known.name == node.name);
     let name = |node: usize| {
-        snapshot.path.nodes.get(node).map_or_else(String::new, |node| escape_hidden(&node.name))
+        snapshot.path.nodes.get(node).map_or_else(String::new, |node| replace_hidden(&node.name))
     };
     let links = |of: fn(&member::protocol::Link) -> (usize, usize)| -> String {
         let ends = snapshot.path.links.iter().filter_map(|link| {
@@ -249,14 +249,14 @@ fn detail_lines(snapshot: &Snapshot, node: &NodeRates) -> Vec<Line<'static>> {
             (Some(own) == at).then(|| format!("{}{classes}{}", name(other), link.classes))
         });
         let ends: Vec<String> = ends.collect();
-        if ends.is_empty() { "-".to_owned() } else { escape_hidden(&ends.join(", ")) }
+        if ends.is_empty() { "-".to_owned() } else { replace_hidden(&ends.join(", ")) }
     };
     let time = node.block_ns.map_or_else(|| "not measured".to_owned(), |ns| format!("{ns:.1} ns"));
     vec![
         Line::from(format!(
             "  {} in {}: {} blocks, {} bytes in all",
-            escape_hidden(&node.name),
-            escape_hidden(&node.space),
+            replace_hidden(&node.name),
+            replace_hidden(&node.space),
             node.taken.blocks,
             node.taken.bytes
         )),
@@ -270,11 +270,11 @@ fn status_line(snapshot: &Snapshot) -> Line<'static> {
     let dim = Style::new().add_modifier(Modifier::DIM);
     match (snapshot.silent_space.first(), &snapshot.latency_note, &snapshot.adapted) {
         (Some(late), ..) => {
-            Line::styled(format!("late: {}", escape_hidden(late)), colour(Color::Yellow))
+            Line::styled(format!("late: {}", replace_hidden(late)), colour(Color::Yellow))
         }
-        (None, Some(behind), _) => Line::styled(escape_hidden(behind), colour(Color::Red)),
+        (None, Some(behind), _) => Line::styled(replace_hidden(behind), colour(Color::Red)),
         (None, None, Some(adapted)) => {
-            Line::styled(format!("adapted: {}", escape_hidden(adapted)), dim)
+            Line::styled(format!("adapted: {}", replace_hidden(adapted)), dim)
         }
         (None, None, None) => Line::styled(KEY_HELP, dim),
     }

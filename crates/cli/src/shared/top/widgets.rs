@@ -2,7 +2,7 @@
 
 use super::choice::ListState;
 use crate::terminal;
-use member::client::escape_hidden;
+use member::client::replace_hidden;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row};
@@ -53,5 +53,5 @@ pub(super) fn key_lines(keys: &[(&str, &str)]) -> Vec<Line<'static>> {
 pub(super) fn input_line(list: &ListState) -> Option<Line<'static>> {
     let cursor = if list.is_typing { "_" } else { "  (Esc clears)" };
     let is_used = list.is_typing || !list.filter.is_empty();
-    is_used.then(|| Line::from(format!("/{}{cursor}", escape_hidden(&list.filter))))
+    is_used.then(|| Line::from(format!("/{}{cursor}", replace_hidden(&list.filter))))
 }
