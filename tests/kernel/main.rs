@@ -34,7 +34,7 @@ use ebpf::exam::{self, Interpreter, Tally};
 use ebpf::interpret::Packet;
 use filter::testing::Frame;
 use filter::testing::twins::{
-    Examined, TwinChain, UserJudge, chains, edits_frames, fitting_program, long_chains,
+    Examined, TwinChain, UserReference, chains, edits_frames, fitting_program, long_chains,
     request_text,
 };
 use judge::{KernelJudge, is_refused, without_perfmon};
@@ -60,7 +60,8 @@ fn compare_judges<'a>(
     packets: impl IntoIterator<Item = Packet<'a>>,
 ) -> Option<Tally> {
     let program = fitting_program(chain, target)?;
-    let (mut user, mut interpreter) = (UserJudge::new(chain, &program), Interpreter::new(&program));
+    let (mut user, mut interpreter) =
+        (UserReference::new(chain, &program), Interpreter::new(&program));
     let mut kernel = KernelJudge::load(&program, "chain");
     // Stateful filters must all receive the same packets.
     let keeps = program.maps.iter().any(|map| map.state_of.is_some());

@@ -15,7 +15,7 @@ use ebpf::exam::{self, Interpreter, Judge, Ruling, Tally};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
 use filter::prelude::*;
-use filter::testing::twins::{Examined, TwinChain, UserJudge, emit_program};
+use filter::testing::twins::{Examined, TwinChain, UserReference, emit_program};
 use std::collections::BTreeMap;
 use testkit::{Random, need};
 
@@ -50,7 +50,7 @@ fn compare_judges<'a>(
 ) -> Tally {
     let program = emit_program(&dport_chain(), target).expect("`dport` has a twin");
     let (mut user, mut interpreter) =
-        (UserJudge::new(&dport_chain(), &program), Interpreter::new(&program));
+        (UserReference::new(&dport_chain(), &program), Interpreter::new(&program));
     let mut kernel = load_if_permitted(allowed, &program);
     let mut judges: Vec<&mut dyn Judge> = vec![&mut user, &mut interpreter];
     judges.extend(kernel.iter_mut().map(|kernel| -> &mut dyn Judge { kernel }));

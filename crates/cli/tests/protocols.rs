@@ -58,9 +58,9 @@ fn folded_header_line_smuggles_no_request() {
         ),
     ] {
         let text = format!("POST /post HTTP/1.1\r\nHost: h\r\n{fields}\r\n{body}{hidden}");
-        let whole = Script::after_handshake().send_data(Client, text.as_bytes());
+        let whole = Script::with_handshake().send_data(Client, text.as_bytes());
         let (one, other) = text.as_bytes().split_at(text.find("Foo").unwrap() + 6);
-        let cut = Script::after_handshake().send_data(Client, one).send_data(Client, other);
+        let cut = Script::with_handshake().send_data(Client, one).send_data(Client, other);
         for script in [whole, cut] {
             let script = script.close_direction(Client).close_direction(Server);
             let requests = json_objects(&folder, &script, "| http |request json");
@@ -74,7 +74,7 @@ fn folded_header_line_smuggles_no_request() {
 fn reset_ignored_by_the_receiver_hides_nothing() {
     let folder = Folder::new();
     let begun =
-        || Script::after_handshake().send_data(Client, GET_REQUEST).send_data(Server, OK_RESPONSE);
+        || Script::with_handshake().send_data(Client, GET_REQUEST).send_data(Server, OK_RESPONSE);
     let goes_on = |script: Script| {
         script
             .send_data(Client, GET_REQUEST)
@@ -103,8 +103,8 @@ fn stray_bytes_after_a_post_keep_its_200_in_the_log() {
     let post = b"POST /form HTTP/1.1\r\nHost: h\r\n\r\n";
     for stray in [&b"name=value"[..], b"name=value\r\n", b"\x00\n\x01\n", b"a b c\r\n\r\n"] {
         for script in [
-            Script::after_handshake().send_data(Client, post).send_data(Client, stray),
-            Script::after_handshake().send_data(Client, &[post, stray].concat()),
+            Script::with_handshake().send_data(Client, post).send_data(Client, stray),
+            Script::with_handshake().send_data(Client, &[post, stray].concat()),
         ] {
             let script = script
                 .send_data(Server, OK_RESPONSE)
@@ -121,7 +121,7 @@ fn stray_bytes_after_a_post_keep_its_200_in_the_log() {
 fn only_a_fin_completes_a_body_without_length() {
     let folder = Folder::new();
     let open = || {
-        Script::after_handshake()
+        Script::with_handshake()
             .send_data(Client, GET_REQUEST)
             .send_data(Server, RESPONSE_WITHOUT_LENGTH)
     };
@@ -153,7 +153,7 @@ fn only_a_fin_completes_a_body_without_length() {
 #[test]
 fn truncated_head_is_reported() {
     let folder = Folder::new();
-    let script = Script::after_handshake()
+    let script = Script::with_handshake()
         .send_data(Client, &GET_REQUEST[..GET_REQUEST.len() - 2])
         .close_direction(Client)
         .close_direction(Server);

@@ -18,7 +18,7 @@ use ebpf::exam::{Interpreter, Judge, Ruling};
 use ebpf::interpret::Packet;
 use filter::catalog::{FILTERS, find};
 use filter::prelude::*;
-use filter::testing::twins::{Examined, UserJudge, chains, fitting_program, request_text};
+use filter::testing::twins::{Examined, UserReference, chains, fitting_program, request_text};
 use filter::testing::{self, Answer, Arena, ETHERNET, Frame, Node, Space};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::LinkType;
@@ -295,7 +295,7 @@ fn examine_twin(chain: &[Examined], change: Change, frames: &[Frame]) -> Result<
     let mut compared = 0;
     for hook in [Hook::Tc, Hook::Xdp] {
         let Some(program) = fitting_program(chain, hook) else { continue };
-        let mut user = UserJudge::new(chain, &program);
+        let mut user = UserReference::new(chain, &program);
         let (mut twin, mut other) = (Interpreter::new(&program), Interpreter::new(&program));
         let pairs =
             frames.iter().zip(1..).filter_map(|(frame, number)| change.apply(frame, number));

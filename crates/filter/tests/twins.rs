@@ -16,7 +16,7 @@ use ebpf::exam::{self, Interpreter, Judge, Ruling};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
 use filter::testing::twins::{
-    Examined, UserJudge, chains, edits_frames, emit_program, fitting_program, long_chains,
+    Examined, UserReference, chains, edits_frames, emit_program, fitting_program, long_chains,
     request_text,
 };
 
@@ -25,7 +25,8 @@ fn examine_packets<'a>(
     program: &Program,
     packets: impl IntoIterator<Item = Packet<'a>>,
 ) -> Result<exam::Tally, String> {
-    let (mut user, mut interpreter) = (UserJudge::new(chain, program), Interpreter::new(program));
+    let (mut user, mut interpreter) =
+        (UserReference::new(chain, program), Interpreter::new(program));
     let place = program.hook;
     let packets = packets.into_iter().filter_map(|packet| exam::at_hook(&packet, place));
     exam::compare(&mut [&mut user, &mut interpreter], packets)

@@ -21,7 +21,7 @@ use ebpf::insn::{Insn, class};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
 use explore::{OwnedPacket, explore_paths};
-use filter::testing::twins::{TwinChain, UserJudge, chains, fitting_program, request_text};
+use filter::testing::twins::{TwinChain, UserReference, chains, fitting_program, request_text};
 use hunt::SearchResult;
 use std::collections::{BTreeMap, BTreeSet};
 use testkit::need;
@@ -100,13 +100,16 @@ impl OriginalTwin {
         let joined = [4_095, 4_096, 65_535, 65_536, 65_549].map(|length| vec![0x45; length]);
         cases.extend(joined.iter().map(|frame| OwnedPacket::from_bytes(frame)));
         // Check of the sound twin: those frames belong to the exam.
-        let (mut user, mut twin) = (UserJudge::new(chain, &program), Interpreter::new(&program));
+        let (mut user, mut twin) =
+            (UserReference::new(chain, &program), Interpreter::new(&program));
         let differ = |differ| panic!("`{}` for {target:?}: {differ}", request_text(chain));
         let all = cases.iter().map(OwnedPacket::packet);
         exam::compare(&mut [&mut user, &mut twin], all).unwrap_or_else(differ);
         // With failing allocations it is correct or unsure.
-        let (mut user, mut twin) =
-            (UserJudge::new(chain, &program), Interpreter::new(&program).with_memory_shortage());
+        let (mut user, mut twin) = (
+            UserReference::new(chain, &program),
+            Interpreter::new(&program).with_memory_shortage(),
+        );
         let some = cases.iter().step_by(97).map(OwnedPacket::packet);
         exam::compare(&mut [&mut user, &mut twin], some).unwrap_or_else(differ);
         let mut twin = Interpreter::new(&program);

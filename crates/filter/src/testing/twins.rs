@@ -154,12 +154,12 @@ pub fn emit_program(chain: &[Examined], target: impl Into<Target>) -> Result<Pro
 /// which the program's hook receives it, and returns its counts in the order of the program's
 /// counters.
 #[derive(Debug)]
-pub struct UserJudge<'p> {
+pub struct UserReference<'p> {
     nodes: Vec<Node>,
     program: &'p Program,
 }
 
-impl<'p> UserJudge<'p> {
+impl<'p> UserReference<'p> {
     /// Creates the judge for `program`.
     ///
     /// # Panics
@@ -182,7 +182,7 @@ impl<'p> UserJudge<'p> {
     }
 }
 
-impl Judge for UserJudge<'_> {
+impl Judge for UserReference<'_> {
     fn name(&self) -> &str {
         "user"
     }

@@ -25,7 +25,7 @@ pub struct Script {
 
 impl Script {
     /// Returns a script that begins with a completed handshake.
-    pub fn after_handshake() -> Self {
+    pub fn with_handshake() -> Self {
         let mut this = Self { capture: Capture::new(), next: [1_000, 9_000] };
         this.send_segment(Side::Client, SYN, &[], &[]);
         this.next[0] += 1;

@@ -4,7 +4,7 @@ use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 
 /// Maximum length in bytes of the headers that are copied from a block into a new block that
 /// replaces it. Enough for IPv6 with extension headers and TCP.
-const HEADERS_MAX: u16 = 256;
+const HEADER_BYTES_MAX: u16 = 256;
 
 /// One block: a frame, a view into it, and its metadata.
 ///
@@ -123,7 +123,7 @@ impl<'a> Block<'a> {
         if network == Marks::UNKNOWN || transport == Marks::UNKNOWN {
             return &[];
         }
-        if payload == Marks::UNKNOWN || payload.saturating_sub(network) > HEADERS_MAX {
+        if payload == Marks::UNKNOWN || payload.saturating_sub(network) > HEADER_BYTES_MAX {
             return &[];
         }
         self.frame.get(usize::from(network)..usize::from(payload)).unwrap_or_default()

@@ -5,7 +5,7 @@
 //! bytes are covered, this word begins within the token. The twin therefore never loads single
 //! bytes, nor bytes after the datagram.
 
-use super::{COVERS_MAX, NUMBER_SIZE, RESIDUES, TOKEN_SIZE, TokenArguments};
+use super::{COVERED_BYTES_MAX, NUMBER_SIZE, RESIDUES, TOKEN_SIZE, TokenArguments};
 use crate::prelude::*;
 use crate::twin::{self, EmitResult, TwinExits};
 use ebpf::emit::{
@@ -17,8 +17,8 @@ use wire::{ipv4, ipv6, ports, udp};
 
 /// Maximum number of covered bytes in a kernel program. The program does not make a longer part of
 /// a frame accessible in linear memory.
-const TWIN_COVERS_MAX: u16 = 128;
-const _: () = assert!(TWIN_COVERS_MAX <= COVERS_MAX);
+const TWIN_COVERED_BYTES_MAX: u16 = 128;
+const _: () = assert!(TWIN_COVERED_BYTES_MAX <= COVERED_BYTES_MAX);
 /// Size of a word in bytes.
 const WORD: usize = 8;
 /// Offset of the addresses in the tag's input, in bytes.
@@ -33,8 +33,8 @@ pub(super) fn emit_twin<'s>(
 ) -> EmitResult<'s> {
     let TokenArguments { key, covers } =
         TokenArguments::from_arguments(a).map_err(|why| Unfit::new(why.to_string()))?;
-    if covers > TWIN_COVERS_MAX {
-        return Err(Unfit::new(format!("it covers more than {TWIN_COVERS_MAX} bytes")));
+    if covers > TWIN_COVERED_BYTES_MAX {
+        return Err(Unfit::new(format!("it covers more than {TWIN_COVERED_BYTES_MAX} bytes")));
     }
     let exits = TwinExits::new(s, out);
     let [not_udp, no_token, forged, replayed] =

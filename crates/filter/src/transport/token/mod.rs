@@ -58,12 +58,12 @@ not captured), `too deep`, `fragment`.",
     kind: FilterKind::Reordering,
     input_forms: Forms::FRAMED,
     output_form: OutputForm::Form(Form::Segment),
-    reads: ReadDepth::Head(HEAD_SIZE + TOKEN_SIZE as u16 + COVERS_MAX),
+    reads: ReadDepth::Head(HEAD_SIZE + TOKEN_SIZE as u16 + COVERED_BYTES_MAX),
     parameters: &[
         Parameter::required("key", Type::Path, "the file with the key, readable by its owner only"),
         Parameter::named(
             "covers",
-            Type::Number { low: 0, high: COVERS_MAX as u64 },
+            Type::Number { low: 0, high: COVERED_BYTES_MAX as u64 },
             "64",
             "number of bytes after the token that the tag covers",
         ),
@@ -102,7 +102,7 @@ const TOKEN_SIZE: usize = 16;
 /// Size of the number in a token, in bytes.
 const NUMBER_SIZE: usize = 8;
 /// Maximum number of data bytes that the tag covers.
-const COVERS_MAX: u16 = 1024;
+const COVERED_BYTES_MAX: u16 = 1024;
 /// Modulus of the residues for which used numbers are recorded; a power of two.
 const RESIDUES: usize = 256;
 
@@ -115,7 +115,7 @@ struct TokenArguments {
 impl TokenArguments {
     fn from_arguments(arguments: &Arguments) -> Result<Self, Mistake> {
         let covers = arguments.number("covers").and_then(|bytes| u16::try_from(bytes).ok());
-        Ok(Self { key: arguments.read_key("key")?, covers: covers.unwrap_or(COVERS_MAX) })
+        Ok(Self { key: arguments.read_key("key")?, covers: covers.unwrap_or(COVERED_BYTES_MAX) })
     }
 }
 

@@ -22,7 +22,7 @@ fn closed_after(segments: impl IntoIterator<Item = Frame>, end: u32) -> Vec<Fram
         server_segment(FIN, 501, b"").acknowledging(end),
         client_segment(0, end, b"").acknowledging(502),
     ];
-    after_handshake(segments.into_iter().chain(close))
+    with_handshake(segments.into_iter().chain(close))
 }
 
 /// Asserts that no stream broke off and no byte counts as missing.
@@ -115,7 +115,7 @@ fn missing_bytes_before_a_fin_end_at_the_fin() {
 #[test]
 fn data_in_order_passes_a_fin_with_an_earlier_number() {
     // The receiver meets the FIN only if a segment ends at its number.
-    let frames = after_handshake([
+    let frames = with_handshake([
         client_segment(0, 110, b"jkl"),
         client_segment(FIN, 106, b""),
         client_segment(0, 101, b"abcdefghi"),

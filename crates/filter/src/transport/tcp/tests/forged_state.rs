@@ -15,7 +15,7 @@ fn held_data_before_emitted_data_is_dropped() {
     let arena = Arena::new(16);
     let mut space = Space::new(&arena);
     let mut node = Node::new(&TCP, &[]).unwrap();
-    node.pass(space.batch(&after_handshake([client_segment(0, 105, b"held")])), &mut space, 0);
+    node.pass(space.batch(&with_handshake([client_segment(0, 105, b"held")])), &mut space, 0);
     let mut saved = node.save();
     for moved in saved.iter_mut().filter(|moved| moved.key != PRIVATE_KEY) {
         assert_eq!(moved.held.iter().flatten().count(), 1);

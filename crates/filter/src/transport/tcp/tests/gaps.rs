@@ -9,7 +9,7 @@ const SECOND: u64 = 1_000_000_000;
 
 #[test]
 fn acknowledged_unseen_bytes_are_a_hole() {
-    let frames = after_handshake([
+    let frames = with_handshake([
         client_segment(0, 101, b"abc").acknowledging(501),
         client_segment(0, 109, b"ij").acknowledging(501),
         server_segment(0, 501, b"").acknowledging(104),
@@ -25,7 +25,7 @@ fn acknowledged_unseen_bytes_are_a_hole() {
 
 #[test]
 fn data_after_acknowledged_bytes_is_not_delayed() {
-    let frames = after_handshake([
+    let frames = with_handshake([
         client_segment(0, 101, b"abc").acknowledging(501),
         server_segment(0, 501, b"").acknowledging(109),
         client_segment(0, 109, b"ij").acknowledging(501),
@@ -39,7 +39,7 @@ fn data_after_acknowledged_bytes_is_not_delayed() {
 fn late_bytes_are_dropped_and_counted() {
     // Two gaps are abandoned together; their bytes arrive after that, in any order, and once more
     // with bytes that have left and new ones.
-    let frames = after_handshake([
+    let frames = with_handshake([
         client_segment(0, 103, b"cd").acknowledging(501),
         client_segment(0, 107, b"gh").acknowledging(501),
         server_segment(0, 501, b"yes").acknowledging(109),
@@ -74,7 +74,7 @@ fn bytes_before_the_first_observed_are_late() {
 #[test]
 fn acknowledgement_before_ordered_data_loses_nothing() {
     // The directions of a connection come from different queues: each is in order.
-    let frames = after_handshake([
+    let frames = with_handshake([
         server_segment(0, 501, b"").acknowledging(107),
         client_segment(0, 101, b"abc").acknowledging(501),
         server_segment(0, 501, b"yes").acknowledging(107),
@@ -88,7 +88,7 @@ fn acknowledgement_before_ordered_data_loses_nothing() {
 #[test]
 fn retransmission_of_truncated_bytes_is_a_duplicate() {
     let cut = client_segment(0, 101, b"abcdef").truncated_to(54 + 2);
-    let found = run(&[], &after_handshake([cut.clone(), cut]), 1);
+    let found = run(&[], &with_handshake([cut.clone(), cut]), 1);
     assert_eq!(found.to_line(), ">^ab|*4|$ <^$");
     assert_eq!((found.counter_value("duplicates"), found.counter_value("late bytes")), (1, 0));
 }
@@ -146,7 +146,7 @@ fn exceeded_hold_limit_abandons_the_gap() {
 
 #[test]
 fn truncated_bytes_are_a_hole() {
-    let frames = after_handshake([
+    let frames = with_handshake([
         client_segment(0, 101, b"abcdef").truncated_to(54 + 2),
         client_segment(0, 113, b"mnopqr").truncated_to(54 + 3),
         client_segment(0, 119, b"stu"),
@@ -159,7 +159,7 @@ fn truncated_bytes_are_a_hole() {
 
 #[test]
 fn segment_beyond_the_window_makes_no_gap() {
-    let frames = after_handshake([
+    let frames = with_handshake([
         client_segment(0, 101, b"abc").acknowledging(501),
         client_segment(0, 101 + (1 << 29), b"forged").acknowledging(501),
         client_segment(0, 101 + 0x7000_0000, b"forged").acknowledging(501),
@@ -173,15 +173,14 @@ fn segment_beyond_the_window_makes_no_gap() {
 
 #[test]
 fn early_fin_waits_for_missing_bytes() {
-    let frames = after_handshake([
+    let frames = with_handshake([
         client_segment(FIN, 105, b"ef"),
         client_segment(0, 103, b"cd"),
         client_segment(0, 101, b"ab"),
         client_segment(0, 108, b""),
     ]);
     assert_eq!(run(&[], &frames, 64).to_line(), ">^ab|cd|ef$ <^$");
-    let frames =
-        after_handshake([client_segment(FIN, 105, b"ef"), client_segment(FIN, 105, b"ef")]);
+    let frames = with_handshake([client_segment(FIN, 105, b"ef"), client_segment(FIN, 105, b"ef")]);
     assert_eq!(run(&[], &frames, 64).to_line(), ">^*4|ef$ <^$");
 }
 

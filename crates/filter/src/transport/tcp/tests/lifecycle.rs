@@ -7,7 +7,7 @@ const SECOND: u64 = 1_000_000_000;
 
 #[test]
 fn connection_without_data_emits_nothing() {
-    let closed = after_handshake([
+    let closed = with_handshake([
         client_segment(FIN, 101, b""),
         server_segment(FIN, 501, b"").acknowledging(102),
     ]);
@@ -21,7 +21,7 @@ fn connection_without_data_emits_nothing() {
 
 #[test]
 fn reset_ends_both_sides() {
-    let frames = after_handshake([
+    let frames = with_handshake([
         client_segment(0, 101, b"abc").acknowledging(501),
         client_segment(0, 106, b"fg").acknowledging(501),
         server_segment(0, 501, b"no").acknowledging(104),
@@ -41,7 +41,7 @@ fn reset_outside_of_the_window_is_ignored() {
             client_segment(0, 101, b"abc").acknowledging(501),
             server_segment(0, 501, b"").acknowledging(104),
         ];
-        after_handshake(
+        with_handshake(
             exchange.into_iter().chain([rst, client_segment(0, 104, b"def").acknowledging(501)]),
         )
     };
@@ -83,7 +83,7 @@ fn windows_are_scaled_if_both_sides_offer_it() {
 
 #[test]
 fn half_closed_connection_stays_open() {
-    let frames = after_handshake([
+    let frames = with_handshake([
         client_segment(FIN, 101, b"ask").acknowledging(501),
         server_segment(0, 501, b"one").acknowledging(105),
         client_segment(0, 105, b"").acknowledging(504),
@@ -97,7 +97,7 @@ fn half_closed_connection_stays_open() {
 
 #[test]
 fn syn_after_the_end_begins_another_session() {
-    let whole = after_handshake([
+    let whole = with_handshake([
         client_segment(FIN, 101, b"a").acknowledging(501),
         server_segment(FIN, 501, b"b").acknowledging(103),
         client_segment(0, 103, b"").acknowledging(503),
@@ -165,7 +165,7 @@ fn server_number_may_change_until_acknowledged() {
 
 #[test]
 fn syn_in_open_connection_needs_the_server_to_agree() {
-    let open = after_handshake([
+    let open = with_handshake([
         client_segment(0, 101, b"abc").acknowledging(501),
         client_segment(SYN, 7000, b""),
     ]);
@@ -219,7 +219,7 @@ fn end_times(found: &Outcome) -> Vec<u64> {
 
 #[test]
 fn connection_without_fin_ends_at_its_last_segment() {
-    let mut frames = after_handshake([
+    let mut frames = with_handshake([
         client_segment(0, 101, b"abc").acknowledging(501).at_time(SECOND),
         client_segment(0, 108, b"hi").acknowledging(501).at_time(2 * SECOND),
         server_segment(0, 501, b"").acknowledging(104).at_time(3 * SECOND),
@@ -275,7 +275,7 @@ fn checksums_are_verified_on_request() {
         frame
     };
     let good: Vec<Frame> =
-        after_handshake([client_segment(0, 101, b"abc")]).into_iter().map(right).collect();
+        with_handshake([client_segment(0, 101, b"abc")]).into_iter().map(right).collect();
     let mut bad = right(client_segment(0, 104, b"def"));
     bad.overwrite(34 + 20, b"D");
     let cut = client_segment(0, 104, b"defg").truncated_to(54 + 2);

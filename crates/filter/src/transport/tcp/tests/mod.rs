@@ -40,6 +40,6 @@ fn handshake() -> Vec<Frame> {
 }
 
 /// Makes a handshake followed by these segments.
-fn after_handshake(rest: impl IntoIterator<Item = Frame>) -> Vec<Frame> {
+fn with_handshake(rest: impl IntoIterator<Item = Frame>) -> Vec<Frame> {
     handshake().into_iter().chain(rest).collect()
 }

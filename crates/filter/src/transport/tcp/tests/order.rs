@@ -14,7 +14,7 @@ fn output_line(frames: &[Frame]) -> String {
 
 #[test]
 fn segments_in_order_are_emitted_at_once_in_both_directions() {
-    let frames = after_handshake([
+    let frames = with_handshake([
         client_segment(0, 101, b"GET").acknowledging(501),
         server_segment(0, 501, b"200").acknowledging(104),
         client_segment(0, 104, b"more").acknowledging(504),
@@ -30,7 +30,7 @@ fn segments_in_order_are_emitted_at_once_in_both_directions() {
 
 #[test]
 fn h6_early_segment_waits() {
-    let frames = after_handshake([
+    let frames = with_handshake([
         client_segment(0, 104, b"def"),
         client_segment(0, 110, b"jkl"),
         client_segment(0, 107, b"ghi"),
@@ -42,7 +42,7 @@ fn h6_early_segment_waits() {
 
 #[test]
 fn h6_repeated_bytes_are_dropped_and_new_ones_kept() {
-    let frames = after_handshake([
+    let frames = with_handshake([
         client_segment(0, 101, b"abc"),
         client_segment(0, 101, b"abc"),
         client_segment(0, 102, b"bcde"),

@@ -10,7 +10,7 @@ const POLICIES: [&str; 6] = ["first", "last", "linux", "windows", "bsd", "solari
 fn stream_per_policy(old: &[(u32, &str)], new: (u32, &str)) -> [String; 6] {
     let segment = |&(at, bytes): &(u32, &str)| client_segment(0, 101 + at, bytes.as_bytes());
     let segments = old.iter().chain([&new]).map(segment);
-    let frames = after_handshake(segments.chain([client_segment(0, 101, b"_")]));
+    let frames = with_handshake(segments.chain([client_segment(0, 101, b"_")]));
     POLICIES.map(|policy| {
         let found = run(&[&format!("policy={policy}")], &frames, 64);
         let stream = &found.streams()[&(1, false)];
@@ -61,7 +61,7 @@ fn policy_decides_overlap_that_covers_several_segments() {
 
 #[test]
 fn in_order_segment_follows_policy_and_emitted_bytes_stay() {
-    let frames = after_handshake([
+    let frames = with_handshake([
         client_segment(0, 104, b"aaa"),
         client_segment(0, 101, b"bbbbb"),
         client_segment(0, 103, b"ccccc"),
@@ -75,7 +75,7 @@ fn in_order_segment_follows_policy_and_emitted_bytes_stay() {
 
 #[test]
 fn in_order_segment_surrounds_two_held_ones() {
-    let frames = after_handshake([
+    let frames = with_handshake([
         client_segment(0, 103, b"a"),
         client_segment(0, 106, b"a"),
         client_segment(FIN, 101, b"bbbbbbbb"),

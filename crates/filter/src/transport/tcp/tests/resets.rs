@@ -48,7 +48,7 @@ fn disturbed_connection(by: &[Frame], then: u64) -> Vec<Frame> {
     ];
     let data_after = data_after.into_iter().enumerate();
     let data_after = data_after.map(|(n, frame)| frame.at_time(then + n as u64 * MILLISECOND));
-    after_handshake(data_before.into_iter().chain(by.iter().cloned()).chain(data_after))
+    with_handshake(data_before.into_iter().chain(by.iter().cloned()).chain(data_after))
 }
 
 fn forged_resets() -> [Vec<Frame>; 4] {
@@ -93,7 +93,7 @@ fn data_after_an_accepted_reset_is_another_session() {
 
 #[test]
 fn reset_is_accepted_after_silence() {
-    let frames = after_handshake([
+    let frames = with_handshake([
         client_segment(0, 101, b"ask").acknowledging(501),
         server_segment(0, 501, b"one").acknowledging(104),
         client_segment(RST, 104, b""),
@@ -127,7 +127,7 @@ fn other_end_alone_can_withdraw_a_reset() {
     assert_eq!(found.counter_value("resets taken back"), 1);
     // The server acknowledges data that the client sent after the RST, so it still has the
     // connection.
-    let frames = after_handshake([
+    let frames = with_handshake([
         client_segment(0, 101, b"abc").acknowledging(501),
         client_segment(RST, 104, b""),
         server_segment(0, 501, b"one").acknowledging(110),
@@ -201,7 +201,7 @@ fn syn_within_a_connection_has_no_data() {
 
 #[test]
 fn ignored_reset_moves_no_acknowledgement() {
-    let frames = after_handshake([
+    let frames = with_handshake([
         client_segment(0, 101, b"abc").acknowledging(501),
         client_segment(0, 106, b"fg").acknowledging(501),
         server_segment(RST, 0x7000_0000, b"").acknowledging(108),
