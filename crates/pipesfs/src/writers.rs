@@ -12,7 +12,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use streamline::paths::{WriterEnded, WriterSocket};
+use streamline::paths::{InputClosed, WriterSocket};
 use sys::watcher::{Interest, Watcher};
 
 /// The open writers of a mount.
@@ -102,7 +102,7 @@ impl Writers {
 
     /// Replies to a write whose path has ended: with EPIPE, or with the number of bytes that the
     /// socket had accepted before.
-    fn refuse(&self, reply: Reply<'_>, write: &WaitingWrite, (uid, ended): (u32, &WriterEnded)) {
+    fn refuse(&self, reply: Reply<'_>, write: &WaitingWrite, (uid, ended): (u32, &InputClosed)) {
         self.failures.set(uid, ended.to_string());
         match write.written {
             0 => reply.error(errno::EPIPE),
@@ -225,7 +225,7 @@ impl WaitingWrite {
     fn proceed(
         &mut self,
         (socket, totals): (&mut WriterSocket, &Totals),
-    ) -> Result<bool, WriterEnded> {
+    ) -> Result<bool, InputClosed> {
         while let Some(rest) = self.bytes.get(self.written..).filter(|rest| !rest.is_empty()) {
             match socket.write(rest)? {
                 Some(length) => {

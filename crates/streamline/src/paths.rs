@@ -5,7 +5,7 @@
 
 pub use edit_check::check_edit;
 pub use endpoint::tap_ring::{Notification, ReaderState, TapRingReader};
-pub use endpoint::written::{WriterEnded, WriterSocket};
+pub use endpoint::written::{InputClosed, WriterSocket};
 pub use idle::{IdleConnections, query_counters};
 pub use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, replace_hidden};
 pub use member::faults::{self, OUTDATED};

@@ -89,7 +89,7 @@ enum MessageOutcome {
     Full,
     End,
     /// The process that ran the prefix has exited.
-    WriterEnded,
+    InputClosed,
 }
 
 /// Opens `shared`.
@@ -166,11 +166,11 @@ impl Source for Shared {
                     self.disconnect();
                     self.is_over = true;
                 }
-                MessageOutcome::WriterEnded if self.end_number.is_some() => {
+                MessageOutcome::InputClosed if self.end_number.is_some() => {
                     self.disconnect();
                     self.is_over = true;
                 }
-                MessageOutcome::WriterEnded => {
+                MessageOutcome::InputClosed => {
                     self.disconnect();
                     self.writer_exits += 1;
                     let prefix = self.prefix.clone();

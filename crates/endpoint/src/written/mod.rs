@@ -44,7 +44,7 @@ pub struct WriterSocket {
 /// the path has not given one.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct WriterEnded(pub String);
+pub struct InputClosed(pub String);
 
 /// Reason reported if the path has not given one.
 const DEFAULT_END_REASON: &str = "the path has ended, or the filter was removed";
@@ -73,7 +73,7 @@ impl WriterSocket {
     /// Writes at most [`PACKET_MAX`] bytes as one packet. If the node emits blocks, the packet
     /// becomes one block. Returns the number of bytes written, or `None` if the socket is full.
     /// Never blocks.
-    pub fn write(&mut self, bytes: &[u8]) -> Result<Option<usize>, WriterEnded> {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<Option<usize>, InputClosed> {
         let bytes = bytes.get(..PACKET_MAX).unwrap_or(bytes);
         if bytes.is_empty() {
             return Ok(Some(0));
@@ -86,13 +86,13 @@ impl WriterSocket {
     }
 
     /// Ends the session. Returns false if the socket is full. Never blocks.
-    pub fn end(&mut self) -> Result<bool, WriterEnded> {
+    pub fn end(&mut self) -> Result<bool, InputClosed> {
         self.packet.clear();
         self.packet.push(END);
         self.send()
     }
 
-    fn send(&self) -> Result<bool, WriterEnded> {
+    fn send(&self) -> Result<bool, InputClosed> {
         match sys::local_socket::send_now(&self.socket, &self.packet, &[]) {
             Ok(sent) => Ok(sent.is_some()),
             Err(_) => {
@@ -100,7 +100,7 @@ impl WriterSocket {
                 let received = sys::descriptor::try_receive(&self.socket, &mut reason);
                 let length = received.ok().flatten().map_or(0, |(length, _)| length);
                 let reason = reason.get(..length).unwrap_or_default();
-                Err(WriterEnded(match String::from_utf8_lossy(reason) {
+                Err(InputClosed(match String::from_utf8_lossy(reason) {
                     reason if reason.is_empty() => DEFAULT_END_REASON.to_owned(),
                     reason => reason.into_owned(),
                 }))
