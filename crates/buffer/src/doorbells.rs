@@ -56,7 +56,7 @@ impl Doorbells {
     /// Notifies all sleeping readers whose threshold is reached by the published head, or all
     /// sleeping readers if `urgency` is [`Urgency::Last`].
     #[inline]
-    pub fn notify_due(&mut self, side: &mut Producer, urgency: Urgency) {
+    pub fn notify_due_readers(&mut self, side: &mut Producer, urgency: Urgency) {
         self.mark_evicted(side);
         let head = side.head;
         for at in 0..self.ends.len() {
@@ -119,7 +119,7 @@ impl Doorbells {
     }
 
     /// Marks each reader whose process has exited as departed. Does not block.
-    pub fn mark_departed(&self) {
+    pub fn mark_departed_readers(&self) {
         for (at, end) in self.ends.iter().enumerate().filter(|(at, _)| !self.departed.contains(*at))
         {
             if end.doorbell.clear() == Peer::Gone {

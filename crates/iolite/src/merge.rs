@@ -140,7 +140,7 @@ impl Merged {
             return false;
         };
         self.producers[at].ended.get_or_insert(None);
-        self.remove_ended();
+        self.remove_ended_producers();
         true
     }
 
@@ -204,7 +204,7 @@ impl Merged {
                 self.take_oldest_staged(out, true)?
             }
         };
-        self.remove_ended();
+        self.remove_ended_producers();
         Ok(match found {
             Some(found) => found,
             None if self.producers.is_empty() => Next::End,
@@ -279,7 +279,7 @@ impl Merged {
 
     /// Removes the producers that have ended and have no staged blocks, and records each as
     /// departed.
-    fn remove_ended(&mut self) {
+    fn remove_ended_producers(&mut self) {
         let mut at = 0;
         while let Some(producer) = self.producers.get_mut(at) {
             match producer.ended {

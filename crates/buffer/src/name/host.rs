@@ -174,7 +174,7 @@ impl Host {
 
     /// Releases the names whose objects have ended.
     fn release_ended_names(&self) {
-        let ended = self.lock().take_ended();
+        let ended = self.lock().take_ended_names();
         self.release(ended);
     }
 
@@ -211,7 +211,7 @@ impl Drop for Host {
 
 impl HostState {
     /// Removes and returns the names whose objects have ended.
-    fn take_ended(&mut self) -> Vec<Name> {
+    fn take_ended_names(&mut self) -> Vec<Name> {
         let has_ended = |name: &mut Name| match &name.object {
             NamedObject::Stream { admission, .. } => admission.has_ended(),
             NamedObject::Inbox(queue) => queue.has_ended(),
@@ -231,14 +231,14 @@ impl HostState {
     }
 
     /// Releases the slots of the readers whose doorbells are in `gone`.
-    fn release_departed(&mut self, gone: &[&Arc<OwnedFd>]) {
+    fn release_departed_readers(&mut self, gone: &[&Arc<OwnedFd>]) {
         for name in &mut self.names {
             match &mut name.object {
                 NamedObject::Stream { admission, clients, .. } => {
-                    let left = clients.release_departed(gone).into_iter();
+                    let left = clients.release_departed_readers(gone).into_iter();
                     left.for_each(|ticket| admission.leave(ticket));
                 }
-                NamedObject::Region { clients, .. } => drop(clients.release_departed(gone)),
+                NamedObject::Region { clients, .. } => drop(clients.release_departed_readers(gone)),
                 NamedObject::Inbox(_) => {}
             }
         }
@@ -336,7 +336,7 @@ fn serve(shared: &SharedHost, doorbell: &SocketDoorbell) {
             if state.is_closing {
                 return;
             }
-            drop(state.take_ended());
+            drop(state.take_ended_names());
             // After accept(2) has failed, no client is accepted until `pause` has passed.
             let names = state.names.iter().filter(|_| pause.is_none());
             let listeners: Vec<_> = names.map(|name| name.listener.clone()).collect();
@@ -349,7 +349,7 @@ fn serve(shared: &SharedHost, doorbell: &SocketDoorbell) {
         doorbell.clear();
         let gone: Vec<_> = clients.iter().zip(gone).filter(|(_, g)| *g).map(|(b, _)| b).collect();
         if !gone.is_empty() {
-            shared.lock().release_departed(&gone);
+            shared.lock().release_departed_readers(&gone);
         }
         for (listener, _) in listeners.iter().zip(ready.iter().skip(1)).filter(|(_, r)| **r) {
             match sys::abstract_socket::accept(listener) {

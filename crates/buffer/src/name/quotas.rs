@@ -78,7 +78,7 @@ impl<T> Clients<T> {
 
     /// Releases the slots of the readers whose doorbells are in `gone`. Returns the tickets of
     /// these readers.
-    pub(super) fn release_departed(&mut self, gone: &[&Arc<OwnedFd>]) -> Vec<T> {
+    pub(super) fn release_departed_readers(&mut self, gone: &[&Arc<OwnedFd>]) -> Vec<T> {
         let has_departed = |client: &mut Client<T>| {
             gone.iter().any(|doorbell| Arc::ptr_eq(doorbell, &client.doorbell))
         };

@@ -20,7 +20,7 @@
 //!
 //! SYNC POINTS:
 //! - *alarm set*: [`Moderator::count_published`] stores the deadline with Release after the blocks
-//!   were published, [`Timer::fire_due`] loads it with Acquire and then notifies: a woken reader
+//!   were published, [`Timer::fire_due_alarms`] loads it with Acquire and then notifies: a woken reader
 //!   sees the blocks.
 //! - *next check*: the writer stores the deadline, issues a fence, and reads the time of the
 //!   timer's next check; the timer stores that time, issues a fence, and reads the deadlines once
@@ -369,7 +369,7 @@ impl Timer {
     /// Sends the events that are due, and schedules the next check. Returns the time until which to
     /// sleep, or `None` to check again immediately. Call this after `listen`.
     fn fire_and_schedule(&self, quiet: &mut u32, now: u64) -> Option<u64> {
-        let until = match self.fire_due(now) {
+        let until = match self.fire_due_alarms(now) {
             Some(earliest) => {
                 *quiet = 0;
                 earliest
@@ -389,7 +389,7 @@ impl Timer {
 
     /// Sends the events that are due at `now`. Returns the time of the next alarm, or `None` if no
     /// alarm is set.
-    fn fire_due(&self, now: u64) -> Option<u64> {
+    fn fire_due_alarms(&self, now: u64) -> Option<u64> {
         let mut alarms = self.alarms();
         // Alarms of dropped writers are removed.
         alarms.retain(|alarm| alarm.upgrade().is_some_and(|alarm| alarm.fire(now)));

@@ -352,7 +352,7 @@ pub fn sweep() -> usize {
         live.as_deref().inspect(|shared| shared.reap_all_but_last()).is_some()
     });
     all.dropped.retain_mut(|left| {
-        left.doorbells.mark_departed();
+        left.doorbells.mark_departed_readers();
         let passed = left.flights.shared.passed_position();
         left.flights.reap(passed);
         left.flights.first_release().is_some()

@@ -280,7 +280,7 @@ impl Output {
         self.set_stop();
         self.ring.count_bare();
         self.ring.side.publish();
-        self.doorbells.notify_due(&mut self.ring.side, urgency);
+        self.doorbells.notify_due_readers(&mut self.ring.side, urgency);
     }
 
     /// Returns the counts of this writer: blocks and bytes put, blocks and bytes dropped.

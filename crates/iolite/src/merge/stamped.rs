@@ -155,7 +155,7 @@ impl Merged {
             producer.stage.spare.push(block);
         }
         let from = producer.id;
-        self.remove_ended();
+        self.remove_ended_producers();
         Ok(Some(Next::Block { from, length }))
     }
 }

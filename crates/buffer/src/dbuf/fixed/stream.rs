@@ -166,7 +166,7 @@ impl SlotOutput {
     fn publish(&mut self, urgency: Urgency) {
         self.unpublished = 0;
         self.ring.publish();
-        self.doorbells.notify_due(&mut self.ring.side, urgency);
+        self.doorbells.notify_due_readers(&mut self.ring.side, urgency);
     }
 
     /// Returns true if a block can be written without waiting.

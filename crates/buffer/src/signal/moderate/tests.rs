@@ -26,7 +26,7 @@ fn k4_counter_sends_one_event_per_batch_and_resets() {
     let due: Vec<bool> = (0..96).map(|_| moderator.count_published(1, true, || 5)).collect();
     let events: Vec<usize> = (1..=96).filter(|n| due[n - 1]).collect();
     assert_eq!(events, [32, 64, 96]);
-    assert_eq!(timer.fire_due(u64::MAX), None, "the batch event cancels the alarm");
+    assert_eq!(timer.fire_due_alarms(u64::MAX), None, "the batch event cancels the alarm");
     assert_eq!(moderator.wakeup_counts(), WakeupCounts { batch: 3, ..WakeupCounts::default() });
     assert_eq!(sent.0.load(Ordering::Relaxed), 0);
 }
@@ -36,14 +36,14 @@ fn k4_first_block_arms_timer_that_sends_the_event() {
     let (timer, sent, mut moderator) = manual_moderator(32, 1000);
     assert!(!moderator.count_published(3, true, || 100));
     assert!(!moderator.count_published(4, true, || unreachable!("armed by the first block only")));
-    assert_eq!(timer.fire_due(1099), Some(1100), "not before T_t");
+    assert_eq!(timer.fire_due_alarms(1099), Some(1100), "not before T_t");
     assert_eq!(sent.0.load(Ordering::Relaxed), 0);
-    assert_eq!(timer.fire_due(1100), None);
-    assert_eq!(timer.fire_due(9999), None, "one event");
+    assert_eq!(timer.fire_due_alarms(1100), None);
+    assert_eq!(timer.fire_due_alarms(9999), None, "one event");
     assert_eq!(sent.0.load(Ordering::Relaxed), 1);
     // The counter restarts with the next block, and so does the alarm.
     assert!(!moderator.count_published(31, true, || 5000));
-    assert_eq!(timer.fire_due(5000), Some(6000));
+    assert_eq!(timer.fire_due_alarms(5000), Some(6000));
     assert!(moderator.count_published(1, true, || unreachable!()));
     assert_eq!(moderator.wakeup_counts(), WakeupCounts { batch: 1, timer: 1, idle: 0 });
 }
@@ -53,11 +53,11 @@ fn k4_idle_writer_sends_its_event_without_an_alarm() {
     let (timer, _, mut moderator) = manual_moderator(32, 1000);
     assert!(!moderator.count_last_published(3, false), "its reader is awake");
     assert!(moderator.count_last_published(3, true));
-    assert_eq!(timer.fire_due(0), None, "no alarm");
+    assert_eq!(timer.fire_due_alarms(0), None, "no alarm");
     assert!(!moderator.count_last_published(0, true), "no event without blocks");
     assert!(!moderator.count_published(5, true, || 100));
     assert!(moderator.count_last_published(1, true));
-    assert_eq!(timer.fire_due(0), None, "the alarm is cancelled");
+    assert_eq!(timer.fire_due_alarms(0), None, "the alarm is cancelled");
     assert!(!moderator.must_notify_before_wait());
     assert_eq!(moderator.wakeup_counts(), WakeupCounts { idle: 2, ..WakeupCounts::default() });
 }
@@ -112,7 +112,7 @@ fn k5_threshold_follows_the_rate_within_its_range() {
     // Blocks that the timer has to announce come slowly.
     let (timer_moderator, deadline) = (&mut moderator, now + 2_000_000);
     assert!(!timer_moderator.count_published(1, true, || 1_000_000_000));
-    assert_eq!(timer.fire_due(deadline.max(2_000_000_000)), None);
+    assert_eq!(timer.fire_due_alarms(deadline.max(2_000_000_000)), None);
     assert!(!timer_moderator.count_published(1, true, || 1_000_000_000));
     assert_eq!(timer_moderator.threshold().blocks, 32);
 }
@@ -129,7 +129,7 @@ fn awake_reader_gets_no_event() {
         "before the writer sleeps"
     );
     assert!(!moderator.must_notify_before_wait(), "once");
-    assert_eq!(timer.fire_due(u64::MAX), None);
+    assert_eq!(timer.fire_due_alarms(u64::MAX), None);
     assert_eq!((moderator.wakeup_counts().total(), sent.0.load(Ordering::Relaxed)), (1, 0));
 }
 
@@ -137,9 +137,9 @@ fn awake_reader_gets_no_event() {
 fn dropped_writer_has_no_alarm() {
     let (timer, _, mut moderator) = manual_moderator(4, 1000);
     moderator.count_published(1, true, || 1);
-    assert_eq!(timer.fire_due(1), Some(1001));
+    assert_eq!(timer.fire_due_alarms(1), Some(1001));
     drop(moderator);
-    assert_eq!((timer.fire_due(1), timer.alarms().len()), (None, 0));
+    assert_eq!((timer.fire_due_alarms(1), timer.alarms().len()), (None, 0));
 }
 
 #[test]
