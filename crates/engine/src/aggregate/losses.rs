@@ -13,7 +13,7 @@
 //!   numbers (they do not end at the same moment), the smallest and the largest number bound the
 //!   loss. If they started during traffic, only the sum is a bound.
 
-use super::share::WorkerView;
+use super::share::WorkerCounters;
 use endpoint::{DropReason, SourceCounters};
 use filter::Amount;
 
@@ -31,12 +31,12 @@ pub(super) struct Losses {
 
 /// Computes the losses of a source from the views of all workers that were not killed. `quiet` is
 /// true if all workers started before the first block, `alone` if there is only one worker.
-pub(super) fn aggregate_losses(views: &[&WorkerView], (quiet, alone): (bool, bool)) -> Losses {
+pub(super) fn aggregate_losses(views: &[&WorkerCounters], (quiet, alone): (bool, bool)) -> Losses {
     let is_common = |place| matches!(place, DropReason::Driver | DropReason::Backlog);
-    let mut own: Vec<WorkerView> = Vec::new();
+    let mut own: Vec<WorkerCounters> = Vec::new();
     let mut common: Vec<(DropReason, Vec<Option<u64>>)> = Vec::new();
     for view in views {
-        let mut kept = WorkerView { lost: Vec::new(), ..(*view).clone() };
+        let mut kept = WorkerCounters { lost: Vec::new(), ..(*view).clone() };
         for (place, blocks) in &view.lost {
             match common.iter_mut().find(|(known, _)| known == place) {
                 Some((_, all)) => all.push(*blocks),
@@ -73,7 +73,7 @@ impl Losses {
 
     /// Adds the losses at locations that each belong to one worker. A count is exact if it follows
     /// from the shares; otherwise it is unknown, and a lower bound of the sum and a note are added.
-    fn add_worker_losses(&mut self, all: &[WorkerView], (quiet, alone): (bool, bool)) {
+    fn add_worker_losses(&mut self, all: &[WorkerCounters], (quiet, alone): (bool, bool)) {
         let mut places: Vec<(DropReason, Option<u64>)> = Vec::new();
         for (place, blocks) in all.iter().flat_map(|view| &view.lost) {
             match places.iter_mut().find(|(known, _)| known == place) {
@@ -117,15 +117,15 @@ impl Losses {
 
 /// Returns the minimum and maximum number of blocks missing at locations that each belong to one
 /// worker, or `None` if a counter could not be read.
-fn loss_bounds(all: &[WorkerView], quiet: bool) -> Option<(u64, u64)> {
-    let sum: u64 = all.iter().map(WorkerView::total_lost).sum::<Option<u64>>()?;
+fn loss_bounds(all: &[WorkerCounters], quiet: bool) -> Option<(u64, u64)> {
+    let sum: u64 = all.iter().map(WorkerCounters::total_lost).sum::<Option<u64>>()?;
     if sum == 0 {
         return Some((0, 0));
     }
     if !quiet {
         return Some((0, sum));
     }
-    let saw = all.iter().map(WorkerView::total_received).collect::<Option<Vec<u64>>>()?;
+    let saw = all.iter().map(WorkerCounters::total_received).collect::<Option<Vec<u64>>>()?;
     let own: u64 = all.iter().map(|view| view.own.blocks).sum();
     let missing = |saw: Option<&u64>| saw.map_or(0, |saw| saw.saturating_sub(own)).min(sum);
     Some((missing(saw.iter().min()), missing(saw.iter().max())))

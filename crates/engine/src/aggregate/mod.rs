@@ -20,7 +20,7 @@ use losses::{aggregate_losses, set_losses};
 use pipeline::Graph;
 use runtime::ledger::{Ledger, NodeEntry};
 use runtime::report::{NodeReport, merge_by_node};
-use share::{DividedSource, WorkerView, divided_sources};
+use share::{DividedSource, WorkerCounters, divided_sources};
 
 /// The drop reason for blocks in the share of a worker process that was killed.
 pub const WORKER_ENDED: DropReason = DropReason::Named("engine ended");
@@ -73,14 +73,14 @@ fn reduce_to_shares(graph: &Graph, shared: &DividedSource, engines: &mut [Worker
         true => shared.reduce_killed(graph, &mut engine.outcome.ledger),
         false => shared.reduce_to_share(&mut engine.outcome.ledger),
     };
-    let views: Vec<WorkerView> = engines.iter_mut().map(leave).collect();
+    let views: Vec<WorkerCounters> = engines.iter_mut().map(leave).collect();
     let stopped = engines.iter().any(|engine| engine.outcome.stopped);
     let heir = engines.iter().position(|engine| engine.killed);
     let alive = views.iter().zip(engines.iter()).filter(|(_, engine)| !engine.killed);
-    let alive: Vec<&WorkerView> = alive.map(|(view, _)| view).collect();
+    let alive: Vec<&WorkerCounters> = alive.map(|(view, _)| view).collect();
     if let Some(heir) = heir {
         let missing = unreported_share(&views, &alive, stopped);
-        shared.add_ended(&mut engines[heir].outcome.ledger, missing);
+        shared.add_unreported_share(&mut engines[heir].outcome.ledger, missing);
     }
     let quiet = heir.is_none() && engines.iter().all(|engine| engine.quiet);
     let mut losses_once = Some(aggregate_losses(&alive, (quiet, engines.len() == 1)));
@@ -94,9 +94,9 @@ fn reduce_to_shares(graph: &Graph, shared: &DividedSource, engines: &mut [Worker
 /// blocks that one survivor received, less all reported shares and the losses of all survivors. If
 /// survivors received different numbers of blocks, the smallest number is used if the run was
 /// stopped, otherwise the largest.
-fn unreported_share(all: &[WorkerView], alive: &[&WorkerView], stopped: bool) -> Amount {
+fn unreported_share(all: &[WorkerCounters], alive: &[&WorkerCounters], stopped: bool) -> Amount {
     let own: Amount = all.iter().map(|view| view.own).sum();
-    let saw = |view: &&&WorkerView| view.total_received().unwrap_or(view.received.blocks);
+    let saw = |view: &&&WorkerCounters| view.total_received().unwrap_or(view.received.blocks);
     let saw = match stopped {
         true => alive.iter().min_by_key(saw),
         false => alive.iter().max_by_key(saw),

@@ -39,7 +39,7 @@ pub(super) struct DividedSource {
 
 /// The counters of one worker on the route from a source to the dividing filter.
 #[derive(Clone, Debug, Default)]
-pub(super) struct WorkerView {
+pub(super) struct WorkerCounters {
     /// Blocks of the worker's own share that reached the filter.
     pub(super) own: Amount,
     /// Blocks of all shares that reached the filter, including the worker's own share.
@@ -48,7 +48,7 @@ pub(super) struct WorkerView {
     pub(super) lost: Vec<(DropReason, Option<u64>)>,
 }
 
-impl WorkerView {
+impl WorkerCounters {
     /// Returns the total loss, or `None` if a counter could not be read.
     pub(super) fn total_lost(&self) -> Option<u64> {
         self.lost.iter().map(|(_, blocks)| *blocks).sum()
@@ -98,7 +98,7 @@ fn single_edge(graph: &Graph, from: NodeId) -> Option<(usize, NodeId)> {
 
 impl DividedSource {
     /// Reduces a ledger to the worker's own share. Returns the counters before the reduction.
-    pub(super) fn reduce_to_share(&self, ledger: &mut Ledger) -> WorkerView {
+    pub(super) fn reduce_to_share(&self, ledger: &mut Ledger) -> WorkerCounters {
         let (mut received, mut others) = (Amount::default(), Amount::default());
         for row in ledger.filters.iter_mut().filter(|row| self.is_dividing_filter(row)) {
             received += row.taken;
@@ -112,13 +112,13 @@ impl DividedSource {
         if let Some(source) = self.source_entry(ledger) {
             lost.extend(std::mem::take(&mut source.dropped));
         }
-        WorkerView { own: received.saturating_sub(others), received, lost }
+        WorkerCounters { own: received.saturating_sub(others), received, lost }
     }
 
     /// Reduces the ledger of a killed worker to the share that the worker reported. Its counters
     /// after the last report are unknown, so the nodes and edges on the route are replaced by new
     /// ones that count only this share.
-    pub(super) fn reduce_killed(&self, graph: &Graph, ledger: &mut Ledger) -> WorkerView {
+    pub(super) fn reduce_killed(&self, graph: &Graph, ledger: &mut Ledger) -> WorkerCounters {
         let own = match self.source_entry(ledger) {
             None => self.estimate_output(graph, ledger),
             Some(_) => {
@@ -147,11 +147,11 @@ impl DividedSource {
             Some(source) => (source.given, source.dropped) = (own, Vec::new()),
             None => ledger.sources.push((self.name.clone(), SourceCounters::lossless(own))),
         }
-        WorkerView { own, ..WorkerView::default() }
+        WorkerCounters { own, ..WorkerCounters::default() }
     }
 
     /// Adds blocks of the worker's own share that the worker never reported. They count as dropped.
-    pub(super) fn add_ended(&self, ledger: &mut Ledger, more: Amount) {
+    pub(super) fn add_unreported_share(&self, ledger: &mut Ledger, more: Amount) {
         if more.blocks == 0 {
             return;
         }

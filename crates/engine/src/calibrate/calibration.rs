@@ -23,7 +23,7 @@ impl Calibration {
             Ok(ns) => {
                 self.costs.set(name, ns);
             }
-            Err(why) => self.record_missing(&[name], &*why),
+            Err(why) => self.record_missing_figures(&[name], &*why),
         }
     }
 
@@ -41,12 +41,12 @@ impl Calibration {
             Ok((block, byte)) => {
                 self.costs.set_filter(FilterCost { filter: name.to_owned(), kernel, block, byte });
             }
-            Err(why) => self.record_missing(&[&format!("{name} in {place}")], &*why),
+            Err(why) => self.record_missing_figures(&[&format!("{name} in {place}")], &*why),
         }
     }
 
     /// Records the reason why the figures with these names are missing.
-    pub(super) fn record_missing(&mut self, names: &[&str], why: &dyn Error) {
+    pub(super) fn record_missing_figures(&mut self, names: &[&str], why: &dyn Error) {
         let missing = |name: &&str| ((*name).to_owned(), why.to_string());
         self.missing.extend(names.iter().map(missing));
     }

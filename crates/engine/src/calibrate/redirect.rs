@@ -33,7 +33,7 @@ const CALL_FRAMES: usize = 32;
 pub(super) fn measure(calibration: &mut Calibration) {
     match sys::net::run_in_new(measure_costs).map_err(Into::into).and_then(|figures| figures) {
         Ok(figures) => figures.record_in(calibration),
-        Err(why) => calibration.record_missing(&["take", "xsk", "led", "redirect"], &*why),
+        Err(why) => calibration.record_missing_figures(&["take", "xsk", "led", "redirect"], &*why),
     }
 }
 

@@ -58,7 +58,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
         Ok(live) => live.record_in(calibration),
         Err(why) => {
             let names = ["socket", "tap", "fetch, by a line", "twins, by a line"];
-            calibration.record_missing(&names, &*why);
+            calibration.record_missing_figures(&names, &*why);
         }
     }
 }

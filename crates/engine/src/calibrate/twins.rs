@@ -27,7 +27,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
     let empty_program_ns = match empty_program_ns() {
         Ok(empty_program_ns) => empty_program_ns,
         Err(why) => {
-            return calibration.record_missing(&["filters in the kernel"], &*why);
+            return calibration.record_missing_figures(&["filters in the kernel"], &*why);
         }
     };
     let mut all = Vec::new();

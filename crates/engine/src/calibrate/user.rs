@@ -41,7 +41,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
     let capture = match Capture::create() {
         Ok(capture) => capture,
         Err(why) => {
-            return calibration.record_missing(&["filters in a thread"], &*why);
+            return calibration.record_missing_figures(&["filters in a thread"], &*why);
         }
     };
     let look = measure_header_cost().map(|look| look.max(COST_MIN_NS));

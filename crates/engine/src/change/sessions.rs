@@ -122,7 +122,7 @@ impl Stopped {
         let Some(sharing) = replicas.sharing else { return Err(CommandError::Ended.into()) };
         let moved = self.space(chosen.from)?.copy_sessions(sharing, &chosen.classes);
         self.space(chosen.to)?.add_sessions(&moved).map_err(ChangeError::Refused)?;
-        self.space(chosen.from)?.remove_moved(&moved);
+        self.space(chosen.from)?.remove_moved_sessions(&moved);
         self.first.space.reassign_classes(chosen);
         Ok(moved)
     }

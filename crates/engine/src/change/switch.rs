@@ -259,7 +259,7 @@ fn record_successors(
         let spaces = taken.iter_mut().map(|(_, stopped)| stopped.space());
         let came =
             spaces.filter_map(|space| space.kernel_output_counts(first)).next().unwrap_or_default();
-        let (lost, duplicated) = kernel.generation.count_missing(&came);
+        let (lost, duplicated) = kernel.generation.count_missing_blocks(&came);
         switched.lost += lost;
         switched.duplicated += duplicated;
         for (node, bytes) in kernel.generation.final_states() {

@@ -306,7 +306,7 @@ impl Point {
             drop(running.links);
             state.retired.push(running.version);
         }
-        state.collect_retired();
+        state.collect_retired_counters();
         let mut ended = FinalCounters::default();
         let PointState { lines, running, .. } = &mut *state;
         if let Some(line) = lines.iter_mut().find(|line| line.number == number) {
@@ -393,7 +393,7 @@ impl Point {
 }
 
 impl PointState {
-    /// Sets up the wait for replaced programs to finish, which [`Self::collect_retired`] requires.
+    /// Sets up the wait for replaced programs to finish, which [`Self::collect_retired_counters`] requires.
     fn enable_waiting(&mut self) -> Result<(), String> {
         if self.grace.is_none() {
             self.grace = Some(GracePeriod::new().map_err(|error| error.to_string())?);
@@ -432,7 +432,7 @@ impl PointState {
 
     /// Adds the counters of replaced programs to the counters of their requests. Blocks until these
     /// programs have finished.
-    fn collect_retired(&mut self) {
+    fn collect_retired_counters(&mut self) {
         if self.retired.is_empty() {
             return;
         }

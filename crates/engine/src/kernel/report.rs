@@ -148,7 +148,7 @@ impl Generation {
 
     /// Counts the lost and duplicated blocks at the exits of an ended generation. `taken` holds the
     /// final totals that this process received.
-    pub(crate) fn count_missing(&self, taken: &SourceCounters) -> (u64, u64) {
+    pub(crate) fn count_missing_blocks(&self, taken: &SourceCounters) -> (u64, u64) {
         let mut missing = (0, 0);
         for (_, edge) in self.exit_edges(self.handle.final_counters(), taken.clone()) {
             let (put, ended) = (edge.put.blocks, edge.accounted_blocks());

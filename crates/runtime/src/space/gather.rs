@@ -201,7 +201,7 @@ impl LocalGraph {
                 walk.route(node, &mut batch, 0);
                 rooms.push(batch.into_memory());
             }
-            walk.walk_waiting();
+            walk.walk_waiting_batches();
         });
         rooms.into_iter().for_each(|room| self.pass.keep_memory(room));
         if last {

@@ -83,7 +83,7 @@ impl<'a> Walk<'_, 'a> {
             self.route(at, &mut edited, hops);
             self.pass.keep_memory(edited.into_memory());
         }
-        self.walk_waiting();
+        self.walk_waiting_batches();
     }
 
     /// Defers a batch at an editing filter.

@@ -144,7 +144,7 @@ impl Space {
     }
 
     /// Removes sessions that another replica has taken over.
-    pub fn remove_moved(&mut self, moved: &MovedSessions) {
+    pub fn remove_moved_sessions(&mut self, moved: &MovedSessions) {
         for (at, saved) in self.replica_filters().into_iter().zip(&moved.filters) {
             self.with_detached_node(at, |space, node| space.remove_sessions(node, &keys(saved)));
             let (node, held) = (&mut self.graph.nodes[at], saved.held_amount());

@@ -99,7 +99,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// Passes a batch from a source or a ring through the graph.
     pub(crate) fn walk_source(&mut self, from: NodeId, batch: &mut Batch<'a>) {
         self.route(from, batch, 0);
-        self.walk_waiting();
+        self.walk_waiting_batches();
     }
 
     /// Passes a batch along an arc that its source has chosen. Since no other batch is in flight,
@@ -121,7 +121,7 @@ impl<'w, 'a> Walk<'w, 'a> {
                 self.enter_node(arrival, batch, 0);
             }
         }
-        self.walk_waiting();
+        self.walk_waiting_batches();
     }
 
     /// Calls the filters whose timers have expired.
@@ -165,7 +165,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         if let RunResult::Replaced(output) = ran {
             self.route_all(section, output, 0);
         }
-        self.walk_waiting();
+        self.walk_waiting_batches();
     }
 
     /// Calls a filter without input, because its timer has expired or, if `last` is true, because
@@ -208,12 +208,12 @@ impl<'w, 'a> Walk<'w, 'a> {
             }
             self.route(at, &mut batch, 0);
         }
-        self.walk_waiting();
+        self.walk_waiting_batches();
     }
 
     /// Continues the walk until no batch waits at a join or on a back edge. Batches continue to
     /// wait at nodes that are downstream of a deferred edit.
-    pub(super) fn walk_waiting(&mut self) {
+    pub(super) fn walk_waiting_batches(&mut self) {
         loop {
             let next =
                 self.waiting.iter().map(|w| self.target(w)).min_by_key(|to| self.shape.rank[*to]);

@@ -30,7 +30,7 @@ pub(super) struct Note {
 
 /// Removes the newest note from the descriptors. Returns its number and its contents, or `None` if
 /// there is no note or the newest one cannot be read.
-pub(super) fn take_newest(given: &mut PersistedDescriptors) -> Option<(u64, Note)> {
+pub(super) fn take_newest_note(given: &mut PersistedDescriptors) -> Option<(u64, Note)> {
     let numbers = given.keys().filter_map(|name| name.strip_prefix("note")?.parse::<u64>().ok());
     let number = numbers.max()?;
     let file = File::from(given.remove(&format!("note{number}"))?);

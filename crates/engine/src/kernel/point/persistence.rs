@@ -20,7 +20,7 @@ use super::super::final_counters::FinalCounters;
 use super::super::host::{InjectedRefusal, KernelRequest};
 use super::super::taps::OpenTaps;
 use super::keeper::{PERSISTED_PREFIX, StoredNames};
-use super::note::{Note, PersistedDescriptors, take_newest};
+use super::note::{Note, PersistedDescriptors, take_newest_note};
 use super::request::{AttachedRequest, NewRequest, OwnedFrames, RequestResources, SharingDomain};
 use super::sockets::Sockets;
 use super::version::{NextProgram, Version};
@@ -180,7 +180,7 @@ impl Points {
         machine: &Machine,
         read: &dyn Fn(&str) -> Result<PersistedRequest, String>,
     ) -> Result<Vec<AdoptedRequest>, String> {
-        let (number, note) = take_newest(&mut given).ok_or("its note is missing")?;
+        let (number, note) = take_newest_note(&mut given).ok_or("its note is missing")?;
         let describe = |error: sys::Error| error.to_string();
         let kept = (0..).map_while(|nth| given.remove(&format!("link{nth}")));
         let links: Vec<Link> =
@@ -281,10 +281,10 @@ impl Points {
         state.stored = StoredNames { names: names.iter().cloned().collect(), notes: number };
         if !state.retired.is_empty() {
             state.enable_waiting()?;
-            state.collect_retired();
+            state.collect_retired_counters();
         }
         for (held, adopted) in &mut handed {
-            if let Some(ended) = point.remove_replaced(&mut state, held.number) {
+            if let Some(ended) = point.remove_replaced_request(&mut state, held.number) {
                 let _ = held.ended.set(ended.clone());
                 adopted.still = AdoptedStatus::Ended(Box::new(ended));
             }
@@ -306,7 +306,11 @@ impl Points {
 impl Point {
     /// Removes a request that another request has replaced, and returns its final counters. Returns
     /// `None` if the request still runs.
-    fn remove_replaced(&self, state: &mut PointState, number: u32) -> Option<FinalCounters> {
+    fn remove_replaced_request(
+        &self,
+        state: &mut PointState,
+        number: u32,
+    ) -> Option<FinalCounters> {
         let runs =
             state.running.as_ref().is_some_and(|running| running.version.has_request(number));
         let place = state.lines.iter().position(|line| line.number == number).filter(|_| !runs)?;

@@ -133,7 +133,7 @@ impl PreparedSwitch {
         state.lines.push(line);
         state.add_states(states);
         // From this point on, the output of the old program is complete.
-        state.collect_retired();
+        state.collect_retired_counters();
         let number = self.old.number;
         if let Some(place) = state.lines.iter().position(|line| line.number == number) {
             let old = state.lines.remove(place);

@@ -274,13 +274,13 @@ impl OperandSection {
         let waiting = &mut self.programs[program].waiting;
         waiting.get(&ticket).filter(|it| it.step == step)?;
         let mut it = waiting.remove(&ticket)?;
-        let block = self.take_waiting(walk, at, &mut it, program)?;
+        let block = self.take_waiting_block(walk, at, &mut it, program)?;
         Some(Subject { block, order, ticket, classes: it.classes, next_step: NextStep::Ask(step) })
     }
 
     /// Removes a waiting block from the blocks that the section holds, and unpins it. Returns
     /// `None` if the section does not hold the block.
-    fn take_waiting<'a>(
+    fn take_waiting_block<'a>(
         &self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
@@ -344,7 +344,7 @@ impl OperandSection {
     ) -> Vec<Subject<'a>> {
         let mut left = Vec::new();
         for mut it in std::mem::take(&mut self.orphans) {
-            let Some(block) = self.take_waiting(walk, at, &mut it, 0) else { continue };
+            let Some(block) = self.take_waiting_block(walk, at, &mut it, 0) else { continue };
             let class = if it.so_far.has_class_0 { Class::NONE } else { it.classes.result };
             let (block, classes) = (block.with_class(class), it.classes);
             left.push(Subject { block, order: 0, ticket: 0, classes, next_step: NextStep::Yes });
