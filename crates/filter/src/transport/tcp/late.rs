@@ -10,7 +10,7 @@ use crate::contract::Block;
 impl StreamSide {
     /// Counts the captured bytes of a segment that were abandoned earlier, and can therefore not be
     /// emitted in order. Returns true if there are any.
-    pub(super) fn count_late(
+    pub(super) fn count_late_bytes(
         &mut self,
         output: &mut SideOutput<'_, '_, '_>,
         block: &Block<'_>,

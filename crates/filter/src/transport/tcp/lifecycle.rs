@@ -232,7 +232,7 @@ impl TcpConnection {
 
     /// Abandons the gaps whose timeout has passed at `now`, or closes the connection if its pending
     /// RST has taken effect. Holes are stamped with the time of the last segment.
-    pub(super) fn abandon_expired(
+    pub(super) fn abandon_expired_gaps(
         &mut self,
         now: Time,
         rules: Rules,

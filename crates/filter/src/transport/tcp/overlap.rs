@@ -91,7 +91,7 @@ pub(super) fn held_span(key: u32, block: &Block<'_>) -> Span {
 impl StreamSide {
     /// Trims held segments to the parts outside of `new` where the policy prefers `new`. Drops
     /// segments that `new` then covers completely.
-    pub(super) fn trim_held(&mut self, output: &mut SideOutput<'_, '_, '_>, new: Span) {
+    pub(super) fn trim_held_segments(&mut self, output: &mut SideOutput<'_, '_, '_>, new: Span) {
         let policy = output.rules.policy;
         if policy == SegmentPolicy::First {
             return;

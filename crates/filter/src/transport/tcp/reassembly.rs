@@ -70,7 +70,7 @@ impl StreamSide {
             return output.cx.drop(&block, CLOSED_BEFORE);
         }
         span.to = self.limit_to_end(span.to);
-        let late = self.count_late(output, &block, span);
+        let late = self.count_late_bytes(output, &block, span);
         if !is_after(span.to, self.next) {
             if late {
                 return output.cx.drop(&block, LATE);
@@ -152,7 +152,7 @@ impl StreamSide {
             self.held = list;
             return;
         }
-        self.trim_held(output, span);
+        self.trim_held_segments(output, span);
         self.hold_between(output, &block, span);
     }
 
@@ -187,7 +187,7 @@ impl StreamSide {
     /// Emits a segment that begins at `next`, interleaved with held segments.
     fn emit_between_held<'a>(&mut self, output: &mut SideOutput<'_, '_, 'a>, block: Block<'a>) {
         let new = held_span(self.next, &block);
-        self.trim_held(output, new);
+        self.trim_held_segments(output, new);
         let mut passed = false;
         while is_after(self.limit_to_end(new.to), self.next) {
             let front = output.cx.front(&self.held).map_or(new.to, |(key, _)| key);

@@ -358,7 +358,7 @@ impl Tcp {
             .next_timeout(self.rules)
             .is_some_and(|due| self.gap_timeouts.is_due(due, cx.now))
         {
-            connection.abandon_expired(cx.now, self.rules, cx);
+            connection.abandon_expired_gaps(cx.now, self.rules, cx);
             if connection.has_flags(CLOSED) {
                 self.idle_timeouts.add(timer, connection.expires_at(self.timeout), cx.now);
             }
