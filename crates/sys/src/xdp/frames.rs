@@ -152,7 +152,7 @@ impl Frames {
 
     /// Removes up to `most` frames from the free list, leaving the reserve, and appends their
     /// addresses to `into`. Returns the number of frames.
-    pub(super) fn take_free(&self, most: usize, into: &mut Vec<u64>) -> usize {
+    pub(super) fn take_free_frames(&self, most: usize, into: &mut Vec<u64>) -> usize {
         let mut free = self.lock_free_list();
         let available = free.len().saturating_sub(self.reserve.load(Ordering::Relaxed));
         let keep = free.len() - available.min(most);
@@ -264,7 +264,7 @@ mod tests {
     fn xdp_frame_has_one_owner_at_a_time() {
         let frames = create_frames();
         let mut lent = Vec::new();
-        assert_eq!((frames.take_free(3, &mut lent), frames.free()), (3, 1));
+        assert_eq!((frames.take_free_frames(3, &mut lent), frames.free()), (3, 1));
         let at = lent[1] + 256;
         assert!(!frames.release(at) && !frames.retain(at), "the kernel has it");
         assert!(frames.mark_received(at) && !frames.mark_received(at), "once");
@@ -282,7 +282,7 @@ mod tests {
     fn sent_frame_is_freed_after_transmission() {
         let frames = create_frames();
         let mut lent = Vec::new();
-        frames.take_free(4, &mut lent);
+        frames.take_free_frames(4, &mut lent);
         let at = lent[0];
         assert!(frames.mark_received(at) && frames.retain(at));
         frames.give_back(frames.locate_address(at).unwrap().0);
@@ -302,7 +302,7 @@ mod tests {
     fn received_frame_bytes_are_found_by_address() {
         let frames = create_frames();
         let mut lent = Vec::new();
-        frames.take_free(2, &mut lent);
+        frames.take_free_frames(2, &mut lent);
         let at = lent[1];
         assert!(frames.find(bytes_at(&frames, at + 10, 20)).is_none(), "lent");
         assert!(frames.mark_received(at));
@@ -310,6 +310,10 @@ mod tests {
         assert_eq!(frames.find(bytes_at(&frames, at + 10, 20)), Some(expected));
         assert!(frames.find(&[0; 20]).is_none(), "bytes outside the memory");
         frames.reserve(3);
-        assert_eq!(frames.take_free(9, &mut lent), 0, "two are free, and three are reserved");
+        assert_eq!(
+            frames.take_free_frames(9, &mut lent),
+            0,
+            "two are free, and three are reserved"
+        );
     }
 }

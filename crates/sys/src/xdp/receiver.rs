@@ -56,7 +56,7 @@ impl XdpReceiver {
             return Ok(0);
         }
         self.addresses.clear();
-        if self.frames.take_free(wanted, &mut self.addresses) == 0 {
+        if self.frames.take_free_frames(wanted, &mut self.addresses) == 0 {
             return Ok(0);
         }
         let lent = match fill.lend(&self.addresses) {

@@ -152,7 +152,7 @@ impl XdpSender {
     ///
     /// Fails with ENETDOWN if the interface is down, and with ENXIO if it is gone.
     pub fn push(&mut self) -> Result<PushReport> {
-        self.release_sent()?;
+        self.release_sent_frames()?;
         let woken = self.wake()?;
         self.last.clear();
         let mut pushed = PushReport { taken: self.remove_taken()?, ..PushReport::default() };
@@ -167,7 +167,7 @@ impl XdpSender {
                 pushed.lost = 1;
             }
         }
-        self.release_sent()?;
+        self.release_sent_frames()?;
         Ok(pushed)
     }
 
@@ -201,7 +201,7 @@ impl XdpSender {
     }
 
     /// Releases the frames that the kernel reports as sent.
-    fn release_sent(&mut self) -> Result<()> {
+    fn release_sent_frames(&mut self) -> Result<()> {
         let Some(completion) = self.socket.completion.as_mut() else { return Ok(()) };
         loop {
             self.back.clear();

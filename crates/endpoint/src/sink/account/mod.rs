@@ -191,7 +191,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 impl BlockFormatter for Account {
     fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure> {
         let now = block.context.time;
-        while let Some(idle) = self.flows.take_idle(block.context.origin, now) {
+        while let Some(idle) = self.flows.take_idle_flow(block.context.origin, now) {
             self.write(&idle, Cause::Idle, out)?;
         }
         let session = Some(block.context.session).filter(|session| *session != 0);

@@ -108,7 +108,7 @@ impl<F> FlowTable<F> {
 
     /// Removes and returns a flow that has been idle for at least the idle time, by the clock of
     /// this source; `None` if there is none.
-    pub(super) fn take_idle(&mut self, origin: u16, now: Time) -> Option<F> {
+    pub(super) fn take_idle_flow(&mut self, origin: u16, now: Time) -> Option<F> {
         let queue = self.queue_index(origin);
         let idle = self.idle;
         let is_idle = |last: Time| now.saturating_sub(last) >= idle;

@@ -279,19 +279,19 @@ impl FileSet {
         &mut self,
         mut open: impl FnMut(&mut Directory) -> io::Result<T>,
     ) -> io::Result<T> {
-        while self.open_by_use.len() >= self.open_max && self.close_oldest() {}
+        while self.open_by_use.len() >= self.open_max && self.close_oldest_file() {}
         loop {
             let opened = open(&mut self.directory);
             let errno = opened.as_ref().err().and_then(Errno::from_io_error);
             let too_many = matches!(errno, Some(Errno::MFILE | Errno::NFILE));
-            if !too_many || !self.close_oldest() {
+            if !too_many || !self.close_oldest_file() {
                 return opened;
             }
         }
     }
 
     /// Closes the least recently used open file. Returns false if no file is open.
-    fn close_oldest(&mut self) -> bool {
+    fn close_oldest_file(&mut self) -> bool {
         let Some((_, key)) = self.open_by_use.pop_first() else { return false };
         if let Some(disk) = self.files.get_mut(&key).and_then(|file| file.disk.as_mut()) {
             disk.open = None;

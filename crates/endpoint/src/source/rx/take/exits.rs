@@ -125,7 +125,7 @@ pub(super) struct Exits {
     slots: usize,
     counts: Vec<ArcCounts>,
     waiting: VecDeque<QueuedBlock>,
-    /// Index of the edge of the blocks returned by the last [`Self::take_queued`].
+    /// Index of the edge of the blocks returned by the last [`Self::take_queued_blocks`].
     pub(super) edge: usize,
 }
 
@@ -180,7 +180,12 @@ impl Exits {
 
     /// Moves up to `room` queued blocks of one edge to `into`, and sets [`Self::edge`]. Pins the
     /// blocks that remain queued.
-    pub(super) fn take_queued(&mut self, room: usize, pools: [&Pool; 2], into: &mut Vec<Entry>) {
+    pub(super) fn take_queued_blocks(
+        &mut self,
+        room: usize,
+        pools: [&Pool; 2],
+        into: &mut Vec<Entry>,
+    ) {
         let Some(first) = self.waiting.front().map(|waiting| waiting.exit) else { return };
         self.edge = first;
         while into.len() < room
@@ -212,7 +217,7 @@ impl Exits {
     }
 
     /// Discards all queued blocks, and counts them as unread.
-    pub(super) fn discard_queued(&mut self) {
+    pub(super) fn discard_queued_blocks(&mut self) {
         for waiting in self.waiting.drain(..) {
             if let Some(counts) = self.counts.get_mut(waiting.exit) {
                 counts.unread += 1;
@@ -277,7 +282,7 @@ mod tests {
         let expected =
             [(53, 51, 42, LinkType::ETHERNET.0, 5), (u32::MAX - 1, 100, 0, LinkType::IPV6.0, 5)];
         assert_eq!(views.collect::<Vec<_>>(), expected);
-        exits.discard_queued();
+        exits.discard_queued_blocks();
         assert_eq!(exits.counts().iter().map(|exit| exit.unread).collect::<Vec<_>>(), [1, 0, 1]);
     }
 }

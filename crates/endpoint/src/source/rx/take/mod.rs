@@ -140,7 +140,7 @@ impl Source for TakeSource {
         }
         if let Some(exits) = &mut self.exits {
             let pools = [intake.pool, intake.general.unwrap_or(intake.pool)];
-            exits.take_queued(intake.room(), pools, &mut self.entries);
+            exits.take_queued_blocks(intake.room(), pools, &mut self.entries);
             intake.arc = Some(exits.edge);
         }
         let put = intake.put_entries(self.entries.iter().copied());
@@ -378,7 +378,7 @@ impl TakeSource {
         let mut packets = u64::from(self.reassembly.is_complete);
         if let Some(exits) = &mut self.exits {
             packets += exits.queued_blocks() as u64;
-            exits.discard_queued();
+            exits.discard_queued_blocks();
             if let Some(front) = self.reassembly.front.filter(|_| self.reassembly.is_complete) {
                 exits.count_unread(&front);
             }
