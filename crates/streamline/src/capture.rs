@@ -168,7 +168,7 @@ impl Capture {
         for direction in &mut self.directions {
             direction.reader.load_positions();
         }
-        self.forget_replaced();
+        self.forget_replaced_directions();
     }
 
     /// Copies the oldest visible frame that `decide` accepts to the beginning of `to`, and advances

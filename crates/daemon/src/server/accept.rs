@@ -48,7 +48,7 @@ impl Server {
         let who = Credentials { uid: peer.uid, gid: peer.gid, groups: peer.groups };
         let mut connection = Connection::from_foreign(visitor, form);
         if self.exceeded_limit(who.uid).is_some() {
-            self.disconnect_gone(who.uid, 0);
+            self.disconnect_hung_up_clients(who.uid, 0);
         }
         if let Some(limit) = self.exceeded_limit(who.uid) {
             self.log_refused_connection((who.uid, process), limit);

@@ -279,7 +279,7 @@ impl Server {
     /// Disconnects all clients of this user, except `asking`, that have hung up without the server
     /// having handled the hangup yet. Their share of the quota is then free for the client
     /// `asking`, regardless of the order of events.
-    pub(super) fn disconnect_gone(&mut self, uid: u32, asking: u64) {
+    pub(super) fn disconnect_hung_up_clients(&mut self, uid: u32, asking: u64) {
         let is_over = |client: &Client| {
             let path = client.path.as_ref();
             let process: Vec<_> = path.map(|path| path.process.as_fd()).into_iter().collect();

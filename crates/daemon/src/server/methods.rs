@@ -330,7 +330,7 @@ impl Server {
         let entered =
             self.registry.add(who, wanted.clone(), paths_max, wall_clock_seconds()).cloned();
         entered.or_else(|_| {
-            self.disconnect_gone(who.0, id);
+            self.disconnect_hung_up_clients(who.0, id);
             self.registry.add(who, wanted, paths_max, wall_clock_seconds()).cloned()
         })
     }

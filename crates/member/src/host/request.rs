@@ -121,7 +121,7 @@ impl RemoteRequest {
 
     /// Receives a message if one has arrived and the request has not ended. Records the end if the
     /// message reports it. Returns true if a message was received.
-    fn receive_pending(&self, counted: &mut ReportedCounters) -> bool {
+    fn receive_pending_message(&self, counted: &mut ReportedCounters) -> bool {
         let arrived = sys::poll::readable(&[self.caller.as_fd()], Some(Duration::ZERO)) == [true];
         if !arrived || self.ended.get().is_some() {
             return false;
@@ -180,7 +180,7 @@ impl RemoteRequest {
     /// this time.
     fn answered_counters(&self, limit: Duration) -> Option<FinalCounters> {
         let mut counted = self.lock_counted();
-        while self.receive_pending(&mut counted) {}
+        while self.receive_pending_message(&mut counted) {}
         counted.last_query += 1;
         let query = CountRequest { number: Some(counted.last_query) };
         let call = Call::new("io.streamline.Count", &query);
@@ -190,7 +190,7 @@ impl RemoteRequest {
         while sent && counted.last_answered != counted.last_query && self.ended.get().is_none() {
             let left = until.saturating_duration_since(Instant::now());
             sys::poll::readable_within(&[self.caller.as_fd()], Some(left));
-            if !self.receive_pending(&mut counted) {
+            if !self.receive_pending_message(&mut counted) {
                 break;
             }
         }
@@ -212,7 +212,7 @@ impl Attachment for RemoteRequest {
     fn export_failure(&self) -> Option<Failure> {
         // A thread that holds the lock receives the pending messages itself.
         if let Ok(mut counted) = self.reported.try_lock() {
-            while self.receive_pending(&mut counted) {}
+            while self.receive_pending_message(&mut counted) {}
         }
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -89,7 +89,7 @@ impl Capture {
 
     /// Drops replaced directions whose frames have all been read, and keeps their numbers of lost
     /// frames.
-    pub(super) fn forget_replaced(&mut self) {
+    pub(super) fn forget_replaced_directions(&mut self) {
         let mut lost = 0;
         self.directions.retain_mut(|direction| {
             let is_over = direction.is_replaced && direction.reader.front_frame().is_none();

@@ -175,7 +175,7 @@ impl Server {
                 Completion::Ended => all = true,
                 Completion::Ready => {
                     self.kernel.busy = false;
-                    self.kernel.dispatch_next();
+                    self.kernel.dispatch_next_command();
                 }
             }
         }

@@ -114,19 +114,19 @@ impl KernelQueue {
     pub(super) fn enqueue(&mut self, uid: u32, command: Command) -> Option<()> {
         let waiting = self.queued.entry(uid).or_default();
         (waiting.len() < COMMANDS_MAX).then(|| waiting.push_back(command))?;
-        self.dispatch_next();
+        self.dispatch_next_command();
         Some(())
     }
 
     /// Queues a command ahead of the commands of all users.
     pub(super) fn push_urgent(&mut self, command: Command) {
         self.urgent.push_back(command);
-        self.dispatch_next();
+        self.dispatch_next_command();
     }
 
     /// Sends the next command to the thread if the thread is idle. Urgent commands come first; then
     /// the users take turns.
-    pub(super) fn dispatch_next(&mut self) {
+    pub(super) fn dispatch_next_command(&mut self) {
         let Some(commands) = self.commands.as_ref().filter(|_| !self.busy) else { return };
         let command = self.urgent.pop_front().or_else(|| {
             let after = self.queued.range(self.last_user.saturating_add(1)..).next();

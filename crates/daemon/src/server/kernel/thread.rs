@@ -189,7 +189,7 @@ impl KernelThread {
         match command {
             Command::Attach { client, who, process, asked } => {
                 if let Some(Replacement { line, .. }) = asked.instead {
-                    self.drop_pending(who.uid, line, complete);
+                    self.drop_pending_replacement(who.uid, line, complete);
                 }
                 let result = self.attach(client, (&who, process), &asked);
                 complete(Completion::AttachReply { client, result });
@@ -239,7 +239,8 @@ impl KernelThread {
         let part =
             KernelPart::from_text(&asked.part).ok_or_else(|| Fault::invalid_parameter("part"))?;
         let graph = self.parse_request(&asked.line)?;
-        let instead = asked.instead.as_ref().map(|instead| self.find_replaced(who, instead));
+        let instead =
+            asked.instead.as_ref().map(|instead| self.find_replaced_request(who, instead));
         let instead = instead.transpose()?;
         let by = RefCell::new("kernel");
         let refused = |name: &'static str, node: NodeId, why: String| {
@@ -321,7 +322,7 @@ impl KernelThread {
     /// Removes a pending replacement of a user's request to make room for another replacement. The
     /// client of the pending replacement has usually disconnected, but its hangup has not been
     /// processed yet.
-    fn drop_pending(&mut self, uid: u32, line: u64, complete: &dyn Fn(Completion)) {
+    fn drop_pending_replacement(&mut self, uid: u32, line: u64, complete: &dyn Fn(Completion)) {
         let ours = self.lines.get(&line).is_some_and(|line| line.owner == uid);
         let waits = self.successors.iter().find(|(_, one)| ours && one.instead == line);
         if let Some(client) = waits.map(|(client, _)| *client) {
@@ -332,7 +333,7 @@ impl KernelThread {
 
     /// Finds the request to be replaced. Fails if it does not exist or does not belong to this
     /// user.
-    fn find_replaced(
+    fn find_replaced_request(
         &self,
         who: &Credentials,
         instead: &Replacement,

@@ -80,13 +80,13 @@ impl Builder {
             self.release_region(own);
         }
         if let Some(mark) = fused.taken {
-            self.drop_taken(fused.scratch, mark);
+            self.drop_taken_frame(fused.scratch, mark);
         }
         self.asm.exit_with(Verdict::Pass.value(self.target.hook));
     }
 
     /// Drops the frame if the body has marked it as taken from the host.
-    fn drop_taken(&mut self, scratch: Scratch, mark: u16) {
+    fn drop_taken_frame(&mut self, scratch: Scratch, mark: u16) {
         if self.target.hook != Hook::Tc || mark >= scratch.marks_max {
             return self.refuse(Unfit::new("flows are taken at traffic control alone"));
         }
