@@ -100,7 +100,7 @@ fn p3_frames_stay_in_rings_of_their_user_when_memory_is_reused() {
     let (bob, his) = open(80, BOB_UID);
     let (again, hers_too) = open(53, ALICE_UID);
     let now = program_status(&points);
-    assert_eq!((now.lines, now.owners, program_ids(&pair).len()), (3, 2, 1));
+    assert_eq!((now.lines, now.frame_rings, program_ids(&pair).len()), (3, 2, 1));
     let number = |rings: &Rings| rings.records().map().info().expect("a map").id;
     assert_eq!(number(&alice), number(&again), "lines of one owner share its frames");
     assert_ne!(number(&alice), number(&bob));
@@ -150,7 +150,7 @@ fn o7_ten_requests_of_five_users_share_one_hardened_program() {
         lines.push(pair.server.run_inside(here));
     }
     let now = program_status(&points);
-    assert_eq!((now.lines, now.owners, program_ids(&pair).len()), (10, 5, 1));
+    assert_eq!((now.lines, now.frame_rings, program_ids(&pair).len()), (10, 5, 1));
     let mut frames: Vec<Vec<u8>> =
         (1..=REQUESTS).flat_map(|p| marked_frames(p, b"x", p.into())).collect();
     frames.extend(marked_frames(REQUESTS + 1, b"nobody's", 20));

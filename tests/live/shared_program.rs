@@ -135,7 +135,7 @@ fn o7_branches_of_a_request_share_one_demultiplexer() {
     let frames = datagrams(FRAMES);
     send_all(&pair, &frames);
     let now = program_status(&points);
-    assert_eq!((now.lines, now.owners, now.program), (3, 1, programs[0]));
+    assert_eq!((now.lines, now.frame_rings, now.program), (3, 1, programs[0]));
     let all = FRAMES as u64;
     let steps = |name: &str| now.steps.iter().filter(|(step, ..)| step == name).collect::<Vec<_>>();
     for name in ["ip", "udp", "dport"] {

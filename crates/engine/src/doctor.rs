@@ -67,7 +67,7 @@ pub struct Binary {
 pub struct Feature {
     /// The facility that was probed.
     pub facility: Facility,
-    /// The Streamline features that use it.
+    /// The Streamline features that use the facility.
     pub serves: &'static str,
     /// The result of the probe.
     pub outcome: Result<(), Refusal>,

@@ -8,7 +8,7 @@ use pipeline::plan::KernelRefusal;
 /// A failure to build a plan.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// An invalid argument that is only detected when the filter is created.
+    /// An invalid argument that is detected only when the filter is created.
     #[error("{mistake}")]
     Mistake {
         /// The node whose argument is invalid.

@@ -127,8 +127,8 @@ impl Live {
         Some(self.running_path()?.state().plan.clone())
     }
 
-    /// Returns the numbers of the current plan's nodes, which nodes keep through changes; empty if
-    /// the path was not built from a plan.
+    /// Returns the numbers of the current plan's nodes. A number stays the same across changes to
+    /// the path. Empty if the path was not built from a plan.
     #[must_use]
     pub fn node_numbers(&self) -> Vec<usize> {
         self.running_path().map_or_else(Vec::new, |whole| whole.state().ids.nodes.clone())
@@ -297,7 +297,8 @@ impl Live {
         self.collect_counters(limit, true)
     }
 
-    /// Returns the ledger of [`Self::counters`] without plan indices, for less time.
+    /// Returns the ledger like [`Self::counters`], but with node and edge numbers in place of plan
+    /// indices, and without collecting the reports of filters, which takes longer.
     #[must_use]
     pub fn totals_ledger(&self, limit: Duration) -> Ledger {
         let all = self.command_queues();

@@ -80,7 +80,8 @@ impl fmt::Debug for ProgressWatch<'_> {
 pub struct Progress {
     /// Elapsed time in ns.
     pub elapsed_ns: u64,
-    /// Totals of the sources, as of the latest response of each; empty before the first response.
+    /// Counters of the sources, by name, each as of the source's latest response; empty before the
+    /// first response.
     pub sources: Vec<(String, SourceCounters)>,
     /// True if the paths were stopped and blocks in flight are draining.
     pub stopped: bool,

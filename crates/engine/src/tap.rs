@@ -56,7 +56,7 @@ pub enum TapNode {
     /// The node, by name, mark, or number among the nodes of the same name (`tcp`, `#X`,
     /// `count:2`).
     Name(String),
-    /// The number that the node keeps through changes to the request.
+    /// The node's number, which stays the same across changes to the request.
     Number(usize),
 }
 

@@ -308,8 +308,8 @@ fn frame_key(block: &Block<'_>) -> u64 {
     hasher.finish()
 }
 
-/// Returns the source of a node's first input edge, ignoring back edges, or `None` if the node has
-/// no such edge.
+/// Returns the node at the start of a node's first input edge, ignoring back edges, or `None` if
+/// there is no such edge.
 fn upstream(graph: &Graph, id: NodeId) -> Option<NodeId> {
     graph.inputs(id).find(|edge| !edge.back).map(|edge| edge.from)
 }

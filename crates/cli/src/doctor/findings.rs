@@ -191,7 +191,7 @@ fn cost_checks() -> Section {
     const CALIBRATE_COMMAND: &str = "streamline doctor --calibrate";
     let folder = calibrate::state_directory();
     let found = folder.as_deref().map_or(Ok(None), calibrate::load);
-    let place = folder.as_deref().map(|folder| calibrate::path(folder).display().to_string());
+    let place = folder.as_deref().map(|folder| calibrate::costs_path(folder).display().to_string());
     let place = place.unwrap_or_default();
     let table = match found {
         Ok(None) => {

@@ -82,9 +82,8 @@ impl MovePolicy {
         self.votes > 0
     }
 
-    /// Decides on a proposal made at `at` (in ns). Returns the moves to make once enough
-    /// consecutive proposals agree; `None` before that, and until the pause after an earlier change
-    /// is over.
+    /// Decides on a proposal made at `at` (in ns). Returns the moves to make if enough consecutive
+    /// proposals agree and the pause after the previous change is over; otherwise `None`.
     pub(super) fn decide(
         &mut self,
         at: u64,

@@ -119,7 +119,8 @@ impl Observation {
         self.source_blocks as f64 * 1e9 / self.measured.elapsed_ns as f64
     }
 
-    /// Returns the processor time used by all threads, per second of wall time.
+    /// Returns the processor time that all threads used together, as a fraction of wall time.
+    /// Exceeds 1.0 if several processors were busy.
     pub(super) fn busy_ratio(&self) -> f64 {
         let cpu: u64 = self.spent.iter().map(|(_, spent)| spent.cpu).sum();
         cpu as f64 / self.measured.elapsed_ns as f64

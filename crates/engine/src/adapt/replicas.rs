@@ -32,7 +32,7 @@ pub(super) struct ReplicaInputs {
     pub(super) gain_predicted: bool,
     /// Blocks per second from all sources.
     pub(super) rate: f64,
-    /// Processor time used by all threads, per second of wall time.
+    /// Processor time that all threads used together, as a fraction of wall time.
     pub(super) busy: f64,
     /// Fraction of the time during which the busiest thread slept.
     pub(super) idle: f64,

@@ -3,8 +3,8 @@
 //! The dispatcher counts the blocks of each group of sessions. Several times a second this module
 //! reads the counts; if two consecutive readings name the same two replicas, sessions move between
 //! them ([`crate::change::move_sessions`]). A move pauses the path until the replicas have
-//! processed the blocks in their queues. Moves are therefore spaced apart, ever wider while they
-//! follow each other closely.
+//! processed the blocks in their queues. Moves are therefore spaced apart, and the spacing doubles
+//! for as long as they follow each other closely.
 //!
 //! docs/book/decisions/0114-moving-sessions.md
 

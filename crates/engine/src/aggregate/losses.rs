@@ -29,8 +29,8 @@ pub(super) struct Losses {
     pub(super) remark: Option<String>,
 }
 
-/// Computes the losses of a source from the views of all workers that were not killed. `quiet` is
-/// true if all workers started before the first block, `alone` if there is only one worker.
+/// Computes the losses of a source from the counters of all workers that were not killed. `quiet`
+/// is true if all workers started before the first block, `alone` if there is only one worker.
 pub(super) fn aggregate_losses(views: &[&WorkerCounters], (quiet, alone): (bool, bool)) -> Losses {
     let is_common = |place| matches!(place, DropReason::Driver | DropReason::Backlog);
     let mut own: Vec<WorkerCounters> = Vec::new();

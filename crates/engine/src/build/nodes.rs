@@ -143,7 +143,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Returns the error of a plan that places an operand outside the space of its section.
+    /// Returns the error for a plan that places an operand outside the space of its section.
     fn operand_elsewhere(&self, id: NodeId) -> BuildError {
         let name = self.plan.graph.node(id).name();
         let space = &self.plan.space_of(id).name;

@@ -21,7 +21,7 @@ use sys::packet::{PacketSender, Qdisc};
 const NEAR_END: &str = "calibrate0";
 /// Name of the other end of the veth pair, where these frames arrive and requests receive them.
 const FAR_END: &str = "calibrate1";
-/// Number of rounds; the minimum is used.
+/// Number of rounds. The result is the minimum over all rounds.
 const ROUNDS: usize = 8;
 /// Number of frames sent per round, fewer than an AF_XDP socket can hold.
 const ROUND_FRAMES: usize = 1_024;

@@ -1,4 +1,4 @@
-//! Changes of filter arguments that running filters apply in place: no node is built, and no state
+//! Changes to filter arguments that running filters apply in place: no node is built, and no state
 //! moves.
 //!
 //! The change borrows all spaces that run one of the filters, including replicas, at block

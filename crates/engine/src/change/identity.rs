@@ -398,8 +398,8 @@ impl MatchedPlan {
     }
 }
 
-/// Returns the setting of a filter that follows from its position in the plan, or `None` if it has
-/// no such setting.
+/// Returns the setting that a filter derives from its position in the plan, or `None` if the filter
+/// has no such setting.
 fn context_setting(plan: &Plan, id: NodeId) -> Option<bool> {
     let setting = plan.graph.node(id).filter()?.description.analysis.context_setting?;
     plan.arguments_in_context(id).map(|arguments| setting(&arguments))
@@ -409,8 +409,8 @@ fn context_setting(plan: &Plan, id: NodeId) -> Option<bool> {
 /// preceding new nodes.
 type SameNode<'a> = &'a dyn Fn(NodeId, &[usize]) -> Option<NodeId>;
 
-/// The identity of an edge: source, target, classes, a flag for back edges, the two spaces, and the
-/// size of an entry in bytes.
+/// The identity of an edge: start node, end node, classes, a flag for back edges, the two spaces,
+/// and the size of an entry in bytes.
 type EdgeIdentity = (usize, usize, Vec<(u32, u32)>, bool, [String; 2], usize);
 
 fn edge_identity(plan: &Plan, ids: &Ids, edge: usize) -> EdgeIdentity {

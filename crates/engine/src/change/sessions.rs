@@ -149,7 +149,7 @@ fn session_replicas(state: &PathState) -> Option<&Replicas> {
     all.find(|replicas| replicas.sharing.is_some_and(|sharing| sharing.finds_sessions()))
 }
 
-/// Returns the command queue of the space of a replica.
+/// Returns the command queue of the space that runs the replica with index `copy`.
 fn command_queue(state: &PathState, replicas: &Replicas, copy: usize) -> Option<Arc<CommandQueue>> {
     let planned = &state.plan.spaces[*replicas.spaces.get(copy)?];
     let part = state.parts.get(planned.component)?;

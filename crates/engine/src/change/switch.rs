@@ -420,11 +420,11 @@ fn source_losses(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> HashMap<(String, 
 
 /// Counters read at the steps of a switch.
 struct SwitchCounts {
-    /// Counters of the old graph, when the spaces had stopped.
+    /// Counters of the old graph, read once the spaces had stopped.
     begin: Vec<SpaceCounters>,
-    /// Counters of the old graph, when it was finished.
+    /// Counters of the old graph, read once it was finished.
     before: Vec<SpaceCounters>,
-    /// Counters of the new graph, just before the spaces resume.
+    /// Counters of the new graph, read just before the spaces resume.
     after: Vec<SpaceCounters>,
     /// Final counters of removed spaces that have ended since the spaces were stopped.
     last: Vec<SpaceCounters>,

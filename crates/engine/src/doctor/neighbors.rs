@@ -42,8 +42,8 @@ pub struct Neighbor {
     /// requires.
     pub uid: Option<u32>,
     /// Processes that hold the program or socket open; incomplete if the descriptors of some
-    /// processes could not be read. Otherwise, a program without holders was attached by netlink or
-    /// pinned, and outlives the process that attached it.
+    /// processes could not be read. If the list is complete and empty, the program was attached by
+    /// netlink or pinned, and outlives the process that attached it.
     pub holders: Vec<Holder>,
 }
 

@@ -322,7 +322,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// Emits a filter and all steps downstream of it; continues at `end`.
+    /// Emits a filter and all steps downstream of it. The emitted code continues at `end`.
     fn emit_step<'s>(
         &self,
         s: &mut Scope<'s, '_>,

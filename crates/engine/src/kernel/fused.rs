@@ -320,7 +320,7 @@ impl FusedTree {
         self.lines.len()
     }
 
-    /// Returns the taps of a step, or of the source for `None`, with their indices.
+    /// Returns the taps of a step, or of the source if the step is `None`, each with its index.
     pub(super) fn taps_at(
         &self,
         at: Option<usize>,
@@ -355,7 +355,7 @@ impl FusedTree {
         self.forks.len() + self.leads.len() + usize::from(!self.gates.is_empty())
     }
 
-    /// Returns the forks at a step, or at the source for `None`, with their numbers.
+    /// Returns the forks at a step, or at the source if `at` is `None`, each with its number.
     pub(super) fn forks_at(&self, at: Option<usize>) -> impl Iterator<Item = (usize, &Fork)> {
         self.forks.iter().enumerate().filter(move |(_, fork)| fork.at == at)
     }
@@ -499,12 +499,13 @@ impl KernelCounters {
         }
     }
 
-    /// Returns the blocks that left a step, or the source for `None`, over at least one edge.
+    /// Returns the blocks that left a step, or the source if `at` is `None`, over at least one
+    /// edge.
     pub(crate) fn passed_at(&self, at: Option<usize>) -> Amount {
         self.passed.get(at.map_or(0, |step| step + 1)).copied().unwrap_or_default()
     }
 
-    /// Returns the blocks that no edge at a step, or at the source for `None`, selected.
+    /// Returns the blocks that no edge at a step, or at the source if `at` is `None`, selected.
     pub(crate) fn unselected_at(&self, at: Option<usize>) -> Amount {
         self.unselected.get(at.map_or(0, |step| step + 1)).copied().unwrap_or_default()
     }

@@ -38,7 +38,7 @@ pub struct KernelRequest<'p> {
     pub refuses: InjectedRefusal,
     /// The allocation log.
     pub steps: &'p Steps,
-    /// The taps that are open from the beginning.
+    /// The taps that are open as soon as the request is attached.
     pub taps: OpenTaps,
 }
 

@@ -104,7 +104,7 @@ pub(crate) struct NextGeneration {
     pub(crate) generation: Generation,
     /// The handle that performs the switch.
     pub(crate) switch: Box<dyn ProgramSwitch>,
-    /// The taps that are open from the beginning.
+    /// The taps that are open as soon as the generation begins.
     open_taps: OpenTaps,
 }
 
@@ -156,7 +156,7 @@ pub(crate) struct KernelInputs<'p> {
     /// True if programs must load without CAP_PERFMON.
     pub(crate) hardened: bool,
     pub(crate) refuses: InjectedRefusal,
-    /// True if the kernel should measure the run time of its programs, provided it permits that.
+    /// True to measure the run time of the programs, if the kernel permits it.
     pub(crate) timed: bool,
     /// Options with which the source would be opened in user space.
     pub(crate) opening: &'p Opening<'p>,
@@ -469,7 +469,8 @@ fn rings_layout(
 
 /// Returns the doorbell policy for rings of this layout. If the planned ring has a threshold
 /// (`signal_blocks` is not 0), the doorbell wakes the source, which drains notifications before it
-/// checks for frames. Otherwise no doorbell is sent, and the host wakes the source.
+/// checks for frames. Otherwise no doorbell is sent: while the source sleeps, the program leaves
+/// the frames to the network stack of this machine, which wakes the source.
 #[must_use]
 pub fn doorbell_policy(ring: &KernelRing, shape: RingsLayout) -> WakePolicy {
     let ns = |ns: u64| u32::try_from(ns.min(DOORBELL_NS_MAX)).unwrap_or(u32::MAX);

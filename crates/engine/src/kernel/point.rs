@@ -393,7 +393,8 @@ impl Point {
 }
 
 impl PointState {
-    /// Sets up the wait for replaced programs to finish, which [`Self::collect_retired_counters`] requires.
+    /// Sets up the wait for replaced programs to finish, which [`Self::collect_retired_counters`]
+    /// requires.
     fn enable_waiting(&mut self) -> Result<(), String> {
         if self.grace.is_none() {
             self.grace = Some(GracePeriod::new().map_err(|error| error.to_string())?);

@@ -22,7 +22,8 @@ use runtime::space::SpaceResults;
 use runtime::space::node::{Node, Operator, SinkOperator};
 use std::borrow::Cow;
 
-/// Totals of a request's kernel program.
+/// Totals of a request's kernel program: frames processed, doorbell notifications sent, and run
+/// time.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ProgramTotals {
     /// Plan index of the source that represents the program; of several sources, the first one.

@@ -61,8 +61,9 @@ impl OpenTaps {
     }
 }
 
-/// The readers of a path's nodes, by node number. A node number stays the same through changes.
-/// Some of these nodes may currently run in a thread; a change can move them into the kernel.
+/// The readers of a path's nodes, by node number. A node number stays the same across changes to
+/// the path. Some of these nodes may currently run in a thread; a change can move them into the
+/// kernel.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeTaps {
     /// The readers of each node.
@@ -164,7 +165,7 @@ impl<'t> TapEmission<'t> {
     }
 }
 
-/// Returns the index of the machine word that opens the taps of a step, or of the source for
+/// Returns the index of the machine word that opens the taps of a step, or of the source if `at` is
 /// `None`.
 pub(super) fn switch_word_index(at: Option<usize>) -> u32 {
     at.map_or(0, |step| u32::try_from(step).unwrap_or(u32::MAX - 1) + 1)

@@ -33,7 +33,7 @@ pub struct Settings {
     pub sinks: &'static [SinkEntry],
     /// Number of blocks after which the sinks stop the run (`-c`); `None` means no limit.
     pub count: Option<u64>,
-    /// True if the time in each filter is measured (`--stats`).
+    /// True if the time spent in each filter is measured (`--stats`).
     pub timed: bool,
     /// True if the kernel measures the run time of its programs (`--analyze`).
     pub programs_timed: bool,

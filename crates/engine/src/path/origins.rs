@@ -61,8 +61,8 @@ impl Origins {
     }
 }
 
-/// Returns the name of a source among others: the display name of a marked source, else the name
-/// with the file or interface, such as `replay web.pcap`.
+/// Returns the name that distinguishes a source from others: the display name of a marked source,
+/// else the name with the file or interface, such as `replay web.pcap`.
 fn source_title(used: &Use) -> String {
     let first = used.description.parameters.iter().find(|parameter| parameter.positional);
     match first.and_then(|parameter| used.arguments.text(parameter.name)) {

@@ -1,5 +1,4 @@
-//! The processors on which the planner places the threads of a path, as of the start of the path.
-//! FEATURES K9
+//! The processors on which the threads of a path run, chosen when the path starts. FEATURES K9
 
 use pipeline::plan::{Processors, ThreadPlacement};
 
@@ -13,8 +12,8 @@ pub(crate) fn processors() -> Processors {
     }
 }
 
-/// Returns the processors for the threads of a path that starts now; empty for all permitted
-/// processors.
+/// Returns the processors for the threads of a path that starts now. An empty list means that the
+/// threads may run on all permitted processors.
 pub(crate) fn for_threads(threads: usize) -> Vec<usize> {
     match processors().place(threads) {
         ThreadPlacement::SharedCache(near) => near,

@@ -22,7 +22,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct Replay {
     record: Record,
-    /// Totals of the sources, by node number.
+    /// Counters of the sources, by node number: the output replayed so far, and the final input and
+    /// losses from the recording.
     source_counts: Mutex<HashMap<usize, SourceCounters>>,
     /// Recorded input of the programs, by node number.
     inputs: Mutex<HashMap<usize, RecordedCounts>>,
@@ -69,7 +70,7 @@ impl Replay {
             || self.short.load(Ordering::Relaxed)
     }
 
-    /// Announces that this change is being made.
+    /// Announces that the change with this number is being made.
     pub(crate) fn begin_change(&self, number: u64) {
         self.changes().number = number;
     }

@@ -241,9 +241,11 @@ pub(super) fn send_session(
 #[derive(Debug)]
 pub(super) struct StateCollector {
     saved: SavedState,
-    /// The announced block: its list, and its key in that list.
+    /// The held block that the next message must contain, as announced by [`StateRecord::Held`]:
+    /// the index of its list, and its key in that list. `None` if no block is expected.
     held: Option<(u32, u32)>,
-    /// Totals so far: bytes of plain data, number of blocks, and bytes in the views of blocks.
+    /// Totals of the messages so far: bytes of plain data, number of blocks, and bytes in the views
+    /// of blocks.
     so_far: (usize, u32, u64),
     held_max: u32,
     origins: u16,
@@ -301,8 +303,8 @@ impl StateCollector {
         Ok(self.done)
     }
 
-    /// Returns true if a message is valid at this point: a record before the end of the state, or
-    /// an announced block.
+    /// Returns true if a message is valid at this point: a record before the end of the state, or a
+    /// block that [`StateRecord::Held`] has announced.
     pub(super) const fn accepts(&self, is_record: bool) -> bool {
         !self.done && (is_record || self.held.is_some())
     }

@@ -287,7 +287,7 @@ mod tests {
             program: 1,
             runs: 0,
             lines: 0,
-            owners: 0,
+            frame_rings: 0,
             replaced: 0,
             steps: Vec::new(),
             frames,

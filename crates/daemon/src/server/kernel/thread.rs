@@ -125,11 +125,11 @@ impl KernelThread {
         };
         let (adopted, refused) = self.points.adopt(stored, &self.machine, &read);
         let mut adoption = Adoption::default();
-        for point::AdoptedRequest { about, still } in adopted {
+        for point::AdoptedRequest { about, status } in adopted {
             let Ok(RequestNote { client, process, uid, .. }) = serde_json::from_str(&about) else {
                 continue;
             };
-            let ended = match still {
+            let ended = match status {
                 AdoptedStatus::Ended(ended) => Some(ended),
                 AdoptedStatus::Runs(running) => {
                     let (at, number) = self.account_request(client, uid, &running);
@@ -331,8 +331,8 @@ impl KernelThread {
         }
     }
 
-    /// Finds the request to be replaced. Fails if it does not exist or does not belong to this
-    /// user.
+    /// Finds the request that `instead` replaces. Fails if it does not exist or does not belong to
+    /// this user.
     fn find_replaced_request(
         &self,
         who: &Credentials,

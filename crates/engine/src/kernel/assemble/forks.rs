@@ -10,8 +10,8 @@ use ebpf::emit::{Cmp, Exit, Layers, Scope, Unfit, Value};
 use pipeline::ClassSet;
 
 impl Emitter<'_> {
-    /// Emits the edges that leave a step, or the source if `from` is `None`, and continues at
-    /// `done`. `on` is the state of the block, including its class.
+    /// Emits the edges that leave a step, or the source if `from` is `None`. The emitted code
+    /// continues at `done`. `on` is the state of the block, including its class.
     pub(super) fn emit_edges<'s>(
         &self,
         s: &mut Scope<'s, '_>,

@@ -51,7 +51,7 @@ pub struct AdoptedRequest {
     /// The note that the requester passed with the request.
     pub about: String,
     /// The state of the request after the restart.
-    pub still: AdoptedStatus,
+    pub status: AdoptedStatus,
 }
 
 /// The state of a persisted request after a restart.
@@ -230,13 +230,13 @@ impl Points {
             lines.push(restore_request(*number, &lines, new, counted, &mut given)?);
             let held = RequestHandle::new(Arc::clone(&here), *number);
             let held = Arc::new(held);
-            let still = AdoptedStatus::Runs(DelegatedRequest {
+            let status = AdoptedStatus::Runs(DelegatedRequest {
                 held: Arc::clone(&held) as _,
                 attach,
                 bytes,
                 share,
             });
-            handed.push((held, AdoptedRequest { about: about.clone(), still }));
+            handed.push((held, AdoptedRequest { about: about.clone(), status }));
             point = Some(here);
         }
         let point = point.ok_or("it has no request")?;
@@ -286,7 +286,7 @@ impl Points {
         for (held, adopted) in &mut handed {
             if let Some(ended) = point.remove_replaced_request(&mut state, held.number) {
                 let _ = held.ended.set(ended.clone());
-                adopted.still = AdoptedStatus::Ended(Box::new(ended));
+                adopted.status = AdoptedStatus::Ended(Box::new(ended));
             }
         }
         let mut handed: Vec<AdoptedRequest> =
@@ -295,7 +295,7 @@ impl Points {
             let ended =
                 FinalCounters::from_text(&ended).ok_or("what was counted cannot be read")?;
             state.remember_final(about.clone(), &ended);
-            handed.push(AdoptedRequest { about, still: AdoptedStatus::Ended(Box::new(ended)) });
+            handed.push(AdoptedRequest { about, status: AdoptedStatus::Ended(Box::new(ended)) });
         }
         point.store(&mut state, None);
         drop(state);

@@ -17,9 +17,9 @@ pub struct PointStatus {
     pub runs: u64,
     /// Number of requests in the program.
     pub lines: usize,
-    /// Number of rings of frames. A sharing domain has one ring for each layout that its requests
-    /// use.
-    pub owners: usize,
+    /// Number of rings of frames at the point. A sharing domain has one ring for each layout that
+    /// its requests use.
+    pub frame_rings: usize,
     /// Number of times the program was replaced.
     pub replaced: u64,
     /// The filters of the program: name, number of requests that use the filter, and blocks since
@@ -90,7 +90,7 @@ impl Point {
             program: info.id,
             runs: info.runs,
             lines: state.lines.len(),
-            owners: rings.len(),
+            frame_rings: rings.len(),
             replaced: state.replaced,
             steps: version.steps(),
             frames: state.frames + retired + version.frames_processed(),

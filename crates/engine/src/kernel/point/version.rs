@@ -46,7 +46,7 @@ pub(super) struct VersionError {
 }
 
 impl VersionError {
-    /// Returns the node at fault, if it belongs to this request.
+    /// Returns the node at fault if it belongs to the request with number `line`.
     pub(super) fn node_of(&self, line: u32) -> Option<NodeId> {
         self.at.filter(|(number, _)| *number == line).map(|(_, node)| node)
     }
