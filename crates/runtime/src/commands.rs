@@ -38,7 +38,7 @@ pub enum CommandError {
     RingFull {
         /// Name of the space.
         space: String,
-        /// Index in the plan of the edge whose ring is full.
+        /// Number of the edge whose ring is full.
         edge: usize,
     },
     /// The space did not begin the command in time, because a sink or program blocks it or because

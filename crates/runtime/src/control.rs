@@ -38,7 +38,7 @@ pub enum ControlEvent {
 /// A sink's write that blocked a thread while blocks waited at the thread's source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SinkStall {
-    /// Index of the sink's node in the plan.
+    /// Node number of the sink.
     pub node: usize,
     /// Duration of the write in wall time, in nanoseconds.
     pub write_ns: u64,
@@ -59,7 +59,7 @@ impl fmt::Debug for Listener {
 /// The latest reported position of a source.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SourceProgress {
-    /// Index of the source's node in the plan.
+    /// Node number of the source.
     pub planned: usize,
     /// Name of the source.
     pub name: String,
@@ -184,8 +184,8 @@ impl Control {
         });
     }
 
-    /// Returns the latest reported position of each source, in plan order. Does not wait for
-    /// answers.
+    /// Returns the latest reported position of each source, in the order of node numbers. Does not
+    /// wait for answers.
     #[must_use]
     pub fn positions(&self) -> Vec<SourceProgress> {
         let mut answers = self.lock_positions().clone();

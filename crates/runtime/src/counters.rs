@@ -12,7 +12,8 @@ use std::collections::HashSet;
 /// The report of a filter or sink.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeReport {
-    /// Index of the node in the plan.
+    /// Number of the node, which stays the same across changes to the path. In the reports that
+    /// `engine` passes to users, the index of the node in the current plan instead.
     pub planned: usize,
     /// Name of the node.
     pub name: String,
@@ -23,7 +24,7 @@ pub struct NodeReport {
 /// Input counters of one ring, counted by the reader.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImportCounters {
-    /// Index of the ring's edge in the plan.
+    /// Number of the ring's edge.
     pub planned: usize,
     /// Index, in its space, of the node at which the ring's blocks enter the graph; `usize::MAX`
     /// once the node is removed.
@@ -65,7 +66,7 @@ pub struct KernelCounts {
 /// An edge from a kernel program to user space, with the program's counts.
 #[derive(Clone, Debug)]
 pub struct ExitEdge {
-    /// Name of the edge: index of the source in the plan, number of earlier kernel programs at the
+    /// Name of the edge: node number of the source, number of earlier kernel programs at the
     /// source, and index of the edge among those that leave the program.
     pub name: (usize, usize, usize),
     /// Counts of the edge.
@@ -211,8 +212,7 @@ impl SpaceCounters {
     }
 
     /// Returns the totals that this space has received from the kernel program of the source with
-    /// index `source` in the plan. Returns `None` if the space receives no output of such a
-    /// program.
+    /// node number `source`. Returns `None` if the space receives no output of such a program.
     pub fn received_from_kernel(&self, source: usize) -> Option<&SourceCounters> {
         let receives =
             |node: &&CountedNode| node.receives_kernel_output && node.entry.planned == source;

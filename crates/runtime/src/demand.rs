@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
-/// Edges and sources of a path, as indices of nodes in the plan.
+/// Edges and sources of a path, as node numbers.
 #[derive(Debug, Default)]
 pub struct Links {
     /// Edges, as pairs of start node and end node.
@@ -25,7 +25,7 @@ pub struct Demand {
 
 #[derive(Debug, Default)]
 struct DemandState {
-    /// Successors of each node of the plan.
+    /// Successors of each node, by node number.
     successors: Vec<Vec<usize>>,
     sources: Vec<usize>,
     /// Nodes that accept no more blocks.

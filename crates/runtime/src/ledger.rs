@@ -154,7 +154,8 @@ pub struct Edge {
     pub to: NodeName,
     /// Kind of the edge.
     pub kind: EdgeKind,
-    /// Index of the edge in the plan.
+    /// Number of the edge, which stays the same across changes to the path. In the ledgers that
+    /// `engine` reports to users, the index of the edge in the current plan instead.
     pub planned: usize,
     /// Amount that the writer has put on the edge.
     pub put: Amount,
@@ -197,7 +198,8 @@ pub struct RingSize {
 pub struct NodeEntry {
     /// Name of the node.
     pub name: NodeName,
-    /// Index of the node in the plan.
+    /// Number of the node, which stays the same across changes to the path. In the ledgers that
+    /// `engine` reports to users, the index of the node in the current plan instead.
     pub planned: usize,
     /// Blocks and bytes that entered the node.
     pub taken: Amount,
@@ -393,8 +395,8 @@ impl Ledger {
         self.edges.extend(other.edges);
     }
 
-    /// Adds an edge. If an edge with the same ends, kind and index in the plan exists, adds the
-    /// amounts to it instead.
+    /// Adds an edge. If an edge with the same ends, kind and number exists, adds the amounts to it
+    /// instead.
     pub fn add_edge(&mut self, edge: Edge) {
         let same = |known: &&mut Edge| {
             (known.planned, known.kind) == (edge.planned, edge.kind)

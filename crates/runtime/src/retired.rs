@@ -1,9 +1,9 @@
 //! Merging of the counters of removed nodes. It bounds the number of counters of a path that is
 //! edited many times, and the duration of each edit.
 //!
-//! A ledger identifies a removed node only by its name, because the node's index refers to an
-//! earlier plan. Once there are many removed nodes, the counters of nodes with the same name are
-//! therefore added up.
+//! A ledger for users identifies a removed node only by its name, because the node has no index in
+//! the current plan. Once there are many removed nodes, the counters of nodes with the same name
+//! are therefore added up.
 
 use crate::counters::{CountedNode, RetiredCounters};
 use crate::ledger::{DropReason, Edge, LossRanges};
@@ -16,9 +16,9 @@ const SEPARATE_COUNTERS_MAX: usize = 64;
 
 impl RetiredCounters {
     /// Merges the counters of nodes, edges and reports with the same name, if there are more than
-    /// [`SEPARATE_COUNTERS_MAX`]. `live` contains the indices in the plan of all nodes that still
-    /// run in any space, for example because replicas have replaced a removed node; the counters of
-    /// these nodes stay separate. If `live` is empty, merges nothing.
+    /// [`SEPARATE_COUNTERS_MAX`]. `live` contains the numbers of all nodes that still run in any
+    /// space, for example because replicas have replaced a removed node; the counters of these
+    /// nodes stay separate. If `live` is empty, merges nothing.
     pub(crate) fn merge_by_name(&mut self, live: &[usize]) {
         if live.is_empty() {
             return;

@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// The writing end of a ring between two spaces. It also decides when the reader is notified.
 #[derive(Debug)]
 pub struct Export {
-    /// Index of the edge in the plan.
+    /// Number of the edge.
     pub planned: usize,
     writer: Option<CrossingWriter>,
     doorbell: Arc<Doorbell>,
@@ -284,7 +284,7 @@ impl Export {
 /// The reading end of a ring between two spaces.
 #[derive(Debug)]
 pub struct Import {
-    /// Index of the edge in the plan.
+    /// Number of the edge.
     pub planned: usize,
     reader: CrossingReader,
     /// Gauge of the time that blocks wait in the ring; `None` if it is not measured.
@@ -298,7 +298,7 @@ impl Drop for Import {
 }
 
 impl Import {
-    /// Creates a reading end without a gauge. `planned` is the index of the edge in the plan.
+    /// Creates a reading end without a gauge. `planned` is the number of the edge.
     #[must_use]
     pub const fn new(planned: usize, reader: CrossingReader) -> Self {
         Self { planned, reader, gauge: None }

@@ -20,14 +20,15 @@ impl SpaceStatus {
         Self { name, full_ring: AtomicUsize::new(0) }
     }
 
-    /// Returns the index in the plan of the edge at whose full ring the space waits; `None` if the
-    /// space is not waiting.
+    /// Returns the number of the edge at whose full ring the space waits; `None` if the space is
+    /// not waiting.
     pub fn full_ring(&self) -> Option<usize> {
         // Relaxed suffices: the word guards no other memory.
         self.full_ring.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Stores the edge at whose full ring the space waits, or `None` if it no longer waits.
+    /// Stores the number of the edge at whose full ring the space waits, or `None` if it no longer
+    /// waits.
     pub fn set_full_ring(&self, edge: Option<usize>) {
         self.full_ring.store(edge.map_or(0, |edge| edge + 1), Ordering::Relaxed);
     }

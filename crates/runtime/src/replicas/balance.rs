@@ -43,7 +43,7 @@ const REMAINING_LOAD_FRACTION_MAX: f64 = 0.9;
 const CLASSES_MAX: usize = 512;
 
 impl SessionShares {
-    /// Returns the number of blocks of each replica.
+    /// Returns the number of blocks that each replica received in the interval.
     #[must_use]
     pub fn loads(&self) -> Vec<u64> {
         let mut loads = vec![0; self.replica_count];

@@ -24,7 +24,7 @@ pub struct GraphArc {
     pub wanted: SelectedClasses,
     /// True for a back edge, whose work list is bounded and never blocks (CONTRACT 17).
     pub back: bool,
-    /// Index of the edge in the plan.
+    /// Number of the edge, which stays the same across changes to the path.
     pub planned: usize,
     /// Amounts dropped on the arc, by reason.
     pub dropped: EdgeDrops,

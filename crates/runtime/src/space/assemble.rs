@@ -52,7 +52,7 @@ impl Assembly {
     }
 
     /// Adds an arc, which follows the existing arcs of `from`. `wanted` are the classes that pass,
-    /// `back` is true for a back edge, and `planned` is the index of the edge in the plan.
+    /// `back` is true for a back edge, and `planned` is the number of the edge.
     pub fn add_arc(
         &mut self,
         from: NodeId,

@@ -75,7 +75,7 @@ pub enum SpaceEvent {
     Changed,
     /// Final counts of a source.
     SourceCounts {
-        /// Index of the source in the plan.
+        /// Node number of the source.
         planned: usize,
         /// Number of blocks and number of bytes that the source observed, including later losses;
         /// `None` if unknown.
@@ -86,7 +86,7 @@ pub enum SpaceEvent {
     },
     /// Final counts of a program's input.
     ProgramCounts {
-        /// Index of the program in the plan.
+        /// Node number of the program.
         planned: usize,
         /// Number of blocks and number of bytes that the program accepted.
         written: (u64, u64),
@@ -131,10 +131,10 @@ pub trait EventReader: fmt::Debug + Send {
     /// and, if the counts differ from those of the replay, a description of the difference.
     fn closing_notes(&mut self) -> (u32, Option<&'static str>);
 
-    /// Adds `amount` to the amount emitted by the source with index `planned` in the plan.
+    /// Adds `amount` to the amount emitted by the source with node number `planned`.
     fn add_emitted(&self, planned: usize, amount: Amount);
 
-    /// Reports the last event as invalid.
+    /// Reports the last event as invalid; `what` describes the defect.
     fn report_invalid(&mut self, what: &str);
 
     /// Returns the first defect found in the record, if any.

@@ -4,18 +4,17 @@ use super::arc::NodeId;
 use super::input::Input;
 use super::node::{Node, Operator};
 
-/// The identity of a node. It consists of indices in the plan, which, unlike node indices, do not
-/// change during the path's lifetime.
+/// The identity of a node. It consists of a node number or an edge number, which, unlike an index,
+/// does not change during the path's lifetime.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NodeKey {
-    /// The node of the request with this index in the plan; for a program, the node that writes its
-    /// input.
+    /// The node of the request with this number; for a program, the node that writes its input.
     Node(usize),
-    /// The node that reads the output of the program with this index in the plan.
+    /// The node that reads the output of the program with this node number.
     ProgramOutput(usize),
-    /// The writing end of the ring of the edge with this index in the plan.
+    /// The writing end of the ring of the edge with this number.
     Export(usize),
-    /// The reading end of the ring of the edge with this index in the plan.
+    /// The reading end of the ring of the edge with this number.
     Import(usize),
 }
 

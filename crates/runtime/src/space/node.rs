@@ -49,7 +49,7 @@ pub struct Node {
     pub writers: Option<Box<WriterPort>>,
     /// Input over arcs that have been removed.
     pub taken_before: Amount,
-    /// Index of the node in the plan.
+    /// Number of the node, which stays the same across changes to the path.
     pub planned: usize,
     /// Printed name of the filter, or of the ring end that the node represents.
     pub name: NodeName,
@@ -115,8 +115,8 @@ pub struct SourceOperator {
     pub ended: bool,
     /// Gauge of the age of the source's blocks; `None` if it is not measured.
     pub age: Option<AgeGauge>,
-    /// Indices in the plan of the nodes whose output the source itself delivers to taps: one list
-    /// for each arc number of the source that follows the numbers of the node's own arcs.
+    /// Numbers of the nodes whose output the source itself delivers to taps: one list for each arc
+    /// number of the source that follows the numbers of the node's own arcs.
     pub taps: Vec<Vec<usize>>,
 }
 

@@ -75,8 +75,7 @@ impl Observers {
         self.taps.as_deref_mut()
     }
 
-    /// Returns the frames that the taps' histories retain, each with the index of its node in the
-    /// plan.
+    /// Returns the frames that the taps' histories retain, each with the number of its node.
     pub(crate) fn retained_frames(&self) -> Vec<(usize, RetainedFrames)> {
         self.taps.as_ref().map_or_else(Vec::new, |taps| taps.retained_frames())
     }
@@ -87,8 +86,8 @@ impl Observers {
         self.taps.get_or_insert_default()
     }
 
-    /// Ends the taps on nodes for whose index in the plan `is_here` returns false. Removes the tap
-    /// observer if no tap and no stored output remains.
+    /// Ends the taps on nodes for whose number `is_here` returns false. Removes the tap observer if
+    /// no tap and no stored output remains.
     pub(super) fn retain_taps(&mut self, is_here: impl Fn(usize) -> bool) {
         if let Some(taps) = &mut self.taps {
             taps.retain(is_here);

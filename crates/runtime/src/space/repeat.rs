@@ -61,8 +61,8 @@ impl Space {
         journal.pull(&SpaceEvent::Pull { node, now, count, edge, failure }, &mut blocks);
     }
 
-    /// Adds to the record, if there is one, the number of blocks that the limit on delivered blocks
-    /// (`-c`) has let the sinks accept since the last call.
+    /// Adds to the record, if there is one, how many blocks the limit on delivered blocks (`-c`)
+    /// has permitted the sinks to accept since the last call.
     pub(super) fn note_claims(&mut self) {
         if let ClaimPolicy::Recorded(noted) = &mut self.graph.pass.claims {
             for count in noted.drain(..) {

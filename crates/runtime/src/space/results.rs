@@ -21,7 +21,7 @@ pub struct SpaceResults {
     pub kernel_counts: Option<KernelCounts>,
     /// Counters of nodes and rings removed by hot swaps.
     pub retired: RetiredCounters,
-    /// Frames that histories retained, each with the index of its node in the plan.
+    /// Frames that histories retained, each with the number of its node.
     pub kept: Vec<(usize, RetainedFrames)>,
     /// Nodes that wrote the input or read the output of programs (`exec`), and that hot swaps
     /// removed.
@@ -33,7 +33,7 @@ pub struct SpaceResults {
 pub struct SpaceResources {
     /// Resident memory of the pools that the space owns, in bytes.
     pub memory: u64,
-    /// Programs, each as the index of its node in the plan and its process id.
+    /// Programs, each with its node number and its process id.
     pub processes: Vec<(usize, u32)>,
 }
 

@@ -94,9 +94,9 @@ impl Space {
         })
     }
 
-    /// Returns the sink that writes the input of the program with index `number` in the plan, or
-    /// the source that reads its output. The function `of` chooses which: it extracts the sink or
-    /// the source from a node, and returns `None` for other nodes. Returns `None` if that sink or
+    /// Returns the sink that writes the input of the program with node number `number`, or the
+    /// source that reads its output. The function `of` chooses which: it extracts the sink or the
+    /// source from a node, and returns `None` for other nodes. Returns `None` if that sink or
     /// source runs in another space.
     pub fn program_half<H>(
         &mut self,
@@ -106,8 +106,8 @@ impl Space {
         self.graph.nodes.iter_mut().filter(|node| node.planned == number).find_map(of)
     }
 
-    /// Returns the node of the source with index `number` in the plan, and the index of its intake.
-    /// Returns `None` if the source runs in another space.
+    /// Returns the index in this space of the source with node number `number`, and the index of
+    /// its intake. Returns `None` if the source runs in another space.
     fn source_input(&self, number: usize) -> Option<(NodeId, usize)> {
         self.inputs.list.iter().find_map(|input| match input {
             Input::Source { node, intake } if self.graph.nodes[*node].planned == number => {
@@ -117,8 +117,8 @@ impl Space {
         })
     }
 
-    /// Passes all available output of the program with index `number` in the plan through the
-    /// graph. Returns false if another space reads the program's output, or if the path has failed.
+    /// Passes all available output of the program with node number `number` through the graph.
+    /// Returns false if another space reads the program's output, or if the path has failed.
     pub fn walk_program_output(&mut self, number: usize) -> bool {
         let Some((at, intake)) = self.source_input(number) else { return false };
         loop {
@@ -131,8 +131,8 @@ impl Space {
         }
     }
 
-    /// Returns the counts of the kernel program that replaces the source with index `first` in the
-    /// plan. Returns `None` if the program's output enters the path in another space.
+    /// Returns the counts of the kernel program that replaces the source with node number `first`.
+    /// Returns `None` if the program's output enters the path in another space.
     pub fn kernel_output_counts(&mut self, first: usize) -> Option<SourceCounters> {
         self.graph.nodes.iter().find_map(|node| match &node.operator {
             Operator::Source(part) if node.planned == first && part.properties.chooses_arc => {
@@ -143,7 +143,7 @@ impl Space {
     }
 
     /// Passes the remaining output of an ended kernel program through the graph, without blocking.
-    /// `first` is the index in the plan of the source that the program replaced. Returns true if no
+    /// `first` is the node number of the source that the program replaced. Returns true if no
     /// output remains, if another space receives the output, or if the path has failed.
     pub fn drain_kernel_output(&mut self, first: usize) -> bool {
         let Some((at, intake)) = self.source_input(first) else { return true };

@@ -225,7 +225,7 @@ impl Space {
         self.graph.nodes.iter().any(|node| node.wake.is_some_and(|wake| wake <= now))
     }
 
-    /// Flushes sinks and rings, and reclaims memory. Called if no input is available.
+    /// Flushes sinks and rings, and reclaims memory. Called when no input is available.
     pub fn flush_outputs(&mut self) {
         for node in &mut self.graph.nodes {
             let settled = match &mut node.operator {

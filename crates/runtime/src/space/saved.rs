@@ -54,8 +54,8 @@ impl SavedState {
 }
 
 impl Space {
-    /// Copies the state of the filter with index `number` in the plan. Returns `None` if the filter
-    /// does not run in this space.
+    /// Copies the state of the filter with node number `number`. Returns `None` if the filter does
+    /// not run in this space.
     pub fn save_state(&mut self, number: usize) -> Option<SavedState> {
         let mut sessions = Vec::new();
         let wake = self.save_sessions(number, &mut |session| {
@@ -158,8 +158,7 @@ impl Space {
         Ok(())
     }
 
-    /// Loads saved state into the filter with index `number` in the plan, which must run in this
-    /// space.
+    /// Loads saved state into the filter with node number `number`, which must run in this space.
     pub fn load_state_of(&mut self, number: usize, saved: &SavedState) -> Result<(), String> {
         let at = self.filter_node(number).ok_or("there is no such filter")?;
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
@@ -169,8 +168,7 @@ impl Space {
         learned
     }
 
-    /// Removes the state of the filter with index `number` in the plan, whose successor runs
-    /// elsewhere.
+    /// Removes the state of the filter with node number `number`, whose successor runs elsewhere.
     pub fn forget_state(&mut self, number: usize) {
         let Some(at) = self.filter_node(number) else { return };
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
@@ -205,14 +203,13 @@ impl Space {
         }
     }
 
-    /// Returns the node of the filter with index `number` in the plan; `None` if the filter runs in
-    /// another space.
+    /// Returns the filter with node number `number`; `None` if the filter runs in another space.
     pub fn node(&self, number: usize) -> Option<&Node> {
         self.filter_node(number).map(|at| &self.graph.nodes[at])
     }
 
-    /// Returns the node index of the filter with index `number` in the plan; `None` if the filter
-    /// runs in another space.
+    /// Returns the index in this space of the filter with node number `number`; `None` if the
+    /// filter runs in another space.
     fn filter_node(&self, number: usize) -> Option<usize> {
         let is = |node: &Node| {
             node.planned == number

@@ -18,11 +18,11 @@ pub enum Section<N = NodeId> {
     /// not used. Each later step runs on the blocks to which the previous step gave a class in the
     /// later step's set. The answer of the last step is the answer of the chain.
     Chain(Vec<(SelectedClasses, Self)>),
-    /// Conjunction: each part runs on the blocks that all previous parts answered, if the block's
-    /// class on entry is in the part's set.
+    /// Conjunction: each part runs on every block that all previous parts answered and whose class
+    /// on entry into the section is in the part's set.
     All(Vec<(SelectedClasses, Self)>),
-    /// Disjunction: each part runs on the blocks that no previous part answered, if the block's
-    /// class on entry is in the part's set.
+    /// Disjunction: each part runs on every block that no previous part answered and whose class on
+    /// entry into the section is in the part's set.
     Any(Vec<(SelectedClasses, Self)>),
     /// Negation: answers the blocks that the operand does not answer.
     Not(Box<Self>),

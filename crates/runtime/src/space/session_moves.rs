@@ -31,7 +31,7 @@ pub struct MovedSessions {
 }
 
 impl MovedSessions {
-    /// Returns the number and bytes of the held blocks.
+    /// Returns the number of held blocks, and of their bytes.
     #[must_use]
     pub fn held_amount(&self) -> Amount {
         self.filters.iter().map(SavedState::held_amount).fold(Amount::default(), add_amounts)

@@ -34,11 +34,11 @@ pub struct HotSwap {
     pub intakes: Vec<Pool>,
     /// CPU to which the space is pinned after the swap; `None` if it is not pinned.
     pub processor: Option<usize>,
-    /// Indices of all nodes of the new plan, in all spaces; empty if unknown.
+    /// Numbers of all nodes of the new plan, in all spaces; empty if unknown.
     pub live: Vec<usize>,
 }
 
-/// Identity of an arc: start node, end node, and index of the edge in the plan.
+/// Identity of an arc: start node, end node, and number of the edge.
 type ArcKey = (NodeKey, NodeKey, usize);
 /// Counters of an arc: amounts put, dropped, and taken.
 type ArcCounters = (Amount, EdgeDrops, Amount);
@@ -62,8 +62,8 @@ impl Space {
         all
     }
 
-    /// Loads state into the filter with index `number` in the plan. The filter's twin saved the
-    /// state when it ended in the kernel. Does nothing if the filter does not run in this space.
+    /// Loads state into the filter with node number `number`. The filter's twin saved the state
+    /// when it ended in the kernel. Does nothing if the filter does not run in this space.
     pub fn load_twin_state(&mut self, number: usize, bytes: &[u8]) {
         let mut nodes = self.graph.nodes.iter_mut();
         let node = nodes.find(|node| node.planned == number && !node.has_moved);
@@ -96,9 +96,9 @@ impl Space {
         Ok(())
     }
 
-    /// Sets arguments of filters, and of their replicas in this space. `values` contains the index
-    /// of each filter in the plan and its new arguments. On failure, the filters before the one
-    /// that failed keep the new arguments.
+    /// Sets arguments of filters, and of their replicas in this space. `values` contains the node
+    /// number of each filter and its new arguments. On failure, the filters before the one that
+    /// failed keep the new arguments.
     pub fn set_arguments(&mut self, values: &[(usize, Arguments)]) -> Result<(), Mistake> {
         for node in self.graph.nodes.iter_mut().filter(|node| !node.has_moved) {
             let Operator::Filter(filter) = &mut node.operator else { continue };

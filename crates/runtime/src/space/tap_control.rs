@@ -19,8 +19,8 @@ impl Space {
         sources.into_iter().for_each(|node| taps.add_history(node, bytes));
     }
 
-    /// Adds a tap to the node with index `number` in the plan. Returns `None` if the node's output
-    /// cannot be tapped in this space.
+    /// Adds a tap to the node with number `number`. Returns `None` if the node's output cannot be
+    /// tapped in this space.
     pub fn tap(
         &mut self,
         number: usize,
@@ -80,16 +80,16 @@ impl Space {
         room
     }
 
-    /// Freezes the history of the node with index `number` in the plan for `ns` nanoseconds from
-    /// now, so that no stored frame is evicted; 0 ends an earlier freeze. Returns false if this
-    /// space has no history of the node.
+    /// Freezes the history of the node with number `number` for `ns` nanoseconds from now, so that
+    /// no stored frame is evicted; 0 ends an earlier freeze. Returns false if this space has no
+    /// history of the node.
     pub fn freeze_history(&mut self, number: usize, ns: u64) -> bool {
         let until = if ns == 0 { 0 } else { self.now().saturating_add(ns) };
         let taps = self.graph.pass.observers.existing_taps();
         taps.is_some_and(|taps| taps.freeze(number, until))
     }
 
-    /// Returns true if the node with index `number` in the plan can be tapped in this space.
+    /// Returns true if the node with number `number` can be tapped in this space.
     pub fn can_tap(&self, number: usize) -> bool {
         self.graph.nodes.iter().any(|node| node.planned == number && node.accepts_taps())
     }

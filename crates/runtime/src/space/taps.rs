@@ -138,11 +138,11 @@ impl TapFeed {
     }
 }
 
-/// Taps and histories of a space, each with the index of its node in the plan.
+/// Taps and histories of a space, each with the number of its node.
 #[derive(Debug, Default)]
 pub struct Taps {
     feeds: Vec<(usize, TapFeed)>,
-    /// Number of blocks lost so far between the kernel and the taps, by node.
+    /// Number of blocks lost so far between the kernel and the taps, by node number.
     lost: Vec<(usize, u64)>,
     histories: Vec<(usize, History)>,
 }
@@ -155,7 +155,7 @@ impl Taps {
         self.histories.push((node, History::new(limits, CompressingThread::Own)));
     }
 
-    /// Returns the frames that histories retain, each with the index of its node in the plan.
+    /// Returns the frames that histories retain, each with the number of its node.
     pub(crate) fn retained_frames(&self) -> Vec<(usize, RetainedFrames)> {
         self.histories.iter().map(|(node, history)| (*node, history.kept())).collect()
     }

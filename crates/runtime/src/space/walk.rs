@@ -104,8 +104,8 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     /// Passes a batch along an arc that its source has chosen. Since no other batch is in flight,
     /// joins need not wait for other branches. Most output of kernel programs enters the graph
-    /// through this function. The filters along the arc process the frames about which the program
-    /// was unsure.
+    /// through this function: the filters after the arc process the frames about which the kernel
+    /// program was unsure.
     pub(crate) fn walk_source_along(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>) {
         debug_assert!(self.waiting.is_empty(), "nothing else is under way");
         let leads = arc < self.nodes[from].arcs.len() && !loses_kernel_arc();

@@ -16,7 +16,7 @@ use std::os::fd::BorrowedFd;
 /// A reason for not accepting a writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WriterRefusal {
-    /// The space has no node with the requested index that accepts writers.
+    /// The space has no node with the requested number that accepts writers.
     #[error("the path was being changed: try again")]
     Elsewhere,
     /// The run is being recorded, and a record with blocks from a writer could not be replayed.
@@ -25,13 +25,13 @@ pub enum WriterRefusal {
 }
 
 impl Space {
-    /// Returns true if a writer can be attached to the node with index `number` in the plan.
+    /// Returns true if a writer can be attached to the node with number `number`.
     pub fn can_attach_writer(&self, number: usize) -> bool {
         self.node_for_writer(number).is_some()
     }
 
-    /// Attaches a writer to the output of the node with index `number` in the plan. Fails if the
-    /// run is recorded, or if this space has no such node that accepts writers.
+    /// Attaches a writer to the output of the node with number `number`. Fails if the run is
+    /// recorded, or if this space has no such node that accepts writers.
     pub fn attach_writer(
         &mut self,
         number: usize,

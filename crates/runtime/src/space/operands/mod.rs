@@ -96,7 +96,7 @@ struct Step {
 /// A part of an operand: a filter, or the program of an inner section.
 #[derive(Debug, Clone, Copy)]
 enum OperandPart {
-    /// A filter: its node, and its index in the plan.
+    /// A filter: its index in the space, and its node number.
     Filter(NodeId, usize),
     /// The program of an inner section, by its index in [`OperandSection::programs`].
     Program(usize),
@@ -151,7 +151,8 @@ struct PartialAnswer {
     arrived: bool,
 }
 
-/// The expression of a section, in which a node and its index in the plan identify a filter.
+/// The expression of a section, in which a filter is identified by its index in the space and its
+/// node number.
 pub type OperandExpr = Section<(NodeId, usize)>;
 
 impl OperandSection {

@@ -51,7 +51,7 @@ impl OperandSection {
         })
     }
 
-    /// Adds the indices in the plan of the filters in a step's operand to `numbers`.
+    /// Adds the node numbers of the filters in a step's operand to `numbers`.
     fn collect_filters(&self, program: usize, step: usize, numbers: &mut Vec<usize>) {
         let operand = self.programs[program].steps.get(step).map_or(&[][..], |it| &it.operand);
         for (_, part) in operand {
