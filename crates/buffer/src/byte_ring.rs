@@ -9,12 +9,12 @@
 //! Positions count bytes from the start. Each side writes only its own position, and treats the
 //! position of the other side as an allegation ([`PositionFault`]).
 //!
-//! A side that waits says so in a word, and then looks again at the position of the other side. The
-//! other side first publishes its position, and then looks at the word. The fences (SYNC POINT:
-//! waiting) order these two accesses, so at least one side sees the other. This module has neither
-//! bytes nor sockets: its callers copy bytes and send notifications. A word of a waiting side may
-//! also be cleared late, after that side has set it again; a notification always follows, so a side
-//! that is woken looks at the position, and announces that it waits again.
+//! A side that waits sets a word, and then reads the position of the other side again. The other
+//! side first publishes its position, and then reads the word. The fences (SYNC POINT: waiting)
+//! order these two accesses, so at least one side sees what the other has stored. This module has
+//! neither bytes nor sockets: its callers copy bytes and send notifications. The other side may
+//! also clear the word late, after the waiting side has set it again. A notification always
+//! follows, so a side that is woken reads the position and, if it still waits, sets the word again.
 
 use crate::atomic::{Ordering, fence};
 
@@ -139,8 +139,8 @@ impl<W: RingWords> WriterPosition<W> {
         waits
     }
 
-    /// Asks the reader for a notification when half of the ring is free. Returns true, and asks for
-    /// none, if it is free already.
+    /// Asks the reader for a notification when half of the ring is free. Returns true, without
+    /// asking, if half of the ring is already free.
     pub fn announce_wait(&self) -> bool {
         let room_min = self.size as u64 / 2;
         let wanted = self.written.saturating_sub(self.size as u64) + room_min;
@@ -155,12 +155,12 @@ impl<W: RingWords> WriterPosition<W> {
     }
 }
 
-/// The result of a look at the socket of a ring.
+/// The result of reading a notification from the socket of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notification {
-    /// A notification was there, and has been taken.
+    /// A notification had arrived, and has been taken.
     Taken,
-    /// There is none now.
+    /// No notification has arrived yet.
     Pending,
     /// The other side has closed the socket.
     Closed,
@@ -211,7 +211,7 @@ impl<W: RingWords> ReaderPosition<W> {
     }
 
     /// Returns the state of the ring. If it is empty, takes all notifications, and requests another
-    /// one. `next_notification` looks at the socket and does not block.
+    /// one. `next_notification` reads from the socket and must not block.
     pub fn state(
         &self,
         mut next_notification: impl FnMut() -> Notification,
@@ -253,8 +253,8 @@ impl<W: RingWords> ReaderPosition<W> {
         waits
     }
 
-    /// Asks the writer for a notification when the next bytes come. The caller then checks for
-    /// available bytes once more.
+    /// Asks the writer for a notification when the next bytes arrive. The caller must then check
+    /// for available bytes once more.
     pub fn announce_wait(&self) {
         self.words.store(RingWord::ReaderWaits, 1);
         // SYNC POINT: waiting. Pairs with the fence in `WriterPosition::take_reader_waits`.

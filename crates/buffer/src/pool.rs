@@ -392,7 +392,7 @@ impl Pool {
     }
 
     /// Opens the lowest free slot, with the next segment number that maps to the slot. Returns
-    /// `None` if no slot is free or memory is lacking.
+    /// `None` if no slot is free or there is not enough memory.
     fn open_segment(&self) -> Option<()> {
         let slots = &self.memory.slots;
         let index = (0..slots.len()).find(|&index| slots.segment_in(index) == FREE)?;

@@ -40,9 +40,11 @@ pub trait Skip {
     /// Copies the next block into `out` and advances past it. Returns its length in bytes, or
     /// `None` if no block is published.
     fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault>;
-    /// Skips all blocks but the newest. Counts and returns the number of skipped blocks.
+    /// Skips all blocks but the newest. Returns the number of skipped blocks, which is also added
+    /// to the reader's `skipped` count.
     fn skip_to_latest(&mut self) -> Result<u64, Fault>;
-    /// Skips all published blocks. Counts and returns the number of skipped blocks.
+    /// Skips all published blocks. Returns the number of skipped blocks, which is also added to the
+    /// reader's `skipped` count.
     fn skip_to_now(&mut self) -> Result<u64, Fault>;
     /// Returns the counts of this reader: blocks and bytes taken, blocks lost and skipped.
     fn counts(&self) -> ReaderCounts;

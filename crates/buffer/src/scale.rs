@@ -175,7 +175,7 @@ pub enum Reason {
     Cache,
     /// The ring is smaller than the minimum for this placement.
     Small,
-    /// The processors share no cache, and a ring beyond all caches is faster or on trial.
+    /// The processors share no cache, and a ring larger than all caches is faster or on trial.
     Remote,
     /// The size is at its minimum or maximum.
     Bound,

@@ -83,8 +83,8 @@ impl Doorbell {
         Ok(())
     }
 
-    /// Announces that the caller is about to sleep. The caller then checks for work once more, and
-    /// if there is none, calls [`Doorbell::sleep`] with the ticket.
+    /// Announces that the caller is about to sleep. The caller must then check for work once more
+    /// and, if there is none, call [`Doorbell::sleep`] with the ticket.
     pub fn listen(&self) -> Ticket {
         // SYNC POINT: listen; pairs with the Release in `notify`.
         let ticket = Ticket(self.word.fetch_or(WAITING, Ordering::AcqRel) | WAITING);
@@ -140,7 +140,7 @@ impl Doorbell {
         sys::poll::readable(&all, limit);
     }
 
-    /// Wakes all sleepers. Returns true if there were any. The caller publishes its work before
+    /// Wakes all sleepers. Returns true if there were any. The caller must publish its work before
     /// this call.
     pub fn notify(&self) -> bool {
         // SYNC POINT: notify; pairs with the Acquire in `listen`.

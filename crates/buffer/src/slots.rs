@@ -82,8 +82,8 @@ impl Slots {
         usize::try_from(self.slot(slot).filled.load(Ordering::Acquire)).unwrap_or(0)
     }
 
-    /// Adds a lease, which keeps the segment in its slot. The caller ensures that the segment is
-    /// not recycled concurrently (M4).
+    /// Adds a lease, which keeps the segment in its slot. The caller must ensure that the segment
+    /// is not recycled concurrently (M4).
     pub(crate) fn lease(&self, slot: usize) {
         self.slot(slot).leases.fetch_add(1, Ordering::Relaxed);
     }
@@ -95,7 +95,7 @@ impl Slots {
     }
 
     /// Returns true if a slot has no lease, in which case all reads by former holders have
-    /// completed. The caller ensures that no lease is being created (M4).
+    /// completed. The caller must ensure that no lease is being created concurrently (M4).
     pub(crate) fn is_unleased(&self, slot: usize) -> bool {
         // SYNC POINT: lease returned; pairs with the subtraction in `unlease`.
         self.slot(slot).leases.load(Ordering::Acquire) == 0
@@ -108,8 +108,8 @@ impl Slots {
         resident != FREE && resident & low_bits == place.position() >> self.shift
     }
 
-    /// Frees a slot unless it is leased. Returns true if the slot was freed. The caller ensures
-    /// that no lease is being created (M4).
+    /// Frees a slot unless it is leased. Returns true if the slot was freed. The caller must ensure
+    /// that no lease is being created concurrently (M4).
     pub(crate) fn recycle(&self, slot: usize) -> bool {
         let slot = self.slot(slot);
         // SYNC POINT: lease returned; pairs with the subtraction in `unlease`.

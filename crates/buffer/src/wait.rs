@@ -23,8 +23,8 @@ pub struct Sleeper {
 
 impl Sleeper {
     /// Publishes in `page` that the caller is about to sleep until the other party reaches `until`.
-    /// The caller then checks its condition again, sleeps if the condition does not hold, and
-    /// finally calls [`Sleeper::announce_wake`].
+    /// The caller must then check its condition again, sleep if the condition does not hold, and
+    /// finally call [`Sleeper::announce_wake`].
     pub fn announce_sleep(&mut self, page: &Region, at: usize, until: u64) {
         self.count += 1;
         page.word(at + WAKE_POSITION).store(until, Ordering::Relaxed);

@@ -7,7 +7,7 @@ use abi::RichPointer;
 /// An owner of blocks that a writer may forward: a pool, a batch being read, or an aggregate.
 pub trait Origin {
     /// Returns a lease on the segment of a block. Fails with a [`Fault`] if this origin does not
-    /// own the block. The caller checks that the lease covers the block.
+    /// own the block. The caller must check that the lease covers the block.
     fn lease(&self, pointer: RichPointer) -> Result<Lease, Fault>;
 }
 

@@ -226,9 +226,9 @@ impl<'a> Batch<'a> {
         shared.memory(pointer.dbuf()).ok_or_else(|| Fault::UnknownDbuf(pointer.dbuf()))
     }
 
-    /// Returns the bytes of a block. The caller ensures that an entry of this batch points into the
-    /// block's segment; the block may be that entry's view or frame. Fails with a [`Fault`] if the
-    /// block is a hole or not published.
+    /// Returns the bytes of a block. The caller must ensure that an entry of this batch points into
+    /// the block's segment; the block may be that entry's view or frame. Fails with a [`Fault`] if
+    /// the block is a hole or not published.
     fn block_bytes(&self, pointer: RichPointer) -> Result<&'a [u8], Fault> {
         if pointer.is_hole() {
             return Err(Fault::Hole);

@@ -133,8 +133,8 @@ impl RingReader<RecordWalk, Foreign> {
     }
 }
 
-/// Returns a located block in place. The caller ensures that the ring does not overwrite and that
-/// its writer maintains D2, because the writer is in this process or trusted.
+/// Returns a located block in place. The caller must ensure that the ring does not overwrite and
+/// that its writer maintains D2, because the writer is in this process or trusted.
 #[inline]
 fn block_in_place<'a, W: BlockWalk>(walk: &'a W, found: &W::Found) -> &'a [u8] {
     let (first, length) = walk.location(found);
@@ -156,12 +156,14 @@ impl<W: BlockWalk, P> RingReader<W, P> {
         self.0.read(out)
     }
 
-    /// Skips all blocks but the newest. Counts and returns the number of skipped blocks.
+    /// Skips all blocks but the newest. Returns the number of skipped blocks, which is also added
+    /// to the reader's `skipped` count.
     pub fn skip_to_latest(&mut self) -> Result<u64, Fault> {
         self.0.skip_to_latest()
     }
 
-    /// Skips all published blocks. Counts and returns the number of skipped blocks.
+    /// Skips all published blocks. Returns the number of skipped blocks, which is also added to the
+    /// reader's `skipped` count.
     pub fn skip_to_now(&mut self) -> Result<u64, Fault> {
         self.0.skip_to_now()
     }

@@ -85,8 +85,8 @@ impl Lease {
         frozen || self.covers(pointer.dbuf(), pointer.place)
     }
 
-    /// Returns the leased segment that encloses a block. The caller ensures that this lease covers
-    /// the block. Returns `None` if the block has no bytes, except in frozen memory.
+    /// Returns the leased segment that encloses a block. The caller must ensure that this lease
+    /// covers the block. Returns `None` if the block has no bytes, except in frozen memory.
     pub fn enclosing_segment(&self, pointer: RichPointer) -> Option<EnclosingSegment> {
         let memory = self.memory();
         let (base, len) = memory.extent();

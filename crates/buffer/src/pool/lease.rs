@@ -19,7 +19,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Creates a lease. The caller ensures M4.
+    /// Creates a lease. The caller must ensure M4.
     pub(crate) fn new(memory: &Arc<Memory>, slot: usize) -> Self {
         memory.slots.lease(slot);
         Self { memory: memory.clone(), slot }
@@ -62,8 +62,8 @@ impl Lease {
     }
 
     /// Returns the position of the first byte of the leased segment, and its filled length in
-    /// bytes. The caller ensures that the lease covers the block. Returns `None` if the block has
-    /// no bytes.
+    /// bytes. The caller must ensure that the lease covers the block. Returns `None` if the block
+    /// has no bytes.
     pub(crate) fn extent(&self, pointer: RichPointer) -> Option<(u64, u64)> {
         let (slot, start) = self.memory.enclosing_segment(pointer)?;
         Some((start.position, self.memory.slots.filled_len(slot) as u64))

@@ -94,7 +94,7 @@ impl RemoteTrial {
         self.is_on
     }
 
-    /// Ends a trial. Called if the writer and the reader share a processor, or if the parameters
+    /// Ends a trial. Called when the writer and the reader share a processor, or if the parameters
     /// have no separate remote size.
     pub(super) fn stop(&mut self) {
         self.set_trial(false);

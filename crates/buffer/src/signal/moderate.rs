@@ -20,8 +20,8 @@
 //!
 //! SYNC POINTS:
 //! - *alarm set*: [`Moderator::count_published`] stores the deadline with Release after the blocks
-//!   were published, [`Timer::fire_due_alarms`] loads it with Acquire and then notifies: a woken reader
-//!   sees the blocks.
+//!   were published, [`Timer::fire_due_alarms`] loads it with Acquire and then notifies: a woken
+//!   reader sees the blocks.
 //! - *next check*: the writer stores the deadline, issues a fence, and reads the time of the
 //!   timer's next check; the timer stores that time, issues a fence, and reads the deadlines once
 //!   more before it sleeps. The fences are sequentially consistent: at least one sees the other's

@@ -103,13 +103,15 @@ impl Input {
     }
 
     /// Skips and releases all blocks but the newest, including the rest of a block that
-    /// [`Input::read`] has begun. Counts and returns the number of skipped blocks.
+    /// [`Input::read`] has begun. Returns the number of skipped blocks, which is also added to the
+    /// reader's `skipped` count.
     pub fn skip_to_latest(&mut self) -> Result<u64, Fault> {
         self.skip(BlockVisitor::skip_to_latest)
     }
 
     /// Skips and releases all published blocks, including the rest of a block that [`Input::read`]
-    /// has begun. Counts and returns the number of skipped blocks.
+    /// has begun. Returns the number of skipped blocks, which is also added to the reader's
+    /// `skipped` count.
     pub fn skip_to_now(&mut self) -> Result<u64, Fault> {
         self.skip(BlockVisitor::skip_to_now)
     }
