@@ -13,10 +13,11 @@
 //!
 //! These invariants, cited below, allow `&[u8]` on memory that another process may have mapped for
 //! writing:
-//! - V1 A view maps a file whose size can never change, as verified from its seals
-//!   ([`View::admit`]): an offset below its length is valid memory as long as the view lives.
-//! - V2 A *frozen* view can never be written again by any process, as verified from its seals.
-//! - V3 A view is *trusted* if its space is trusting and the kernel reports that its owner runs
+//! - V1 A [`ForeignDbuf`] maps a file whose size can never change, as verified from its seals
+//!   ([`ForeignDbuf::admit`]): an offset below its length is valid memory as long as the mapping
+//!   exists.
+//! - V2 A *frozen* dbuf can never be written again by any process, as verified from its seals.
+//! - V3 A dbuf is *trusted* if its space is trusting and the kernel reports that its owner runs
 //!   under the user of this process or root. Such a process could write the memory of this process
 //!   anyway (ptrace(2), or as root), so relying on it grants no additional power (RELIABILITY,
 //!   threat model). A trusted owner follows the rules of `pool`: published bytes are overwritten
@@ -63,7 +64,7 @@ struct SharedSpace {
 #[derive(Debug, Default)]
 struct SpaceState {
     owners: Vec<Client>,
-    views: BTreeMap<DbufId, Arc<View>>,
+    dbufs: BTreeMap<DbufId, Arc<ForeignDbuf>>,
     faults: Faults,
 }
 
@@ -77,7 +78,7 @@ pub struct Faults {
 }
 
 /// Maximum number of dbufs that a space maps (RELIABILITY T12).
-const VIEWS_MAX: usize = 1024;
+const DBUFS_MAX: usize = 1024;
 /// Time after which an owner that does not reply counts as departed.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -104,13 +105,13 @@ impl Space {
     /// Returns true if the dbuf is mapped.
     #[must_use]
     pub fn has(&self, dbuf: DbufId) -> bool {
-        self.lock_owners().views.contains_key(&dbuf)
+        self.lock_owners().dbufs.contains_key(&dbuf)
     }
 
     /// Removes a dbuf. The dbuf is unmapped when the last reader drops its translation, and a later
     /// pointer into it causes a new fault. Returns false if the dbuf was not mapped.
     pub fn forget(&self, dbuf: DbufId) -> bool {
-        self.lock_owners().views.remove(&dbuf).is_some()
+        self.lock_owners().dbufs.remove(&dbuf).is_some()
     }
 
     /// Returns the counters of queries.
@@ -125,29 +126,29 @@ impl Space {
         self.0.is_trusting && Trusted::of(user).is_some()
     }
 
-    /// Returns the view of a dbuf, or `None` if the dbuf is not mapped.
-    fn mapped(&self, dbuf: DbufId) -> Option<Arc<View>> {
-        self.lock_owners().views.get(&dbuf).cloned()
+    /// Returns a dbuf, or `None` if the dbuf is not mapped.
+    fn mapped(&self, dbuf: DbufId) -> Option<Arc<ForeignDbuf>> {
+        self.lock_owners().dbufs.get(&dbuf).cloned()
     }
 
-    /// Returns the view of a dbuf. If the dbuf is not mapped, requests it from the owners and
+    /// Returns a dbuf. If the dbuf is not mapped, requests it from the owners and
     /// blocks for the reply. Fails if no owner grants it, or if the space already maps
-    /// [`VIEWS_MAX`] dbufs.
-    fn map(&self, dbuf: DbufId) -> Result<Arc<View>, Fault> {
+    /// [`DBUFS_MAX`] dbufs.
+    fn map(&self, dbuf: DbufId) -> Result<Arc<ForeignDbuf>, Fault> {
         let mut known = self.lock_owners();
-        if let Some(view) = known.views.get(&dbuf) {
-            return Ok(view.clone());
+        if let Some(foreign) = known.dbufs.get(&dbuf) {
+            return Ok(foreign.clone());
         }
-        if known.views.len() >= VIEWS_MAX {
+        if known.dbufs.len() >= DBUFS_MAX {
             return Err(Fault::UnknownDbuf(dbuf));
         }
         let queried = self.query_owners(&mut known, dbuf);
-        match queried.and_then(|(grant, trusted)| View::admit(&grant, trusted)) {
-            Ok(view) => {
-                let view = Arc::new(view);
-                known.views.insert(dbuf, view.clone());
+        match queried.and_then(|(grant, trusted)| ForeignDbuf::admit(&grant, trusted)) {
+            Ok(foreign) => {
+                let foreign = Arc::new(foreign);
+                known.dbufs.insert(dbuf, foreign.clone());
                 known.faults.mapped += 1;
-                Ok(view)
+                Ok(foreign)
             }
             Err(fault) => {
                 known.faults.refused += 1;
@@ -204,7 +205,7 @@ impl Space {
 
 /// A dbuf of another process that this process can read.
 #[derive(Debug)]
-pub(crate) struct View {
+pub(crate) struct ForeignDbuf {
     pub(crate) id: DbufId,
     /// The mapping, or an empty region for a file.
     region: Region,
@@ -218,7 +219,7 @@ pub(crate) struct View {
 /// Maximum length of a mapped file: far below the range of positions in a rich pointer.
 const MAPPED_SIZE_MAX: usize = 1 << 40;
 
-impl View {
+impl ForeignDbuf {
     /// Maps granted memory after verifying that it can no longer be truncated (V1), or wraps a file
     /// (V5). `trusted` is true if the owner of the memory is trusted (V3).
     fn admit(grant: &Grant, trusted: bool) -> Result<Self, Fault> {
@@ -286,8 +287,8 @@ impl View {
         other | beyond
     }
 
-    /// Copies bytes, beginning at an offset returned by [`View::locate`], into `out`. Fails with
-    /// [`Fault::OutOfWindow`] if the file has been truncated in the meantime.
+    /// Copies bytes, beginning at an offset returned by [`ForeignDbuf::locate`], into `out`. Fails
+    /// with [`Fault::OutOfWindow`] if the file has been truncated in the meantime.
     #[inline]
     pub(crate) fn copy(&self, at: usize, out: &mut [u8]) -> Result<(), Fault> {
         if let Some(file) = &self.file {
@@ -314,8 +315,8 @@ impl View {
         self.frozen
     }
 
-    /// Returns the address of the byte at an offset returned by [`View::locate`], or `None` for
-    /// foreign bytes (V4).
+    /// Returns the address of the byte at an offset returned by [`ForeignDbuf::locate`], or `None`
+    /// for foreign bytes (V4).
     pub(crate) fn in_place(&self, at: usize) -> Option<InPlace> {
         // Inside the region, as checked by `locate`.
         let first = self.region.words().as_ptr().cast::<u8>().wrapping_add(at);
@@ -358,7 +359,7 @@ pub(crate) fn count_leading_inside(
 pub(crate) struct InPlace(NonNull<u8>);
 
 // SAFETY: an address alone gives no access; it is dereferenced only under the promises of `bytes`,
-// and the view that it points into may be sent and shared.
+// and the dbuf that it points into may be sent and shared.
 unsafe impl Send for InPlace {}
 // SAFETY: as above.
 unsafe impl Sync for InPlace {}
@@ -367,9 +368,10 @@ impl InPlace {
     /// Returns `length` bytes, starting `done` bytes after the address.
     ///
     /// # Safety
-    /// 1. [`View::locate`] must have returned the address for a pointer to `done + length` bytes.
-    /// 2. The view must outlive the slice.
-    /// 3. Unless the view is frozen, the ring entry of the pointer must not be released while the
+    /// 1. [`ForeignDbuf::locate`] must have returned the address for a pointer to `done + length`
+    ///    bytes.
+    /// 2. The dbuf must outlive the slice.
+    /// 3. Unless the dbuf is frozen, the ring entry of the pointer must not be released while the
     ///    slice lives, and the writer of that ring must be trusted too (V3).
     #[inline]
     pub(crate) unsafe fn bytes<'a>(self, done: usize, length: usize) -> &'a [u8] {

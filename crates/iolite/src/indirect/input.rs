@@ -15,7 +15,7 @@
 //! - I2 A trusted writer holds the bytes of an entry until this reader's cursor has passed the
 //!   entry (F1, F2 of `flight`, in the writer's process). By I1, the writer thus holds the bytes as
 //!   long as the slice borrows the reader.
-//! - I3 The view of a current entry that is read in place stays in the reader's table while the
+//! - I3 The dbuf of a current entry that is read in place stays in the reader's table while the
 //!   entry is current: a table line is replaced only when a pointer is validated, and then either
 //!   no entry is current or the current entry is not read in place.
 
@@ -76,8 +76,8 @@ pub struct Input {
 #[derive(Clone, Copy, Debug)]
 struct Current {
     pointer: RichPointer,
-    /// Offset of the entry's bytes in the view of the dbuf.
-    view_offset: usize,
+    /// Offset of the entry's bytes in the dbuf.
+    dbuf_offset: usize,
     /// Number of consumed bytes.
     consumed: usize,
     /// Address of the entry's first byte if the entry is read in place; otherwise `None`.
@@ -163,8 +163,8 @@ impl Input {
     fn in_place(&self) -> Option<&[u8]> {
         let current = self.current.as_ref()?;
         let first = current.in_place?;
-        // SAFETY: `validate_next` has located the pointer in a view that is in our table (I3). The
-        // view is frozen, or its owner and the ring's writer are trusted and the ring does not
+        // SAFETY: `validate_next` has located the pointer in a dbuf that is in our table (I3). The
+        // dbuf is frozen, or its owner and the ring's writer are trusted and the ring does not
         // overwrite (`direct_address`): then the entry is at `next` and not released as long as we
         // are borrowed (I1, I2).
         Some(unsafe { first.bytes(current.consumed, current.unread_length()) })
@@ -173,7 +173,7 @@ impl Input {
     /// Returns the address at this validated offset, or `None` if the entry may not be read in
     /// place.
     fn direct_address(&self, pointer: RichPointer, at: usize) -> Option<InPlace> {
-        let view = self.translation.view(pointer.dbuf())?;
+        let view = self.translation.mapped(pointer.dbuf())?;
         let keeps = self.policy != Policy::Overwrite && (view.is_frozen() || self.is_trusted);
         if keeps { view.in_place(at) } else { None }
     }
@@ -329,8 +329,8 @@ impl StreamReader for Input {
             let to = out.get_mut(count..).unwrap_or_default();
             let length = to.len().min(current.unread_length());
             let (to, _) = to.split_at_mut(length);
-            if let Some(view) = self.translation.view(current.pointer.dbuf()) {
-                match view.copy(current.view_offset + current.consumed, to) {
+            if let Some(view) = self.translation.mapped(current.pointer.dbuf()) {
+                match view.copy(current.dbuf_offset + current.consumed, to) {
                     Ok(()) => {}
                     Err(_) if count > 0 => break,
                     Err(fault) => return Err(self.pass_invalid(fault)),
@@ -370,8 +370,8 @@ impl StreamReader for Input {
             (Some(current), _) => self.advance(current, count.min(current.unread_length())),
             (None, Some(lent)) if count >= lent.length() as usize => self.pass_entry(lent),
             (None, Some(pointer)) => {
-                let (view_offset, consumed, in_place) = (UNMAPPED, count, None);
-                self.current = Some(Current { pointer, view_offset, consumed, in_place });
+                let (dbuf_offset, consumed, in_place) = (UNMAPPED, count, None);
+                self.current = Some(Current { pointer, dbuf_offset, consumed, in_place });
             }
             (None, None) => return,
         }

@@ -249,8 +249,8 @@ impl Output {
         self.flights.extend(self.ring.side.head);
     }
 
-    /// Appends one pointer, and publishes if a threshold has been reached. The caller ensures that
-    /// there is room.
+    /// Appends one pointer, and publishes if a threshold has been reached. The caller must ensure
+    /// that there is room.
     #[inline]
     fn put(&mut self, pointer: RichPointer) {
         if self.policy == Policy::Overwrite {

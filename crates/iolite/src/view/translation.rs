@@ -6,7 +6,7 @@
 //! pointers suspends all queries in the same way, so a hostile writer that constantly names new
 //! dbufs causes table lookups but no system calls. [SL §5.3.3, "splicing is then disabled"]
 
-use super::{Space, View};
+use super::{ForeignDbuf, Space};
 use abi::{DbufId, RichPointer};
 use buffer::Fault;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const LINE_COUNT: usize = 16;
 enum TranslationLine {
     #[default]
     Empty,
-    Mapped(Arc<View>),
+    Mapped(Arc<ForeignDbuf>),
     Refused(DbufId, Fault, BackOff),
 }
 
@@ -81,23 +81,23 @@ impl Translation {
         &self.space
     }
 
-    /// Returns the view and the offset of a pointer's bytes, mapping its dbuf if necessary. May
-    /// block for the owner's reply.
+    /// Returns the dbuf of a pointer and the offset of its bytes in the dbuf, mapping the dbuf if
+    /// necessary. May block for the owner's reply.
     #[inline]
-    pub(crate) fn resolve(&mut self, pointer: RichPointer) -> Result<(&View, usize), Fault> {
+    pub(crate) fn resolve(&mut self, pointer: RichPointer) -> Result<(&ForeignDbuf, usize), Fault> {
         if !self.is_mapped(pointer.dbuf()) {
             self.map_or_fault(pointer)?;
         }
         match self.lines.get(index(pointer.dbuf())) {
-            Some(TranslationLine::Mapped(view)) => Ok((view, view.locate(pointer)?)),
+            Some(TranslationLine::Mapped(foreign)) => Ok((foreign, foreign.locate(pointer)?)),
             _ => Err(Fault::UnknownDbuf(pointer.dbuf())),
         }
     }
 
-    /// Returns the view of a dbuf, or `None` if the dbuf is not in the table.
-    pub(crate) fn view(&self, dbuf: DbufId) -> Option<&Arc<View>> {
+    /// Returns a mapped dbuf, or `None` if the dbuf is not in the table.
+    pub(crate) fn mapped(&self, dbuf: DbufId) -> Option<&Arc<ForeignDbuf>> {
         match self.lines.get(index(dbuf)) {
-            Some(TranslationLine::Mapped(view)) if view.id == dbuf => Some(view),
+            Some(TranslationLine::Mapped(foreign)) if foreign.id == dbuf => Some(foreign),
             _ => None,
         }
     }
@@ -105,7 +105,7 @@ impl Translation {
     #[inline]
     fn is_mapped(&self, dbuf: DbufId) -> bool {
         let line = self.lines.get(index(dbuf));
-        matches!(line, Some(TranslationLine::Mapped(view)) if view.id == dbuf)
+        matches!(line, Some(TranslationLine::Mapped(foreign)) if foreign.id == dbuf)
     }
 
     /// Maps the dbuf of a pointer that is not in the table. Fails if the owner refuses, or during a
@@ -119,8 +119,8 @@ impl Translation {
         let Some(line) = self.lines.get_mut(index(dbuf)) else {
             return Err(Fault::UnknownDbuf(dbuf));
         };
-        if let Some(view) = self.space.mapped(dbuf) {
-            *line = TranslationLine::Mapped(view);
+        if let Some(foreign) = self.space.mapped(dbuf) {
+            *line = TranslationLine::Mapped(foreign);
             return Ok(());
         }
         let (mut again, mut known) = (BackOff::default(), Fault::UnknownDbuf(dbuf));
@@ -136,8 +136,8 @@ impl Translation {
             return Err(known);
         }
         match self.space.map(dbuf) {
-            Ok(view) => {
-                *line = TranslationLine::Mapped(view);
+            Ok(foreign) => {
+                *line = TranslationLine::Mapped(foreign);
                 self.suspension.record_success();
                 Ok(())
             }

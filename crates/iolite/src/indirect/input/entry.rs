@@ -35,10 +35,10 @@ impl Input {
     #[inline]
     pub(super) fn validate_next(&mut self) -> Result<Option<Current>, Fault> {
         match self.current {
-            Some(current) if current.view_offset == UNMAPPED => {
+            Some(current) if current.dbuf_offset == UNMAPPED => {
                 let at = self.validate(current.pointer)?;
                 let first = self.direct_address(current.pointer, at);
-                self.current = Some(Current { view_offset: at, in_place: first, ..current });
+                self.current = Some(Current { dbuf_offset: at, in_place: first, ..current });
                 return Ok(self.current);
             }
             Some(_) => return Ok(self.current),
@@ -52,7 +52,7 @@ impl Input {
             let at = self.validate(pointer)?;
             if pointer.length() > 0 {
                 let in_place = self.direct_address(pointer, at);
-                self.current = Some(Current { pointer, view_offset: at, consumed: 0, in_place });
+                self.current = Some(Current { pointer, dbuf_offset: at, consumed: 0, in_place });
                 return Ok(self.current);
             }
             self.pass_entry(pointer);
@@ -73,7 +73,7 @@ impl Input {
                 return Err(self.pass_invalid(Fault::Hole));
             }
             if pointer.length() > 0 {
-                let view = self.translation.view(pointer.dbuf());
+                let view = self.translation.mapped(pointer.dbuf());
                 return Ok(Some((pointer, view.map(|view| (view.len(), view.needs_no_lease())))));
             }
             self.pass_entry(pointer);
@@ -109,7 +109,7 @@ impl Input {
             let fits = match self.validate(*first) {
                 Ok(_) => {
                     let rest = out.get(good..).unwrap_or_default();
-                    let view = self.translation.view(first.dbuf());
+                    let view = self.translation.mapped(first.dbuf());
                     view.map_or((0, 0), |view| {
                         count_leading_inside(rest, |pointer| view.outside_bits(pointer))
                     })
@@ -172,8 +172,8 @@ impl Input {
             return Ok(());
         }
         self.staging.resize(current.pointer.length() as usize, 0);
-        if let Some(view) = self.translation.view(current.pointer.dbuf()) {
-            view.copy(current.view_offset, &mut self.staging)?;
+        if let Some(view) = self.translation.mapped(current.pointer.dbuf()) {
+            view.copy(current.dbuf_offset, &mut self.staging)?;
         }
         self.is_staged = true;
         Ok(())
@@ -182,9 +182,9 @@ impl Input {
     /// Publishes the peeked entry and its address to the outputs that forward blocks of this input.
     pub(super) fn publish_peek(&mut self, current: Current) {
         let direct = current.in_place.is_some();
-        let Some(view) = self.translation.view(current.pointer.dbuf()) else { return };
+        let Some(view) = self.translation.mapped(current.pointer.dbuf()) else { return };
         let address =
-            if direct { view.address() + current.view_offset + current.consumed } else { 0 };
+            if direct { view.address() + current.dbuf_offset + current.consumed } else { 0 };
         let rest = current.unread_pointer();
         let view = Some((view.len(), view.needs_no_lease()));
         self.keeper.set_peek(self.ring.side.next, rest, address, view);

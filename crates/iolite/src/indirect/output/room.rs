@@ -197,8 +197,8 @@ impl Output {
         Ok(put)
     }
 
-    /// Writes the leading pointers that refer to one segment. The caller ensures that there is room
-    /// for all of `batch`. Returns the number of pointers written.
+    /// Writes the leading pointers that refer to one segment. The caller must ensure that there is
+    /// room for all of `batch`. Returns the number of pointers written.
     fn put_batch(&mut self, batch: &[RichPointer], origin: &dyn Origin) -> Result<usize, Fault> {
         let Some(first) = batch.first() else { return Ok(0) };
         let (mut count, mut bytes) = self.hot.count_covered(batch);
