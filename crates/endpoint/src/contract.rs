@@ -341,7 +341,7 @@ pub struct Opening<'o> {
     pub pushed_filter: Option<&'o Arguments>,
     /// Maximum latency of a block in nanoseconds (T_t), or `None` if the request sets no limit.
     pub latency: Option<Time>,
-    /// True if the request may use resources that the user needs for other work (`--force`).
+    /// True if the request may use resources that the user may need for other work (`--force`).
     pub force: bool,
     /// Memory lent by the sources of the path, from which blocks may be sent in place (sinks only).
     pub lent: &'o [Arc<dyn Lender>],
@@ -384,9 +384,9 @@ impl<'o> Opening<'o> {
 /// The two halves of a started program: the sink that writes the program's input, and the source
 /// that reads its output.
 pub struct StartedProcess {
-    /// Sink over the standard input, or `None` at the head of a request.
+    /// Sink that writes to the standard input, or `None` at the head of a request.
     pub input: Option<Box<dyn Sink>>,
-    /// Source over the standard output, or `None` at the end of a request.
+    /// Source that reads the standard output, or `None` at the end of a request.
     pub output: Option<Box<dyn Source>>,
 }
 

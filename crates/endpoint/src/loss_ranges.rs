@@ -30,8 +30,8 @@ pub struct LossRanges {
 }
 
 impl LossRanges {
-    /// Maximum number of ranges that are stored from the start of the stream, and also from its
-    /// end.
+    /// Maximum number of ranges stored at each end: the first ranges of the stream, and the last
+    /// ones.
     pub const STORED_PER_END: usize = 64;
 
     /// Adds `count` lost blocks, starting at position `from`. If they continue the newest range,

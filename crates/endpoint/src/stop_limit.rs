@@ -19,7 +19,7 @@ pub(crate) const STALL_MAX: Duration = Duration::from_secs(5);
 /// Interval in ns at which a blocked wait checks whether the path was stopped.
 const CHECK_INTERVAL_NS: i64 = 50_000_000;
 
-/// The stop flag of a path, or none for an output that belongs to no path.
+/// The stop flag of a path; `None` for an output that belongs to no path.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct StopLimit(Option<Arc<AtomicBool>>);
 

@@ -34,7 +34,8 @@ const ALLOCATED_MIN: u64 = 256 << 10;
 pub struct TapRingWriter {
     file: Memfd,
     position: WriterPosition<Arc<Mapping>>,
-    /// Positions between which memory is allocated. Beyond a whole ring, all of it is.
+    /// Positions between which memory is allocated. If they are at least [`TAP_RING_SIZE`] apart,
+    /// all memory of the ring is allocated.
     allocated: (u64, u64),
 }
 
@@ -108,7 +109,7 @@ impl TapRingWriter {
     }
 
     /// Asks the reader for a notification when it has taken a large part of the ring. Returns true,
-    /// and asks for none, if there is that much room already.
+    /// without asking, if there is already that much room.
     pub fn announce_wait(&self) -> bool {
         self.position.announce_wait()
     }
@@ -130,8 +131,8 @@ impl TapRingWriter {
         }
     }
 
-    /// Allocates the memory up to this position, so that a store cannot fail
-    /// unless the reader punches the file.
+    /// Allocates the memory up to this position, so that a store cannot fail unless the reader
+    /// punches holes into the file.
     fn allocate(&mut self, end: u64) -> Result<(), TapRingFault> {
         let (from, to) = self.allocated;
         let all = from + TAP_RING_SIZE as u64;
@@ -165,8 +166,8 @@ impl TapRingLevel {
 pub struct TapRingReader(ReaderPosition<Mapping>);
 
 impl TapRingReader {
-    /// Opens the ring in a file that a path has shared. Returns `None` if the file is no ring, or
-    /// if it could shrink.
+    /// Opens the ring in a file that a path has shared. Returns `None` if the file is not a ring,
+    /// or if it could shrink.
     pub fn open(file: &Memfd) -> sys::Result<Option<Self>> {
         if file.len() != FILE_SIZE || !file.seals()?.has(Seals::SIZE) {
             return Ok(None);
@@ -207,7 +208,7 @@ impl TapRingReader {
         self.0.take(length)
     }
 
-    /// Asks the path for a notification when the next bytes come. The caller then checks for
+    /// Asks the path for a notification when the next bytes arrive. The caller must then check for
     /// available bytes once more.
     pub fn announce_wait(&self) {
         self.0.announce_wait();

@@ -107,7 +107,7 @@ pub(crate) fn checked_arguments(description: &Description, given: &[(&str, &str)
     arguments
 }
 
-/// Returns the opening of a sink for unclassified frames.
+/// Returns the arguments for opening a sink whose input is unclassified frames.
 pub(crate) fn sink_opening<'o>(arguments: &'o Arguments, origins: &'o [String]) -> Opening<'o> {
     Opening { origins: Origins::new(origins), ..Opening::new(arguments) }
 }

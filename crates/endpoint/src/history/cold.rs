@@ -14,7 +14,7 @@ use std::sync::Arc;
 const CHUNK_MIN: usize = 16 << 10;
 /// Maximum size of a chunk before compression, in bytes.
 const CHUNK_MAX: usize = 256 << 10;
-/// Maximum number of chunks skipped after a chunk that did not shrink.
+/// Maximum number of chunks to skip after a chunk that did not shrink.
 const SKIPPED_CHUNKS_MAX: usize = 64;
 
 /// The chunks of a history, oldest first.
@@ -30,7 +30,8 @@ pub(super) struct ColdChunks {
     /// Number of bytes that must arrive before the next attempt to compress. Greater than 0 after a
     /// chunk that did not shrink.
     bytes_to_skip: usize,
-    /// Number of chunks skipped after the last chunk that did not shrink.
+    /// Number of chunks to skip after the latest chunk that did not shrink. Doubles with each such
+    /// chunk, up to [`SKIPPED_CHUNKS_MAX`]; 0 after a chunk that shrank.
     skipped_chunks: usize,
     /// Number of chunks that a thread has not compressed yet. These are the newest chunks.
     sent: usize,
@@ -253,7 +254,7 @@ pub(super) struct ColdReader<'c> {
     chunks: std::collections::vec_deque::Iter<'c, Chunk>,
     bytes: Vec<u8>,
     at: usize,
-    /// Number of frames in the chunk that have not been returned yet.
+    /// Number of frames in the current chunk that have not been returned yet.
     frames_left: usize,
 }
 

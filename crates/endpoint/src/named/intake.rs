@@ -118,7 +118,7 @@ struct Buffer {
     given: Amount,
     too_long: u64,
     unread: u64,
-    /// Changes of the rings of all writers so far.
+    /// Changes to the sizes of all writers' rings so far.
     rings: ReaderRing,
 }
 
@@ -215,7 +215,8 @@ impl Source for Buffer {
         SourceCounters { dropped, observed: Some(observed), ..SourceCounters::lossless(self.given) }
     }
 
-    /// Returns the size of the largest ring of a writer, and the history of changes of all rings.
+    /// Returns the size of the largest ring of a writer, and the history of size changes of all
+    /// rings.
     fn ring_state(&self) -> Option<ReaderRing> {
         let largest = self.writers.list.iter().map(|ring| ring.bytes).max();
         Some(ReaderRing { bytes: largest.unwrap_or_default() as u64, ..self.rings.clone() })

@@ -98,7 +98,7 @@ const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum time for which a stopped path waits for a reader that makes no progress.
 const STALL_MAX: Duration = Duration::from_secs(1);
 
-/// A sink over a named ring.
+/// A sink that writes to a named ring.
 struct NamedSink {
     /// Host of the name: the thread that admits readers.
     host: Host,

@@ -6,7 +6,7 @@ use buffer::stream::Config;
 use filter::Arguments;
 use serde::{Deserialize, Serialize};
 
-/// Size of a ring from which other programs read, and the history of its changes.
+/// Size of a ring that a path shares with other programs, and the history of its size changes.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ReaderRing {
     /// Current capacity in bytes.

@@ -38,7 +38,7 @@ pub struct Process {
     control: Option<Arc<dyn ProcessControl>>,
     /// Limit on waits for the program after the path has been stopped.
     limit: StopLimit,
-    /// Measures how long a suspended process in the program's group has held up the stopped path.
+    /// The time for which a suspended process in the program's group has held up the stopped path.
     suspension: Mutex<Stall>,
     /// True if the program was killed because it was suspended.
     was_suspended: AtomicBool,

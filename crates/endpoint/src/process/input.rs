@@ -14,7 +14,7 @@ use std::os::fd::AsFd as _;
 use std::process::ChildStdin;
 use std::sync::Arc;
 
-/// A sink over the standard input of a program.
+/// A sink that writes to the standard input of a program.
 #[derive(Debug)]
 pub(super) struct ProgramInput {
     pipe: Option<ChildStdin>,

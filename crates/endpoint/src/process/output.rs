@@ -17,7 +17,7 @@ const BLOCK_SIZE_MAX: usize = 64 * 1024;
 /// [`SUSPENSION_CHECK_INTERVAL`] in ns.
 const SUSPENSION_CHECK_NS: u64 = SUSPENSION_CHECK_INTERVAL.as_nanos() as u64;
 
-/// A source over the standard output of a program.
+/// A source that reads the standard output of a program.
 #[derive(Debug)]
 pub(super) struct ProgramOutput {
     /// Read end of the pipe, or `None` after the source has been closed.

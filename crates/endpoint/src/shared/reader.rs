@@ -32,7 +32,7 @@ const OVERWRITTEN: DropReason = DropReason::Named("overwritten");
 /// Interval between attempts to replace a process that has exited, in ns.
 const REJOIN_INTERVAL: u64 = 10_000_000;
 
-/// A source over the ring of a shared prefix.
+/// A source that reads the ring of a shared prefix.
 struct Shared {
     prefix: String,
     /// The reading end of the ring, or `None` once the ring has ended.
@@ -89,7 +89,7 @@ enum MessageOutcome {
     Full,
     End,
     /// The process that ran the prefix has exited.
-    InputClosed,
+    WriterEnded,
 }
 
 /// Opens `shared`.
@@ -166,11 +166,11 @@ impl Source for Shared {
                     self.disconnect();
                     self.is_over = true;
                 }
-                MessageOutcome::InputClosed if self.end_number.is_some() => {
+                MessageOutcome::WriterEnded if self.end_number.is_some() => {
                     self.disconnect();
                     self.is_over = true;
                 }
-                MessageOutcome::InputClosed => {
+                MessageOutcome::WriterEnded => {
                     self.disconnect();
                     self.writer_exits += 1;
                     let prefix = self.prefix.clone();

@@ -89,7 +89,8 @@ struct Freeze {
     bytes: usize,
     files_max: u64,
     history: History,
-    /// Size of the history when it contained the most bytes.
+    /// Number and size of the retained frames at the time when the history contained the most
+    /// bytes.
     peak: RetainedFrames,
     /// The capture file being written, if any.
     capture: Option<Capture>,

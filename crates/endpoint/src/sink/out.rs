@@ -235,8 +235,8 @@ impl Out {
         &self.remarks
     }
 
-    /// Returns a report with these rows and the number of items written. `unit` is the name of an
-    /// item.
+    /// Returns a report with these rows and the number of items written. `unit` is the noun for one
+    /// item, such as `packet` or `line`.
     pub(crate) fn report(&self, rows: Report, unit: &str) -> Report {
         let done = format!("written to {}", self.target);
         let mut report = rows.with_delivered(self.items_written, unit, done);

@@ -43,7 +43,7 @@ ends when the injector is dropped. The streamline command itself injects nothing
 /// The catalog entry of `inject`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&INJECT, open);
 
-/// All live injectors by name.
+/// All existing injectors, by name.
 static INJECTORS: Mutex<BTreeMap<String, Arc<SharedQueue>>> = Mutex::new(BTreeMap::new());
 
 /// The handle through which a program injects frames into a path. At most one exists per name.

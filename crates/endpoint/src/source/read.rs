@@ -175,7 +175,8 @@ impl Read {
         self.feed.report_consumed(pool);
     }
 
-    /// Returns the block at the start of `bytes`, or `None` if its end is not known yet.
+    /// Returns the block at the start of `bytes`, or `None` if its end is not known yet. `ended` is
+    /// true if no bytes follow.
     fn next_block(&self, bytes: &[u8], length_max: usize, ended: bool) -> Option<BlockBounds> {
         if bytes.is_empty() {
             return None;

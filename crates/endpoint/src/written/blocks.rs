@@ -83,7 +83,8 @@ pub struct WrittenBlocks {
     /// its blocks.
     open: Vec<Flags>,
     emitted_amount: Amount,
-    /// Amounts received that have not become blocks, by reason. Each packet counts as one block.
+    /// Amounts received from the writer that did not become blocks, by reason. Each packet counts
+    /// as one block.
     lost: Vec<(DropReason, Amount)>,
 }
 

@@ -40,8 +40,8 @@ pub struct WriterSocket {
     packet: Vec<u8>,
 }
 
-/// Error returned if the path no longer accepts bytes. The text is the reason, or a default text if
-/// the path has not given one.
+/// Error returned if the path no longer accepts bytes. The text is the reason that the path has
+/// given, or a default text.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct InputClosed(pub String);

@@ -36,13 +36,13 @@ impl Shared {
 
     /// Copies the beginning of the next bundle from the ring.
     fn open_bundle(&mut self) -> Result<MessageOutcome, Failure> {
-        let Some(input) = &mut self.input else { return Ok(MessageOutcome::InputClosed) };
+        let Some(input) = &mut self.input else { return Ok(MessageOutcome::WriterEnded) };
         if self.end_number.is_some_and(|last| self.next >= last) {
             return Ok(MessageOutcome::End);
         }
         let read = match input.open_block(self.bundle.begin()) {
             Ok(read) => read,
-            Err(Fault::Abandoned) => return Ok(MessageOutcome::InputClosed),
+            Err(Fault::Abandoned) => return Ok(MessageOutcome::WriterEnded),
             Err(fault) => return Err(self.invalid_message(&fault)),
         };
         self.next = input.next_number().unwrap_or(self.next);

@@ -18,7 +18,7 @@ type FlowQueue = VecDeque<(FlowKey, u64, Time)>;
 /// The identity of a flow. Each variant begins with the index of the flow's source.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum FlowKey {
-    /// A session number of a filter upstream.
+    /// A session number assigned by a filter upstream.
     Session(u16, u32),
     /// Addresses, ports and protocol in either direction.
     Pair(u16, Flow),

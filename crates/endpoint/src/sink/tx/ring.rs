@@ -88,7 +88,7 @@ impl Ring {
     }
 
     /// Sends frames in order until the kernel rejects one. The caller must send the rejected frame
-    /// again, or drop it by [`Ring::skip_rejected`].
+    /// again, or drop it with [`Ring::skip_rejected`].
     pub(super) fn send(&mut self, frames: &[&[u8]]) -> SendReport {
         self.refresh_mtu();
         let mut stopped = None;

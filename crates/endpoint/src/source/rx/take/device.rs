@@ -178,7 +178,7 @@ impl TakeDevice {
     }
 
     /// Returns the program's counters, and the number of frames that the kernel dropped for lack of
-    /// room, or `None` if a counter cannot be read.
+    /// room. The number is `None` if the counter of a queue cannot be read.
     pub(super) fn counters(&self) -> (sys::xdp::RedirectCounts, Option<u64>) {
         let lost = self.queues.iter().map(|queue| {
             let of = queue.statistics().ok()?;

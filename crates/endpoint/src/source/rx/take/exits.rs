@@ -33,13 +33,13 @@ pub enum FirstHeader {
 pub const SLOTS_MAX: usize = 16;
 /// Size in bytes of a slot, which holds the class and the view on one exit.
 pub const SLOT_SIZE: usize = 8;
-/// Size in bytes of the number of the exit to which a slot belongs. These numbers follow all slots.
+/// Size in bytes of an exit number. The exit numbers of the slots follow all slots.
 pub const EXIT_NUMBER_SIZE: usize = 2;
 /// Size of the fields that follow the exit numbers, in bytes. These fields are aligned to 8 bytes.
 pub const TAIL_SIZE: usize = 24;
 const FRONT_SIZE_MAX: usize = front_size(SLOTS_MAX);
 
-/// Returns the number of metadata bytes before a frame with this many slots.
+/// Returns the size in bytes of the metadata before a frame if the metadata has this many slots.
 const fn front_size(slots: usize) -> usize {
     tail_offset(slots) + TAIL_SIZE
 }
@@ -135,7 +135,7 @@ impl Exits {
         Self { headers, slots, counts, waiting: VecDeque::new(), edge: 0 }
     }
 
-    /// Returns the number of metadata bytes before a frame.
+    /// Returns the size in bytes of the metadata before a frame.
     pub(super) const fn front_size(&self) -> usize {
         front_size(self.slots)
     }
