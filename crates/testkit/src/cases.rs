@@ -21,9 +21,9 @@ pub fn case_directory() -> Option<PathBuf> {
     if cases.is_dir() { Some(cases) } else { need::report_skip("../shared/cases is not here") }
 }
 
-/// Returns the external captures as a set. The same test can thus run on them and on the [generated
-/// captures](crate::generated_captures()). If the directory does not exist, reports a skip and
-/// returns `None`.
+/// Returns the external captures as [`Captures`], so that a test can run on both these and the
+/// [generated captures](crate::generated_captures()). If the directory does not exist, reports a
+/// skip and returns `None`.
 pub fn corpus_captures() -> Option<Captures> {
     Some(Captures { root: case_directory()?, paths: capture_paths()?, outside: true })
 }

@@ -45,8 +45,8 @@ impl Eq for Arguments {}
 impl Arguments {
     /// Creates arguments with the defaults of these parameters.
     /// # Panics
-    /// Panics if a default is not a value of its parameter: a bug in the description, which the
-    /// catalog test finds.
+    /// Panics if a default is not a valid value for its parameter: a bug in the description, which
+    /// the catalog test finds.
     #[must_use]
     pub fn defaults(parameters: &[Parameter]) -> Self {
         let mut arguments = Self::default();

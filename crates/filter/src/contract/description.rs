@@ -166,10 +166,10 @@ pub struct Analysis {
     pub warning: Option<ArgumentWarning>,
     /// Returns a remark that `explain` prints, or `None` if there is nothing to remark.
     pub remark: Option<fn(&Arguments) -> Option<String>>,
-    /// Returns the setting of the filter that follows from its position in the graph: from the
-    /// classes that its arcs select, the form of its input, or a twin in the kernel. If a change of
-    /// the running path changes this setting, a new filter takes over the state of the filter.
-    /// `None` if the filter has no such setting.
+    /// Returns the setting that the filter derives from its position in the graph: from the classes
+    /// that its arcs select, the form of its input, or a twin in the kernel. If a change of the
+    /// running path changes this setting, a new filter takes over the state of the filter. `None`
+    /// if the filter has no such setting.
     pub context_setting: Option<fn(&Arguments) -> bool>,
 }
 

@@ -176,7 +176,7 @@ impl Parameter {
     ///
     /// # Errors
     ///
-    /// Fails if the text is not a value of the parameter's type, or is out of bounds.
+    /// Fails if the text is not a valid value for the parameter's type, or is out of bounds.
     pub fn parse(&self, text: &str) -> Result<Value, Mistake> {
         let wrong = |what: String| Err(Mistake::new(self.name, what));
         match self.kind {

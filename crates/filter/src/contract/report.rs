@@ -49,7 +49,8 @@ impl Report {
         self.rows.is_empty() && self.outputs.is_empty() && self.remarks.is_empty()
     }
 
-    /// Adds a count of delivered items. `unit` is the noun for an item, and `done` is the action.
+    /// Adds a count of delivered items. `unit` is the noun for one item, such as `packet`, and
+    /// `done` describes the action, such as `written to x.pcap`.
     #[must_use]
     pub fn with_delivered(mut self, count: u64, unit: &str, done: String) -> Self {
         self.outputs.push(DeliveredItems { count, unit: unit.to_owned(), done });

@@ -150,9 +150,9 @@ pub fn emit_program(chain: &[Examined], target: impl Into<Target>) -> Result<Pro
     })
 }
 
-/// A judge that runs the user implementations of a chain. It presents each frame in the form in
-/// which the program's hook receives it, and returns its counts in the order of the program's
-/// counters.
+/// The reference for twins: a judge that runs the user implementations of a chain. It presents each
+/// frame in the form in which the program's hook receives it, and returns its counts in the order
+/// of the program's counters.
 #[derive(Debug)]
 pub struct UserReference<'p> {
     nodes: Vec<Node>,

@@ -174,7 +174,8 @@ impl DatagramTable {
         }
     }
 
-    /// Finds or creates the datagram with this key. It replaces an expired one, or any if full.
+    /// Finds or creates the datagram with this key. A new datagram replaces an expired one with the
+    /// same key or, if the table is full, another datagram.
     fn find_or_begin(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         match self.table.get(key) {
             Some(known) if time <= known.accept_until => return cx.wake_at(known.deadline),
@@ -194,7 +195,7 @@ impl DatagramTable {
         cx.wake_at(begun.deadline);
     }
 
-    /// Removes a datagram, and drops its held fragments as those of an incomplete datagram.
+    /// Removes a datagram, and drops its held fragments because fragments are missing.
     fn remove_datagram(&mut self, key: u64, cx: &mut StreamContext<'_, '_>) {
         if let Some(mut ended) = self.table.remove(key) {
             ended.drop_all(FRAGMENTS_MISSING, cx);
@@ -220,7 +221,8 @@ impl DatagramTable {
         datagram.failure_reason = reason.mark();
     }
 
-    /// Completes a datagram with its last fragment, or drops it if it is overwritten or too long.
+    /// Completes a datagram with the fragment that arrived last. Drops the datagram if bytes of a
+    /// fragment were overwritten or the datagram is too long.
     fn complete<'a>(
         &mut self,
         key: u64,
@@ -263,8 +265,9 @@ impl DatagramTable {
     }
 }
 
-/// Returns true if the policy gives up a datagram whose fragment has this relation to earlier ones:
-/// `drop` for overlaps and contradictory ends, `linux` for the latter. Others choose an end.
+/// Returns true if the policy gives up a datagram one of whose fragments has this relation to the
+/// earlier ones: `drop` gives it up for overlaps and contradictory ends, `linux` for contradictory
+/// ends only. The other policies choose one of the ends.
 fn gives_up(policy: FragmentPolicy, fit: Overlap) -> bool {
     match policy {
         FragmentPolicy::Drop => fit != Overlap::Disjoint,

@@ -1,8 +1,9 @@
 //! State of a TCP connection: plain data of 136 bytes.
 //!
-//! A connection has two sides, the client's and the server's. A side is the stream that one end
-//! sends. The state of a side consists of the next sequence number, the acknowledgement and window
-//! of the other end, and the segments that arrived early.
+//! A connection has two sides, the client's and the server's. A side is the stream that one host
+//! sends; the host that receives it is the peer of this side. The state of a side consists of the
+//! next sequence number, the acknowledgement and window of the peer, and the segments that arrived
+//! early.
 
 use super::overlap::Span;
 use crate::contract::{Field, HeldList, Session, Unit};
@@ -35,13 +36,13 @@ pub(super) const CLOSED: u8 = 1;
 pub(super) const PROBED: u8 = 1 << 1;
 /// Flag of a connection whose gap timer is set.
 pub(super) const GAP_TIMER_SET: u8 = 1 << 2;
-/// Flags of a connection in which one end has sent a RST that the other end may accept
+/// Flags of a connection in which one host has sent a RST that its peer may accept
 /// ([`super::reset`]): the client, and the server.
 pub(super) const RESET: [u8; 2] = [1 << 3, 1 << 4];
 /// Mask of the flags in [`RESET`].
 pub(super) const ANY_RESET: u8 = RESET[0] | RESET[1];
 
-/// The stream that one end sends.
+/// The stream that one host sends to its peer.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct StreamSide {
@@ -53,14 +54,14 @@ pub(super) struct StreamSide {
     /// Sequence number of the first byte of the stream or, if [`BEGUN`] is not set, of the first
     /// byte that was observed.
     pub(super) start: u32,
-    /// Highest acknowledgement number sent by the other end.
+    /// Highest acknowledgement number sent by the peer.
     pub(super) acknowledged: u32,
-    /// Sequence number after the last byte that fits into the receive window of the other end.
+    /// Sequence number after the last byte that fits into the receive window of the peer.
     pub(super) window_edge: u32,
     /// Sequence number of the FIN; valid if [`FIN`] or `is_fin_pending` is set.
     pub(super) fin: u32,
-    /// The range of sequence numbers that was last abandoned, either as holes or because it
-    /// precedes the first byte that was observed. Empty if no bytes were abandoned.
+    /// The most recently abandoned range of sequence numbers: one that was replaced by holes, or
+    /// one that precedes the first observed byte. Empty if no bytes were abandoned.
     pub(super) abandoned: Span,
     /// Segments that begin after `next`, without overlaps.
     pub(super) held: HeldList,
@@ -68,7 +69,7 @@ pub(super) struct StreamSide {
     pub(super) held_bytes: u32,
     /// Flags of the stream: [`OPEN`] and the constants after it.
     pub(super) flags: u8,
-    /// Window scale of this end: the shift count for the windows that it advertises.
+    /// Window scale of the sender: the shift count for the windows that it advertises.
     pub(super) window_scale: u8,
     /// Nonzero if the SYN carried a signature (TCP-MD5, TCP-AO).
     pub(super) is_syn_signed: u8,
@@ -94,7 +95,7 @@ pub(super) const ACKED: u8 = 1 << 5;
 pub(super) const SCALED: u8 = 1 << 6;
 /// Flag of a stream that broke off without a FIN.
 pub(super) const BROKEN: u8 = 1 << 7;
-/// Value of `window_scale` for an end that does not scale its windows.
+/// Value of `window_scale` for a sender that does not scale its windows.
 pub(super) const UNSCALED: u8 = u8::MAX;
 /// Maximum window scale (RFC 7323 §2.3), assumed if no SYN was observed.
 pub(super) const SCALE_MAX: u8 = 14;
@@ -181,8 +182,8 @@ impl StreamSide {
     }
 
     /// Returns true if the stream may restart at another sequence number, because nothing has been
-    /// emitted and the other end has not acknowledged the known start. A server changes its
-    /// sequence number if it lost the client's first SYN and replies to the second one.
+    /// emitted and the peer has not acknowledged the known start. A server changes its sequence
+    /// number if it lost the client's first SYN and replies to the second one.
     pub(super) fn may_restart(&self) -> bool {
         let agreed = self.has_flags(ACKED) && !is_after(self.start, self.acknowledged);
         !self.has_flags(EMITTED) && self.held.is_empty() && !agreed
@@ -198,8 +199,8 @@ impl StreamSide {
         !self.held.is_empty() || (self.has_flags(FIN) && self.next != self.fin)
     }
 
-    /// Returns the sequence number up to which the other end has acknowledged the stream, or `None`
-    /// if unknown. If the FIN was not observed, its sequence number counts as a byte, because an
+    /// Returns the sequence number up to which the peer has acknowledged the stream, or `None` if
+    /// unknown. If the FIN was not observed, its sequence number counts as a byte, because an
     /// acknowledgement of a FIN looks like an acknowledgement of a byte.
     pub(super) fn acknowledged(&self) -> Option<u32> {
         if !self.has_flags(ACKED) || !self.has_flags(OPEN) {
@@ -209,17 +210,17 @@ impl StreamSide {
         Some(if beyond_end { self.fin } else { self.acknowledged })
     }
 
-    /// Returns true if the other end may accept a byte at `sequence`, because it lies within the
-    /// known window plus a tolerance, or because the window is unknown.
+    /// Returns true if the peer may accept a byte at `sequence`, because it lies within the known
+    /// window plus a tolerance, or because the window is unknown.
     pub(super) const fn may_be_accepted(&self, sequence: u32) -> bool {
         let known = self.has_flags(ACKED) && !is_after(self.next, self.window_edge);
         !known || !is_after(sequence, self.window_edge.wrapping_add(WINDOW_SLACK))
     }
 
-    /// Returns true if the other end may accept a RST with this sequence number: the number must be
+    /// Returns true if the peer may accept a RST with this sequence number: the number must be
     /// within the window (RFC 9293 §3.5.3). RFC 5961 §3 requires an exact match, which only the
-    /// other end can check. If the side was not observed, a RST is accepted only if it acknowledges
-    /// all data of the other side (`answers`), or has the number that the other end acknowledged.
+    /// peer can check. If the side was not observed, a RST is accepted only if it acknowledges all
+    /// data of the other side (`answers`), or has the number that the peer has acknowledged.
     pub(super) fn may_reset(&self, number: u32, answers: bool) -> bool {
         if !self.has_flags(OPEN) {
             return answers || (self.has_flags(ACKED) && self.acknowledged == number);
@@ -231,7 +232,7 @@ impl StreamSide {
         number == self.next || number == low || (!is_after(low, number) && is_after(high, number))
     }
 
-    /// Returns true if a segment carries new data that the other end may accept.
+    /// Returns true if a segment carries new data that the peer may accept.
     pub(super) const fn is_new(&self, from: u32, to: u32) -> bool {
         let new = !self.has_flags(OPEN) || (is_after(to, self.next) && self.may_be_accepted(from));
         from != to && new && distance(self.next, from).unsigned_abs() <= DISTANCE_MAX

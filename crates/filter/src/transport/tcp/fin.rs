@@ -9,9 +9,9 @@ use super::reassembly::SideOutput;
 
 impl StreamSide {
     /// Records the FIN of a segment with this data, if its sequence number is within the window. A
-    /// FIN in sequence ends the stream at once: the other end has closed it, and drops later bytes,
-    /// even those that it holds (RFC 9293 §3.10.7.4). So does an early FIN, unless later bytes have
-    /// been received or acknowledged; then it is pending.
+    /// FIN in sequence ends the stream at once: the peer has closed it, and drops later bytes, even
+    /// those that it holds (RFC 9293 §3.10.7.4). So does an early FIN, unless later bytes have been
+    /// received or acknowledged; then it is pending.
     pub(super) fn record_fin(&mut self, output: &mut SideOutput<'_, '_, '_>, span: Span) {
         let fin = span.to;
         let is_ahead =
@@ -44,8 +44,8 @@ impl StreamSide {
     }
 
     /// Accepts a pending FIN with sequence number `to`, to which the stream is about to advance.
-    /// Discards a pending FIN with a lower number, because the other end ignores it as part of
-    /// older data.
+    /// Discards a pending FIN with a lower number, because the peer ignores it as part of older
+    /// data.
     pub(super) const fn reach(&mut self, to: u32) {
         if self.is_fin_pending != 0 && !is_after(self.fin, to) {
             self.is_fin_pending = 0;
@@ -60,8 +60,8 @@ impl StreamSide {
         self.has_flags(FIN) && !is_after(self.fin, span.from) && is_after(span.to, self.fin)
     }
 
-    /// Returns true if the other end has acknowledged more than a FIN with sequence number `fin`
-    /// and the bytes before it.
+    /// Returns true if the peer has acknowledged more than a FIN with sequence number `fin` and the
+    /// bytes before it.
     pub(super) fn is_acknowledged_beyond(&self, fin: u32) -> bool {
         self.acknowledged().is_some_and(|number| distance(fin, number) > 1)
     }

@@ -19,7 +19,7 @@
 //! - [`wheel`]: the timers.
 //!
 //! In the papers, the receiver's own stack reassembles, and knows which bytes it has acknowledged.
-//! Here both ends are observed from outside. For this reason there are holes and unobserved sides,
+//! Here both hosts are observed from outside. For this reason there are holes and unobserved sides,
 //! and resets are verified before they are accepted.
 
 mod connection;

@@ -2,7 +2,7 @@
 //!
 //! Input: a segment with its sequence number. Output: views of the frames in order, each byte once;
 //! **holes** for bytes that were sent but not captured; the end of the stream. Segments that arrive
-//! early are held. Missing bytes are abandoned when the other end has acknowledged them, when the
+//! early are held. Missing bytes are abandoned when the peer has acknowledged them, when the
 //! capture truncated their frame, when too much data, or too old data, is held after them, and when
 //! the connection ends.
 
@@ -95,8 +95,8 @@ impl StreamSide {
         self.emit_next(output, block, span);
     }
 
-    /// Handles a segment that begins after `next`. Abandons the gap before the segment if the other
-    /// end has acknowledged the missing bytes, or if the limits on held data are exceeded. Returns
+    /// Handles a segment that begins after `next`. Abandons the gap before the segment if the peer
+    /// has acknowledged the missing bytes, or if the limits on held data are exceeded. Returns
     /// false if the segment must be held. Returns true if it is now in order, or implausibly far
     /// ahead.
     fn resolve_gap(&mut self, output: &mut SideOutput<'_, '_, '_>, span: Span) -> bool {
@@ -254,8 +254,8 @@ impl StreamSide {
     }
 
     /// Emits holes of at most [`BLOCK_MAX`] bytes for the bytes from `next` to `to` or, if the
-    /// stream ends earlier, to its end. A pending FIN in this range is the end, unless the other
-    /// end has acknowledged later bytes.
+    /// stream ends earlier, to its end. A pending FIN in this range is the end of the stream,
+    /// unless the peer has acknowledged later bytes.
     fn emit_hole(&mut self, output: &mut SideOutput<'_, '_, '_>, to: u32) {
         let fin = self.fin;
         let is_between = !is_after(self.next, fin) && !is_after(fin, to);
@@ -282,7 +282,7 @@ impl StreamSide {
     }
 
     /// Abandons the gap before the first held block or, if no block is held, before the end. If the
-    /// other end would not accept this block or end, or if the block begins after the end, drops it
+    /// peer would not accept this block or end, or if the block begins after the end, drops it
     /// instead.
     pub(super) fn abandon_gap(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let front = output.cx.front(&self.held).map(|(key, _)| key);
@@ -306,8 +306,8 @@ impl StreamSide {
         }
     }
 
-    /// Abandons gaps whose bytes the other end has acknowledged, since these bytes were sent but
-    /// not captured. Only a gap before held data, or before a known end, is abandoned immediately.
+    /// Abandons gaps whose bytes the peer has acknowledged, since these bytes were sent but not
+    /// captured. Only a gap before held data, or before a known end, is abandoned immediately.
     pub(super) fn resolve_acknowledged(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let Some(number) = self.acknowledged() else { return };
         let from = self.next;

@@ -2,9 +2,9 @@
 //!
 //! Input: a RST and the segments after it. Output: a decision whether the connection has ended. The
 //! sender of a RST drops the connection, and so does a receiver that accepts the RST. Further
-//! segments therefore prove that the RST was forged or ignored. A RST that the other end may accept
-//! ends the connection only after `gap` has passed without further segments. Until then, segments
-//! are processed as usual. A RST that the other end certainly ignores has no effect:
+//! segments therefore prove that the RST was forged or ignored. A RST that the peer may accept ends
+//! the connection only after `gap` has passed without further segments. Until then, segments are
+//! processed as usual. A RST that the peer certainly ignores has no effect:
 //!
 //! - its sequence number is outside of the window (RFC 9293 §3.5.3, RFC 5961 §3);
 //! - it is signed and the SYN of the same side was not, or the reverse. A host without a key drops
@@ -32,9 +32,9 @@ impl TcpConnection {
         self.is_reset().then(|| self.identity.word.saturating_add(rules.gap_timeout))
     }
 
-    /// Processes a RST. If the other end may accept the RST, it becomes pending, and its time
-    /// replaces the time of the last segment. The RST takes effect immediately if `gap` is 0, or if
-    /// it refuses a connection. A RST that the other end must ignore is only counted.
+    /// Processes a RST. If the peer may accept the RST, it becomes pending, and its time replaces
+    /// the time of the last segment. The RST takes effect immediately if `gap` is 0, or if it
+    /// refuses a connection. A RST that the peer must ignore is only counted.
     #[cold]
     pub(super) fn process_reset(
         &mut self,
@@ -64,7 +64,7 @@ impl TcpConnection {
     }
 
     /// Returns true if the segment is signed exactly when the SYN of its side was, or if that SYN
-    /// was not observed. The other end drops any other segment.
+    /// was not observed. The peer drops any other segment.
     pub(super) fn has_plausible_signature(&self, sender: usize, info: &SegmentInfo) -> bool {
         let [client, server] = &self.sides;
         let side = if sender == CLIENT { client } else { server };
@@ -87,10 +87,10 @@ impl TcpConnection {
     }
 
     /// Returns true if a segment proves that the RST was forged or ignored. From the sender of the
-    /// RST, new data or a new acknowledgement is proof. Segments from the other end may still have
-    /// been in flight when the RST was sent. From that end, proof is a segment that arrives more
-    /// than half of `gap` after the RST, or an acknowledgement of data sent after the RST. On a
-    /// closed connection, the segment must also carry new data. A SYN or RST is never proof.
+    /// RST, new data or a new acknowledgement is proof. Segments from the peer may still have been
+    /// in flight when the RST was sent. From the peer, proof is a segment that arrives more than
+    /// half of `gap` after the RST, or an acknowledgement of data sent after the RST. On a closed
+    /// connection, the segment must also carry new data. A SYN or RST is never proof.
     #[cold]
     pub(super) fn disproves_reset(&self, info: &SegmentInfo, rules: Rules) -> bool {
         if info.has(flag::SYN) || info.has(flag::RST) || !self.has_plausible_fin(info) {
@@ -114,8 +114,8 @@ impl TcpConnection {
         late || (more && other.has_flags(OPEN) && is_after(number, other.next))
     }
 
-    /// Returns false for a FIN that the other end drops because of its signature: the FIN is signed
-    /// and the SYN was not, or the reverse. Returns true for every other segment.
+    /// Returns false for a FIN that the peer drops because of its signature: the FIN is signed and
+    /// the SYN was not, or the reverse. Returns true for every other segment.
     fn has_plausible_fin(&self, info: &SegmentInfo) -> bool {
         !info.has(flag::FIN) || self.has_plausible_signature(self.sender(info), info)
     }

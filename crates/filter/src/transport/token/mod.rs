@@ -122,7 +122,12 @@ impl TokenArguments {
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let TokenArguments { key, covers } = TokenArguments::from_arguments(arguments)?;
     let used_numbers = Sessions::default();
-    Ok(Filter::lanes(Token { key, covers, is_fallback: arguments.is_fallback(), used_numbers }))
+    Ok(Filter::lanes(TokenFilter {
+        key,
+        covers,
+        is_fallback: arguments.is_fallback(),
+        used_numbers,
+    }))
 }
 
 /// The largest accepted number of each residue; 0 if no number has been accepted.
@@ -150,7 +155,7 @@ impl UsedNumbers {
     }
 }
 
-struct Token {
+struct TokenFilter {
     key: Key,
     covers: u16,
     /// True if this filter is the fallback of a kernel program, which stores the used numbers.
@@ -159,7 +164,7 @@ struct Token {
     used_numbers: Sessions<UsedNumbers>,
 }
 
-impl Lanes for Token {
+impl Lanes for TokenFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         cx.answer_each(batch, |block, _| {
             let (data, end) = self.data_range(block)?;
@@ -173,7 +178,7 @@ impl Lanes for Token {
     }
 }
 
-impl Token {
+impl TokenFilter {
     /// Validates the token of a datagram and records its number as used. Returns the start and end
     /// offsets of the data in the frame.
     fn data_range(&mut self, block: &mut Block<'_>) -> Result<(u32, u32), Reason> {
