@@ -56,12 +56,13 @@ pub mod offset {
 /// Byte offsets of the fields in the header of a record, which precedes the frame. In parentheses,
 /// the size of each field.
 pub mod record {
-    /// Offset of the position of the record (eight bytes), which is -1 while the record is written.
+    /// Offset of the record's position (eight bytes). The position is -1 while the record is being
+    /// written.
     pub const STAMP: i16 = 0;
     /// Offset of the length of the frame in bytes (four bytes).
     pub const LENGTH: i16 = 8;
     /// Offset of the number of captured bytes of the frame (four bytes).
-    pub const KEPT: i16 = 12;
+    pub const CAPTURED_LENGTH: i16 = 12;
     /// Offset of the monotonic time at which the frame was copied, in ns (eight bytes).
     pub const TIME: i16 = 16;
     /// Offset of the VLAN tag that is stored outside the frame (two bytes).

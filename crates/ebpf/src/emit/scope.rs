@@ -464,7 +464,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder.bind(next);
     }
 
-    /// Records the reason of an error and returns the error, because the twin may ignore it.
+    /// Records the reason for an error and returns the error, because the twin may ignore it.
     fn unfit(&mut self, why: &'static str) -> Unfit {
         self.builder.refuse(Unfit::new(why));
         Unfit::new(why)

@@ -177,8 +177,8 @@ pub(super) const NUMBER_KEYWORDS: &[(&str, u32)] = &[
 pub(super) const WLAN_TYPES: &[(&str, u32)] =
     &[("data", 0x08), ("mgt", 0x00), ("management", 0x00), ("ctl", 0x04), ("control", 0x04)];
 
-/// Names of 802.11 subtypes, with the frame type in the low bits. A subtype given without a type
-/// means the first entry with that name.
+/// 802.11 subtypes by name. Each value also contains the frame type (mask 0x0c), so a subtype given
+/// without a type implies its type.
 pub(super) const WLAN_SUBTYPES: &[(&str, u32)] = &[
     ("assocreq", 0x00),
     ("assoc-req", 0x00),

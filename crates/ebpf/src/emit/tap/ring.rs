@@ -267,7 +267,7 @@ impl Builder {
             asm.push(Insn::load(Size::DW, R1, R10, from));
             asm.push(Insn::store(size, R7, to, R1));
         }
-        asm.push(Insn::store(Size::W, R7, record::KEPT, R8));
+        asm.push(Insn::store(Size::W, R7, record::CAPTURED_LENGTH, R8));
         for (field, to) in [
             (skb::TAG_TCI, record::TAG),
             (skb::TAG_PROTOCOL, record::TAG_PROTOCOL),

@@ -127,8 +127,8 @@ impl Builder {
         self.for_each_switched(fused, ours, |b| b.count_switched_exit(region, None));
     }
 
-    /// Sets r2 to the number of the reader's pointers, and r4 to the address of the next one.
-    /// Clobbers r3.
+    /// Sets r2 to the number of pointers written for the reader so far, and r4 to the address of
+    /// the next one. Clobbers r3.
     fn find_pointer(&mut self, outlet: &PointerRing, region: Reg) {
         let asm = &mut self.asm;
         asm.push(Insn::load(Size::DW, R2, region, offset::HEADS));

@@ -24,9 +24,9 @@ pub(super) enum HeaderBase {
     Network,
     /// The network header after an LLC header without a SNAP header.
     NetworkNoSnap,
-    /// The payload of the IPv4 header.
+    /// The start of the IPv4 payload.
     TransportIp4,
-    /// The payload of the IPv6 header.
+    /// The start of the IPv6 payload.
     TransportIp6,
 }
 
