@@ -70,7 +70,7 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Status {
             print_changes(&text, prepared.plan());
             return run::run_prepared(prepared, &options, &run, StartNotifier::FOREGROUND);
         }
-        let prepared = prepared.with_policy().map_err(report_open_error)?;
+        let prepared = prepared.replan_within_policy().map_err(report_open_error)?;
         let (plan, machine) = (prepared.plan(), prepared.machine());
         if !arguments.drawings.is_empty() {
             return Ok(drawings::draw(&arguments.drawings, plan, None));

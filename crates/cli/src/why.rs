@@ -39,10 +39,11 @@ pub(crate) fn trace_flow(arguments: &WhyArguments) -> Status {
 struct TraceInput {
     prepared: Prepared,
     record_mode: RecordMode,
-    /// The block limit of the recorded run; `None` for a run without a limit, and for a capture.
+    /// The block limit of the recorded run; `None` if the run had no limit or if the input is a
+    /// capture.
     count: Option<u64>,
-    /// A sentence about the packets that are missing from the record; `None` if none are missing,
-    /// and for a capture.
+    /// A sentence about the packets that are missing from the record; `None` if none are missing or
+    /// if the input is a capture.
     gap: Option<String>,
 }
 

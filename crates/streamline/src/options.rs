@@ -16,7 +16,7 @@ pub struct Options {
     pub time: Option<Duration>,
     /// True to measure the time spent in each filter.
     pub timed: bool,
-    /// True to let the kernel also measure the run time of its programs.
+    /// True to make the kernel also measure the run time of its programs.
     pub programs_timed: bool,
     /// True to run without the daemon: the path is not registered, and kernel programs need this
     /// process's own privileges.

@@ -263,7 +263,7 @@ pub fn connect(client: &Client, path: &str) -> Result<PathClient, ClientError> {
 
 /// Reason for the end of a tap after its path has ended.
 pub const PATH_ENDED: &str = "the path has ended";
-/// Reason for the end of a tap after its node was removed or has left the path.
+/// Reason reported when a tap ends because its node was removed or moved to another space.
 pub const NODE_CHANGED: &str = "its node was changed: begin it again";
 
 /// Describes the programs and packet sockets of other applications at an interface, with their

@@ -104,7 +104,7 @@ impl Prepared {
     /// Moves filters to other spaces if the daemon's policy would refuse them in the kernel.
     ///
     /// Fails with [`OpenError::Unplaceable`] if a filter can run in no other space.
-    pub fn with_policy(self) -> Result<Self, OpenError> {
+    pub fn replan_within_policy(self) -> Result<Self, OpenError> {
         let Self { text, plan, machine, hosts, workers } = self;
         let graph = plan.graph.clone();
         let plan = hosts.plan_within_policy(plan, &machine);

@@ -13,7 +13,7 @@ pub(super) enum Effect {
     Quit,
 }
 
-/// The user's choices in a list.
+/// State of a list on the screen: the selected row, the filter, and whether the help is shown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct ListState {
     /// Filter: only rows that contain this text are shown.
