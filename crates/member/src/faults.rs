@@ -72,7 +72,8 @@ pub fn unchanged(why: &str) -> Fault {
     Fault::new("io.streamline.path.Unchanged", &json!({ "why": why }))
 }
 
-/// Value of the parameter `by` of `Unchanged` if the change itself is wrong: no path could make it.
+/// Value of the parameter `by` of `Unchanged` if the change itself is at fault, so that no path
+/// could apply it.
 pub const CHANGE_CAUSE: &str = "change";
 
 /// Creates `Unchanged` for a change that does not fit the request, or would make the request

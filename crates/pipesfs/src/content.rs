@@ -152,7 +152,7 @@ fn running_spaces<'c>(
     })
 }
 
-/// Formats numbers in ascending order, each once.
+/// Formats distinct numbers in ascending order, separated by spaces.
 fn join<N: Ord + ToString>(numbers: impl Iterator<Item = N>) -> String {
     let numbers: BTreeSet<N> = numbers.collect();
     Vec::from_iter(numbers.iter().map(N::to_string)).join(" ")

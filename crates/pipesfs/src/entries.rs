@@ -139,7 +139,7 @@ impl Key {
         Entry { name: name.to_owned(), key: self.sibling(part) }
     }
 
-    fn text(&self, name: &str, text: Text) -> Entry {
+    fn text_entry(&self, name: &str, text: Text) -> Entry {
         self.entry(name, Part::Text(text))
     }
 }
@@ -195,30 +195,30 @@ impl Tree {
             (Part::Config, _) => {
                 let (_, node) = self.first_node(self.directory(&key.place)?)?;
                 let argument = |argument: &paths::Argument| {
-                    key.text(&argument.name, Text::Argument(argument.name.clone()))
+                    key.text_entry(&argument.name, Text::Argument(argument.name.clone()))
                 };
                 let mut entries: Vec<Entry> = node.arguments.iter().map(argument).collect();
                 entries.dedup_by(|one, other| one.name == other.name);
                 Some(entries)
             }
             (Part::Stats, _) => Some(vec![
-                key.text("blocks", Text::Blocks),
-                key.text("bytes", Text::Bytes),
-                key.text("ns_per_block", Text::NsPerBlock),
-                key.text("taken_by_readers", Text::Read),
-                key.text("missed_by_readers", Text::Missed),
-                key.text("written", Text::Written),
+                key.text_entry("blocks", Text::Blocks),
+                key.text_entry("bytes", Text::Bytes),
+                key.text_entry("ns_per_block", Text::NsPerBlock),
+                key.text_entry("taken_by_readers", Text::Read),
+                key.text_entry("missed_by_readers", Text::Missed),
+                key.text_entry("written", Text::Written),
                 key.entry("dropped", Part::Dropped),
             ]),
             (Part::Dropped, _) => {
                 let lost = |reason: &String| {
-                    key.text(&crate::names::escape(reason), Text::Lost(reason.clone()))
+                    key.text_entry(&crate::names::escape(reason), Text::Lost(reason.clone()))
                 };
                 Some(names.iter().map(lost).collect())
             }
             (Part::State, _) => {
                 let (_, node) = self.first_node(self.directory(&key.place)?)?;
-                let state = |name: &str| key.text(name, Text::State(name.to_owned()));
+                let state = |name: &str| key.text_entry(name, Text::State(name.to_owned()));
                 Some(published_name(node).map(state).into_iter().collect())
             }
             (Part::Streams, DirectoryId::Root) => Some(vec![key.entry(EVENTS, Part::Events)]),
@@ -235,7 +235,7 @@ impl Tree {
         match &key.place {
             DirectoryId::Root => Some(root_entries(key)),
             DirectoryId::Filters => {
-                let manual = |name: &&str| key.text(name, Text::Manual((*name).to_owned()));
+                let manual = |name: &&str| key.text_entry(name, Text::Manual((*name).to_owned()));
                 Some(paths::manual_names().iter().map(manual).collect())
             }
             DirectoryId::Machine => {
@@ -245,7 +245,7 @@ impl Tree {
                 };
                 Some(names.iter().map(interface).collect())
             }
-            DirectoryId::Interface(_) => Some(vec![key.text("others", Text::Others)]),
+            DirectoryId::Interface(_) => Some(vec![key.text_entry("others", Text::Others)]),
             _ => self.place_entries(key),
         }
     }
@@ -271,25 +271,25 @@ impl Tree {
             if published_name(node).is_some() {
                 entries.push(key.entry("state", Part::State));
             }
-            entries.push(key.text("place", Text::Space));
+            entries.push(key.text_entry("place", Text::Space));
             match node.space == KERNEL {
-                true => entries.push(key.text("hook", Text::Hook)),
+                true => entries.push(key.text_entry("hook", Text::Hook)),
                 false => entries.extend([
-                    key.text("replicas", Text::Replicas),
-                    key.text("process", Text::Process),
-                    key.text("processors", Text::Processors),
+                    key.text_entry("replicas", Text::Replicas),
+                    key.text_entry("process", Text::Process),
+                    key.text_entry("processors", Text::Processors),
                 ]),
             }
-            entries.push(key.text("why", Text::Why));
+            entries.push(key.text_entry("why", Text::Why));
             if has_program(node) {
-                entries.push(key.text("program", Text::Program));
+                entries.push(key.text_entry("program", Text::Program));
             }
             if node.form == "frame" && paths::is_source(&node.filter) {
-                entries.push(key.text("freeze", Text::Freeze));
+                entries.push(key.text_entry("freeze", Text::Freeze));
             }
         }
         if let DirectoryId::Path(_) = key.place {
-            entries.push(key.text("request", Text::Request));
+            entries.push(key.text_entry("request", Text::Request));
         }
         Some(entries)
     }
@@ -354,8 +354,8 @@ fn published_name(node: &paths::NodeDetails) -> Option<&str> {
 
 fn root_entries(key: &Key) -> Vec<Entry> {
     vec![
-        key.text("README", Text::Readme),
-        key.text(".error", Text::Error),
+        key.text_entry("README", Text::Readme),
+        key.text_entry(".error", Text::Error),
         // A program that walks the tree would read the events without end.
         key.entry(EVENTS, Part::Link(EVENTS.to_owned())),
         Entry { name: ".filters".to_owned(), key: Key::directory(DirectoryId::Filters) },

@@ -9,7 +9,8 @@ use std::time::Duration;
 /// Options of a mount.
 #[derive(Clone, Debug, Default)]
 pub struct MountOptions {
-    /// Directory of the daemon whose paths are shown, or `None` for the standard directories.
+    /// Directory of the daemon whose paths are shown. `None` means the first standard directory in
+    /// which a daemon listens.
     pub daemon: Option<PathBuf>,
     /// True if all users of the machine have access, each to their own paths.
     pub for_all: bool,

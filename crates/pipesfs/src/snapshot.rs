@@ -195,7 +195,7 @@ impl Snapshots {
     }
 
     /// Queries one path over an idle connection. Returns `None` if there is no such connection or
-    /// the query fails. The caller holds the lock of the client.
+    /// the query fails. The caller must hold the client's lock.
     fn update_over_idle(&self, number: u32) -> Option<Arc<Snapshot>> {
         let to = self.take_connection(number)?;
         let updated = self.replace(number, |view| paths::query_again(&to, view).ok())?;
@@ -204,7 +204,7 @@ impl Snapshots {
     }
 
     /// Publishes a snapshot in which one path is replaced. Returns `None` if the path is unknown or
-    /// `view` returns `None`. The caller holds the lock of the client.
+    /// `view` returns `None`. The caller must hold the client's lock.
     fn replace(
         &self,
         number: u32,

@@ -32,7 +32,7 @@ pub struct PathKey {
 /// Identity of a node within its path.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum NodeKey {
-    /// The number that the node keeps through changes of the request.
+    /// The node's number, which stays the same across changes to the request.
     Number(u64),
     /// The unique name, for a node without a number.
     Name(String),

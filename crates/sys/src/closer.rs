@@ -41,8 +41,8 @@ impl Foreign {
         descriptors.into_iter().map(|descriptor| Self::new(descriptor, uid)).collect()
     }
 
-    /// Wraps a connected Unix socket. The value's user is the user of the peer at the time of the
-    /// connection, or `u32::MAX` if the kernel reports no credentials.
+    /// Wraps a connected Unix socket. The user id is the peer's at the time it connected, or
+    /// `u32::MAX` if the kernel reports no credentials.
     #[must_use]
     pub fn from_peer_socket(socket: OwnedFd) -> Self {
         let uid = crate::descriptor::peer_identity(&socket).map_or(u32::MAX, |(uid, _)| uid);

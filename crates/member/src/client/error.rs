@@ -80,7 +80,7 @@ impl From<sys::Error> for ClientError {
     }
 }
 
-/// Escapes hidden characters in an untrusted text for display.
+/// Replaces each hidden character in untrusted text with a placeholder, for display.
 #[must_use]
 pub fn replace_hidden(text: &str) -> String {
     abi::text::Visible(text).to_string()

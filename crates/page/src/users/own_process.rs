@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, watch};
 /// Command-line argument that makes the program run as this process.
 pub const USER_PROCESS_FLAG: &str = "--of-user";
 /// Maximum length of the settings in bytes.
-const SETTINGS_MAX: usize = 8192;
+const SETTINGS_BYTES_MAX: usize = 8192;
 /// Maximum number of connections that wait for the routes.
 const WAITING_MAX: usize = 64;
 
@@ -59,7 +59,7 @@ pub fn serve() -> Result<(), String> {
     let failed = |error: sys::Error| error.to_string();
     let signals = sys::signal::watch().map_err(failed)?;
     let control = sys::process::detach_stdin().map_err(failed)?;
-    let mut message = [0; SETTINGS_MAX];
+    let mut message = [0; SETTINGS_BYTES_MAX];
     let (length, _) = sys::descriptor::receive(&control, &mut message).map_err(failed)?;
     let settings = message.get(..length).unwrap_or_default();
     let Settings { token, daemon, idle_ms } = serde_json::from_slice(settings)

@@ -102,12 +102,12 @@ pub(super) fn from_stages(stages: Vec<(Pipe, Term)>) -> Term {
 
 /// Returns true if a stage follows a group that contains the filter.
 pub(super) fn is_followed(request: &Request, path: &[usize]) -> bool {
-    followed_level(request, path).is_some()
+    innermost_followed_depth(request, path).is_some()
 }
 
 /// Returns the length of the path to the innermost pipeline in which a stage follows the group that
 /// contains the filter, or `None` if there is no such pipeline.
-fn followed_level(request: &Request, path: &[usize]) -> Option<usize> {
+fn innermost_followed_depth(request: &Request, path: &[usize]) -> Option<usize> {
     (1..path.len().saturating_sub(1)).rev().find(|level| {
         let stages = match term_at(request, &path[..*level]) {
             Some(Term::Pipeline(pipeline)) => pipeline.rest.len() + 1,
@@ -137,7 +137,7 @@ pub(super) fn isolate(request: &mut Request, at: Span) -> Result<TermPath, Inval
             let why = "is an operand of `++`, `+*` or `!`: give the whole new request";
             return Err(InvalidEdit(format!("`{}` {why}", name_at(request, &path))));
         }
-        let Some(level) = followed_level(request, &path) else { return Ok(path) };
+        let Some(level) = innermost_followed_depth(request, &path) else { return Ok(path) };
         divide_group(request, (&path[..level], path[level], path[level + 1]), &mut marks)?;
     }
 }

@@ -86,7 +86,8 @@ fn edge_attributes(
     format!("label={}{style}{red}", quoted_dot_string(&text.join(" ")))
 }
 
-/// Quotes a Graphviz string and replaces control characters.
+/// Quotes text as a Graphviz string. Each hidden character is replaced by a placeholder
+/// ([`visible`]).
 fn quoted_dot_string(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {

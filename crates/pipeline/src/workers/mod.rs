@@ -36,7 +36,7 @@ pub fn worker_count(graph: &Graph, processors: usize) -> Option<u32> {
     }
 }
 
-/// Returns true if the text is a value of `--engines=`.
+/// Returns true if the text is a valid value for `--engines=`.
 pub(crate) fn is_worker_option(text: &str) -> bool {
     text == "auto" || text.parse().is_ok_and(|number: u64| (1..=WORKERS_MAX).contains(&number))
 }

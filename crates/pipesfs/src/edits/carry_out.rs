@@ -133,7 +133,7 @@ fn connect(path: PathKey, caller: &Caller, snapshots: &Snapshots) -> Result<Path
 /// Text in a path's reason for a failure that indicates EPERM.
 const NOT_PERMITTED: &str = "operation not permitted";
 
-/// Returns the error number and the reason of a failed call.
+/// Returns the error number of a failed call, and the reason for the failure.
 fn refusal(error: &ClientError) -> Refusal {
     let number = match error {
         ClientError::Timeout => {

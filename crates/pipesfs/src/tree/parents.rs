@@ -60,7 +60,8 @@ pub(super) fn first_parents(view: &PathView, nesting_parents: &NestingParents) -
 /// The parent below which each node is shown, and the classes of the arc from that parent.
 pub(super) type NestingParents = HashMap<(PathKey, NodeKey), (NodeKey, String)>;
 
-/// Converts the parents of nodes from indexes to identities that survive changes of the request.
+/// Converts the parents of nodes from indexes to identities that stay the same across changes to
+/// the request.
 pub(super) fn nesting_parents(paths: &[PathView], parents: &[Parents]) -> NestingParents {
     let mut nesting_parents = NestingParents::new();
     for (view, parents) in paths.iter().zip(parents) {

@@ -119,8 +119,8 @@ impl RouteSocket {
         found.into_iter().next().ok_or_else(|| no_device_error(target))
     }
 
-    /// Locks the socket for one request and returns the next sequence number. The caller keeps the
-    /// guard until the last reply arrives.
+    /// Locks the socket for one request and returns the next sequence number. The caller must keep
+    /// the guard until the last reply has arrived.
     pub(super) fn lock_sequence(&self) -> MutexGuard<'_, u32> {
         let mut sequence = self.sequence.lock().unwrap_or_else(PoisonError::into_inner);
         *sequence = sequence.wrapping_add(1);

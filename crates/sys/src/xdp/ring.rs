@@ -139,8 +139,8 @@ impl TxRing {
         Ok(())
     }
 
-    /// Adds descriptors until the ring is full, and returns the number added. The caller then calls
-    /// [`XdpSocket::wake_tx`](super::XdpSocket::wake_tx) if needed.
+    /// Adds descriptors until the ring is full, and returns the number added. If
+    /// [`XdpSocket::wake_tx`](super::XdpSocket::wake_tx) is needed, the caller must then call it.
     pub fn enqueue(&mut self, descriptors: &[Descriptor]) -> Result<usize> {
         self.0.produce(descriptors, |ring, at, descriptor| {
             let Descriptor { address, length, continues } = *descriptor;

@@ -148,7 +148,7 @@ impl Plan {
     }
 }
 
-/// Returns true if the text is a value of `--parallel=`.
+/// Returns true if the text is a valid value for `--parallel=`.
 pub(crate) fn is_parallelism(text: &str) -> bool {
     matches!(text, "auto" | "no" | "power" | "latency")
         || text.parse().is_ok_and(|number: u64| (1..=REPLICAS_MAX).contains(&number))
@@ -159,7 +159,7 @@ pub(crate) fn is_parallelism(text: &str) -> bool {
 /// replicas. At most one chain in every component gets replicas.
 pub(super) fn spread_work(plan: &mut Plan, machine: &Machine) {
     let single = plan.clone();
-    let gain = add_to_chains(plan, machine, &|_| true);
+    let gain = add_replicas(plan, machine, &|_| true);
     let Some(stages) = single.divide_into_stages(machine).filter(|_| single.is_saturated()) else {
         return;
     };
@@ -174,7 +174,7 @@ pub(super) fn spread_work(plan: &mut Plan, machine: &Machine) {
 
 /// Adds replicas, where they are worthwhile, to chains for which `may` returns true. Returns the
 /// largest expected speedup of a component, which is 1.0 without replicas.
-fn add_to_chains(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> bool) -> f64 {
+fn add_replicas(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> bool) -> f64 {
     let parallelism = Parallelism::from_graph(&plan.graph);
     let mut gain: f64 = 1.0;
     if parallelism == Parallelism::No || parallelism == Parallelism::Number(1) {
@@ -310,7 +310,7 @@ impl Plan {
     #[must_use]
     pub fn with_replicas(&self, machine: &Machine) -> Option<(Self, f64)> {
         let mut plan = Self { replicas: Vec::new(), replica_refusals: Vec::new(), ..self.clone() };
-        let gain = add_to_chains(&mut plan, machine, &|chain| chain.sharing.is_none());
+        let gain = add_replicas(&mut plan, machine, &|chain| chain.sharing.is_none());
         super::latency::distribute_latency(&mut plan);
         (!plan.replicas.is_empty()).then_some((plan, gain))
     }
