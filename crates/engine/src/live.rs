@@ -297,8 +297,7 @@ impl Live {
         self.collect_counters(limit, true)
     }
 
-    /// Returns the ledger like [`Self::counters`], but with node and edge numbers in place of plan
-    /// indices, and without collecting the reports of filters, which takes longer.
+    /// Returns the ledger of [`Self::counters`] by node and edge number, without filter reports.
     #[must_use]
     pub fn totals_ledger(&self, limit: Duration) -> Ledger {
         let all = self.command_queues();

@@ -22,8 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct Replay {
     record: Record,
-    /// Counters of the sources, by node number: the output replayed so far, and the final input and
-    /// losses from the recording.
+    /// Counters of the sources, by node number: output replayed so far, input and losses recorded.
     source_counts: Mutex<HashMap<usize, SourceCounters>>,
     /// Recorded input of the programs, by node number.
     inputs: Mutex<HashMap<usize, RecordedCounts>>,

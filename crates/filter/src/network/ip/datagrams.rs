@@ -174,8 +174,7 @@ impl DatagramTable {
         }
     }
 
-    /// Finds or creates the datagram with this key. A new datagram replaces an expired one with the
-    /// same key or, if the table is full, another datagram.
+    /// Finds or creates the datagram with this key, in place of an expired one, or any if full.
     fn find_or_begin(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         match self.table.get(key) {
             Some(known) if time <= known.accept_until => return cx.wake_at(known.deadline),
@@ -221,8 +220,7 @@ impl DatagramTable {
         datagram.failure_reason = reason.mark();
     }
 
-    /// Completes a datagram with the fragment that arrived last. Drops the datagram if bytes of a
-    /// fragment were overwritten or the datagram is too long.
+    /// Completes a datagram with its last fragment, or drops one that is overwritten or too long.
     fn complete<'a>(
         &mut self,
         key: u64,
@@ -265,9 +263,8 @@ impl DatagramTable {
     }
 }
 
-/// Returns true if the policy gives up a datagram one of whose fragments has this relation to the
-/// earlier ones: `drop` gives it up for overlaps and contradictory ends, `linux` for contradictory
-/// ends only. The other policies choose one of the ends.
+/// Returns true if the policy gives up a datagram one of whose fragments has this relation to
+/// earlier ones: `drop` for overlaps and contradictory ends, `linux` for contradictory ends only.
 fn gives_up(policy: FragmentPolicy, fit: Overlap) -> bool {
     match policy {
         FragmentPolicy::Drop => fit != Overlap::Disjoint,
