@@ -61,13 +61,13 @@ impl Scene {
     }
 }
 
-/// Waits until the server has started a thread for an edit.
+/// Waits until a thread of the server waits for the reply of a path to an edit.
 fn wait_for_edit(server: u32) {
     wait_until("the edit has begun", || {
         let threads = fs::read_dir(format!("/proc/{server}/task")).unwrap();
         threads.flatten().any(|thread| {
-            let name = fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
-            name.trim_end() == "pipesfs edits"
+            let waits_in = fs::read_to_string(thread.path().join("wchan")).unwrap_or_default();
+            waits_in.ends_with("skb_wait_for_more_packets")
         })
     });
 }

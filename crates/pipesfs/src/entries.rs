@@ -5,7 +5,7 @@ mod lookup;
 mod numbered;
 mod text;
 
-use crate::tree::{Child, Directory, DirectoryId, Tree};
+use crate::tree::{Child, Directory, DirectoryId, STREAM_ENTRIES, Tree};
 use streamline::paths;
 
 pub use text::Text;
@@ -291,6 +291,7 @@ impl Tree {
         if let DirectoryId::Path(_) = key.place {
             entries.push(key.text_entry("request", Text::Request));
         }
+        debug_assert!(entries.iter().all(|entry| is_place_entry(&entry.name)), "{entries:?}");
         Some(entries)
     }
 
@@ -338,6 +339,12 @@ impl Tree {
             None => Some(format!("{STREAMS}/{name}")),
         }
     }
+}
+
+/// Returns true if the directory of a path, a node or a class can have an entry of this name that
+/// is neither a filter nor a link.
+fn is_place_entry(name: &str) -> bool {
+    STREAM_ENTRIES.contains(&name) || name == "freeze"
 }
 
 /// Returns true if a node is a filter that runs in the kernel, whose instructions can be listed.

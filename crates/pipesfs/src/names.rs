@@ -4,7 +4,6 @@
 //! cannot leave its directory, be hidden, or look like the suffix `#NUMBER`, which distinguishes
 //! equal names and marks truncated names.
 
-use std::collections::HashSet;
 use std::fmt::Write as _;
 
 /// Maximum length in bytes of an escaped name without the suffix `#NUMBER`. A directory entry has
@@ -74,36 +73,22 @@ pub fn filter_name(filter: &str, arguments: &[&str]) -> String {
     }
 }
 
-/// The names used in one directory. Each name is used only once.
-#[derive(Debug, Default)]
-pub struct TakenNames(HashSet<String>);
-
-impl TakenNames {
-    /// Creates a set of reserved names, which no further entry of the directory may have.
-    #[must_use]
-    pub fn reserved(names: &[&str]) -> Self {
-        Self(names.iter().map(|name| (*name).to_owned()).collect())
+/// Returns the name of a new entry: the escaped name or, if it is too long or `is_taken` returns
+/// true for it, the escaped name with the number appended.
+pub fn free_name(escaped: String, number: u64, is_taken: impl Fn(&str) -> bool) -> String {
+    let mut name = escaped;
+    if name.len() > ESCAPED_NAME_MAX {
+        let end = (0..=ESCAPED_NAME_MAX).rev().find(|end| is_boundary(&name, *end)).unwrap_or(0);
+        name = format!("{}#{number}", &name[..end]);
     }
-
-    /// Returns the name of a new entry: the escaped name or, if it is taken or too long, the
-    /// escaped name with the number appended.
-    pub fn take(&mut self, escaped: &str, number: u64) -> String {
-        let mut name = escaped.to_owned();
-        if name.len() > ESCAPED_NAME_MAX {
-            let end =
-                (0..=ESCAPED_NAME_MAX).rev().find(|end| is_boundary(&name, *end)).unwrap_or(0);
-            name = format!("{}#{number}", &name[..end]);
-        }
-        let mut again = number;
-        while name.is_empty() || self.0.contains(&name) {
-            let stem = name.split('#').next().unwrap_or_default().to_owned();
-            name = format!("{stem}#{again}");
-            // Numbers are unique, unless a path replies with invented numbers.
-            again = again.wrapping_add(1 << 32);
-        }
-        self.0.insert(name.clone());
-        name
+    let mut again = number;
+    while name.is_empty() || is_taken(&name) {
+        let stem = name.split('#').next().unwrap_or_default().to_owned();
+        name = format!("{stem}#{again}");
+        // Numbers are unique, unless a path replies with invented numbers.
+        again = again.wrapping_add(1 << 32);
     }
+    name
 }
 
 /// Returns true if a name can be truncated at this position, which is not inside a character or an
@@ -118,6 +103,11 @@ fn is_boundary(name: &str, at: usize) -> bool {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use std::collections::HashSet;
+
+    fn is_in(names: &[String], name: &str) -> bool {
+        names.iter().any(|known| known == name)
+    }
 
     #[test]
     fn b1_names_cannot_leave_hide_or_imitate_a_number() {
@@ -150,11 +140,16 @@ mod tests {
 
     #[test]
     fn b1_equal_and_long_names_get_numbers() {
-        let mut taken = TakenNames::reserved(&["all"]);
-        assert_eq!(taken.take("count", 3), "count");
-        assert_eq!(taken.take("count", 4), "count#4");
-        assert_eq!(taken.take("all", 5), "all#5");
-        let long = taken.take(&"%2F".repeat(100), 6);
+        let mut taken = vec!["all".to_owned()];
+        let mut take = |escaped: &str, number| {
+            let name = free_name(escaped.to_owned(), number, |name| is_in(&taken, name));
+            taken.push(name.clone());
+            name
+        };
+        assert_eq!(take("count", 3), "count");
+        assert_eq!(take("count", 4), "count#4");
+        assert_eq!(take("all", 5), "all#5");
+        let long = take(&"%2F".repeat(100), 6);
         assert!(long.len() < 255 && long.ends_with("%2F#6"), "{long}");
     }
 
@@ -171,10 +166,12 @@ mod tests {
         fn b1_names_in_a_directory_are_short_and_differ(
             texts in proptest::collection::vec("[ab/%é#.]{0,120}", 0..20),
         ) {
-            let mut taken = TakenNames::reserved(&["a", "all"]);
-            let names = texts.iter().enumerate();
-            let names: Vec<String> =
-                names.map(|(number, text)| taken.take(&escape(text), number as u64)).collect();
+            let mut names: Vec<String> = Vec::new();
+            for (number, text) in texts.iter().enumerate() {
+                let is_taken = |name: &str| ["a", "all"].contains(&name) || is_in(&names, name);
+                let name = free_name(escape(text), number as u64, is_taken);
+                names.push(name);
+            }
             let unique: HashSet<&String> = names.iter().collect();
             prop_assert_eq!(unique.len(), names.len());
             for name in &names {

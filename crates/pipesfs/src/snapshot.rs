@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use streamline::paths::{
-    self, Client, ClientError, Counters, IdleConnections, NodesReply, PathClient, PathView,
+    self, ChangedNodes, Client, ClientError, Counters, IdleConnections, PathClient, PathView,
 };
 
 /// Time for which a snapshot of the tree is current. The kernel caches names for the same time.
@@ -72,8 +72,15 @@ pub struct Snapshots {
     samples: Mutex<HashMap<u32, Samples>>,
     /// Idle connections to paths.
     connections: IdleConnections,
-    /// Numbers of paths that have changed since the latest snapshot, in the order of the changes.
-    changed: Mutex<Vec<u32>>,
+    changed: Mutex<ChangedPaths>,
+}
+
+/// The numbers of paths that this process has changed since it has queried them.
+#[derive(Debug, Default)]
+struct ChangedPaths {
+    numbers: BTreeSet<u32>,
+    /// Numbers that are being queried.
+    queried: BTreeSet<u32>,
 }
 
 impl Snapshots {
@@ -103,13 +110,14 @@ impl Snapshots {
     /// Notes that this process has changed a path. The next request that needs the tree queries the
     /// path first.
     pub fn note_change(&self, number: u32) {
-        lock(&self.changed).push(number);
+        lock(&self.changed).numbers.insert(number);
     }
 
     /// Returns true if a path has changed and has not been queried since. Does not block.
     #[must_use]
     pub fn has_changed(&self) -> bool {
-        !lock(&self.changed).is_empty()
+        let changed = lock(&self.changed);
+        !changed.numbers.is_empty() || !changed.queried.is_empty()
     }
 
     fn is_young(&self, age: Duration) -> bool {
@@ -122,16 +130,19 @@ impl Snapshots {
     /// changed since that snapshot. Blocks until the paths have replied, for a limited time.
     pub fn refresh(&self, age: Duration) -> Arc<Snapshot> {
         let mut client = lock(&self.client);
-        // Later changes are appended, and only this function removes changes.
-        let changed = lock(&self.changed).clone();
+        // Changes that are noted from now on need another query.
+        let changed = {
+            let mut changed = lock(&self.changed);
+            let ChangedPaths { numbers, queried } = &mut *changed;
+            queried.append(numbers);
+            queried.clone()
+        };
         let is_updated = |number: &u32| self.update_over_idle(*number).is_some();
-        if self.is_young(age) && changed.iter().collect::<BTreeSet<_>>().into_iter().all(is_updated)
-        {
-            lock(&self.changed).drain(..changed.len());
-            return self.latest();
-        }
-        let refreshed = self.query_all(&mut client);
-        lock(&self.changed).drain(..changed.len());
+        let refreshed = match self.is_young(age) && changed.iter().all(is_updated) {
+            true => self.latest(),
+            false => self.query_all(&mut client),
+        };
+        lock(&self.changed).queried.clear();
         refreshed
     }
 
@@ -172,14 +183,14 @@ impl Snapshots {
         updated.unwrap_or_else(|| self.refresh(Duration::ZERO))
     }
 
-    /// Updates one path from the reply to an edit that was planned from the snapshot `planned`. If
-    /// the reply does not contain all nodes, or if the path was queried in the meantime, queries
-    /// the path instead.
+    /// Updates one path from the reply to an edit of it, which was planned from the snapshot
+    /// `planned`. If the reply does not determine all nodes, or if the path was queried in the
+    /// meantime, queries the path instead.
     pub fn update_from(
         &self,
         planned: &Snapshot,
         number: u32,
-        reply: Option<NodesReply>,
+        reply: Option<ChangedNodes>,
     ) -> Arc<Snapshot> {
         let client = lock(&self.client);
         let version = |snapshot: &Snapshot| {
@@ -187,9 +198,8 @@ impl Snapshots {
             views.find(|view| view.path.number == number)?.version
         };
         let updated = reply
-            .filter(|reply| reply.version.is_some() && reply.next.is_none())
             .filter(|_| version(planned) == version(&self.latest()))
-            .and_then(|reply| self.replace(number, |view| Some(view.after(reply))));
+            .and_then(|reply| self.replace(number, |view| view.after_change(reply)));
         drop(client);
         updated.unwrap_or_else(|| self.update(number))
     }

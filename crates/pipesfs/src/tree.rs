@@ -12,10 +12,11 @@ mod parents;
 mod places;
 mod reserved;
 
-use crate::names::{TakenNames, escape, filter_name};
+use crate::names::{escape, filter_name, free_name};
 use groups::Groups;
 use parents::{NestingParents, Parents, first_parents, nesting_parents};
-use reserved::{NODE_ENTRIES, PATH_ENTRIES, ROOT_ENTRIES, STREAM_ENTRIES};
+pub(crate) use reserved::STREAM_ENTRIES;
+use reserved::{NODE_ENTRIES, PATH_ENTRIES, ROOT_ENTRIES};
 use std::collections::{HashMap, VecDeque};
 use streamline::paths::{NodeDetails, PathView};
 
@@ -93,20 +94,36 @@ pub struct Directory {
     pub members: Vec<Member>,
     /// Directories and links by name, in the order of the request.
     pub children: Vec<(String, Child)>,
-    /// Index in `children` of each child, by name.
+    /// Index of each child in `children`, by name; empty while there are few.
     child_numbers: HashMap<String, usize>,
-    taken_names: TakenNames,
+    /// Names that no child may have.
+    reserved: &'static [&'static str],
 }
+
+/// Number of children of a directory that are searched one by one, which is faster than building an
+/// index.
+const SEARCHED_MAX: usize = 16;
 
 impl Directory {
     /// Returns the directory or link with this name.
     #[must_use]
     pub fn child(&self, name: &str) -> Option<&Child> {
-        self.children.get(*self.child_numbers.get(name)?).map(|(_, child)| child)
+        let found = match self.children.len() <= SEARCHED_MAX {
+            true => self.children.iter().find(|(known, _)| known == name),
+            false => self.children.get(*self.child_numbers.get(name)?),
+        };
+        found.map(|(_, child)| child)
     }
 
     fn add_child(&mut self, name: String, child: Child) {
-        self.child_numbers.insert(name.clone(), self.children.len());
+        let at = self.children.len();
+        if at == SEARCHED_MAX {
+            let known = self.children.iter().enumerate();
+            self.child_numbers = known.map(|(at, (name, _))| (name.clone(), at)).collect();
+        }
+        if at >= SEARCHED_MAX {
+            self.child_numbers.insert(name.clone(), at);
+        }
         self.children.push((name, child));
     }
 }
@@ -179,7 +196,7 @@ impl Tree {
         for (path, parents) in parents.iter().enumerate() {
             let Some(name) = self.paths[path].path.name.clone() else { continue };
             let place = DirectoryId::Path(key_of(&self.paths[path]));
-            let name = self.take_name(0, &escape(&name), self.paths[path].path.number.into());
+            let name = self.free_name(0, escape(&name), self.paths[path].path.number.into());
             let at = self.add((place, name), 0, Vec::new(), PATH_ENTRIES);
             self.describe(at, path);
             let top = top_nodes(&self.paths[path].nodes, parents);
@@ -189,7 +206,7 @@ impl Tree {
                 // The directory of a path that began empty is that of its stream.
                 let member = Member { path, node: *node };
                 self.directories[at].members = vec![member];
-                self.directories[at].taken_names = TakenNames::reserved(STREAM_ENTRIES);
+                self.directories[at].reserved = STREAM_ENTRIES;
                 self.directory_of.insert(member, at);
                 open.push_back(at);
                 continue;
@@ -252,7 +269,7 @@ impl Tree {
             return *known;
         }
         let name = class_name(class);
-        let name = self.take_name(at, &name, 0);
+        let name = self.free_name(at, name, 0);
         let members = self.directories[at].members.clone();
         let path = members.first().map(|member| member.path);
         let added = self.add((place, name), at, members, NODE_ENTRIES);
@@ -270,7 +287,7 @@ impl Tree {
         }
         let number =
             if parent == 0 { self.paths[first.path].path.number.into() } else { id(node, first) };
-        let name = self.take_name(parent, &node_name(node), number);
+        let name = self.free_name(parent, node_name(node), number);
         let at = self.add((place, name), parent, members.clone(), NODE_ENTRIES);
         self.describe(at, first.path);
         for member in members {
@@ -279,8 +296,11 @@ impl Tree {
         open.push_back(at);
     }
 
-    fn take_name(&mut self, parent: usize, escaped: &str, number: u64) -> String {
-        self.directories[parent].taken_names.take(escaped, number)
+    /// Returns the name of a new entry of a directory.
+    fn free_name(&self, parent: usize, escaped: String, number: u64) -> String {
+        let parent = &self.directories[parent];
+        let is_taken = |name: &str| parent.reserved.contains(&name) || parent.child(name).is_some();
+        free_name(escaped, number, is_taken)
     }
 
     fn add(
@@ -288,14 +308,14 @@ impl Tree {
         (place, name): (DirectoryId, String),
         parent: usize,
         members: Vec<Member>,
-        reserved: &[&str],
+        reserved: &'static [&'static str],
     ) -> usize {
         let at = self.directories.len();
         if at > 0 {
             self.directories[parent].add_child(name.clone(), Child::Directory(at));
         }
         self.places.insert(place.clone(), at);
-        let (children, taken_names) = (Vec::new(), TakenNames::reserved(reserved));
+        let children = Vec::new();
         let (uid, started) = (0, 0);
         self.directories.push(Directory {
             place,
@@ -306,7 +326,7 @@ impl Tree {
             members,
             children,
             child_numbers: HashMap::new(),
-            taken_names,
+            reserved,
         });
         at
     }

@@ -11,9 +11,9 @@ pub use member::client::{Client, ClientError, PathClient, QUERY_TIMEOUT, replace
 pub use member::faults::{self, OUTDATED};
 pub use member::page_socket;
 pub use member::protocol::{
-    About, Amount, Argument, Change, Counters, Ended, Event, Filter, FreezeHistory, Loss, NodeArc,
-    NodeDetails, NodesReply, PathDescription, PathUpdate, RegisteredPath, Source, Space, Tap,
-    TapReport, TapStart, Totals, WriteTo,
+    About, Amount, Argument, Change, ChangedNodes, Counters, Ended, Event, Filter, FreezeHistory,
+    Loss, NodeArc, NodeDetails, NodesReply, PathDescription, PathUpdate, RegisteredPath, Source,
+    Space, Tap, TapReport, TapStart, Totals, WriteTo,
 };
 pub use member::rights::{home_directory, user_name};
 pub use member::varlink::Fault;
@@ -64,9 +64,16 @@ pub struct PathView {
 }
 
 impl PathView {
-    /// Returns the view of the path after a change, whose reply contained all nodes.
+    /// Returns the view of the path after a change for which this view was named as known. Returns
+    /// `None` if the reply does not determine all nodes.
     #[must_use]
-    pub fn after(&self, reply: NodesReply) -> Self {
+    pub fn after_change(&self, reply: ChangedNodes) -> Option<Self> {
+        let (version, line) = (reply.version, reply.line.clone());
+        let nodes = reply.all_nodes(&self.nodes)?;
+        Some(self.after(NodesReply { version, line, nodes, next: None }))
+    }
+
+    fn after(&self, reply: NodesReply) -> Self {
         let NodesReply { version, line, nodes, .. } = reply;
         let mut path = self.path.clone();
         path.line.iter_mut().for_each(|known| known.clone_from(&line));
@@ -171,6 +178,12 @@ pub fn manual_names() -> Vec<&'static str> {
     names.sort_unstable();
     names.dedup();
     names
+}
+
+/// Returns true if a filter, source or sink has this name.
+#[must_use]
+pub fn is_manual_name(name: &str) -> bool {
+    MachineRegistry::descriptions().any(|entry| entry.name == name)
 }
 
 /// Returns the manual of a filter, as printed by `streamline filters NAME`, or `None` if no filter

@@ -125,7 +125,7 @@ impl PathClient {
             Err(ClientError::Refused(fault))
                 if change.nodes.is_some() && fault.name == INVALID_PARAMETER =>
             {
-                call(&Change { nodes: None, ..change.clone() })
+                call(&Change { nodes: None, known: None, ..change.clone() })
             }
             changed => changed,
         };

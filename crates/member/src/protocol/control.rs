@@ -1,6 +1,6 @@
 //! Descriptions, changes and taps of a path.
 
-use super::NodesReply;
+use super::ChangedNodes;
 use serde::{Deserialize, Serialize};
 
 /// Reply to `Describe`: a path and its plan.
@@ -66,6 +66,10 @@ pub struct Change {
     /// True to return the nodes of the new plan, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<bool>,
+    /// Version of the nodes that the caller has. If the path also has it, the reply omits the nodes
+    /// that the change has left as they were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known: Option<u64>,
 }
 
 /// Reply to `Change`.
@@ -76,9 +80,9 @@ pub struct ChangeReply {
     pub message: String,
     /// Text of the request that is now running.
     pub line: String,
-    /// The reply to `Nodes` after the change, if the caller has asked for it.
+    /// The nodes after the change, if the caller has asked for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub nodes: Option<NodesReply>,
+    pub nodes: Option<ChangedNodes>,
 }
 
 /// Parameters of `Take`, which passes a subtree of another path to this path.

@@ -28,6 +28,42 @@ pub struct NodesReply {
     pub next: Option<usize>,
 }
 
+/// The nodes of a path's plan after a change.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ChangedNodes {
+    /// Version of the nodes and of the text, as in [`NodesReply`].
+    pub version: Option<u64>,
+    /// Text of the request that the path runs.
+    pub line: String,
+    /// Nodes in plan order: all of them, or those that `kept` does not contain.
+    pub nodes: Vec<NodeDetails>,
+    /// For each node of the plan, its index in the nodes that the caller has, or -1 for the next of
+    /// `nodes`. `None` if `nodes` contains all nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Vec<i64>>,
+    /// Index of the first node that the reply has no room for; `None` if it has room for all.
+    pub next: Option<usize>,
+}
+
+impl ChangedNodes {
+    /// Returns all nodes after the change, in plan order. `known` are the nodes of the version that
+    /// the caller has named. Returns `None` if the reply does not determine all nodes.
+    #[must_use]
+    pub fn all_nodes(self, known: &[NodeDetails]) -> Option<Vec<NodeDetails>> {
+        if self.version.is_none() || self.next.is_some() {
+            return None;
+        }
+        let Some(kept) = self.kept else { return Some(self.nodes) };
+        let mut new = self.nodes.into_iter();
+        let node = |kept: i64| match usize::try_from(kept) {
+            Ok(at) => known.get(at).cloned(),
+            Err(_) => new.next(),
+        };
+        let nodes = kept.into_iter().map(node).collect::<Option<Vec<_>>>()?;
+        new.next().is_none().then_some(nodes)
+    }
+}
+
 /// A node of a plan.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodeDetails {
@@ -80,4 +116,39 @@ pub struct NodeArc {
     pub classes: String,
     /// True if the arc closes a cycle.
     pub back: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(name: &str) -> NodeDetails {
+        NodeDetails { name: name.to_owned(), ..NodeDetails::default() }
+    }
+
+    fn all_names(reply: ChangedNodes) -> Option<String> {
+        let nodes = reply.all_nodes(&["udp", "sample", "count"].map(named))?;
+        Some(nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(" "))
+    }
+
+    #[test]
+    fn b4_kept_and_changed_nodes_are_all_nodes_in_their_order() {
+        let reply = |nodes: &[&str], kept: Option<Vec<i64>>| ChangedNodes {
+            version: Some(1),
+            nodes: nodes.iter().map(|name| named(name)).collect(),
+            kept,
+            ..ChangedNodes::default()
+        };
+        let kept = vec![0, -1, 2, -1];
+        let changed = reply(&["inspect", "discard"], Some(kept.clone()));
+        assert_eq!(all_names(changed).as_deref(), Some("udp inspect count discard"));
+        assert_eq!(all_names(reply(&["a", "b"], None)).as_deref(), Some("a b"));
+        assert_eq!(all_names(reply(&[], Some(vec![2, 0]))).as_deref(), Some("count udp"));
+        assert_eq!(all_names(reply(&["inspect"], Some(kept.clone()))), None, "too few");
+        assert_eq!(all_names(reply(&["a", "b", "c"], Some(kept))), None, "too many");
+        assert_eq!(all_names(reply(&[], Some(vec![3]))), None, "an index that nobody has");
+        assert_eq!(all_names(reply(&[], Some(vec![i64::MIN]))), None);
+        assert_eq!(all_names(ChangedNodes { next: Some(1), ..reply(&["a"], None) }), None);
+        assert_eq!(all_names(ChangedNodes { version: None, ..reply(&["a"], None) }), None);
+    }
 }

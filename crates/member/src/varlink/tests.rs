@@ -129,9 +129,9 @@ fn field_names<T: Serialize>(value: &T) -> Vec<String> {
 fn interface_files_match_the_types() {
     use protocol::{
         About, Amount, Argument, Attach, AttachReply, CarriedStep, Change, ChangeReply,
-        ConnectReply, Count, CountReply, CountRequest, Counters, Edge, Ended, Filter, Follow,
-        KernelProgram, KernelPrograms, KernelRequest, KernelRing, KernelStep, Link, Loss, Node,
-        NodeArc, NodeDetails, Nodes, NodesReply, PathDescription, PathEvent, PathReport,
+        ChangedNodes, ConnectReply, Count, CountReply, CountRequest, Counters, Edge, Ended, Filter,
+        Follow, KernelProgram, KernelPrograms, KernelRequest, KernelRing, KernelStep, Link, Loss,
+        Node, NodeArc, NodeDetails, Nodes, NodesReply, PathDescription, PathEvent, PathReport,
         PathUpdate, Permissions, Quota, Register, RegisteredPath, Replacement, Source, Space,
         Totals, UpdateForm,
     };
@@ -181,9 +181,10 @@ fn interface_files_match_the_types() {
     let lost = Loss { why: none(), blocks: None };
     let source = Source { name: none(), observed: None, given: amount(), lost: Vec::new() };
     let text = Some(none());
-    let change =
-        Change { words: Vec::new(), running: text.clone(), other: text, nodes: Some(true) };
-    let nodes = Some(NodesReply::default());
+    let (nodes, known) = (Some(true), Some(0));
+    let change = Change { words: Vec::new(), running: text.clone(), other: text, nodes, known };
+    let nodes = ChangedNodes { kept: Some(Vec::new()), ..ChangedNodes::default() };
+    let (changed_nodes, nodes) = (field_names(&nodes), Some(nodes));
     let changed = ChangeReply { nodes, ..ChangeReply::default() };
     let link = Link { from: 0, to: 0, classes: none(), transport: none(), room: None };
     let filter = Filter {
@@ -232,7 +233,8 @@ fn interface_files_match_the_types() {
         ("method Count", field_names(&Count { first: Some(0), timed: Some(true) })),
         ("method Count(first: ?int, timed: ?bool) ->", field_names(&CountReply::default())),
         ("method Change", field_names(&change)),
-        ("other: ?string, nodes: ?bool) ->", field_names(&changed)),
+        ("nodes: ?bool, known: ?int) ->", field_names(&changed)),
+        ("type ChangedNodes", changed_nodes),
         ("type Node", field_names(&Node { name: none(), space: none(), copies: Vec::new() })),
         ("type Link", field_names(&link)),
         ("type Ended", field_names(&Ended::default())),

@@ -66,7 +66,8 @@ impl Service {
                 }
                 self.describe_nodes();
                 let ChangeReply { message, line, .. } = changed;
-                let nodes = self.nodes(Nodes::default());
+                let nodes = self.described.as_ref().map(|nodes| nodes.changed(change.known));
+                let nodes = nodes.unwrap_or_default();
                 single_reply(&ChangeReplyWithNodes { message, line, nodes })
             }
             "Take" => single_reply(&self.take_from_other(id, call)?),
@@ -277,7 +278,7 @@ impl Service {
         (self.about.nodes, self.about.links) = (now.nodes.clone(), now.links.clone());
         (self.path.nodes, self.path.links) = (now.nodes, now.links);
         self.path.plan = now.plan;
-        self.described = None;
+        self.described.as_mut().into_iter().for_each(DescribedNodes::note_change);
     }
 
     /// Records the current plan if the path has changed since the last call.

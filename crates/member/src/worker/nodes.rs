@@ -20,16 +20,29 @@ pub(super) struct DescribedNodes {
     line: String,
     /// Number of each node. A node keeps its number when the request is changed.
     numbers: Vec<usize>,
-    /// The serialized nodes.
-    nodes: Vec<Box<RawValue>>,
+    nodes: Vec<DescribedNode>,
+    /// The version before this one, with the index of each node there, or -1 if the node is new or
+    /// has changed.
+    before: Option<(u64, Vec<i64>)>,
+    /// True if the plan has changed since.
+    is_outdated: bool,
 }
 
-/// A `NodesReply` with serialized nodes.
+/// A node with its serialized form.
+#[derive(Debug)]
+struct DescribedNode {
+    details: NodeDetails,
+    text: Box<RawValue>,
+}
+
+/// A `NodesReply` or `ChangedNodes` with serialized nodes.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct NodesPage<'d> {
     version: Option<u64>,
     line: &'d str,
-    nodes: &'d [Box<RawValue>],
+    nodes: Vec<&'d RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept: Option<&'d [i64]>,
     next: Option<usize>,
 }
 
@@ -37,18 +50,57 @@ impl DescribedNodes {
     /// Describes the nodes of a plan, unless `known` already describes them.
     pub(super) fn update(known: &mut Option<Self>, plan: &Plan, live: Option<&Live>, line: &str) {
         let numbers = live.map(Live::node_numbers).unwrap_or_default();
-        if known.as_ref().is_some_and(|known| known.line == line && known.numbers == numbers) {
+        let describes =
+            |known: &Self| !known.is_outdated && known.line == line && known.numbers == numbers;
+        if known.as_ref().is_some_and(describes) {
             return;
         }
+        let mut before = known.take();
+        let mut kept = Vec::with_capacity(plan.graph.nodes.len());
         let names = explain::unique_names(&plan.graph).into_iter().enumerate();
         let nodes = names.map(|(at, name)| {
             let id = numbers.get(at).map(|number| *number as u64);
-            let node = NodeDetails { id, ..describe_node(plan, at, name) };
-            // Names, numbers and texts can always be serialized.
-            to_raw_value(&node).unwrap_or_else(|_| RawValue::NULL.to_owned())
+            let details = NodeDetails { id, ..describe_node(plan, at, name) };
+            let same = before.as_mut().and_then(|before| before.take_node(at, &details));
+            kept.push(same.as_ref().map_or(-1, |(at, _)| i64::try_from(*at).unwrap_or(-1)));
+            same.map_or_else(|| DescribedNode::new(details), |(_, node)| node)
         });
         let (nodes, line) = (nodes.collect(), line.to_owned());
-        *known = Some(Self { version: next_version(), line, numbers, nodes });
+        let before = before.map(|before| (before.version, kept));
+        let is_outdated = false;
+        *known = Some(Self { version: next_version(), line, numbers, nodes, before, is_outdated });
+    }
+
+    /// Notes that the plan has changed, so that the next update describes its nodes anew.
+    pub(super) const fn note_change(&mut self) {
+        self.is_outdated = true;
+    }
+
+    /// Returns the equal node, with its index, and leaves an empty one in its place. `at` is the
+    /// index of the node in the new plan.
+    fn take_node(&mut self, at: usize, like: &NodeDetails) -> Option<(usize, DescribedNode)> {
+        let number = like.id?;
+        let is_number = |known: &usize| *known as u64 == number;
+        let at = match self.numbers.get(at).is_some_and(is_number) {
+            true => at,
+            false => self.numbers.iter().position(is_number)?,
+        };
+        let known = self.nodes.get_mut(at).filter(|known| known.details == *like)?;
+        Some((at, std::mem::replace(known, DescribedNode::empty())))
+    }
+
+    /// Returns the nodes after a change. If the caller has the version before the change, nodes
+    /// that are equal are omitted.
+    pub(super) fn changed(&self, known: Option<u64>) -> NodesPage<'_> {
+        let version = Some(self.version);
+        let before = self.before.as_ref().filter(|(before, _)| known == Some(*before));
+        let Some((_, kept)) = before else { return self.page(Nodes::default()) };
+        let changed = self.nodes.iter().zip(kept).filter(|(_, kept)| **kept < 0);
+        let nodes: Vec<&RawValue> = changed.map(|(node, _)| &*node.text).collect();
+        if nodes.iter().map(|node| node.get().len()).sum::<usize>() > PAGE_MAX {
+            return self.page(Nodes::default());
+        }
+        NodesPage { version, line: &self.line, nodes, kept: Some(kept), next: None }
     }
 
     /// Returns the nodes that start at index `wanted.first`, as many as fit into a reply; none if
@@ -65,11 +117,23 @@ impl DescribedNodes {
             length += more;
             length <= PAGE_MAX
         };
-        let lengths = rest.iter().map(|node| node.get().len());
+        let lengths = rest.iter().map(|node| node.text.get().len());
         let count = lengths.take_while(fits).count().max(1).min(rest.len());
         let next = (count < rest.len()).then_some(first + count);
-        let nodes = rest.get(..count).unwrap_or_default();
-        NodesPage { version, line: &self.line, nodes, next }
+        let nodes = rest.iter().take(count).map(|node| &*node.text).collect();
+        NodesPage { version, line: &self.line, nodes, kept: None, next }
+    }
+}
+
+impl DescribedNode {
+    fn new(details: NodeDetails) -> Self {
+        // Names, numbers and texts can always be serialized.
+        let text = to_raw_value(&details).unwrap_or_else(|_| RawValue::NULL.to_owned());
+        Self { details, text }
+    }
+
+    fn empty() -> Self {
+        Self { details: NodeDetails::default(), text: RawValue::NULL.to_owned() }
     }
 }
 

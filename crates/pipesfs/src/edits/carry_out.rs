@@ -6,14 +6,16 @@ use crate::protocol::errno;
 use crate::snapshot::Snapshots;
 use crate::tree::{PathKey, Tree, key_of};
 use std::time::{Duration, Instant};
-use streamline::paths::{Change, Client, ClientError, NodesReply, OUTDATED, PathClient, PathView};
+use streamline::paths::{
+    Change, ChangedNodes, Client, ClientError, OUTDATED, PathClient, PathView,
+};
 
 /// The result of a change of the tree.
 #[derive(Debug)]
 pub(crate) enum Done {
     /// The change is made. The nodes are those of the path after the change, if it has returned
     /// them.
-    Made(Option<NodesReply>),
+    Made(Option<ChangedNodes>),
     /// A path has started, with this number.
     Started(u32),
     /// The path is no longer running the request for which the edit was planned. The edit must be
@@ -82,11 +84,14 @@ fn change(
         found.ok_or_else(Refusal::gone)
     };
     let line = |view: &PathView| Some(view.line.clone()).filter(|line| !line.is_empty());
+    let known = view(edit.path)?;
+    let wants_nodes = edit.into.is_none() && !caller.is_other;
     let asked = Change {
         words: edit.words.clone(),
-        running: line(view(edit.path)?),
+        running: line(known),
         other: edit.into.map(&view).transpose()?.and_then(line),
-        nodes: (edit.into.is_none() && !caller.is_other).then_some(true),
+        nodes: wants_nodes.then_some(true),
+        known: known.version.filter(|_| wants_nodes),
     };
     // The path learns the user from the connection, so those of others are not kept.
     let connect = || connect(edit.path, caller, snapshots);

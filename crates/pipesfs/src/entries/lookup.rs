@@ -1,6 +1,6 @@
 //! Names that programs look up in directories, listed or not.
 
-use super::{Key, Part, STREAMS, stream};
+use super::{Key, Part, STREAMS, is_place_entry, stream};
 use crate::names::unescape;
 use crate::tree::{DirectoryId, Tree};
 use streamline::paths;
@@ -13,8 +13,13 @@ impl Tree {
         if let Some(child) = directory.and_then(|directory| directory.child(name)) {
             return self.child_key(key, name, child);
         }
-        let fixed = match key.part {
-            Part::Whole => self.fixed_entries(key, names)?,
+        let fixed = match (&key.part, &key.place) {
+            // Making all entries takes longer than everything else that a lookup needs.
+            (
+                Part::Whole,
+                DirectoryId::Node(..) | DirectoryId::Class(..) | DirectoryId::Path(_),
+            ) if !is_place_entry(name) => self.has(key).then(Vec::new)?,
+            (Part::Whole, _) => self.fixed_entries(key, names)?,
             _ => self.entries(key, names)?,
         };
         let listed = fixed.into_iter().find(|entry| entry.name == name);
@@ -40,7 +45,7 @@ impl Tree {
             (Part::Streams, _) => self.past(key, name).map(|stream| key.sibling(stream)),
             (Part::Whole, DirectoryId::Node(path, node)) => {
                 let class = unescape(name)?;
-                if paths::manual_names().contains(&class.as_str()) {
+                if paths::is_manual_name(&class) {
                     // The name of a filter denotes no class: `mkdir tcp/http` makes the filter, and
                     // the class is `tcp/80`.
                     return None;

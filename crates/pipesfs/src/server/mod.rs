@@ -1,11 +1,12 @@
 //! The operations of the file system, and the threads that execute them.
 //!
-//! One thread receives requests and replies to the requests that the latest snapshot can answer. A
+//! Two threads receive requests and reply to the requests that the latest snapshot can answer. A
 //! request that must query a path first is passed to one of several threads. If the caller receives
 //! a signal in the meantime, the caller gets EINTR immediately and the reply is dropped. Reads of
-//! streams wait in [`Streams`]. Changes of the tree run in separate threads and end within a time
-//! limit. A signal does not interrupt them, because the caller would not know whether the change
-//! was made.
+//! streams wait in [`Streams`]. Changes of the tree end within a time limit. A signal does not
+//! interrupt them, because the caller would not know whether the change was made. The thread that
+//! receives a change makes it if the other thread is receiving; otherwise, the change is passed to
+//! a separate thread, so that at least one thread always receives.
 
 mod attributes;
 mod edits;
@@ -23,7 +24,7 @@ use crate::mount::{MountOptions, Others};
 use crate::protocol::{Operation, Reply, Request, errno, init_reply, statfs_reply};
 use crate::snapshot::{CURRENT, Snapshots};
 use crate::streams::Streams;
-use crate::threads::{self, RequestThreads};
+use crate::threads::{EDIT_THREAD_NAME, EDITS_MAX, RequestThreads};
 use crate::totals::TotalsByPlace;
 use crate::tree::DirectoryId;
 use crate::writers::Writers;
@@ -32,7 +33,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use sys::eventfd::EventFd;
@@ -41,6 +42,8 @@ use sys::eventfd::EventFd;
 const WRITE_MAX: u32 = 128 << 10;
 /// Length of the buffer for a request, in bytes.
 const REQUEST_MAX: usize = WRITE_MAX as usize + 4096;
+/// Number of threads that receive requests.
+const RECEIVING_THREADS: usize = 2;
 /// Number of threads for requests that query paths.
 const QUERY_THREADS_MAX: usize = 4;
 /// Name of these threads.
@@ -57,6 +60,8 @@ pub struct Server {
     totals: TotalsByPlace,
     handles: Mutex<HashMap<u64, Handle>>,
     next_handle: AtomicU64,
+    /// Number of receiving threads that are not making a change.
+    receiving: AtomicUsize,
     /// Numbers of the requests that are being executed by threads that query paths.
     asking: Mutex<HashSet<u64>>,
     /// Numbers of the requests that are being executed by threads that change the tree.
@@ -97,6 +102,7 @@ impl Server {
             totals: TotalsByPlace::default(),
             handles: Mutex::default(),
             next_handle: AtomicU64::new(1),
+            receiving: AtomicUsize::new(RECEIVING_THREADS),
             asking: Mutex::default(),
             editing: Mutex::default(),
             failures,
@@ -115,16 +121,18 @@ impl Server {
         spawn("pipesfs ends", move || examining.examine_ends(&endings))?;
         spawn("pipesfs reads", move || streams.serve())?;
         spawn("pipesfs writes", move || writers.serve())?;
-        let (serving, asking) = (Arc::clone(&server), Arc::clone(&server));
-        let editing = Arc::clone(&server);
-        let edits =
-            RequestThreads::new((threads::EDIT_THREAD_NAME, threads::EDITS_MAX), move |request| {
-                editing.execute(request);
-            });
+        let (asking, editing) = (Arc::clone(&server), Arc::clone(&server));
+        let edits = RequestThreads::new((EDIT_THREAD_NAME, EDITS_MAX), move |request| {
+            editing.execute(request, Executor::Edits);
+        });
         let asks = RequestThreads::new((QUERY_THREAD_NAME, QUERY_THREADS_MAX), move |request| {
             asking.ask(request)
         });
-        spawn("pipesfs", move || serving.receive(asks, edits))?;
+        let threads = Arc::new((Mutex::new(asks), Mutex::new(edits)));
+        for _ in 0..RECEIVING_THREADS {
+            let (serving, threads) = (Arc::clone(&server), Arc::clone(&threads));
+            spawn("pipesfs", move || serving.receive(&threads))?;
+        }
         Ok(server)
     }
 
@@ -147,8 +155,9 @@ impl Server {
         self.ended.as_fd()
     }
 
-    /// Receives requests until the file system is unmounted.
-    fn receive(&self, mut asks: RequestThreads, mut edits: RequestThreads) {
+    /// Receives requests until the file system is unmounted. `asks` and `edits` are the threads for
+    /// requests that may block.
+    fn receive(&self, (asks, edits): &(Mutex<RequestThreads>, Mutex<RequestThreads>)) {
         let mut buffer = vec![0; REQUEST_MAX];
         loop {
             let mut device = &*self.device;
@@ -166,17 +175,17 @@ impl Server {
                 break;
             }
             if matches!(request.operation, Operation::Edit(_)) || self.changes_argument(&request) {
-                self.pass_on(request, &mut edits, &self.editing);
+                self.change(request, edits);
                 continue;
             }
             match self.age_wanted(&request) {
                 Some(age) if !self.snapshots.is_current(age) => {
-                    self.pass_on(request, &mut asks, &self.asking);
+                    self.pass_on(request, asks, &self.asking);
                 }
                 _ if self.needs_update(&request) || self.needs_query(&request) => {
-                    self.pass_on(request, &mut asks, &self.asking);
+                    self.pass_on(request, asks, &self.asking);
                 }
-                _ => self.execute(&request),
+                _ => self.execute(&request, Executor::Receiver),
             }
         }
         // This Release pairs with the Acquire in `has_ended`.
@@ -184,11 +193,29 @@ impl Server {
         self.ended.notify();
     }
 
+    /// Makes a change in this thread if another thread receives requests meanwhile. Otherwise,
+    /// passes the change to `edits`.
+    fn change(&self, request: Request, edits: &Mutex<RequestThreads>) {
+        let leave = |receiving: usize| receiving.checked_sub(1).filter(|rest| *rest > 0);
+        // The number orders no other memory.
+        if self.receiving.fetch_update(Ordering::Relaxed, Ordering::Relaxed, leave).is_err() {
+            return self.pass_on(request, edits, &self.editing);
+        }
+        lock(&self.editing).insert(request.header.unique);
+        self.execute(&request, Executor::EditingReceiver);
+    }
+
     /// Passes a request to threads that may block, and adds its number to `executing`.
-    fn pass_on(&self, request: Request, to: &mut RequestThreads, executing: &Mutex<HashSet<u64>>) {
+    fn pass_on(
+        &self,
+        request: Request,
+        to: &Mutex<RequestThreads>,
+        executing: &Mutex<HashSet<u64>>,
+    ) {
         let unique = request.header.unique;
         lock(executing).insert(unique);
-        if to.pass(request).is_err() {
+        let passed = lock(to).pass(request);
+        if passed.is_err() {
             lock(executing).remove(&unique);
             Reply::new(&self.device, unique).error(errno::EAGAIN);
         }
@@ -201,7 +228,7 @@ impl Server {
         } else if self.needs_update(request) {
             self.snapshots.refresh(Duration::MAX);
         }
-        self.execute(request);
+        self.execute(request, Executor::Asks);
     }
 
     /// Returns the maximum age of a snapshot from which a request can be answered, or `None` if the
@@ -215,21 +242,23 @@ impl Server {
 
     /// Returns the reply to a request, unless its caller has already received one because of a
     /// signal.
-    fn reply(&self, request: &Request) -> Option<Reply<'_>> {
+    fn reply(&self, request: &Request, executor: Executor) -> Option<Reply<'_>> {
         let unique = request.header.unique;
-        let mut asking = lock(&self.asking);
-        let reply = Reply::new(&self.device, unique);
-        let thread = std::thread::current();
-        // Only requests that were passed on are in the sets.
-        match thread.name() {
-            Some(threads::EDIT_THREAD_NAME) => drop(lock(&self.editing).remove(&unique)),
-            Some(QUERY_THREAD_NAME) if !asking.remove(&unique) => return None,
-            _ => {}
+        match executor {
+            Executor::Receiver => {}
+            Executor::Asks if lock(&self.asking).remove(&unique) => {}
+            Executor::Asks => return None,
+            Executor::Edits => drop(lock(&self.editing).remove(&unique)),
+            Executor::EditingReceiver => {
+                lock(&self.editing).remove(&unique);
+                // The next change may come before this thread has returned from its reply.
+                self.receiving.fetch_add(1, Ordering::Relaxed);
+            }
         }
-        Some(reply)
+        Some(Reply::new(&self.device, unique))
     }
 
-    fn execute(&self, request: &Request) {
+    fn execute(&self, request: &Request, executor: Executor) {
         let header = &request.header;
         match &request.operation {
             Operation::Forget(objects) => {
@@ -259,7 +288,7 @@ impl Server {
             _ => {}
         }
         let outcome = self.outcome(request);
-        let Some(reply) = self.reply(request) else { return self.withdraw(&outcome) };
+        let Some(reply) = self.reply(request, executor) else { return self.withdraw(&outcome) };
         match outcome {
             Ok(Outcome::Done) => reply.data(&[]),
             Ok(Outcome::Data(data)) => reply.data(&data),
@@ -367,6 +396,20 @@ impl Server {
         lock(&self.handles).insert(number, handle);
         number
     }
+}
+
+/// The thread that executes a request.
+#[derive(Clone, Copy, Debug)]
+enum Executor {
+    /// The thread that has received it.
+    Receiver,
+    /// A thread that queries paths. The number of the request is in `asking`.
+    Asks,
+    /// A thread that makes changes. The number of the request is in `editing`.
+    Edits,
+    /// The thread that has received it, which has left the receiving ones until the reply. The
+    /// number of the request is in `editing`.
+    EditingReceiver,
 }
 
 /// The outcome of an operation.

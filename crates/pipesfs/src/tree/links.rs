@@ -33,7 +33,7 @@ impl Tree {
         }
         let node = self.node(to)?;
         let (name, number) = (node_name(node), id(node, to));
-        let name = self.take_name(here, &name, number);
+        let name = self.free_name(here, name, number);
         self.directories[here].add_child(name, Child::Link(target));
         Some(())
     }

@@ -21,7 +21,7 @@ pub(super) const ROOT_ENTRIES: &[&str] = &["README"];
 /// Reserved entry names in the directory of a path that has a name.
 pub(super) const PATH_ENTRIES: &[&str] = &["request"];
 /// Reserved entry names in the directory of a path that is a stream.
-pub(super) const STREAM_ENTRIES: &[&str] = &[
+pub(crate) const STREAM_ENTRIES: &[&str] = &[
     "all",
     "all.pcap",
     "all.jsonl",
