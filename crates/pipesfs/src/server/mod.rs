@@ -13,6 +13,7 @@ mod edits;
 mod handle;
 mod objects;
 mod open;
+mod receive;
 mod written;
 
 use self::handle::Handle;
@@ -22,7 +23,7 @@ use crate::failures::Failures;
 use crate::inodes::Inodes;
 use crate::mount::{MountOptions, Others};
 use crate::protocol::{Operation, Reply, Request, errno, init_reply, statfs_reply};
-use crate::snapshot::{CURRENT, Snapshots};
+use crate::snapshot::Snapshots;
 use crate::streams::Streams;
 use crate::threads::{EDIT_THREAD_NAME, EDITS_MAX, RequestThreads};
 use crate::totals::TotalsByPlace;
@@ -30,7 +31,6 @@ use crate::tree::DirectoryId;
 use crate::writers::Writers;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
-use std::io::Read as _;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -153,109 +153,6 @@ impl Server {
     #[must_use]
     pub fn ended(&self) -> BorrowedFd<'_> {
         self.ended.as_fd()
-    }
-
-    /// Receives requests until the file system is unmounted. `asks` and `edits` are the threads for
-    /// requests that may block.
-    fn receive(&self, (asks, edits): &(Mutex<RequestThreads>, Mutex<RequestThreads>)) {
-        let mut buffer = vec![0; REQUEST_MAX];
-        loop {
-            let mut device = &*self.device;
-            let length = match device.read(&mut buffer) {
-                Ok(length) => length,
-                // ENODEV means that the file system is unmounted. Other errors, such as ENOENT,
-                // mean that a single request was withdrawn.
-                Err(error) if error.raw_os_error() == Some(ENODEV) => break,
-                Err(_) => continue,
-            };
-            let Some(request) = Request::read(buffer.get(..length).unwrap_or_default()) else {
-                continue;
-            };
-            if request.operation == Operation::Destroy {
-                break;
-            }
-            if matches!(request.operation, Operation::Edit(_)) || self.changes_argument(&request) {
-                self.change(request, edits);
-                continue;
-            }
-            match self.age_wanted(&request) {
-                Some(age) if !self.snapshots.is_current(age) => {
-                    self.pass_on(request, asks, &self.asking);
-                }
-                _ if self.needs_update(&request) || self.needs_query(&request) => {
-                    self.pass_on(request, asks, &self.asking);
-                }
-                _ => self.execute(&request, Executor::Receiver),
-            }
-        }
-        // This Release pairs with the Acquire in `has_ended`.
-        self.over.store(true, Ordering::Release);
-        self.ended.notify();
-    }
-
-    /// Makes a change in this thread if another thread receives requests meanwhile. Otherwise,
-    /// passes the change to `edits`.
-    fn change(&self, request: Request, edits: &Mutex<RequestThreads>) {
-        let leave = |receiving: usize| receiving.checked_sub(1).filter(|rest| *rest > 0);
-        // The number orders no other memory.
-        if self.receiving.fetch_update(Ordering::Relaxed, Ordering::Relaxed, leave).is_err() {
-            return self.pass_on(request, edits, &self.editing);
-        }
-        lock(&self.editing).insert(request.header.unique);
-        self.execute(&request, Executor::EditingReceiver);
-    }
-
-    /// Passes a request to threads that may block, and adds its number to `executing`.
-    fn pass_on(
-        &self,
-        request: Request,
-        to: &Mutex<RequestThreads>,
-        executing: &Mutex<HashSet<u64>>,
-    ) {
-        let unique = request.header.unique;
-        lock(executing).insert(unique);
-        let passed = lock(to).pass(request);
-        if passed.is_err() {
-            lock(executing).remove(&unique);
-            Reply::new(&self.device, unique).error(errno::EAGAIN);
-        }
-    }
-
-    /// Executes a request in a thread that may block.
-    fn ask(&self, request: &Request) {
-        if let Some(age) = self.age_wanted(request) {
-            self.snapshots.refresh(age);
-        } else if self.needs_update(request) {
-            self.snapshots.refresh(Duration::MAX);
-        }
-        self.execute(request, Executor::Asks);
-    }
-
-    /// Returns the maximum age of a snapshot from which a request can be answered, or `None` if the
-    /// request needs no snapshot.
-    fn age_wanted(&self, request: &Request) -> Option<Duration> {
-        match request.operation {
-            Operation::Lookup(_) | Operation::OpenDirectory | Operation::Open(_) => Some(CURRENT),
-            _ => None,
-        }
-    }
-
-    /// Returns the reply to a request, unless its caller has already received one because of a
-    /// signal.
-    fn reply(&self, request: &Request, executor: Executor) -> Option<Reply<'_>> {
-        let unique = request.header.unique;
-        match executor {
-            Executor::Receiver => {}
-            Executor::Asks if lock(&self.asking).remove(&unique) => {}
-            Executor::Asks => return None,
-            Executor::Edits => drop(lock(&self.editing).remove(&unique)),
-            Executor::EditingReceiver => {
-                lock(&self.editing).remove(&unique);
-                // The next change may come before this thread has returned from its reply.
-                self.receiving.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        Some(Reply::new(&self.device, unique))
     }
 
     fn execute(&self, request: &Request, executor: Executor) {

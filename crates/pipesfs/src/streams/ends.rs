@@ -114,7 +114,7 @@ impl Streams {
         stream.failed = Some(failed);
         for WaitingRead { unique, size } in std::mem::take(&mut stream.waiting_reads) {
             let reply = Reply::new(&self.device, unique);
-            let read = stream.reply(reply, size, &mut super::lock_pipe(&self.pages));
+            let read = stream.reply(reply, size);
             debug_assert!(matches!(read, StreamRead::Sent(_)), "the end of a stream is a reply");
         }
     }
