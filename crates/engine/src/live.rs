@@ -241,8 +241,7 @@ impl Live {
         }
     }
 
-    /// Returns the names of the spaces in the order of the plan. The index of a name is the number
-    /// of the space.
+    /// Returns the names of the spaces by number, which is the order of the plan.
     #[must_use]
     pub fn spaces(&self) -> Vec<String> {
         self.command_queues().iter().map(|commands| commands.status.name.clone()).collect()
@@ -254,8 +253,7 @@ impl Live {
         self.command_queues().iter().all(|commands| commands.lock_inbox().ended)
     }
 
-    /// Returns the node of the current plan that has this number, or `None` if the plan has no such
-    /// node.
+    /// Returns the node with this number, or `None` if the current plan has none.
     pub(crate) fn node_with_number(&self, number: usize) -> Option<NodeId> {
         let (node, _) = self.running_path()?.state().plan_indices();
         Some(node.index_of(number)).filter(|place| *place != GONE).map(NodeId)
@@ -323,10 +321,9 @@ impl Live {
         let at = sys::clock::monotonic();
         let share = limit / u32::try_from(all.len().max(1)).unwrap_or(u32::MAX);
         let (mut spaces, mut counted, mut has) = (Vec::new(), Vec::new(), Vec::new());
-        // The reader of a ring is queried before the writer, so the reader never seems to have
-        // taken more blocks than were put.
+        // Readers are queried before writers, so no reader seems to have taken more than was put.
         for commands in all.iter().rev() {
-            let held_up = commands.status.full_ring();
+            let mut held_up = commands.status.full_ring();
             let task = commands.thread_task();
             let given = commands.send(|space: &mut Space| (space.counters(), space.resources()));
             let answer = given.and_then(|given| given.wait_for_result(share));
@@ -337,7 +334,10 @@ impl Live {
                     Freshness::Now
                 }
                 Err(CommandError::Ended) => Freshness::Ended,
-                Err(why) => Freshness::Old(why),
+                Err(why) => {
+                    held_up = why.full_ring().or(held_up);
+                    Freshness::Old(why)
+                }
             };
             let (name, runs) =
                 (commands.status.name.clone(), task.as_ref().map(|(id, _)| SpaceTask::Thread(*id)));
@@ -373,9 +373,9 @@ impl Live {
     ) {
         // Spaces that have ended have counted the blocks that crossed to them.
         if let Some((whole, part)) = &self.whole {
-            let gone = whole.state().parts.get(*part).map(|part| part.removed_queues.clone());
-            let gone = gone.into_iter().flatten();
-            counted.extend(gone.filter_map(|one| one.wait_for_end(Duration::ZERO)));
+            let removed = whole.state().parts.get(*part).map(|part| part.removed_queues.clone());
+            let ended = removed.into_iter().flatten();
+            counted.extend(ended.filter_map(|one| one.wait_for_end(Duration::ZERO)));
         }
         if kernel {
             // Programs write to the threads, so the programs are queried last.

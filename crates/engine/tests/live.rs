@@ -165,6 +165,7 @@ fn blocked_space_reports_and_skips_a_withdrawn_command() {
         assert_eq!(late, Err(CommandError::Late { space: "thread1".to_owned() }));
         let snapshot = live.counters(2 * short);
         assert!(matches!(snapshot.spaces[0].fresh, Freshness::Old(CommandError::RingFull { .. })));
+        assert_eq!(snapshot.spaces[0].held_up, Some(0), "the index of the edge in the plan");
         *GATE.0.lock().expect("no panic") = true;
         GATE.1.notify_all();
         assert_eq!(live.execute(0, TIME_LIMIT, |_| ()), Ok(()), "it goes on");

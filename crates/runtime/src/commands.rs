@@ -50,6 +50,17 @@ pub enum CommandError {
     },
 }
 
+impl CommandError {
+    /// Returns the number of the edge whose full ring is the cause, or `None` for another cause.
+    #[must_use]
+    pub const fn full_ring(&self) -> Option<usize> {
+        match self {
+            Self::RingFull { edge, .. } => Some(*edge),
+            _ => None,
+        }
+    }
+}
+
 type Command = Box<dyn FnOnce(&mut Space) + Send>;
 
 /// A queue of commands to one space. The queue outlives the space.

@@ -5,7 +5,6 @@ use crate::protocol::{Node, Space};
 use engine::live::{Freshness, Live};
 use engine::spaces::{PinError, SpaceStatus, SpaceTask, pin_child};
 use pipeline::binding::SpaceBinding;
-use runtime::commands::CommandError;
 use std::time::Duration;
 use sys::task::{RunState, Task};
 
@@ -24,11 +23,7 @@ pub(super) fn space_status<'e>(
         Freshness::Old(why) => Some(why),
         Freshness::Now | Freshness::Ended => None,
     };
-    let held_up = match late {
-        Some(CommandError::RingFull { edge, .. }) => Some(*edge),
-        _ => found.held_up,
-    };
-    let waits = held_up.map(|number| match edge(number) {
+    let waits = found.held_up.map(|number| match edge(number) {
         Some((from, to)) => format!("room in the ring from {from} to {to}"),
         None => "room in a ring".to_owned(),
     });
