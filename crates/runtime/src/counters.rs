@@ -91,28 +91,30 @@ pub(crate) type KernelContinuation = ((usize, usize, usize), Edge);
 
 impl RetiredCounters {
     /// Adds the counters of removed nodes and arcs. `before` contains the counters of the entire
-    /// space before the removal. `gone` returns true for the index of a removed node; `gone_arc`
-    /// returns true for the node index and arc index of a removed arc.
+    /// space before the removal. `is_removed_node` returns true for the index of a removed node;
+    /// `is_removed_arc` returns true for the node index and arc index of a removed arc.
     pub fn add(
         &mut self,
         before: SpaceCounters,
-        gone: &dyn Fn(usize) -> bool,
-        gone_arc: &dyn Fn(usize, usize) -> bool,
+        is_removed_node: &dyn Fn(usize) -> bool,
+        is_removed_arc: &dyn Fn(usize, usize) -> bool,
     ) {
         let known = self.nodes.len();
         let nodes = before.nodes.len() - known;
-        self.reports.extend(before.reports.into_iter().filter(|(at, _)| gone(*at)).map(|(_, r)| r));
+        let removed = before.reports.into_iter().filter(|(at, _)| is_removed_node(*at));
+        self.reports.extend(removed.map(|(_, report)| report));
         for (at, mut node) in before.nodes.into_iter().take(nodes).enumerate() {
             let calls = std::mem::take(&mut node.calls);
             if node.receives_kernel_output {
                 let continuations = continuations(&self.nodes, &node, calls);
                 self.continuations
-                    .extend(continuations.filter(|((.., arc), _)| gone_arc(at, *arc)));
+                    .extend(continuations.filter(|((.., arc), _)| is_removed_arc(at, *arc)));
             } else {
-                let calls = calls.into_iter().enumerate().filter(|(arc, _)| gone_arc(at, *arc));
+                let calls =
+                    calls.into_iter().enumerate().filter(|(arc, _)| is_removed_arc(at, *arc));
                 self.edges.extend(calls.map(|(_, edge)| edge));
             }
-            if gone(at) {
+            if is_removed_node(at) {
                 // Replicas may replace the node: they share its ledger entry.
                 node.copied |= node.ring.is_none() && !node.entry.name.is_ring();
                 self.nodes.push(node);

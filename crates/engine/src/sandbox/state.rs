@@ -206,7 +206,7 @@ fn read_words(from: &mut &[u8]) -> Option<Vec<u64>> {
 }
 
 /// Sends a filter's state as messages, with a final [`StateRecord::Known`]. Returns `None` if a
-/// message is too long or the receiver is gone.
+/// message is too long or the receiver has closed its end.
 pub(super) fn send_state(
     saved: &SavedState,
     put: &mut dyn FnMut(&[u8]) -> Option<()>,

@@ -286,9 +286,8 @@ pub(super) enum FragmentResult<'a> {
     Complete(Block<'a>),
 }
 
-/// Builds the datagram as a new frame: the headers of its first fragment, followed by the data.
-/// Returns `None` if the datagram would be too long for these headers. Returns `Some(None)`, and
-/// counts the loss, if memory runs out.
+/// Builds a new frame from the headers of the first fragment and the data. Returns `None` if it is
+/// too long for these headers. Returns `Some(None)`, and counts the loss, if memory runs out.
 fn build_datagram<'a>(
     parts: &[(u32, Block<'a>)],
     end: u32,
