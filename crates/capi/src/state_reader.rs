@@ -11,7 +11,7 @@ pub(crate) struct StateReader {
 }
 
 impl StateReader {
-    /// Blocks until the writer is gone, or returns false after `limit`.
+    /// Blocks until the writer has ended, or returns false after `limit`.
     pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
         match self.reader.host() {
             Some(host) => sys::poll::readable(&[host], limit).contains(&true),

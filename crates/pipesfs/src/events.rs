@@ -33,7 +33,7 @@ pub fn follow(client: Client) -> Result<(OwnedFd, Follower), ClientError> {
     Ok((reader, Follower(stop)))
 }
 
-/// Writes lines until the daemon or the reader is gone.
+/// Writes lines until the daemon ends or the reader closes the file.
 fn write_events(client: &Client, mut output: File, stop: &EventFd) {
     loop {
         let ready = sys::poll::readable_within(&[stop.as_fd(), client.as_fd()], None);

@@ -5,7 +5,7 @@
 //! any reader (`reading`). It writes into a new pipe, which replaces the old pipe in every
 //! descriptor of the program. No process can wait for the adapter (it has no exit signal, and its
 //! parent exits immediately), and it blocks all signals. It exits at the end of the stream, or when
-//! the new pipe has no reader; the writer of the stream then finds that its reader is gone.
+//! the new pipe has no reader; the writer of the stream then finds that its reader has ended.
 
 use crate::pointer::RingInput;
 use buffer::stream::WaitResult;

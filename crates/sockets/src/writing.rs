@@ -2,9 +2,10 @@
 //!
 //! After many bytes, and if a reader has requested a ring ([`Reading`]), the writer creates one,
 //! offers it over the rendezvous socket and stops using the pipe. It returns to the pipe if other
-//! code has written into the pipe, if the reader is gone (the pipe then raises `SIGPIPE` or serves
-//! other readers), and before a call that this library does not emulate. The return is permanent
-//! and closes the ring. The reader drains the ring before the pipe, so order is preserved.
+//! code has written into the pipe, if the reader has closed the ring (the pipe then raises
+//! `SIGPIPE` or serves other readers), and before a call that this library does not emulate. The
+//! return is permanent and closes the ring. The reader drains the ring before the pipe, so order is
+//! preserved.
 //!
 //! [`Reading`]: crate::reading::Reading
 
@@ -271,8 +272,8 @@ fn write_ring(
 }
 
 /// Blocks until a block of this length fits into the ring. Returns an error number if a nonblocking
-/// descriptor or a signal ends the wait, and fails if the reader is gone. Returns `None` if the
-/// block fits.
+/// descriptor or a signal ends the wait, and fails if the reader has closed the ring. Returns
+/// `None` if the block fits.
 fn wait_for_room(output: &mut Output, number: i32, length: usize) -> Result<Option<i32>, Fault> {
     let mut yields = ends::yields_before_sleep();
     while !output.is_ready(length)? {

@@ -33,7 +33,7 @@ pub struct Ready {
     pub(crate) recording: Option<Arc<Recording>>,
     pub(crate) captures_crashes: bool,
     /// True if the run serves a shared prefix; the run then ends when the last reader of the prefix
-    /// has gone.
+    /// has left.
     pub(crate) serves_prefix: bool,
     pub(crate) notices: Notices,
 }

@@ -230,15 +230,17 @@ impl HostState {
         self.names.iter().flat_map(of).collect()
     }
 
-    /// Releases the slots of the readers whose doorbells are in `gone`.
-    fn release_departed_readers(&mut self, gone: &[&Arc<OwnedFd>]) {
+    /// Releases the slots of the readers whose doorbells are in `closed`.
+    fn release_departed_readers(&mut self, closed: &[&Arc<OwnedFd>]) {
         for name in &mut self.names {
             match &mut name.object {
                 NamedObject::Stream { admission, clients, .. } => {
-                    let left = clients.release_departed_readers(gone).into_iter();
+                    let left = clients.release_departed_readers(closed).into_iter();
                     left.for_each(|ticket| admission.leave(ticket));
                 }
-                NamedObject::Region { clients, .. } => drop(clients.release_departed_readers(gone)),
+                NamedObject::Region { clients, .. } => {
+                    drop(clients.release_departed_readers(closed))
+                }
                 NamedObject::Inbox(_) => {}
             }
         }
@@ -345,11 +347,12 @@ fn serve(shared: &SharedHost, doorbell: &SocketDoorbell) {
         let first = std::iter::once(doorbell.as_fd()).chain(listeners.iter().map(|fd| fd.as_fd()));
         let first: Vec<_> = first.collect();
         let second: Vec<_> = clients.iter().map(|doorbell| doorbell.as_fd()).collect();
-        let (ready, gone) = poll::readable_or_gone(&first, &second, pause.take());
+        let (ready, closed) = poll::readable_or_gone(&first, &second, pause.take());
         doorbell.clear();
-        let gone: Vec<_> = clients.iter().zip(gone).filter(|(_, g)| *g).map(|(b, _)| b).collect();
-        if !gone.is_empty() {
-            shared.lock().release_departed_readers(&gone);
+        let closed: Vec<_> =
+            clients.iter().zip(closed).filter(|(_, g)| *g).map(|(b, _)| b).collect();
+        if !closed.is_empty() {
+            shared.lock().release_departed_readers(&closed);
         }
         for (listener, _) in listeners.iter().zip(ready.iter().skip(1)).filter(|(_, r)| **r) {
             match sys::abstract_socket::accept(listener) {

@@ -76,11 +76,11 @@ impl<T> Clients<T> {
         self.0.iter().map(|client| client.doorbell.clone())
     }
 
-    /// Releases the slots of the readers whose doorbells are in `gone`. Returns the tickets of
+    /// Releases the slots of the readers whose doorbells are in `closed`. Returns the tickets of
     /// these readers.
-    pub(super) fn release_departed_readers(&mut self, gone: &[&Arc<OwnedFd>]) -> Vec<T> {
+    pub(super) fn release_departed_readers(&mut self, closed: &[&Arc<OwnedFd>]) -> Vec<T> {
         let has_departed = |client: &mut Client<T>| {
-            gone.iter().any(|doorbell| Arc::ptr_eq(doorbell, &client.doorbell))
+            closed.iter().any(|doorbell| Arc::ptr_eq(doorbell, &client.doorbell))
         };
         self.0.extract_if(.., has_departed).map(|client| client.ticket).collect()
     }

@@ -342,7 +342,7 @@ struct DroppedFlights {
 }
 
 /// Releases memory that writers of this process, including dropped writers, hold for readers that
-/// have passed the memory or are gone. Returns the number of dropped writers that still hold
+/// have passed the memory or have departed. Returns the number of dropped writers that still hold
 /// memory. The library calls this function when an output is created, dropped, or short of memory.
 /// A process in which none of these events occurs for a long time must call this function.
 pub fn sweep() -> usize {

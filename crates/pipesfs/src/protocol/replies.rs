@@ -98,7 +98,7 @@ impl<'d> Reply<'d> {
     }
 
     /// Sends a successful reply with the next `length` bytes of a ring. Returns false if the reply
-    /// could not be sent because the caller is gone.
+    /// could not be sent because the caller no longer waits.
     pub(crate) fn shared(self, ring: &TapRingReader, length: usize) -> bool {
         let total = u32::try_from(REPLY_HEAD + length).unwrap_or(u32::MAX);
         let head = Head { length: total, error: 0, unique: self.unique };
@@ -156,8 +156,8 @@ impl<'d> Reply<'d> {
         Reply { device, unique: 0 }.send(&message);
     }
 
-    /// Writes a message. The error ENOENT means that the caller is gone, and any other error that
-    /// the mount is gone.
+    /// Writes a message. The error ENOENT means that the caller no longer waits, and any other
+    /// error that the file system is unmounted.
     fn send(self, message: &[u8]) {
         let mut device = self.device;
         let _: io::Result<usize> = device.write(message);

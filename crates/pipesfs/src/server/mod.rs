@@ -253,7 +253,7 @@ impl Server {
         }
     }
 
-    /// Undoes the effects of an operation whose caller is gone.
+    /// Undoes the effects of an operation whose caller no longer waits.
     fn withdraw(&self, outcome: &Result<Outcome, i32>) {
         match outcome {
             Ok(Outcome::Opened(handle, _)) => self.close(*handle),

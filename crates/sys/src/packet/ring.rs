@@ -81,7 +81,7 @@ pub struct RingStatistics {
 #[derive(Debug)]
 pub struct PacketRing {
     /// The mapped ring. Declared first, so that the mapping is dropped before the socket. The
-    /// kernel frees the ring once both the mapping and the descriptor are gone.
+    /// kernel frees the ring once the mapping is removed and the descriptor is closed.
     memory: Mapping,
     socket: OwnedFd,
     shape: RingShape,

@@ -42,7 +42,8 @@ pub enum SendStop {
     /// There is no room at present, or a signal arrived. The errno is EAGAIN for a full socket
     /// buffer, ENOBUFS for a full queue, ENOMEM, or EINTR.
     Full(i32),
-    /// The frame was refused, with this errno: it is too long, or the interface is down or gone.
+    /// The frame was refused, with this errno: it is too long, or the interface is down or no
+    /// longer exists.
     Refused(i32),
 }
 

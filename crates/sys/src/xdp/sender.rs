@@ -150,7 +150,7 @@ impl XdpSender {
 
     /// Makes the kernel take as many queued packets as it can now.
     ///
-    /// Fails with ENETDOWN if the interface is down, and with ENXIO if it is gone.
+    /// Fails with ENETDOWN if the interface is down, and with ENXIO if it no longer exists.
     pub fn push(&mut self) -> Result<PushReport> {
         self.release_sent_frames()?;
         let woken = self.wake()?;
