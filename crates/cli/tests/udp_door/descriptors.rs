@@ -2,17 +2,20 @@
 //! a socket without one.
 
 use super::{PROMOTING_DATAGRAMS, Server, address, exchange, prepare, receive};
+use crate::common::Folder;
+use std::fs::File;
 use std::net::UdpSocket;
+use std::process::Command;
 use testkit::{need, wait_until};
 
 /// Python server that answers any datagram with its bytes, or does what the datagram says: `name`
 /// is answered with the socket's address, `size N` with the size of the receive buffer after N
-/// bytes were set, `duplicate` with a copy of the socket, which then replaces the socket. `pause`
-/// lets the server sleep for a second after the answer. `fill` is not answered but counted, and
+/// bytes were set, `duplicate` with a copy of the socket, which then replaces the socket. `pause F`
+/// lets the server wait after the answer until the FIFO F is opened for writing. `fill` is not answered but counted, and
 /// `ask` is answered with the count. `shutdown` ends reception, and the server, which first prints
 /// the error number of the call, and what it still receives.
 const SERVER: &str = "
-import socket, sys, time
+import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.bind(('', 5400))
 print('ready', file=sys.stderr, flush=True)
@@ -44,7 +47,7 @@ while data != b'quit':
         s.sendto(data, sender)
         break
     s.sendto(answer, sender)
-    if data == b'pause': time.sleep(1)
+    if words[:1] == [b'pause']: open(words[1]).close()
 ";
 
 fn ask(client: &UdpSocket, bytes: &[u8]) -> String {
@@ -101,12 +104,16 @@ fn c1_name_duplicate_and_shutdown_are_those_of_the_kernel() {
 fn fill(client: &UdpSocket, count: usize) -> u64 {
     let count_received = || ask(client, b"ask").parse::<u64>().unwrap();
     let before = count_received();
-    exchange(client, b"pause");
+    let folder = Folder::new();
+    let fifo = folder.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    exchange(client, format!("pause {}", fifo.display()).as_bytes());
     let mut bytes = [b' '; 1400];
     bytes[..4].copy_from_slice(b"fill");
     for _ in 0..count {
         client.send_to(&bytes, address()).unwrap();
     }
+    drop(File::create(&fifo).unwrap());
     count_received() - before
 }
 
