@@ -11,9 +11,9 @@ use testkit::{need, wait_until};
 /// Python server that answers any datagram with its bytes, or does what the datagram says: `name`
 /// is answered with the socket's address, `size N` with the size of the receive buffer after N
 /// bytes were set, `duplicate` with a copy of the socket, which then replaces the socket. `pause F`
-/// lets the server wait after the answer until the FIFO F is opened for writing. `fill` is not answered but counted, and
-/// `ask` is answered with the count. `shutdown` ends reception, and the server, which first prints
-/// the error number of the call, and what it still receives.
+/// lets the server wait after the answer until the FIFO F is opened for writing. `fill` is not
+/// answered but counted, and `ask` is answered with the count. `shutdown` ends reception, and the
+/// server, which first prints the error number of the call, and what it still receives.
 const SERVER: &str = "
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
