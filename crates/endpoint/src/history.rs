@@ -327,10 +327,10 @@ pub fn record_boundary(records: &[u8], first: usize, at: usize) -> usize {
     end.min(records.len())
 }
 
-/// Returns the pcap file header for this link type.
+/// Returns the header of a pcap file for frames of this link type ([`LinkType::in_file`]).
 #[must_use]
 pub fn file_header(link: LinkType) -> [u8; write::FILE_HEADER_SIZE] {
-    write::file_header(link)
+    write::file_header(link.in_file())
 }
 
 impl FrameHeader {

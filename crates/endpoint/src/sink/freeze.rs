@@ -292,7 +292,7 @@ impl Freeze {
     fn add_frame(&mut self, header: &FrameHeader, frame: &[u8]) {
         let Some(capture) = &mut self.capture else { return };
         let needs = frame.len() + history::RECORD_HEADER_SIZE;
-        if capture.link != header.link || needs > capture.room_left {
+        if capture.link.in_file() != header.link.in_file() || needs > capture.room_left {
             self.counts.omitted_frames += 1;
             return;
         }
@@ -383,9 +383,9 @@ mod tests {
     use super::*;
     use crate::sink::pcap::tests::read_capture;
     use crate::testing::{
-        TempDir, batch_of, checked_arguments, expect_failure, frame_block, sink_opening,
+        TempDir, batch_of, block_over, checked_arguments, expect_failure, frame_block, sink_opening,
     };
-    use abi::{BlockMetadata, Class};
+    use abi::{BlockMetadata, Class, Marks};
     use std::os::unix::fs::PermissionsExt;
 
     const SECOND: Time = 1_000_000_000;
@@ -424,6 +424,19 @@ mod tests {
         assert_eq!(captured_seconds(&format!("{path}.2")), (45..=55).collect::<Vec<_>>());
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn v9_file_contains_raw_ip_of_both_versions() {
+        let dir = TempDir::new();
+        let path = dir.path("raw.pcap");
+        let mut sink = freeze_sink(&path, &[("before", "5s"), ("after", "2s")]);
+        let raw = |link: LinkType, bytes| block_over(Marks::frame(link.0, 2, 2), bytes);
+        let batch = [raw(LinkType::IPV4, b"\x45\x00"), raw(LinkType::IPV6, b"\x60\x00")];
+        sink.consume(&batch_of(&batch), 0).unwrap();
+        assert!(sink.finish().unwrap().rows.contains(&("frames".to_owned(), 2)));
+        let links: Vec<u16> = read_capture(&path).iter().map(|packet| packet.2).collect();
+        assert_eq!(links, [LinkType::RAW.0; 2]);
     }
 
     #[test]

@@ -126,7 +126,7 @@ impl TapFeed {
             self.send_records(history::file_header(kept.link).to_vec());
             kept
         });
-        first.link == kept.link
+        first.link.in_file() == kept.link.in_file()
     }
 
     fn send_records(&self, bytes: Vec<u8>) {
