@@ -340,7 +340,7 @@ impl Live {
         let on_request = used.and_then(|used| used.description.classes_on_request);
         if let (Some((graph, at)), Some(used), Some(made)) = (node, used, on_request)
             && classes.names_any(made)
-            && !graph.outputs(at).any(|edge| edge.classes.names_any(made))
+            && !graph.outputs(at).any(|edge| graph.names_any(edge, made))
         {
             let name = used.description.name;
             return Err(TapError::Closed(format!(

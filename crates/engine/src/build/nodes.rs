@@ -82,6 +82,7 @@ impl Builder<'_> {
             Step::Filter(used) => used,
             Step::Boolean(body) => {
                 let counts = Counts::new(operands::REASONS.len(), 0);
+                let body = &self.plan.graph.body_on_request(id, body);
                 let local = |id: NodeId| locals[id.0].ok_or_else(|| self.operand_elsewhere(id));
                 let section = if self.has_holding_operand(id) {
                     let planned =

@@ -64,7 +64,7 @@ pub(super) fn unrequested_classes(graph: &Graph) -> Vec<Diagnostic> {
         for classifier in &graph.node(edge.from).classifiers {
             let Some(maker) = graph.node(*classifier).filter() else { continue };
             let Some(made) = maker.description.classes_on_request else { continue };
-            let named = graph.outputs(*classifier).any(|arc| arc.classes.names_any(made));
+            let named = graph.outputs(*classifier).any(|arc| graph.names_any(arc, made));
             let name = maker.description.name;
             if named
                 || !edge.classes.names_any(made)
@@ -90,8 +90,7 @@ pub(super) fn one_sided_sources(graph: &Graph, registry: &dyn Registry) -> Vec<D
     let mut found: Vec<Diagnostic> = Vec::new();
     for (id, node) in graph.ids() {
         let both = node.filter().and_then(|used| used.description.needs.two_way_classes);
-        if !both
-            .is_some_and(|classes| graph.outputs(id).any(|edge| edge.classes.names_any(classes)))
+        if !both.is_some_and(|classes| graph.outputs(id).any(|edge| graph.names_any(edge, classes)))
         {
             continue;
         }

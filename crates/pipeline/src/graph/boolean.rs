@@ -1,7 +1,8 @@
 //! The expressions of Boolean sections.
 
-use super::NodeId;
+use super::{Edge, Graph, NodeId, Step};
 use crate::classes::ClassSet;
+use filter::ValueRange;
 
 /// The expression of a section. `L` is the label type of its arcs: class sets in a graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,7 +77,81 @@ impl<L> Boolean<L> {
     }
 }
 
+impl Graph {
+    /// Returns true if an edge names classes within `bounds`: by its own label, or by the label of
+    /// an operand if it enters a section.
+    #[must_use]
+    pub fn names_any(&self, edge: &Edge, bounds: ValueRange) -> bool {
+        let by_operand = match &self.node(edge.to).step {
+            Step::Boolean(body) => body.names_any(bounds),
+            _ => false,
+        };
+        by_operand || edge.classes.names_any(bounds)
+    }
+
+    /// Returns the expression of a section with the classes that pass the arcs of its operands.
+    /// Unlike `body`, it excludes classes that the filter before the section emits only on arcs
+    /// that name them from the arcs that do not.
+    #[must_use]
+    pub fn body_on_request(&self, section: NodeId, body: &Boolean) -> Boolean {
+        let made = |edge: &Edge| {
+            let before = self.node(edge.from).filter()?;
+            let made = before.description.classes_on_request?;
+            (!edge.classes.names_any(made)).then_some(made)
+        };
+        let mut made = self.inputs(section).map(made);
+        let first = made.next().flatten();
+        // Elsewhere, the numbers are those of other classes.
+        match first.filter(|_| made.all(|other| other == first)) {
+            Some(made) => body.without_unnamed(made),
+            None => body.clone(),
+        }
+    }
+}
+
 impl Boolean {
+    /// Returns true if a label at which blocks enter the expression names classes within `bounds`.
+    pub(crate) fn names_any(&self, bounds: ValueRange) -> bool {
+        match self {
+            Self::Filter(_) => false,
+            Self::Not(inner) => inner.names_any(bounds),
+            Self::Chain { first, .. } => first.names_any(bounds),
+            Self::Any(links) | Self::All(links) => links.iter().any(|link| link.names_any(bounds)),
+        }
+    }
+
+    /// Appends the classes of each arc at which blocks enter the expression.
+    pub(crate) fn collect_entry_classes(&self, all: &mut Vec<ClassSet>) {
+        match self {
+            Self::Filter(_) => {}
+            Self::Not(inner) => inner.collect_entry_classes(all),
+            Self::Chain { first, .. } => first.collect_entry_classes(all),
+            Self::Any(links) | Self::All(links) => {
+                for link in links {
+                    all.push(link.classes.clone());
+                    link.body.collect_entry_classes(all);
+                }
+            }
+        }
+    }
+
+    /// Returns the expression without the classes within `made` on each arc at which blocks enter
+    /// it, unless the arc or an arc behind it names one of them.
+    pub(crate) fn without_unnamed(&self, made: ValueRange) -> Self {
+        let links = |links: &[Link]| -> Vec<Link> {
+            links.iter().map(|link| link.without_unnamed(made)).collect()
+        };
+        match self {
+            Self::Filter(id) => Self::Filter(*id),
+            Self::Not(inner) => Self::Not(Box::new(inner.without_unnamed(made))),
+            Self::Chain { first, rest } => {
+                Self::Chain { first: Box::new(first.without_unnamed(made)), rest: rest.clone() }
+            }
+            Self::Any(parts) => Self::Any(links(parts)),
+            Self::All(parts) => Self::All(links(parts)),
+        }
+    }
+
     /// Replaces an operand with a chain of a new filter and the operand.
     pub(crate) fn insert_before(&mut self, operand: NodeId, first: NodeId) {
         match self {
@@ -109,4 +184,22 @@ pub struct Link<L = ClassSet> {
     pub classes: L,
     /// The operand itself.
     pub body: Boolean<L>,
+}
+
+impl Link {
+    fn names_any(&self, bounds: ValueRange) -> bool {
+        self.classes.names_any(bounds) || self.body.names_any(bounds)
+    }
+
+    fn without_unnamed(&self, made: ValueRange) -> Self {
+        if self.classes.names_any(made) {
+            return self.clone();
+        }
+        let is_named_behind = self.body.names_any(made);
+        let classes = match is_named_behind {
+            true => self.classes.clone(),
+            false => self.classes.without_unnamed(Some(made)),
+        };
+        Self { classes, body: self.body.without_unnamed(made) }
+    }
 }

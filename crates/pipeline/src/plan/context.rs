@@ -3,7 +3,7 @@
 
 use super::{Plan, SpaceKind};
 use crate::classes::ClassSet;
-use crate::graph::{Boolean, Edge, NodeId, Step};
+use crate::graph::{Edge, NodeId, Step};
 use filter::{Arguments, Form};
 
 impl Plan {
@@ -21,12 +21,13 @@ impl Plan {
     #[must_use]
     pub fn explicit_classes(&self, id: NodeId) -> Vec<(u32, u32)> {
         let graph = &self.graph;
-        let entered = |edge: &Edge| match &graph.node(edge.to).step {
-            // The classes that enter a section are named on the arcs of its operands.
-            Step::Boolean(Boolean::Any(links) | Boolean::All(links)) => {
-                links.iter().map(|link| link.classes.clone()).collect()
+        let entered = |edge: &Edge| {
+            // The classes that enter a section may also be named on the arcs of its operands.
+            let mut all = vec![edge.classes.clone()];
+            if let Step::Boolean(body) = &graph.node(edge.to).step {
+                body.collect_entry_classes(&mut all);
             }
-            _ => vec![edge.classes.clone()],
+            all
         };
         let named = graph.edges.iter().filter(|edge| edge.from == id).flat_map(entered);
         let named = named.filter(|classes| !classes.is_all() && !classes.is_plain());
@@ -37,7 +38,9 @@ impl Plan {
     #[must_use]
     pub fn classes_on(&self, edge: &Edge) -> ClassSet {
         let from = self.graph.node(edge.from).filter();
-        edge.classes.without_unnamed(from.and_then(|used| used.description.classes_on_request))
+        let made = from.and_then(|used| used.description.classes_on_request);
+        let made = made.filter(|made| !self.graph.names_any(edge, *made));
+        edge.classes.without_unnamed(made)
     }
 
     /// Returns true if a filter has inputs, and all of them carry messages, records or bytes.

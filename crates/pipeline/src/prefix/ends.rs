@@ -106,7 +106,7 @@ fn check_shareable(
 fn is_on_request(graph: &Graph, span: Span, filter: &Description) -> bool {
     let Some((node, _)) = node_at(graph, span) else { return true };
     let Some(made) = filter.classes_on_request else { return false };
-    let names_one = |edge: &Edge| edge.classes.names_any(made);
+    let names_one = |edge: &Edge| graph.names_any(edge, made);
     graph.outputs(node).any(names_one)
 }
 
