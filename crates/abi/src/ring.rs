@@ -48,6 +48,9 @@ pub mod writer {
     /// Offset of the word with the number, plus 1, of the CPU on which the writer last checked for
     /// room. The word is 0 if the CPU is unknown.
     pub const PROCESSOR: usize = 6 * LINE_WORDS;
+    /// Offset of the number of blocks that the writer's program lost before it could put them into
+    /// the ring. The word is 0 if the program does not count them.
+    pub const LOST_BEFORE: usize = 7 * LINE_WORDS;
 }
 
 /// Offsets of the control words in a reader's page.

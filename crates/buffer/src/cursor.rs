@@ -28,6 +28,7 @@
 
 mod counts;
 
+use crate::atomic::Ordering;
 use crate::region::Region;
 use crate::{Policy, ReaderCounts, WriterCounts};
 use abi::ring::{PAGE_WORDS, reader, writer};
@@ -103,6 +104,11 @@ impl RingMemory {
     /// Returns the writer's published counts of blocks put and dropped.
     pub(crate) fn writer_counts(&self) -> WriterCounts {
         WriterCounts::from_words(counts::read(&self.writer, writer::COMMIT, writer::LEDGER))
+    }
+
+    /// Returns the number of blocks that the writer's program has reported as lost before the ring.
+    pub(crate) fn lost_before(&self) -> u64 {
+        self.writer.word(writer::LOST_BEFORE).load(Ordering::Relaxed)
     }
 
     /// Returns the counts that a reader has published, or `None` if there is no such reader.

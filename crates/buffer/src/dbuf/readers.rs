@@ -187,4 +187,10 @@ impl<W: BlockWalk, P> RingReader<W, P> {
     pub fn writer_counts(&self) -> WriterCounts {
         self.0.side().store.writer_counts()
     }
+
+    /// Returns the number of blocks that the writer's program has reported as lost before the ring.
+    #[must_use]
+    pub fn lost_before(&self) -> u64 {
+        self.0.side().store.lost_before()
+    }
 }

@@ -281,6 +281,15 @@ impl Input {
         self.ring.writer_counts()
     }
 
+    /// Returns the number of blocks that the writer's program lost before it could write them to
+    /// the current segment, as reported by
+    /// [`Output::report_lost_before`](super::Output::report_lost_before). The number is not
+    /// validated.
+    #[must_use]
+    pub fn lost_before(&self) -> u64 {
+        self.ring.lost_before()
+    }
+
     /// Returns an estimate of how many bytes can be read now. The estimate includes the record
     /// headers in the ring, and is at least 1 if there is something to read. Returns 0 if there is
     /// nothing to read, and always in a ring that overwrites.

@@ -1,6 +1,9 @@
-//! Presence of readers, for a writer that treats blocks differently while no reader is present.
+//! Presence of readers, for a writer that treats blocks differently while no reader is present, and
+//! reports to readers about earlier losses.
 
 use super::Output;
+use crate::atomic::Ordering;
+use abi::ring::writer;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -11,6 +14,13 @@ impl Output {
         self.ring.side().poll_joins();
         self.update_readers();
         self.ends.iter().filter(|end| !end.has_left).count()
+    }
+
+    /// Reports to the readers how many blocks this program has lost in total before it could write
+    /// them to the ring. The number applies to the current segment.
+    pub fn report_lost_before(&mut self, blocks: u64) {
+        let page = &self.ring.side().store.writer;
+        page.word(writer::LOST_BEFORE).store(blocks, Ordering::Relaxed);
     }
 
     /// Waits until a reader is present, for at most `limit` (`None` means no limit). Returns true
