@@ -6,14 +6,19 @@ use crate::options::Options;
 use crate::prepared;
 use endpoint::Failure;
 use endpoint::shared::{self, Started};
+use engine::live::Live;
 use engine::registry::MachineRegistry;
 use member::client::Client;
 use pipeline::prefix::{Cut, SharedPrefixes};
 use pipeline::{Graph, prefix};
 use std::io::Read as _;
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use sys::eventfd::EventFd;
 
 /// The program that is started to run a prefix; set by the latest request that shares one.
 static PREFIX_PROGRAM: Mutex<Option<PathBuf>> = Mutex::new(None);
@@ -99,6 +104,64 @@ fn permit_start(options: &Options) {
     let program = options.helper.clone().or_else(|| std::env::current_exe().ok());
     *PREFIX_PROGRAM.lock().unwrap_or_else(PoisonError::into_inner) = program;
     shared::set_starter(start_prefix);
+}
+
+/// Interval between two counts of the losses in a process that offers a prefix. Each count wakes
+/// the spaces of the path once.
+const LOSS_INTERVAL: Duration = Duration::from_millis(250);
+/// Maximum time to wait for the counters of a path.
+const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Returns true if a request offers a prefix to other requests.
+pub(crate) fn offers(graph: &Graph) -> bool {
+    graph.nodes.iter().filter_map(pipeline::graph::Node::filter).any(is_share)
+}
+
+fn is_share(used: &pipeline::graph::Use) -> bool {
+    used.description.name == shared::share::SHARE.name
+}
+
+/// A thread that counts the losses of the paths of a process that offers a prefix, so that the
+/// readers of the prefix report them. Dropping this value ends the thread.
+#[derive(Debug)]
+pub(crate) struct LossPublisher {
+    stop: Arc<EventFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LossPublisher {
+    pub(crate) fn start(paths: Vec<Live>) -> sys::Result<Self> {
+        let stop = Arc::new(EventFd::new()?);
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("losses".to_owned());
+        let thread = thread.spawn(move || {
+            while sys::poll::readable(&[stopped.as_fd()], Some(LOSS_INTERVAL)) == [false] {
+                shared::set_lost_before(paths.iter().map(count_lost_before).sum());
+            }
+        });
+        let thread = thread
+            .map_err(|e| sys::Error::new("clone", "a thread", e.raw_os_error().unwrap_or(0)))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for LossPublisher {
+    fn drop(&mut self) {
+        self.stop.notify();
+        if let Some(thread) = self.thread.take() {
+            // A panic in the thread has already been printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Returns the number of blocks that a path has lost before its sinks `share`. The readers of these
+/// sinks count what the sinks themselves lose.
+fn count_lost_before(path: &Live) -> u64 {
+    let mut ledger = path.totals_ledger(COUNTERS_TIMEOUT);
+    let is_offer = |name: &str| name.split('#').next() == Some(shared::share::SHARE.name);
+    ledger.filters.retain(|filter| !is_offer(&filter.name));
+    ledger.lost()
 }
 
 /// Starts the process of a prefix, and waits until the prefix is running or the process has exited.

@@ -5,6 +5,7 @@ use crate::error::OpenError;
 use crate::notice::CrashCapture;
 use crate::notice::Notices;
 use crate::options::Options;
+use crate::prefix::{self, LossPublisher};
 use crate::prepared::Prepared;
 use crate::registration::Registration;
 use crate::report::Report;
@@ -108,6 +109,9 @@ impl Ready {
     /// Runs the request and blocks until it ends. `until` or a stop command from a client can end
     /// it early.
     pub fn run(mut self, until: StopConditions<'_>) -> Result<Finished, OpenError> {
+        let lives = self.live_handles();
+        let losses = prefix::offers(&self.plan.graph).then(|| LossPublisher::start(lives));
+        let _losses = losses.transpose()?;
         let both;
         let mut stop = until.readable;
         if self.serves_prefix {

@@ -16,11 +16,12 @@ place of the start of a request.
 
 Connections that began before this request joined are left out; of messages, those that did. Blocks
 that the request is too slow to read are overwritten and counted: they become a hole in their
-connection, and the end of each message that was open. If the process of the prefix is killed, its
-connections end, and another process takes over. Data that the prefix still holds when this request
-stops, such as bytes that wait for a missing segment, is left out.
+connection, and the end of each message that was open. If the process of the prefix ends, its
+connections end, another process takes over, and a warning says so. Data that the prefix still holds
+when this request stops, such as bytes that wait for a missing segment, is left out.
 
-Reasons for a drop: `overwritten` (read too slowly), `unread` (in the ring at the end).",
+Reasons for a drop: `overwritten` (read too slowly), `prefix` (frames or blocks that the process of
+the prefix has lost, in any of its filters), `unread` (in the ring at the end).",
     example: "shared \"rx eth0 | tcp\" | http |get count",
     output_form: OutputForm::Form(Form::Stream),
     classes: transport::tcp::TCP.classes,

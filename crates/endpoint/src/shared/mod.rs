@@ -26,6 +26,7 @@ use buffer::stream::Input;
 use std::hash::{Hash as _, Hasher as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use sys::eventfd::EventFd;
 
 /// A function that starts a process to run a shared prefix. It blocks until the prefix is running
@@ -48,11 +49,26 @@ const JOIN_ATTEMPTS_MAX: usize = 8;
 
 static STARTER: OnceLock<Starter> = OnceLock::new();
 static VACANCY_EVENT: OnceLock<EventFd> = OnceLock::new();
+/// Number of blocks that the paths of this process have lost before `share`.
+static LOST_BEFORE: AtomicU64 = AtomicU64::new(0);
 
 /// Sets the function that starts a process for a shared prefix. If none is set, only prefixes that
 /// are already running can be opened. Later calls have no effect.
 pub fn set_starter(starter: Starter) {
     let _ = STARTER.set(starter);
+}
+
+/// Sets the number of blocks that the paths of this process have lost in total before `share`. Each
+/// `share` reports the number to its readers with the next batch, or when its space becomes idle.
+pub fn set_lost_before(blocks: u64) {
+    LOST_BEFORE.store(blocks, Ordering::Relaxed);
+}
+
+/// Returns true if the process of a prefix is expected to run as long as the prefix has readers.
+/// This holds for live sources. A prefix with another source, which only a user can have started,
+/// ends with its input.
+fn is_endless(prefix: &str) -> bool {
+    prefix.split_whitespace().next().is_some_and(|source| ["rx", "tx"].contains(&source))
 }
 
 /// Returns a descriptor that becomes readable when a `share last=yes` of this process has lost its

@@ -4,13 +4,13 @@
 //! The source copies the indices of the bundles that `share` has written, and the frames of the
 //! blocks that it takes into the pool. It emits the blocks of sessions that begin after it has
 //! joined, with a hole in place of overwritten blocks.
-//! If the process of the prefix is killed, all open sessions end, and the source connects to a new
-//! process.
+//! If the process of the prefix ends while it has readers, all open sessions end, and the source
+//! connects to a new process, or fails with the reason why there is none.
 
 use super::bundle::ReadBundle;
 use super::description::SHARED;
-use super::join_ring;
 use super::sessions::ReadSessions;
+use super::{is_endless, join_ring};
 use crate::{
     DropReason, Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus,
 };
@@ -29,8 +29,13 @@ use rest::{REST, Rest};
 pub const ENTRY: SourceEntry = SourceEntry::new(&SHARED, open);
 
 const OVERWRITTEN: DropReason = DropReason::Named("overwritten");
+/// Reason for blocks that the process of the prefix has lost.
+const PREFIX: DropReason = DropReason::Named("prefix");
 /// Interval between attempts to replace a process that has exited, in ns.
 const REJOIN_INTERVAL: u64 = 10_000_000;
+/// Maximum number of successive processes that end without any output. A source whose process ends
+/// once more fails.
+const SILENT_EXITS_MAX: u64 = 8;
 
 /// A source that reads the ring of a shared prefix.
 struct Shared {
@@ -72,7 +77,14 @@ struct Shared {
     lost: u64,
     /// Number of unread blocks in the current ring.
     unread: u64,
+    /// Number of processes that have ended and were replaced.
     writer_exits: u64,
+    /// Number of them that have ended without any output since the last block was read.
+    silent_exits: u64,
+    /// Number of blocks that earlier processes have lost while this source read their rings.
+    lost_in_earlier: u64,
+    /// Number of blocks that the current process had lost before this source joined.
+    lost_at_join: u64,
 }
 
 /// A block that has been admitted and not emitted yet.
@@ -100,6 +112,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
         prefix,
         // The first bundle that is read has the exact number.
         next: input.writer_counts().blocks,
+        lost_at_join: input.lost_before(),
         input: Some(input),
         rejoin: None,
         sessions: ReadSessions::default(),
@@ -121,6 +134,8 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
         lost: 0,
         unread: 0,
         writer_exits: 0,
+        silent_exits: 0,
+        lost_in_earlier: 0,
     }))
 }
 
@@ -162,22 +177,19 @@ impl Source for Shared {
                     true => {}
                     false => break SourceStatus::AWAITS_INPUT,
                 },
-                MessageOutcome::End => {
+                MessageOutcome::End | MessageOutcome::WriterEnded if self.end_number.is_some() => {
                     self.disconnect();
                     self.is_over = true;
                 }
-                MessageOutcome::WriterEnded if self.end_number.is_some() => {
+                MessageOutcome::End if !is_endless(&self.prefix) => {
                     self.disconnect();
                     self.is_over = true;
                 }
-                MessageOutcome::WriterEnded => {
+                // A process may also close its ring before it ends: if its source fails, if it is
+                // stopped, or if it has seen no reader yet.
+                MessageOutcome::End | MessageOutcome::WriterEnded => {
                     self.disconnect();
-                    self.writer_exits += 1;
-                    let prefix = self.prefix.clone();
-                    let thread = std::thread::Builder::new().name("rejoin".to_owned());
-                    let thread = thread.spawn(move || join_ring(&prefix));
-                    let failed = |error| Failure::new("share", &*self.prefix, error);
-                    self.rejoin = Some(thread.map_err(failed)?);
+                    self.begin_rejoin()?;
                 }
             }
         };
@@ -185,16 +197,20 @@ impl Source for Shared {
     }
 
     fn counters(&self) -> SourceCounters {
-        let dropped = [(OVERWRITTEN, self.lost), (DropReason::Unread, self.unread)];
+        let in_prefix = self.lost_in_prefix();
+        let dropped =
+            [(OVERWRITTEN, self.lost), (PREFIX, in_prefix), (DropReason::Unread, self.unread)];
         let dropped = dropped.into_iter().filter(|(_, count)| *count > 0);
         let dropped: Vec<_> = dropped.map(|(reason, count)| (reason, Some(count))).collect();
-        let blocks = self.emitted.blocks + self.lost + self.unread;
+        let blocks = self.emitted.blocks.saturating_add(self.lost).saturating_add(self.unread);
+        let blocks = blocks.saturating_add(in_prefix);
         let observed = Amount { blocks, bytes: self.emitted.bytes };
         let remark = Some(self.loss_remark());
         SourceCounters {
             dropped,
             observed: Some(observed),
             remark,
+            warns: self.writer_exits > 0,
             ..SourceCounters::lossless(self.emitted)
         }
     }
@@ -233,9 +249,33 @@ impl Shared {
 
     /// Disconnects from the ring, and ends the sessions whose blocks were read from the ring.
     fn disconnect(&mut self) {
-        self.input = None;
+        self.lost_in_earlier = self.lost_in_prefix();
+        (self.input, self.lost_at_join) = (None, 0);
         (self.next_block, self.is_gap, self.bundle) = (None, false, ReadBundle::default());
         self.sessions.end_all(&mut self.created);
+    }
+
+    /// Starts the thread that finds or starts another process. Fails if too many processes have
+    /// ended without any output.
+    fn begin_rejoin(&mut self) -> Result<(), Failure> {
+        let failed = |why: &dyn std::fmt::Display| Failure::new("share", &*self.prefix, why);
+        self.writer_exits += 1;
+        self.silent_exits += 1;
+        if self.silent_exits > SILENT_EXITS_MAX {
+            return Err(failed(&"its process ends at once, each time that it is started"));
+        }
+        let prefix = self.prefix.clone();
+        let thread = std::thread::Builder::new().name("rejoin".to_owned());
+        let thread = thread.spawn(move || join_ring(&prefix)).map_err(|error| failed(&error))?;
+        self.rejoin = Some(thread);
+        Ok(())
+    }
+
+    /// Returns the number of blocks that the processes of the prefix have lost while this source
+    /// read their output.
+    fn lost_in_prefix(&self) -> u64 {
+        let current = self.input.as_ref().map_or(0, Input::lost_before);
+        self.lost_in_earlier.saturating_add(current.saturating_sub(self.lost_at_join))
     }
 
     /// Takes over the ring that the thread has found. Returns false while the thread is still
@@ -247,6 +287,7 @@ impl Shared {
         let ended = || Failure::new("share", &*self.prefix, "the search for it ended");
         let input = thread.join().map_err(|_| ended())??;
         self.next = input.writer_counts().blocks;
+        self.lost_at_join = input.lost_before();
         self.input = Some(input);
         Ok(true)
     }
@@ -277,7 +318,11 @@ impl Shared {
             remark += &format!("; {} times it was too slow for a {what}", self.sessions.torn);
         }
         if self.writer_exits > 0 {
-            remark += &format!("; its process ended {} times and was replaced", self.writer_exits);
+            remark += &format!(
+                "; its process ended {} times and was replaced, and what arrived in between is \
+                 missing",
+                self.writer_exits
+            );
         }
         remark
     }

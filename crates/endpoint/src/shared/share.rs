@@ -19,6 +19,7 @@ use filter::{
     Amount, Batch, Description, Form, Forms, Parameter, Report, StateFacts, Time, Type, WorkerRule,
 };
 use std::os::fd::AsFd as _;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -133,6 +134,7 @@ impl Sink for Share {
     fn consume(&mut self, batch: &Batch<'_>, now: Time) -> Result<(), Failure> {
         let Some(output) = &mut self.output else { return Ok(()) };
         self.last_time = now;
+        output.report_lost_before(super::LOST_BEFORE.load(Ordering::Relaxed));
         let readers = output.present_readers();
         self.readers_max = self.readers_max.max(readers);
         let mut items = std::mem::take(&mut self.items);
@@ -157,6 +159,7 @@ impl Sink for Share {
 
     fn on_idle(&mut self) -> Result<(), Failure> {
         if let Some(output) = &mut self.output {
+            output.report_lost_before(super::LOST_BEFORE.load(Ordering::Relaxed));
             output.flush();
             self.flush_at = self.last_time + FLUSH_INTERVAL;
         }

@@ -52,7 +52,7 @@ impl Shared {
             BlockRead::Nothing if self.end_number.is_some() => return Ok(MessageOutcome::End),
             BlockRead::Nothing => return Ok(MessageOutcome::Nothing),
         };
-        self.has_read = true;
+        (self.has_read, self.silent_exits) = (true, 0);
         let begun = self.bundle.decode(length).and_then(|()| self.count_gap());
         begun.map_err(|defect| self.invalid_message(&defect))?;
         Ok(MessageOutcome::Emitted)
