@@ -9,6 +9,7 @@
 //! - [`taps`]: exits that stay closed until a reader opens them;
 //! - [`delegation`]: requests of other processes, which may not load programs;
 //! - [`direct`]: a request whose rings the caller reads, without a path;
+//! - [`layout`]: sizes of the rings;
 //! - [`report`]: counters of the kernel, as nodes and edges of the ledger.
 //!
 //! The user implementation of each filter also runs, in the first thread of its connected
@@ -24,6 +25,7 @@ pub mod direct;
 mod final_counters;
 mod fused;
 mod host;
+mod layout;
 pub mod listing;
 mod load;
 pub mod point;
@@ -44,11 +46,11 @@ pub use report::ProgramTotals;
 use crate::error::BuildError;
 use crate::numbering::Ids;
 use ebpf::emit::tap::{self, WakePolicy, Wakeup};
-use ebpf::emit::user_sockets;
 use endpoint::source::kernel::attach_point::AttachPoint;
 use endpoint::source::kernel::{Attachment, KernelSource, KernelSourceParts};
 use endpoint::{Opening, Source, SourceCounters};
 use host::{KernelRefusal, attach_build_error};
+use layout::rings_layout;
 use pipeline::Share;
 use pipeline::graph::{Graph, NodeId, Use};
 use pipeline::plan::{KernelRing, Program as Planned};
@@ -427,44 +429,6 @@ impl InjectedRefusal {
             }
         }
     }
-}
-
-/// Maximum number of pointers per exit and processor.
-const POINTERS_MAX: u32 = 1 << 16;
-/// Maximum size of the records per processor, in bytes.
-const BYTES_MAX: u64 = 1 << 27;
-
-/// Returns the layout of rings with this number of outputs ([`TreeExit::sink`](tree::TreeExit)).
-///
-/// The size is that of the plan, or `asked` bytes over all processors, within limits. The number of
-/// pointers equals the number of frames of 256 bytes that fit, but is at least the plan's number
-/// and otherwise at most [`POINTERS_MAX`]. For a program at sockets, each processor has several
-/// regions, of which usually only the first two are used.
-fn rings_layout(
-    planned: &Planned,
-    sinks: usize,
-    asked: Option<u64>,
-) -> Result<RingsLayout, BuildError> {
-    let ring = &planned.ring;
-    let processors = sys::machine::possible_processors().map_err(BuildError::Machine)?;
-    let (regions_per_cpu, part) =
-        if planned.attach.own_sockets { (user_sockets::REGIONS_PER_CPU, 2) } else { (1, 1) };
-    let cpus = u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(regions_per_cpu);
-    let least = 2 * ring.record_max.next_power_of_two();
-    let bytes = match asked {
-        Some(all) => {
-            let each = (all / u64::from(cpus)).clamp(least.into(), BYTES_MAX);
-            1 << each.ilog2()
-        }
-        None => (ring.bytes / part).max(least),
-    };
-    Ok(RingsLayout {
-        cpus,
-        sinks: u32::try_from(sinks).unwrap_or(u32::MAX).max(1),
-        pointers: (bytes / 256).clamp(ring.pointers, POINTERS_MAX.max(ring.pointers)),
-        bytes,
-        record_max: ring.record_max,
-    })
 }
 
 /// Returns the doorbell policy for rings of this layout. If the planned ring has a threshold

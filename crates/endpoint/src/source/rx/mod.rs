@@ -59,8 +59,9 @@ counted. An expression that matches the caller's own connection is refused witho
 
 A `bpf` directly after `rx` also runs in the kernel, so frames that fail it never enter the ring.
 `ring` is the memory for unread frames; by default it lasts for 50 ms at the rate of the interface.
-Frames without room are counted by place: driver, backlog, socket, ring. `netns` selects another
-network namespace, by name as `ip netns` does, by path or by process id.
+Out of the kernel the default is 8 MB for each processor, at most 128 MB. Frames without room are
+counted by place: driver, backlog, socket, ring. `netns` selects another network namespace, by name
+as `ip netns` does, by path or by process id.
 
 `own=yes` observes the packets of your own sockets on all interfaces, from layer 3 on, in both
 directions; it needs no right where a daemon runs. Packets for no socket and those of raw sockets

@@ -1,0 +1,81 @@
+//! Sizes of the rings through which a kernel program passes frames and pointers to its reader.
+
+use crate::error::BuildError;
+use ebpf::emit::user_sockets;
+use pipeline::plan::Program as Planned;
+use std::ops::RangeInclusive;
+use sys::bpf::RingsLayout;
+
+/// Maximum number of pointers per exit and processor.
+const POINTERS_MAX: u32 = 1 << 16;
+/// Maximum size of the records per processor, in bytes.
+const BYTES_MAX: u64 = 1 << 27;
+
+/// Maximum size of the records over all processors in bytes, unless the request sets a size. Half
+/// of what the daemon grants to a user by default.
+const TOTAL_BYTES_MAX: u64 = 128 << 20;
+/// The records over all processors take at most one part in this many of the machine's memory,
+/// unless the request sets a size.
+const MEMORY_PART: u64 = 64;
+
+/// Returns the layout of rings with this number of outputs ([`TreeExit::sink`](tree::TreeExit)).
+///
+/// The number of pointers equals the number of frames of 256 bytes that fit, but is at least the
+/// plan's number and otherwise at most [`POINTERS_MAX`]. For a program at sockets, each processor
+/// has several regions, of which usually only the first two are used.
+pub(super) fn rings_layout(
+    planned: &Planned,
+    sinks: usize,
+    asked: Option<u64>,
+) -> Result<RingsLayout, BuildError> {
+    let ring = &planned.ring;
+    let processors = sys::machine::possible_processors().map_err(BuildError::Machine)?;
+    let (regions_per_cpu, part) =
+        if planned.attach.own_sockets { (user_sockets::REGIONS_PER_CPU, 2) } else { (1, 1) };
+    let cpus = u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(regions_per_cpu);
+    let least = 2 * ring.record_max.next_power_of_two();
+    let memory = sys::machine::Machine::detect().memory.unwrap_or(u64::MAX);
+    let bytes = region_size(asked, cpus, least..=(ring.bytes / part).max(least), memory);
+    Ok(RingsLayout {
+        cpus,
+        sinks: u32::try_from(sinks).unwrap_or(u32::MAX).max(1),
+        pointers: (bytes / 256).clamp(ring.pointers, POINTERS_MAX.max(ring.pointers)),
+        bytes,
+        record_max: ring.record_max,
+    })
+}
+
+/// Returns the size of a region's records in bytes, a power of two: `asked` bytes divided by the
+/// number of regions, at least the start of `planned`. By default the end of `planned`, or less if
+/// all regions together would exceed [`TOTAL_BYTES_MAX`] or their part of `memory`
+/// ([`MEMORY_PART`]).
+fn region_size(asked: Option<u64>, regions: u32, planned: RangeInclusive<u32>, memory: u64) -> u32 {
+    let (all, most) = match asked {
+        Some(all) => (all, BYTES_MAX),
+        None => (TOTAL_BYTES_MAX.min(memory / MEMORY_PART), u64::from(*planned.end())),
+    };
+    let least = u64::from(*planned.start());
+    1 << (all / u64::from(regions.max(1))).clamp(least, most.max(least)).ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: u32 = 1 << 20;
+
+    #[test]
+    fn rings_fit_into_memory_and_the_quota_of_a_user() {
+        let size =
+            |regions, gigabytes: u64| region_size(None, regions, MB..=8 * MB, gigabytes << 30);
+        assert_eq!([size(2, 24), size(16, 24), size(16, 4)], [8 * MB, 8 * MB, 4 * MB]);
+        assert_eq!([size(64, 256), size(1024, 256)], [2 * MB, MB], "at least the smallest size");
+    }
+
+    #[test]
+    fn requested_ring_size_is_divided_among_processors() {
+        let size = |asked, regions| region_size(Some(asked), regions, MB..=8 * MB, 1 << 30);
+        assert_eq!([size(64 << 20, 2), size(100 << 20, 3)], [32 * MB, 32 * MB]);
+        assert_eq!([size(1, 2), size(u64::MAX, 2)], [MB, 128 * MB]);
+    }
+}
