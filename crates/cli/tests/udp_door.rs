@@ -8,6 +8,8 @@ mod common;
 mod descriptors;
 #[path = "udp_door/drops.rs"]
 mod drops;
+#[path = "udp_door/edges.rs"]
+mod edges;
 #[path = "udp_door/groups.rs"]
 mod groups;
 #[path = "udp_door/name_servers.rs"]
@@ -49,18 +51,24 @@ struct Server<'p> {
 /// Returns a cable and the C server; `None` if the machine does not permit the test.
 fn prepare() -> Option<(Pair, Folder, PathBuf)> {
     need::require_bpf()?;
-    let compiler = need::require_command("cc")?;
+    need::require_command("cc")?;
     let pair = Pair::new(Cable::default())?;
     common::build_library();
     common::build_udp_library();
     let folder = Folder::new();
-    let program = folder.path().join("echo");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/udp_door/echo.c");
-    let mut command = Command::new(compiler);
+    let program = compile("echo.c", &folder);
+    Some((pair, folder, program))
+}
+
+/// Compiles a C program of these tests in a directory. Returns the path of the program.
+fn compile(source: &str, folder: &Folder) -> PathBuf {
+    let program = folder.path().join("server");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/udp_door").join(source);
+    let mut command = Command::new("cc");
     command.args(["-O1", "-Wall", "-Werror", "-o"]).arg(&program).arg(source);
     let built = command.output().unwrap();
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    Some((pair, folder, program))
+    program
 }
 
 impl<'p> Server<'p> {
@@ -256,7 +264,7 @@ fn server_outlives_daemon_and_leaves_nothing_when_killed() {
     wait_until("the server is ready", || server.errors().contains("ready"));
     exchange_numbered(&client, PROMOTING_DATAGRAMS);
     let listing = server.folder.run(&["ps"]).out;
-    assert!(listing.contains("echo["), "{listing}");
+    assert!(listing.contains("server["), "{listing}");
     daemon.0.kill().unwrap();
     daemon.0.wait().unwrap();
     wait_until("the program is gone", || ingress_programs(&pair) == 0);

@@ -42,6 +42,14 @@ pub(crate) struct Ring {
     damaged: u64,
 }
 
+/// A state of a ring. While the state is the same, no datagram has arrived, and the ring has not
+/// been found empty.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RingPosition {
+    arrived: u64,
+    empty_looks: u32,
+}
+
 /// The flows whose datagrams enter a ring.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TakenFlows {
@@ -203,6 +211,13 @@ impl Ring {
             }
         }
         false
+    }
+
+    /// Returns the current position.
+    pub(crate) fn position(&self) -> RingPosition {
+        let counts = self.sources.iter().map(|source| source.capture.counts());
+        let arrived = counts.map(|now| now.read + now.skipped + now.lost + now.unread).sum();
+        RingPosition { arrived, empty_looks: self.empty_looks }
     }
 
     /// Checks, once in [`EMPTY_READS_PER_CHECK`] calls, that the kernel programs are still running.

@@ -160,16 +160,21 @@ impl Socket {
         self.is_promoted() && is_of_port && !locked.state.is_connected
     }
 
-    /// Returns true if the ring has a datagram.
+    /// Returns true if the ring has a datagram. Ends an empty ring that no datagram can enter.
     pub(crate) fn has_datagram(&self) -> bool {
         if !self.may_have_datagrams.load(Ordering::SeqCst) {
             return false;
         }
         let Some(mut locked) = self.lock() else { return false };
-        match &mut locked.state.stage {
-            Stage::Promoted(ring) => ring.find_next(),
-            _ => false,
+        let state = &mut *locked.state;
+        let Stage::Promoted(ring) = &mut state.stage else { return false };
+        if ring.find_next() {
+            return true;
         }
+        if ring.is_detached() {
+            self.end_ring(state);
+        }
+        false
     }
 
     /// Updates the set of control messages that the program requests.

@@ -4,8 +4,9 @@ use super::messages::Time;
 use super::nudge;
 use super::receiving::EINTR;
 use super::wait_limit::{WaitLimit, common_nap_time};
-use crate::registration::Registration;
+use crate::registration::{EPOLL_READABLE, Registration};
 use crate::report;
+use crate::ring::RingPosition;
 use crate::sets;
 use crate::socket::Socket;
 use crate::table;
@@ -29,13 +30,13 @@ pub struct EpollEvent {
 }
 
 /// `EPOLL_CTL_ADD`.
-const EPOLL_CTL_ADD: c_int = 1;
+pub(super) const EPOLL_CTL_ADD: c_int = 1;
 /// `EPOLL_CTL_DEL`.
-const EPOLL_CTL_DEL: c_int = 2;
+pub(super) const EPOLL_CTL_DEL: c_int = 2;
 /// `EPOLL_CTL_MOD`.
 pub(super) const EPOLL_CTL_MOD: c_int = 3;
-/// `EPOLLIN | EPOLLRDNORM`.
-const EPOLL_READABLE: u32 = 0x41;
+/// Time after which a wait looks into a ring again that must not sleep.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 type EpollCtl = unsafe extern "C" fn(c_int, c_int, c_int, *mut EpollEvent) -> c_int;
 type EpollCreate = unsafe extern "C" fn(c_int) -> c_int;
 type EpollWait = unsafe extern "C" fn(c_int, *mut EpollEvent, c_int, c_int) -> c_int;
@@ -85,18 +86,19 @@ pub unsafe extern "C" fn epoll_ctl(
         let wanted = (what != EPOLL_CTL_DEL && !event.is_null()).then(|| {
             // SAFETY: U1.
             let EpollEvent { events, data } = unsafe { *event };
-            Registration { set, number, events, data }
+            Registration { set, number, events, data, reported: None }
         });
         socket.record_registration(wanted, (set, number));
         if !may_have_rings {
             socket.demote();
         }
         // Sync point, waiting: a thread that begins to wait later finds the registration.
-        if let Some(known) = wanted.filter(|known| known.events & EPOLL_READABLE != 0)
-            && socket.is_promoted()
-            && waiting::has_waiter(set)
-            && (report::spins() || !socket.fall_asleep())
-        {
+        let known = wanted.filter(|known| known.is_for_input() && socket.is_promoted());
+        let is_needed = |known: &Registration| match known.is_one_shot() {
+            true => socket.has_datagram(),
+            false => waiting::has_waiter(set) && (report::spins() || !socket.fall_asleep()),
+        };
+        if let Some(known) = known.filter(is_needed) {
             nudge::nudge(known);
         }
     });
@@ -208,14 +210,22 @@ unsafe fn wait_once(
     let wait = |time: WaitLimit| wait(time.with_remaining(rest));
     let mut spin = None;
     loop {
-        let ready = run_guarded(|| ready_events(set, &sockets, spins));
-        let count = wait(WaitLimit::now_if(spins || !ready.is_empty()));
+        let (ready, looks_again) = run_guarded(|| ready_events(set, &sockets, spins));
+        let time = match spins || !ready.is_empty() || limit == Some(Duration::ZERO) {
+            false if looks_again => WaitLimit::AtMost(LOOK_INTERVAL),
+            is_now => WaitLimit::now_if(is_now),
+        };
+        let count = wait(time);
         if count >= 0 && !ready.is_empty() {
             // SAFETY: the caller's promise; the kernel has filled `count` events.
             return run_guarded(|| unsafe { merge_events((events, room), count, &ready) });
         }
-        if count != 0 || !spins || limit.is_some_and(|limit| begun.elapsed() >= limit) {
+        let is_repeated = spins || looks_again;
+        if count != 0 || !is_repeated || limit.is_some_and(|limit| begun.elapsed() >= limit) {
             return count;
+        }
+        if !spins {
+            continue;
         }
         if spin.get_or_insert_with(Spin::begin).as_ref().is_some_and(|spin| !spin.step()) {
             set_errno(EINTR);
@@ -224,28 +234,54 @@ unsafe fn wait_once(
     }
 }
 
+/// An event of a socket whose ring has datagrams.
+struct RingEvent<'s> {
+    socket: &'s Socket,
+    registration: Registration,
+    /// Position of the ring, if the registration is edge-triggered.
+    position: Option<RingPosition>,
+}
+
+impl RingEvent<'_> {
+    fn event(&self) -> EpollEvent {
+        let Registration { events, data, .. } = self.registration;
+        EpollEvent { events: events & EPOLL_READABLE, data }
+    }
+
+    /// Records that the program receives the event.
+    fn note_reported(&self) {
+        if self.position.is_some() {
+            self.socket.note_reported(&self.registration, self.position);
+        }
+    }
+}
+
 /// Returns the events of the sockets whose rings have datagrams. Puts the rings of all other
-/// sockets to sleep, unless the caller spins.
-fn ready_events(set: c_int, sockets: &[Arc<Socket>], spins: bool) -> Vec<EpollEvent> {
-    let mut ready = Vec::new();
+/// sockets to sleep, unless the caller spins. Also returns true if a ring stays awake although the
+/// set has no event of its socket: the caller must then look again after [`LOOK_INTERVAL`].
+fn ready_events(set: c_int, sockets: &[Arc<Socket>], spins: bool) -> (Vec<RingEvent<'_>>, bool) {
+    let (mut ready, mut looks_again) = (Vec::new(), false);
     for socket in sockets {
         let has_datagram = if spins { socket.has_datagram() } else { !socket.fall_asleep() };
         if !has_datagram {
             continue;
         }
-        ready.extend(events_of(set, socket));
+        let mut events = events_of(set, socket);
+        if events.is_empty() && !spins {
+            looks_again |= !socket.leave_unread(set);
+            // A datagram may have entered the ring before it fell asleep.
+            events = events_of(set, socket);
+        }
+        ready.extend(events);
     }
-    ready
+    (ready, looks_again)
 }
 
 /// Returns the events of a socket whose ring has a datagram.
-fn events_of(set: c_int, socket: &Socket) -> Vec<EpollEvent> {
-    let known = socket.registrations(set).into_iter();
-    let event = |Registration { events, data, .. }| {
-        let events = events & EPOLL_READABLE;
-        (events != 0).then_some(EpollEvent { events, data })
-    };
-    known.filter_map(event).collect()
+fn events_of(set: c_int, socket: &Socket) -> Vec<RingEvent<'_>> {
+    let unreported = socket.unreported(set).into_iter();
+    let event = |(registration, position)| RingEvent { socket, registration, position };
+    unreported.map(event).collect()
 }
 
 /// Waits on an epoll set for a time that is shorter than the program's time limit.
@@ -279,20 +315,23 @@ unsafe fn wait_precisely(
 unsafe fn merge_events(
     (events, room): (*mut EpollEvent, c_int),
     count: c_int,
-    ready: &[EpollEvent],
+    ready: &[RingEvent<'_>],
 ) -> c_int {
     let mut used = usize::try_from(count).unwrap_or(0);
-    for event in ready {
+    for ring_event in ready {
+        let event = ring_event.event();
         let data = event.data;
         // SAFETY: the caller's promise.
         let known = unsafe { std::slice::from_raw_parts_mut(events, used) };
         if let Some(known) = known.iter_mut().find(|known| { known.data } == data) {
             known.events |= event.events;
+            ring_event.note_reported();
         } else if used < usize::try_from(room).unwrap_or(0) {
             let place = events.wrapping_add(used);
             // SAFETY: the caller's promise: the array has more than `used` events.
-            unsafe { place.write(*event) };
+            unsafe { place.write(event) };
             used += 1;
+            ring_event.note_reported();
         }
     }
     c_int::try_from(used).unwrap_or(count)

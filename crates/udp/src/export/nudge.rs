@@ -4,15 +4,18 @@
 //! The kernel cannot see the ring. A nudge therefore adds `EPOLLOUT` to the registration of the
 //! socket, and the kernel reports the socket as writable at once. The woken wait restores the
 //! registration, hides that event from the program, and finds the datagrams in the ring.
+//!
+//! A one-shot registration is nudged whether or not a thread sleeps: the kernel then reports it to
+//! one thread, and `EPOLLOUT` is replaced by `EPOLLIN`. (Such a socket has no ring any more, but
+//! datagrams may be left.)
 
-use super::epoll::{EPOLL_CTL_MOD, EpollEvent, real_epoll_ctl};
-use crate::registration::Registration;
+use super::epoll::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EpollEvent, real_epoll_ctl};
+use crate::registration::{EPOLL_READABLE, EPOLL_WRITABLE, Registration};
+use crate::table;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// `EPOLLOUT | EPOLLWRNORM`.
-const WRITABLE: u32 = 0x104;
 /// `EPOLLOUT`.
 const EPOLLOUT: u32 = 0x4;
 
@@ -28,13 +31,15 @@ fn nudged() -> MutexGuard<'static, Vec<Registration>> {
 /// Wakes a thread that waits on the epoll set of a registration. Does nothing if the program itself
 /// waits for the socket to become writable, because the set then wakes the thread anyway.
 pub(super) fn nudge(known: Registration) {
-    if known.events & WRITABLE != 0 {
+    if known.is_for_output() && !known.is_one_shot() {
         return;
     }
     let mut nudged = nudged();
     nudged.push(known);
     HAS_NUDGED.store(true, Ordering::SeqCst);
-    change(known, known.events | EPOLLOUT);
+    if !known.is_for_output() {
+        change(known, known.events | EPOLLOUT);
+    }
 }
 
 /// Discards the nudge of a registration that the program is about to change.
@@ -52,9 +57,14 @@ pub(super) fn end(set: c_int, events: &mut [EpollEvent]) -> Option<usize> {
         return None;
     }
     let mut nudged = nudged();
-    let ours: Vec<Registration> = nudged.extract_if(.., |known| known.set == set).collect();
+    // A one-shot registration has not been reported if its event is not among these.
+    let is_over = |known: &Registration| {
+        !known.is_one_shot() || events.iter().any(|event| { event.data } == known.data)
+    };
+    let ended = nudged.extract_if(.., |known| known.set == set && is_over(known));
+    let ours: Vec<Registration> = ended.collect();
     HAS_NUDGED.store(!nudged.is_empty(), Ordering::SeqCst);
-    ours.iter().for_each(|known| change(*known, known.events));
+    ours.iter().filter(|known| !known.is_one_shot()).for_each(|known| change(*known, known.events));
     drop(nudged);
     if ours.is_empty() {
         return None;
@@ -62,8 +72,8 @@ pub(super) fn end(set: c_int, events: &mut [EpollEvent]) -> Option<usize> {
     let mut kept = 0;
     for at in 0..events.len() {
         let Some(mut event) = events.get(at).copied() else { break };
-        if ours.iter().any(|known| known.data == event.data) {
-            event.events &= !WRITABLE;
+        if let Some(known) = ours.iter().find(|known| known.data == event.data) {
+            event.events = own_events(known, event.events);
         }
         if event.events != 0
             && let Some(place) = events.get_mut(kept)
@@ -75,9 +85,29 @@ pub(super) fn end(set: c_int, events: &mut [EpollEvent]) -> Option<usize> {
     Some(kept)
 }
 
+/// Returns the events of a nudged registration that are for the program, of those that the kernel
+/// has reported. Restores a one-shot registration if there are none.
+fn own_events(known: &Registration, reported: u32) -> u32 {
+    let own = if known.is_for_output() { reported } else { reported & !EPOLL_WRITABLE };
+    if !known.is_one_shot() {
+        return own;
+    }
+    let has_datagram = table::find_promoted(known.number).is_some_and(|found| found.has_datagram());
+    let own = if has_datagram { own | known.events & EPOLL_READABLE } else { own };
+    if own == 0 {
+        change(*known, known.events);
+    }
+    own
+}
+
 /// Changes the events of a registration.
 fn change(known: Registration, events: u32) {
     let mut event = EpollEvent { events, data: known.data };
     // The registration is gone if the program has closed the socket.
-    let _ = real_epoll_ctl(known.set, EPOLL_CTL_MOD, known.number, &mut event);
+    if !known.is_exclusive() {
+        let _ = real_epoll_ctl(known.set, EPOLL_CTL_MOD, known.number, &mut event);
+    } else if real_epoll_ctl(known.set, EPOLL_CTL_DEL, known.number, &mut event) == 0 {
+        // An exclusive registration can only be replaced.
+        let _ = real_epoll_ctl(known.set, EPOLL_CTL_ADD, known.number, &mut event);
+    }
 }

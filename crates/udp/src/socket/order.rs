@@ -66,7 +66,7 @@ impl Socket {
 
     /// Returns true if the placeholder has a datagram. `numbers` are descriptors of the socket,
     /// some of which may have been closed and reused.
-    fn is_placeholder_readable(&self, numbers: &[i32]) -> bool {
+    pub(super) fn is_placeholder_readable(&self, numbers: &[i32]) -> bool {
         let errno = preload::errno();
         let is_own = |number: i32| {
             table::find(number).is_some_and(|socket| std::ptr::eq(Arc::as_ptr(&socket), self))

@@ -1,7 +1,8 @@
 //! The epoll sets of a socket.
 
-use super::{Socket, SocketState};
+use super::{Socket, SocketState, Stage};
 use crate::registration::Registration;
+use crate::ring::RingPosition;
 use std::sync::atomic::Ordering;
 
 impl Socket {
@@ -15,8 +16,9 @@ impl Socket {
         state.note_number(key.1);
         self.note_levels(state);
         drop(locked);
-        if wanted.is_some_and(|wanted| !wanted.can_have_ring()) {
-            self.demote();
+        // A socket without a ring is refused one when it deserves it, with a note.
+        if wanted.is_some_and(|wanted| !wanted.can_have_ring()) && self.is_promoted() {
+            self.release();
         }
     }
 
@@ -55,10 +57,62 @@ impl Socket {
         locked.state.registrations.iter().any(|known| known.set == set)
     }
 
-    /// Returns the registrations of the socket with an epoll set.
-    pub(crate) fn registrations(&self, set: i32) -> Vec<Registration> {
-        let Some(locked) = self.lock() else { return Vec::new() };
-        let known = locked.state.registrations.iter();
-        known.filter(|known| known.set == set).copied().collect()
+    /// Returns the registrations with an epoll set whose next event must report the datagrams of
+    /// the ring, and the position of the ring. An edge-triggered registration is among them if a
+    /// datagram has arrived since the last report, or if the ring has been found empty since then.
+    /// A one-shot registration is not, because only the kernel knows whether it has reported.
+    pub(crate) fn unreported(&self, set: i32) -> Vec<(Registration, Option<RingPosition>)> {
+        let Some(mut locked) = self.lock() else { return Vec::new() };
+        let SocketState { stage, registrations, .. } = &mut *locked.state;
+        let Stage::Promoted(ring) = stage else { return Vec::new() };
+        let all = registrations.iter().filter(|known| known.set == set && known.is_for_input());
+        let mut unreported = Vec::new();
+        for known in all.filter(|known| !known.is_one_shot()) {
+            if known.is_level() {
+                unreported.push((*known, None));
+            } else if ring.find_next() {
+                let position = Some(ring.position());
+                if known.reported != position {
+                    unreported.push((*known, position));
+                }
+            }
+        }
+        unreported
+    }
+
+    /// Records that an event of a registration has reported the datagrams of the ring up to this
+    /// position.
+    pub(crate) fn note_reported(&self, reported: &Registration, position: Option<RingPosition>) {
+        let Some(mut locked) = self.lock() else { return };
+        let key = (reported.set, reported.number);
+        let mut all = locked.state.registrations.iter_mut();
+        if let Some(known) = all.find(|known| (known.set, known.number) == key) {
+            known.reported = position;
+        }
+    }
+
+    /// Puts the ring to sleep before a wait on an epoll set although the ring has datagrams,
+    /// because the program has been told of them and leaves them unread. Later datagrams then wake
+    /// the program through the placeholder, and are read after those in the ring. Returns false if
+    /// the ring must stay awake, because the placeholder has datagrams that must be read before.
+    pub(crate) fn leave_unread(&self, set: i32) -> bool {
+        let Some(mut locked) = self.lock() else { return true };
+        let state = &mut *locked.state;
+        let Stage::Promoted(ring) = &mut state.stage else { return true };
+        let mut known = state.registrations.iter().filter(|known| known.set == set);
+        if !state.is_awake || !known.any(Registration::is_for_input) {
+            return true;
+        }
+        let has_older = self.has_older() && self.is_placeholder_readable(&state.numbers);
+        if has_older && ring.find_next() {
+            return false;
+        }
+        if !ring.fall_asleep() && has_older {
+            ring.wake_up();
+            return false;
+        }
+        state.is_awake = false;
+        self.has_older.store(false, Ordering::Relaxed);
+        true
     }
 }

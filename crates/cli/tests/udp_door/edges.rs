@@ -1,0 +1,153 @@
+//! Tests of servers whose epoll sets report a socket once: for each arrival (`EPOLLET`), until it is
+//! registered again (`EPOLLONESHOT`), or to one of several sets (`EPOLLEXCLUSIVE`).
+
+use super::{
+    PORT, PROMOTING_DATAGRAMS, Server, address, compile, exchange, exchange_many,
+    exchange_numbered, ingress_programs, prepare, receive, reported_datagrams,
+};
+use std::net::{SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use testkit::net::{Pair, SERVER};
+use testkit::wait_until;
+
+/// Number of datagrams that the server leaves unread.
+const UNREAD: u32 = 10;
+/// Number of questions to a server that leaves datagrams unread.
+const QUESTIONS: u64 = 200;
+
+/// Part of the note about a socket that gets no ring.
+const NOTE: &str = "an epoll set reports it once, or to one of several waiters";
+
+/// The counts of a server.
+#[derive(Clone, Copy, Debug)]
+struct Counts {
+    /// Returns of `epoll_wait`.
+    returns: u64,
+    /// Events `EPOLLIN` of the socket.
+    readable: u64,
+}
+
+fn prepare_edges() -> Option<(Pair, crate::common::Folder, PathBuf)> {
+    let (pair, folder, _) = prepare()?;
+    let program = compile("edges.c", &folder);
+    Some((pair, folder, program))
+}
+
+/// Sends a word to the port after the server's, and returns the counts in the answer.
+fn control(client: &UdpSocket, word: &str) -> Counts {
+    let port = SocketAddr::new(SERVER.parse().unwrap(), PORT + 1);
+    client.send_to(word.as_bytes(), port).unwrap();
+    let mut room = [0; 100];
+    let (length, from) = receive(client, &mut room);
+    assert_eq!(from, port);
+    let text = String::from_utf8(room[..length].to_vec()).unwrap();
+    let numbers: Vec<u64> = text.split(' ').map(|number| number.parse().unwrap()).collect();
+    Counts { returns: numbers[0], readable: numbers[1] }
+}
+
+/// Sends `before` datagrams, `hold`, and datagrams that the server leaves unread, all at once.
+/// Receives the answers up to that to `hold`.
+fn hold(client: &UdpSocket, before: u32) {
+    for _ in 0..before {
+        client.send_to(b"before", address()).unwrap();
+    }
+    client.send_to(b"hold", address()).unwrap();
+    for number in 0..UNREAD {
+        client.send_to(&number.to_be_bytes(), address()).unwrap();
+    }
+    let mut room = [0; 100];
+    let answers = (0..=before).map(|_| receive(client, &mut room).0);
+    assert_eq!(answers.last(), Some(4));
+}
+
+/// Lets the server read on. The answers to `count` datagrams must arrive in order.
+fn release(client: &UdpSocket, control_client: &UdpSocket, count: u32) {
+    control(control_client, "go");
+    let mut room = [0; 100];
+    for number in 0..count {
+        let (length, _) = receive(client, &mut room);
+        assert_eq!(room[..length], number.to_be_bytes());
+    }
+}
+
+#[test]
+fn c1_edges_are_neither_lost_nor_repeated() {
+    let Some((pair, _folder, program)) = prepare_edges() else { return };
+    let program = program.display().to_string();
+    for options in ["report,spin", "report,always", "report,always,delay=300"] {
+        let server = Server::start_with(&pair, options, &[&program, &PORT.to_string(), "both"]);
+        let (client, asker) = (server.client(), server.client());
+        exchange_numbered(&client, 400);
+        for _ in 0..20 {
+            exchange_many(&client, 64);
+        }
+        // The kernel reports each datagram at most once, and once that its answer has left.
+        let counts = control(&asker, "count");
+        println!("{options}: {counts:?} for {} datagrams", 400 + 20 * 64);
+        assert!(counts.returns <= 2 * (400 + 20 * 64) + 10, "{options}: {counts:?}");
+        for round in 0..40 {
+            hold(&client, round);
+            let before = control(&asker, "count");
+            for _ in 0..QUESTIONS {
+                control(&asker, "count");
+            }
+            let after = control(&asker, "count");
+            let returns = after.returns - before.returns;
+            assert!(returns <= QUESTIONS + 1 + 2, "{options}, {round}: {before:?}, {after:?}");
+            // The server is told of another datagram, although it has not read the others.
+            client.send_to(&UNREAD.to_be_bytes(), address()).unwrap();
+            wait_until("the server is told", || control(&asker, "count").readable > after.readable);
+            release(&client, &asker, UNREAD + 1);
+            exchange_many(&client, 8);
+        }
+        let errors = server.finish(&client);
+        let (ring, all) = reported_datagrams(&errors);
+        println!("{options}: {ring} of {all} datagrams from the ring");
+        let least = if options.contains("spin") { 95 } else { 1 };
+        assert!(ring * 100 >= all * least, "{options}: {ring} of {all}");
+    }
+}
+
+#[test]
+fn one_shot_and_exclusive_registrations_stay_with_the_kernel() {
+    let Some((pair, _folder, program)) = prepare_edges() else { return };
+    let program = program.display().to_string();
+    for way in ["once", "exclusive"] {
+        let server = Server::start(&pair, &[&program, &PORT.to_string(), way]);
+        let client = server.client();
+        exchange_numbered(&client, 2 * PROMOTING_DATAGRAMS);
+        exchange_many(&client, 64);
+        assert_eq!(ingress_programs(&pair), 0, "{way}");
+        let errors = server.finish(&client);
+        assert_eq!(errors.matches(NOTE).count(), 1, "{way}: {errors}");
+    }
+}
+
+#[test]
+fn one_shot_registration_reports_what_the_ring_still_has() {
+    let Some((pair, _folder, program)) = prepare_edges() else { return };
+    let program = program.display().to_string();
+    for options in ["report,spin", "report,always"] {
+        let server = Server::start_with(&pair, options, &[&program, &PORT.to_string(), "turning"]);
+        let (client, asker) = (server.client(), server.client());
+        exchange_numbered(&client, PROMOTING_DATAGRAMS);
+        exchange_many(&client, 64);
+        hold(&client, 20);
+        let before = control(&asker, "count");
+        for _ in 0..QUESTIONS {
+            control(&asker, "count");
+        }
+        let after = control(&asker, "count");
+        // One report at most, since the server does not register the socket again.
+        assert!(after.readable <= before.readable + 1, "{options}: {before:?}, {after:?}");
+        assert!(after.returns <= before.returns + QUESTIONS + 2, "{options}: {after:?}");
+        release(&client, &asker, UNREAD);
+        exchange_many(&client, 64);
+        wait_until("the ring has ended, and the socket gets no other", || {
+            exchange(&client, b"more");
+            let errors = server.errors();
+            errors.contains("came from the ring") && errors.contains(NOTE)
+        });
+        server.finish(&client);
+    }
+}
