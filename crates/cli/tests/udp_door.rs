@@ -16,6 +16,8 @@ mod groups;
 mod name_servers;
 #[path = "udp_door/options.rs"]
 mod options;
+#[path = "udp_door/quic.rs"]
+mod quic;
 #[path = "udp_door/services.rs"]
 mod services;
 #[path = "udp_door/sleep.rs"]
