@@ -273,7 +273,8 @@ fn server_outlives_daemon_and_leaves_nothing_when_killed() {
     exchange_numbered(&client, 50);
     let errors = server.finish(&client);
     let (ring, all) = reported_datagrams(&errors);
-    assert!(ring > 0 && all - ring >= 50, "{errors}");
+    // The ring has ended with the daemon.
+    assert!(ring > 0 && all < PROMOTING_DATAGRAMS as u64, "{errors}");
 }
 
 #[test]

@@ -1,0 +1,160 @@
+//! Programs under `streamline exec` that are killed before one of their system calls, by strace(1).
+//! Afterwards no kernel program is left at the interface, and the next program is served.
+//! [RELIABILITY; FEATURES C1, C5]
+
+#![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
+
+mod common;
+
+use common::{Folder, Guard};
+use std::fs::File;
+use std::net::UdpSocket;
+use std::path::Path;
+use std::process::Command;
+use sys::bpf::{Side, tcx_chain};
+use sys::net::RouteSocket;
+use testkit::net::{Cable, Pair, SERVER, SERVER_DEVICE};
+use testkit::{need, wait_until};
+
+const STREAMLINE: &str = env!("CARGO_BIN_EXE_streamline");
+const PORT: u16 = 5500;
+/// Answers after which a server that nobody has killed is told to end.
+const DATAGRAMS: u32 = 200;
+
+/// A kind of program to kill.
+struct Victim<'v> {
+    /// The part of `exec`: `pcap` or `udp`.
+    part: &'v str,
+    words: &'v [&'v str],
+    /// Text of the report if the program ends by itself.
+    report: &'v str,
+}
+
+const TCPDUMP: Victim<'static> = Victim {
+    part: "pcap",
+    words: &["tcpdump", "-Z", "root", "-n", "-i", SERVER_DEVICE, "-c", "20", "udp"],
+    report: "20 packets captured",
+};
+/// Server that answers each datagram with its bytes, until it receives `quit`. Its program is
+/// compiled by [`kill_servers`].
+const SERVER_OF_UDP: Victim<'static> =
+    Victim { part: "udp", words: &[], report: "datagrams came from the ring" };
+
+impl Victim<'_> {
+    /// Runs the program under strace, and sends datagrams until it has ended. Kills it before the
+    /// system call `kill_at`. Returns the number of its system calls, and its standard error.
+    fn run(&self, pair: &Pair, shared: &Folder, kill_at: Option<usize>) -> (usize, String) {
+        let folder = Folder::new();
+        let trace = folder.path().join("trace").display().to_string();
+        let mut command = pair.server.command("strace");
+        command.args(["-f", "-qq", "-o", &trace]);
+        if let Some(number) = kill_at {
+            command.arg(format!("--inject=all:signal=SIGKILL:when={number}"));
+        }
+        command.args([STREAMLINE, "exec", &format!("--with={}", self.part)]).args(self.words);
+        shared.set_environment(&mut command);
+        command.env("STREAMLINE_PCAP", "report").env("STREAMLINE_UDP", "report,always");
+        command.stdout(File::create(folder.path().join("out")).unwrap());
+        command.stderr(File::create(folder.path().join("err")).unwrap());
+        let mut process = Guard(command.spawn().unwrap());
+        let client = pair.client.run_inside(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+        client.set_nonblocking(true).unwrap();
+        let (mut answers, mut room) = (0, [0; 100]);
+        wait_until("the program has ended", || {
+            let word: &[u8] = if answers < DATAGRAMS { b"some" } else { b"quit" };
+            for _ in 0..8 {
+                let _ = client.send_to(word, (SERVER, PORT));
+            }
+            while client.recv(&mut room).is_ok() {
+                answers += 1;
+            }
+            process.0.try_wait().unwrap().is_some()
+        });
+        let lines = std::fs::read_to_string(&trace).unwrap_or_default().lines().count();
+        (lines, folder.read("err"))
+    }
+}
+
+/// Returns the number of kernel programs at the interface of the servers.
+fn programs(pair: &Pair) -> usize {
+    pair.server.run_inside(|| {
+        let index = RouteSocket::open().unwrap().by_name(SERVER_DEVICE).unwrap().index;
+        let at = |side| tcx_chain(index, side).unwrap().members.len();
+        at(Side::Ingress) + at(Side::Egress)
+    })
+}
+
+/// Kills programs at `kills` moments, which are spread over all their system calls, without a
+/// daemon and with one.
+fn kill(victim: &Victim<'_>, kills: usize) {
+    if need::require_bpf().is_none() || need::require_command("strace").is_none() {
+        return;
+    }
+    if victim.part == "pcap" && need::require_command("tcpdump").is_none() {
+        return;
+    }
+    let Some(pair) = Pair::new(Cable::default()) else { return };
+    common::build_library();
+    common::build_pcap_library();
+    common::build_udp_library();
+    for has_daemon in [false, true] {
+        let shared = Folder::new();
+        let _daemon = has_daemon.then(|| start_daemon(&pair, &shared));
+        let (calls, errors) = victim.run(&pair, &shared, None);
+        assert!(errors.contains(victim.report), "{errors}");
+        let mut killed = 0;
+        for number in (0..kills).map(|number| 1 + number * calls / kills) {
+            let (made, _) = victim.run(&pair, &shared, Some(number));
+            killed += usize::from(made <= calls);
+            wait_until("no program is left", || programs(&pair) == 0);
+        }
+        let (_, errors) = victim.run(&pair, &shared, None);
+        assert!(errors.contains(victim.report), "{errors}");
+        wait_until("no program is left", || programs(&pair) == 0);
+        eprintln!("{}: {killed} kills over {calls} system calls", victim.part);
+    }
+}
+
+/// Kills UDP servers like [`kill`].
+fn kill_servers(kills: usize) {
+    let Some(compiler) = need::require_command("cc") else { return };
+    let folder = Folder::new();
+    let program = folder.path().join("server").display().to_string();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/udp_door/echo.c");
+    let mut command = Command::new(compiler);
+    command.args(["-O1", "-o", &program]).arg(source);
+    assert!(command.status().unwrap().success());
+    let words = [&program, &PORT.to_string(), "level", "recvfrom"];
+    kill(&Victim { words: &words, ..SERVER_OF_UDP }, kills);
+}
+
+fn start_daemon(pair: &Pair, shared: &Folder) -> Guard {
+    let mut command = pair.server.command(STREAMLINE);
+    shared.set_environment(&mut command);
+    let place = shared.path().join(common::DAEMON_DIR);
+    let daemon = Guard(command.arg("daemon").arg("--socket").arg(place).spawn().unwrap());
+    wait_until("a daemon answers", || shared.run(&["ps"]).status == Some(0));
+    daemon
+}
+
+#[test]
+fn killed_captures_leave_no_program_at_the_interface() {
+    kill(&TCPDUMP, 10);
+}
+
+#[test]
+fn killed_udp_servers_leave_no_program_at_the_interface() {
+    kill_servers(10);
+}
+
+#[test]
+#[ignore = "takes minutes: cargo test -p streamline-cli --test door_kills -- --ignored --nocapture"]
+fn two_hundred_kills_of_captures_leave_nothing() {
+    kill(&TCPDUMP, 100);
+}
+
+#[test]
+#[ignore = "takes minutes: cargo test -p streamline-cli --test door_kills -- --ignored --nocapture"]
+fn two_hundred_kills_of_udp_servers_leave_nothing() {
+    kill_servers(100);
+}
