@@ -22,10 +22,12 @@ use pipeline::graph::Graph;
 use runtime::failure::PathFailure;
 use runtime::latency::Breach;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 use streamline::analysis::{self, SaveError};
 use streamline::report::{Form, format_count};
 use streamline::{Finished, OpenError, Options, Prepared, Ready, Results, StopConditions};
+use sys::open::PipeWait;
 use sys::poll::PollSet;
 
 /// Runs the request in these arguments.
@@ -81,6 +83,10 @@ pub(crate) fn run_prepared(
     silence_space_panics();
     // From now on, a signal ends the run in an orderly way.
     signal::watch().map_err(|error| report_system_error(&error))?;
+    sys::open::set_pipe_wait(PipeWait {
+        notify: if arguments.quiet { |_| {} } else { print_pipe_wait },
+        deadline: run_options.time.and_then(|time| Instant::now().checked_add(time)),
+    });
     let ready =
         prepared.build(run_options).map_err(|error| report_build_failure(error, arguments))?;
     if let Some(number) = ready.number().or_else(|| arguments.serves_prefix.then_some(0)) {
@@ -104,6 +110,12 @@ pub(crate) fn run_prepared(
     let sentence = finished.results.sentence();
     finished.end_registration(status.exit_code(), sentence);
     Ok(status)
+}
+
+/// Prints a note that the run waits for the reader of a named pipe.
+fn print_pipe_wait(pipe: &Path) {
+    let pipe = pipe.display();
+    terminal::print_note(&format!("waiting until a program opens `{pipe}` for reading"));
 }
 
 /// Fails if a request needs standard streams, which a path in the background does not have.

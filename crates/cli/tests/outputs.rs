@@ -366,6 +366,16 @@ fn index_that_is_a_pipe_or_hard_link_is_refused() {
 }
 
 #[test]
+fn output_pipe_without_reader_is_named_and_fails_at_the_time_limit() {
+    let folder = Folder::new();
+    create_pipe(&folder, "p");
+    let ran = folder.run(&["run", "--for=1200ms", "generate | pcap p"]);
+    assert_eq!(ran.status, Some(1), "{ran:?}");
+    assert!(ran.err.contains("waiting until a program opens `p` for reading"), "{ran:?}");
+    assert!(ran.err.contains("no program opened this pipe for reading within"), "{ran:?}");
+}
+
+#[test]
 fn output_pipe_waits_for_reader_and_ends_on_one_signal() {
     let folder = Folder::new();
     for (sink, name) in [("pcap", "p"), ("tcp | http |exchange weblog", "w")] {

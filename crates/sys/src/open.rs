@@ -4,7 +4,7 @@
 //! become the controlling terminal, and a link may lead to any file. [`OpenRegular`] opens without
 //! blocking and checks the file type before any access. [`open_target`] opens a destination that
 //! the user names, which may be a pipe; for a pipe, it waits for a reader until the first stop
-//! signal.
+//! signal, or for a limited time ([`set_pipe_wait`]).
 
 use crate::eventfd::EventFd;
 use crate::signal;
@@ -14,7 +14,8 @@ use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::time::{Duration, Instant};
 
 /// Flags with which open(2) neither blocks nor acquires a controlling terminal.
 const NONBLOCKING_OPEN: OFlags = OFlags::NONBLOCK.union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
@@ -170,6 +171,26 @@ fn set_blocking(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fcntl_setfl(file, flags - OFlags::NONBLOCK)?)
 }
 
+/// Rules of this process for waits until a named pipe has a reader.
+#[derive(Clone, Copy, Debug)]
+pub struct PipeWait {
+    /// Called once for each pipe without a reader for [`PIPE_NOTICE_AFTER`].
+    pub notify: fn(&Path),
+    /// Time at which each wait fails; `None` means no limit.
+    pub deadline: Option<Instant>,
+}
+
+/// Time without a reader after which [`PipeWait::notify`] is called.
+pub const PIPE_NOTICE_AFTER: Duration = Duration::from_secs(1);
+
+static PIPE_WAIT: OnceLock<PipeWait> = OnceLock::new();
+
+/// Sets the rules for waits until a named pipe has a reader. Without rules, such a wait is silent
+/// and unlimited. Later calls have no effect.
+pub fn set_pipe_wait(rules: PipeWait) {
+    let _ = PIPE_WAIT.set(rules);
+}
+
 fn is_pipe(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Fifo
 }
@@ -193,18 +214,19 @@ fn check_planted_pipe(path: &Path, stat: &Stat) -> io::Result<()> {
     Err(io::Error::new(ErrorKind::PermissionDenied, format!("{why}; {REMOVE_ADVICE}")))
 }
 
-/// Opens a named pipe for writing as soon as the pipe has a reader. Fails at the first stop signal.
+/// Opens a named pipe for writing as soon as the pipe has a reader. Fails at the first stop signal,
+/// or at the deadline of [`PipeWait`].
 fn open_pipe_with_reader(path: &Path) -> io::Result<File> {
     let refused = |error: crate::Error| io::Error::from(error);
     let (answer, answered) = mpsc::channel();
     let opened = Arc::new(EventFd::new().map_err(refused)?);
     // A blocking open(2) is the only way to learn of a reader. If a signal ends the wait, the
     // thread ends with the process.
-    let (notifier, path) = (Arc::clone(&opened), PathBuf::from(path));
+    let (notifier, pipe) = (Arc::clone(&opened), PathBuf::from(path));
     let wait = move || {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
         let opened: io::Result<OwnedFd> =
-            rustix::io::retry_on_intr(|| rustix::fs::open(&path, flags, Mode::empty()))
+            rustix::io::retry_on_intr(|| rustix::fs::open(&pipe, flags, Mode::empty()))
                 .map_err(io::Error::from);
         // The receiver is gone only when the process is about to exit.
         let _ = answer.send(opened);
@@ -214,14 +236,27 @@ fn open_pipe_with_reader(path: &Path) -> io::Result<File> {
     let stop = signal::stop_event();
     let descriptors: Vec<BorrowedFd<'_>> =
         [Some(opened.as_fd()), stop.map(AsFd::as_fd)].into_iter().flatten().collect();
+    let begin = Instant::now();
+    let deadline = PIPE_WAIT.get().and_then(|rules| rules.deadline);
+    let mut notice = PIPE_WAIT.get().map(|rules| (rules.notify, begin + PIPE_NOTICE_AFTER));
     loop {
-        let ready = crate::poll::readable(&descriptors, None);
+        let now = Instant::now();
+        if let Some((notify, _)) = notice.take_if(|(_, at)| now >= *at) {
+            notify(path);
+        }
+        let next = [deadline, notice.map(|(_, at)| at)].into_iter().flatten().min();
+        let limit = next.map(|at| at.saturating_duration_since(now));
+        let ready = crate::poll::readable(&descriptors, limit);
         if let Ok(opened) = answered.try_recv() {
             return Ok(opened?.into());
         }
         if ready.get(1) == Some(&true) || signal::stop_requests() > 0 {
             let why = "no program had opened this pipe for reading before a signal arrived";
             return Err(io::Error::other(why));
+        }
+        if deadline.is_some_and(|at| Instant::now() >= at) {
+            let why = "no program opened this pipe for reading within the time limit of the run";
+            return Err(io::Error::new(ErrorKind::TimedOut, why));
         }
     }
 }
