@@ -4,7 +4,7 @@
 
 use daemon::policy::Policy;
 use daemon::server::Server;
-use member::client::{Client, ClientError};
+use member::client::{Client, ClientError, QUERY_TIMEOUT};
 use member::place;
 use member::protocol::{Event, Register, Tap};
 use member::varlink::{Call, MESSAGE_MAX, Reply};
@@ -340,6 +340,33 @@ fn admitted_client_of_an_ended_path_gets_path_ended_errors() {
     assert_eq!(to.change(&[]).unwrap_err(), ended);
     assert_eq!(to.tap(&Tap::default()).unwrap_err(), ended);
     assert!(ended.to_string().contains("path `short` has just ended"), "{ended}");
+}
+
+/// A path that closes the connections of its clients is not taken for ended while it is registered.
+#[test]
+fn path_without_room_for_a_client_times_out_in_queries() {
+    let daemon = Daemon::start();
+    let client = daemon.connect_client();
+    let (socket, near, _) = register_path(&daemon, "full");
+    let query = || {
+        let paths = [(0, "full".to_owned())];
+        let mut counted =
+            client.count_all(&paths, &[], QUERY_TIMEOUT, |_, counters, _| Ok(counters));
+        counted.pop().unwrap().unwrap_err()
+    };
+    std::thread::scope(|scope| {
+        let closes = scope.spawn(|| {
+            // The descriptor of the admitted client is closed unread.
+            sys::poll::readable(&[near.as_fd()], Some(testkit::wait::LIMIT));
+            let mut bytes = [0; 4096];
+            drop(sys::descriptor::receive(&near, &mut bytes).unwrap());
+        });
+        assert_eq!(query(), ClientError::Timeout);
+        closes.join().unwrap();
+    });
+    drop((socket, near));
+    testkit::wait_until("it is gone", || client.list_paths().unwrap().is_empty());
+    assert!(query().is_end());
 }
 
 /// A client that floods the daemon, sends partial messages, never reads and reconnects repeatedly

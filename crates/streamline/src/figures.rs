@@ -126,9 +126,8 @@ impl RingFill<'_> {
 }
 
 /// Returns the figures of all paths to which this client may connect. A path that does not reply in
-/// time is reported as silent, without counters. Paths whose query fails for another reason, for
-/// example because they are ending, are omitted. Blocks for at most `limit` until the paths have
-/// replied.
+/// time, or that refuses the query, is reported as silent, without counters. Paths that have ended
+/// in the meantime are omitted. Blocks for at most `limit` until the paths have replied.
 pub fn query_figures(client: &Client, limit: Duration) -> Result<Vec<PathFigures>, ClientError> {
     let mut listed = client.list_paths()?;
     listed.retain(|path| path.yours);
@@ -149,8 +148,8 @@ pub fn query_figures(client: &Client, limit: Duration) -> Result<Vec<PathFigures
     let figures = replies.into_iter().enumerate().filter_map(|(at, reply)| {
         let (state, (counters, about)) = match reply {
             Ok(reply) => (PathState::Running, reply),
-            Err(ClientError::Timeout) => (PathState::Silent, Default::default()),
-            Err(_) => return None,
+            Err(error) if error.is_end() => return None,
+            Err(_) => (PathState::Silent, Default::default()),
         };
         let PathDescription { nodes, links, .. } = about;
         let (name, uid, is_timed) = (name(at), listed[at].uid, false);

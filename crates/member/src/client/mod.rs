@@ -33,6 +33,11 @@ use sys::local_socket::{self, Framing};
 /// Time limit for a query of many paths, for all paths together.
 pub const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Maximum time for which the daemon may list a path after the path has closed its connections.
+const END_GRACE: Duration = Duration::from_millis(200);
+/// Interval between two queries of whether the daemon still lists a path.
+const END_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+
 /// A connection to the daemon.
 #[derive(Debug)]
 pub struct Client {
@@ -247,7 +252,42 @@ impl Client {
         let answers = gather(paths, limit, begin, next);
         // If the connection to the daemon has failed, the next call reports the error.
         _ = self.caller.set_timeout(CALL_TIMEOUT);
-        answers.into_iter().map(|answer| answer.unwrap_or(Err(ClientError::Timeout))).collect()
+        let answers = answers.into_iter().map(|answer| answer.unwrap_or(Err(ClientError::Timeout)));
+        let mut answers: Vec<_> = answers.collect();
+        self.check_ends(paths, &mut answers);
+        answers
+    }
+
+    /// Replaces the errors of ended paths with [`ClientError::Timeout`] for paths that the daemon
+    /// still lists after [`END_GRACE`]: a path that runs closes the connection of a client for
+    /// which it has no room.
+    fn check_ends<R>(
+        &self,
+        paths: &[(u32, (String, Vec<Call>))],
+        answers: &mut [Result<R, ClientError>],
+    ) {
+        let has_ended =
+            |answer: &Result<R, ClientError>| answer.as_ref().is_err_and(ClientError::is_end);
+        let deadline = Instant::now() + END_GRACE;
+        while answers.iter().any(has_ended) {
+            // If the daemon does not reply, the next call reports it.
+            let Ok(listed) = self.list_paths() else { return };
+            let is_listed = |name: &str| {
+                listed.iter().any(|path| {
+                    path.name.as_deref() == Some(name) || path.number.to_string() == name
+                })
+            };
+            let ended = answers.iter_mut().zip(paths).filter(|(answer, _)| has_ended(answer));
+            let mut running: Vec<_> = ended.filter(|(_, (_, (path, _)))| is_listed(path)).collect();
+            if running.is_empty() {
+                return;
+            }
+            if Instant::now() >= deadline {
+                running.iter_mut().for_each(|(answer, _)| **answer = Err(ClientError::Timeout));
+                return;
+            }
+            std::thread::sleep(END_CHECK_INTERVAL);
+        }
     }
 
     /// Queries the counters of many paths as [`query_all`](Self::query_all) does, and also calls
