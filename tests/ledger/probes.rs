@@ -105,7 +105,7 @@ impl Classify for ClassifyEven {
             return Class::YES;
         }
         self.0.add(number);
-        cx.absent(ODD_NUMBER)
+        cx.answer_absent(ODD_NUMBER)
     }
 
     fn report(&self) -> Report {

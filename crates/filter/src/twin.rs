@@ -54,7 +54,7 @@ const IPV4_HEADER_MAX: u16 = ipv4::LENGTH_MAX as u16;
 
 /// Returns the EtherType and the position of the first header in view. Parses the link header
 /// unless a previous twin has parsed it.
-pub(crate) fn link<'s>(
+pub(crate) fn parse_link<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     cut: Exit<'s>,
@@ -63,7 +63,7 @@ pub(crate) fn link<'s>(
         return (kind, on.at);
     }
     if !s.hook().has_link_header() {
-        return (version(s, on, cut), on.frame);
+        return (parse_version(s, on, cut), on.frame);
     }
     let header = s.need::<{ ethernet::HEADER_LENGTH }>(on.frame, cut);
     let inside = s.load(header, be16::<ETHERTYPE>());
@@ -83,7 +83,7 @@ pub(crate) fn link<'s>(
 
 /// Returns the EtherType of a packet without a link header, derived from the version field in the
 /// first byte of the packet. The emitted code yields 0 for an unknown version.
-fn version<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> Num<'s> {
+fn parse_version<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> Num<'s> {
     let first = s.need::<1>(on.frame, cut);
     let first = s.load(first, byte::<0>());
     let version = s.shr(first, 4);
@@ -109,7 +109,7 @@ pub(crate) fn require_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<
 /// Parses a VLAN tag: the tag that the kernel stores outside the frame, if there is one and
 /// `read_before` is 0, and otherwise the tag at `at`. Returns the control information of the tag,
 /// the EtherType after the tag, and the position after it.
-pub(crate) fn tag<'s>(
+pub(crate) fn parse_tag<'s>(
     s: &mut Scope<'s, '_>,
     (frame, at): (FramePos<'s>, FramePos<'s>),
     read_before: u8,
@@ -149,24 +149,24 @@ pub(crate) fn require_untagged<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, unsure:
 }
 
 /// Returns the position of the IP header, and the transport header or payload after it.
-pub(crate) fn packet<'s>(
+pub(crate) fn parse_packet<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     exits: TwinExits<'s>,
 ) -> (FramePos<'s>, Transport<'s>) {
-    let (kind, l3) = network(s, on, exits);
+    let (kind, l3) = parse_network(s, on, exits);
     let (number, length, data) = (s.var(0), s.var(0), s.position_var(l3));
     s.arm(|t, done| {
         t.arm(|four, six| {
             four.only(kind, Cmp::Eq, u32::from(ethertype::IPV4), six);
-            let (protocol, rest, behind) = ipv4(four, l3, exits);
+            let (protocol, rest, behind) = parse_ipv4(four, l3, exits);
             four.set(number, protocol);
             four.set(length, rest);
             four.set_position(data, behind);
             four.leave(done);
         });
         t.only(kind, Cmp::Eq, u32::from(ethertype::IPV6), exits.not_ip);
-        let (protocol, rest, behind) = ipv6(t, l3, exits);
+        let (protocol, rest, behind) = parse_ipv6(t, l3, exits);
         t.set(number, protocol);
         t.set(length, rest);
         t.set_position(data, behind);
@@ -178,9 +178,9 @@ pub(crate) fn packet<'s>(
     (l3, Transport { at, protocol, length })
 }
 
-/// Works like [`packet`], but parses the frame from its first byte, because the network header that
-/// previous twins have found may be a tag. Fails if a previous twin has cut off the link header and
-/// the EtherType is not known.
+/// Works like [`parse_packet`], but parses the frame from its first byte, because the network
+/// header that previous twins have found may be a tag. Fails if a previous twin has cut off the
+/// link header and the EtherType is not known.
 pub(crate) fn reparse_packet<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
@@ -190,7 +190,7 @@ pub(crate) fn reparse_packet<'s>(
     if next.is_none() && !on.linked && s.hook().has_link_header() {
         return Err(Unfit::new("what is left of the frame is no packet"));
     }
-    Ok(packet(s, Layers { at: on.frame, length: None, next, tags: 0, ..on }, exits))
+    Ok(parse_packet(s, Layers { at: on.frame, length: None, next, tags: 0, ..on }, exits))
 }
 
 /// Emits a jump to `unsure` that is taken if the view includes a tag that the kernel stores outside
@@ -204,19 +204,19 @@ pub(crate) fn require_inline_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>) {
 }
 
 /// Returns the transport header, either found by previous twins or parsed from the IP header.
-pub(crate) fn transport<'s>(
+pub(crate) fn parse_transport<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     exits: TwinExits<'s>,
 ) -> Transport<'s> {
     match on.l4 {
         Some(known) => known,
-        None => packet(s, on, exits).1,
+        None => parse_packet(s, on, exits).1,
     }
 }
 
 /// Returns the validated UDP header and the payload length of a datagram.
-pub(crate) fn datagram<'s>(
+pub(crate) fn parse_datagram<'s>(
     s: &mut Scope<'s, '_>,
     l4: Transport<'s>,
     exits: TwinExits<'s>,
@@ -254,7 +254,7 @@ pub(crate) fn emit_port<'s>(
 ) -> EmitResult<'s> {
     let exits = TwinExits::new(s, out);
     let no_port = s.absent("no port", out);
-    let l4 = transport(s, on, exits);
+    let l4 = parse_transport(s, on, exits);
     s.only_one_of(l4.protocol, ports::PROTOCOLS, no_port);
     s.only(l4.length, Cmp::Ge, 4, exits.malformed);
     let both = s.need::<4>(l4.at, exits.cut);
@@ -267,22 +267,22 @@ pub(crate) fn emit_port<'s>(
 
 /// Parses the link header and all tags. Returns the EtherType of the network header, and its
 /// position.
-fn network<'s>(
+fn parse_network<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     exits: TwinExits<'s>,
 ) -> (Num<'s>, FramePos<'s>) {
-    parse_network_or(s, on, exits.cut)
+    parse_network_with_exit(s, on, exits.cut)
 }
 
-/// Works like [`network`], with a separate exit for truncated frames.
-pub(crate) fn parse_network_or<'s>(
+/// Works like [`parse_network`], with a separate exit for truncated frames.
+pub(crate) fn parse_network_with_exit<'s>(
     s: &mut Scope<'s, '_>,
     on: Layers<'s>,
     cut: Exit<'s>,
 ) -> (Num<'s>, FramePos<'s>) {
     let unsure = s.unsure();
-    let (outer, at) = link(s, on, cut);
+    let (outer, at) = parse_link(s, on, cut);
     if !s.hook().has_link_header() {
         require_untagged(s, outer, unsure);
         return (outer, at);
@@ -292,7 +292,7 @@ pub(crate) fn parse_network_or<'s>(
         for depth in on.tags..TAGS_MAX.max(on.tags) {
             let (here, at) = (t.get(kind), t.get_position(l3));
             require_tag(t, here, untagged);
-            let (_, next, behind) = tag(t, (on.frame, at), depth, cut);
+            let (_, next, behind) = parse_tag(t, (on.frame, at), depth, cut);
             t.set(kind, next);
             t.set_position(l3, behind);
         }
@@ -304,7 +304,7 @@ pub(crate) fn parse_network_or<'s>(
 }
 
 /// Parses an IPv4 header. Returns the protocol, and the length and position of the payload.
-fn ipv4<'s>(
+fn parse_ipv4<'s>(
     s: &mut Scope<'s, '_>,
     l3: FramePos<'s>,
     exits: TwinExits<'s>,
@@ -335,7 +335,7 @@ fn ipv4<'s>(
 
 /// Parses an IPv6 header and its extension headers. Returns the protocol after them, and the length
 /// and position of the payload.
-fn ipv6<'s>(
+fn parse_ipv6<'s>(
     s: &mut Scope<'s, '_>,
     l3: FramePos<'s>,
     exits: TwinExits<'s>,

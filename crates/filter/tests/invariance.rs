@@ -445,7 +445,7 @@ impl Classify for Faulty {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         match block.frame.get(36..38) {
             Some(port) => Class::natural(u16::from_be_bytes([port[0], port[1]]).into()),
-            None => cx.absent(CUT),
+            None => cx.answer_absent(CUT),
         }
     }
 }

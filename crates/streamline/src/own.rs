@@ -315,7 +315,7 @@ impl Classify for CallbackFilter {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         match lock(&self.0)(block) {
             Some(class) => Class::natural(class),
-            None => cx.absent(UNANSWERED_REASON),
+            None => cx.answer_absent(UNANSWERED_REASON),
         }
     }
 }

@@ -120,8 +120,8 @@ mod tests {
         assert_eq!(run_blank(&["from=10"]), b"0123456789", "there is no such byte");
     }
 
-    /// Returns the frame behind the UDP header after `udp | blank`, of a datagram with a view of
-    /// four bytes and six bytes behind it.
+    /// Runs `udp | blank` on a datagram with a view of four bytes, followed by six more bytes.
+    /// Returns the bytes of the frame after the UDP header.
     fn run_after_udp(words: &[&str], reads_messages: bool) -> Vec<u8> {
         let mut frame = Frame::udp(1, 2, b"0123");
         frame.bytes.extend(b"behind");

@@ -156,7 +156,7 @@ impl<S: PatternSearch> Classify for Match<S> {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         match self.0.first_pattern(block.bytes()) {
             Some(index) => Class(index as u32 + 1),
-            None => cx.absent(NO_PATTERN),
+            None => cx.answer_absent(NO_PATTERN),
         }
     }
 }
@@ -164,14 +164,14 @@ impl<S: PatternSearch> Classify for Match<S> {
 impl Lanes for ByteAtOffset {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         let others = batch.classify_byte(self.at, |byte| byte == self.byte);
-        cx.common.absent_all(NO_PATTERN, others);
+        cx.common.answer_absent_all(NO_PATTERN, others);
     }
 }
 
 impl Lanes for OnePattern {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         let others = batch.classify_view(|view| self.0.find(view).is_some());
-        cx.common.absent_all(NO_PATTERN, others);
+        cx.common.answer_absent_all(NO_PATTERN, others);
     }
 }
 

@@ -19,7 +19,7 @@ pub enum Value {
 /// A user's error in an argument.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Mistake {
-    /// Name of the parameter, or `None` if the error does not concern a single parameter.
+    /// Name of the parameter, or `None` if the error concerns no particular parameter.
     pub parameter: Option<&'static str>,
     /// Index of the erroneous value, counted from 0 if the parameter was given several times.
     pub value_index: usize,

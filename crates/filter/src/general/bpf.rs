@@ -105,8 +105,8 @@ pub struct Matcher {
 impl Classify for Matcher {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         match self.verdict(block) {
-            None => cx.absent(LINK_TYPE),
-            Some(false) => cx.absent(NO_MATCH),
+            None => cx.answer_absent(LINK_TYPE),
+            Some(false) => cx.answer_absent(NO_MATCH),
             Some(true) => Class::YES,
         }
     }

@@ -135,7 +135,7 @@ impl Classify for RateLimit {
         let due = self.due_times.get_or_create(PRIVATE_KEY);
         let now = self.rate.arrival(block.context.time, due.next, cx.now);
         if due.next > now.saturating_add(self.rate.allowance) {
-            return cx.absent(TOO_FAST);
+            return cx.answer_absent(TOO_FAST);
         }
         due.next = due.next.max(now).saturating_add(self.rate.interval);
         Class::YES

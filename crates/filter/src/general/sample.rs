@@ -75,7 +75,7 @@ impl Classify for Sample {
         let counter = self.counter.get_or_create(PRIVATE_KEY);
         let number = counter.blocks;
         counter.blocks = number.wrapping_add(1);
-        if number.is_multiple_of(self.every) { Class::YES } else { cx.absent(PASSED_OVER) }
+        if number.is_multiple_of(self.every) { Class::YES } else { cx.answer_absent(PASSED_OVER) }
     }
 
     fn state(&mut self) -> Option<&mut dyn FilterState> {

@@ -93,7 +93,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
 impl Classify for Share {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         let own = self.by.hash(block) % u64::from(self.of) + 1 == u64::from(self.number);
-        if own { block.pointer.class } else { cx.absent(ANOTHER_SHARE) }
+        if own { block.pointer.class } else { cx.answer_absent(ANOTHER_SHARE) }
     }
 }
 

@@ -138,7 +138,7 @@ impl Classify for Split {
         if self.by_flow {
             return match layers::any_flow(block) {
                 Ok(flow) => class_of_number(flow.hash(SEED), self.ways),
-                Err(why) => cx.absent(why.reason()),
+                Err(why) => cx.answer_absent(why.reason()),
             };
         }
         let counter = self.counter.get_or_create(PRIVATE_KEY);

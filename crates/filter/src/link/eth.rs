@@ -114,12 +114,12 @@ fn emit_twin<'s>(
 ) -> EmitResult<'s> {
     let cut = s.absent("cut", out);
     let unsure = s.unsure();
-    let (kind, at) = twin::link(s, Layers { next: None, ..on }, cut);
+    let (kind, at) = twin::parse_link(s, Layers { next: None, ..on }, cut);
     s.arm(|t, done| {
         t.arm(|u, plain| {
             twin::require_tag(u, kind, plain);
             // The whole tag must be present. A second tag after it makes the twin unsure.
-            let (_, next, _) = twin::tag(u, (on.frame, at), 0, cut);
+            let (_, next, _) = twin::parse_tag(u, (on.frame, at), 0, cut);
             twin::require_untagged(u, next, unsure);
             u.leave(done);
         });

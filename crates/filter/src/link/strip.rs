@@ -113,7 +113,7 @@ impl Lanes for Strip {
             };
             match stripped {
                 Ok(block) => batch.set_block(l, block),
-                Err(why) => batch.set_class(l, cx.common.absent(why)),
+                Err(why) => batch.set_class(l, cx.common.answer_absent(why)),
             }
         }
     }
@@ -196,7 +196,7 @@ fn emit_link<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitRe
     }
     let not_ip = s.absent("not ip", out);
     let fresh = Layers { at: on.frame, next: None, tags: 0, ..on };
-    let (kind, l3) = twin::parse_network_or(s, fresh, not_ip);
+    let (kind, l3) = twin::parse_network_with_exit(s, fresh, not_ip);
     s.only_one_of(kind, [ethernet::ethertype::IPV4, ethernet::ethertype::IPV6], not_ip);
     let first = s.offset_of(l3);
     s.remove_before(first);
@@ -229,9 +229,9 @@ fn emit_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitRes
         return Err(Unfit::new("the link header is cut off already"));
     }
     let (no_tag, unsure) = (s.absent("no tag", out), s.unsure());
-    let (kind, at) = twin::link(s, Layers { next: None, ..on }, no_tag);
+    let (kind, at) = twin::parse_link(s, Layers { next: None, ..on }, no_tag);
     twin::require_tag(s, kind, no_tag);
-    let (_, next, _) = twin::tag(s, (on.frame, at), 0, no_tag);
+    let (_, next, _) = twin::parse_tag(s, (on.frame, at), 0, no_tag);
     if s.may_have_stored_tag() {
         // The kernel would move a second tag into metadata, and does not recognize the tag type
         // 0x9100.

@@ -69,13 +69,13 @@ fn emit_twin<'s>(
 ) -> EmitResult<'s> {
     let no_tag = s.absent("no tag", out);
     let unsure = s.unsure();
-    let (kind, at) = twin::link(s, on, no_tag);
+    let (kind, at) = twin::parse_link(s, on, no_tag);
     twin::require_tag(s, kind, no_tag);
-    let (control, next, at) = twin::tag(s, (on.frame, at), on.tags, no_tag);
+    let (control, next, at) = twin::parse_tag(s, (on.frame, at), on.tags, no_tag);
     s.arm(|t, done| {
         t.arm(|u, plain| {
             twin::require_tag(u, next, plain);
-            let (_, inner, _) = twin::tag(u, (on.frame, at), on.tags + 1, no_tag);
+            let (_, inner, _) = twin::parse_tag(u, (on.frame, at), on.tags + 1, no_tag);
             twin::require_untagged(u, inner, unsure);
             u.leave(done);
         });

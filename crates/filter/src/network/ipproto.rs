@@ -44,7 +44,7 @@ impl Classify for Ipproto {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         match layers::ip_protocol(block) {
             Ok(protocol) => Class::natural(protocol.into()),
-            Err(why) => cx.absent(why.reason()),
+            Err(why) => cx.answer_absent(why.reason()),
         }
     }
 }
@@ -57,7 +57,7 @@ fn emit_twin<'s>(
     out: Exit<'s>,
 ) -> EmitResult<'s> {
     let exits = TwinExits::new(s, out);
-    let l4 = twin::transport(s, on, exits);
+    let l4 = twin::parse_transport(s, on, exits);
     let class = s.natural_class(l4.protocol);
     Ok(Answer::new(class, Layers { l4: Some(l4), ..on }))
 }

@@ -48,8 +48,8 @@ impl<const SOURCE: bool> Classify for PortClassifier<SOURCE> {
         match layers::ports(block) {
             Ok(Some(ports)) if SOURCE => Class::natural(ports.source.into()),
             Ok(Some(ports)) => Class::natural(ports.target.into()),
-            Ok(None) => cx.absent(NO_PORT),
-            Err(why) => cx.absent(why.reason()),
+            Ok(None) => cx.answer_absent(NO_PORT),
+            Err(why) => cx.answer_absent(why.reason()),
         }
     }
 }

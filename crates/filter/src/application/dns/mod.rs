@@ -254,5 +254,5 @@ fn standalone_message(block: Block<'_>, class: Class) -> Block<'_> {
 
 /// Converts the block to a complete message without a class, and counts `why` as the reason.
 fn into_unanswered<'a>(block: Block<'a>, why: Reason, cx: &mut StreamContext<'_, 'a>) -> Block<'a> {
-    standalone_message(block, cx.absent(why))
+    standalone_message(block, cx.answer_absent(why))
 }

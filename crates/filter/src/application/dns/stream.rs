@@ -345,7 +345,7 @@ impl DnsDirection {
     /// Emits the held pieces without a class. Counts each of them under the reason `why`.
     fn release_held(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         while !self.held.is_empty() {
-            let class = cx.absent(why);
+            let class = cx.answer_absent(why);
             cx.release_front(&mut self.held, |piece| standalone_message(piece, class));
         }
     }

@@ -79,7 +79,7 @@ impl BlockPass<'_, '_, '_> {
         let ends = memchr::memchr2_iter(b'\n', b'\r', within).map(|end| end + 1);
         if let Some(start) = { ends }.find(starts) {
             let junk = self.block.narrow(self.offset, start as u32);
-            let class = self.cx.absent(reasons::MALFORMED);
+            let class = self.cx.answer_absent(reasons::MALFORMED);
             self.emit_piece(junk.with_class(class));
             self.offset += start as u32;
             self.direction().enter(Phase::BetweenMessages);

@@ -257,7 +257,7 @@ impl Http {
             // A previous filter's description is not part of the stream.
             return cx.consume(&block);
         }
-        let class = cx.absent(reasons::NO_SESSION);
+        let class = cx.answer_absent(reasons::NO_SESSION);
         cx.pass(block.with_class(class));
     }
 

@@ -109,7 +109,7 @@ impl<'a> BlockPass<'_, '_, 'a> {
     pub(super) fn pass_unanswered(&mut self, reason: Reason) {
         self.flush_fragment(false);
         if self.offset < self.block.length() {
-            let class = self.cx.absent(reason);
+            let class = self.cx.answer_absent(reason);
             let piece = self.block.narrow(self.offset, u32::MAX).with_class(class);
             self.emit_piece(piece);
         }
@@ -122,7 +122,7 @@ impl<'a> BlockPass<'_, '_, 'a> {
         let mut held = std::mem::take(&mut self.connection.directions[direction].held);
         self.connection.directions[direction].held_bytes = 0;
         while !held.is_empty() {
-            let class = self.cx.absent(reason);
+            let class = self.cx.answer_absent(reason);
             self.cx.release_front(&mut held, |block| block.with_class(class));
         }
     }

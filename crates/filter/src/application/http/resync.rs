@@ -50,7 +50,7 @@ impl BlockPass<'_, '_, '_> {
         self.flush_fragment(false);
         // Lines are shorter than a block, whose length has 32 bits.
         let skipped = self.block.narrow(self.offset, found.at as u32);
-        let class = self.cx.absent(reason);
+        let class = self.cx.answer_absent(reason);
         self.emit_piece(skipped.with_class(class));
         self.offset += found.at as u32;
         self.cx.count(reasons::FOUND_AGAIN, found.certain.into());

@@ -283,7 +283,7 @@ impl TlsConnection {
     fn class(&mut self, backward: bool, cx: &mut StreamContext<'_, '_>) -> Class {
         let version = self.version;
         match Reason::from_mark(self.direction(backward).decision.saturating_sub(DECIDED_TLS)) {
-            Some(why) if version == 0 || why == NOT_TLS => cx.absent(why),
+            Some(why) if version == 0 || why == NOT_TLS => cx.answer_absent(why),
             _ => Class(version.into()),
         }
     }

@@ -117,7 +117,7 @@ impl Stream for Tls {
         }
         if block.context.session == 0 {
             // Blocks without a session belong to no connection.
-            let class = cx.absent(NOT_TLS);
+            let class = cx.answer_absent(NOT_TLS);
             return cx.pass(block.with_class(class));
         }
         // Key 0 is reserved for the private session.

@@ -162,7 +162,7 @@ impl Classify for Regex {
                 .map(|n| n + 1),
             Some(session) => self.search_session(session, piece, block.bytes(), cx),
         };
-        found.map_or_else(|| cx.absent(NO_MATCH), Class)
+        found.map_or_else(|| cx.answer_absent(NO_MATCH), Class)
     }
 
     fn state(&mut self) -> Option<&mut dyn FilterState> {

@@ -25,16 +25,16 @@ impl<'c> ClassifyContext<'c> {
     }
 
     /// Counts a block without a class under this reason, and returns the absent class, as in `None
-    /// => cx.absent(NO_PORT)`.
+    /// => cx.answer_absent(NO_PORT)`.
     #[inline]
-    pub fn absent(&mut self, reason: Reason) -> Class {
+    pub fn answer_absent(&mut self, reason: Reason) -> Class {
         self.counts.count_unanswered(reason, 1);
         Class::NONE
     }
 
     /// Counts each block in the lanes of `mask` as a block without a class, under this reason.
     #[inline]
-    pub fn absent_all(&mut self, reason: Reason, mask: LaneMask) {
+    pub fn answer_absent_all(&mut self, reason: Reason, mask: LaneMask) {
         if mask != 0 {
             self.counts.count_unanswered(reason, u64::from(mask.count_ones()));
         }
@@ -70,7 +70,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         for l in lanes(batch.live()) {
             let mut block = batch.block(l);
             if let Err(why) = answer(&mut block, &mut self.common) {
-                block = block.with_class(self.common.absent(why));
+                block = block.with_class(self.common.answer_absent(why));
             }
             batch.set_block(l, block);
         }

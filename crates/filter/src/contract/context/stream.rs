@@ -203,7 +203,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Counts a block without a class under this reason, and returns the absent class.
-    pub fn absent(&mut self, reason: Reason) -> Class {
+    pub fn answer_absent(&mut self, reason: Reason) -> Class {
         self.counts.count_unanswered(reason, 1);
         Class::NONE
     }

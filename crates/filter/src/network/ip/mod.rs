@@ -162,7 +162,9 @@ impl HoldingLanes for Reassembler {
             let mut block = batch.block(l);
             let answered = match layers::packet(&mut block) {
                 Ok(packet) if packet.fragment == Fragment::Whole => packet_view(block, &packet),
-                Err(HeaderError::NotIp) => block.with_class(cx.absent(HeaderError::NotIp.reason())),
+                Err(HeaderError::NotIp) => {
+                    block.with_class(cx.answer_absent(HeaderError::NotIp.reason()))
+                }
                 // A tiny first fragment may lack the end of the headers.
                 other => match IpFragment::find(&block, self.policy) {
                     Some(Ok(piece)) => {
@@ -172,7 +174,7 @@ impl HoldingLanes for Reassembler {
                     found => {
                         let why = found.and_then(Result::err).or_else(|| other.err());
                         let why = why.unwrap_or(HeaderError::Malformed);
-                        block.with_class(cx.absent(why.reason()))
+                        block.with_class(cx.answer_absent(why.reason()))
                     }
                 },
             };
@@ -206,7 +208,7 @@ impl Reassembler {
     ) {
         let incoming = batch.block(l);
         let Some(block) = cx.complete_block(incoming.view_at(piece.data, piece.length)) else {
-            let class = cx.absent(HeaderError::Truncated.reason());
+            let class = cx.answer_absent(HeaderError::Truncated.reason());
             return batch.set_class(l, class);
         };
         match self.datagrams.handle_fragment(piece, block, cx) {
@@ -214,7 +216,7 @@ impl Reassembler {
             FragmentResult::Complete(mut whole) => {
                 let answered = match layers::packet(&mut whole) {
                     Ok(packet) => packet_view(whole, &packet),
-                    Err(why) => whole.with_class(cx.absent(why.reason())),
+                    Err(why) => whole.with_class(cx.answer_absent(why.reason())),
                 };
                 cx.replace(batch, l, answered);
             }
@@ -238,7 +240,7 @@ fn emit_twin<'s>(
     out: Exit<'s>,
 ) -> EmitResult<'s> {
     let exits = TwinExits::new(s, out);
-    let (l3, l4) = twin::packet(s, on, exits);
+    let (l3, l4) = twin::parse_packet(s, on, exits);
     let class = s.natural_class(l4.protocol);
     let length = Some(l4.length);
     let layers = Layers { at: l4.at, length, l3: Some(l3), l4: Some(l4), ..on };

@@ -175,7 +175,7 @@ impl Edit for Rewrite {
         let mut readable = Block { pointer, frame: block.frame(), marks, context };
         let changes = match self.wanted.planned_changes(&mut readable) {
             Ok(changes) => changes,
-            Err(why) => return cx.absent(why),
+            Err(why) => return cx.answer_absent(why),
         };
         let range = changes.covered_range();
         if let Some(bytes) = block.write_frame(range.start, range.len(), OldBytes::Keep) {

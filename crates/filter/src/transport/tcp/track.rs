@@ -304,8 +304,9 @@ impl Tcp {
         self.begin_session(key, (info.is_down == by_client, port, origin), info.time, cx);
     }
 
-    /// Continues a connection after a RST that was ignored, as a new session that begins in
-    /// midstream.
+    /// Continues a connection that was closed at an RST, after a later segment has proved that the
+    /// RST was forged or that its receiver ignored it. The continuation is a new session that
+    /// begins midstream.
     #[cold]
     fn reopen_connection(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) {
         let Some(old) = self.flows.remove(key) else { return };
@@ -395,6 +396,6 @@ fn start_gap_timer(
 
 #[cold]
 fn pass_unanswered<'a>(block: Block<'a>, why: Reason, cx: &mut StreamContext<'_, 'a>) {
-    let class = cx.absent(why);
+    let class = cx.answer_absent(why);
     cx.pass(block.with_class(class));
 }

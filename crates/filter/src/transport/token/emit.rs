@@ -44,7 +44,7 @@ pub(super) fn emit_twin<'s>(
     let [rest, payload] = [s.var(0), s.var(0)];
     s.arm(|t, _| {
         let (l3, l4) = twin::reparse_packet(t, on, exits)?;
-        let (_, stated) = twin::datagram(t, l4, exits, not_udp);
+        let (_, stated) = twin::parse_datagram(t, l4, exits, not_udp);
         t.only(stated, Cmp::Ge, TOKEN_SIZE as u32, no_token);
         t.set_position(found[0], l3);
         t.set_position(found[1], l4.at);
