@@ -20,7 +20,7 @@ struct MovedState {
     held: u64,
 }
 
-/// Moves random classes between random replicas until the path ends.
+/// Moves random buckets between random replicas until the path ends.
 fn move_at_random(live: &Live, replicas: u8, mut random: Random) -> MovedState {
     let mut all = MovedState::default();
     while !live.is_ended() {
@@ -32,8 +32,8 @@ fn move_at_random(live: &Live, replicas: u8, mut random: Random) -> MovedState {
         let from = random.within(0..usize::from(replicas)) as u8;
         let to = (from + 1 + random.within(0..usize::from(replicas) - 1) as u8) % replicas;
         let of_from = (0..).zip(&shares.replicas).filter(|(_, replica)| **replica == from);
-        let classes = of_from.map(|(class, _)| class).filter(|_| random.below(2) == 0).collect();
-        let chosen = SessionMove { from, to, classes, before: 0, after: 0 };
+        let buckets = of_from.map(|(bucket, _)| bucket).filter(|_| random.below(2) == 0).collect();
+        let chosen = SessionMove { from, to, buckets, before: 0, after: 0 };
         match move_sessions(live, &chosen, Duration::from_millis(200)) {
             Ok(moved) => {
                 all.sessions += moved.sessions;

@@ -219,8 +219,9 @@ impl Gauge {
         }
     }
 
-    /// Stamps the block with this number, counted from 1, unless another block is being watched.
-    /// The writer calls this before it puts the block into the ring.
+    /// Records the current time as the stamp of block `number` (the first block is 1), unless
+    /// another block is being watched. The writer calls this before it puts the block into the
+    /// ring.
     pub fn stamp(&self, number: u64) {
         if self.watched.load(Ordering::Relaxed) == 0 {
             self.since.store(sys::clock::monotonic(), Ordering::Relaxed);

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! pause the dispatcher → the replicas process their queues → pause two replicas
-//!   → copy the sessions, remove them, dispatch their classes elsewhere → resume
+//!   → copy the sessions, remove them, dispatch their buckets elsewhere → resume
 //! ```
 //!
 //! No block is in flight to a replica while sessions move, so every block finds its session, and
@@ -39,7 +39,7 @@ pub struct SessionsMoved {
     pub paused_ns: u64,
 }
 
-/// Returns how many blocks of each class of sessions were dispatched since the last call, and to
+/// Returns how many blocks of each bucket of sessions were dispatched since the last call, and to
 /// which replica. Returns `None` if the path has no replicas whose sessions can move, or if their
 /// dispatcher does not respond within `limit`.
 #[must_use]
@@ -51,7 +51,7 @@ pub fn session_shares(live: &Live, limit: Duration) -> Option<SessionShares> {
     commands.ask(limit, Space::take_session_shares).ok()?
 }
 
-/// Moves the sessions of some classes from one replica to another. Blocks until the replicas have
+/// Moves the sessions of some buckets from one replica to another. Blocks until the replicas have
 /// processed the blocks dispatched to them, for at most `limit`.
 ///
 /// # Errors
@@ -120,10 +120,10 @@ impl Stopped {
         chosen: &SessionMove,
     ) -> Result<MovedSessions, ChangeError> {
         let Some(sharing) = replicas.sharing else { return Err(CommandError::Ended.into()) };
-        let moved = self.space(chosen.from)?.copy_sessions(sharing, &chosen.classes);
+        let moved = self.space(chosen.from)?.copy_sessions(sharing, &chosen.buckets);
         self.space(chosen.to)?.add_sessions(&moved).map_err(ChangeError::Refused)?;
         self.space(chosen.from)?.remove_moved_sessions(&moved);
-        self.first.space.reassign_classes(chosen);
+        self.first.space.reassign_buckets(chosen);
         Ok(moved)
     }
 

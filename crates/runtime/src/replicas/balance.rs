@@ -1,37 +1,37 @@
 //! The choice of sessions that move from one replica to another. [Th §5.4], RSS++
 //!
-//! Input: the number of blocks of each class of sessions in an interval, and the replica of each
-//! class. Output: the classes that move from the replica with the most blocks to the one with the
-//! fewest. A class that has more blocks than half of the difference between these two replicas (an
-//! elephant) does not move; other classes leave its replica instead. The class of blocks without a
+//! Input: the number of blocks of each bucket of sessions in an interval, and the replica of each
+//! bucket. Output: the buckets that move from the replica with the most blocks to the one with the
+//! fewest. A bucket that has more blocks than half of the difference between these two replicas (an
+//! elephant) does not move; other buckets leave its replica instead. The bucket of blocks without a
 //! session does not move either ([`can_move`]). The choice uses no clock and no space.
 
 use super::dispatch::can_move;
 
-/// Number of blocks of each class in an interval, with the replica of each class.
+/// Number of blocks of each bucket in an interval, with the replica of each bucket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionShares {
-    /// The replica of each class; for a class without blocks so far, a number above all replica
+    /// The replica of each bucket; for a bucket without blocks so far, a number above all replica
     /// indices.
     pub replicas: Box<[u8]>,
-    /// Number of blocks of each class.
+    /// Number of blocks of each bucket.
     pub blocks: Box<[u32]>,
     /// Number of replicas.
     pub replica_count: usize,
 }
 
-/// Classes of sessions that move from one replica to another.
+/// Buckets of sessions that move from one replica to another.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionMove {
     /// The replica with the most blocks.
     pub from: u8,
     /// The replica with the fewest blocks.
     pub to: u8,
-    /// The classes that move, in ascending order.
-    pub classes: Vec<u16>,
+    /// The buckets that move, in ascending order.
+    pub buckets: Vec<u16>,
     /// Percentage of all blocks that `from` received.
     pub before: u8,
-    /// Percentage of all blocks that `from` would have received without these classes.
+    /// Percentage of all blocks that `from` would have received without these buckets.
     pub after: u8,
 }
 
@@ -39,8 +39,8 @@ pub struct SessionMove {
 const BLOCKS_MIN: u64 = 4096;
 /// Maximum load of the busiest replica after a move, as a fraction of its load before.
 const REMAINING_LOAD_FRACTION_MAX: f64 = 0.9;
-/// Maximum number of classes in one move. It limits the time for which a move pauses the chain.
-const CLASSES_MAX: usize = 512;
+/// Maximum number of buckets in one move. It limits the time for which a move pauses the chain.
+const BUCKETS_MAX: usize = 512;
 
 impl SessionShares {
     /// Returns the number of blocks that each replica received in the interval.
@@ -68,30 +68,30 @@ impl SessionShares {
             return None;
         }
         let mut room = (most - least) / 2;
-        let mut classes: Vec<(u32, u16)> = (0..)
+        let mut buckets: Vec<(u32, u16)> = (0..)
             .zip(self.replicas.iter().zip(&self.blocks))
-            .filter(|(class, _)| can_move(*class))
+            .filter(|(bucket, _)| can_move(*bucket))
             .filter(|(_, (replica, blocks))| **replica == from && **blocks > 0)
-            .map(|(class, (_, blocks))| (*blocks, class))
+            .map(|(bucket, (_, blocks))| (*blocks, bucket))
             .collect();
-        // Heaviest classes first, so that few sessions suffice.
-        classes.sort_unstable_by(|one, other| other.cmp(one));
-        classes.retain(|(blocks, _)| {
+        // Heaviest buckets first, so that few sessions suffice.
+        buckets.sort_unstable_by(|one, other| other.cmp(one));
+        buckets.retain(|(blocks, _)| {
             let fits = u64::from(*blocks) <= room;
             room -= if fits { u64::from(*blocks) } else { 0 };
             fits
         });
-        classes.truncate(CLASSES_MAX);
-        let moved = classes.iter().map(|(blocks, _)| u64::from(*blocks)).sum::<u64>();
+        buckets.truncate(BUCKETS_MAX);
+        let moved = buckets.iter().map(|(blocks, _)| u64::from(*blocks)).sum::<u64>();
         if (most - moved) as f64 > REMAINING_LOAD_FRACTION_MAX * *most as f64 {
             return None;
         }
-        let mut classes: Vec<u16> = classes.into_iter().map(|(_, class)| class).collect();
-        classes.sort_unstable();
+        let mut buckets: Vec<u16> = buckets.into_iter().map(|(_, bucket)| bucket).collect();
+        buckets.sort_unstable();
         // The percentage is at most 100.
         let percent = |part: u64| u8::try_from(part * 100 / total).unwrap_or(100);
         let (before, after) = (percent(*most), percent(most - moved));
-        Some(SessionMove { from, to, classes, before, after })
+        Some(SessionMove { from, to, buckets, before, after })
     }
 }
 
@@ -112,7 +112,7 @@ mod tests {
         let elephant = shares(&[(0, 6000), (0, 1000), (1, 1000), (0, 900), (0, 100), (255, 0)]);
         assert_eq!(
             elephant.choose_move(),
-            Some(SessionMove { from: 0, to: 1, classes: vec![1, 3, 4], before: 88, after: 66 })
+            Some(SessionMove { from: 0, to: 1, buckets: vec![1, 3, 4], before: 88, after: 66 })
         );
         // The elephant is alone on its replica, so no move helps.
         let alone = shares(&[(0, 6000), (1, 1000), (1, 1000), (1, 900), (1, 100)]);
@@ -123,14 +123,14 @@ mod tests {
     fn n3_a_heavy_session_moves_where_that_balances() {
         let two = shares(&[(0, 3000), (0, 3000), (1, 10), (0, 20)]);
         let moved = two.choose_move().unwrap();
-        assert_eq!((moved.classes.as_slice(), moved.before, moved.after), (&[1][..], 99, 50));
+        assert_eq!((moved.buckets.as_slice(), moved.before, moved.after), (&[1][..], 99, 50));
     }
 
     #[test]
     fn n3_small_differences_and_few_blocks_move_nothing() {
         assert_eq!(shares(&[(0, 5200), (1, 4800)]).choose_move(), None);
         assert_eq!(shares(&[(0, 400), (0, 300), (1, 1)]).choose_move(), None);
-        assert_eq!(shares(&[(0, 5000), (0, 5000)]).choose_move().unwrap().classes.len(), 1);
+        assert_eq!(shares(&[(0, 5000), (0, 5000)]).choose_move().unwrap().buckets.len(), 1);
         let one = SessionShares { replica_count: 1, ..shares(&[(0, 9000)]) };
         assert_eq!(one.choose_move(), None);
     }
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn n3_blocks_without_a_session_stay() {
         let heavy = shares(&[(0, 4000), (0, 3000), (1, 10), (0, 3000)]);
-        assert_eq!(heavy.choose_move().unwrap().classes, [3]);
+        assert_eq!(heavy.choose_move().unwrap().buckets, [3]);
         assert_eq!(shares(&[(0, 3000), (0, 9000), (1, 10)]).choose_move(), None);
     }
 
@@ -153,9 +153,9 @@ mod tests {
             let mut moves = 0;
             while let Some(chosen) = now.choose_move() {
                 let before = *now.loads().iter().max().unwrap();
-                for class in &chosen.classes {
-                    assert_eq!(now.replicas[usize::from(*class)], chosen.from);
-                    now.replicas[usize::from(*class)] = chosen.to;
+                for bucket in &chosen.buckets {
+                    assert_eq!(now.replicas[usize::from(*bucket)], chosen.from);
+                    now.replicas[usize::from(*bucket)] = chosen.to;
                 }
                 assert!(*now.loads().iter().max().unwrap() < before);
                 moves += 1;

@@ -4,9 +4,9 @@
 //!   space gets a batch only if every other replica has enough queued work to stay busy in the
 //!   meantime.
 //! - By **session**: all blocks of a session, in both directions, go to one replica for the
-//!   session's lifetime. A table maps each class of sessions ([`filter::sharing`]) to its replica;
-//!   a new class goes to the replica that has received the fewest blocks so far, which spreads
-//!   large sessions. Blocks are counted per class, so that classes can later move from the busiest
+//!   session's lifetime. A table maps each bucket of sessions ([`filter::sharing`]) to its replica;
+//!   a new bucket goes to the replica that has received the fewest blocks so far, which spreads
+//!   large sessions. Blocks are counted per bucket, so that buckets can later move from the busiest
 //!   replica to another one, with the state of their sessions ([`super::balance`]).
 
 use super::balance::SessionShares;
@@ -19,9 +19,9 @@ use std::time::Duration;
 /// Number of queued blocks at which a replica in another space counts as busy. Four batches suffice
 /// to keep the replica busy while the dispatcher's space processes a batch itself.
 const BUSY_QUEUE_BLOCKS: usize = 4 * filter::LANES;
-/// Number of classes into which sessions are hashed.
-const SESSION_CLASSES: usize = 4096;
-/// Table entry of a class that has no replica yet. Exceeds every replica index
+/// Number of buckets into which sessions are hashed.
+const SESSION_BUCKETS: usize = 4096;
+/// Table entry of a bucket that has no replica yet. Exceeds every replica index
 /// (`pipeline::plan::REPLICAS_MAX`).
 const UNASSIGNED_REPLICA: u8 = u8::MAX;
 
@@ -32,15 +32,15 @@ enum DispatchPolicy {
     Session(SessionTable),
 }
 
-/// A table that assigns each class of sessions to a replica and counts the blocks of each class.
+/// A table that assigns each bucket of sessions to a replica and counts the blocks of each bucket.
 #[derive(Debug)]
 struct SessionTable {
     key: ShardKey,
     /// Seed of the session tables in the replicas ([`ShardKey::session_key`]).
     seed: u64,
-    /// The replica of each class, or [`UNASSIGNED_REPLICA`].
+    /// The replica of each bucket, or [`UNASSIGNED_REPLICA`].
     replicas: Box<[u8]>,
-    /// Number of blocks of each class since the last call of [`Dispatcher::take_shares`].
+    /// Number of blocks of each bucket since the last call of [`Dispatcher::take_shares`].
     blocks: Box<[u32]>,
     /// Number of blocks dispatched to each replica.
     dispatched: Vec<u64>,
@@ -73,8 +73,8 @@ impl Dispatcher {
             Some(key) => DispatchPolicy::Session(SessionTable {
                 key,
                 seed,
-                replicas: vec![UNASSIGNED_REPLICA; SESSION_CLASSES].into(),
-                blocks: vec![0; SESSION_CLASSES].into(),
+                replicas: vec![UNASSIGNED_REPLICA; SESSION_BUCKETS].into(),
+                blocks: vec![0; SESSION_BUCKETS].into(),
                 dispatched: vec![0; replicas],
             }),
         };
@@ -105,13 +105,13 @@ impl Dispatcher {
         (batch_id, hands)
     }
 
-    /// Returns how many blocks of each class were dispatched since the last call, and to which
+    /// Returns how many blocks of each bucket were dispatched since the last call, and to which
     /// replica. Returns `None` if sessions cannot move to another replica.
     pub fn take_shares(&mut self) -> Option<SessionShares> {
         let DispatchPolicy::Session(table) = &mut self.policy else { return None };
         table.key.finds_sessions().then(|| SessionShares {
             replicas: table.replicas.clone(),
-            blocks: std::mem::replace(&mut table.blocks, vec![0; SESSION_CLASSES].into()),
+            blocks: std::mem::replace(&mut table.blocks, vec![0; SESSION_BUCKETS].into()),
             replica_count: table.dispatched.len(),
         })
     }
@@ -125,12 +125,12 @@ impl Dispatcher {
         }
     }
 
-    /// Dispatches these classes to another replica from now on, except a class that cannot move
+    /// Dispatches these buckets to another replica from now on, except a bucket that cannot move
     /// ([`can_move`]). The caller must have moved their sessions.
-    pub fn reassign(&mut self, classes: &[u16], to: u8) {
+    pub fn reassign(&mut self, buckets: &[u16], to: u8) {
         let DispatchPolicy::Session(table) = &mut self.policy else { return };
-        for class in classes.iter().filter(|class| can_move(**class)) {
-            if let Some(replica) = table.replicas.get_mut(usize::from(*class)) {
+        for bucket in buckets.iter().filter(|bucket| can_move(**bucket)) {
+            if let Some(replica) = table.replicas.get_mut(usize::from(*bucket)) {
                 *replica = to;
             }
         }
@@ -194,23 +194,23 @@ fn least_loaded_replica(
     }
 }
 
-/// Returns the class of a session, given the session's key and number in the first filter of the
-/// chain that has sessions. Returns `None` if the class is unknown or cannot move.
-pub fn class_of_session(sharing: ShardKey, key: u64, number: u64) -> Option<u16> {
-    sharing.key_of_session(key, number).map(class_of).filter(|class| can_move(*class))
+/// Returns the bucket of a session, given the session's key and number in the first filter of the
+/// chain that has sessions. Returns `None` if the bucket is unknown or cannot move.
+pub fn bucket_of_session(sharing: ShardKey, key: u64, number: u64) -> Option<u16> {
+    sharing.key_of_session(key, number).map(bucket_of).filter(|bucket| can_move(*bucket))
 }
 
-/// Returns true if a class may move to another replica. The class of blocks without a session
+/// Returns true if a bucket may move to another replica. The bucket of blocks without a session
 /// cannot, because the state that a filter keeps for these blocks is private to the replica
 /// ([`filter::PRIVATE_KEY`]).
-pub const fn can_move(class: u16) -> bool {
-    class != class_of(filter::PRIVATE_KEY)
+pub const fn can_move(bucket: u16) -> bool {
+    bucket != bucket_of(filter::PRIVATE_KEY)
 }
 
-/// Returns the class of the sessions with this key.
-const fn class_of(key: u64) -> u16 {
+/// Returns the bucket of the sessions with this key.
+const fn bucket_of(key: u64) -> u16 {
     // The low bits alone would not do: the session tables use them as index.
-    ((key ^ key >> 32) as usize % SESSION_CLASSES) as u16
+    ((key ^ key >> 32) as usize % SESSION_BUCKETS) as u16
 }
 
 impl SessionTable {
@@ -218,17 +218,17 @@ impl SessionTable {
         let Self { key, seed, replicas, blocks, dispatched } = self;
         let mut masks = vec![0 as LaneMask; dispatched.len()];
         for l in lanes(batch.live()) {
-            let class = usize::from(class_of(key.session_key(&batch.block(l), *seed)));
-            let copy = match replicas[class] {
+            let bucket = usize::from(bucket_of(key.session_key(&batch.block(l), *seed)));
+            let copy = match replicas[bucket] {
                 UNASSIGNED_REPLICA => {
                     let all = 0..dispatched.len();
                     let idle = all.min_by_key(|copy| dispatched[*copy]).unwrap_or(0);
-                    replicas[class] = idle as u8;
+                    replicas[bucket] = idle as u8;
                     idle
                 }
                 copy => copy.into(),
             };
-            blocks[class] = blocks[class].wrapping_add(1);
+            blocks[bucket] = blocks[bucket].wrapping_add(1);
             dispatched[copy] += 1;
             masks[copy] |= 1 << l;
         }

@@ -1,8 +1,8 @@
 //! Moves of sessions from one replica to another, while the dispatcher and the replicas are paused.
 //! [Th §5.4; CONTRACT 15, 16]
 //!
-//! Input: classes of sessions ([`crate::replicas::balance`]). The filter that numbers the sessions
-//! finds the sessions of a class by their keys; the filters downstream of it find them by their
+//! Input: buckets of sessions ([`crate::replicas::balance`]). The filter that numbers the sessions
+//! finds the sessions of a bucket by their keys; the filters downstream of it find them by their
 //! numbers, and the filters upstream of it have none. If the sessions were numbered upstream of the
 //! chain, all filters find them by number. The sessions are copied to the other replica with their
 //! held blocks, and then removed from the first one. The moved blocks count as consumed by the
@@ -24,9 +24,9 @@ pub struct MovedSessions {
     filters: Vec<SavedState>,
     /// The session numbers, each with the sequence number of the session's first block.
     births: Vec<(u32, u32)>,
-    /// Number of sessions that moved, as counted in the filter that finds the sessions of a class.
+    /// Number of sessions that moved, as counted in the filter that finds the sessions of a bucket.
     pub sessions: usize,
-    /// True if a filter finds the sessions of a class.
+    /// True if a filter finds the sessions of a bucket.
     are_found: bool,
 }
 
@@ -61,17 +61,17 @@ impl Space {
         })
     }
 
-    /// Dispatches the classes of a move to their new replica, which already has their sessions.
-    pub fn reassign_classes(&mut self, chosen: &SessionMove) {
+    /// Dispatches the buckets of a move to their new replica, which already has their sessions.
+    pub fn reassign_buckets(&mut self, chosen: &SessionMove) {
         let Some(at) = self.graph.shape.dispatchers.first().copied() else { return };
         if let Operator::Dispatch(dispatcher) = &mut self.graph.nodes[at].operator {
-            dispatcher.reassign(&chosen.classes, chosen.to);
+            dispatcher.reassign(&chosen.buckets, chosen.to);
         }
     }
 
-    /// Copies the sessions of these classes from the replica in this space, whose state does not
+    /// Copies the sessions of these buckets from the replica in this space, whose state does not
     /// change. `sharing` is the key of the dispatcher.
-    pub fn copy_sessions(&mut self, sharing: ShardKey, classes: &[u16]) -> MovedSessions {
+    pub fn copy_sessions(&mut self, sharing: ShardKey, buckets: &[u16]) -> MovedSessions {
         let mut moved = MovedSessions::default();
         let mut numbers: Option<HashSet<u64>> = None;
         for at in self.replica_filters() {
@@ -83,9 +83,9 @@ impl Space {
                         (Some(numbers), ShardKey::Flow) => numbers.contains(&number),
                         (None, ShardKey::Flow) if !finds => false,
                         _ => {
-                            let class =
-                                crate::replicas::dispatch::class_of_session(sharing, key, number);
-                            class.is_some_and(|class| classes.binary_search(&class).is_ok())
+                            let bucket =
+                                crate::replicas::dispatch::bucket_of_session(sharing, key, number);
+                            bucket.is_some_and(|bucket| buckets.binary_search(&bucket).is_ok())
                         }
                     };
                 if is_wanted {
@@ -112,7 +112,7 @@ impl Space {
     }
 
     /// Adds sessions to the replica in this space. Fails without effect if no memory is available,
-    /// or if no filter finds the sessions of a class.
+    /// or if no filter finds the sessions of a bucket.
     pub fn add_sessions(&mut self, moved: &MovedSessions) -> Result<(), String> {
         if !moved.are_found {
             return Err("no filter of the replicas identifies their sessions".to_owned());
@@ -162,7 +162,7 @@ impl Space {
         filters.map(|(at, _)| at).collect()
     }
 
-    /// Returns true if this filter finds the sessions of a class: the filter that numbers the
+    /// Returns true if this filter finds the sessions of a bucket: the filter that numbers the
     /// sessions or, if they were numbered upstream of the chain, any filter with sessions.
     fn finds_sessions(&mut self, at: usize, sharing: ShardKey) -> bool {
         let node = &mut self.graph.nodes[at];
