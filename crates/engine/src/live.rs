@@ -149,7 +149,8 @@ impl Live {
         let (node, edge) = state.plan_indices();
         let Some(kernels) = kernels else { return Vec::new() };
         let kernels = kernels.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<GenerationCounters> = kernels.iter().filter_map(Kernel::counts).collect();
+        let mut all: Vec<GenerationCounters> =
+            kernels.iter().filter_map(Kernel::generation_counters).collect();
         for counts in &mut all {
             counts.nodes.iter_mut().for_each(|(number, _)| *number = node.index_of(*number));
             counts.edges.iter_mut().for_each(|(number, _)| *number = edge.index_of(*number));

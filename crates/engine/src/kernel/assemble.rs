@@ -10,7 +10,7 @@
 
 mod forks;
 
-use super::fused::{FusedTree, LeftReason, Member, Tally};
+use super::fused::{CounterId, FusedTree, LeftReason, Member};
 use super::taps::TapEmission;
 use super::tree::RequestTree;
 use ebpf::FilterSpan;
@@ -133,7 +133,7 @@ impl Emitter<'_> {
         on: Layers<'s>,
         done: Exit<'s>,
     ) -> Result<(), Unfit> {
-        self.emit_tally(s, Tally::Ran, on);
+        self.emit_count(s, CounterId::Ran, on);
         self.taps.emit(s, None, on);
         match self.fused.taken_mark() {
             None => self.emit_chain(s, on, done),
@@ -152,7 +152,7 @@ impl Emitter<'_> {
         done: Exit<'s>,
     ) -> Result<(), Unfit> {
         for (number, (line, step)) in self.fused.gates.iter().enumerate() {
-            let left = |why| Tally::Left(number, why);
+            let left = |why| CounterId::Left(number, why);
             let arguments = self.gate_arguments(*step)?;
             s.arm(|s, next| {
                 s.catch_unsure(|s, _| {
@@ -163,7 +163,7 @@ impl Emitter<'_> {
                             let delivers_all = self.members[*line].tree.steps.is_empty();
                             s.only_while_awake(self.pointer_ring(*line)?, delivers_all, next);
                             s.mark(mark, true);
-                            self.emit_tally(s, Tally::Entered(*step), on);
+                            self.emit_count(s, CounterId::Entered(*step), on);
                             self.taps.emit(s, Some(*step), on);
                             self.emit_edges(s, Some(*step), on, next)
                         })?;
@@ -209,9 +209,9 @@ impl Emitter<'_> {
             let here = on;
             s.or_else(
                 |s, miss| emit_class_test(s, here.class, classes, miss),
-                |s| self.emit_end(s, Tally::Unselected(fork), here, done),
+                |s| self.emit_end(s, CounterId::Unselected(fork), here, done),
             );
-            self.emit_tally(s, Tally::Entered(step), on);
+            self.emit_count(s, CounterId::Entered(step), on);
             on = s
                 .link_or(Answer::new(on.class, on), |s| {
                     self.emit_unsure_delivery(s, step, here, done)
@@ -281,23 +281,29 @@ impl Emitter<'_> {
         s.leave(done);
     }
 
-    fn emit_end<'s>(&self, s: &mut Scope<'s, '_>, tally: Tally, on: Layers<'s>, done: Exit<'s>) {
-        self.emit_tally(s, tally, on);
+    fn emit_end<'s>(
+        &self,
+        s: &mut Scope<'s, '_>,
+        counter: CounterId,
+        on: Layers<'s>,
+        done: Exit<'s>,
+    ) {
+        self.emit_count(s, counter, on);
         s.leave(done);
     }
 
-    /// Emits code that counts a block and its bytes in `tally`.
-    fn emit_tally<'s>(&self, s: &mut Scope<'s, '_>, tally: Tally, on: Layers<'s>) {
+    /// Emits code that counts a block and its bytes in `counter`.
+    fn emit_count<'s>(&self, s: &mut Scope<'s, '_>, counter: CounterId, on: Layers<'s>) {
         let length = s.view_length(on);
-        s.tally(self.fused.tally_index(tally), length);
+        s.tally(self.fused.counter_index(counter), length);
     }
 
     /// Emits code for a frame whose headers the program cannot read.
     fn emit_unreadable<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
-        self.emit_tally(s, Tally::Ran, on);
+        self.emit_count(s, CounterId::Ran, on);
         self.taps.emit(s, None, on);
         for gate in 0..self.fused.gates.len() {
-            self.emit_tally(s, Tally::Left(gate, LeftReason::Undecided), on);
+            self.emit_count(s, CounterId::Left(gate, LeftReason::Undecided), on);
         }
         if self.fused.gates.is_empty() {
             self.emit_unreadable_delivery(s, on);
@@ -305,7 +311,7 @@ impl Emitter<'_> {
     }
 
     fn delivery(&self, number: usize) -> Delivery {
-        let failed = Some(self.fused.tally_index(Tally::Failed(number)));
+        let failed = Some(self.fused.counter_index(CounterId::Failed(number)));
         let out = &self.fused.exits[number];
         let tree = self.members[out.line].tree;
         let reader = u8::try_from(tree.exits[out.number_in_request].sink).unwrap_or(u8::MAX);
@@ -330,7 +336,7 @@ impl Emitter<'_> {
         on: Layers<'s>,
         end: Exit<'s>,
     ) -> Result<(), Unfit> {
-        self.emit_tally(s, Tally::Entered(step), on);
+        self.emit_count(s, CounterId::Entered(step), on);
         let (word, twin, arguments) = self.twin_of(step)?;
         s.catch_unsure(|t, _| {
             t.arm(|u, absent| {
@@ -359,7 +365,7 @@ impl Emitter<'_> {
     /// Emits code that counts a block and delivers it at an exit. Records the first header of the
     /// frames at this exit.
     fn emit_delivery<'s>(&self, s: &mut Scope<'s, '_>, exit: usize, on: Layers<'s>) {
-        self.emit_tally(s, Tally::Handed(exit), on);
+        self.emit_count(s, CounterId::Handed(exit), on);
         let first = match (on.linked, on.l3) {
             (true, _) => FirstHeader::Link,
             (false, Some(_)) => FirstHeader::Packet,
@@ -377,7 +383,7 @@ impl Emitter<'_> {
         let fused = self.fused;
         let length = s.view_length(on);
         for (step, _) in fused.steps_after(None).filter(|(_, set)| may_contain(on.class, set)) {
-            s.tally(fused.tally_index(Tally::Entered(step)), length);
+            s.tally(fused.counter_index(CounterId::Entered(step)), length);
             fused.unsure_exits(step).for_each(|exit| s.arm(|t, _| self.emit_delivery(t, exit, on)));
         }
         for (exit, _) in fused.exits_of(None).filter(|(_, set)| may_contain(on.class, set)) {
@@ -386,8 +392,8 @@ impl Emitter<'_> {
         for (number, fork) in fused.forks_at(None) {
             match self.may_take(fork, None, on.class) {
                 true if fork.has_one_edge() => {}
-                true => s.tally(fused.tally_index(Tally::Passed(number)), length),
-                false => s.tally(fused.tally_index(Tally::Unselected(number)), length),
+                true => s.tally(fused.counter_index(CounterId::Passed(number)), length),
+                false => s.tally(fused.counter_index(CounterId::Unselected(number)), length),
             }
         }
     }

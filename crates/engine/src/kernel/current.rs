@@ -71,26 +71,26 @@ impl Kernel {
 
     /// Returns the counters of the current generation so far, or `None` if this process cannot read
     /// them.
-    pub(crate) fn counts(&self) -> Option<GenerationCounters> {
+    pub(crate) fn generation_counters(&self) -> Option<GenerationCounters> {
         let Generation { graph, ids, tree, sources, handle, .. } = &self.generation;
         let counted = handle.current_counters()?.counted;
-        let mut counts = GenerationCounters::default();
+        let mut counters = GenerationCounters::default();
         let ran = counted.ran.blocks;
-        counts.nodes.extend(sources.iter().map(|id| (ids.nodes[id.0], ran)));
+        counters.nodes.extend(sources.iter().map(|id| (ids.nodes[id.0], ran)));
         for (number, step) in tree.steps.iter().enumerate() {
             let entered = amount_at(&counted.entered, number).blocks;
             for id in &step.nodes {
-                counts.nodes.push((ids.nodes[id.0], entered));
+                counters.nodes.push((ids.nodes[id.0], entered));
                 let into = graph.edges.iter().zip(&ids.edges).filter(|(edge, _)| edge.to == *id);
-                counts.edges.extend(into.map(|(_, number)| (*number, entered)));
+                counters.edges.extend(into.map(|(_, number)| (*number, entered)));
             }
         }
         for (number, exit) in tree.exits.iter().enumerate() {
             if matches!(exit.which, ExitBlocks::Classes(_)) {
                 let handed = amount_at(&counted.handed, number).blocks;
-                counts.edges.push((ids.edges[exit.edge], handed));
+                counters.edges.push((ids.edges[exit.edge], handed));
             }
         }
-        Some(counts)
+        Some(counters)
     }
 }

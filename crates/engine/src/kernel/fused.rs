@@ -98,7 +98,7 @@ struct RequestPositions {
 /// A counter of a program. The number, if any, is the index of the step, fork, exit or gate at
 /// which the program counts.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Tally {
+pub(super) enum CounterId {
     /// Counter of all frames that the program processed.
     Ran,
     /// Counter of blocks that arrived at the step with this index.
@@ -261,17 +261,17 @@ impl FusedTree {
     }
 
     /// Returns the index of a counter in the program's memory.
-    pub(super) fn tally_index(&self, tally: Tally) -> u16 {
+    pub(super) fn counter_index(&self, counter: CounterId) -> u16 {
         let (steps, forks, exits) = (self.steps.len(), self.forks.len(), self.exits.len());
-        let number = match tally {
-            Tally::Ran => 0,
-            Tally::Entered(step) => 1 + step,
-            Tally::Passed(fork) => 1 + steps + fork,
-            Tally::Unselected(fork) => 1 + steps + forks + fork,
-            Tally::Handed(exit) => 1 + steps + 2 * forks + exit,
-            Tally::Failed(exit) => 1 + steps + 2 * forks + exits + exit,
-            Tally::Refused(lead) => 1 + steps + 2 * (forks + exits) + lead,
-            Tally::Left(gate, why) => {
+        let number = match counter {
+            CounterId::Ran => 0,
+            CounterId::Entered(step) => 1 + step,
+            CounterId::Passed(fork) => 1 + steps + fork,
+            CounterId::Unselected(fork) => 1 + steps + forks + fork,
+            CounterId::Handed(exit) => 1 + steps + 2 * forks + exit,
+            CounterId::Failed(exit) => 1 + steps + 2 * forks + exits + exit,
+            CounterId::Refused(lead) => 1 + steps + 2 * (forks + exits) + lead,
+            CounterId::Left(gate, why) => {
                 let place = LeftReason::ALL.len() * gate + why as usize;
                 1 + steps + 2 * (forks + exits) + self.leads.len() + place
             }
@@ -388,39 +388,39 @@ impl FusedTree {
         line: usize,
         tally: impl Fn(u16) -> Amount,
     ) -> KernelCounters {
-        let read = |one: Tally| tally(self.tally_index(one));
+        let read = |one: CounterId| tally(self.counter_index(one));
         let Some(own) = self.lines.get(line) else {
             return KernelCounters::default();
         };
         let places = || own.fork_positions();
         let gate = self.gates.iter().position(|(of, _)| *of == line);
-        let left = |why| gate.map_or(0, |gate| read(Tally::Left(gate, why)).blocks);
+        let left = |why| gate.map_or(0, |gate| read(CounterId::Left(gate, why)).blocks);
         let fork =
             |at: Option<usize>| self.forks_at(at).find(|(_, fork)| fork.lines.contains(&line));
         let passed = |at: Option<usize>| match fork(at) {
             None => Amount::default(),
             Some((number, fork)) if fork.has_one_edge() => {
-                let step = fork.steps.first().map(|step| read(Tally::Entered(*step)));
-                let exit = fork.exits.first().map(|exit| read(Tally::Handed(*exit)));
-                step.or(exit).unwrap_or_else(|| read(Tally::Passed(number)))
+                let step = fork.steps.first().map(|step| read(CounterId::Entered(*step)));
+                let exit = fork.exits.first().map(|exit| read(CounterId::Handed(*exit)));
+                step.or(exit).unwrap_or_else(|| read(CounterId::Passed(number)))
             }
-            Some((number, _)) => read(Tally::Passed(number)),
+            Some((number, _)) => read(CounterId::Passed(number)),
         };
         let unselected = |at: Option<usize>| {
-            fork(at).map_or_else(Amount::default, |(number, _)| read(Tally::Unselected(number)))
+            fork(at).map_or_else(Amount::default, |(number, _)| read(CounterId::Unselected(number)))
         };
         let mut counted = KernelCounters {
-            ran: read(own.root.map_or(Tally::Ran, Tally::Entered)),
+            ran: read(own.root.map_or(CounterId::Ran, CounterId::Entered)),
             left: LeftReason::ALL.map(left),
-            entered: own.steps.iter().map(|step| read(Tally::Entered(*step))).collect(),
+            entered: own.steps.iter().map(|step| read(CounterId::Entered(*step))).collect(),
             passed: places().map(passed).collect(),
             unselected: places().map(unselected).collect(),
-            handed: own.exits.iter().map(|exit| read(Tally::Handed(*exit))).collect(),
-            failed: own.exits.iter().map(|exit| read(Tally::Failed(*exit))).collect(),
+            handed: own.exits.iter().map(|exit| read(CounterId::Handed(*exit))).collect(),
+            failed: own.exits.iter().map(|exit| read(CounterId::Failed(*exit))).collect(),
             reasons: HashMap::new(),
         };
         for (number, step) in self.leads.iter().enumerate() {
-            let blocks = read(Tally::Refused(number)).blocks;
+            let blocks = read(CounterId::Refused(number)).blocks;
             if let Some(own) = self.request_step_number(line, *step).filter(|_| blocks > 0) {
                 counted.add_reason(own, REFUSED_COUNTER, blocks);
             }

@@ -4,7 +4,7 @@
 //! enters each step and delivers at each exit whose edge selects the class, and that counts for
 //! each fork whether the block took any of its edges.
 
-use super::super::fused::{Fork, Tally};
+use super::super::fused::{CounterId, Fork};
 use super::Emitter;
 use ebpf::emit::{Cmp, Exit, Layers, Scope, Unfit, Value};
 use pipeline::ClassSet;
@@ -66,11 +66,11 @@ impl Emitter<'_> {
             s.arm(|t, none| {
                 let taken = t.get(taken);
                 t.only(taken, Cmp::Ne, 0, none);
-                t.tally(fused.tally_index(Tally::Passed(number)), length);
+                t.tally(fused.counter_index(CounterId::Passed(number)), length);
                 t.leave(done);
             });
         }
-        s.tally(fused.tally_index(Tally::Unselected(number)), length);
+        s.tally(fused.counter_index(CounterId::Unselected(number)), length);
         s.leave(done);
         Ok(())
     }
@@ -111,18 +111,18 @@ impl Emitter<'_> {
         let length = s.view_length(on);
         for (number, fork) in fused.forks_at(from) {
             if !open(fork) {
-                s.tally(fused.tally_index(Tally::Unselected(number)), length);
+                s.tally(fused.counter_index(CounterId::Unselected(number)), length);
                 continue;
             }
             s.arm(|t, end| {
                 t.arm(|u, none| {
                     u.only_marked(mark_number(number), none);
                     if !fork.has_one_edge() {
-                        u.tally(fused.tally_index(Tally::Passed(number)), length);
+                        u.tally(fused.counter_index(CounterId::Passed(number)), length);
                     }
                     u.leave(end);
                 });
-                t.tally(fused.tally_index(Tally::Unselected(number)), length);
+                t.tally(fused.counter_index(CounterId::Unselected(number)), length);
             });
         }
         s.leave(done);

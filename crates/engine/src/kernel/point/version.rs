@@ -1,7 +1,7 @@
 //! One version of the program at an attach point: its requests, memory and counters.
 
 use super::super::assemble::{AssemblyError, FrameAction, assemble};
-use super::super::fused::{FusedTree, KernelCounters, Member, Tally};
+use super::super::fused::{CounterId, FusedTree, KernelCounters, Member};
 use super::super::load::{self, LoadFailure, LoadOptions, Loaded};
 use super::request::AttachedRequest;
 use super::site::Site;
@@ -196,7 +196,7 @@ impl Version {
             usize,
             (&super::super::fused::FusedStep, &ebpf::FilterSpan),
         )| {
-            let entered = self.tally(self.fused.tally_index(Tally::Entered(number)));
+            let entered = self.tally(self.fused.counter_index(CounterId::Entered(number)));
             (word.filter.clone(), shared.lines.len(), entered.blocks)
         };
         steps.map(status).collect()
@@ -224,7 +224,7 @@ impl Version {
 
     /// Returns the number of frames that the program has processed.
     pub(super) fn frames_processed(&self) -> u64 {
-        self.tally(self.fused.tally_index(Tally::Ran)).blocks
+        self.tally(self.fused.counter_index(CounterId::Ran)).blocks
     }
 
     /// Returns a counter, summed over all processors.
@@ -357,7 +357,7 @@ fn layout(
         let own = fused.request_step_number(line, *step)?;
         let known = lines.get(line)?.leads.iter().find(|(step, _)| *step == own);
         let interface = known.map(|(_, interface)| *interface)?;
-        Some(Egress { interface, mark, failed: fused.tally_index(Tally::Refused(number)) })
+        Some(Egress { interface, mark, failed: fused.counter_index(CounterId::Refused(number)) })
     });
     let leads = leads.collect::<Option<Vec<Egress>>>();
     let leads = leads.ok_or_else(|| VersionError::from_reason("an interface has no number"))?;
