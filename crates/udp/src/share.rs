@@ -139,7 +139,7 @@ fn competing_sockets(
 ) -> Result<Vec<ReceivingSocket>, String> {
     let devices = match sockets.iter().all(|socket| known.contains_key(&socket.inode)) {
         true => HashMap::new(),
-        false => sys::net::udp_socket_devices(facts.local.port()).map_err(|error| {
+        false => sys::net::udp_socket_interfaces(facts.local.port()).map_err(|error| {
             format!("the interfaces of the other sockets of its port are unknown: {error}")
         })?,
     };

@@ -22,7 +22,7 @@ pub use links::RouteSocket;
 pub use namespace::{Namespace, namespace_cookie, run_in, run_in_new};
 pub use packet_sockets::{PacketSocketInfo, packet_sockets};
 pub use tc_filters::TcFilter;
-pub use udp_sockets::udp_socket_devices;
+pub use udp_sockets::udp_socket_interfaces;
 
 use crate::bpf::XdpMode;
 use crate::error::Result;

@@ -17,7 +17,7 @@ mod message {
     pub(super) const DUMP: u16 = 0x300;
 }
 /// Offset of the interface in `struct inet_diag_msg`, in bytes.
-const DEVICE_OFFSET: usize = 40;
+const INTERFACE_OFFSET: usize = 40;
 /// Offset of the inode in `struct inet_diag_msg`, in bytes.
 const INODE_OFFSET: usize = 68;
 
@@ -25,7 +25,7 @@ const INODE_OFFSET: usize = 68;
 /// IPv4 and IPv6. The result maps the inode of a socket to the index of the interface to which the
 /// socket is bound, or to 0 if it is bound to none. Fails if the kernel cannot list sockets, or if
 /// the list changes during the query.
-pub fn udp_socket_devices(port: u16) -> Result<HashMap<u64, u32>> {
+pub fn udp_socket_interfaces(port: u16) -> Result<HashMap<u64, u32>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let kind = (AddressFamily::NETLINK, SocketType::RAW);
     let socket = socket_with(kind.0, kind.1, flags, Some(netlink::SOCK_DIAG));
@@ -75,7 +75,7 @@ fn encode_body(family: u8, port: u16) -> Vec<u8> {
 
 /// Parses the inode and the interface of `struct inet_diag_msg`; `None` if `body` is too short.
 fn parse_socket(body: &[u8]) -> Option<(u64, u32)> {
-    Some((word(body, INODE_OFFSET)?.into(), word(body, DEVICE_OFFSET)?))
+    Some((word(body, INODE_OFFSET)?.into(), word(body, INTERFACE_OFFSET)?))
 }
 
 fn word(bytes: &[u8], at: usize) -> Option<u32> {
@@ -96,7 +96,7 @@ mod tests {
         let inode = |socket: &UdpSocket| preload::inode(socket.as_raw_fd()).unwrap();
         for socket in [&socket, &other] {
             let port = socket.local_addr().unwrap().port();
-            let found = match udp_socket_devices(port) {
+            let found = match udp_socket_interfaces(port) {
                 Ok(found) => found,
                 Err(error) => return println!("skipped: {error}"),
             };

@@ -311,7 +311,7 @@ fn option(number: c_int, level: c_int, name: c_int) -> Option<c_int> {
     (result == 0).then_some(value)
 }
 
-/// Returns true if the socket has a classic filter.
+/// Returns true if a classic BPF filter is attached to the socket.
 fn has_filter(number: c_int) -> bool {
     let mut count = 0;
     let saved = errno();
