@@ -1,7 +1,7 @@
 //! The text of files. Each file except the manual contains one value and a newline.
 
 use crate::entries::{Key, Part, Text};
-use crate::tree::{DirectoryId, Member, Tree};
+use crate::tree::{DirectoryId, NodeIndex, Tree};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use streamline::paths::{self, Counters, Filter, Loss, Space};
@@ -86,7 +86,7 @@ pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String>
 #[must_use]
 pub fn counted_paths(tree: &Tree, place: &DirectoryId) -> Vec<(u32, u32)> {
     let members = tree.directory(place).map(|directory| directory.members.as_slice());
-    let path = |member: &Member| {
+    let path = |member: &NodeIndex| {
         let view = tree.paths.get(member.path)?;
         Some((view.path.uid, view.path.number))
     };
@@ -134,7 +134,7 @@ pub fn busy(tree: &Tree, key: &Key, counters: &CountersByPath) -> (u64, u64) {
     sum
 }
 
-/// Returns the spaces that run the nodes of a directory, with their replicas.
+/// Returns the spaces that run a node of a directory or a replica of such a node.
 fn running_spaces<'c>(
     tree: &'c Tree,
     key: &Key,

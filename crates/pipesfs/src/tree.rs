@@ -61,7 +61,7 @@ pub enum DirectoryId {
 
 /// A node of one path, as an index into [`Tree::paths`] and an index into the path's nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Member {
+pub struct NodeIndex {
     /// Index of the path.
     pub path: usize,
     /// Index of the node.
@@ -91,7 +91,7 @@ pub struct Directory {
     /// Start time in seconds since 1970 of the first path shown here.
     pub started: u64,
     /// Nodes shown here. The directory of a class has the nodes of its parent.
-    pub members: Vec<Member>,
+    pub members: Vec<NodeIndex>,
     /// Directories and links by name, in the order of the request.
     pub children: Vec<(String, Child)>,
     /// Index of each child in `children`, by name; empty while there are few.
@@ -139,7 +139,7 @@ pub struct Tree {
     /// The parent of each node.
     nesting_parents: NestingParents,
     /// The directory of each node that is shown.
-    directory_of: HashMap<Member, usize>,
+    directory_of: HashMap<NodeIndex, usize>,
 }
 
 /// Name of the source of a path that starts as an empty stream.
@@ -181,7 +181,7 @@ impl Tree {
 
     /// Returns the details of the node `member`.
     #[must_use]
-    pub fn node(&self, member: Member) -> Option<&NodeDetails> {
+    pub fn node(&self, member: NodeIndex) -> Option<&NodeDetails> {
         self.paths.get(member.path)?.nodes.get(member.node)
     }
 
@@ -204,7 +204,7 @@ impl Tree {
                 && self.paths[path].nodes[*node].filter == EMPTY_STREAM
             {
                 // The directory of a path that began empty is that of its stream.
-                let member = Member { path, node: *node };
+                let member = NodeIndex { path, node: *node };
                 self.directories[at].members = vec![member];
                 self.directories[at].reserved = STREAM_ENTRIES;
                 self.directory_of.insert(member, at);
@@ -212,7 +212,7 @@ impl Tree {
                 continue;
             }
             for node in top {
-                self.add_node(at, vec![Member { path, node }], open);
+                self.add_node(at, vec![NodeIndex { path, node }], open);
             }
         }
     }
@@ -225,7 +225,7 @@ impl Tree {
                 continue;
             }
             for node in top_nodes(&self.paths[path].nodes, parents) {
-                self.join_group(&mut groups, "", Member { path, node });
+                self.join_group(&mut groups, "", NodeIndex { path, node });
             }
         }
         for group in groups.all {
@@ -249,7 +249,7 @@ impl Tree {
             let operands = operands.filter(|(_, node)| node.inside == Some(member.node));
             let operands: Vec<_> = operands.map(|(node, _)| (String::new(), node)).collect();
             for (class, node) in below.into_iter().chain(operands) {
-                self.join_group(&mut groups, &class, Member { path: member.path, node });
+                self.join_group(&mut groups, &class, NodeIndex { path: member.path, node });
             }
         }
         for group in groups.all {
@@ -278,7 +278,7 @@ impl Tree {
     }
 
     /// Adds a directory for equal nodes. More directories may be added below it.
-    fn add_node(&mut self, parent: usize, members: Vec<Member>, open: &mut VecDeque<usize>) {
+    fn add_node(&mut self, parent: usize, members: Vec<NodeIndex>, open: &mut VecDeque<usize>) {
         let Some(first) = members.first().copied() else { return };
         let Some(node) = self.node(first) else { return };
         let place = DirectoryId::Node(key_of(&self.paths[first.path]), node_key(node));
@@ -307,7 +307,7 @@ impl Tree {
         &mut self,
         (place, name): (DirectoryId, String),
         parent: usize,
-        members: Vec<Member>,
+        members: Vec<NodeIndex>,
         reserved: &'static [&'static str],
     ) -> usize {
         let at = self.directories.len();
@@ -365,7 +365,7 @@ fn node_key(node: &NodeDetails) -> NodeKey {
     node.id.map_or_else(|| NodeKey::Name(node.name.clone()), NodeKey::Number)
 }
 
-fn id(node: &NodeDetails, member: Member) -> u64 {
+fn id(node: &NodeDetails, member: NodeIndex) -> u64 {
     node.id.unwrap_or(member.node as u64)
 }
 

@@ -5,7 +5,7 @@ use super::Refusal;
 use crate::entries::{Key, Part};
 use crate::names::escape;
 use crate::protocol::errno;
-use crate::tree::{Child, Directory, DirectoryId, Member, Tree};
+use crate::tree::{Child, Directory, DirectoryId, NodeIndex, Tree};
 use streamline::paths::{NodeDetails, PathView};
 
 /// Name of the sink that is connected to an output without a filter.
@@ -15,7 +15,7 @@ const PLACEHOLDER: &str = "discard";
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Output {
     /// The node.
-    pub(super) node: Member,
+    pub(super) node: NodeIndex,
     /// The output in the syntax of edits: `NODE` or `NODE/CLASS`.
     pub(super) words: String,
 }
@@ -56,23 +56,23 @@ impl Tree {
     }
 
     /// Returns the path to which the node `member` belongs.
-    pub(super) fn view(&self, member: Member) -> Result<&PathView, Refusal> {
+    pub(super) fn view(&self, member: NodeIndex) -> Result<&PathView, Refusal> {
         self.paths.get(member.path).ok_or_else(Refusal::gone)
     }
 
     /// Returns the details of the node `member`.
-    pub(super) fn details(&self, member: Member) -> Result<&NodeDetails, Refusal> {
+    pub(super) fn details(&self, member: NodeIndex) -> Result<&NodeDetails, Refusal> {
         self.node(member).ok_or_else(Refusal::gone)
     }
 
     /// Returns the only node that a directory shows. Fails with EBUSY if it shows nodes of several
     /// paths.
-    pub(super) fn only_member(&self, directory: &Directory) -> Result<Member, Refusal> {
+    pub(super) fn only_member(&self, directory: &Directory) -> Result<NodeIndex, Refusal> {
         match directory.members.as_slice() {
             [] => Err(Refusal::gone()),
             [one] => Ok(*one),
             all => {
-                let path = |member: &Member| {
+                let path = |member: &NodeIndex| {
                     let path = &self.paths.get(member.path)?.path;
                     let name = path.name.as_ref();
                     let number = path.number;
@@ -188,7 +188,7 @@ impl Tree {
     }
 
     /// Returns the number of arcs that lead to a node, not counting back edges.
-    pub(super) fn count_parents(&self, member: Member) -> usize {
+    pub(super) fn count_parents(&self, member: NodeIndex) -> usize {
         let nodes = self.paths.get(member.path).map_or(&[][..], |view| &view.nodes);
         let arcs = nodes.iter().flat_map(|node| &node.arcs);
         arcs.filter(|arc| arc.to == member.node && !arc.back).count()
@@ -199,7 +199,7 @@ impl Tree {
     pub(super) fn count_sources(&self, path: usize) -> usize {
         let nodes = self.paths.get(path).map_or(&[][..], |view| &view.nodes);
         let is_head = |node: &usize| {
-            let member = Member { path, node: *node };
+            let member = NodeIndex { path, node: *node };
             let details = nodes.get(*node);
             let is_listed = details.is_some_and(|one| one.inside.is_none() && !one.implied);
             is_listed && self.count_parents(member) == 0

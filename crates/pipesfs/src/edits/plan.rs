@@ -7,7 +7,7 @@ use super::{Permitted, Refusal};
 use crate::entries::{Key, ObjectKind, Part};
 use crate::names::unescape;
 use crate::protocol::errno;
-use crate::tree::{Child, DirectoryId, EMPTY_STREAM, Member, PathKey, Tree, key_of};
+use crate::tree::{Child, DirectoryId, EMPTY_STREAM, NodeIndex, PathKey, Tree, key_of};
 use std::path::Path;
 use streamline::paths::{NewFilter, new_filter};
 
@@ -43,7 +43,7 @@ pub(crate) struct PathEdit {
 }
 
 impl PathEdit {
-    pub(super) fn plan(tree: &Tree, node: Member, words: &[&str]) -> Result<Planned, Refusal> {
+    pub(super) fn plan(tree: &Tree, node: NodeIndex, words: &[&str]) -> Result<Planned, Refusal> {
         let path = key_of(tree.view(node)?);
         let words = words.iter().map(|word| (*word).to_owned()).collect();
         Ok(Planned::Edit(Self { path, into: None, words }))
@@ -248,7 +248,7 @@ fn remove_node(tree: &Tree, parent: &Key, key: &Key) -> Result<Planned, Refusal>
     PathEdit::plan(tree, member, &["remove", name, "leaf"])
 }
 
-fn sever(tree: &Tree, member: Member, parent: &Key) -> Result<Planned, Refusal> {
+fn sever(tree: &Tree, member: NodeIndex, parent: &Key) -> Result<Planned, Refusal> {
     let from = tree.output(parent)?;
     let name = &tree.details(member)?.name;
     PathEdit::plan(tree, member, &["sever", name, "from", &from.words])
@@ -260,7 +260,7 @@ pub(super) fn linked_node(
     tree: &Tree,
     parent: &Key,
     name: &str,
-) -> Result<Option<Member>, Refusal> {
+) -> Result<Option<NodeIndex>, Refusal> {
     let children = tree.directory(&parent.place).map(|directory| &directory.children);
     let is_arc =
         |(known, child): &&(String, Child)| known == name && matches!(child, Child::Link(_));

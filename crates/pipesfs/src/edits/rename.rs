@@ -5,7 +5,7 @@ use super::plan::{PathEdit, Planned, linked_node, read_filter};
 use super::{Permitted, Refusal};
 use crate::entries::{Key, Part};
 use crate::protocol::errno;
-use crate::tree::{DirectoryId, Member, Tree, key_of};
+use crate::tree::{DirectoryId, NodeIndex, Tree, key_of};
 use streamline::paths::with_arguments;
 
 /// Supported flags of renameat2(2): RENAME_NOREPLACE, which is in effect even if it is not set.
@@ -60,7 +60,11 @@ fn refuse_other_name(name: &str, to: &str) -> Result<(), Refusal> {
 }
 
 /// Plans the edit `move NODE from PARENT below OUTPUT` within a path.
-fn reattach(tree: &Tree, (node, from): (Member, &Output), into: &Key) -> Result<Planned, Refusal> {
+fn reattach(
+    tree: &Tree,
+    (node, from): (NodeIndex, &Output),
+    into: &Key,
+) -> Result<Planned, Refusal> {
     let below = tree.output(into)?;
     let name = &tree.details(node)?.name;
     if below.node.path != node.path {
@@ -115,7 +119,7 @@ fn rename_node(
 /// Plans the edit that moves a node, or the nodes below one of its classes, to another path.
 fn move_across(
     tree: &Tree,
-    (node, words): (Member, &str),
+    (node, words): (NodeIndex, &str),
     below: &Output,
 ) -> Result<Planned, Refusal> {
     let (from, to) = (tree.view(node)?, tree.view(below.node)?);
@@ -165,7 +169,7 @@ fn move_class(
 /// Returns the words of the edit that sets the arguments of a node to those in its new name.
 fn replacement(
     tree: &Tree,
-    member: Member,
+    member: NodeIndex,
     to: &str,
     may: &Permitted,
 ) -> Result<Vec<String>, Refusal> {

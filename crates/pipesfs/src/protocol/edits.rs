@@ -1,7 +1,7 @@
 //! Requests that change the tree.
 
-/// A change of the tree that the kernel requests. The object of the request is the directory of the
-/// entry.
+/// A change to the tree that the kernel requests. The inode number in the request header is that of
+/// the directory that contains the entry to be changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TreeEdit {
     /// Makes a directory with this name.

@@ -8,7 +8,7 @@ use crate::protocol::{Header, O_ACCMODE, Operation, Request, errno};
 use crate::snapshot::{COUNTERS_CURRENT, CURRENT, REPLY_LIMIT, SAMPLE_TIME};
 use crate::streams::{StreamFacts, StreamOrigin, TapConnection};
 use crate::transfer::StreamInput;
-use crate::tree::{DirectoryId, Member, Tree};
+use crate::tree::{DirectoryId, NodeIndex, Tree};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,7 +126,7 @@ impl Server {
     pub(super) fn tap(
         &self,
         tree: &Tree,
-        member: Member,
+        member: NodeIndex,
         classes: &str,
         stream: &Stream,
     ) -> Result<(PathClient, StreamInput, u64), (i32, String)> {

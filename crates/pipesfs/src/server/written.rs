@@ -5,7 +5,7 @@ use super::open::{DIRECT_IO, failure};
 use super::{Handle, Outcome, Server, lock};
 use crate::entries::{Key, Part, Stream, StreamForm, Text};
 use crate::protocol::{Header, Operation, Request, Write, errno};
-use crate::tree::{DirectoryId, Member, Tree};
+use crate::tree::{DirectoryId, NodeIndex, Tree};
 use std::time::{Duration, Instant};
 use streamline::paths::{
     self, Change, ClientError, FreezeHistory, PathClient, WriteTo, WriterSocket,
@@ -88,7 +88,7 @@ impl Server {
 
     /// Returns the only node that a directory shows. Fails with EBUSY if it shows nodes of several
     /// paths.
-    fn only_member(&self, tree: &Tree, place: &DirectoryId, uid: u32) -> Result<Member, i32> {
+    fn only_member(&self, tree: &Tree, place: &DirectoryId, uid: u32) -> Result<NodeIndex, i32> {
         let directory = tree.directory(place).ok_or(errno::ENOENT)?;
         if let [member] = directory.members.as_slice() {
             return Ok(*member);
@@ -104,7 +104,7 @@ impl Server {
     fn attach_writer(
         &self,
         tree: &Tree,
-        member: Member,
+        member: NodeIndex,
         (class, form): (String, &str),
     ) -> Result<WriterSocket, ClientError> {
         let (Some(view), Some(node)) = (tree.paths.get(member.path), tree.node(member)) else {
@@ -194,7 +194,7 @@ impl Server {
         Ok(Outcome::Written(time.len()))
     }
 
-    fn freeze_member(&self, tree: &Tree, member: Member, ms: u64) -> Result<(), ClientError> {
+    fn freeze_member(&self, tree: &Tree, member: NodeIndex, ms: u64) -> Result<(), ClientError> {
         let (Some(view), Some(node)) = (tree.paths.get(member.path), tree.node(member)) else {
             return Err(ClientError::Disconnected);
         };

@@ -1,6 +1,6 @@
 //! Groups of equal nodes of several paths, each of which is one directory.
 
-use super::{Member, Tree};
+use super::{NodeIndex, Tree};
 use std::collections::HashMap;
 
 /// A group of equal nodes of several paths, which may share a directory below another directory.
@@ -8,7 +8,7 @@ pub(super) struct Group {
     pub(super) class: String,
     /// Index among the equal nodes of one path below one parent.
     ordinal: usize,
-    pub(super) members: Vec<Member>,
+    pub(super) members: Vec<NodeIndex>,
 }
 
 /// The groups below one directory.
@@ -22,7 +22,7 @@ pub(super) struct Groups {
 impl Tree {
     /// Adds the node `member` to the group of equal nodes of other paths of the same user, or to a
     /// new group if there is no such group.
-    pub(super) fn join_group(&self, groups: &mut Groups, class: &str, member: Member) {
+    pub(super) fn join_group(&self, groups: &mut Groups, class: &str, member: NodeIndex) {
         let filter = self.node(member).map_or("", |node| node.filter.as_str());
         // Only nodes with the same class and the same filter are compared.
         let same_kind = groups.by_kind.entry((class.to_owned(), filter.to_owned())).or_default();
@@ -44,8 +44,8 @@ impl Tree {
 
     /// Returns true if two nodes belong to one user and are the same filter with the same
     /// arguments.
-    fn are_equal_nodes(&self, one: Member, other: Member) -> bool {
-        let uid = |member: Member| self.paths[member.path].path.uid;
+    fn are_equal_nodes(&self, one: NodeIndex, other: NodeIndex) -> bool {
+        let uid = |member: NodeIndex| self.paths[member.path].path.uid;
         let (Some(a), Some(b)) = (self.node(one), self.node(other)) else { return false };
         let section = a.filter.is_empty() && a.name != b.name;
         uid(one) == uid(other) && a.filter == b.filter && a.arguments == b.arguments && !section

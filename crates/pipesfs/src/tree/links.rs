@@ -1,7 +1,7 @@
 //! Symbolic links for the arcs that the nesting of directories does not show: arcs from further
 //! parents, and back edges.
 
-use super::{Child, Member, Parents, Tree, id, node_name};
+use super::{Child, NodeIndex, Parents, Tree, id, node_name};
 
 impl Tree {
     /// Adds a link for each arc that does not lead to a subdirectory.
@@ -9,18 +9,18 @@ impl Tree {
         for path in 0..self.paths.len() {
             for node in 0..self.paths[path].nodes.len() {
                 for arc in 0..self.paths[path].nodes[node].arcs.len() {
-                    self.add_link((Member { path, node }, arc), parents);
+                    self.add_link((NodeIndex { path, node }, arc), parents);
                 }
             }
         }
     }
 
-    fn add_link(&mut self, (from, arc): (Member, usize), parents: &[Parents]) -> Option<()> {
+    fn add_link(&mut self, (from, arc): (NodeIndex, usize), parents: &[Parents]) -> Option<()> {
         let arc_details = self.node(from)?.arcs.get(arc)?.clone();
         if *parents[from.path].get(arc_details.to)? == Some((from.node, arc)) {
             return None;
         }
-        let to = Member { path: from.path, node: arc_details.to };
+        let to = NodeIndex { path: from.path, node: arc_details.to };
         let (here, there) = (*self.directory_of.get(&from)?, *self.directory_of.get(&to)?);
         let here = match arc_details.classes.is_empty() {
             true => here,
