@@ -46,15 +46,16 @@ impl Caller {
         self.result()
     }
 
-    /// Receives the result of the last call. Blocks and fails as [`reply`](Self::reply) does.
+    /// Receives the result of the last call. Blocks and fails as
+    /// [`receive_reply`](Self::receive_reply) does.
     pub(crate) fn result<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
         self.result_of_several().map(|(result, _)| result)
     }
 
     /// Receives the next result of a call that may have several, and true if more follow. Blocks
-    /// and fails as [`reply`](Self::reply) does.
+    /// and fails as [`receive_reply`](Self::receive_reply) does.
     pub(super) fn result_of_several<T: DeserializeOwned>(&self) -> Result<(T, bool), ClientError> {
-        let (reply, _) = self.reply()?;
+        let (reply, _) = self.receive_reply()?;
         let continues = reply.continues;
         Ok((reply.deserialize_result()?, continues))
     }
@@ -89,7 +90,7 @@ impl Caller {
 
     /// Receives the reply to the last call, with its descriptors. Blocks for at most the socket's
     /// timeout. Fails if the reply is an error.
-    pub(crate) fn reply(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
+    pub(crate) fn receive_reply(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
         self.receive().inspect_err(|error| self.note_timeout(error))
     }
 
@@ -100,7 +101,7 @@ impl Caller {
     }
 
     /// Receives the next update of a subscription. A timeout leaves the connection usable, unlike
-    /// in [`reply`](Self::reply), because an update may take a long time to arrive.
+    /// in [`receive_reply`](Self::receive_reply), because an update may take a long time to arrive.
     pub(super) fn receive(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
         self.receive_with(|bytes, descriptors| {
             let reply = Reply::read(bytes)?;

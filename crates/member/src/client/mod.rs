@@ -156,7 +156,7 @@ impl Client {
     pub fn connect(&self, path: &str) -> Result<PathClient, ClientError> {
         let wanted = Connect { path: path.to_owned() };
         self.caller.send(&Call::new("io.streamline.Connect", &wanted), &[])?;
-        let (reply, descriptors) = self.caller.reply()?;
+        let (reply, descriptors) = self.caller.receive_reply()?;
         let ConnectReply { number, uid } = reply.deserialize_result()?;
         let mut descriptors = descriptors.into_iter();
         match (descriptors.next(), descriptors.next()) {
@@ -233,7 +233,7 @@ impl Client {
             None => connect(path, calls).map_err(Err),
         };
         let next = |(path, calls): &(String, Vec<Call>), mut asked: PendingReplies| {
-            match asked.to.caller.reply() {
+            match asked.to.caller.receive_reply() {
                 // The path has closed the idle connection.
                 Err(ClientError::Disconnected) if asked.was_idle => {
                     return match connect(path, calls) {
@@ -366,7 +366,7 @@ impl Client {
         admissions: BorrowedFd<'_>,
     ) -> Result<u32, ClientError> {
         self.caller.send(&Call::new("io.streamline.Register", path), &[admissions])?;
-        let (reply, _) = self.caller.reply()?;
+        let (reply, _) = self.caller.receive_reply()?;
         let PathNumber { number } = reply.deserialize_result()?;
         Ok(number)
     }

@@ -140,7 +140,7 @@ impl PathClient {
         let call = Call { more: true, ..Call::new("io.streamline.path.Take", take) };
         self.caller.set_timeout(PREPARE_TIMEOUT)?;
         self.caller.send(&call, &[])?;
-        self.caller.reply().map(drop).map_err(|error| self.hangup_as_end(error))
+        self.caller.receive_reply().map(drop).map_err(|error| self.hangup_as_end(error))
     }
 
     /// Commits the prepared change with the state in `commit`. Blocks until the path has replied or
@@ -153,7 +153,7 @@ impl PathClient {
         }
         self.caller.set_timeout(DECIDED_TIMEOUT)?;
         self.caller.send(&Call { oneway: true, ..call }, &[])?;
-        let reply = self.caller.reply().map_err(|error| self.hangup_as_end(error));
+        let reply = self.caller.receive_reply().map_err(|error| self.hangup_as_end(error));
         Ok(reply?.0.deserialize_result()?)
     }
 
@@ -183,7 +183,7 @@ impl PathClient {
     fn try_tap(&self, wanted: &Tap) -> Result<(TapStart, OwnedFd, Option<Memfd>), ClientError> {
         self.caller.set_timeout(LONG_TIMEOUT)?;
         self.caller.send(&Call::new("io.streamline.path.Tap", wanted), &[])?;
-        let answer = self.caller.reply().map_err(|error| self.hangup_as_end(error));
+        let answer = self.caller.receive_reply().map_err(|error| self.hangup_as_end(error));
         self.caller.set_timeout(CALL_TIMEOUT)?;
         let (reply, descriptors) = answer?;
         let began = reply.deserialize_result()?;
@@ -198,7 +198,7 @@ impl PathClient {
     pub fn attach_writer(&self, wanted: &WriteTo) -> Result<OwnedFd, ClientError> {
         self.caller.set_timeout(LONG_TIMEOUT)?;
         self.caller.send(&Call::new("io.streamline.path.Write", wanted), &[])?;
-        let answer = self.caller.reply().map_err(|error| self.hangup_as_end(error));
+        let answer = self.caller.receive_reply().map_err(|error| self.hangup_as_end(error));
         self.caller.set_timeout(CALL_TIMEOUT)?;
         let (reply, descriptors) = answer?;
         let _: serde_json::Value = reply.deserialize_result()?;
@@ -233,7 +233,7 @@ impl PathClient {
     pub fn tap_state(&self, limit: Duration) -> Result<(TapReport, Option<Memfd>), ClientError> {
         self.caller.set_timeout(limit)?;
         self.caller.send(&Call::new(TAP_REPORT, &NoParameters {}), &[])?;
-        let reply = self.caller.reply();
+        let reply = self.caller.receive_reply();
         self.caller.set_timeout(CALL_TIMEOUT)?;
         let (reply, descriptors) = reply.map_err(|error| self.hangup_as_end(error))?;
         let report = reply.deserialize_result()?;

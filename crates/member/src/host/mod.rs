@@ -153,7 +153,7 @@ impl DaemonHost {
         };
         let call = Call::new("io.streamline.Attach", &attach);
         caller.send(&Call { more: true, ..call }, &[])?;
-        let (reply, descriptors) = caller.reply()?;
+        let (reply, descriptors) = caller.receive_reply()?;
         let AttachReply { layout, line, .. } = reply.deserialize_result()?;
         let layout = layout.as_deref().and_then(DelegatedLayout::from_text);
         let strange = |what: &str| ClientError::Malformed(MessageError::Invalid(what.to_owned()));

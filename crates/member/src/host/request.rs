@@ -106,7 +106,7 @@ impl RemoteRequest {
         counted: &mut ReportedCounters,
     ) -> Option<Result<AttachReply, ClientError>> {
         let received = || -> Result<AttachReply, ClientError> {
-            Ok(self.caller.reply()?.0.deserialize_result()?)
+            Ok(self.caller.receive_reply()?.0.deserialize_result()?)
         };
         match received() {
             Ok(AttachReply { switched: Some(_), .. }) => None,
@@ -281,7 +281,7 @@ impl ProgramSwitch for Switch {
         let nothing = serde_json::json!({});
         let call = Call::new("io.streamline.Switch", &nothing);
         let sent = self.new.caller.send(&Call { oneway: true, ..call }, &[]);
-        let reply = sent.and_then(|()| self.new.caller.reply());
+        let reply = sent.and_then(|()| self.new.caller.receive_reply());
         match reply.and_then(|(reply, _)| Ok(reply.deserialize_result()?)) {
             Ok(AttachReply { switched: Some(true), .. }) => {
                 // The daemon has already sent the final counters of the old request.
