@@ -178,7 +178,7 @@ impl Instruction {
 
     /// Writes the line that `tcpdump -d` prints for the instruction at index `at`.
     pub fn write_listing(self, at: usize, out: &mut impl fmt::Write) -> fmt::Result {
-        let (name, operand) = self.listing_words(at);
+        let (name, operand) = self.format_mnemonic(at);
         if self.is_comparison() {
             let yes = at + 1 + usize::from(self.jt);
             let no = at + 1 + usize::from(self.jf);
@@ -190,31 +190,31 @@ impl Instruction {
         }
     }
 
-    fn listing_words(self, at: usize) -> (&'static str, String) {
+    fn format_mnemonic(self, at: usize) -> (&'static str, String) {
         use code::*;
         let k = self.k;
         match self.class() {
-            LD | LDX => self.load_words(),
+            LD | LDX => self.format_load(),
             ST => ("st", format!("M[{k}]")),
             STX => ("stx", format!("M[{k}]")),
-            ALU => self.alu_words(),
+            ALU => self.format_alu(),
             JMP if self.code & 0xf0 == JA => {
                 ("ja", format!("{}", at as i64 + 1 + i64::from(k as i32)))
             }
             JMP => {
                 let known = COMPARISONS.iter().find(|(_, op)| *op as u16 == self.code & 0xf0);
-                let Some((name, _)) = known else { return self.unknown_words() };
+                let Some((name, _)) = known else { return self.format_unknown() };
                 (name, if self.code & X != 0 { "x".into() } else { format!("#{k:#x}") })
             }
             RET if self.code & 0x18 == A => ("ret", String::new()),
             RET => ("ret", format!("#{k}")),
             _ if self.code == MISC | TAX => ("tax", String::new()),
             _ if self.code == MISC | TXA => ("txa", String::new()),
-            _ => self.unknown_words(),
+            _ => self.format_unknown(),
         }
     }
 
-    fn load_words(self) -> (&'static str, String) {
+    fn format_load(self) -> (&'static str, String) {
         use code::*;
         let k = self.k;
         let into_x = self.class() == LDX;
@@ -226,7 +226,7 @@ impl Instruction {
             (false, W) => "ld",
             (false, H) => "ldh",
             (false, B) => "ldb",
-            _ => return self.unknown_words(),
+            _ => return self.format_unknown(),
         };
         let operand = match self.code & 0xe0 {
             IMM => format!("#{k:#x}"),
@@ -237,17 +237,17 @@ impl Instruction {
             IND if !into_x => format!("[x + {k}]"),
             MEM => format!("M[{k}]"),
             LEN => "#pktlen".into(),
-            _ => return self.unknown_words(),
+            _ => return self.format_unknown(),
         };
         (name, operand)
     }
 
-    fn alu_words(self) -> (&'static str, String) {
+    fn format_alu(self) -> (&'static str, String) {
         use code::*;
         let k = self.k;
         let known = OPERATIONS.iter().find(|(_, op)| *op as u16 == self.code & 0xf0);
         let operand = match known {
-            None => return self.unknown_words(),
+            None => return self.format_unknown(),
             Some((_, Alu::Neg)) => String::new(),
             Some(_) if self.code & X != 0 => "x".into(),
             Some((_, Alu::And | Alu::Or | Alu::Xor)) => format!("#{k:#x}"),
@@ -256,7 +256,7 @@ impl Instruction {
         (known.map_or("", |(name, _)| name), operand)
     }
 
-    fn unknown_words(self) -> (&'static str, String) {
+    fn format_unknown(self) -> (&'static str, String) {
         ("unimp", format!("{:#x}", self.code))
     }
 }

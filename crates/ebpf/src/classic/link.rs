@@ -94,7 +94,7 @@ link_types! {
     JUNIPER_ATM_CEMIC = 238, "Juniper ATM CEMIC";
     NETANALYZER = 240, "netANALYZER";
     NETANALYZER_TRANSPARENT = 241, "transparent netANALYZER";
-    PFSYNC = 246, "PF state synchronisation";
+    PFSYNC = 246, "PF state synchronization";
     LINUX_SLL2 = 276, "Linux cooked capture, second form";
     DSA_TAG_BRCM = 281, "Ethernet with a Broadcom switch tag";
     DSA_TAG_DSA = 284, "Ethernet with a DSA switch tag";

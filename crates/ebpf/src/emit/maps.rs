@@ -49,8 +49,9 @@ const fn is_caller_map(number: i32) -> bool {
     number >= CALLER_MAPS.cast_signed()
 }
 
-/// Assigns the final map numbers in a program. The program's own maps begin at 0, or at 1 after the
-/// map of counters if there is one. The caller's maps follow these `own` maps.
+/// Replaces the temporary map numbers in a program by the final ones. The map of counters, if there
+/// is one, has number 0. The other maps of the program follow it, and then the caller's maps. `own`
+/// is the number of the program's maps, including the map of counters.
 pub(super) fn number_maps(code: &mut [Insn], has_counters: bool, own: usize) {
     let own = i32::try_from(own).unwrap_or(i32::MAX);
     let mut wide = false;

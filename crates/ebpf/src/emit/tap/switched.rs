@@ -34,7 +34,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Records the frame and the view in `on` for the open exits at this place.
+    /// Notes the frame, with the view given by `on`, in the slot of the open exits at this place.
+    /// Does nothing if no exit is open.
     pub fn note_switched(&mut self, place: u32, on: Layers<'s>) {
         let length = self.view_length(on);
         let b = self.builder();

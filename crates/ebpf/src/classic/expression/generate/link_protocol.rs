@@ -203,8 +203,8 @@ impl Generator<'_> {
     }
 
     /// Tests for a SNAP header with this organization and protocol.
-    fn test_snap_protocol(&mut self, organisation: u32, protocol: u32) -> Generated<Condition> {
-        let [_, a, b, c] = organisation.to_be_bytes();
+    fn test_snap_protocol(&mut self, organization: u32, protocol: u32) -> Generated<Condition> {
+        let [_, a, b, c] = organization.to_be_bytes();
         let [_, _, d, e] = protocol.to_be_bytes();
         self.test_bytes(HeaderBase::Llc, 0, &[0xaa, 0xaa, 0x03, a, b, c, d, e])
     }
