@@ -4,7 +4,7 @@
 //! system, and exits when the file system is unmounted. With a command, this process serves the
 //! file system while the command runs, in a new user namespace if the user cannot mount otherwise.
 
-use crate::arguments::mount::{MountArguments, edit_limit};
+use crate::arguments::mount::{MountArguments, parse_edit_limit};
 use crate::failure::report_system_error;
 use crate::status::Status;
 use crate::terminal;
@@ -36,7 +36,8 @@ pub(crate) fn mount(arguments: &MountArguments) -> ExitCode {
     };
     let exec = arguments.options.iter().any(|option| option == "exec");
     let daemon = arguments.socket.clone();
-    let edit_limit = arguments.options.iter().filter_map(|option| edit_limit(option)).next_back();
+    let edit_limit =
+        arguments.options.iter().filter_map(|option| parse_edit_limit(option)).next_back();
     let options = MountOptions { daemon, for_all: arguments.all_users, others, exec, edit_limit };
     if let Some((program, words)) = arguments.command.split_first() {
         return run_command(&directory, options, (program, words));

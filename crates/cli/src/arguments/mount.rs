@@ -42,7 +42,7 @@ pub(crate) struct MountArguments {
 }
 
 fn check_option(text: &str) -> Result<String, String> {
-    if text == "exec" || edit_limit(text).is_some() {
+    if text == "exec" || parse_edit_limit(text).is_some() {
         return Ok(text.to_owned());
     }
     Err("there are `exec` and `edit_limit=SECONDS`, from 1 to 3600".to_owned())
@@ -50,7 +50,7 @@ fn check_option(text: &str) -> Result<String, String> {
 
 /// Returns the time limit in an option `edit_limit=SECONDS`, with 1 to 3600 seconds; `None` for any
 /// other text.
-pub(crate) fn edit_limit(option: &str) -> Option<Duration> {
+pub(crate) fn parse_edit_limit(option: &str) -> Option<Duration> {
     let seconds = option.strip_prefix("edit_limit=")?.parse().ok()?;
     (1..=3600).contains(&seconds).then(|| Duration::from_secs(seconds))
 }

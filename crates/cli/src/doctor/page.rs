@@ -122,7 +122,8 @@ fn format_neighbors(others: &NeighborFindings, colours: bool) -> String {
     out
 }
 
-/// Formats the state of one facility, with its remedies.
+/// Formats the availability of one facility and, if it is unavailable, the ways to make it
+/// available.
 pub(super) fn format_verdict(verdict: &Verdict, colours: bool) -> String {
     let mut out = String::new();
     let explanation = match (verdict.open, verdict.because.as_str()) {

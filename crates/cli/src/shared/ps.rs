@@ -41,7 +41,7 @@ pub(super) fn run(arguments: &PsArguments) -> Result<Status, Status> {
             ("kernel", &kernel),
         ])),
         false => {
-            format_page(&rows) + &sharing::format_tables(&kernel, terminal::terminal_columns())
+            format_processes(&rows) + &sharing::format_tables(&kernel, terminal::terminal_columns())
         }
     }))
 }
@@ -65,7 +65,7 @@ fn truncate_line(text: &str) -> String {
     truncate(text, terminal::terminal_columns()) + "\n"
 }
 
-fn format_page(rows: &[PathRow]) -> String {
+fn format_processes(rows: &[PathRow]) -> String {
     if rows.is_empty() {
         return "no paths run\n".to_owned();
     }

@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &SpacesArguments) -> Result<Status, Status> {
         }
         false if paths.is_empty() && kernel.is_empty() => "no paths run\n".to_owned(),
         false => {
-            let pages: Vec<String> = paths.iter().map(format_page).collect();
+            let pages: Vec<String> = paths.iter().map(format_path).collect();
             pages.join("\n") + &sharing::format_tables(&kernel, terminal::terminal_columns())
         }
     }))
@@ -198,7 +198,7 @@ impl RingCounts {
     }
 }
 
-fn format_page(path: &PathSpaces) -> String {
+fn format_path(path: &PathSpaces) -> String {
     let name =
         path.name.as_deref().map_or_else(String::new, |name| format!(" {}", replace_hidden(name)));
     let line = replace_hidden(&path.line.replace('\n', " "));

@@ -128,7 +128,7 @@ fn print_state(name: &str, arguments: &StateArguments) -> Result<Status, Status>
             let text = if arguments.json {
                 to_json(&reader, &snapshot)
             } else {
-                format_page(&reader, &snapshot)
+                format_state(&reader, &snapshot)
             };
             let printed = terminal::print_text(&text);
             if printed != Status::Done {
@@ -186,7 +186,7 @@ fn to_json(reader: &TableReader, snapshot: &Snapshot) -> String {
 }
 
 /// Formats a state: a single row vertically, several rows as a table.
-fn format_page(reader: &TableReader, snapshot: &Snapshot) -> String {
+fn format_state(reader: &TableReader, snapshot: &Snapshot) -> String {
     let shape = reader.shape();
     let mut text = format!("{}: `{}`", reader.address(), replace_hidden(&shape.filter));
     if shape.rows > 1 {
