@@ -95,7 +95,8 @@ fn link_types(arguments: &Arguments) -> Option<Vec<LinkType>> {
     Some(link_type(arguments).into_iter().collect())
 }
 
-struct Buffer {
+/// The source `buffer`.
+struct BufferSource {
     /// The thread that serves the name.
     host: Host,
     address: Address,
@@ -145,7 +146,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let host = Host::open().map_err(refused)?;
     let inbox =
         host.create_inbox(name, access_list(opening.arguments, &ALL_USERS)).map_err(wrong)?;
-    Ok(Box::new(Buffer {
+    Ok(Box::new(BufferSource {
         host,
         address,
         writers: Writers::new(inbox).map_err(refused)?,
@@ -164,7 +165,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     }))
 }
 
-impl Source for Buffer {
+impl Source for BufferSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         self.writers.announce_awake().map_err(|error| self.failure(&error))?;
         let before = self.given.blocks;
@@ -234,7 +235,7 @@ impl Source for Buffer {
     }
 }
 
-impl Buffer {
+impl BufferSource {
     /// Appends blocks of one writer until the writer's ring is empty, the intake is full, or the
     /// writer may no longer be served.
     fn drain_writer(&mut self, at: usize, intake: &mut Intake<'_>) -> DrainOutcome {

@@ -47,8 +47,9 @@ struct Progress {
 }
 
 impl Progress {
-    /// Counts a block. Returns true if both directions have ended.
-    fn count_block(&mut self, entry: &Entry) -> bool {
+    /// Updates the progress with a block of the session. Returns true if both directions have
+    /// ended.
+    fn advance(&mut self, entry: &Entry) -> bool {
         let way = direction_index(entry.context);
         self.position[way] += u64::from(entry.pointer.length());
         self.ended[way] |= entry.context.flags.has(Flags::END);
@@ -98,7 +99,7 @@ impl WrittenSessions {
             Progress::default()
         });
         let position = open.position[direction_index(entry.context)];
-        if open.count_block(entry) {
+        if open.advance(entry) {
             self.open.remove(&session.into());
         }
         SharedStamp { position, number, begins, framed: false }
@@ -178,14 +179,14 @@ impl ReadSessions {
                 return Admission::Unbegun;
             }
         }
-        if open.count_block(entry) {
+        if open.advance(entry) {
             self.open.remove(&key);
         }
         Admission::Follows
     }
 
-    /// Ends a session: adds, for each direction that is still open, an empty hole that marks its
-    /// end.
+    /// Ends a session: for each direction that is still open, adds a hole of length 0 that marks
+    /// the end of the direction.
     fn end_session(&mut self, session: u32, to: &mut Vec<Entry>) {
         let Some(open) = self.open.remove(&session.into()) else { return };
         for (way, ended) in open.ended.into_iter().enumerate() {
