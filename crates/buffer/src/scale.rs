@@ -77,10 +77,10 @@ impl Scaling {
 
     /// Returns parameters for a ring that is resized in place, given the sizes of the data caches
     /// in bytes, level 1 first. The marks are closer together than in [`Scaling::reallocation`],
-    /// because a change of size is nearly free, and the ring never exceeds the caches.
+    /// because resizing in place costs almost nothing. The ring never exceeds the caches, since the
+    /// memory for a larger ring would have to be reserved from the start.
     #[must_use]
     pub fn deck_cut(caches: &[usize]) -> Self {
-        // The memory for a large remote ring would have to be reserved from the start.
         Self { low: 40, high: 60, remote: 0, ..Self::reallocation(caches) }
     }
 

@@ -14,7 +14,7 @@ pub(super) mod word {
     /// Index of the magic number, which includes the version of the format.
     pub(in super::super) const MAGIC: usize = 0;
     /// Index of the length of the column text in bytes.
-    pub(in super::super) const TEXT: usize = 1;
+    pub(in super::super) const TEXT_LENGTH: usize = 1;
     /// Index of the number of columns.
     pub(in super::super) const COLUMNS: usize = 2;
     /// Index of the maximum number of rows.
@@ -111,7 +111,8 @@ impl TableShape {
         if number(word::MAGIC) as u64 != MAGIC {
             return Err(refused.into());
         }
-        let (text, columns, rows) = (number(word::TEXT), number(word::COLUMNS), number(word::ROWS));
+        let (text, columns, rows) =
+            (number(word::TEXT_LENGTH), number(word::COLUMNS), number(word::ROWS));
         if text > TEXT_MAX || columns > COLUMNS_MAX || rows > ROWS_MAX {
             return Err(refused.into());
         }

@@ -46,7 +46,7 @@ impl TableWriter {
         let words = region.words();
         foreign::copy_in(words, word::COUNT, &text);
         let numbers = [
-            (word::TEXT, text.len() as u64),
+            (word::TEXT_LENGTH, text.len() as u64),
             (word::COLUMNS, shape.columns.len() as u64),
             (word::ROWS, shape.rows as u64),
             (word::MAGIC, MAGIC),
