@@ -276,10 +276,11 @@ ptrdiff_t streamline_read(int fd,
                           size_t count);
 
 /*
- Writes count bytes, as one block, or as several if they exceed half of the ring or 1 MB, and
- returns their number. Waits for room if the policy is STREAMLINE_BLOCK; STREAMLINE_NONBLOCK
- writes only the blocks for which there is room. To a region, writes at its offset like
- streamline_pwrite().
+ Writes count bytes as one block, or as several if they exceed half of the ring or 1 MB. Returns
+ the number of bytes written. If the policy is STREAMLINE_BLOCK, waits for room. With
+ STREAMLINE_NONBLOCK, writes only the blocks that fit, so the result may be less than count;
+ fails with EAGAIN if none fits. If fd is a region, writes at the current offset of fd, like
+ streamline_pwrite() at that offset, and moves the offset.
  */
 ptrdiff_t streamline_write(int fd,
                            const void *buf,

@@ -144,10 +144,11 @@ pub unsafe extern "C" fn streamline_read(fd: c_int, buf: *mut c_void, count: usi
     size_result(|| stream_calls::read(fd, unsafe { slice_mut_from_c(buf, count) }?))
 }
 
-/// Writes count bytes, as one block, or as several if they exceed half of the ring or 1 MB, and
-/// returns their number. Waits for room if the policy is STREAMLINE_BLOCK; STREAMLINE_NONBLOCK
-/// writes only the blocks for which there is room. To a region, writes at its offset like
-/// streamline_pwrite().
+/// Writes count bytes as one block, or as several if they exceed half of the ring or 1 MB. Returns
+/// the number of bytes written. If the policy is STREAMLINE_BLOCK, waits for room. With
+/// STREAMLINE_NONBLOCK, writes only the blocks that fit, so the result may be less than count;
+/// fails with EAGAIN if none fits. If fd is a region, writes at the current offset of fd, like
+/// streamline_pwrite() at that offset, and moves the offset.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn streamline_write(fd: c_int, buf: *const c_void, count: usize) -> isize {
     // SAFETY: X1.
@@ -562,7 +563,7 @@ unsafe fn slice_mut_from_c<'a>(at: *mut c_void, count: usize) -> Result<&'a mut 
     if count == 0 {
         return Ok(&mut []);
     }
-    // SAFETY: the promise of this function; X2 was checked. The bytes may be uninitialised; they
+    // SAFETY: the promise of this function; X2 was checked. The bytes may be uninitialized; they
     // are only written here.
     Ok(unsafe { slice::from_raw_parts_mut(at.cast(), count) })
 }
