@@ -131,9 +131,8 @@ impl Space {
         self.lock_owners().dbufs.get(&dbuf).cloned()
     }
 
-    /// Returns a dbuf. If the dbuf is not mapped, requests it from the owners and
-    /// blocks for the reply. Fails if no owner grants it, or if the space already maps
-    /// [`DBUFS_MAX`] dbufs.
+    /// Returns a dbuf. If the dbuf is not mapped, requests it from the owners and blocks until they
+    /// reply. Fails if no owner grants it, or if the space already maps [`DBUFS_MAX`] dbufs.
     fn map(&self, dbuf: DbufId) -> Result<Arc<ForeignDbuf>, Fault> {
         let mut known = self.lock_owners();
         if let Some(foreign) = known.dbufs.get(&dbuf) {

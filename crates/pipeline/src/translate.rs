@@ -180,7 +180,8 @@ fn stage_spans(text: &str, between: &[char]) -> Vec<Span> {
     stages
 }
 
-/// Returns the words of a stage; the quotes around single words are removed.
+/// Splits a stage at white space. Returns the words without the quotes at their ends, except that a
+/// word of quotes only is returned unchanged.
 fn stage_words(stage: &str) -> Vec<&str> {
     let bare = |word: &'_ str| -> usize { word.trim_matches(['"', '\'']).len() };
     stage

@@ -1,4 +1,5 @@
-//! Notices: messages for the user, other than errors, while a request is opened and runs.
+//! Notices: messages other than errors that the user is shown while a request is being opened or is
+//! running.
 
 use pipeline::Diagnostic;
 use std::fmt;

@@ -25,8 +25,8 @@ pub(super) struct Client {
     pub(super) path: Option<Worker>,
     /// State of the client's request in the kernel, if any.
     pub(super) line: RequestState,
-    /// State that the name of the stored connection contains, or `None` if the service manager does
-    /// not store the connection.
+    /// State that is recorded in the name under which the service manager stores the connection, or
+    /// `None` if it does not store the connection.
     pub(super) stored_state: Option<KnownState>,
     /// True while a report of the kernel programs for the client is outstanding.
     pub(super) waits_for_kernel: bool,

@@ -203,7 +203,7 @@ fn check_line(line: &str) -> Result<(), Fault> {
     }
 }
 
-/// Checks that the identity of a plan consists of hexadecimal digits.
+/// Checks that a plan id, if given, has at most 32 characters, all of them hexadecimal digits.
 fn check_plan(plan: Option<&str>) -> Result<(), Fault> {
     let is_id = |id: &str| id.len() <= 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     match plan.is_none_or(is_id) {

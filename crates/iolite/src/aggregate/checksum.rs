@@ -15,7 +15,7 @@ use super::{Aggregate, ContentId, Slice};
 #[derive(Debug)]
 pub struct ChecksumCache {
     sets: Box<[[Entry; WAYS_PER_SET]]>,
-    /// Number of lookups so far, which serves as the clock that finds the least recently used
+    /// Number of lookups so far. Serves as a logical clock for finding the least recently used
     /// entry.
     now: u64,
     hits: u64,

@@ -262,7 +262,8 @@ pub(super) fn parents<'t>(request: &'t Request, path: &[usize]) -> Vec<Option<&'
     found.map_or_else(Vec::new, exits)
 }
 
-/// Returns the label before the filter at a position, with its pipe, or `None` for a plain pipe.
+/// Returns the label of the arc into the filter at a position, including the leading `|`, or `None`
+/// if the arc has no label.
 pub(super) fn incoming_label(request: &Request, path: &[usize]) -> Option<String> {
     let mut found = None;
     for level in (1..path.len()).rev() {

@@ -142,9 +142,11 @@ pub(super) fn is_file_sink(node: &Node) -> bool {
     node.filter().is_some_and(|used| used.endpoint.writes_files)
 }
 
-/// Returns true if a sink may write in the thread that reads from the kernel, because a slow disk
-/// would delay only the open files. This requires that every source of the component reads a kernel
-/// ring for which the host does not wait, and that every sink appends to a file or reads nothing.
+/// Returns true if the sinks of a node's component may write in the thread that reads from the
+/// kernel. A slow disk then delays only the output files, not the host. This requires that every
+/// source of the component reads a kernel ring for which the host does not wait, that every sink
+/// either appends to a file or does not read the bytes of its blocks, and that no other node is an
+/// external program or an untrusted filter.
 fn may_write_where_read(graph: &Graph, components: &[usize], id: NodeId) -> bool {
     let mut here = graph.ids().filter(|(other, _)| components[other.0] == components[id.0]);
     here.all(|(id, node)| {

@@ -70,8 +70,9 @@ fn file_arguments(name: &str, text: &str) -> Vec<String> {
     files
 }
 
-/// Returns a running filter with new arguments, in the syntax of a request. The text of `filter`
-/// contains the new arguments; all other arguments stay unchanged.
+/// Returns the request text of a running filter whose required and positional arguments are
+/// replaced by those in `filter.text`. Keeps the other arguments, but omits those that equal their
+/// defaults.
 #[must_use]
 pub fn with_arguments(node: &NodeDetails, filter: &NewFilter) -> String {
     let known = MachineRegistry::descriptions().find(|entry| entry.name == node.filter);
