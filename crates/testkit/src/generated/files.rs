@@ -48,10 +48,10 @@ impl FileFormat {
 
     /// Returns a capture file with these frames. A pcapng file has one interface for each link
     /// type; a classic file contains only the first link type and its frames.
-    pub(super) fn write_file(self, interfaces: &[(LinkType, TimedFrames<'_>)]) -> Vec<u8> {
+    pub(super) fn encode(self, interfaces: &[(LinkType, TimedFrames<'_>)]) -> Vec<u8> {
         match self.is_pcapng {
-            true => self.write_pcapng(interfaces),
-            false => self.write_pcap(interfaces[0]),
+            true => self.encode_pcapng(interfaces),
+            false => self.encode_pcap(interfaces[0]),
         }
     }
 
@@ -67,7 +67,7 @@ impl FileFormat {
         if self.has_nanoseconds { 1 } else { 1_000 }
     }
 
-    fn write_pcap(self, (link, frames): (LinkType, TimedFrames<'_>)) -> Vec<u8> {
+    fn encode_pcap(self, (link, frames): (LinkType, TimedFrames<'_>)) -> Vec<u8> {
         let magic = if self.has_nanoseconds { 0xa1b2_3c4d } else { 0xa1b2_c3d4 };
         let mut file = self.u32_bytes(magic).to_vec();
         file.extend([self.u16_bytes(2), self.u16_bytes(4)].concat());
@@ -88,7 +88,7 @@ impl FileFormat {
         file
     }
 
-    fn write_pcapng(self, interfaces: &[(LinkType, TimedFrames<'_>)]) -> Vec<u8> {
+    fn encode_pcapng(self, interfaces: &[(LinkType, TimedFrames<'_>)]) -> Vec<u8> {
         let unknown = [self.u32_bytes(u32::MAX), self.u32_bytes(u32::MAX)].concat();
         let section =
             [&self.u32_bytes(0x1a2b_3c4d)[..], &self.u16_bytes(1), &self.u16_bytes(0), &unknown]
@@ -144,7 +144,7 @@ impl FileFormat {
 pub(super) fn damaged_files() -> Vec<(String, Vec<u8>)> {
     let frames = mixed_traffic(7, 3).frames;
     let [classic, next] =
-        [CLASSIC, PCAPNG].map(|format| format.write_file(&[(LinkType::ETHERNET, &frames)]));
+        [CLASSIC, PCAPNG].map(|format| format.encode(&[(LinkType::ETHERNET, &frames)]));
     let changed = |file: &[u8], at: usize, bytes: &[u8]| {
         let mut file = file.to_vec();
         file[at..at + bytes.len()].copy_from_slice(bytes);

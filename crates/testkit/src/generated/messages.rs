@@ -168,7 +168,7 @@ fn split_into_records(record: &[u8]) -> Vec<u8> {
     [record(one), record(other)].concat()
 }
 
-/// Returns captures of protocols that are recognised by their first bytes.
+/// Returns captures of protocols that are recognized by their first bytes.
 pub(super) fn text_protocol_captures() -> Vec<(&'static str, Capture)> {
     let ssh = |seed| {
         let server = "SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n";

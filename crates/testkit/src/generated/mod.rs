@@ -83,7 +83,7 @@ fn generate_all() -> Vec<(String, Vec<u8>)> {
         let capture = traffic::mixed_traffic(seed, MIXED_CAPTURES.1);
         let format = files::FILE_FORMATS[seed as usize % files::FILE_FORMATS.len()];
         let name = format!("mixed/{seed:02}.{}", format.extension());
-        all.push((name, format.write_file(&[(LinkType::ETHERNET, &capture.frames)])));
+        all.push((name, format.encode(&[(LinkType::ETHERNET, &capture.frames)])));
     }
     let mut add = |folder: &str, captures: Vec<(&str, Capture)>| {
         for (name, capture) in captures {

@@ -183,11 +183,11 @@ pub(super) fn link_type_captures() -> Vec<(String, Vec<u8>)> {
         .zip(FILE_FORMATS)
         .map(|((name, link, frames), format)| {
             let name = format!("links/{name}.{}", format.extension());
-            (name, format.write_file(&[(*link, frames)]))
+            (name, format.encode(&[(*link, frames)]))
         })
         .collect();
     let ethernet = three(&Frame::ethernet);
     let both = [(LinkType::ETHERNET, &ethernet[..]), (LinkType::RAW, &all[0].2[..])];
-    files.push(("links/several.pcapng".to_owned(), FILE_FORMATS[5].write_file(&both)));
+    files.push(("links/several.pcapng".to_owned(), FILE_FORMATS[5].encode(&both)));
     files
 }
