@@ -107,7 +107,7 @@ const VERBS: &[Verb] = &[
     Verb {
         name: "fuzz",
         usage: "smoke",
-        summary: "random and broken bytes for everything that reads bytes, with optimisation",
+        summary: "random and broken bytes for everything that reads bytes, with optimization",
         run: test::fuzz,
     },
     Verb {

@@ -227,7 +227,7 @@ fn compare_expression(
         // libpcap does not know the link type.
         (Ok(_), Err(theirs)) if theirs.contains("unknown data link type") => return Ok(()),
         (Ok(_), Err(theirs)) => return Err(format!("only libpcap refuses it: {theirs}")),
-        // libpcap's optimiser does not detect that the expression rejects all frames; then no frame
+        // libpcap's optimizer does not detect that the expression rejects all frames; then no frame
         // may match.
         (Err(ours), Ok(theirs)) if ours.kind == ErrorKind::RejectsAll => (reject_all(), theirs),
         (Err(ours), Ok(theirs)) => return Err(format!("only ours refuses it: {ours}\n{theirs}")),

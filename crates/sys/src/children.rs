@@ -28,7 +28,7 @@ pub fn forward_signals() -> Result<()> {
             on_signal;
         action.sa_sigaction = handler as *const () as libc::sighandler_t;
         action.sa_flags = libc::SA_RESTART | libc::SA_SIGINFO;
-        // SAFETY: `action` is fully initialised and lives through the call; its handler is
+        // SAFETY: `action` is fully initialized and lives through the call; its handler is
         // signal-safe (below).
         let status = unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
         if status != 0 {

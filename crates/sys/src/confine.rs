@@ -224,7 +224,7 @@ fn report_refused_calls() -> Result<()> {
         on_sigsys;
     action.sa_sigaction = handler as *const () as libc::sighandler_t;
     action.sa_flags = libc::SA_SIGINFO;
-    // SAFETY: `action` is fully initialised and lives through the call; its handler is signal-safe
+    // SAFETY: `action` is fully initialized and lives through the call; its handler is signal-safe
     // (below).
     match unsafe { libc::sigaction(libc::SIGSYS, &raw const action, ptr::null_mut()) } {
         0 => Ok(()),
@@ -238,7 +238,7 @@ fn restore_fault_actions() -> Result<()> {
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
         // SAFETY: all-zero bytes are a valid `sigaction`, and mean SIG_DFL.
         let action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-        // SAFETY: `action` is fully initialised and lives through the call.
+        // SAFETY: `action` is fully initialized and lives through the call.
         if unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) } != 0 {
             return Err(Error::last("sigaction", format!("signal {signal}")));
         }

@@ -93,19 +93,19 @@ impl Libpcap {
         expression: &str,
         link: i32,
         snap: i32,
-        optimise: bool,
+        optimize: bool,
     ) -> std::result::Result<Vec<Instruction>, String> {
         let text = CString::new(expression).map_err(|_| "the text has a zero byte".to_owned())?;
         // SAFETY: pcap_open_dead(3) accepts any two numbers and returns null on failure.
         let handle = unsafe { (self.open_dead)(link, snap) };
         let handle = NonNull::new(handle).ok_or_else(|| "pcap_open_dead failed".to_owned())?;
         let mut program = CompiledProgram { length: 0, instructions: std::ptr::null_mut() };
-        let optimise = c_int::from(optimise);
+        let optimize = c_int::from(optimize);
         let one_at_a_time = COMPILE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, text) = (&raw mut program, text.as_ptr());
         // SAFETY: the handle is open, `program` and `text` live through the call (pcap_compile(3)).
         let status =
-            unsafe { (self.compile)(handle.as_ptr(), at, text, optimise, NETMASK_UNKNOWN) };
+            unsafe { (self.compile)(handle.as_ptr(), at, text, optimize, NETMASK_UNKNOWN) };
         let result = if status == 0 {
             let instructions = copy_instructions(&program);
             // SAFETY: pcap_freecode(3) frees what pcap_compile made; it is called once.

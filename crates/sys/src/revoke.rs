@@ -48,7 +48,7 @@ impl BufferSlot {
     }
 }
 
-/// A buffer whose page access can be revoked.
+/// A buffer whose pages can be made inaccessible.
 #[derive(Debug)]
 pub struct LazyBuffer {
     pages: Mapping,
@@ -136,7 +136,7 @@ impl Deref for LazyCopy<'_> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         let base = self.buffer.pages.base().as_ptr();
-        // SAFETY: the range is our mapping, initialised (anonymous memory is zero). Any access
+        // SAFETY: the range is our mapping, initialized (anonymous memory is zero). Any access
         // either finds the copy, or faults and finds it then (L3); no code writes it afterwards.
         unsafe { std::slice::from_raw_parts(base, self.buffer.pages.len()) }
     }
@@ -160,7 +160,7 @@ fn install_handler() {
     let action = unsafe { action.assume_init_mut() };
     action.sa_sigaction = handler as *const () as libc::sighandler_t;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
-    // SAFETY: `action` is a fully initialised sigaction, and the handler calls nothing that
+    // SAFETY: `action` is a fully initialized sigaction, and the handler calls nothing that
     // signal-safety(7) does not allow.
     let installed = unsafe { libc::sigaction(libc::SIGSEGV, action, ptr::null_mut()) };
     debug_assert_eq!(installed, 0, "SIGSEGV can be caught");

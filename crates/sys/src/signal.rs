@@ -109,7 +109,7 @@ fn install_action(
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = handler;
     action.sa_flags = flags;
-    // SAFETY: `action` is fully initialised and lives through the call; its handler is signal-safe
+    // SAFETY: `action` is fully initialized and lives through the call; its handler is signal-safe
     // (above), or one of the constants of sigaction(2).
     let status = unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
     if status == 0 { Ok(()) } else { Err(Error::last("sigaction", format!("signal {signal}"))) }

@@ -19,9 +19,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// Catalog entry of `ssh`, which recognizes SSH by its version line.
 pub const SSH: Description = Description {
     name: "ssh",
-    summary: "recognise SSH by its version line",
+    summary: "recognize SSH by its version line",
     details: "\
-Recognises SSH by its version line. The class is 1 from the block on that completes `SSH-2.0-` or
+Recognizes SSH by its version line. The class is 1 from the block on that completes `SSH-2.0-` or
 another version at the beginning of either direction, within 1,024 bytes; a server may send other
 lines before it (RFC 4253, 4.2). Earlier blocks have no class.
 
@@ -35,9 +35,9 @@ first bytes were not observed).",
 /// Catalog entry of `rtsp`, which recognizes RTSP by its request and status lines.
 pub const RTSP: Description = Description {
     name: "rtsp",
-    summary: "recognise RTSP by its first request or response",
+    summary: "recognize RTSP by its first request or response",
     details: "\
-Recognises RTSP by its first line. The class is 1 from the block on that completes a request line or
+Recognizes RTSP by its first line. The class is 1 from the block on that completes a request line or
 the beginning of a status line with `RTSP/1.0` or `RTSP/2.0` at the beginning of either direction,
 within 4,096 bytes. Earlier blocks have no class.
 
@@ -51,9 +51,9 @@ first bytes were not observed).",
 /// Catalog entry of `mpeg`, which recognizes MPEG transport, program and elementary streams.
 pub const MPEG: Description = Description {
     name: "mpeg",
-    summary: "recognise MPEG streams by their packets and start codes",
+    summary: "recognize MPEG streams by their packets and start codes",
     details: "\
-Recognises MPEG at the beginning of a connection, message or datagram, after the head of an HTTP
+Recognizes MPEG at the beginning of a connection, message or datagram, after the head of an HTTP
 response, or in RTP (RFC 2250): a transport stream (two packets of 188 bytes, and the next sync byte
 or the end), a program stream (pack header) or its packets (PES), or the first start codes of video
 (MPEG-1, MPEG-2, MPEG-4, AVC). The class is 1 from the block on that completes the pattern, within
@@ -76,12 +76,12 @@ first bytes were not observed).",
 /// Catalog entry of `telnet`, which recognizes telnet by its option negotiation.
 pub const TELNET: Description = Description {
     name: "telnet",
-    summary: "recognise telnet by its option negotiation",
+    summary: "recognize telnet by its option negotiation",
     details: "\
-Recognises telnet by its option negotiation. The class is 1 from the block on that completes the
+Recognizes telnet by its option negotiation. The class is 1 from the block on that completes the
 second command (the first is IAC WILL, WONT, DO or DONT with a registered option) at the beginning
 of either direction, within 512 bytes and with only text between the two. Earlier blocks have no
-class. A telnet connection that negotiates nothing is not recognised.
+class. A telnet connection that negotiates nothing is not recognized.
 
 Reasons for no class: `undecided` (too few bytes so far), `not recognised` (another protocol, or its
 first bytes were not observed).",
@@ -276,8 +276,8 @@ impl Classify for Recognizer {
         };
         match verdict {
             VERDICT_YES => Class::YES,
-            VERDICT_NO => cx.absent(NOT_RECOGNIZED),
-            _ => cx.absent(UNDECIDED),
+            VERDICT_NO => cx.answer_absent(NOT_RECOGNIZED),
+            _ => cx.answer_absent(UNDECIDED),
         }
     }
 

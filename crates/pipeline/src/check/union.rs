@@ -4,7 +4,7 @@
 //! Branches that begin with the same source become one source and a section after it: `(s | a) ++
 //! (s | b)` is `s | (a ++ b)`, and `s ++ s` is `s`. Different sources are merged. Sources that are
 //! written differently but may emit the same block are rejected, because the two copies of a block
-//! could not be recognised as the same block.
+//! could not be recognized as the same block.
 
 use std::collections::HashMap;
 

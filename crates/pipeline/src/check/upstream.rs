@@ -36,7 +36,7 @@ impl Classifiers {
     }
 }
 
-/// A memoised search over the nodes of one request.
+/// A memoized search over the nodes of one request.
 pub(super) struct Upstream<'d, 't> {
     pub(super) draft: &'d Draft<'t>,
     inputs: Vec<Vec<NodeId>>,

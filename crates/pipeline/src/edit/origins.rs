@@ -6,7 +6,7 @@ use super::tree::{filters, parse_tree};
 use crate::language::tree::{FilterTerm, Name};
 use crate::language::{Request, Span};
 
-/// The filters of the old text, used to recognise filters of the new text.
+/// The filters of the old text, used to recognize filters of the new text.
 pub(super) struct Origins {
     /// The name and span of each filter.
     filters: Vec<(String, Span)>,

@@ -14,7 +14,7 @@ use super::tree::{
     Term, Text, Value,
 };
 
-/// The precedence of a term. A term is parenthesised where a higher precedence is required.
+/// The precedence of a term. A term is parenthesized where a higher precedence is required.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
     Pipeline,

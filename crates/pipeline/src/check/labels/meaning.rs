@@ -78,7 +78,7 @@ impl<'c> ArcClassifiers<'c> {
                 mistakes.push(
                     Diagnostic::error(label.span, "`|!all` passes nothing")
                         .why("`all` is every class, 0 included")
-                        .hint("for what was not recognised write `|0`"),
+                        .hint("for what was not recognized write `|0`"),
                 );
                 return ClassSet::all();
             }

@@ -250,7 +250,7 @@ impl Parser<'_> {
         term
     }
 
-    /// Skips a parenthesised term.
+    /// Skips a parenthesized term.
     fn skip_parentheses(&mut self) {
         let mut open = 0usize;
         loop {

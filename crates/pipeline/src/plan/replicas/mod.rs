@@ -38,9 +38,9 @@ const SPEEDUP_MIN: f64 = 1.1;
 /// (`bench parallel`, tcp and http: two replicas had 0.76 to 1.03 times the throughput of one, in
 /// several runs).
 const SESSION_SPEEDUP_MIN: f64 = 1.3;
-/// The default minimum utilisation of all replicas together, from 0 to 1.
+/// The default minimum utilization of all replicas together, from 0 to 1.
 const UTILISATION_MIN: f64 = 0.5;
-/// The minimum utilisation of all replicas together with `--parallel=power`.
+/// The minimum utilization of all replicas together with `--parallel=power`.
 const POWER_UTILISATION_MIN: f64 = 0.75;
 /// The minimum speedup by each additional replica; with `--parallel=latency`, by all replicas
 /// together.
@@ -49,7 +49,7 @@ const LATENCY_SPEEDUP_MIN: f64 = 1.02;
 /// many times as much as a crossing.
 const EXPLAINED_MIN: f64 = 4.0;
 
-/// The minimum utilisation of all threads together, from 0 to 1, and the minimum speedup, with
+/// The minimum utilization of all threads together, from 0 to 1, and the minimum speedup, with
 /// `--parallel=throughput`.
 const THROUGHPUT_UTILISATION_MIN: f64 = 0.25;
 const THROUGHPUT_SPEEDUP_MIN: f64 = 1.05;
@@ -57,7 +57,7 @@ const THROUGHPUT_SPEEDUP_MIN: f64 = 1.05;
 /// The minimum benefit that justifies additional threads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Demand {
-    /// The minimum utilisation of each thread.
+    /// The minimum utilization of each thread.
     pub(super) used: f64,
     /// The minimum speedup of all threads together.
     pub(super) gain: f64,
