@@ -18,9 +18,9 @@ pub const INTERVAL: Duration = Duration::from_millis(500);
 /// Interval between two samples of the edges of a path that is not selected.
 const EDGE_INTERVAL: Duration = Duration::from_secs(5);
 /// Time without totals after which a path counts as silent.
-const SILENCE: Duration = Duration::from_secs(3);
+const SILENCE_MIN: Duration = Duration::from_secs(3);
 /// Time until the next attempt to reach a daemon or a path.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Maximum time to wait for the daemon to pass a connection to a path.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 /// Maximum number of paths that are followed.
@@ -40,7 +40,7 @@ pub(crate) fn collect(live: &Live) {
         let Err(error) = ended else { return };
         failure.replace(error.to_string());
         live.publish(Figures { time_ms: now_ms(), failure: failure.clone(), ..Figures::default() });
-        std::thread::sleep(RETRY);
+        std::thread::sleep(RETRY_DELAY);
     }
 }
 
@@ -166,7 +166,7 @@ impl Collector {
             let to = self.client.connect_within(&number.to_string(), CONNECT_LIMIT);
             path.sends_counters = self.selected.contains(&number);
             let subscribed = to.and_then(|to| subscribe(&to, path.sends_counters).map(|()| to));
-            path.to = subscribed.map_err(|_| now + RETRY);
+            path.to = subscribed.map_err(|_| now + RETRY_DELAY);
         }
     }
 
@@ -186,14 +186,14 @@ impl Collector {
                 && selected != std::mem::replace(&mut path.sends_counters, selected)
                 && subscribe(to, selected).is_err()
             {
-                path.to = Err(now + RETRY);
+                path.to = Err(now + RETRY_DELAY);
             }
         }
     }
 
     fn mark_silent(&mut self, now: Instant) {
         for (number, path) in &self.followed {
-            let silent = now.duration_since(path.last) > SILENCE;
+            let silent = now.duration_since(path.last) > SILENCE_MIN;
             if let (true, Some(known)) = (silent, self.figures.paths.get_mut(number)) {
                 known.state = PathState::Silent;
                 (known.rate, known.lost_rate) = (Rate::default(), 0.0);
@@ -207,7 +207,7 @@ impl Collector {
         let now = Instant::now();
         match to.next_update() {
             Ok(PathUpdate { ended: Some(ended), .. }) => {
-                path.to = Err(now + SILENCE);
+                path.to = Err(now + SILENCE_MIN);
                 if let Some(known) = self.figures.paths.get(&number) {
                     let path = known.path.clone();
                     self.note_end(EndedPath { path, ended: Some(ended), time_ms: now_ms() });
@@ -224,7 +224,7 @@ impl Collector {
                 }
             }
             // A path that has ended is reported by the daemon.
-            Err(_) => path.to = Err(now + RETRY),
+            Err(_) => path.to = Err(now + RETRY_DELAY),
         }
     }
 }

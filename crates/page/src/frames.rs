@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use sys::eventfd::EventFd;
 
 /// Length of a capture file's header, in bytes.
-const FILE_HEADER: usize = 24;
+const FILE_HEADER_LENGTH: usize = 24;
 /// Length of a frame's header, in bytes.
-const FRAME_HEADER: usize = 16;
+const FRAME_HEADER_LENGTH: usize = 16;
 /// Offset of the frame length in a frame's header, in bytes.
 const LENGTH_OFFSET: usize = 8;
 /// Maximum length of a frame in bytes.
@@ -116,13 +116,13 @@ impl FrameFile {
     /// at this offset of `partial`. Returns `None` for a frame whose header is incomplete.
     fn next_length(&self, at: usize) -> io::Result<Option<usize>> {
         if self.progress.bytes == 0 {
-            return Ok(Some(FILE_HEADER));
+            return Ok(Some(FILE_HEADER_LENGTH));
         }
         let length = self.partial.get(at + LENGTH_OFFSET..at + LENGTH_OFFSET + size_of::<u32>());
         let Some(length) = length.and_then(|bytes| bytes.try_into().ok()) else { return Ok(None) };
         // The tap runs on this machine, and writes numbers in its byte order.
         match u32::from_ne_bytes(length) as usize {
-            length if length <= FRAME_MAX => Ok(Some(FRAME_HEADER + length)),
+            length if length <= FRAME_MAX => Ok(Some(FRAME_HEADER_LENGTH + length)),
             _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the tap sends no frames")),
         }
     }
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     fn frame(length: u32) -> Vec<u8> {
-        let mut bytes = vec![0; FRAME_HEADER + length as usize];
+        let mut bytes = vec![0; FRAME_HEADER_LENGTH + length as usize];
         bytes[LENGTH_OFFSET..LENGTH_OFFSET + 4].copy_from_slice(&length.to_ne_bytes());
         bytes
     }
@@ -142,8 +142,9 @@ mod tests {
     fn capture_file_holds_whole_frames_at_any_time() {
         let path = std::env::temp_dir().join(format!("streamline-frames-{}", std::process::id()));
         let mut file = FrameFile::new(File::create(&path).unwrap());
-        let all = [vec![7; FILE_HEADER], frame(5), frame(0), frame(300)].concat();
-        let lengths = [FILE_HEADER, FILE_HEADER + 21, FILE_HEADER + 37, all.len()];
+        let all = [vec![7; FILE_HEADER_LENGTH], frame(5), frame(0), frame(300)].concat();
+        let lengths =
+            [FILE_HEADER_LENGTH, FILE_HEADER_LENGTH + 21, FILE_HEADER_LENGTH + 37, all.len()];
         for (at, byte) in all.iter().enumerate() {
             file.write(&[*byte]).unwrap();
             let whole = lengths.iter().filter(|length| **length <= at + 1).max().copied();

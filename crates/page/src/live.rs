@@ -133,7 +133,7 @@ impl Figures {
 }
 
 /// Returns a hash of a request and of the nodes, edges and spaces in its counters, which lets a
-/// browser notice a change of the plan.
+/// browser notice a change to the plan.
 #[must_use]
 pub fn plan_identity(line: &str, counters: &Counters) -> String {
     use std::hash::{DefaultHasher, Hash as _, Hasher as _};

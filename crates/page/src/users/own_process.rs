@@ -38,14 +38,14 @@ pub(super) struct Settings {
     pub(super) idle_ms: u64,
 }
 
-/// ConnectionCounts of the connections of this process.
+/// Counts of the connections of this process.
 #[derive(Clone, Copy, Debug, Default)]
 struct ConnectionCounts {
     received: u64,
     open: u64,
 }
 
-/// ConnectionCounts a connection as open until it is dropped.
+/// A connection that counts as open until this value is dropped.
 struct OpenConnection(watch::Sender<ConnectionCounts>);
 
 impl Drop for OpenConnection {

@@ -27,7 +27,7 @@ const PER_USER_MAX: usize = 16;
 /// Maximum number of simultaneous connections.
 const CALLERS_MAX: usize = 1024;
 /// Maximum number of connections that wait to be accepted.
-const BACKLOG: i32 = 64;
+const BACKLOG_MAX: i32 = 64;
 
 /// The socket in its directory. Dropping this value removes the socket, and also the directory if
 /// it is empty.
@@ -65,7 +65,7 @@ impl PageSocket {
         let path = directory.join(PAGE_SOCKET);
         remove_stale(&path).map_err(failed)?;
         let form = (Framing::Packets, Accepts::Bytes);
-        let listener = local_socket::listen_at(&held, PAGE_SOCKET, socket_mode, form, BACKLOG);
+        let listener = local_socket::listen_at(&held, PAGE_SOCKET, socket_mode, form, BACKLOG_MAX);
         let listener = listener.map_err(|error| match path.exists() {
             true => format!("another page serves {}: {error}", directory.display()),
             false => error.to_string(),
