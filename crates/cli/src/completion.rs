@@ -116,7 +116,9 @@ fn class_names(before: &str, last: &str) -> Vec<String> {
         return Vec::new();
     }
     let from = match from.ends_with(['(', '+']) {
-        true => enclosing_branches(from).map_or("", |open| from.get(..open).unwrap_or_default()),
+        true => {
+            enclosing_branch_start(from).map_or("", |open| from.get(..open).unwrap_or_default())
+        }
         false => from,
     };
     let from = from.trim_end().trim_end_matches('|');
@@ -129,7 +131,7 @@ fn class_names(before: &str, last: &str) -> Vec<String> {
 }
 
 /// Returns the offset of the last opening parenthesis that is not closed; `None` if there is none.
-fn enclosing_branches(text: &str) -> Option<usize> {
+fn enclosing_branch_start(text: &str) -> Option<usize> {
     let mut depth = 0_u32;
     for (at, c) in text.char_indices().rev() {
         match c {

@@ -1,6 +1,6 @@
 //! Formatting of the findings for people: aligned, at most 80 columns wide, colored on a terminal.
 
-use super::Page;
+use super::DoctorReport;
 use super::findings::{CheckFinding, CheckResult, Checkup, InterfaceFinding, Section, Verdict};
 use crate::progress::short_bytes;
 use streamline::neighbors::NeighborFindings;
@@ -13,7 +13,10 @@ use std::fmt::Write as _;
 const INTERFACES_MAX: usize = 16;
 
 /// Formats all findings as a page.
-pub(super) fn format_findings(Page { checkup, others }: &Page, colours: bool) -> String {
+pub(super) fn format_findings(
+    DoctorReport { checkup, others }: &DoctorReport,
+    colours: bool,
+) -> String {
     let memory =
         checkup.memory.map_or_else(String::new, |n| format!(", {} of memory", short_bytes(n)));
     let Checkup { program, release, processors, .. } = checkup;

@@ -10,8 +10,8 @@ use streamline::figures::PathFigures;
 pub(crate) struct Condition {
     /// Text of the condition, as the user wrote it.
     text: String,
-    number: Number,
-    operator: Operator,
+    number: Metric,
+    operator: ComparisonOperator,
     limit: f64,
     /// Time for which the comparison must hold before the alarm is raised, in ns.
     pub(crate) duration_ns: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Condition {
 
 /// A counter or rate of a path that a condition can test, such as `lost` or `blocks/s`.
 #[derive(Clone, Copy, Debug)]
-struct Number {
+struct Metric {
     name: &'static str,
     /// True for an increase per second (`lost/s`), false for a total or a current value.
     is_rate: bool,
@@ -27,7 +27,7 @@ struct Number {
 }
 
 /// All counters and rates that a condition can test.
-const NUMBERS: [Number; 11] = [
+const NUMBERS: [Metric; 11] = [
     total("lost", lost),
     rate("lost/s", lost),
     total("dropped", dropped),
@@ -41,12 +41,12 @@ const NUMBERS: [Number; 11] = [
     total("fill", fill),
 ];
 
-const fn total(name: &'static str, of: fn(&PathFigures) -> f64) -> Number {
-    Number { name, is_rate: false, of }
+const fn total(name: &'static str, of: fn(&PathFigures) -> f64) -> Metric {
+    Metric { name, is_rate: false, of }
 }
 
-const fn rate(name: &'static str, of: fn(&PathFigures) -> f64) -> Number {
-    Number { name, is_rate: true, of }
+const fn rate(name: &'static str, of: fn(&PathFigures) -> f64) -> Metric {
+    Metric { name, is_rate: true, of }
 }
 
 fn lost(path: &PathFigures) -> f64 {
@@ -80,7 +80,7 @@ fn fill(path: &PathFigures) -> f64 {
 
 /// A comparison.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Operator {
+enum ComparisonOperator {
     AtLeast,
     AtMost,
     Above,
@@ -90,13 +90,13 @@ enum Operator {
 }
 
 /// The comparison operators. `>=` and `<=` precede `>` and `<`, with which they begin.
-const OPERATORS: [(&str, Operator); 6] = [
-    (">=", Operator::AtLeast),
-    ("<=", Operator::AtMost),
-    ("==", Operator::Equal),
-    ("!=", Operator::Unequal),
-    (">", Operator::Above),
-    ("<", Operator::Below),
+const OPERATORS: [(&str, ComparisonOperator); 6] = [
+    (">=", ComparisonOperator::AtLeast),
+    ("<=", ComparisonOperator::AtMost),
+    ("==", ComparisonOperator::Equal),
+    ("!=", ComparisonOperator::Unequal),
+    (">", ComparisonOperator::Above),
+    ("<", ComparisonOperator::Below),
 ];
 
 impl Condition {
@@ -119,12 +119,12 @@ impl Condition {
     /// Returns true if a value satisfies the comparison.
     pub(crate) fn holds(&self, value: f64) -> bool {
         match self.operator {
-            Operator::AtLeast => value >= self.limit,
-            Operator::AtMost => value <= self.limit,
-            Operator::Above => value > self.limit,
-            Operator::Below => value < self.limit,
-            Operator::Equal => (value - self.limit).abs() < f64::EPSILON,
-            Operator::Unequal => (value - self.limit).abs() >= f64::EPSILON,
+            ComparisonOperator::AtLeast => value >= self.limit,
+            ComparisonOperator::AtMost => value <= self.limit,
+            ComparisonOperator::Above => value > self.limit,
+            ComparisonOperator::Below => value < self.limit,
+            ComparisonOperator::Equal => (value - self.limit).abs() < f64::EPSILON,
+            ComparisonOperator::Unequal => (value - self.limit).abs() >= f64::EPSILON,
         }
     }
 

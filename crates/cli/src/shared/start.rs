@@ -235,7 +235,7 @@ fn spawn_path(
     command.arg("--file").arg(format!("/dev/fd/{}", request.as_raw_fd()));
     command.stdin(Stdio::from(socket)).stdout(file).stderr(errors);
     // The descriptor must stay open until the program has started.
-    let ids = streamline::ids::inherit(DESCRIPTOR_MIN).ok();
+    let ids = streamline::ids::duplicate_counter(DESCRIPTOR_MIN).ok();
     if let Some((variable, _)) = &ids {
         command.env(streamline::ids::VARIABLE, variable);
     }

@@ -398,7 +398,7 @@ fn set_preload(command: &mut Command, libraries: &[PathBuf], lazy: bool) -> Vec<
         command.env(LAZY_VARIABLE, "1");
     }
     // Without the shared counter, the program assigns ids from its own range.
-    let ids = streamline::ids::inherit(DESCRIPTOR_MIN).ok().map(|(variable, copy)| {
+    let ids = streamline::ids::duplicate_counter(DESCRIPTOR_MIN).ok().map(|(variable, copy)| {
         command.env(streamline::ids::VARIABLE, variable);
         copy
     });

@@ -2,9 +2,9 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// The effect of a key besides a change of the view.
+/// The effect of a key besides a change to the view.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Effect {
+pub(super) enum KeyEffect {
     /// Redraw the screen.
     Redraw,
     /// Open the selected row.
@@ -34,31 +34,31 @@ impl ListState {
     }
 
     /// Returns the index of the selected row, given the number of shown rows.
-    pub(super) fn selected_row(&self, count: usize) -> usize {
+    pub(super) fn selected_row_index(&self, count: usize) -> usize {
         self.selected.min(count.saturating_sub(1))
     }
 
     /// Returns the index of the first visible row if `count` rows are shown, of which `height` fit
     /// on the screen.
-    pub(super) fn first_visible(&self, count: usize, height: usize) -> usize {
-        (self.selected_row(count) + 1).saturating_sub(height.max(1))
+    pub(super) fn first_visible_row(&self, count: usize, height: usize) -> usize {
+        (self.selected_row_index(count) + 1).saturating_sub(height.max(1))
     }
 
     /// Applies a key, given the number of shown rows. Returns `None` if the key has no meaning in a
     /// list.
-    pub(super) fn apply_key(&mut self, key: KeyEvent, count: usize) -> Option<Effect> {
+    pub(super) fn apply_key(&mut self, key: KeyEvent, count: usize) -> Option<KeyEffect> {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
-            return Some(Effect::Quit);
+            return Some(KeyEffect::Quit);
         }
         if self.is_typing {
             self.type_key(key.code);
-            return Some(Effect::Redraw);
+            return Some(KeyEffect::Redraw);
         }
         let last = count.saturating_sub(1);
-        let selected = self.selected_row(count);
+        let selected = self.selected_row_index(count);
         match key.code {
-            KeyCode::Char('q') => return Some(Effect::Quit),
-            KeyCode::Enter => return Some(Effect::Open),
+            KeyCode::Char('q') => return Some(KeyEffect::Quit),
+            KeyCode::Enter => return Some(KeyEffect::Open),
             KeyCode::Char('?' | 'h') => self.shows_help = !self.shows_help,
             KeyCode::Char('/') => self.is_typing = true,
             KeyCode::Down | KeyCode::Char('j') => self.selected = (selected + 1).min(last),
@@ -67,7 +67,7 @@ impl ListState {
             KeyCode::End => self.selected = last,
             _ => return None,
         }
-        Some(Effect::Redraw)
+        Some(KeyEffect::Redraw)
     }
 
     fn type_key(&mut self, code: KeyCode) {

@@ -24,7 +24,7 @@ use crate::failure::report_client_error;
 use crate::screen::Screen;
 use crate::status::Status;
 use crate::terminal;
-use choice::Effect;
+use choice::KeyEffect;
 use member::client::{ClientError, PathClient};
 use member::protocol::Counters;
 use paths::PathsScreen;
@@ -37,7 +37,7 @@ use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 use streamline::report::json_line;
-use view::View;
+use view::ViewChoices;
 
 /// Assumed width and height of the screen if there is no terminal, in characters.
 const DEFAULT_SIZE: (u16, u16) = (80, 24);
@@ -202,14 +202,14 @@ fn run_screen(
         .map_err(|error| report_client_error(&error))?;
     let mut screen = Screen::open(io::stdout).map_err(failed)?;
     let stdin = io::stdin();
-    let (mut snapshot, mut view) = (None, View::default());
+    let (mut snapshot, mut view) = (None, ViewChoices::default());
     loop {
         let ready = wait_readable(&[client.as_fd(), stdin.as_fd()], signals, None);
         let Some(ready) = ready else { return Ok(Status::Done) };
         // Several keys may arrive at once, but only the first makes the terminal readable.
         while event::poll(Duration::ZERO).map_err(failed)? {
             match event::read().map_err(failed)? {
-                Event::Key(key) if view.apply_key(key, snapshot.as_ref()) == Effect::Quit => {
+                Event::Key(key) if view.apply_key(key, snapshot.as_ref()) == KeyEffect::Quit => {
                     return Ok(Status::Done);
                 }
                 _ => {}

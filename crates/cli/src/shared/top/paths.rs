@@ -4,7 +4,7 @@ use super::super::connect::watch_signals;
 use super::super::path_rows::{PathRow, PathState, PathsSampler, RIGHT_ALIGNED, TITLES};
 use super::super::rates::short_rate;
 use super::super::sharing::{self, program_sentence};
-use super::choice::{Effect, ListState, next_value};
+use super::choice::{KeyEffect, ListState, next_value};
 use super::widgets::{
     colour, head_row, highlight_row, input_line, key_lines, right_aligned, section_paragraph,
 };
@@ -91,12 +91,12 @@ impl PathsView {
     }
 
     /// Applies a key. Refuses to open a path that belongs to another user.
-    fn apply_key(&mut self, key: KeyEvent, rows: &[PathRow]) -> Effect {
+    fn apply_key(&mut self, key: KeyEvent, rows: &[PathRow]) -> KeyEffect {
         let listed = self.rows(rows);
         self.refusal = None;
         match self.list.apply_key(key, listed.len()) {
-            Some(Effect::Open) => match listed.get(self.list.selected_row(listed.len())) {
-                Some(row) if row.path.yours => return Effect::Open,
+            Some(KeyEffect::Open) => match listed.get(self.list.selected_row_index(listed.len())) {
+                Some(row) if row.path.yours => return KeyEffect::Open,
                 Some(row) => {
                     let owner = row.cells()[2].clone();
                     self.refusal = Some(format!(
@@ -109,12 +109,12 @@ impl PathsView {
             Some(effect) => return effect,
             None => match key.code {
                 KeyCode::Esc if self.list.close_help() || self.list.clear_filter() => {}
-                KeyCode::Esc => return Effect::Quit,
+                KeyCode::Esc => return KeyEffect::Quit,
                 KeyCode::Char('s') => self.order = next_value(PathOrder::ALL, self.order),
                 _ => {}
             },
         }
-        Effect::Redraw
+        KeyEffect::Redraw
     }
 }
 
@@ -173,11 +173,11 @@ impl<'c> PathsScreen<'c> {
             while event::poll(Duration::ZERO).map_err(failed)? {
                 let Event::Key(key) = event::read().map_err(failed)? else { continue };
                 match self.view.apply_key(key, &self.latest.rows) {
-                    Effect::Redraw => {}
-                    Effect::Quit => return Ok(None),
-                    Effect::Open => {
+                    KeyEffect::Redraw => {}
+                    KeyEffect::Quit => return Ok(None),
+                    KeyEffect::Open => {
                         let listed = self.view.rows(&self.latest.rows);
-                        let index = self.view.list.selected_row(listed.len());
+                        let index = self.view.list.selected_row_index(listed.len());
                         return Ok(listed.get(index).map(|row| row.path.number));
                     }
                 }
@@ -248,8 +248,8 @@ fn heading(rows: &[PathRow]) -> Line<'static> {
 
 /// Formats the paths as a table of `height` rows that contains the selected path.
 fn path_table(rows: &[&PathRow], view: &PathsView, height: usize) -> Table<'static> {
-    let selected = view.list.selected_row(rows.len());
-    let first = view.list.first_visible(rows.len(), height);
+    let selected = view.list.selected_row_index(rows.len());
+    let first = view.list.first_visible_row(rows.len(), height);
     let all: Vec<_> = rows.iter().skip(first).take(height).map(|row| (row, row.cells())).collect();
     let width = |column: usize| {
         let cells = all.iter().map(|(_, cells)| cells[column].chars().count());
@@ -327,8 +327,8 @@ mod tests {
         PathRow { path, state, counters: None, rate: None, lost: Some(lost) }
     }
 
-    fn press(view: &mut PathsView, keys: &str, rows: &[PathRow]) -> Effect {
-        let mut effect = Effect::Redraw;
+    fn press(view: &mut PathsView, keys: &str, rows: &[PathRow]) -> KeyEffect {
+        let mut effect = KeyEffect::Redraw;
         for letter in keys.chars() {
             let code = match letter {
                 '\n' => KeyCode::Enter,
@@ -344,11 +344,11 @@ mod tests {
     fn enter_opens_own_paths_only() {
         let rows = [row(1, "web", true, 0), row(2, "dns", false, 7)];
         let mut view = PathsView::default();
-        assert_eq!(press(&mut view, "\n", &rows), Effect::Open);
-        assert_eq!(press(&mut view, "j\n", &rows), Effect::Redraw);
+        assert_eq!(press(&mut view, "\n", &rows), KeyEffect::Open);
+        assert_eq!(press(&mut view, "j\n", &rows), KeyEffect::Redraw);
         let refusal = view.refusal.clone().unwrap_or_default();
         assert!(refusal.starts_with("path 2 belongs to "), "{refusal}");
-        assert_eq!(press(&mut view, "k", &rows), Effect::Redraw);
+        assert_eq!(press(&mut view, "k", &rows), KeyEffect::Redraw);
         assert_eq!(view.refusal, None, "the next key clears it");
     }
 
@@ -364,7 +364,7 @@ mod tests {
         assert_eq!((view.order, numbers(&view)), (PathOrder::Lost, vec![2, 1]));
         press(&mut view, "/WEB\n", &rows);
         assert_eq!(numbers(&view), [1], "the filter ignores case");
-        assert_eq!(press(&mut view, "\x1b", &rows), Effect::Redraw);
-        assert_eq!(press(&mut view, "\x1b", &rows), Effect::Quit);
+        assert_eq!(press(&mut view, "\x1b", &rows), KeyEffect::Redraw);
+        assert_eq!(press(&mut view, "\x1b", &rows), KeyEffect::Quit);
     }
 }

@@ -6,7 +6,7 @@ use super::super::rates::short_rate;
 use super::super::sharing::program_sentence;
 use super::graph::graph_rows;
 use super::snapshot::{Loss, NodeRates, Past, RingFill, SinkRing, Snapshot};
-use super::view::{Order, View};
+use super::view::{NodeOrder, ViewChoices};
 use super::widgets::{
     colour, head_row, highlight_row, input_line, key_lines, right_aligned, section_paragraph,
 };
@@ -28,12 +28,12 @@ const BAR_WIDTH: usize = 20;
 const DETAIL_LINES: usize = 5;
 
 /// Draws the screen, with the choices of the user if the screen is interactive.
-pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Option<&View>) {
-    let fixed = View::default();
+pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Option<&ViewChoices>) {
+    let fixed = ViewChoices::default();
     let is_interactive = view.is_some();
     let view = view.unwrap_or(&fixed);
     let nodes = view.nodes(snapshot);
-    let selected = view.list.selected_row(nodes.len());
+    let selected = view.list.selected_row_index(nodes.len());
     let details = nodes.get(selected).filter(|_| view.is_open);
     let rings = match details {
         Some(_) => DETAIL_LINES,
@@ -65,7 +65,7 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
         }
         false => {
             let height = usize::from(nodes_area.height.saturating_sub(1));
-            let first = view.list.first_visible(nodes.len(), height);
+            let first = view.list.first_visible_row(nodes.len(), height);
             let selected = is_interactive.then_some(selected);
             let table = node_table(&nodes, view.order, (first, selected));
             frame.render_widget(table, nodes_area);
@@ -115,12 +115,12 @@ fn heading_lines(snapshot: &Snapshot, area: Rect) -> Vec<Line<'static>> {
 /// Formats the nodes with the index `first` and above. Highlights the selected node.
 fn node_table(
     nodes: &[&NodeRates],
-    order: Order,
+    order: NodeOrder,
     (first, selected): (usize, Option<usize>),
 ) -> Table<'static> {
     let head = ["filter", "runs in", "blocks/s", "bytes/s", "ns/block", "held", "lost"];
     let rows = nodes.iter().enumerate().skip(first).map(|(number, node)| {
-        highlight_row(node_row(node, order == Order::Graph), selected == Some(number))
+        highlight_row(node_row(node, order == NodeOrder::Graph), selected == Some(number))
     });
     let widths = [
         Constraint::Min(20),

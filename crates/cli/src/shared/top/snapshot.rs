@@ -76,7 +76,7 @@ pub(super) struct RingFill {
     pub(super) fill: u64,
     /// Current capacity in blocks.
     pub(super) room: u64,
-    /// Reason for the last change of the capacity; empty if it has never changed.
+    /// Reason for the last change to the capacity; empty if it has never changed.
     pub(super) because: String,
 }
 

@@ -1,13 +1,13 @@
 //! The user's choices on the interactive screen of `top`: order, filter, selected node, and visible
 //! details.
 
-use super::choice::{Effect, ListState, next_value};
+use super::choice::{KeyEffect, ListState, next_value};
 use super::snapshot::{NodeRates, Snapshot};
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 
 /// The order of the nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) enum Order {
+pub(super) enum NodeOrder {
     /// The order of the graph, with nodes indented by the number of forks before them.
     #[default]
     Graph,
@@ -23,7 +23,7 @@ pub(super) enum Order {
     Lost,
 }
 
-impl Order {
+impl NodeOrder {
     const ALL: [Self; 6] =
         [Self::Graph, Self::Blocks, Self::Bytes, Self::Time, Self::Held, Self::Lost];
 
@@ -53,9 +53,9 @@ impl Order {
 
 /// The choices of the user.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(super) struct View {
-    /// Order of the nodes.
-    pub(super) order: Order,
+pub(super) struct ViewChoices {
+    /// NodeOrder of the nodes.
+    pub(super) order: NodeOrder,
     /// Selected node, filter (of names and spaces) and help.
     pub(super) list: ListState,
     /// True while the graph with its rates is shown instead of the table.
@@ -64,44 +64,44 @@ pub(super) struct View {
     pub(super) is_open: bool,
 }
 
-impl View {
+impl ViewChoices {
     /// Returns the nodes to show, in their order.
     pub(super) fn nodes<'s>(&self, snapshot: &'s Snapshot) -> Vec<&'s NodeRates> {
         let is_listed = |node: &&NodeRates| self.list.matches_filter(&[&node.name, &node.space]);
         let mut nodes: Vec<&NodeRates> = snapshot.nodes.iter().filter(is_listed).collect();
-        if self.order != Order::Graph {
+        if self.order != NodeOrder::Graph {
             nodes.sort_by(|a, b| self.order.value(b).total_cmp(&self.order.value(a)));
         }
         nodes
     }
 
     /// Applies a key.
-    pub(super) fn apply_key(&mut self, key: KeyEvent, snapshot: Option<&Snapshot>) -> Effect {
+    pub(super) fn apply_key(&mut self, key: KeyEvent, snapshot: Option<&Snapshot>) -> KeyEffect {
         let count = snapshot.map_or(0, |snapshot| self.nodes(snapshot).len());
         match self.list.apply_key(key, count) {
-            Some(Effect::Open) => self.is_open = !self.is_open,
+            Some(KeyEffect::Open) => self.is_open = !self.is_open,
             Some(effect) => return effect,
             None => match key.code {
                 KeyCode::Esc => return self.close(),
                 KeyCode::Char('g') => self.shows_graph = !self.shows_graph,
-                KeyCode::Char('s') => self.order = next_value(Order::ALL, self.order),
+                KeyCode::Char('s') => self.order = next_value(NodeOrder::ALL, self.order),
                 _ => {}
             },
         }
-        Effect::Redraw
+        KeyEffect::Redraw
     }
 
     /// Undoes the first of these that is in effect: the help, the details of the node, the graph,
     /// the filter. Quits if none is in effect.
-    fn close(&mut self) -> Effect {
+    fn close(&mut self) -> KeyEffect {
         match () {
             () if self.list.close_help() => {}
             () if self.is_open => self.is_open = false,
             () if self.shows_graph => self.shows_graph = false,
             () if self.list.clear_filter() => {}
-            () => return Effect::Quit,
+            () => return KeyEffect::Quit,
         }
-        Effect::Redraw
+        KeyEffect::Redraw
     }
 }
 
@@ -145,8 +145,8 @@ mod tests {
             .snapshot(counters)
     }
 
-    fn press(view: &mut View, keys: &str, snapshot: &Snapshot) -> Effect {
-        let mut effect = Effect::Redraw;
+    fn press(view: &mut ViewChoices, keys: &str, snapshot: &Snapshot) -> KeyEffect {
+        let mut effect = KeyEffect::Redraw;
         for letter in keys.chars() {
             let code = match letter {
                 '\n' => KeyCode::Enter,
@@ -158,32 +158,36 @@ mod tests {
         effect
     }
 
-    fn names(view: &View, snapshot: &Snapshot) -> Vec<String> {
+    fn names(view: &ViewChoices, snapshot: &Snapshot) -> Vec<String> {
         view.nodes(snapshot).iter().map(|node| node.name.clone()).collect()
     }
 
     #[test]
     fn key_s_sorts_by_the_next_column() {
         let snapshot = snapshot(&[("rx", 10), ("tcp", 30), ("http", 20)]);
-        let mut view = View::default();
+        let mut view = ViewChoices::default();
         assert_eq!(names(&view, &snapshot), ["rx", "tcp", "http"]);
         press(&mut view, "s", &snapshot);
-        assert_eq!((view.order, names(&view, &snapshot)[0].as_str()), (Order::Blocks, "tcp"));
+        assert_eq!((view.order, names(&view, &snapshot)[0].as_str()), (NodeOrder::Blocks, "tcp"));
         press(&mut view, "s", &snapshot);
-        assert_eq!((view.order, names(&view, &snapshot)[0].as_str()), (Order::Bytes, "rx"));
+        assert_eq!((view.order, names(&view, &snapshot)[0].as_str()), (NodeOrder::Bytes, "rx"));
         press(&mut view, "ssss", &snapshot);
-        assert_eq!(view.order, Order::Graph);
+        assert_eq!(view.order, NodeOrder::Graph);
     }
 
     #[test]
     fn typed_filter_limits_the_nodes_and_escape_clears_it() {
         let snapshot = snapshot(&[("rx", 10), ("tcp", 30), ("http", 20)]);
-        let mut view = View::default();
+        let mut view = ViewChoices::default();
         press(&mut view, "jj/TP\n", &snapshot);
         // No filter was being typed at the key `q`, so it would have quit the screen.
         assert_eq!(names(&view, &snapshot), ["http"]);
-        assert_eq!(view.list.selected_row(1), 0, "the selection stays within the shown nodes");
-        assert_eq!(press(&mut view, "\x1b", &snapshot), Effect::Redraw);
+        assert_eq!(
+            view.list.selected_row_index(1),
+            0,
+            "the selection stays within the shown nodes"
+        );
+        assert_eq!(press(&mut view, "\x1b", &snapshot), KeyEffect::Redraw);
         assert_eq!(names(&view, &snapshot).len(), 3);
         press(&mut view, "/q", &snapshot);
         assert!(view.list.is_typing && view.list.filter == "q");
@@ -192,12 +196,12 @@ mod tests {
     #[test]
     fn escape_closes_before_it_quits() {
         let snapshot = snapshot(&[("rx", 10)]);
-        let mut view = View::default();
+        let mut view = ViewChoices::default();
         press(&mut view, "?\ng", &snapshot);
         assert!(view.list.shows_help && view.is_open && view.shows_graph);
-        assert_eq!(press(&mut view, "\x1b\x1b\x1b", &snapshot), Effect::Redraw);
+        assert_eq!(press(&mut view, "\x1b\x1b\x1b", &snapshot), KeyEffect::Redraw);
         assert!(!view.list.shows_help && !view.is_open && !view.shows_graph);
-        assert_eq!(press(&mut view, "\x1b", &snapshot), Effect::Quit);
-        assert_eq!(press(&mut view, "q", &snapshot), Effect::Quit);
+        assert_eq!(press(&mut view, "\x1b", &snapshot), KeyEffect::Quit);
+        assert_eq!(press(&mut view, "q", &snapshot), KeyEffect::Quit);
     }
 }
