@@ -9,7 +9,7 @@ use member::varlink::Reply;
 use std::os::fd::OwnedFd;
 use sys::closer::{self, Foreign};
 use sys::local_socket::{self, Framing};
-use sys::watcher::Interest;
+use sys::watcher::EventInterest;
 
 /// Maximum number of connections accepted per event.
 const ACCEPTS_PER_EVENT: usize = 64;
@@ -71,7 +71,7 @@ impl Server {
         self.watcher.watch(
             &connection,
             client::encode_number(id, DescriptorKind::Connection),
-            Interest::Read,
+            EventInterest::Read,
         )?;
         *self.per_user.entry(who.uid).or_default() += 1;
         self.clients.insert(id, Client::new(connection, who, process));
@@ -87,7 +87,7 @@ impl Server {
             client::internal::INTERNAL_SOCKET_EVENT,
             DescriptorKind::Listener,
         );
-        self.watcher.watch(&near, number, Interest::Read)?;
+        self.watcher.watch(&near, number, EventInterest::Read)?;
         self.internal_socket = Some(near);
         Ok(far)
     }

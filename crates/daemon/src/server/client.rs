@@ -22,7 +22,7 @@ pub(super) struct Client {
     /// True if the client requested notifications of registered, changed and removed paths.
     pub(super) watches: bool,
     /// The path that the client has registered, if any.
-    pub(super) path: Option<Worker>,
+    pub(super) path: Option<PathProcess>,
     /// State of the client's request in the kernel, if any.
     pub(super) line: RequestState,
     /// State that is recorded in the name under which the service manager stores the connection, or
@@ -39,7 +39,7 @@ pub(super) struct Client {
 
 /// The process of a path.
 #[derive(Debug)]
-pub(super) struct Worker {
+pub(super) struct PathProcess {
     pub(super) number: u32,
     /// Pidfd of the process; readable after the process has exited.
     pub(super) process: OwnedFd,

@@ -19,7 +19,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sys::local_socket::{self, Framing};
 use sys::steps::{Resource, Steps};
-use sys::watcher::{Interest, WatchEvent, Watcher};
+use sys::watcher::{EventInterest, WatchEvent, Watcher};
 
 /// The daemon's server.
 #[derive(Debug)]
@@ -186,7 +186,7 @@ impl Server {
             watcher.watch(
                 socket,
                 client::encode_number(number, DescriptorKind::Listener),
-                Interest::Read,
+                EventInterest::Read,
             )?;
         }
         steps.announce(Resource::Thread, "what runs lines in the kernel")?;
@@ -198,7 +198,7 @@ impl Server {
     /// there is one. Then removes all kernel requests, or leaves them to the next daemon.
     pub fn serve(&mut self, stop: BorrowedFd<'_>) -> sys::Result<()> {
         let stopped = client::encode_number(STOP_EVENT, DescriptorKind::Listener);
-        self.watcher.watch(stop, stopped, Interest::Read)?;
+        self.watcher.watch(stop, stopped, EventInterest::Read)?;
         let mut watchdog = WatchdogReports::from_environment();
         let mut paused = false;
         loop {
@@ -242,7 +242,7 @@ impl Server {
             let number = client::encode_number(number, DescriptorKind::Listener);
             // A failure needs no handling, because the next pause tries again.
             let _ = match listens {
-                true => self.watcher.watch(socket, number, Interest::Read),
+                true => self.watcher.watch(socket, number, EventInterest::Read),
                 false => self.watcher.forget(socket),
             };
         }

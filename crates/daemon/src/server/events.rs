@@ -3,7 +3,7 @@
 use super::client::Client;
 use super::event_loop::Server;
 use super::methods::Answer;
-use super::registry::Entry;
+use super::registry::PathEntry;
 use super::store;
 use crate::log::{EventKind, Level, Log, Record};
 use member::connection::Received;
@@ -34,7 +34,7 @@ impl Server {
     }
 
     /// Logs an event of a path with its request.
-    pub(super) fn log_path(&self, event: EventKind, entry: &Entry, what: &str) {
+    pub(super) fn log_path(&self, event: EventKind, entry: &PathEntry, what: &str) {
         let request = Some(entry.line.clone());
         self.log.write(&Record { request, ..path_record((event, Level::Info), entry, what) });
     }
@@ -117,7 +117,7 @@ impl Server {
     }
 
     /// Logs the end of a path, with its exit status and report if it has sent them.
-    pub(super) fn log_end(&self, entry: &Entry, ended: Option<(u8, String)>) {
+    pub(super) fn log_end(&self, entry: &PathEntry, ended: Option<(u8, String)>) {
         let (level, what) = match &ended {
             Some((0, _)) => (Level::Info, "ended".to_owned()),
             Some((status, _)) => (Level::Warning, format!("ended with status {status}")),
@@ -157,7 +157,7 @@ impl Server {
         });
     }
 
-    /// Logs a change of the request that a client has in the kernel. `why` is the reason if the
+    /// Logs a change to the request that a client has in the kernel. `why` is the reason if the
     /// client did not request the change.
     pub(super) fn log_kernel(&self, event: EventKind, id: u64, why: Option<String>) {
         let Some(client) = self.clients.get(&id) else { return };
@@ -186,7 +186,7 @@ impl Server {
 }
 
 /// Creates a line about a path, without its request.
-fn path_record((event, level): (EventKind, Level), entry: &Entry, what: &str) -> Record {
+fn path_record((event, level): (EventKind, Level), entry: &PathEntry, what: &str) -> Record {
     let message = format!("{} of user {} {what}", describe_path(entry), entry.uid);
     Record {
         path: Some(entry.number),
@@ -198,7 +198,7 @@ fn path_record((event, level): (EventKind, Level), entry: &Entry, what: &str) ->
     }
 }
 
-fn describe_path(entry: &Entry) -> String {
+fn describe_path(entry: &PathEntry) -> String {
     let name = entry.name.as_ref().map_or_else(String::new, |name| format!(" {name}"));
     format!("path {}{name}", entry.number)
 }

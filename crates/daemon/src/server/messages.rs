@@ -3,7 +3,7 @@
 
 use super::client::{DescriptorKind, encode_number};
 use super::event_loop::Server;
-use super::registry::Entry;
+use super::registry::PathEntry;
 use member::connection::Received;
 use member::protocol::Event;
 use member::varlink::{Call, Fault, Reply};
@@ -123,7 +123,7 @@ impl Server {
     }
 
     /// Notifies watching clients that a path was registered (`came`), changed or removed (`went`).
-    pub(super) fn announce(&mut self, event: &str, entry: &Entry) {
+    pub(super) fn announce(&mut self, event: &str, entry: &PathEntry) {
         let watches = self.clients.iter().filter(|(_, client)| client.watches);
         let visible: Vec<_> = watches
             .filter_map(|(id, client)| Some((*id, entry.status(client.who.uid, &self.policy)?)))

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// A registered path.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Entry {
+pub(crate) struct PathEntry {
     pub(crate) number: u32,
     pub(crate) name: Option<String>,
     pub(crate) uid: u32,
@@ -29,7 +29,7 @@ pub(crate) struct Entry {
 /// All registered paths.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    entries: BTreeMap<u32, Entry>,
+    entries: BTreeMap<u32, PathEntry>,
     /// The number after which the search for a free number starts.
     last_number: u32,
 }
@@ -46,7 +46,7 @@ impl Registry {
         wanted: Register,
         paths_max: Option<u64>,
         now: u64,
-    ) -> Result<&Entry, Fault> {
+    ) -> Result<&PathEntry, Fault> {
         check_line(&wanted.line)?;
         check_log(wanted.log.as_deref())?;
         check_plan(wanted.plan.as_deref())?;
@@ -63,13 +63,13 @@ impl Registry {
         let number = self.allocate_number(wanted.number);
         let Register { name, line, log, started, plan, .. } = wanted;
         let started = started.filter(|started| *started <= now).unwrap_or(now);
-        let entry = Entry { number, name, uid, process, line, log, started, plan };
+        let entry = PathEntry { number, name, uid, process, line, log, started, plan };
         Ok(self.entries.entry(number).or_insert(entry))
     }
 
     /// Restores a stored entry. Returns false if its name or number is in use, or its number is out
     /// of range.
-    pub(crate) fn restore(&mut self, entry: Entry) -> bool {
+    pub(crate) fn restore(&mut self, entry: PathEntry) -> bool {
         let named =
             entry.name.as_ref().is_some_and(|name| self.find_named(entry.uid, name).is_some());
         let (number, known) = (entry.number, self.entries.contains_key(&entry.number));
@@ -87,7 +87,7 @@ impl Registry {
         &mut self,
         number: u32,
         (line, plan): (String, Option<String>),
-    ) -> Result<Option<&Entry>, Fault> {
+    ) -> Result<Option<&PathEntry>, Fault> {
         check_line(&line)?;
         check_plan(plan.as_deref())?;
         let entry = self.entries.get_mut(&number);
@@ -98,17 +98,17 @@ impl Registry {
     }
 
     /// Removes a path and returns its entry, or `None` if the number is unknown.
-    pub(crate) fn remove(&mut self, number: u32) -> Option<Entry> {
+    pub(crate) fn remove(&mut self, number: u32) -> Option<PathEntry> {
         self.entries.remove(&number)
     }
 
     /// Returns the entry of the path with this number.
-    pub(crate) fn get(&self, number: u32) -> Option<&Entry> {
+    pub(crate) fn get(&self, number: u32) -> Option<&PathEntry> {
         self.entries.get(&number)
     }
 
     /// Iterates over all entries by ascending number.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Entry> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &PathEntry> {
         self.entries.values()
     }
 
@@ -120,9 +120,14 @@ impl Registry {
     /// Finds the path that user `uid` identifies by a number, a name, or `UID/NAME`. The user's own
     /// names take precedence. Invisible paths count as unknown. Fails if the path is unknown or the
     /// name is ambiguous.
-    pub(crate) fn find(&self, wanted: &str, uid: u32, policy: &Policy) -> Result<&Entry, Fault> {
+    pub(crate) fn find(
+        &self,
+        wanted: &str,
+        uid: u32,
+        policy: &Policy,
+    ) -> Result<&PathEntry, Fault> {
         let unknown = || faults::no_such_path(wanted);
-        let is_visible = |entry: &&Entry| entry.status(uid, policy).is_some();
+        let is_visible = |entry: &&PathEntry| entry.status(uid, policy).is_some();
         if let Ok(number) = wanted.parse() {
             return self.entries.get(&number).filter(is_visible).ok_or_else(unknown);
         }
@@ -133,8 +138,8 @@ impl Registry {
         if let Some(own) = self.find_named(uid, wanted) {
             return Ok(own);
         }
-        let named = |entry: &&Entry| entry.name.as_deref() == Some(wanted);
-        let others: Vec<&Entry> = self.all().filter(named).filter(is_visible).collect();
+        let named = |entry: &&PathEntry| entry.name.as_deref() == Some(wanted);
+        let others: Vec<&PathEntry> = self.all().filter(named).filter(is_visible).collect();
         match others[..] {
             [] => Err(unknown()),
             [only] => Ok(only),
@@ -145,7 +150,7 @@ impl Registry {
         }
     }
 
-    fn find_named(&self, uid: u32, name: &str) -> Option<&Entry> {
+    fn find_named(&self, uid: u32, name: &str) -> Option<&PathEntry> {
         self.all().find(|entry| entry.uid == uid && entry.name.as_deref() == Some(name))
     }
 
@@ -164,7 +169,7 @@ impl Registry {
     }
 }
 
-impl Entry {
+impl PathEntry {
     /// Returns true if this user may connect to the path.
     pub(crate) const fn is_controlled_by(&self, uid: u32) -> bool {
         uid == self.uid || uid == ROOT_UID

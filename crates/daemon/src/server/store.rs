@@ -13,7 +13,7 @@
 //! requests are stored only if the manager announces a store (`FDSTORE` in the environment, systemd
 //! 254); otherwise readers are notified that the daemon has exited.
 
-use super::registry::Entry;
+use super::registry::PathEntry;
 use engine::kernel::point::{Keeper, PERSISTED_PREFIX};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,7 +25,7 @@ use sys::service;
 /// A stored path.
 #[derive(Debug)]
 pub(super) struct StoredPath {
-    pub(super) entry: Entry,
+    pub(super) entry: PathEntry,
     pub(super) connection: OwnedFd,
     pub(super) admissions: OwnedFd,
 }
@@ -148,13 +148,17 @@ fn from_descriptors(mut parts: BTreeMap<String, OwnedFd>) -> Option<StoredPath> 
 }
 
 /// Stores a path. If this fails, the path registers again with the next daemon.
-pub(super) fn store_path(entry: &Entry, connection: BorrowedFd<'_>, admissions: BorrowedFd<'_>) {
+pub(super) fn store_path(
+    entry: &PathEntry,
+    connection: BorrowedFd<'_>,
+    admissions: BorrowedFd<'_>,
+) {
     store_descriptor(entry.number, CONNECTION_SUFFIX, connection);
     store_descriptor(entry.number, ADMISSIONS_SUFFIX, admissions);
     store_entry(entry);
 }
 
-fn store_entry(entry: &Entry) {
+fn store_entry(entry: &PathEntry) {
     let text = serde_json::to_vec(entry).unwrap_or_default();
     if let Ok(note) = service::memfd_from_bytes(&text) {
         store_descriptor(entry.number, ENTRY_SUFFIX, note.as_fd());
@@ -162,7 +166,7 @@ fn store_entry(entry: &Entry) {
 }
 
 /// Replaces the stored entry of a path.
-pub(super) fn replace_entry(entry: &Entry) {
+pub(super) fn replace_entry(entry: &PathEntry) {
     drop_descriptor(entry.number, ENTRY_SUFFIX);
     store_entry(entry);
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use sys::eventfd::EventFd;
 use sys::steps::Steps;
-use sys::watcher::{Interest, Watcher};
+use sys::watcher::{EventInterest, Watcher};
 
 /// The kernel thread and its command queues.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl KernelQueue {
                 client::internal::COMPLETION_EVENT,
                 client::DescriptorKind::Listener,
             ),
-            Interest::Read,
+            EventInterest::Read,
         )?;
         let (sender, completions) = channel();
         let usage_by_user = Arc::default();
