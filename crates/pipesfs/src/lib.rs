@@ -9,7 +9,7 @@
 //!   [`entries`]: the files in them; [`content`]: the text of the files;
 //! - [`snapshot`]: the paths and counters of the machine, queried only while a program uses the
 //!   file system;
-//! - [`edits`]: changes of the tree, which are edits of paths;
+//! - [`edits`]: changes to the tree, which are edits of paths;
 //! - [`streams`]: open streams, each a separate tap, and [`transfer`] of their bytes; [`writers`]:
 //!   open files that are written; [`totals`]: byte counts of both; [`events`]: the events of the
 //!   daemon;
@@ -19,7 +19,7 @@
 //!
 //! An object that no process opens costs the paths nothing. A request that can block, because it
 //! asks a path or waits for a block, never occupies the thread that answers the others, and ends
-//! when its caller receives a signal. A change of the tree is one edit that the path's own process
+//! when its caller receives a signal. A change to the tree is one edit that the path's own process
 //! applies, in a separate thread and within a time limit.
 #![forbid(unsafe_code)]
 

@@ -18,7 +18,7 @@ pub struct MountOptions {
     pub others: Others,
     /// True if mkdir(2) may make filters that open files or run programs.
     pub exec: bool,
-    /// Maximum time of a change of the tree; `None` for 2 s. The kernel locks the directory during
+    /// Maximum time of a change to the tree; `None` for 2 s. The kernel locks the directory during
     /// the change.
     pub edit_limit: Option<Duration>,
 }

@@ -12,9 +12,9 @@ use streamline::paths::{
 };
 
 /// Time for which a snapshot of the tree is current. The kernel caches names for the same time.
-pub const CURRENT: Duration = Duration::from_millis(100);
+pub const SNAPSHOT_LIFETIME: Duration = Duration::from_millis(100);
 /// Time for which counters are current.
-pub const COUNTERS_CURRENT: Duration = Duration::from_millis(10);
+pub const COUNTERS_LIFETIME: Duration = Duration::from_millis(10);
 /// Minimum ratio of the time for which the result of a query is used to the duration of the query.
 /// Without it, a traversal of a large tree would spend most of its time on queries.
 const QUERY_RATIO_MIN: u32 = 5;

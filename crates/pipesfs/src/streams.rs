@@ -14,7 +14,7 @@ pub use taps::TapConnection;
 use crate::entries::StreamForm;
 use crate::events::Follower;
 use crate::failures::Failures;
-use crate::protocol::{REPLY_HEAD, Reply, errno};
+use crate::protocol::{REPLY_HEADER_LENGTH, Reply, errno};
 use crate::totals::Totals;
 use crate::transfer::{PIPE_SIZE, StreamInput, StreamRead};
 use crate::tree::DirectoryId;
@@ -24,7 +24,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
-use sys::watcher::{Interest, Watcher};
+use sys::watcher::{EventInterest, Watcher};
 
 /// The open streams.
 #[derive(Debug)]
@@ -247,7 +247,9 @@ impl Streams {
     }
 
     fn watch(&self, handle: u64, stream: &mut OpenStream) {
-        if !stream.is_watched && self.watcher.watch(&stream.input, handle, Interest::Read).is_ok() {
+        if !stream.is_watched
+            && self.watcher.watch(&stream.input, handle, EventInterest::Read).is_ok()
+        {
             stream.is_watched = true;
         }
     }
@@ -283,13 +285,13 @@ impl OpenStream {
 impl Rest {
     /// Replies with up to `size` bytes, or with the end of the stream. Does not block.
     fn reply(&mut self, reply: Reply<'_>, size: u32, failed: bool) -> StreamRead {
-        let mut bytes = vec![0; REPLY_HEAD + (size as usize).min(PIPE_SIZE)];
-        let room = bytes.get_mut(REPLY_HEAD..).unwrap_or_default();
+        let mut bytes = vec![0; REPLY_HEADER_LENGTH + (size as usize).min(PIPE_SIZE)];
+        let room = bytes.get_mut(REPLY_HEADER_LENGTH..).unwrap_or_default();
         match self.file.read_at(room, self.bytes_read) {
             Ok(0) if size > 0 => end_reply(reply, failed),
             Ok(length) => {
                 self.bytes_read += length as u64;
-                bytes.truncate(REPLY_HEAD + length);
+                bytes.truncate(REPLY_HEADER_LENGTH + length);
                 reply.message(bytes);
                 StreamRead::Sent(length)
             }

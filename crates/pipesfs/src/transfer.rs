@@ -3,7 +3,7 @@
 //! and the server notify each other of changes of a ring over a socket, which closes when the tap
 //! ends.
 
-use crate::protocol::{REPLY_HEAD, Reply};
+use crate::protocol::{REPLY_HEADER_LENGTH, Reply};
 use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -101,13 +101,13 @@ fn next_notification(socket: &File) -> Notification {
 fn reply_from_pipe(mut pipe: &File, reply: Reply<'_>, size: usize) -> StreamRead {
     let available = sys::pipe::readable_length(pipe).unwrap_or(0).min(PIPE_SIZE);
     // Only a read distinguishes an empty pipe from one whose other end is closed.
-    let mut message = vec![0; REPLY_HEAD + available.max(1).min(size)];
+    let mut message = vec![0; REPLY_HEADER_LENGTH + available.max(1).min(size)];
     loop {
-        let room = message.get_mut(REPLY_HEAD..).unwrap_or_default();
+        let room = message.get_mut(REPLY_HEADER_LENGTH..).unwrap_or_default();
         return match pipe.read(room) {
             Ok(0) if size > 0 => StreamRead::End,
             Ok(length) => {
-                message.truncate(REPLY_HEAD + length);
+                message.truncate(REPLY_HEADER_LENGTH + length);
                 reply.message(message);
                 StreamRead::Sent(length)
             }

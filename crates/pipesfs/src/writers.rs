@@ -13,7 +13,7 @@ use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use streamline::paths::{InputClosed, WriterSocket};
-use sys::watcher::{Interest, Watcher};
+use sys::watcher::{EventInterest, Watcher};
 
 /// The open writers of a mount.
 #[derive(Debug)]
@@ -208,7 +208,7 @@ impl Writers {
 
     fn watch(&self, handle: u64, writer: &mut OpenWriter) {
         if !writer.is_watched
-            && self.watcher.watch(&writer.socket, handle, Interest::ReadWrite).is_ok()
+            && self.watcher.watch(&writer.socket, handle, EventInterest::ReadWrite).is_ok()
         {
             writer.is_watched = true;
         }

@@ -1,6 +1,6 @@
 //! Execution of an edit by the process of its path, on behalf of the caller.
 
-use super::plan::{PathEdit, Planned};
+use super::plan::{PathEdit, PlannedChange};
 use super::{Refusal, start};
 use crate::protocol::errno;
 use crate::snapshot::Snapshots;
@@ -10,9 +10,9 @@ use streamline::paths::{
     Change, ChangedNodes, Client, ClientError, OUTDATED, PathClient, PathView,
 };
 
-/// The result of a change of the tree.
+/// The result of a change to the tree.
 #[derive(Debug)]
-pub(crate) enum Done {
+pub(crate) enum ChangeResult {
     /// The change is made. The nodes are those of the path after the change, if it has returned
     /// them.
     Made(Option<ChangedNodes>),
@@ -58,18 +58,18 @@ impl Caller {
 /// Makes a planned change. Blocks at most until the caller's deadline.
 pub(crate) fn carry_out(
     tree: &Tree,
-    planned: &Planned,
+    planned: &PlannedChange,
     caller: &Caller,
     snapshots: &Snapshots,
-) -> Result<Done, Refusal> {
+) -> Result<ChangeResult, Refusal> {
     match planned {
-        Planned::Nothing => Ok(Done::Made(None)),
-        Planned::Edit(edit) => caller.run_as_caller(|| change(tree, edit, caller, snapshots)),
-        Planned::Start { name, request } => {
+        PlannedChange::Nothing => Ok(ChangeResult::Made(None)),
+        PlannedChange::Edit(edit) => caller.run_as_caller(|| change(tree, edit, caller, snapshots)),
+        PlannedChange::Start { name, request } => {
             let daemon = snapshots.directory();
-            start::start(daemon, (name.as_deref(), request), caller).map(Done::Started)
+            start::start(daemon, (name.as_deref(), request), caller).map(ChangeResult::Started)
         }
-        Planned::Stop(path) => caller.run_as_caller(|| stop(*path, caller, snapshots)),
+        PlannedChange::Stop(path) => caller.run_as_caller(|| stop(*path, caller, snapshots)),
     }
 }
 
@@ -78,7 +78,7 @@ fn change(
     edit: &PathEdit,
     caller: &Caller,
     snapshots: &Snapshots,
-) -> Result<Done, Refusal> {
+) -> Result<ChangeResult, Refusal> {
     let view = |path: PathKey| {
         let found = tree.paths.iter().find(|view| key_of(view) == path);
         found.ok_or_else(Refusal::gone)
@@ -109,14 +109,14 @@ fn change(
         snapshots.keep_connection(to);
     }
     match changed {
-        Ok(reply) => Ok(Done::Made(reply.nodes)),
-        Err(ClientError::Refused(fault)) if fault.name == OUTDATED => Ok(Done::Outdated),
+        Ok(reply) => Ok(ChangeResult::Made(reply.nodes)),
+        Err(ClientError::Refused(fault)) if fault.name == OUTDATED => Ok(ChangeResult::Outdated),
         Err(error) => Err(refusal(&error)),
     }
 }
 
 /// Ends a path, and waits until its process has ended.
-fn stop(path: PathKey, caller: &Caller, snapshots: &Snapshots) -> Result<Done, Refusal> {
+fn stop(path: PathKey, caller: &Caller, snapshots: &Snapshots) -> Result<ChangeResult, Refusal> {
     let to = connect(path, caller, snapshots)?;
     match to.stop() {
         // The path has ended in the meantime.
@@ -124,7 +124,7 @@ fn stop(path: PathKey, caller: &Caller, snapshots: &Snapshots) -> Result<Done, R
         Err(error) => return Err(refusal(&error)),
     }
     match sys::poll::readable_within(&[to.process()], Some(caller.left())) == [true] {
-        true => Ok(Done::Made(None)),
+        true => Ok(ChangeResult::Made(None)),
         false => Err(refusal(&ClientError::Timeout)),
     }
 }

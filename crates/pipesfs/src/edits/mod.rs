@@ -1,6 +1,6 @@
-//! Changes of the tree: each is an edit of a path, which the path's own process applies.
+//! Changes to the tree: each is an edit of a path, which the path's own process applies.
 //!
-//! - [`plan`]: the edit for a change of the tree, a pure function of the tree; [`places`]: names of
+//! - [`plan`]: the edit for a change to the tree, a pure function of the tree; [`places`]: names of
 //!   outputs and parents in the syntax of edits;
 //! - [`carry_out`]: the edit, made by the path's process on behalf of the caller;
 //! - [`start`]: the start of new paths.
@@ -48,7 +48,7 @@ impl Refusal {
 
 /// The permissions of a mount.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Permitted {
+pub(crate) struct MountPermissions {
     /// True if filters that open files or run programs may be made.
     pub(crate) exec: bool,
     /// Mount directory: the prefix of absolute link targets that lead into the mount.

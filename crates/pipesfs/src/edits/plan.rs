@@ -1,9 +1,9 @@
-//! Plans the edit of a path for each change of the tree. The plan depends only on the tree, and on
+//! Plans the edit of a path for each change to the tree. The plan depends only on the tree, and on
 //! the symbolic links in the names of files that a new filter opens.
 
 use super::own_mount::leads_into_mount;
 use super::places::Output;
-use super::{Permitted, Refusal};
+use super::{MountPermissions, Refusal};
 use crate::entries::{Key, ObjectKind, Part};
 use crate::names::unescape;
 use crate::protocol::errno;
@@ -11,10 +11,10 @@ use crate::tree::{Child, DirectoryId, EMPTY_STREAM, NodeIndex, PathKey, Tree, ke
 use std::path::Path;
 use streamline::paths::{NewFilter, new_filter};
 
-/// The result of planning a change of the tree: the edit, start or end of a path that carries out
+/// The result of planning a change to the tree: the edit, start or end of a path that carries out
 /// the change.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Planned {
+pub(crate) enum PlannedChange {
     /// No action: the removed entry only shows another object, such as a class, and exists as long
     /// as that object exists.
     Nothing,
@@ -43,16 +43,23 @@ pub(crate) struct PathEdit {
 }
 
 impl PathEdit {
-    pub(super) fn plan(tree: &Tree, node: NodeIndex, words: &[&str]) -> Result<Planned, Refusal> {
+    pub(super) fn plan(
+        tree: &Tree,
+        node: NodeIndex,
+        words: &[&str],
+    ) -> Result<PlannedChange, Refusal> {
         let path = key_of(tree.view(node)?);
         let words = words.iter().map(|word| (*word).to_owned()).collect();
-        Ok(Planned::Edit(Self { path, into: None, words }))
+        Ok(PlannedChange::Edit(Self { path, into: None, words }))
     }
 }
 
 /// Parses the name of a directory as a filter; `None` if no filter has this name. Fails with EPERM
 /// if the mount does not permit the filter.
-pub(super) fn read_filter(name: &str, may: &Permitted) -> Result<Option<NewFilter>, Refusal> {
+pub(super) fn read_filter(
+    name: &str,
+    may: &MountPermissions,
+) -> Result<Option<NewFilter>, Refusal> {
     let invalid = |why: String| Refusal::new(errno::EINVAL, why);
     let text = unescape(name).ok_or_else(|| invalid("`%` begins a number: write `%25`".into()))?;
     if name.contains('#') {
@@ -88,7 +95,7 @@ pub(super) fn read_filter(name: &str, may: &Permitted) -> Result<Option<NewFilte
 }
 
 /// Returns the first file that a filter would open and that is below the mount.
-fn below_own_mount<'f>(filter: &'f NewFilter, may: &Permitted) -> Option<&'f str> {
+fn below_own_mount<'f>(filter: &'f NewFilter, may: &MountPermissions) -> Option<&'f str> {
     let inside = |file: &&String| leads_into_mount(&may.mount, Path::new(file));
     filter.files.iter().find(inside).map(String::as_str)
 }
@@ -97,11 +104,11 @@ fn below_own_mount<'f>(filter: &'f NewFilter, may: &Permitted) -> Option<&'f str
 pub(crate) fn make_directory(
     tree: &Tree,
     (parent, name): (&Key, &str),
-    may: &Permitted,
-) -> Result<Planned, Refusal> {
+    may: &MountPermissions,
+) -> Result<PlannedChange, Refusal> {
     match tree.lookup(parent, name, &[]) {
         // It exists as long as its filter, and programs such as `cp -r` make it nevertheless.
-        Some(key) if tree.is_unlisted_class(&key) => return Ok(Planned::Nothing),
+        Some(key) if tree.is_unlisted_class(&key) => return Ok(PlannedChange::Nothing),
         Some(_) => return Err(Refusal::new(errno::EEXIST, "it exists")),
         None => {}
     }
@@ -123,7 +130,7 @@ pub(crate) fn make_directory(
     if has_sources && filter.is_source && parent.part == Part::Whole {
         let DirectoryId::Path(path) = parent.place else { return Err(Refusal::gone()) };
         let words = vec!["add".to_owned(), filter.text];
-        return Ok(Planned::Edit(PathEdit { path, into: None, words }));
+        return Ok(PlannedChange::Edit(PathEdit { path, into: None, words }));
     }
     let below = tree.output(parent)?;
     if !filter.has_input {
@@ -139,11 +146,11 @@ pub(crate) fn make_directory(
 
 /// Plans mkdir(2) in the root. The name of a source starts a path with this source; any other name
 /// starts a path of this name with an empty stream.
-fn begin_path(name: &str, may: &Permitted) -> Result<Planned, Refusal> {
+fn begin_path(name: &str, may: &MountPermissions) -> Result<PlannedChange, Refusal> {
     match read_filter(name, may)? {
         Some(filter) if filter.is_source => {
             let request = format!("{} | discard", filter.text);
-            Ok(Planned::Start { name: None, request })
+            Ok(PlannedChange::Start { name: None, request })
         }
         Some(filter) => {
             let why = format!(
@@ -163,13 +170,13 @@ fn begin_path(name: &str, may: &Permitted) -> Result<Planned, Refusal> {
                 return Err(Refusal::new(errno::EINVAL, why));
             }
             let request = format!("{EMPTY_STREAM} | discard");
-            Ok(Planned::Start { name: Some(name.to_owned()), request })
+            Ok(PlannedChange::Start { name: Some(name.to_owned()), request })
         }
     }
 }
 
 /// Plans unlink(2).
-pub(crate) fn unlink(tree: &Tree, (parent, name): (&Key, &str)) -> Result<Planned, Refusal> {
+pub(crate) fn unlink(tree: &Tree, (parent, name): (&Key, &str)) -> Result<PlannedChange, Refusal> {
     let key = tree.lookup(parent, name, &[]).ok_or_else(Refusal::gone)?;
     refuse_fixed(&key, parent)?;
     if key.kind() == ObjectKind::Directory {
@@ -180,7 +187,7 @@ pub(crate) fn unlink(tree: &Tree, (parent, name): (&Key, &str)) -> Result<Planne
     }
     match linked_node(tree, parent, name)? {
         Some(node) => sever(tree, node, parent),
-        None => Ok(Planned::Nothing),
+        None => Ok(PlannedChange::Nothing),
     }
 }
 
@@ -188,11 +195,11 @@ pub(crate) fn unlink(tree: &Tree, (parent, name): (&Key, &str)) -> Result<Planne
 pub(crate) fn remove_directory(
     tree: &Tree,
     (parent, name): (&Key, &str),
-) -> Result<Planned, Refusal> {
+) -> Result<PlannedChange, Refusal> {
     let names = [];
     let key = tree.lookup(parent, name, &names).ok_or_else(Refusal::gone)?;
     if key.part != Part::Whole {
-        return Ok(Planned::Nothing);
+        return Ok(PlannedChange::Nothing);
     }
     refuse_fixed(&key, parent)?;
     if !tree.is_empty(&key.place) {
@@ -200,8 +207,8 @@ pub(crate) fn remove_directory(
         return Err(Refusal::new(errno::ENOTEMPTY, why));
     }
     match &key.place {
-        DirectoryId::Class(..) => Ok(Planned::Nothing),
-        DirectoryId::Path(path) => Ok(Planned::Stop(*path)),
+        DirectoryId::Class(..) => Ok(PlannedChange::Nothing),
+        DirectoryId::Path(path) => Ok(PlannedChange::Stop(*path)),
         DirectoryId::Node(..) => remove_node(tree, parent, &key),
         _ => Err(Refusal::new(errno::EPERM, "it stays for as long as the mount")),
     }
@@ -219,7 +226,7 @@ fn refuse_fixed(key: &Key, parent: &Key) -> Result<(), Refusal> {
     }
 }
 
-fn remove_node(tree: &Tree, parent: &Key, key: &Key) -> Result<Planned, Refusal> {
+fn remove_node(tree: &Tree, parent: &Key, key: &Key) -> Result<PlannedChange, Refusal> {
     let directory = tree.directory(&key.place).ok_or_else(Refusal::gone)?;
     let member = tree.only_member(directory)?;
     let name = &tree.details(member)?.name;
@@ -236,19 +243,19 @@ fn remove_node(tree: &Tree, parent: &Key, key: &Key) -> Result<Planned, Refusal>
                 let words = ["add", EMPTY_STREAM, ",", "remove", name, "leaf"];
                 PathEdit::plan(tree, member, &words)
             }
-            false => Ok(Planned::Stop(path)),
+            false => Ok(PlannedChange::Stop(path)),
         };
     }
     if tree.count_parents(member) > 1 {
         return sever(tree, member, parent);
     }
     if tree.is_placeholder(directory) && above.children.len() == 1 {
-        return Ok(Planned::Nothing);
+        return Ok(PlannedChange::Nothing);
     }
     PathEdit::plan(tree, member, &["remove", name, "leaf"])
 }
 
-fn sever(tree: &Tree, member: NodeIndex, parent: &Key) -> Result<Planned, Refusal> {
+fn sever(tree: &Tree, member: NodeIndex, parent: &Key) -> Result<PlannedChange, Refusal> {
     let from = tree.output(parent)?;
     let name = &tree.details(member)?.name;
     PathEdit::plan(tree, member, &["sever", name, "from", &from.words])
@@ -283,8 +290,8 @@ pub(crate) fn link(
     tree: &Tree,
     (parent, name): (&Key, &str),
     target: &str,
-    may: &Permitted,
-) -> Result<Planned, Refusal> {
+    may: &MountPermissions,
+) -> Result<PlannedChange, Refusal> {
     if tree.lookup(parent, name, &[]).is_some() {
         return Err(Refusal::new(errno::EEXIST, "it exists"));
     }

@@ -1,8 +1,8 @@
 //! The edit of a path for rename(2).
 
 use super::places::Output;
-use super::plan::{PathEdit, Planned, linked_node, read_filter};
-use super::{Permitted, Refusal};
+use super::plan::{PathEdit, PlannedChange, linked_node, read_filter};
+use super::{MountPermissions, Refusal};
 use crate::entries::{Key, Part};
 use crate::protocol::errno;
 use crate::tree::{DirectoryId, NodeIndex, Tree, key_of};
@@ -21,8 +21,8 @@ pub(crate) fn rename(
     tree: &Tree,
     (parent, name): (&Key, &str),
     (into, to): (&Key, &str),
-    (flags, may): (u32, &Permitted),
-) -> Result<Planned, Refusal> {
+    (flags, may): (u32, &MountPermissions),
+) -> Result<PlannedChange, Refusal> {
     if flags & !SUPPORTED_FLAGS != 0 {
         return Err(invalid("filters are not exchanged: move one after the other"));
     }
@@ -64,7 +64,7 @@ fn reattach(
     tree: &Tree,
     (node, from): (NodeIndex, &Output),
     into: &Key,
-) -> Result<Planned, Refusal> {
+) -> Result<PlannedChange, Refusal> {
     let below = tree.output(into)?;
     let name = &tree.details(node)?.name;
     if below.node.path != node.path {
@@ -77,8 +77,8 @@ fn rename_node(
     tree: &Tree,
     (parent, key): (&Key, &Key),
     (into, to): (&Key, &str),
-    may: &Permitted,
-) -> Result<Planned, Refusal> {
+    may: &MountPermissions,
+) -> Result<PlannedChange, Refusal> {
     let directory = tree.directory(&key.place).ok_or_else(Refusal::gone)?;
     let node = tree.only_member(directory)?;
     let name = &tree.details(node)?.name;
@@ -121,7 +121,7 @@ fn move_across(
     tree: &Tree,
     (node, words): (NodeIndex, &str),
     below: &Output,
-) -> Result<Planned, Refusal> {
+) -> Result<PlannedChange, Refusal> {
     let (from, to) = (tree.view(node)?, tree.view(below.node)?);
     if from.path.uid != to.path.uid {
         let why = format!(
@@ -134,7 +134,7 @@ fn move_across(
     let number = into.number.to_string();
     let words = ["move", words, "into", &number, "below", &below.words];
     let words = words.map(str::to_owned).to_vec();
-    Ok(Planned::Edit(PathEdit { path, into: Some(into), words }))
+    Ok(PlannedChange::Edit(PathEdit { path, into: Some(into), words }))
 }
 
 /// Plans a move of the nodes below a class. Between the new parent and these nodes, the edit adds a
@@ -143,7 +143,7 @@ fn move_class(
     tree: &Tree,
     (key, node, class): (&Key, &DirectoryId, &str),
     into: &Key,
-) -> Result<Planned, Refusal> {
+) -> Result<PlannedChange, Refusal> {
     let directory = tree.directory(node).ok_or_else(Refusal::gone)?;
     let member = tree.only_member(directory)?;
     let details = tree.details(member)?;
@@ -155,7 +155,8 @@ fn move_class(
         let given = details.arguments.iter().filter(|argument| argument.given);
         let given = Vec::from_iter(given.map(|argument| argument.value.as_str()));
         let name = crate::names::filter_name(&details.filter, &given);
-        let filter = read_filter(&name, &Permitted { exec: true, ..Permitted::default() })?;
+        let filter =
+            read_filter(&name, &MountPermissions { exec: true, ..MountPermissions::default() })?;
         let filter = filter.ok_or_else(|| invalid(format!("`{name}` is no filter of its own")))?;
         let text = format!("{} |{class} discard", with_arguments(details, &filter));
         return PathEdit::plan(tree, below.node, &["add", &text, "below", &below.words]);
@@ -171,7 +172,7 @@ fn replacement(
     tree: &Tree,
     member: NodeIndex,
     to: &str,
-    may: &Permitted,
+    may: &MountPermissions,
 ) -> Result<Vec<String>, Refusal> {
     let node = tree.details(member)?;
     let filter = read_filter(to, may)?.filter(|filter| filter.name == node.filter);

@@ -1,8 +1,8 @@
 //! Tests of edit planning: each change of a tree yields either the text of an edit command or a
 //! refusal.
 
-use super::plan::{PathEdit, Planned, link, make_directory, remove_directory, unlink};
-use super::{Permitted, Refusal, plan_rename};
+use super::plan::{PathEdit, PlannedChange, link, make_directory, remove_directory, unlink};
+use super::{MountPermissions, Refusal, plan_rename};
 use crate::entries::Key;
 use crate::protocol::errno;
 use crate::tree::{DirectoryId, Tree};
@@ -52,20 +52,22 @@ fn key(tree: &Tree, path: &str) -> Key {
 
 /// Returns a plan as text (the words of an edit, `nothing`, `start …` or `stop …`), or the number
 /// of an error.
-fn outcome_text(planned: Result<Planned, Refusal>) -> Result<String, i32> {
+fn outcome_text(planned: Result<PlannedChange, Refusal>) -> Result<String, i32> {
     planned.map_err(|refusal| refusal.errno).map(|planned| match planned {
-        Planned::Nothing => "nothing".to_owned(),
-        Planned::Edit(PathEdit { path, words, .. }) => {
+        PlannedChange::Nothing => "nothing".to_owned(),
+        PlannedChange::Edit(PathEdit { path, words, .. }) => {
             format!("{} {}", path.number, words.join(" "))
         }
-        Planned::Start { name, request } => format!("start {} {request}", name.unwrap_or_default()),
-        Planned::Stop(path) => format!("stop {}", path.number),
+        PlannedChange::Start { name, request } => {
+            format!("start {} {request}", name.unwrap_or_default())
+        }
+        PlannedChange::Stop(path) => format!("stop {}", path.number),
     })
 }
 
 #[test]
 fn b4_each_change_of_the_tree_is_one_edit() {
-    let (tree, may) = (tree(), Permitted::default());
+    let (tree, may) = (tree(), MountPermissions::default());
     let make =
         |path: &str, name| outcome_text(make_directory(&tree, (&key(&tree, path), name), &may));
     let ok = |text: &str| Ok(text.to_owned());
@@ -141,10 +143,10 @@ proptest! {
         name in "[a-z:@=|;()+&\" %#.0-9-]{0,24}",
         filter in prop::sample::select(vec!["count", "sample", "udp", "bpf", "match", "tcp"]),
     ) {
-        let (tree, may) = (tree(), Permitted::default());
+        let (tree, may) = (tree(), MountPermissions::default());
         let parent = key(&tree, "web/generate");
         for name in [name.clone(), format!("{filter}:{name}"), format!("{filter}{name}")] {
-            if let Ok(Planned::Edit(edit)) = make_directory(&tree, (&parent, &name), &may) {
+            if let Ok(PlannedChange::Edit(edit)) = make_directory(&tree, (&parent, &name), &may) {
                 prop_assert_eq!(edit.words.len(), 4, "{:?}", edit);
                 let text = &edit.words[1];
                 prop_assert!(streamline::Edit::parse(&edit.words).is_ok(), "{}", text);
@@ -157,7 +159,7 @@ proptest! {
     fn b4_every_change_of_every_entry_is_planned_or_refused(
         from in 0usize..40, into in 0usize..40, name in "[a-z:#.]{0,8}",
     ) {
-        let (tree, may) = (tree(), Permitted::default());
+        let (tree, may) = (tree(), MountPermissions::default());
         let root = Key::directory(DirectoryId::Root);
         let mut all = vec![(root.clone(), String::new())];
         let mut at = 0;
@@ -179,7 +181,7 @@ proptest! {
         ];
         for planned in planned {
             match planned {
-                Ok(Planned::Edit(PathEdit { words, into, .. })) => {
+                Ok(PlannedChange::Edit(PathEdit { words, into, .. })) => {
                     let across = streamline::PathMove::parse(&words).is_some();
                     prop_assert_eq!(across, into.is_some(), "{:?}", words);
                     let edit = streamline::Edit::parse(&words);

@@ -15,7 +15,7 @@ pub struct Reply<'d> {
 }
 
 /// Length of the header of a reply in bytes.
-pub const REPLY_HEAD: usize = 16;
+pub const REPLY_HEADER_LENGTH: usize = 16;
 
 #[derive(Clone, Copy, Debug, IntoBytes, Immutable)]
 #[repr(C)]
@@ -81,17 +81,17 @@ impl<'d> Reply<'d> {
 
     /// Sends a successful reply with this data.
     pub fn data(self, data: &[u8]) {
-        let mut message = Vec::with_capacity(REPLY_HEAD + data.len());
-        message.resize(REPLY_HEAD, 0);
+        let mut message = Vec::with_capacity(REPLY_HEADER_LENGTH + data.len());
+        message.resize(REPLY_HEADER_LENGTH, 0);
         message.extend_from_slice(data);
         self.message(message);
     }
 
-    /// Writes the header into the first [`REPLY_HEAD`] bytes of `message`, and sends the message.
+    /// Writes the header into the first [`REPLY_HEADER_LENGTH`] bytes of `message`, and sends the message.
     pub(crate) fn message(self, mut message: Vec<u8>) {
         let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
         let head = Head { length, error: 0, unique: self.unique };
-        if let Some(room) = message.get_mut(..REPLY_HEAD) {
+        if let Some(room) = message.get_mut(..REPLY_HEADER_LENGTH) {
             room.copy_from_slice(head.as_bytes());
         }
         self.send(&message);
@@ -100,7 +100,7 @@ impl<'d> Reply<'d> {
     /// Sends a successful reply with the next `length` bytes of a ring. Returns false if the reply
     /// could not be sent because the caller no longer waits.
     pub(crate) fn shared(self, ring: &TapRingReader, length: usize) -> bool {
-        let total = u32::try_from(REPLY_HEAD + length).unwrap_or(u32::MAX);
+        let total = u32::try_from(REPLY_HEADER_LENGTH + length).unwrap_or(u32::MAX);
         let head = Head { length: total, error: 0, unique: self.unique };
         let mut message = GatherWrite::with_capacity(3);
         message.push_bytes(head.as_bytes());
@@ -112,7 +112,7 @@ impl<'d> Reply<'d> {
 
     /// Sends an error number.
     pub fn error(self, errno: i32) {
-        let head = Head { length: REPLY_HEAD as u32, error: -errno, unique: self.unique };
+        let head = Head { length: REPLY_HEADER_LENGTH as u32, error: -errno, unique: self.unique };
         self.send(head.as_bytes());
     }
 
@@ -151,7 +151,7 @@ impl<'d> Reply<'d> {
 
     /// Wakes the callers of poll(2) that wait under the number `wake`.
     pub fn wake(device: &File, wake: u64) {
-        let head = Head { length: REPLY_HEAD as u32 + 8, error: NOTIFY_POLL, unique: 0 };
+        let head = Head { length: REPLY_HEADER_LENGTH as u32 + 8, error: NOTIFY_POLL, unique: 0 };
         let message = [head.as_bytes(), &wake.to_le_bytes()].concat();
         Reply { device, unique: 0 }.send(&message);
     }

@@ -105,9 +105,9 @@ pub enum Operation {
     Destroy,
     /// Reports that a descriptor was closed, which requires no action.
     Flush,
-    /// A change of the tree of directories.
+    /// A change to the tree of directories.
     Edit(TreeEdit),
-    /// Requests a change of the file system that is none of the above.
+    /// Requests a change to the file system that is none of the above.
     Change,
     /// An operation that is not supported here.
     Unknown,
@@ -143,9 +143,9 @@ pub const O_NONBLOCK: u32 = 0o4000;
 pub const O_ACCMODE: u32 = 3;
 
 /// Length of the header of a write, in bytes.
-const WRITE_HEAD: usize = 40;
+const WRITE_HEADER_LENGTH: usize = 40;
 /// Length of the header of a creation, in bytes.
-const CREATE_HEAD: usize = 16;
+const CREATE_HEADER_LENGTH: usize = 16;
 /// Bits that select the attributes to change.
 const MODE_VALID: u32 = 1;
 const UID_VALID: u32 = 1 << 1;
@@ -193,8 +193,8 @@ impl Operation {
                 Self::Read { handle: long(0)?, offset: long(8)?, size: words(4)?, flags: words(8)? }
             }
             16 => {
-                let end = WRITE_HEAD.checked_add(words(4)? as usize)?;
-                let bytes = body.get(WRITE_HEAD..end)?.to_vec();
+                let end = WRITE_HEADER_LENGTH.checked_add(words(4)? as usize)?;
+                let bytes = body.get(WRITE_HEADER_LENGTH..end)?.to_vec();
                 Self::Write(Write { handle: long(0)?, flags: words(8)?, bytes })
             }
             17 => Self::StatFs,
@@ -213,7 +213,7 @@ impl Operation {
                 size: words(4)?,
                 plus: opcode == 44,
             },
-            35 => Self::Create(name_at(CREATE_HEAD)?),
+            35 => Self::Create(name_at(CREATE_HEADER_LENGTH)?),
             36 => Self::Interrupt(long(0)?),
             38 => Self::Destroy,
             40 => Self::Poll { handle: long(0)?, wake: long(8)?, notify: words(4)? & 1 == 1 },

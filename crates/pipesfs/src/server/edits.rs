@@ -1,12 +1,12 @@
 //! Operations that change the tree, in threads that may block.
 
 use super::{Outcome, Server, lock};
-use crate::edits::carry_out::{Caller, Done, carry_out};
-use crate::edits::plan::{PathEdit, Planned, link, make_directory, remove_directory, unlink};
+use crate::edits::carry_out::{Caller, ChangeResult, carry_out};
+use crate::edits::plan::{PathEdit, PlannedChange, link, make_directory, remove_directory, unlink};
 use crate::edits::{Refusal, moved_places, new_child, plan_rename};
 use crate::entries::{Key, Part, Stream};
 use crate::protocol::{Header, TreeEdit, errno};
-use crate::snapshot::{CURRENT, Snapshot};
+use crate::snapshot::{SNAPSHOT_LIFETIME, Snapshot};
 use crate::streams::{Continuation, TapConnection};
 use crate::tree::{Child, DirectoryId, Tree, key_of};
 use std::collections::{HashMap, HashSet};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const ATTEMPTS_MAX: usize = 4;
 
 impl Server {
-    /// Makes a change of the tree. Blocks for at most the time limit of the mount.
+    /// Makes a change to the tree. Blocks for at most the time limit of the mount.
     pub(super) fn edit(&self, header: &Header, edit: &TreeEdit) -> Result<Outcome, i32> {
         let caller = self.caller(header);
         let parent = self.key(header.inode)?;
@@ -69,7 +69,7 @@ impl Server {
         parent: &Key,
         into: &Key,
     ) -> Result<Outcome, Refusal> {
-        let mut age = CURRENT;
+        let mut age = SNAPSHOT_LIFETIME;
         for _ in 0..ATTEMPTS_MAX {
             let before = self.snapshots.refresh(age);
             let planned = match self.plan(&before.tree, edit, parent, into) {
@@ -85,18 +85,18 @@ impl Server {
             self.streams.await_moves(&moved);
             let done = carry_out(&before.tree, &planned, caller, &self.snapshots);
             age = Duration::ZERO;
-            if !matches!(done, Ok(Done::Made(_))) {
+            if !matches!(done, Ok(ChangeResult::Made(_))) {
                 self.streams.end_moves(&moved);
             }
             let mut done = done?;
-            if matches!(done, Done::Outdated) {
+            if matches!(done, ChangeResult::Outdated) {
                 continue;
             }
             let after = match planned {
-                Planned::Nothing => Arc::clone(&before),
-                Planned::Edit(PathEdit { path, into: None, .. }) if !caller.is_other => {
+                PlannedChange::Nothing => Arc::clone(&before),
+                PlannedChange::Edit(PathEdit { path, into: None, .. }) if !caller.is_other => {
                     let nodes = match &mut done {
-                        Done::Made(nodes) => nodes.take(),
+                        ChangeResult::Made(nodes) => nodes.take(),
                         _ => None,
                     };
                     self.snapshots.update_from(&before, path.number, nodes)
@@ -117,7 +117,7 @@ impl Server {
         edit: &TreeEdit,
         parent: &Key,
         into: &Key,
-    ) -> Result<Planned, Refusal> {
+    ) -> Result<PlannedChange, Refusal> {
         match edit {
             TreeEdit::MakeDirectory(name) => make_directory(tree, (parent, name), &self.permitted),
             TreeEdit::RemoveDirectory(name) => remove_directory(tree, (parent, name)),
@@ -143,7 +143,7 @@ impl Server {
         edit: &TreeEdit,
         (parent, into): (&Key, &Key),
         (before, after): (&Snapshot, &Snapshot),
-        done: &Done,
+        done: &ChangeResult,
     ) -> Result<Outcome, Refusal> {
         let (old, new) = (&before.tree, &after.tree);
         match edit {
@@ -173,7 +173,7 @@ impl Server {
             }
             TreeEdit::MakeDirectory(name) => {
                 let key = match done {
-                    Done::Started(number) => started(new, *number),
+                    ChangeResult::Started(number) => started(new, *number),
                     _ => new_child((old, new), (parent, name))
                         // A class that no arc carries.
                         .or_else(|| new.lookup(parent, name, &[])),
@@ -224,11 +224,11 @@ impl Server {
 /// Returns the nodes that an edit moves to another path.
 fn moved_nodes(
     tree: &Tree,
-    planned: &Planned,
+    planned: &PlannedChange,
     (edit, parent): (&TreeEdit, &Key),
 ) -> HashSet<DirectoryId> {
     let mut nodes = HashSet::new();
-    let (Planned::Edit(PathEdit { into: Some(_), .. }), TreeEdit::Rename { from, .. }) =
+    let (PlannedChange::Edit(PathEdit { into: Some(_), .. }), TreeEdit::Rename { from, .. }) =
         (planned, edit)
     else {
         return nodes;

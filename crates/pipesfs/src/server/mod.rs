@@ -3,7 +3,7 @@
 //! Two threads receive requests and reply to the requests that the latest snapshot can answer. A
 //! request that must query a path first is passed to one of several threads. If the caller receives
 //! a signal in the meantime, the caller gets EINTR immediately and the reply is dropped. Reads of
-//! streams wait in [`Streams`]. Changes of the tree end within a time limit. A signal does not
+//! streams wait in [`Streams`]. Changes to the tree end within a time limit. A signal does not
 //! interrupt them, because the caller would not know whether the change was made. The thread that
 //! receives a change makes it if the other thread is receiving; otherwise, the change is passed to
 //! a separate thread, so that at least one thread always receives.
@@ -17,7 +17,7 @@ mod receive;
 mod written;
 
 use self::handle::Handle;
-use crate::edits::{EDIT_LIMIT, Permitted};
+use crate::edits::{EDIT_LIMIT, MountPermissions};
 use crate::entries::Key;
 use crate::failures::Failures;
 use crate::inodes::Inodes;
@@ -72,8 +72,8 @@ pub struct Server {
     others: Others,
     /// True if all users of the machine have access.
     for_all: bool,
-    permitted: Permitted,
-    /// Time limit for a change of the tree.
+    permitted: MountPermissions,
+    /// Time limit for a change to the tree.
     edit_limit: Duration,
     /// The time until which the retained output of each frozen source is kept.
     frozen: Mutex<HashMap<DirectoryId, Instant>>,
@@ -109,7 +109,7 @@ impl Server {
             owner: sys::process::identity(),
             others: options.others,
             for_all: options.for_all,
-            permitted: Permitted { exec: options.exec, mount: directory.to_owned() },
+            permitted: MountPermissions { exec: options.exec, mount: directory.to_owned() },
             edit_limit: options.edit_limit.unwrap_or(EDIT_LIMIT),
             frozen: Mutex::default(),
             permissions: Mutex::default(),
@@ -192,7 +192,9 @@ impl Server {
             Ok(Outcome::Entry(attributes)) => {
                 reply.entry(attributes, self.entry_times(&attributes));
             }
-            Ok(Outcome::Attributes(attributes)) => reply.attributes(attributes, objects::TIMES),
+            Ok(Outcome::Attributes(attributes)) => {
+                reply.attributes(attributes, objects::CACHE_TIMES)
+            }
             Ok(Outcome::Opened(handle, flags)) => reply.opened(handle, flags),
             Ok(Outcome::Polled(events)) => reply.polled(events),
             Ok(Outcome::Written(bytes)) => reply.written(bytes),

@@ -5,14 +5,14 @@ use crate::content::{self, CountersByPath};
 use crate::entries::{Entry, Key, ObjectKind, Part};
 use crate::mount::Others;
 use crate::protocol::{Attributes, DirectoryBuffer, EntryTimes, Header, errno};
-use crate::snapshot::{CURRENT, Snapshot};
+use crate::snapshot::{SNAPSHOT_LIFETIME, Snapshot};
 use crate::tree::{DirectoryId, Tree, key_of};
 use std::sync::Arc;
 use streamline::paths::PathView;
 use sys::net::RouteSocket;
 
 /// Time for which the kernel may cache names and attributes.
-pub(super) const TIMES: EntryTimes = EntryTimes(0, 100_000_000);
+pub(super) const CACHE_TIMES: EntryTimes = EntryTimes(0, 100_000_000);
 
 const DIRECTORY: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
@@ -95,7 +95,7 @@ impl Server {
     pub(super) fn entry_times(&self, attributes: &Attributes) -> EntryTimes {
         match self.key(attributes.inode) {
             Ok(Key { part: Part::Stream(_), .. }) => EntryTimes(0, 0),
-            _ => TIMES,
+            _ => CACHE_TIMES,
         }
     }
 
@@ -160,7 +160,7 @@ impl Server {
                 let inode = lock(&self.inodes).reference(key);
                 match self.attributes(key, inode) {
                     Ok(attributes) => {
-                        buffer.add(name, next, (inode, mode), Some((attributes, TIMES)));
+                        buffer.add(name, next, (inode, mode), Some((attributes, CACHE_TIMES)));
                         continue;
                     }
                     Err(_) => lock(&self.inodes).forget(inode, 1),
@@ -177,7 +177,7 @@ impl Server {
     fn names(&self, snapshot: &Snapshot, key: &Key, uid: u32) -> Result<Vec<String>, i32> {
         Ok(match (&key.part, &key.place) {
             (Part::Dropped, _) => {
-                let counters = self.counters((&snapshot.tree, key), CURRENT, uid)?;
+                let counters = self.counters((&snapshot.tree, key), SNAPSHOT_LIFETIME, uid)?;
                 content::losses(&snapshot.tree, key, &counters).into_keys().collect()
             }
             (Part::Whole, DirectoryId::Machine) => {

@@ -5,7 +5,7 @@ use crate::content::{self, CountersByPath};
 use crate::edits::Refusal;
 use crate::entries::{Key, Part, Stream, Text};
 use crate::protocol::{Header, O_ACCMODE, Operation, Request, errno};
-use crate::snapshot::{COUNTERS_CURRENT, CURRENT, REPLY_LIMIT, SAMPLE_TIME};
+use crate::snapshot::{COUNTERS_LIFETIME, REPLY_LIMIT, SAMPLE_TIME, SNAPSHOT_LIFETIME};
 use crate::streams::{StreamFacts, StreamOrigin, TapConnection};
 use crate::transfer::StreamInput;
 use crate::tree::{DirectoryId, NodeIndex, Tree};
@@ -47,8 +47,8 @@ impl Server {
         let counts = |key: Key| match &key.part {
             Part::Stream(_) | Part::Events => true,
             Part::Text(Text::Others | Text::NsPerBlock | Text::Missed | Text::State(_)) => true,
-            Part::Dropped => !are_known(&key, CURRENT),
-            Part::Text(text) => text.is_counter() && !are_known(&key, COUNTERS_CURRENT),
+            Part::Dropped => !are_known(&key, SNAPSHOT_LIFETIME),
+            Part::Text(text) => text.is_counter() && !are_known(&key, COUNTERS_LIFETIME),
             _ => false,
         };
         match request.operation {
@@ -184,7 +184,7 @@ impl Server {
             }
             Text::NsPerBlock => self.time_per_block((tree, key), uid),
             text if text.is_counter() => {
-                let counters = self.counters((tree, key), COUNTERS_CURRENT, uid)?;
+                let counters = self.counters((tree, key), COUNTERS_LIFETIME, uid)?;
                 content::text(tree, key, &counters).ok_or(errno::ENOENT)
             }
             _ => content::text(tree, key, &CountersByPath::new()).ok_or(errno::ENOENT),

@@ -2,7 +2,7 @@
 
 use super::{ENODEV, Executor, REQUEST_MAX, Server, lock};
 use crate::protocol::{Operation, Reply, Request, errno};
-use crate::snapshot::CURRENT;
+use crate::snapshot::SNAPSHOT_LIFETIME;
 use crate::threads::RequestThreads;
 use std::collections::HashSet;
 use std::io::Read as _;
@@ -91,7 +91,9 @@ impl Server {
     /// request needs no snapshot.
     fn age_wanted(&self, request: &Request) -> Option<Duration> {
         match request.operation {
-            Operation::Lookup(_) | Operation::OpenDirectory | Operation::Open(_) => Some(CURRENT),
+            Operation::Lookup(_) | Operation::OpenDirectory | Operation::Open(_) => {
+                Some(SNAPSHOT_LIFETIME)
+            }
             _ => None,
         }
     }

@@ -75,7 +75,7 @@ impl Streams {
             let is_incomplete = report.skipped > 0 || report.cut > 0;
             if is_incomplete {
                 totals.iter().for_each(|totals| totals.add_missed(report.skipped));
-                self.failures.set(uid, loss(&report));
+                self.failures.set(uid, describe_loss(&report));
             }
             let mut open = self.lock();
             if let Some(stream) = open.get_mut(&handle) {
@@ -121,7 +121,7 @@ impl Streams {
 }
 
 /// Describes the blocks that a reader has lost.
-fn loss(report: &TapReport) -> String {
+fn describe_loss(report: &TapReport) -> String {
     let TapReport { skipped, cut, missing, .. } = report;
     let missing = missing.as_deref().unwrap_or("unknown");
     format!(
