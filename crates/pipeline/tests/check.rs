@@ -5,7 +5,7 @@ mod common;
 
 use common::world::check_registry;
 use common::{Random, read_cases, request_text, trees, update_cases};
-use pipeline::graph::{Order, Step};
+use pipeline::graph::{BlockOrder, Step};
 use pipeline::language::limits::{ARCS_MAX, PROGRAMS_MAX};
 use pipeline::{Diagnostic, Graph, check, read_request};
 
@@ -110,10 +110,10 @@ fn assert_valid(graph: &Graph) {
     }
 }
 
-fn collect_edges(order: &Order, edges: &mut Vec<usize>) {
+fn collect_edges(order: &BlockOrder, edges: &mut Vec<usize>) {
     match order {
-        Order::Edge(edge) => edges.push(edge.0),
-        Order::Split { branches, .. } => {
+        BlockOrder::Edge(edge) => edges.push(edge.0),
+        BlockOrder::Split { branches, .. } => {
             branches.iter().for_each(|branch| collect_edges(branch, edges))
         }
     }

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use filter::Description;
 
 use super::union::{SourceNumbers, UnionOperands};
-use crate::graph::{Boolean, EdgeId, Join, Link, NodeId, Order};
+use crate::graph::{BlockOrder, Boolean, EdgeId, Join, Link, NodeId};
 use crate::language::limits::ARCS_MAX;
 use crate::language::tree::{Branch, FilterTerm, Label, Operator, Request, Term};
 use crate::language::{Diagnostic, Span};
@@ -294,19 +294,24 @@ impl<'t> Draft<'t> {
     pub(super) fn connect(&mut self, exit: &Exit, pipe: DraftPipe<'t>, entries: &[Entry<'t>]) {
         for entry in entries {
             let Some(order) = self.join_order(exit, pipe, entry) else { return };
-            if matches!(order, Order::Split { .. }) {
+            if matches!(order, BlockOrder::Split { .. }) {
                 self.joins.push(Join { node: entry.node, order });
             }
         }
     }
 
-    fn join_order(&mut self, exit: &Exit, pipe: DraftPipe<'t>, entry: &Entry<'t>) -> Option<Order> {
+    fn join_order(
+        &mut self,
+        exit: &Exit,
+        pipe: DraftPipe<'t>,
+        entry: &Entry<'t>,
+    ) -> Option<BlockOrder> {
         match exit {
-            Exit::Node(from) => self.add_edge(*from, pipe, entry).map(Order::Edge),
+            Exit::Node(from) => self.add_edge(*from, pipe, entry).map(BlockOrder::Edge),
             Exit::Split { forks, branches } => {
                 let branches = branches.iter().map(|branch| self.join_order(branch, pipe, entry));
-                let branches = branches.collect::<Option<Vec<Order>>>()?;
-                Some(Order::Split { forks: forks.clone(), branches })
+                let branches = branches.collect::<Option<Vec<BlockOrder>>>()?;
+                Some(BlockOrder::Split { forks: forks.clone(), branches })
             }
         }
     }

@@ -40,8 +40,8 @@ pub use crate::names::{cost_key, is_path, node_text, unique_names};
 use crate::format::{format_count, format_one_decimal};
 use crate::graph::{Graph, NodeId};
 use crate::plan::{
-    Candidate, Choice, Kernel, Machine, MovePeriod, Plan, PlannedEdge, Policy, RuntimeChanges,
-    Unplaceable, signal,
+    Candidate, Kernel, Machine, MovePeriod, PlacementChoice, Plan, PlannedEdge, Policy,
+    RuntimeChanges, Unplaceable, signal,
 };
 use filter::STATE_MODE;
 use std::fmt::Write as _;
@@ -278,7 +278,7 @@ fn write_edges(out: &mut String, plan: &Plan, names: &[String]) {
 }
 
 fn write_choice(out: &mut String, plan: &Plan) {
-    let Choice { policy, cost_ns, examined, proved } = &plan.choice;
+    let PlacementChoice { policy, cost_ns, examined, proved } = &plan.choice;
     let examined = format_count(*examined, "placement");
     let how = match (policy, proved) {
         (Policy::Deepest, _) => "every filter as deep as it can run".to_owned(),

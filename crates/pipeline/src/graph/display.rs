@@ -1,6 +1,6 @@
 //! Formatting of a graph as text, for tests and debugging.
 
-use super::{Boolean, Graph, Link, Node, Order, Step};
+use super::{BlockOrder, Boolean, Graph, Link, Node, Step};
 use std::fmt::{self, Display, Formatter};
 
 impl Display for Graph {
@@ -93,10 +93,12 @@ fn write_boolean(f: &mut Formatter<'_>, body: &Boolean) -> fmt::Result {
     }
 }
 
-fn write_order(f: &mut Formatter<'_>, order: &Order, graph: &Graph) -> fmt::Result {
+fn write_order(f: &mut Formatter<'_>, order: &BlockOrder, graph: &Graph) -> fmt::Result {
     match order {
-        Order::Edge(edge) => write!(f, "{}", graph.edges.get(edge.0).map_or(0, |edge| edge.from.0)),
-        Order::Split { forks, branches } => {
+        BlockOrder::Edge(edge) => {
+            write!(f, "{}", graph.edges.get(edge.0).map_or(0, |edge| edge.from.0))
+        }
+        BlockOrder::Split { forks, branches } => {
             f.write_str("(")?;
             for (index, branch) in branches.iter().enumerate() {
                 if index > 0 {

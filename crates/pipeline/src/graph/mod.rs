@@ -223,12 +223,12 @@ pub struct Join {
     /// The node itself.
     pub node: NodeId,
     /// The order of the incoming blocks.
-    pub order: Order,
+    pub order: BlockOrder,
 }
 
 /// The order of blocks that arrive over several edges.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Order {
+pub enum BlockOrder {
     /// The order of the blocks on one edge.
     Edge(EdgeId),
     /// The order of the blocks at the forks; blocks derived from the same block are in branch

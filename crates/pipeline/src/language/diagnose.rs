@@ -157,7 +157,7 @@ pub fn render(text: &str, mistakes: &[Diagnostic], colour: bool) -> String {
 const EXCERPT_WIDTH: usize = 96;
 
 fn render_one(text: &str, starts: &[usize], mistake: &Diagnostic, colour: bool, out: &mut String) {
-    let paint = Paint::new(mistake.severity, colour);
+    let paint = EscapeSequences::new(mistake.severity, colour);
     let start = char_boundary(text, mistake.span.start);
     let line = starts.partition_point(|first| *first <= start).max(1) - 1;
     let (from, to) = line_bounds(text, starts, line);
@@ -229,13 +229,13 @@ fn replace_control_characters(text: &str) -> String {
 }
 
 /// The escape sequences for one diagnostic; empty if colour is off.
-struct Paint {
+struct EscapeSequences {
     strong: &'static str,
     mark: &'static str,
     plain: &'static str,
 }
 
-impl Paint {
+impl EscapeSequences {
     fn new(severity: Severity, colour: bool) -> Self {
         match (colour, severity) {
             (false, _) => Self { strong: "", mark: "", plain: "" },

@@ -122,10 +122,10 @@ impl Default for Costs {
 }
 
 /// An accessor for a field of the table.
-type Field = fn(&mut Costs) -> &mut f64;
+type FieldAccessor = fn(&mut Costs) -> &mut f64;
 
 /// The fields of the table: the name in the table's text, the accessor, and the measured operation.
-const COST_FIELDS: [(&str, Field, &str); 17] = [
+const COST_FIELDS: [(&str, FieldAccessor, &str); 17] = [
     ("call", |costs| &mut costs.call, "calling a filter, per block of a full batch"),
     ("head", |costs| &mut costs.head, "reading the head of a block"),
     (

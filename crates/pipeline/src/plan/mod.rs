@@ -44,8 +44,8 @@ pub use costs::{ArcShare, COSTS_VERSION, Costs, FilterCost};
 pub use kernel::programs_for;
 pub use machine::{Kernel, Machine};
 pub use model::{
-    Candidate, Choice, Delay, KernelRefusal, Latency, Placement, Plan, PlannedEdge, PlannedSpace,
-    Policy, ReplicaRefusal, Replicas, SpaceKind, Unplaceable,
+    Candidate, Delay, KernelRefusal, Latency, Placement, PlacementChoice, Plan, PlannedEdge,
+    PlannedSpace, Policy, ReplicaRefusal, Replicas, SpaceKind, Unplaceable,
 };
 pub use moves::{MovePeriod, may_enter_kernel};
 pub use persist::{PersistedNode, PersistedPlan};

@@ -40,7 +40,7 @@ pub struct Plan {
     /// The latency budget, or `None` if the request does not set `--latency`.
     pub latency: Option<Latency>,
     /// The policy and the result of the placement search.
-    pub choice: Choice,
+    pub choice: PlacementChoice,
 }
 
 impl Plan {
@@ -171,7 +171,7 @@ pub enum PlannedEdge {
 
 /// The result of the search for the best placement.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Choice {
+pub struct PlacementChoice {
     /// The policy that chose the placement.
     pub policy: Policy,
     /// The cost of sending one block from every source through the graph, in ns.

@@ -12,7 +12,7 @@ mod eliminate;
 
 use super::discover::{Discovery, FIRST_THREAD};
 use super::machine::Machine;
-use super::model::{Choice, Policy, SpaceKind, Unplaceable};
+use super::model::{PlacementChoice, Policy, SpaceKind, Unplaceable};
 use crate::graph::{Graph, NodeId};
 
 /// The number of partial placements after which branch and bound stops if it has found a placement;
@@ -29,7 +29,7 @@ pub(super) struct Selection {
     /// The space that reads the output of each node.
     pub(super) output_spaces: Vec<usize>,
     /// The result of the search: policy, cost and number of placements examined.
-    pub(super) choice: Choice,
+    pub(super) choice: PlacementChoice,
 }
 
 struct Search<'s> {
@@ -98,7 +98,7 @@ pub(super) fn select_placement(
     }
     match best {
         Some((cost_ns, Assignment { spaces, input_spaces, output_spaces, .. })) => {
-            let choice = Choice { policy, cost_ns, examined: steps, proved };
+            let choice = PlacementChoice { policy, cost_ns, examined: steps, proved };
             Ok(Selection { spaces, input_spaces, output_spaces, choice })
         }
         None => {

@@ -21,7 +21,7 @@ const TIME_PARAMETER: Parameter = Parameter::required("time", Type::Duration, ""
 
 /// One item of the option: thresholds for all rings, or for the rings to one node.
 #[derive(Debug, PartialEq, Eq)]
-struct Signal<'t> {
+struct SignalItem<'t> {
     node: Option<&'t str>,
     blocks: Option<usize>,
     ns: Option<u64>,
@@ -45,13 +45,13 @@ pub(super) fn is_named(unique: &str, name: &str) -> bool {
     unique == name || unique.split_once('#').is_some_and(|(plain, _)| plain == name)
 }
 
-fn parse_option(text: &str) -> Result<Vec<Signal<'_>>, String> {
+fn parse_option(text: &str) -> Result<Vec<SignalItem<'_>>, String> {
     text.split(',').map(parse_part).collect()
 }
 
-fn parse_part(part: &str) -> Result<Signal<'_>, String> {
+fn parse_part(part: &str) -> Result<SignalItem<'_>, String> {
     let wrong = |why: &str| format!("`{part}`: {why}");
-    let mut signal = Signal { node: None, blocks: None, ns: None };
+    let mut signal = SignalItem { node: None, blocks: None, ns: None };
     for (at, word) in part.split(':').enumerate() {
         if at == 0 && word.starts_with(|c: char| c.is_ascii_lowercase()) {
             signal.node = Some(word);
@@ -69,7 +69,7 @@ fn parse_part(part: &str) -> Result<Signal<'_>, String> {
         }
     }
     match signal {
-        Signal { blocks: None, ns: None, .. } => {
+        SignalItem { blocks: None, ns: None, .. } => {
             Err(wrong("a number of blocks or a time is missing"))
         }
         _ => Ok(signal),
@@ -90,7 +90,7 @@ pub(super) fn apply_option(plan: &mut Plan) {
     }
 }
 
-fn set_ring(ring: &mut RingPlan, signal: &Signal<'_>) {
+fn set_ring(ring: &mut RingPlan, signal: &SignalItem<'_>) {
     if let Some(blocks) = signal.blocks {
         // The threshold is a power of two and at most half of the ring, which stays large enough
         // for it.
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn k5_signal_option_parses_nodes_block_counts_and_times() {
-        let part = |node, blocks, ns| Signal { node, blocks, ns };
+        let part = |node, blocks, ns| SignalItem { node, blocks, ns };
         let all = parse_option("8,dport:64:200us,count:1ms,exec#2:4").unwrap();
         let expected = [
             part(None, Some(8), None),

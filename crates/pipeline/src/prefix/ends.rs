@@ -10,7 +10,7 @@ use filter::{Description, Form, OutputForm, StateScope};
 
 /// A filter at which a prefix can end, and after which requests can join.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct End {
+pub(super) struct PrefixEnd {
     /// Index of the filter among the stages after the source.
     pub(super) stage: usize,
     /// True if the filter outputs messages, false if it outputs streams.
@@ -29,13 +29,13 @@ pub(super) fn find_ends(
     whole: &Pipeline,
     graph: &Graph,
     registry: &dyn Registry,
-) -> Result<Vec<End>, UnsharedReason> {
+) -> Result<Vec<PrefixEnd>, UnsharedReason> {
     let filters: Vec<(&FilterTerm, &Use)> = leading_filters(whole, graph).collect();
     let orders = |(_, used): &(&FilterTerm, &Use)| used.effect().output_form == STREAM;
     let Some(first) = filters.iter().position(orders) else {
         return Err(UnsharedReason("no `tcp` follows the interface in it".to_owned()));
     };
-    let mut ends: Vec<End> = Vec::new();
+    let mut ends: Vec<PrefixEnd> = Vec::new();
     let (mut outputs_messages, mut is_plain) = (false, true);
     for (stage, (term, used)) in filters.into_iter().enumerate() {
         let is_behind = stage > first;
@@ -54,7 +54,7 @@ pub(super) fn find_ends(
         }
         if used.description.state.scope == StateScope::Sessions || !is_behind {
             let is_on_request = is_on_request(graph, term.span, used.description);
-            ends.push(End { stage, outputs_messages, is_plain, is_on_request });
+            ends.push(PrefixEnd { stage, outputs_messages, is_plain, is_on_request });
         }
     }
     Ok(ends)

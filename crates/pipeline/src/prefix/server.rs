@@ -1,6 +1,6 @@
 //! The request of the process that runs a prefix.
 
-use super::ends::{self, End};
+use super::ends::{self, PrefixEnd};
 use super::terms::{SHARE_SINK, SHARED_SOURCE, build_argument, build_pipeline, endpoint_term};
 use crate::check::check;
 use crate::language::tree::{Branch, FilterTerm, Group, Operator, Pipe, Pipeline, Stage, Term};
@@ -47,7 +47,12 @@ pub fn offers_prefix(request: &str, prefix: &str) -> bool {
 
 /// Returns the stages from index `from` on. Adds, after each filter in `ends`, a branch with the
 /// sink that offers the prefix up to that filter, and adds `last` after the last stage.
-fn remaining_stages(whole: &Pipeline, from: usize, ends: &[End], last: FilterTerm) -> Vec<Stage> {
+fn remaining_stages(
+    whole: &Pipeline,
+    from: usize,
+    ends: &[PrefixEnd],
+    last: FilterTerm,
+) -> Vec<Stage> {
     let plain = |term: Term| Stage { arc: Pipe { label: None, span: Span::default() }, term };
     let Some((end, further)) = ends.split_first() else {
         let mut rest = whole.rest.get(from..).unwrap_or_default().to_vec();
@@ -68,7 +73,7 @@ fn remaining_stages(whole: &Pipeline, from: usize, ends: &[End], last: FilterTer
 }
 
 /// Returns the text of a prefix that ends at this filter.
-fn prefix_text(whole: &Pipeline, end: &End) -> String {
+fn prefix_text(whole: &Pipeline, end: &PrefixEnd) -> String {
     let stages = whole.rest.get(..=end.stage).unwrap_or_default();
     build_pipeline((*whole.first).clone(), stages).to_string()
 }

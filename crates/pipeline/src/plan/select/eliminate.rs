@@ -15,7 +15,7 @@ const CANDIDATES_MAX: usize = 20_000;
 
 /// The nodes at the border, each with its space, the space that reads its output, and true if its
 /// header offsets are known.
-type Border = Vec<(usize, usize, usize, bool)>;
+type BorderNodes = Vec<(usize, usize, usize, bool)>;
 
 /// A step of the search: the placement of one node, with the index `before` of the step that placed
 /// the node before it. A chain of steps is a partial placement, represented by its last step.
@@ -33,10 +33,10 @@ pub(super) fn eliminate_nodes(search: &Search<'_>) -> Option<((f64, Assignment),
     let last = last_uses(graph, &order);
     let mut assignment = Assignment::unplaced(graph.nodes.len());
     let mut steps: Vec<SearchStep> = Vec::new();
-    let mut candidates: Vec<(Border, f64, usize)> = vec![(Vec::new(), 0.0, usize::MAX)];
+    let mut candidates: Vec<(BorderNodes, f64, usize)> = vec![(Vec::new(), 0.0, usize::MAX)];
     let (mut examined, mut exact) = (0, true);
     for (at, id) in order.iter().enumerate() {
-        let mut next: HashMap<Border, (f64, usize)> = HashMap::new();
+        let mut next: HashMap<BorderNodes, (f64, usize)> = HashMap::new();
         for (border, cost, before) in &candidates {
             for (node, space, output_space, headers_known) in border {
                 (assignment.spaces[*node], assignment.output_spaces[*node]) =
