@@ -6,7 +6,7 @@ use crate::request::PlannedRequest;
 use endpoint::SourceCounters;
 use engine::build::BuildError;
 use engine::run::Outcome;
-use runtime::failure::{Cause, PathFailure};
+use runtime::failure::{FailureCause, PathFailure};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -79,13 +79,15 @@ fn check_outcome(
         return Err(format!("the ledger: {imbalance}"));
     }
     let unexpected = |failure: &&PathFailure| match &failure.cause {
-        Cause::Endpoint(_) if failure.node == "pcap" => !expected.has_mixed_link_types,
-        Cause::Endpoint(_) => !replays || failure.node != "replay" || expected.fault.is_none(),
-        Cause::Ring(_)
-        | Cause::Panic { .. }
-        | Cause::Program(_)
-        | Cause::ExitUnknown(_)
-        | Cause::OtherProcess { .. } => true,
+        FailureCause::Endpoint(_) if failure.node == "pcap" => !expected.has_mixed_link_types,
+        FailureCause::Endpoint(_) => {
+            !replays || failure.node != "replay" || expected.fault.is_none()
+        }
+        FailureCause::Ring(_)
+        | FailureCause::Panic { .. }
+        | FailureCause::Program(_)
+        | FailureCause::ExitUnknown(_)
+        | FailureCause::OtherProcess { .. } => true,
     };
     if let Some(failure) = outcome.failures.iter().find(unexpected) {
         return Err(failure.to_string());

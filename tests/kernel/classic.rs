@@ -11,7 +11,7 @@ use cases::{all_frames, case_folder};
 use ebpf::classic::insn::{ANCILLARY, code};
 use ebpf::classic::{ClassicProgram, LinkType, Options, compile};
 use ebpf::emit::Target;
-use ebpf::exam::{self, Interpreter, Tally};
+use ebpf::exam::{self, ExamTotals, Interpreter};
 use ebpf::interpret::Packet;
 use frames::{Frame, Random};
 use programs::{EXPRESSIONS, programs, random_program};
@@ -42,7 +42,7 @@ fn compare_judges(
     program: &ClassicProgram,
     target: Target,
     frames: &[Vec<u8>],
-) -> Tally {
+) -> ExamTotals {
     let made = emit_classic(program, target).unwrap_or_else(|unfit| panic!("{name}: {unfit}"));
     let (mut classic, mut interpreter) =
         (ClassicJudge(program, target.hook), Interpreter::new(&made));
@@ -66,7 +66,7 @@ fn compare_programs(
         number_from_environment("SEED", 20_261_121),
         number_from_environment("ROUNDS", 1) as usize,
     );
-    let mut sum = Tally::default();
+    let mut sum = ExamTotals::default();
     let mut loaded = 0;
     for (index, (name, program)) in all.iter().enumerate() {
         if program.has_loop() || reads_socket_metadata(program) {

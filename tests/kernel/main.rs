@@ -30,7 +30,7 @@ mod source;
 use corpus::borders::{boundary_frames, ethernet_bytes, looks_pending};
 use ebpf::Hook;
 use ebpf::emit::Target;
-use ebpf::exam::{self, Interpreter, Tally};
+use ebpf::exam::{self, ExamTotals, Interpreter};
 use ebpf::interpret::Packet;
 use filter::testing::Frame;
 use filter::testing::twins::{
@@ -58,7 +58,7 @@ fn compare_judges<'a>(
     chain: &[Examined],
     target: Target,
     packets: impl IntoIterator<Item = Packet<'a>>,
-) -> Option<Tally> {
+) -> Option<ExamTotals> {
     let program = fitting_program(chain, target)?;
     let (mut user, mut interpreter) =
         (UserReference::new(chain, &program), Interpreter::new(&program));
@@ -74,7 +74,7 @@ fn compare_judges<'a>(
 /// Compares the judges on chains of filters: every chain of one or two filters for every target,
 /// and, of every 120 chains of three filters, one chain for each of the seven targets. A chain of
 /// `n` filters receives one frame in `steps[n - 1]`; different chains receive different frames.
-fn compare_all_chains(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(TwinChain, Tally)> {
+fn compare_all_chains(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(TwinChain, ExamTotals)> {
     let sat = for_every_target(|target| {
         let place = HOOKS.iter().position(|place| *place == target.hook);
         let place = place.unwrap_or(HOOKS.len());
@@ -93,14 +93,14 @@ fn compare_all_chains(frames: &[Vec<u8>], steps: &[usize]) -> Vec<(TwinChain, Ta
     sat.into_iter().flatten().collect()
 }
 
-fn sum_tallies(tallies: &[(TwinChain, Tally)]) -> Tally {
-    let add = |sum: Tally, (_, tally): &(TwinChain, Tally)| Tally {
+fn sum_tallies(tallies: &[(TwinChain, ExamTotals)]) -> ExamTotals {
+    let add = |sum: ExamTotals, (_, tally): &(TwinChain, ExamTotals)| ExamTotals {
         packets: sum.packets + tally.packets,
         answered: sum.answered + tally.answered,
         unsure: sum.unsure + tally.unsure,
         refused: sum.refused + tally.refused,
     };
-    tallies.iter().fold(Tally::default(), add)
+    tallies.iter().fold(ExamTotals::default(), add)
 }
 
 #[test]

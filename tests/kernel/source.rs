@@ -7,7 +7,9 @@ use super::judge::program_kind;
 use ebpf::insn::{self, Insn, R0, R9};
 use ebpf::{Hook, MapSpec, Program};
 use filter::testing::twins::{chains, emit_program};
-use sys::bpf::{BtfBuilder, FunctionInfo, LineInfo, Load, Map, Program as Loaded, SourceInfo};
+use sys::bpf::{
+    BtfBuilder, FunctionInfo, LineInfo, LoadParameters, Map, Program as Loaded, SourceInfo,
+};
 use testkit::need;
 
 /// Loads a program with its source lines. If the program is rejected, fails with the verifier's
@@ -31,7 +33,10 @@ fn load(program: &Program) -> Result<Loaded, String> {
     let functions = [FunctionInfo { instruction: 0, type_id: main }];
     let code = insn::encode(&program.code);
     let source = Some(SourceInfo { btf: &btf, functions: &functions, lines: &lines });
-    let load = Load { source, ..Load::new(program_kind(program.hook), "request", &code) };
+    let load = LoadParameters {
+        source,
+        ..LoadParameters::new(program_kind(program.hook), "request", &code)
+    };
     load.load().map_err(|refused| refused.log)
 }
 

@@ -5,7 +5,7 @@ use crate::request::PlannedRequest;
 use crate::scratch::Scratch;
 use engine::build::Settings;
 use engine::run::Outcome;
-use runtime::failure::Cause;
+use runtime::failure::FailureCause;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::Path;
 use std::process::Command;
@@ -46,7 +46,7 @@ fn panicking_filter_counts_blocks_after_it_as_lost() {
         let outcome = run(&text);
         let arrived = assert_prefix_arrived(&outcome, &file);
         assert!(arrived <= PANICKING_BLOCK, "{text}: {arrived}");
-        let Cause::Panic { block: Some(block), .. } = &outcome.failures[0].cause else {
+        let FailureCause::Panic { block: Some(block), .. } = &outcome.failures[0].cause else {
             panic!("{text}: {}", outcome.failures[0]);
         };
         assert_eq!(block.bytes[42..50], PANICKING_BLOCK.to_be_bytes(), "{text}");

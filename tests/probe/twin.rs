@@ -11,7 +11,7 @@
 use crate::catalog_fixture::run_request;
 use crate::judge::{KernelJudge, without_perfmon};
 use ebpf::emit::{Outcome, Target};
-use ebpf::exam::{self, Interpreter, Judge, Ruling, Tally};
+use ebpf::exam::{self, ExamTotals, Interpreter, Judge, Ruling};
 use ebpf::interpret::Packet;
 use ebpf::{Hook, Program};
 use filter::prelude::*;
@@ -47,7 +47,7 @@ fn compare_judges<'a>(
     allowed: LoadPermission,
     target: Target,
     frames: impl IntoIterator<Item = &'a [u8]>,
-) -> Tally {
+) -> ExamTotals {
     let program = emit_program(&dport_chain(), target).expect("`dport` has a twin");
     let (mut user, mut interpreter) =
         (UserReference::new(&dport_chain(), &program), Interpreter::new(&program));

@@ -5,7 +5,7 @@ use crate::scratch::Scratch;
 use crate::shapes::{REQUEST_SHAPES, RequestShape};
 use engine::build::{PathOptions, Settings, build_with};
 use engine::kernel::point::Points;
-use engine::record::{Head, RecordMode, Recording};
+use engine::record::{RecordMode, Recording, RecordingHead};
 use engine::registry::MachineRegistry;
 use engine::run::{StopConditions, run};
 use pipeline::plan::plan;
@@ -124,13 +124,13 @@ impl Trial {
             assert!(mistakes.is_empty(), "{}", pipeline::render(line, &mistakes, false));
             let mut machine = engine::machine::inspect();
             if shape.recorded {
-                machine = Head::outside_kernel(machine);
+                machine = RecordingHead::outside_kernel(machine);
             }
             let plan =
                 plan(graph, &MachineRegistry::Local, &machine).map_err(|why| format!("{why:?}"))?;
             let mut extras = PathOptions { steps: steps.clone(), ..PathOptions::default() };
             if shape.recorded {
-                let head = Head::new(line, &plan, &machine, None);
+                let head = RecordingHead::new(line, &plan, &machine, None);
                 let path = self.working_directory().join("record");
                 let recording = Recording::create(&path, &head, 1 << 20, steps);
                 let recording = recording.map_err(|why| why.to_string())?;

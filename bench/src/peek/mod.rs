@@ -27,7 +27,7 @@ use buffer::dbuf;
 use buffer::pool;
 use iolite::aggregate::owner::Creator;
 use iolite::aggregate::server::GrantServer;
-use iolite::aggregate::{AllocationPool, Frozen};
+use iolite::aggregate::{AllocationPool, FrozenData};
 use iolite::indirect::{Backing, Config, Input, indirect};
 use iolite::interface::AggregateBlocks;
 use iolite::interface::{StreamReader as _, StreamWriter as _};
@@ -117,7 +117,7 @@ fn measure_calls(rounds: usize) -> Result<Vec<Row>, String> {
     writer.publish();
     let mut reader = readers.pop().ok_or("no reader")?;
     let grants = GrantServer::open(Creator::new(8)).map_err(error_text)?;
-    let frozen = Frozen::read(dbuf_id(2), &[2; 4096][..], 4096).map_err(error_text)?;
+    let frozen = FrozenData::read(dbuf_id(2), &[2; 4096][..], 4096).map_err(error_text)?;
     let share = |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::private(identity()));
     grants.owner(share).map_err(error_text)?;
     let backing = share_dbuf(&grants, dbuf_id(3), 64 << 10, 4)?;

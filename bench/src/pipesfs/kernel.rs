@@ -8,7 +8,7 @@ use crate::row::Row;
 use crate::sentinel::Sentinel;
 use ebpf::Hook;
 use ebpf::emit::tap::{
-    FrameRing, FusedTap, PointerRing, SWITCHED_WORD, Scratch, SwitchLayout, fused,
+    FrameRing, FusedTap, PointerRing, SWITCHED_WORD_SIZE, Scratch, SwitchLayout, fused,
 };
 use ebpf::insn;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -66,7 +66,8 @@ impl Counting {
         let doorbell = RingBuffer::create("bell", 1 << 16).map_err(text)?;
         let base = cpus * scratch.stride;
         let switches = SwitchLayout { map: 0, base, places: FILTERS.into() };
-        let counters = Map::array("counters", base + SWITCHED_WORD * switches.list(1), 1, true);
+        let counters =
+            Map::array("counters", base + SWITCHED_WORD_SIZE * switches.list(1), 1, true);
         let counters = counters.map_err(text)?;
         let (own, of_line) = (records.own_shape(), pointers.own_shape());
         let pointer_ring = PointerRing {

@@ -6,7 +6,7 @@ use abi::{DbufId, RichPointer};
 use buffer::pool;
 use iolite::aggregate::owner::Creator;
 use iolite::aggregate::server::GrantServer;
-use iolite::aggregate::{Aggregate, AllocationPool, Frozen};
+use iolite::aggregate::{Aggregate, AllocationPool, FrozenData};
 use iolite::indirect::{Backing, Config, Input, Output, indirect};
 use iolite::interface::StreamWriter as _;
 use iolite::interface::{AggregateBlocks, StreamReader};
@@ -69,7 +69,7 @@ impl SpliceSetup {
     pub(super) fn new(dbuf: usize) -> Result<Self, String> {
         let grants = GrantServer::open(Creator::new(8)).map_err(error_text)?;
         let bytes: Vec<u8> = (0..dbuf).map(|at| at as u8).collect();
-        let frozen = Frozen::read(dbuf_id(1), &bytes[..], dbuf).map_err(error_text)?;
+        let frozen = FrozenData::read(dbuf_id(1), &bytes[..], dbuf).map_err(error_text)?;
         let all = AccessList::private(identity());
         grants.owner(|owner| owner.share_frozen(&frozen, all)).map_err(error_text)?;
         let mut by_pointer = StreamEnds::new(&grants, 2)?;

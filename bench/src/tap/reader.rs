@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use sys::bpf::ring::region_offset;
-use sys::bpf::{FramePointer, Listener, Region, Rings, RingsLayout};
+use sys::bpf::{CpuRing, FramePointer, Listener, Rings, RingsLayout};
 use sys::descriptor;
 
 /// Polling interval of a reader that is not notified.
@@ -170,7 +170,7 @@ impl ReaderState {
         found
     }
 
-    fn read_one(&mut self, region: &Region<'_>, cpu: usize) -> bool {
+    fn read_one(&mut self, region: &CpuRing<'_>, cpu: usize) -> bool {
         let (begin, head) = (self.next[cpu], region.head(0));
         let pointers = u64::from(self.shape.pointers);
         let (mut next, mut newest, mut reserved) = (begin, head, region.reserved());
@@ -203,7 +203,7 @@ impl ReaderState {
     }
 
     /// Copies a record. Returns its position, or `None` if the writer has lapped it.
-    fn copy_record(&mut self, region: &Region<'_>, number: u64, reserved: u64) -> Option<u64> {
+    fn copy_record(&mut self, region: &CpuRing<'_>, number: u64, reserved: u64) -> Option<u64> {
         let FramePointer { position, length, .. } = region.pointer(0, number)?;
         // If lapped records were copied, the reader would never catch up.
         if self.may_be_lapped(position, reserved) {

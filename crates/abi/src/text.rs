@@ -3,7 +3,7 @@
 //! A terminal obeys control characters (C0, DEL and C1), and bidirectional or invisible characters
 //! change how a line reads. Such characters occur in frames, file names, requests of other users
 //! and the user's own request. [`is_hidden`] is the only list of these characters in all crates;
-//! [`Visible`] and [`VisibleLines`] write text for people, [`Escaped`] writes JSON.
+//! [`VisibleText`] and [`VisibleLines`] write text for people, [`EscapedJson`] writes JSON.
 
 use core::fmt::{self, Display, Formatter, Write as _};
 
@@ -30,15 +30,15 @@ pub const fn visible(c: char) -> char {
 
 /// Text on one line: each hidden character is displayed as one [`PLACEHOLDER`].
 #[derive(Clone, Copy, Debug)]
-pub struct Visible<'a>(pub &'a str);
+pub struct VisibleText<'a>(pub &'a str);
 
-impl Display for Visible<'_> {
+impl Display for VisibleText<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write_replacing(f, self.0, is_hidden, |f, c| f.write_char(visible(c)))
     }
 }
 
-/// Text on several lines, displayed like [`Visible`] except that line feeds and tabs are kept.
+/// Text on several lines, displayed like [`VisibleText`] except that line feeds and tabs are kept.
 #[derive(Clone, Copy, Debug)]
 pub struct VisibleLines<'a>(pub &'a str);
 
@@ -53,9 +53,9 @@ impl Display for VisibleLines<'_> {
 /// escapes of their UTF-16 units, such as `\u202e` (RFC 8259 §7). Line breaks and tabs are kept,
 /// because a JSON text has them only between tokens, never inside a string.
 #[derive(Clone, Copy, Debug)]
-pub struct Escaped<'a>(pub &'a str);
+pub struct EscapedJson<'a>(pub &'a str);
 
-impl Display for Escaped<'_> {
+impl Display for EscapedJson<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let is_escaped = |c: char| is_hidden(c) && !matches!(c, '\n' | '\t' | '\r');
         write_replacing(f, self.0, is_escaped, |f, c| {
@@ -118,9 +118,9 @@ mod tests {
     fn hidden_characters_are_always_replaced() {
         for (c, name) in HIDDEN_CHARACTERS {
             let text = std::format!("a{c}é{c}");
-            assert_eq!(Visible(&text).to_string(), "a·é·", "{name}");
+            assert_eq!(VisibleText(&text).to_string(), "a·é·", "{name}");
             assert_eq!(VisibleLines(&text).to_string(), "a·é·", "{name}");
-            assert!(!Escaped(&text).to_string().contains(*c), "{name}");
+            assert!(!EscapedJson(&text).to_string().contains(*c), "{name}");
         }
     }
 
@@ -128,17 +128,17 @@ mod tests {
     fn ordinary_text_of_any_language_is_unchanged() {
         for text in ["", "GET /index.html", "größer", "日本語", "שלום", "مرحبا", "🦀 ok"]
         {
-            assert_eq!(Visible(text).to_string(), text);
-            assert_eq!(Escaped(text).to_string(), text);
+            assert_eq!(VisibleText(text).to_string(), text);
+            assert_eq!(EscapedJson(text).to_string(), text);
         }
         assert_eq!(VisibleLines("a\tb\nc\r").to_string(), "a\tb\nc·");
-        assert_eq!(Visible("a\tb\nc").to_string(), "a·b·c");
+        assert_eq!(VisibleText("a\tb\nc").to_string(), "a·b·c");
     }
 
     #[test]
     fn escaped_text_with_hidden_characters_is_valid_json() {
-        assert_eq!(Escaped("a\u{9b}\x7f\u{202e}").to_string(), "a\\u009b\\u007f\\u202e");
-        assert_eq!(Escaped("\u{e0041}").to_string(), "\\udb40\\udc41");
-        assert_eq!(Escaped("{\n\t\"a\": 1\r\n}").to_string(), "{\n\t\"a\": 1\r\n}");
+        assert_eq!(EscapedJson("a\u{9b}\x7f\u{202e}").to_string(), "a\\u009b\\u007f\\u202e");
+        assert_eq!(EscapedJson("\u{e0041}").to_string(), "\\udb40\\udc41");
+        assert_eq!(EscapedJson("{\n\t\"a\": 1\r\n}").to_string(), "{\n\t\"a\": 1\r\n}");
     }
 }

@@ -5,7 +5,7 @@
 //! cargo run --release -p streamline-buffer --example pages
 
 use std::time::{Duration, Instant};
-use streamline_buffer::pages::{Choice, facts};
+use streamline_buffer::pages::{PageChoice, facts};
 use sys::memory::{Mapping, Memfd};
 
 const MB: usize = 1 << 20;
@@ -16,7 +16,7 @@ const ROUNDS: usize = 7;
 fn main() -> sys::Result<()> {
     println!("{:?}", facts());
     for size in [MB, 2 * MB, 16 * MB, 64 * MB] {
-        println!("{:>3} MB: {}", size / MB, Choice::for_this_machine(size));
+        println!("{:>3} MB: {}", size / MB, PageChoice::for_this_machine(size));
     }
     let shared = median(|| {
         let file = Memfd::create("streamline-pages", MAPPING_SIZE)?;

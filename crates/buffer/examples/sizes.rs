@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         assert_eq!(out, [number as u8; 1024]);
         if output.capacity() != before {
             before = output.capacity();
-            println!("block {number}: {} KB, segment {}", before >> 10, output.segment());
+            println!("block {number}: {} KB, segment {}", before >> 10, output.segment_number());
         }
     }
     if let Some(scale) = output.scale() {

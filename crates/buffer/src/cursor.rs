@@ -6,12 +6,12 @@
 //! cached position shows a full or empty ring. Positions are published once per batch.
 //!
 //! SYNC POINTS (each Release names its Acquire):
-//! - *block published*: [`Producer::publish`] stores `COMMIT` with Release, [`Consumer::refresh`]
+//! - *block published*: [`WriterCursor::publish`] stores `COMMIT` with Release, [`ReaderCursor::refresh`]
 //!   loads it with Acquire: a reader that sees the position sees the blocks before it.
-//! - *block released*: [`Consumer::release`] stores `CURSOR` with Release, [`Producer::refresh`]
+//! - *block released*: [`ReaderCursor::release`] stores `CURSOR` with Release, [`WriterCursor::refresh`]
 //!   loads it with Acquire: a writer that sees the position may overwrite what the reader has read.
-//! - *writing begins* (lossy rings): [`Producer::announce_overwrite`] stores `RESERVE`, then issues
-//!   a Release fence, then writes the data; [`Consumer::is_overtaken`] issues an Acquire fence
+//! - *writing begins* (lossy rings): [`WriterCursor::announce_overwrite`] stores `RESERVE`, then issues
+//!   a Release fence, then writes the data; [`ReaderCursor::is_overtaken`] issues an Acquire fence
 //!   after copying the data, then loads `RESERVE`: a reader that has seen a new byte sees the new
 //!   position.
 //! - *closed*: `STATE` is stored with Release after the last publication; a party that sees the end
@@ -37,8 +37,8 @@ use std::sync::{Arc, OnceLock};
 mod consumer;
 mod producer;
 
-pub(crate) use consumer::Consumer;
-pub use producer::{Producer, ReaderChange};
+pub(crate) use consumer::ReaderCursor;
+pub use producer::{ReaderChange, WriterCursor};
 
 /// Largest valid position in bytes or entries. At 10 GB/s, 2⁶³ bytes take 29 years, so positions
 /// never overflow.
@@ -61,7 +61,7 @@ pub struct RingMemory {
     /// Policy that applies when the ring is full.
     pub policy: Policy,
     /// The memory in which the ring continues after a resize within one process
-    /// ([`Producer::continue_within`]); empty before that.
+    /// ([`WriterCursor::continue_within`]); empty before that.
     next: OnceLock<Arc<Self>>,
 }
 

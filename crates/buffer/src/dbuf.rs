@@ -28,7 +28,7 @@
 //! - D5 In a ring that overwrites, no slice of the ring is ever returned: reservations are private
 //!   memory that commit copies in word by word, and readers copy out.
 
-use crate::cursor::{Consumer, RingMemory};
+use crate::cursor::{ReaderCursor, RingMemory};
 use crate::{Fault, Policy};
 use abi::DbufId;
 use abi::ring::PAGE;
@@ -77,7 +77,7 @@ pub fn ring(config: &BlockConfig) -> (BlockWriter, Vec<BlockReader>) {
     let bytes = config.capacity_bytes();
     let store = RingMemory::heap(bytes / 8, bytes as u64, config.policy, config.readers);
     let reader =
-        |index| BlockReader::from_walk(RecordWalk::new(Consumer::new(store.clone(), index)));
+        |index| BlockReader::from_walk(RecordWalk::new(ReaderCursor::new(store.clone(), index)));
     let readers = (0..config.readers).map(reader).collect();
     (BlockWriter::new(store, config.id), readers)
 }
@@ -90,7 +90,7 @@ pub type BlockReader = readers::RingReader<RecordWalk, readers::Local>;
 pub type BlockVisitor = readers::RingReader<RecordWalk, readers::Foreign>;
 
 impl BlockVisitor {
-    pub(crate) fn new(side: Consumer) -> Self {
+    pub(crate) fn new(side: ReaderCursor) -> Self {
         Self::from_walk(RecordWalk::new(side))
     }
 

@@ -1,7 +1,7 @@
 //! The doorbells of one writer, one per reader. The writer notifies a sleeping reader when the
 //! published head reaches the position for which the reader is waiting.
 
-use crate::cursor::{Producer, ReaderChange};
+use crate::cursor::{ReaderChange, WriterCursor};
 use crate::wait::{Notifier, Urgency};
 use abi::ring::reader;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -56,7 +56,7 @@ impl Doorbells {
     /// Notifies all sleeping readers whose threshold is reached by the published head, or all
     /// sleeping readers if `urgency` is [`Urgency::Last`].
     #[inline]
-    pub fn notify_due_readers(&mut self, side: &mut Producer, urgency: Urgency) {
+    pub fn notify_due_readers(&mut self, side: &mut WriterCursor, urgency: Urgency) {
         self.mark_evicted(side);
         let head = side.head;
         for at in 0..self.ends.len() {
@@ -75,7 +75,7 @@ impl Doorbells {
     /// Blocks until a reader notifies the writer or departs, or until `limit` has passed, and then
     /// returns true. Disconnects a reader that has departed or has sent too many false
     /// notifications. If no reader is present, returns false without blocking.
-    pub fn sleep(&mut self, side: &mut Producer, limit: Option<Duration>) -> bool {
+    pub fn sleep(&mut self, side: &mut WriterCursor, limit: Option<Duration>) -> bool {
         self.mark_evicted(side);
         let present: Vec<usize> =
             (0..self.ends.len()).filter(|at| !self.departed.contains(*at)).collect();
@@ -99,7 +99,7 @@ impl Doorbells {
     }
 
     /// Marks each reader that the ring has evicted as departed.
-    fn mark_evicted(&self, side: &mut Producer) {
+    fn mark_evicted(&self, side: &mut WriterCursor) {
         for change in side.take_reader_changes() {
             if let ReaderChange::Left(at) = change {
                 self.departed.insert(at);
@@ -113,7 +113,7 @@ impl Doorbells {
     }
 
     /// Marks a reader as departed and excludes it from flow control.
-    pub fn disconnect(&mut self, side: &mut Producer, at: usize) {
+    pub fn disconnect(&mut self, side: &mut WriterCursor, at: usize) {
         self.departed.insert(at);
         side.disconnect(at);
     }

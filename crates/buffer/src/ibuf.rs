@@ -9,7 +9,7 @@
 //! Both sides publish their position once per call, so callers should push and read entire batches.
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::cursor::{Consumer, DATA_WORDS, Producer, RingMemory};
+use crate::cursor::{DATA_WORDS, ReaderCursor, RingMemory, WriterCursor};
 use crate::{Fault, Policy, ReaderCounts, WriterCounts};
 use abi::{BlockMetadata, Entry, Marks, RichPointer};
 use std::sync::Arc;
@@ -70,7 +70,7 @@ pub fn ring(config: &RingConfig) -> (PointerWriter, Vec<PointerReader>) {
     let entries = config.entries.max(1).next_power_of_two();
     let words = entries * config.lanes.stride() / 8;
     let store = RingMemory::heap(words, entries as u64, config.policy, config.readers);
-    let reader = |index| PointerReader::new(Consumer::new(store.clone(), index), config.lanes);
+    let reader = |index| PointerReader::new(ReaderCursor::new(store.clone(), index), config.lanes);
     let readers = (0..config.readers).map(reader).collect();
     (PointerWriter::new(store, config.lanes), readers)
 }
@@ -101,13 +101,13 @@ pub struct Columns<'e> {
 #[derive(Debug)]
 pub struct PointerWriter {
     /// Cursor of the writer, for streams built on this ring.
-    pub side: Producer,
+    pub side: WriterCursor,
     pub(crate) lanes: EntryColumns,
 }
 
 impl PointerWriter {
     pub(crate) fn new(store: Arc<RingMemory>, lanes: EntryColumns) -> Self {
-        Self { side: Producer::new(store), lanes }
+        Self { side: WriterCursor::new(store), lanes }
     }
 
     /// Puts and publishes as many entries as the policy admits. Fails with [`Fault::Abandoned`] if
@@ -283,12 +283,12 @@ pub struct ReadResult {
 #[derive(Debug)]
 pub struct PointerReader {
     /// Cursor of the reader, for streams built on this ring.
-    pub side: Consumer,
+    pub side: ReaderCursor,
     lanes: EntryColumns,
 }
 
 impl PointerReader {
-    pub(crate) const fn new(side: Consumer, lanes: EntryColumns) -> Self {
+    pub(crate) const fn new(side: ReaderCursor, lanes: EntryColumns) -> Self {
         Self { side, lanes }
     }
 

@@ -8,7 +8,7 @@
 //! | 2²³ to 2²⁴ − 1 | the daemon ([`set_source`]) | on this machine |
 //!
 //! A process takes one range at a time and allocates ids from it. A child of fork(2) takes its own
-//! range, and a program that Streamline starts inherits the counter ([`inherit`]). A program that
+//! range, and a program that Streamline starts inherits the counter ([`duplicate_counter`]). A program that
 //! was started in another way, without a daemon, begins its own tree. When the daemon runs out of
 //! ids, ids of the tree are used; when these run out as well, no dbuf can be created.
 
@@ -36,9 +36,9 @@ pub struct IdRange {
 
 /// A function that requests a range of unused ids from a daemon. Returns `None` if there is no
 /// daemon, or if the daemon has run out of ids. May block for the duration of a call to the daemon.
-pub type Source = fn() -> Option<IdRange>;
+pub type IdSource = fn() -> Option<IdRange>;
 
-static SOURCE: OnceLock<Source> = OnceLock::new();
+static SOURCE: OnceLock<IdSource> = OnceLock::new();
 static IDS: Mutex<ProcessIds> = Mutex::new(ProcessIds { process: 0, next: 0, end: 0, tree: None });
 
 /// The ids that this process has taken but not used yet.
@@ -61,12 +61,12 @@ struct TreeCounter {
 
 /// Sets the source of id ranges. Must be called before the first id is allocated. Only the first
 /// call has an effect.
-pub fn set_source(source: Source) {
+pub fn set_source(source: IdSource) {
     let _ = SOURCE.set(source);
 }
 
 /// Returns an id that no other dbuf has had, or `None` if all ids are used or the counter of the
-/// tree cannot be opened. May block for as long as the [`Source`] does.
+/// tree cannot be opened. May block for as long as the [`IdSource`] does.
 pub fn fresh() -> Option<DbufId> {
     let mut ids = IDS.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();
@@ -82,9 +82,9 @@ pub fn fresh() -> Option<DbufId> {
     DbufId::new(ids.next - 1)
 }
 
-/// Returns a duplicate of the counter's descriptor for a program to inherit, numbered `from` or
+/// Returns a duplicate of the counter's descriptor for a program to duplicate_counter, numbered `from` or
 /// higher, and the value of [`VARIABLE`] for that program.
-pub fn inherit(from: i32) -> std::io::Result<(String, OwnedFd)> {
+pub fn duplicate_counter(from: i32) -> std::io::Result<(String, OwnedFd)> {
     let mut ids = IDS.lock().unwrap_or_else(PoisonError::into_inner);
     let tree = ids.tree_counter().ok_or(std::io::ErrorKind::OutOfMemory)?;
     let copy = sys::children::dup_inheritable(tree.file.as_fd(), from)?;

@@ -39,9 +39,11 @@ mod reply;
 
 pub use address::Address;
 pub use error::Error;
-pub use host::{Host, Limits, NameEntry};
+pub use host::{Host, NameEntry, ReaderLimits};
 pub use inbox::{Arrival, Inbox};
-pub use open::{OpenRequest, Opened, open, open_address, open_region, open_stream, open_write};
+pub use open::{
+    OpenRequest, OpenedObject, open, open_address, open_region, open_stream, open_write,
+};
 pub use region::SharedRegion;
 
 #[cfg(doc)]

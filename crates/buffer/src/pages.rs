@@ -1,8 +1,8 @@
 //! Page size, population and NUMA node for the memory of a ring or pool. [Th §5.3.3], BASELINES,
 //! working set
 //!
-//! [`choose`] maps a memory size and the facts of the machine ([`PageFacts`]) to a [`Choice`].
-//! `Display` explains a choice, and [`Choice::memory`] applies it. The choice is a preference: if
+//! [`choose`] maps a memory size and the facts of the machine ([`PageFacts`]) to a [`PageChoice`].
+//! `Display` explains a choice, and [`PageChoice::memory`] applies it. The choice is a preference: if
 //! the kernel refuses, the next simpler kind of page is used, so no allocation fails for lack of
 //! huge pages.
 //!
@@ -20,9 +20,9 @@ pub use sys::pages::PageFacts;
 
 /// The kind and placement of a memory range's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Choice {
+pub struct PageChoice {
     /// Kind of pages.
-    pub pages: Pages,
+    pub pages: PageKind,
     /// True if all pages are allocated and mapped when the memory is created, not at first access.
     pub populate: bool,
     /// True if the pages are placed on the NUMA node of the thread that creates the memory, which
@@ -32,7 +32,7 @@ pub struct Choice {
 
 /// Kinds of pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Pages {
+pub enum PageKind {
     /// The processor's base pages, usually 4 KB.
     Small,
     /// Transparent huge pages, where the kernel has free ones.
@@ -50,21 +50,21 @@ const POPULATED_SIZE_MAX: usize = 4 << 20;
 
 /// Chooses pages for `bytes` bytes of memory on a machine with these facts.
 #[must_use]
-pub const fn choose(facts: &PageFacts, bytes: usize) -> Choice {
+pub const fn choose(facts: &PageFacts, bytes: usize) -> PageChoice {
     let has_room = facts.huge > 0 && bytes >= facts.huge;
     let is_whole = has_room && bytes.is_multiple_of(facts.huge) && bytes >= RESERVED_PAGES_SIZE_MIN;
     let pages = if is_whole && facts.reserved >= bytes / facts.huge {
-        Pages::Reserved
+        PageKind::Reserved
     } else if has_room && facts.transparent {
-        Pages::Transparent
+        PageKind::Transparent
     } else {
-        Pages::Small
+        PageKind::Small
     };
-    let populate = bytes <= POPULATED_SIZE_MAX || !matches!(pages, Pages::Small);
-    Choice { pages, populate, local: facts.nodes > 1 }
+    let populate = bytes <= POPULATED_SIZE_MAX || !matches!(pages, PageKind::Small);
+    PageChoice { pages, populate, local: facts.nodes > 1 }
 }
 
-impl Choice {
+impl PageChoice {
     /// Chooses pages for `bytes` bytes of memory on this machine.
     #[must_use]
     pub fn for_this_machine(bytes: usize) -> Self {
@@ -74,10 +74,10 @@ impl Choice {
     /// Creates and maps a memfd of `len` bytes with the chosen pages, or the closest kind that the
     /// kernel grants.
     pub fn memory(&self, name: &str, len: usize) -> sys::Result<(Memfd, Mapping)> {
-        if self.pages == Pages::Reserved {
+        if self.pages == PageKind::Reserved {
             return match Memfd::create_huge(name, len) {
                 Ok(file) => self.map_file(file, len),
-                Err(_) => Self { pages: Pages::Transparent, ..*self }.memory(name, len),
+                Err(_) => Self { pages: PageKind::Transparent, ..*self }.memory(name, len),
             };
         }
         self.map_file(Memfd::create(name, len)?, len)
@@ -106,7 +106,7 @@ impl Choice {
 
     /// Advises the kernel of the chosen kind of page and NUMA node for a mapping. Ignores refusals.
     pub fn apply(&self, mapping: &Mapping) {
-        if self.pages == Pages::Transparent {
+        if self.pages == PageKind::Transparent {
             // Refused by kernels without huge pages: the pages are then small.
             let _refused = mapping.request_huge_pages();
         }
@@ -125,13 +125,13 @@ pub fn facts() -> &'static PageFacts {
     FACTS.get_or_init(PageFacts::detect)
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for PageChoice {
     /// Formats the choice in the form that `explain` prints.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.pages {
-            Pages::Small => "small pages",
-            Pages::Transparent => "huge pages where the kernel finds some",
-            Pages::Reserved => "reserved huge pages",
+            PageKind::Small => "small pages",
+            PageKind::Transparent => "huge pages where the kernel finds some",
+            PageKind::Reserved => "reserved huge pages",
         })?;
         f.write_str(if self.populate { ", mapped at once" } else { ", mapped as they are used" })?;
         if self.local { f.write_str(", on the writer's node") } else { Ok(()) }
@@ -199,9 +199,9 @@ mod tests {
     /// Every choice yields memory that can be written in full and sealed.
     #[test]
     fn d18_every_page_choice_yields_memory_on_any_machine() {
-        for pages in [Pages::Small, Pages::Transparent, Pages::Reserved] {
+        for pages in [PageKind::Small, PageKind::Transparent, PageKind::Reserved] {
             for (populate, local) in [(false, false), (true, false), (false, true), (true, true)] {
-                let choice = Choice { pages, populate, local };
+                let choice = PageChoice { pages, populate, local };
                 let (file, mapping) = choice.memory("streamline-test", 2 * MB).unwrap();
                 assert_eq!((file.len(), mapping.len()), (2 * MB, 2 * MB));
                 let resident = file.resident().unwrap();
@@ -217,7 +217,7 @@ mod tests {
                 file.seal(sys::memory::Seals::READER).unwrap();
             }
         }
-        println!("here 1 MB are {}; {:?}", Choice::for_this_machine(MB), facts());
+        println!("here 1 MB are {}; {:?}", PageChoice::for_this_machine(MB), facts());
     }
 
     /// Returns true if pages of the file were allocated before any write, which means that the
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn transparent_pages_replace_refused_reserved_pages() {
         const NAME: &str = "streamline-refused";
-        let choice = Choice { pages: Pages::Reserved, populate: false, local: false };
+        let choice = PageChoice { pages: PageKind::Reserved, populate: false, local: false };
         let (_file, _mapping) = choice.memory(NAME, 2 * MB).unwrap();
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let flags = maps.split(NAME).nth(1).unwrap().lines();
@@ -242,7 +242,7 @@ mod tests {
     /// Touching populated memory causes no page fault.
     #[test]
     fn populated_memory_does_not_fault() {
-        let choice = Choice { pages: Pages::Small, populate: true, local: false };
+        let choice = PageChoice { pages: PageKind::Small, populate: true, local: false };
         let (_file, mapping) = choice.memory("streamline-test", MB).unwrap();
         let region = crate::region::Region::mapped(mapping);
         let before = minor_faults();

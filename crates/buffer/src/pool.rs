@@ -56,7 +56,7 @@ mod lent;
 
 use cold::PackedSegments;
 pub use cold::PackedSize;
-pub use edit::Editing;
+pub use edit::EditedBlock;
 pub use lease::Lease;
 pub use lease::Memory;
 
@@ -134,7 +134,7 @@ impl SegmentPin {
 
 /// The occupancy of a pool, in segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Usage {
+pub struct PoolUsage {
     /// Number of segments that can be opened.
     pub free: usize,
     /// Number of segments with pins.
@@ -209,19 +209,19 @@ impl Pool {
     /// Returns the size in bytes of all slots that have memory, used or not.
     #[must_use]
     pub fn allocated_bytes(&self) -> u64 {
-        (self.populated.get() * self.memory.segment()) as u64
+        (self.populated.get() * self.memory.segment_size()) as u64
     }
 
     /// Returns the size in bytes of all slots, with or without memory.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.memory.slots.len() * self.memory.segment()
+        self.memory.slots.len() * self.memory.segment_size()
     }
 
     /// Returns the maximum length of a block in bytes.
     #[must_use]
     pub fn block_max(&self) -> usize {
-        self.memory.segment().min(BLOCK_MAX)
+        self.memory.segment_size().min(BLOCK_MAX)
     }
 
     /// Opens between `min` and `max` contiguous bytes for writing. Returns `None` if no segment is
@@ -353,7 +353,7 @@ impl Pool {
         }
         let slots = &self.memory.slots;
         let open = self.end.get().checked_sub(1).map(|last| slots.slot_of_position(last));
-        let half = self.memory.segment() as u64 / 2;
+        let half = self.memory.segment_size() as u64 / 2;
         for (index, pins) in self.pins.iter().take(self.populated.get()).enumerate() {
             let is_mostly_unused = open == Some(index) && self.end.get() - self.next.get() > half;
             if is_mostly_unused || pins.get() > 0 || slots.segment_in(index) == FREE {
@@ -373,9 +373,9 @@ impl Pool {
     /// Returns the occupancy of the pool in segments. A space under pressure copies the blocks it
     /// holds, applies back-pressure, or drops blocks.
     #[must_use]
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self) -> PoolUsage {
         let slots = &self.memory.slots;
-        let mut usage = Usage { segments: slots.len(), ..Usage::default() };
+        let mut usage = PoolUsage { segments: slots.len(), ..PoolUsage::default() };
         for (index, pins) in self.pins.iter().enumerate() {
             usage.free += usize::from(slots.segment_in(index) == FREE);
             usage.pinned += usize::from(pins.get() > 0);
@@ -407,7 +407,7 @@ impl Pool {
         self.next_number_min.set(number + 1);
         // The slot has been free since the end of a pass (M3): no slice of it exists.
         slots.open(index, number);
-        let length = self.memory.segment() as u64;
+        let length = self.memory.segment_size() as u64;
         self.next.set(number * length);
         self.end.set((number + 1) * length);
         Some(())
@@ -472,7 +472,7 @@ impl Draft<'_> {
         let used = used.min(self.len);
         let memory = &self.pool.memory;
         let end = self.position + used as u64;
-        let filled = end - (self.position & !(memory.segment() as u64 - 1));
+        let filled = end - (self.position & !(memory.segment_size() as u64 - 1));
         // M1: written before, and not again from here on.
         memory.slots.fill(memory.slots.slot_of_position(self.position), filled);
         // No gap: every byte below `filled` was written since the slot was recycled. An arrived

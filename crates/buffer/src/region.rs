@@ -81,7 +81,7 @@ impl Region {
     /// byte may be accessed.
     #[cfg(not(loom))]
     pub(crate) fn lent(lender: Arc<dyn Lender>) -> Self {
-        let words = lender.segment() * lender.segments() / 8;
+        let words = lender.segment_size() * lender.segment_count() / 8;
         Self { base: lender.base().cast::<AtomicU64>(), words, owner: Owner::Lent(lender) }
     }
 
@@ -125,7 +125,7 @@ impl Region {
     pub(crate) unsafe fn bytes(&self, at: usize, len: usize) -> &[u8] {
         debug_assert!(at.checked_add(len).is_some_and(|end| end <= self.len()));
         let base = self.base.as_ptr().cast::<u8>().cast_const().wrapping_add(at);
-        // SAFETY: R1 and promise 1 put the range inside live, initialised memory; promise 2 is the
+        // SAFETY: R1 and promise 1 put the range inside live, initialized memory; promise 2 is the
         // condition for a shared slice.
         unsafe { std::slice::from_raw_parts(base, len) }
     }
@@ -141,7 +141,7 @@ impl Region {
     pub(crate) unsafe fn bytes_mut(&self, at: usize, len: usize) -> &mut [u8] {
         debug_assert!(at.checked_add(len).is_some_and(|end| end <= self.len()));
         let base = self.base.as_ptr().cast::<u8>().wrapping_add(at);
-        // SAFETY: R1 and promise 1 put the range inside live, initialised, writable memory (atomics
+        // SAFETY: R1 and promise 1 put the range inside live, initialized, writable memory (atomics
         // allow writing through a shared reference); promise 2 makes the slice the only one.
         unsafe { std::slice::from_raw_parts_mut(base, len) }
     }

@@ -121,10 +121,10 @@ impl Scaling {
         (self.same_processor.0.min(self.shared_cache.0), most)
     }
 
-    const fn size_range(&self, sides: Sides) -> RangeInclusive<usize> {
+    const fn size_range(&self, sides: SidePlacement) -> RangeInclusive<usize> {
         let (least, most) = match sides {
-            Sides::SameProcessor => self.same_processor,
-            Sides::DifferentProcessors => self.shared_cache,
+            SidePlacement::SameProcessor => self.same_processor,
+            SidePlacement::DifferentProcessors => self.shared_cache,
         };
         least..=most
     }
@@ -139,7 +139,7 @@ const SIZE_MIN: usize = 16 << 10;
 
 /// The placement of writer and reader on processors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Sides {
+pub enum SidePlacement {
     /// The writer and the reader run on the same processor.
     SameProcessor,
     /// The writer and the reader run on different processors, or their processors are unknown.
@@ -156,7 +156,7 @@ pub struct RoundMeasurements {
     /// True if the writer found the ring full in this round.
     pub was_full: bool,
     /// Placement of the writer and the reader in this round.
-    pub sides: Sides,
+    pub sides: SidePlacement,
     /// Time that the writer took to write some bytes of the round; `None` if the writer never wrote
     /// two batches without a wait in between.
     pub timing: Option<LapTiming>,
@@ -164,7 +164,7 @@ pub struct RoundMeasurements {
 
 /// The reason for a decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reason {
+pub enum SizeReason {
     /// The pressure is between the marks.
     Fits,
     /// The pressure is above the high-water mark.
@@ -188,8 +188,8 @@ pub enum Reason {
 pub struct SizeDecision {
     /// New size of the ring in bytes.
     pub capacity: usize,
-    /// Reason for the new size.
-    pub why: Reason,
+    /// SizeReason for the new size.
+    pub why: SizeReason,
 }
 
 /// The self-sizing state of one ring.
@@ -243,7 +243,7 @@ impl SizingState {
     pub fn decide(&mut self, round: RoundMeasurements) -> SizeDecision {
         self.rounds += 1;
         let step = if self.is_remote(&round) {
-            SizeDecision { capacity: self.scaling.remote, why: Reason::Remote }
+            SizeDecision { capacity: self.scaling.remote, why: SizeReason::Remote }
         } else {
             self.next_step(round)
         };
@@ -253,7 +253,7 @@ impl SizingState {
             }
             self.patient_until = self.rounds + self.patience;
         }
-        self.has_shrunk |= step.why == Reason::Slack;
+        self.has_shrunk |= step.why == SizeReason::Slack;
         self.last = Some((round, step));
         step
     }
@@ -274,18 +274,18 @@ impl SizingState {
         self.last_change.map_or_else(String::new, |(round, step)| self.describe(&round, step.why))
     }
 
-    fn describe(&self, round: &RoundMeasurements, why: Reason) -> String {
+    fn describe(&self, round: &RoundMeasurements, why: SizeReason) -> String {
         let (pressure, Scaling { low, high, .. }) = (pressure(round), self.scaling);
         match why {
-            Reason::Fits => format!("pressure {pressure} % is between {low} and {high} %"),
-            Reason::Pressure if round.was_full => "the ring was full".to_owned(),
-            Reason::Pressure => format!("pressure {pressure} % is above {high} %"),
-            Reason::Slack => format!("pressure {pressure} % is below {low} %"),
-            Reason::Cache => "the ring was larger than the cache".to_owned(),
-            Reason::Small => "two processors share a larger cache".to_owned(),
-            Reason::Remote => "two processors share no cache, and memory is faster".to_owned(),
-            Reason::Bound => format!("pressure {pressure} %, and as far as it may go"),
-            Reason::WasFull => format!("pressure {pressure} %, but it was full not long ago"),
+            SizeReason::Fits => format!("pressure {pressure} % is between {low} and {high} %"),
+            SizeReason::Pressure if round.was_full => "the ring was full".to_owned(),
+            SizeReason::Pressure => format!("pressure {pressure} % is above {high} %"),
+            SizeReason::Slack => format!("pressure {pressure} % is below {low} %"),
+            SizeReason::Cache => "the ring was larger than the cache".to_owned(),
+            SizeReason::Small => "two processors share a larger cache".to_owned(),
+            SizeReason::Remote => "two processors share no cache, and memory is faster".to_owned(),
+            SizeReason::Bound => format!("pressure {pressure} %, and as far as it may go"),
+            SizeReason::WasFull => format!("pressure {pressure} %, but it was full not long ago"),
         }
     }
 
@@ -294,8 +294,8 @@ impl SizingState {
     /// returns false if the writer and the reader share a processor, or if the ring must not exceed
     /// the caches.
     fn is_remote(&mut self, round: &RoundMeasurements) -> bool {
-        let range = self.scaling.size_range(Sides::DifferentProcessors);
-        if round.sides == Sides::SameProcessor || self.scaling.remote <= *range.end() {
+        let range = self.scaling.size_range(SidePlacement::DifferentProcessors);
+        if round.sides == SidePlacement::SameProcessor || self.scaling.remote <= *range.end() {
             self.remote.stop();
             return false;
         }
@@ -312,26 +312,26 @@ impl SizingState {
         let range = self.scaling.size_range(sides);
         let to = |capacity, why| SizeDecision { capacity, why };
         if capacity > *range.end() {
-            return to(capacity / 2, Reason::Cache);
+            return to(capacity / 2, SizeReason::Cache);
         }
         if capacity < *range.start() {
-            return to(capacity * 2, Reason::Small);
+            return to(capacity * 2, SizeReason::Small);
         }
         let pressure = pressure(&round);
         if pressure > self.scaling.high {
             return if capacity == *range.end() {
-                to(capacity, Reason::Bound)
+                to(capacity, SizeReason::Bound)
             } else {
-                to(capacity * 2, Reason::Pressure)
+                to(capacity * 2, SizeReason::Pressure)
             };
         }
         if pressure >= self.scaling.low {
-            return to(capacity, Reason::Fits);
+            return to(capacity, SizeReason::Fits);
         }
         match capacity / 2 {
-            half if half < *range.start() => to(capacity, Reason::Bound),
-            _ if self.rounds < self.patient_until => to(capacity, Reason::WasFull),
-            half => to(half, Reason::Slack),
+            half if half < *range.start() => to(capacity, SizeReason::Bound),
+            _ if self.rounds < self.patient_until => to(capacity, SizeReason::WasFull),
+            half => to(half, SizeReason::Slack),
         }
     }
 }
@@ -381,7 +381,7 @@ mod tests {
         (0..rounds).map(next).collect()
     }
 
-    fn round_at(capacity: usize, distance: usize, sides: Sides) -> RoundMeasurements {
+    fn round_at(capacity: usize, distance: usize, sides: SidePlacement) -> RoundMeasurements {
         RoundMeasurements { capacity, distance, was_full: false, sides, timing: None }
     }
 
@@ -390,15 +390,19 @@ mod tests {
     #[test]
     fn f1_f5_pressure_decides_within_cache_bounds() {
         let mut scale = SizingState::new(Scaling::reallocation(&CACHES));
-        let on_same = |distance: usize| move |c| round_at(c, distance, Sides::SameProcessor);
+        let on_same =
+            |distance: usize| move |c| round_at(c, distance, SidePlacement::SameProcessor);
         let down = sizes_after_rounds(&mut scale, 16 << 20, 12, on_same(64));
         assert_eq!(down[..4], [8 << 20, 4 << 20, 2 << 20, 1 << 20], "half of it each round");
         assert_eq!(down[11], 256 << 10);
-        let full = |c| RoundMeasurements { was_full: true, ..round_at(c, 0, Sides::SameProcessor) };
+        let full = |c| RoundMeasurements {
+            was_full: true,
+            ..round_at(c, 0, SidePlacement::SameProcessor)
+        };
         assert_eq!(sizes_after_rounds(&mut scale, SIZE_MIN, 9, full)[8], 4 << 20);
-        let on_different = |c| round_at(c, c * 9 / 10, Sides::DifferentProcessors);
+        let on_different = |c| round_at(c, c * 9 / 10, SidePlacement::DifferentProcessors);
         assert_eq!(sizes_after_rounds(&mut scale, SIZE_MIN, 20, on_different)[19], 4 << 20);
-        let slack = |c| round_at(c, 0, Sides::DifferentProcessors);
+        let slack = |c| round_at(c, 0, SidePlacement::DifferentProcessors);
         let mut fresh = SizingState::new(Scaling::reallocation(&CACHES));
         assert_eq!(sizes_after_rounds(&mut fresh, 64 << 20, 20, slack)[19], 4 << 20);
         assert!(scale.to_string().starts_with("41 rounds, grown "), "{scale}");
@@ -414,12 +418,12 @@ mod tests {
                 bytes: 4096,
                 ns: if capacity > 8 << 20 { 400 } else { 2000 },
             }),
-            ..round_at(capacity, 0, Sides::DifferentProcessors)
+            ..round_at(capacity, 0, SidePlacement::DifferentProcessors)
         };
         let sizes_apart = sizes_after_rounds(&mut scale, 16 << 20, 60, slow);
         assert_eq!(sizes_apart[..3], [8 << 20, 4 << 20, 4 << 20], "near, as far as is known");
         assert_eq!(sizes_apart[59], 64 << 20, "{scale}");
-        let on_same = |c| round_at(c, 0, Sides::SameProcessor);
+        let on_same = |c| round_at(c, 0, SidePlacement::SameProcessor);
         assert_eq!(sizes_after_rounds(&mut scale, 64 << 20, 9, on_same)[8], 256 << 10);
         let mut cut = SizingState::new(Scaling::deck_cut(&CACHES));
         assert_eq!(
@@ -433,7 +437,7 @@ mod tests {
     /// nearly free, so the ring follows the pressure more closely.
     #[test]
     fn f3_deck_cut_has_closer_marks() {
-        let third = |c| round_at(c, c / 3, Sides::SameProcessor);
+        let third = |c| round_at(c, c / 3, SidePlacement::SameProcessor);
         let mut moved = SizingState::new(Scaling::reallocation(&CACHES));
         assert_eq!(sizes_after_rounds(&mut moved, 512 << 10, 9, third)[8], 512 << 10);
         let mut cut = SizingState::new(Scaling::deck_cut(&CACHES));
@@ -449,7 +453,7 @@ mod tests {
         // Full at 64 KB, nearly empty at twice that.
         let round = |c| RoundMeasurements {
             was_full: c <= 64 << 10,
-            ..round_at(c, 0, Sides::SameProcessor)
+            ..round_at(c, 0, SidePlacement::SameProcessor)
         };
         let changes = |sizes: &[usize]| sizes.windows(2).filter(|two| two[0] != two[1]).count();
         let early = sizes_after_rounds(&mut scale, 256 << 10, 200, round);

@@ -19,9 +19,9 @@
 //! other through sockets.
 
 use crate::atomic::acquire;
-use crate::cursor::{Consumer, POSITION_MAX, RingMemory};
+use crate::cursor::{POSITION_MAX, ReaderCursor, RingMemory};
 use crate::join::{JoinQueue, ReaderConnection, ReaderTicket};
-use crate::pages::Choice;
+use crate::pages::PageChoice;
 use crate::region::Region;
 use crate::trust::Trusted;
 use crate::{Policy, dbuf, ibuf};
@@ -168,7 +168,7 @@ impl RingOffer {
             return Err(Refusal::Geometry(geometry));
         }
         let (store, start) = self.attach(&geometry, geometry.capacity, policy, seals)?;
-        Ok((dbuf::BlockVisitor::new(Consumer::starting_at(store, 0, start)), geometry))
+        Ok((dbuf::BlockVisitor::new(ReaderCursor::starting_at(store, 0, start)), geometry))
     }
 
     /// Validates the descriptors and opens a ring of rich pointers.
@@ -182,7 +182,7 @@ impl RingOffer {
         };
         let entries = geometry.capacity / u64::from(geometry.stride);
         let (store, start) = self.attach(&geometry, entries, policy, Seals::READER)?;
-        Ok(ibuf::PointerReader::new(Consumer::starting_at(store, 0, start), lanes))
+        Ok(ibuf::PointerReader::new(ReaderCursor::starting_at(store, 0, start), lanes))
     }
 
     /// Maps the ring read-only and the reader's page writable. Fails if the size or the seals of
@@ -315,7 +315,7 @@ impl SharedFiles {
     /// with `seals`.
     fn map_and_seal(&self, seals: Seals) -> sys::Result<Region> {
         let mapping = self.ring.map()?;
-        Choice::for_this_machine(self.used).prepare(&self.ring, &mapping, self.used)?;
+        PageChoice::for_this_machine(self.used).prepare(&self.ring, &mapping, self.used)?;
         self.ring.seal(seals)?;
         Ok(Region::mapped(mapping))
     }

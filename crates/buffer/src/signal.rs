@@ -24,7 +24,7 @@ pub mod moderate;
 mod spin;
 
 #[cfg(not(loom))]
-pub use spin::Spin;
+pub use spin::SpinState;
 
 use crate::atomic::{AtomicU32, Ordering, fence, pause};
 #[cfg(not(loom))]
@@ -51,7 +51,7 @@ pub struct Doorbell {
 /// The result of [`Doorbell::listen`], required by [`Doorbell::sleep`]: proof that the caller
 /// listened before its last check for work.
 #[derive(Clone, Copy, Debug)]
-pub struct Ticket(u32);
+pub struct SleepTicket(u32);
 
 const WAITING: u32 = 1;
 const EPOCH: u32 = 2;
@@ -85,9 +85,9 @@ impl Doorbell {
 
     /// Announces that the caller is about to sleep. The caller must then check for work once more
     /// and, if there is none, call [`Doorbell::sleep`] with the ticket.
-    pub fn listen(&self) -> Ticket {
+    pub fn listen(&self) -> SleepTicket {
         // SYNC POINT: listen; pairs with the Release in `notify`.
-        let ticket = Ticket(self.word.fetch_or(WAITING, Ordering::AcqRel) | WAITING);
+        let ticket = SleepTicket(self.word.fetch_or(WAITING, Ordering::AcqRel) | WAITING);
         // SYNC POINT: falling asleep; pairs with the fence in `has_unnotified_sleeper`.
         fence(Ordering::SeqCst);
         ticket
@@ -106,14 +106,14 @@ impl Doorbell {
 
     /// Blocks until a notification arrives that was sent after the ticket was issued. May return
     /// spuriously.
-    pub fn sleep(&self, ticket: Ticket) {
+    pub fn sleep(&self, ticket: SleepTicket) {
         self.wait(ticket, None);
     }
 
     /// Blocks like [`Doorbell::sleep`], for at most `limit`. Arming the timer costs about 5 µs, so
     /// call this only where a limit is needed, for example in a writer that sleeps before it has
     /// notified its readers of all blocks.
-    pub fn sleep_for(&self, ticket: Ticket, limit: Duration) {
+    pub fn sleep_for(&self, ticket: SleepTicket, limit: Duration) {
         self.wait(ticket, Some(limit));
     }
 
@@ -123,7 +123,7 @@ impl Doorbell {
     #[cfg(not(loom))]
     pub fn sleep_among(
         &self,
-        ticket: Ticket,
+        ticket: SleepTicket,
         descriptors: &[BorrowedFd<'_>],
         limit: Option<Duration>,
     ) {
@@ -189,7 +189,7 @@ impl Doorbell {
     }
 
     #[cfg(not(loom))]
-    fn wait(&self, ticket: Ticket, limit: Option<Duration>) {
+    fn wait(&self, ticket: SleepTicket, limit: Option<Duration>) {
         use sys::futex::{FutexScope, wait, wait_for};
         match limit {
             None => wait(&self.word, ticket.0, FutexScope::Private),
@@ -209,7 +209,7 @@ impl Doorbell {
 
     /// Models the kernel's futex, in which reading the word and falling asleep are one step.
     #[cfg(loom)]
-    fn wait(&self, ticket: Ticket, _limit: Option<Duration>) {
+    fn wait(&self, ticket: SleepTicket, _limit: Option<Duration>) {
         let guard = self.sleepers.0.lock().unwrap();
         if self.word.load(Ordering::Relaxed) == ticket.0 {
             drop(self.sleepers.1.wait(guard).unwrap());

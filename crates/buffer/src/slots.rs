@@ -50,7 +50,7 @@ impl Slots {
     }
 
     /// Returns the size of a segment in bytes.
-    pub(crate) const fn segment(&self) -> usize {
+    pub(crate) const fn segment_size(&self) -> usize {
         1 << self.shift
     }
 
@@ -147,9 +147,9 @@ impl Slots {
         if resident & low_bits != number || resident == FREE {
             return Err(Fault::OutOfWindow(place));
         }
-        let from = position & (self.segment() as u64 - 1);
+        let from = position & (self.segment_size() as u64 - 1);
         let end = from + u64::from(place.length());
-        if end > self.segment() as u64 {
+        if end > self.segment_size() as u64 {
             return Err(Fault::CrossesSegment(place));
         }
         // SYNC POINT: bytes filled; pairs with the store in `fill`.

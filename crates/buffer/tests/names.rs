@@ -14,7 +14,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use streamline_buffer::Fault;
-use streamline_buffer::name::{self, Error, Host, Limits};
+use streamline_buffer::name::{self, Error, Host, ReaderLimits};
 use streamline_buffer::stream::{Config, Output};
 use sys::process::OVERFLOW_ID;
 use sys::process::identity;
@@ -36,7 +36,7 @@ fn start_in_role(role: &str, name: &str) -> Option<OtherProcess> {
     OtherProcess::start(&format!("{role} {name}"))
 }
 
-fn create_stream(host: &Host, name: &str, mode: u32, limits: Limits) -> Output {
+fn create_stream(host: &Host, name: &str, mode: u32, limits: ReaderLimits) -> Output {
     host.create(name, AccessList::new(0, 0, mode), &stream_config(), limits).unwrap()
 }
 
@@ -47,7 +47,7 @@ fn d13_other_user_reads_only_what_the_mode_permits() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (host, name) = (Host::open().unwrap(), unique_name("bits"));
     for (mode, opens) in [(0o644, true), (0o640, false), (0o600, false), (0o604, true)] {
-        let mut output = create_stream(&host, &name, mode, Limits::default());
+        let mut output = create_stream(&host, &name, mode, ReaderLimits::default());
         let Some(other) = start_in_role("open", &format!("0/{name}")) else { return };
         let reply = other.receive_line().unwrap();
         if opens {
@@ -90,7 +90,7 @@ fn d17_region_is_writable_only_with_permission() {
 fn killed_process_releases_its_slot_and_name() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (host, name) = (Host::open().unwrap(), unique_name("killed"));
-    let limits = Limits { readers: 3, per_untrusted_user: 2 };
+    let limits = ReaderLimits { readers: 3, per_untrusted_user: 2 };
     let mut output = create_stream(&host, &name, 0o644, limits);
     for _ in 0..3 {
         let mut readers = Vec::new();
@@ -141,9 +141,13 @@ fn t13_owner_can_claim_a_squatted_name() {
     let refused = name::open_stream(&name).unwrap_err();
     assert!(matches!(refused, Error::Squatted { holder: OVERFLOW_ID, .. }), "{refused}");
     let host = Host::open().unwrap();
-    let mut output = create_stream(&host, &name, 0o600, Limits::default());
-    let again =
-        host.create(&name, AccessList::private(identity()), &stream_config(), Limits::default());
+    let mut output = create_stream(&host, &name, 0o600, ReaderLimits::default());
+    let again = host.create(
+        &name,
+        AccessList::private(identity()),
+        &stream_config(),
+        ReaderLimits::default(),
+    );
     assert!(matches!(again.unwrap_err(), Error::Taken(_)), "a name has one owner");
     let reads = |output: &mut Output| {
         let mut input = name::open_stream(&name).unwrap();
@@ -156,13 +160,22 @@ fn t13_owner_can_claim_a_squatted_name() {
     // socket.
     other.kill();
     reads(&mut output);
-    let again =
-        host.create(&name, AccessList::private(identity()), &stream_config(), Limits::default());
+    let again = host.create(
+        &name,
+        AccessList::private(identity()),
+        &stream_config(),
+        ReaderLimits::default(),
+    );
     assert!(matches!(again.unwrap_err(), Error::Taken(_)), "a name has one owner");
     drop(output);
     wait_until("the name is free", || {
-        host.create(&name, AccessList::private(identity()), &stream_config(), Limits::default())
-            .is_ok()
+        host.create(
+            &name,
+            AccessList::private(identity()),
+            &stream_config(),
+            ReaderLimits::default(),
+        )
+        .is_ok()
     });
 }
 
@@ -173,7 +186,7 @@ fn t12_hostile_client_is_bounded_and_stalls_no_other() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (host, name) = (Host::open().unwrap(), unique_name("hostile"));
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    let limits = Limits { readers: 8, per_untrusted_user: 2 };
+    let limits = ReaderLimits { readers: 8, per_untrusted_user: 2 };
     let mut output = create_stream(&host, &name, 0o644, limits);
     let before = descriptors();
     let Some(mut other) = start_in_role("storm", &format!("0/{name}")) else { return };
@@ -230,7 +243,7 @@ fn run_other_process() {
             let host = Host::open().unwrap();
             let access = AccessList::private(identity());
             let mut output =
-                host.create(name, access, &stream_config(), Limits::default()).unwrap();
+                host.create(name, access, &stream_config(), ReaderLimits::default()).unwrap();
             report("created");
             wait_for_parent();
             output.write(b"bytes").unwrap();

@@ -56,7 +56,7 @@ fn f2_reader_of_another_user_follows_resizes() {
     offer(&other, &offers[0]);
     drop(offers);
     write_resizing(&mut output, 0..BLOCK_COUNT, &mut Random::replayable());
-    assert!(output.segment() > 20, "{}", output.segment());
+    assert!(output.segment_number() > 20, "{}", output.segment_number());
     drop(output);
     assert_eq!(other.receive_line(), Some(format!("{BLOCK_COUNT} None")));
     other.wait_for_success();

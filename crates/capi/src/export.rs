@@ -181,8 +181,8 @@ pub unsafe extern "C" fn streamline_pwrite(
     size_result(|| stream_calls::write_at(fd, offset, unsafe { slice_from_c(buf, count) }?))
 }
 
-/// Reads without consuming or copying: sets *data to the next bytes in the memory of the stream,
-/// and returns their number, which is at most count, and 0 at the end of the stream. The bytes can
+/// Reads without consuming or copying: sets *data to the next bytes in the memory of the stream.
+/// Returns the number of these bytes, at most count, or 0 at the end of the stream. The bytes can
 /// be read until the next call on this end. Consume them with streamline_release().
 ///
 /// If the policy is STREAMLINE_BLOCK or STREAMLINE_DROP_NEW, the writer keeps the bytes until they
@@ -281,7 +281,7 @@ pub unsafe extern "C" fn streamline_state_unit(
     size_result(|| state::name(fd, column, true, unsafe { slice_mut_from_c(buf.cast(), count) }?))
 }
 
-/// Copies all rows, to be read by streamline_state_number(), and returns their number. Each row is
+/// Copies all rows, to be read by streamline_state_number(). Returns the number of rows. Each row is
 /// a consistent snapshot; different rows may be of different moments.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_state_look(fd: c_int) -> isize {

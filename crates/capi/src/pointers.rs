@@ -7,7 +7,7 @@ use abi::DbufId;
 use abi::access::AccessList;
 use buffer::Fault;
 use buffer::stream::WaitResult;
-use iolite::aggregate::Frozen;
+use iolite::aggregate::FrozenData;
 use iolite::aggregate::owner::Creator;
 use iolite::aggregate::server::GrantServer;
 use iolite::indirect;
@@ -220,7 +220,8 @@ impl FileEnd {
         };
         let file = File::open(path).map_err(|error| failed("open", &error))?;
         let id = fresh_id()?;
-        let frozen = Frozen::read(id, file, usize::MAX).map_err(|error| failed("read", &error))?;
+        let frozen =
+            FrozenData::read(id, file, usize::MAX).map_err(|error| failed("read", &error))?;
         let grants = grants()?;
         let access = AccessList::private(identity());
         let shared = grants.owner(|owner| owner.share_frozen(&frozen, access));

@@ -7,7 +7,7 @@ use crate::pointers::{FileEnd, PointerReader, PointerWriter, fresh_id};
 use crate::table::{self, LockedEntry, duplicate_descriptor, not_an_end_error, register_end};
 use abi::DbufId;
 use abi::access::AccessList;
-use buffer::name::{self, Address, Error, Host, Limits, Opened};
+use buffer::name::{self, Address, Error, Host, OpenedObject, ReaderLimits};
 use buffer::stream::Config;
 use buffer::{Fault, Policy};
 use iolite::interface::StreamReader as _;
@@ -85,10 +85,10 @@ pub(crate) fn create(name: &str, config: Option<&streamline_config>) -> Outcome<
     }
     let (shape, eager) = config_from_c(config)?;
     let mode = config.map_or(0, |config| config.mode);
-    let limits = config.map_or_else(Limits::default, |config| {
-        let usual = Limits::default();
+    let limits = config.map_or_else(ReaderLimits::default, |config| {
+        let usual = ReaderLimits::default();
         let or = |asked: u32, usual| if asked == 0 { usual } else { asked as usize };
-        Limits {
+        ReaderLimits {
             readers: or(config.readers, usual.readers),
             per_untrusted_user: or(config.readers_of_one_stranger, usual.per_untrusted_user),
         }
@@ -129,18 +129,18 @@ pub(crate) fn open(name: &str, write: bool, config: Option<&streamline_config>) 
     let (shape, eager) = config_from_c(config)?;
     let address: Address = name.parse().map_err(Failure::from)?;
     match (name::open_address(&address)?, write) {
-        (Opened::Stream(input), false) => register_reader(*input),
-        (Opened::Region(memory), write) if !write || memory.is_writable() => {
+        (OpenedObject::Stream(input), false) => register_reader(*input),
+        (OpenedObject::Region(memory), write) if !write || memory.is_writable() => {
             register_end(EndKind::Region(Region { memory, at: 0, writable: write }), None)
         }
-        (Opened::Region(_), _) => Err(Error::ReadOnly.into()),
+        (OpenedObject::Region(_), _) => Err(Error::ReadOnly.into()),
         // The inbox was opened for reading; open it again for writing.
-        (Opened::Inbox(_), true) => {
+        (OpenedObject::Inbox(_), true) => {
             let output = name::open_write(name, &with_id(shape)?)?;
             register_end(EndKind::Writer(Writer::new(output, eager)), None)
         }
-        (Opened::Inbox(_), false) => Err(wrong_end("to be read: it is an inbox")),
-        (Opened::Stream(_), true) => Err(wrong_end("to be written: its creator does that")),
+        (OpenedObject::Inbox(_), false) => Err(wrong_end("to be read: it is an inbox")),
+        (OpenedObject::Stream(_), true) => Err(wrong_end("to be written: its creator does that")),
     }
 }
 

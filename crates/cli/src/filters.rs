@@ -3,7 +3,7 @@
 use crate::arguments::FiltersArguments;
 use crate::status::Status;
 use crate::terminal;
-use abi::text::Visible;
+use abi::text::VisibleText;
 use engine::registry::MachineRegistry;
 use pipeline::Registry;
 use pipeline::explain::{self, Page};
@@ -103,7 +103,7 @@ fn print_description(name: &str, json: bool) -> Status {
         let names = MachineRegistry::Local.names();
         let meant = nearest(name, names.iter().copied());
         let hint = meant.map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"));
-        terminal::print_error(&format!("no filter is called `{}`{hint}", Visible(name)));
+        terminal::print_error(&format!("no filter is called `{}`{hint}", VisibleText(name)));
         terminal::print_note("`streamline filters` lists all");
         return Status::NotFound;
     }

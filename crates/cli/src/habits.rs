@@ -1,7 +1,7 @@
 //! Suggestions for command lines written in the style of other programs, such as tcpdump.
 
 use crate::terminal;
-use abi::text::Visible;
+use abi::text::VisibleText;
 use engine::registry::MachineRegistry;
 use pipeline::translate;
 use std::ffi::OsString;
@@ -23,7 +23,7 @@ pub(crate) fn suggest(given: impl Iterator<Item = OsString>) -> bool {
         return false;
     };
     let command = words.join(" ");
-    terminal::print_error(&format!("`{}` {}", Visible(&command), meant.message));
-    terminal::print_error_text(&format!("  write: {}\n", Visible(&meant.command())));
+    terminal::print_error(&format!("`{}` {}", VisibleText(&command), meant.message));
+    terminal::print_error_text(&format!("  write: {}\n", VisibleText(&meant.command())));
     true
 }

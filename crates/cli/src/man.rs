@@ -7,7 +7,7 @@ use crate::arguments::{ABOUT, Arguments, EXIT_STATUS_HELP, FIRST_EXAMPLES, ManAr
 use crate::filters;
 use crate::status::Status;
 use crate::terminal;
-use abi::text::Visible;
+use abi::text::VisibleText;
 use clap::CommandFactory;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
@@ -55,7 +55,7 @@ pub(crate) fn man(arguments: &ManArguments) -> Status {
             let names = sheets.iter().map(ManualPage::short_name).filter(|name| !name.is_empty());
             let hint = nearest(wanted, names)
                 .map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"));
-            let wanted = Visible(wanted);
+            let wanted = VisibleText(wanted);
             terminal::print_error(&format!("the manual has no page `{wanted}`{hint}"));
             terminal::print_note(
                 "`streamline man --into FOLDER` writes all pages; `filters` lists filters",

@@ -6,7 +6,7 @@ use crate::report_target::ReportTarget;
 use crate::run::{self, silence_space_panics};
 use crate::status::Status;
 use crate::terminal;
-use engine::record::Summary;
+use engine::record::RecordingSummary;
 use engine::signal;
 use std::path::Path;
 use streamline::record::{BuiltReplay, Differences, Recorded, compare_with_record};
@@ -14,7 +14,7 @@ use streamline::record::{BuiltReplay, Differences, Recorded, compare_with_record
 /// Prints the size of a record, unless `--quiet` is given. If the record reached its size limit,
 /// first prints the number of missing blocks. If recording failed, prints only the reason, and
 /// returns false.
-pub(crate) fn print_summary(summary: &Summary, arguments: &RunArguments) -> bool {
+pub(crate) fn print_summary(summary: &RecordingSummary, arguments: &RunArguments) -> bool {
     let target = &summary.target;
     if let Some(why) = &summary.failure {
         terminal::print_error(&format!("the record {target} is incomplete: {why}"));

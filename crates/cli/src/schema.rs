@@ -2,7 +2,7 @@
 
 use crate::status::Status;
 use crate::terminal;
-use abi::text::Visible;
+use abi::text::VisibleText;
 use pipeline::language::nearest;
 
 /// All schemas, each with its name, the output that it describes, and its text.
@@ -57,7 +57,7 @@ pub(crate) fn print_schema(name: Option<&str>) -> Status {
         None => {
             let meant = nearest(name, names());
             let hint = meant.map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"));
-            terminal::print_error(&format!("no schema is called `{}`{hint}", Visible(name)));
+            terminal::print_error(&format!("no schema is called `{}`{hint}", VisibleText(name)));
             terminal::print_note("`streamline schema` lists all");
             Status::NotFound
         }

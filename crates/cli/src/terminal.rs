@@ -2,7 +2,7 @@
 //! replaced, and no error is printed if the reader has exited.
 
 use crate::status::Status;
-use abi::text::{PLACEHOLDER, Visible, VisibleLines, is_hidden};
+use abi::text::{PLACEHOLDER, VisibleLines, VisibleText, is_hidden};
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -75,7 +75,7 @@ fn is_background_stat(stat: &str) -> bool {
 /// Shows a status line on standard error, in place of the previous one. The terminal truncates the
 /// line. The next output erases it.
 pub(crate) fn show_status(line: &str) {
-    let line = Visible(line);
+    let line = VisibleText(line);
     let mut stderr = io::stderr().lock();
     HAS_STATUS_LINE.store(true, Ordering::Relaxed);
     // Autowrap is disabled for this line, so that an overlong line does not continue on the next

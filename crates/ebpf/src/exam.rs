@@ -1,7 +1,7 @@
 //! The exam of a twin, in which several judges rule on the same packets and must agree.
 //!
 //! Input: judges (a filter's user implementation, the interpreter, the real kernel) and packets.
-//! Output: a [`Tally`], or the first packet on which the judges disagree. The first judge is the
+//! Output: a [`ExamTotals`], or the first packet on which the judges disagree. The first judge is the
 //! reference. The others must give the same class and counters as the reference, and agree among
 //! themselves. The others may also be unsure, because a twin passes a block on rather than guess.
 //!
@@ -154,7 +154,7 @@ pub fn decode_counters(value: &[u8]) -> Vec<u64> {
 
 /// The result of an exam.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct ExamTotals {
     /// Number of packets on which the judges agree.
     pub packets: u64,
     /// Number of these packets that were answered with a class other than 0.
@@ -198,8 +198,8 @@ impl std::error::Error for Disagreement {}
 pub fn compare<'a>(
     judges: &mut [&mut dyn Judge],
     packets: impl IntoIterator<Item = Packet<'a>>,
-) -> Result<Tally, Box<Disagreement>> {
-    let mut tally = Tally::default();
+) -> Result<ExamTotals, Box<Disagreement>> {
+    let mut tally = ExamTotals::default();
     for packet in packets {
         let rulings: Vec<Ruling> = judges.iter_mut().map(|judge| judge.judge(&packet)).collect();
         if !rulings_agree(&rulings) {

@@ -137,11 +137,11 @@ fn check_accept_table(table: &[Value], captured: &BTreeMap<LinkType, Vec<Frame>>
     let CaseCounts { rows, aliases, frames, accepted, ambiguous, excluded, .. } = counts;
     println!(
         "accept {rows}/{} (aliases {aliases}, excluded {excluded}, frames {frames}, \
-         accepted {accepted}, optimised and unoptimised listing disagree on {ambiguous})",
+         accepted {accepted}, optimized and unoptimized listing disagree on {ambiguous})",
         table.len()
     );
     println!(
-        "instructions: ours {}, ours unoptimised {}, theirs {}",
+        "instructions: ours {}, ours unoptimized {}, theirs {}",
         counts.ours, counts.ours_plain, counts.theirs
     );
     assert_eq!(rows + excluded, table.len());

@@ -21,7 +21,7 @@ mod translated;
 
 use cases::{all_frames, case_folder};
 use ebpf::classic::{ClassicProgram, LinkType, Options, compile};
-use ebpf::exam::{self, Interpreter, Tally};
+use ebpf::exam::{self, ExamTotals, Interpreter};
 use frames::{Frame, Random};
 use programs::{EXPRESSIONS, programs, random_program};
 use translated::{ClassicJudge, TARGETS, emit_classic, frame_forms, judged_frames};
@@ -37,8 +37,8 @@ fn judge_program(
     program: &ClassicProgram,
     frames: &[Vec<u8>],
     random: &mut Random,
-) -> Tally {
-    let mut sum = Tally::default();
+) -> ExamTotals {
+    let mut sum = ExamTotals::default();
     for target in TARGETS {
         let made = emit_classic(program, target).unwrap_or_else(|unfit| panic!("{name}: {unfit}"));
         let packets = frames.iter().flat_map(|frame| frame_forms(frame, random));
@@ -58,8 +58,8 @@ fn judge_program(
     sum
 }
 
-fn report_tally(test: &str, programs: usize, sums: &[Tally]) -> Tally {
-    let sum = sums.iter().fold(Tally::default(), |sum, tally| Tally {
+fn report_tally(test: &str, programs: usize, sums: &[ExamTotals]) -> ExamTotals {
+    let sum = sums.iter().fold(ExamTotals::default(), |sum, tally| ExamTotals {
         packets: sum.packets + tally.packets,
         answered: sum.answered + tally.answered,
         unsure: sum.unsure + tally.unsure,

@@ -20,7 +20,7 @@ mod programs;
 
 use cases::{all_frames, case_folder};
 use ebpf::classic::insn::code;
-use ebpf::classic::kernel::{Direction, SocketFilterError, WHOLE, socket_filter};
+use ebpf::classic::kernel::{ACCEPT_WHOLE, Direction, SocketFilterError, socket_filter};
 use ebpf::classic::{
     ClassicProgram, INSTRUCTIONS_MAX, LinkType, Metadata, Options, VlanTag, compile,
 };
@@ -87,7 +87,7 @@ impl<'p> FilterPair<'p> {
         let Frame { bytes, wire_length } = frame;
         let wanted = match self.program.run(bytes, *wire_length, &Metadata::EMPTY) {
             0 => 0,
-            _ => WHOLE,
+            _ => ACCEPT_WHOLE,
         };
         let plain = Metadata { hardware_type: 1, ..Metadata::EMPTY };
         let found = self.filter.run(bytes, *wire_length, &plain);
@@ -114,7 +114,7 @@ impl<'p> FilterPair<'p> {
             // The kernel removes tags of two types. The filter accepts frames with other tags
             // untested.
             0 if matches!(tpid, 0x8100 | 0x88a8) => 0,
-            _ => WHOLE,
+            _ => ACCEPT_WHOLE,
         };
         let plain = Metadata { hardware_type: 1, ..Metadata::EMPTY };
         let stripped = [&bytes[..TAG_RANGE.start], &bytes[TAG_RANGE.end..]].concat();

@@ -5,7 +5,9 @@
 mod pieces;
 
 use ebpf::emit::{Finish, Target, Verdict};
-use ebpf::exam::{self, Disagreement, Interpreter, Judge, Ruling, Tally, mutants, truncations};
+use ebpf::exam::{
+    self, Disagreement, ExamTotals, Interpreter, Judge, Ruling, mutants, truncations,
+};
 use ebpf::interpret::{Machine, Packet};
 use ebpf::{Hook, Program};
 use pieces::rust_judge::RustJudge;
@@ -34,7 +36,7 @@ fn judge_chain<'a>(
     chain: &[Step],
     program: &Program,
     packets: impl Iterator<Item = Packet<'a>>,
-) -> Result<Tally, Box<Disagreement>> {
+) -> Result<ExamTotals, Box<Disagreement>> {
     let mut plain = RustJudge::new(chain, program);
     let mut interpreter = Interpreter::new(program);
     let mut judges: [&mut dyn Judge; 2] = [&mut plain, &mut interpreter];

@@ -16,7 +16,7 @@ mod packer;
 use abi::{BlockMetadata, Class, DbufId, Extent, Flags, Marks, RichPointer};
 use cold::ColdChunks;
 use filter::{Block, Time};
-use packer::Packer;
+use packer::PackerThread;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use wire::capture::write;
@@ -68,7 +68,7 @@ pub struct History {
     /// Sum of the lengths of all frames.
     frame_bytes: usize,
     /// The thread that compresses, or `None` if the caller's thread does.
-    packer: Option<Packer>,
+    packer: Option<PackerThread>,
     /// Sequence number of the next frame that arrives, counted from 0.
     next_number: u64,
     newest: Time,
@@ -124,7 +124,7 @@ impl History {
             cold: ColdChunks::new(limits.bytes),
             bytes: VecDeque::new(),
             frame_bytes: 0,
-            packer: (compresses == CompressingThread::Own).then(Packer::default),
+            packer: (compresses == CompressingThread::Own).then(PackerThread::default),
             next_number: 0,
             newest: 0,
             frozen_until: 0,

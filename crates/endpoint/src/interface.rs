@@ -79,7 +79,7 @@ pub(crate) fn find_interface_by_name(
 }
 
 /// Returns the only interface that is up in the network namespace of this thread, and the link type
-/// of its frames. The loopback interface is ignored.
+/// of its frames. Ignores the loopback interface.
 pub(crate) fn find_only_interface(call: &'static str) -> Result<(Interface, LinkType), Failure> {
     const TARGET: &str = "an interface";
     let all = RouteSocket::open().and_then(|links| links.list_interfaces());

@@ -8,16 +8,16 @@ use std::sync::{Arc, OnceLock};
 
 /// A shared, append-only list of the names of all current and former sources.
 #[derive(Clone, Debug, Default)]
-pub struct Origins(Arc<OriginList>);
+pub struct Origins(Arc<OriginTail>);
 
 /// Tail of the list; unset until the next name is appended.
 #[derive(Debug, Default)]
-struct OriginList(OnceLock<Box<OriginNode>>);
+struct OriginTail(OnceLock<Box<OriginNode>>);
 
 #[derive(Debug)]
 struct OriginNode {
     name: String,
-    rest: OriginList,
+    rest: OriginTail,
 }
 
 impl Origins {
@@ -34,7 +34,7 @@ impl Origins {
     pub fn extend_to(&self, names: &[String]) {
         let mut rest = &*self.0;
         for name in names {
-            let named = || Box::new(OriginNode { name: name.clone(), rest: OriginList::default() });
+            let named = || Box::new(OriginNode { name: name.clone(), rest: OriginTail::default() });
             rest = &rest.0.get_or_init(named).rest;
         }
     }

@@ -83,7 +83,8 @@ impl TapRingWriter {
         TapRingLevel(Arc::clone(self.position.words()))
     }
 
-    /// Copies as many bytes into the ring as fit, and returns their number. Does not block.
+    /// Copies as many bytes into the ring as fit. Returns the number of bytes copied. Does not
+    /// block.
     pub fn put(&mut self, bytes: &[u8]) -> Result<usize, TapRingFault> {
         let length = bytes.len().min(TAP_RING_SIZE - self.position.used()?);
         let written = self.position.written();

@@ -15,7 +15,7 @@ use crate::live::Live;
 use crate::numbering::Ids;
 use crate::path::origins::Origins;
 use crate::path::running::{self, PathState, RunningPath};
-pub use crate::path::{GONE, PathOptions, Settings};
+pub use crate::path::{GONE_INDEX, PathOptions, Settings};
 use crate::pools::{intake_config, intake_config_for_length};
 use crate::record::RecordMode;
 use buffer::pool::PoolConfig;
@@ -26,7 +26,7 @@ use runtime::control::Control;
 use runtime::space::count_limit::CountLimit;
 use runtime::space::key::NodeKey;
 use runtime::space::node::Operator;
-use runtime::space::{Clock, INTAKE_GENERAL, Input, Space, SpaceParts};
+use runtime::space::{Clock, GENERAL_INTAKE, Input, Space, SpaceParts};
 use std::sync::{Arc, Mutex};
 use sys::memory::Lender;
 use sys::steps::Steps;
@@ -265,7 +265,7 @@ impl Builder<'_> {
         for (id, used) in process_nodes(graph).filter(|(id, _)| self.has_output_half(place, *id)) {
             let local = self.add_half(id, used, true, &mut draft);
             if !draft.kept.iter().any(|(kept, _)| *kept == local) {
-                draft.inputs.push(Input::Source { node: local, intake: INTAKE_GENERAL });
+                draft.inputs.push(Input::Source { node: local, intake: GENERAL_INTAKE });
             }
             locals[id.0] = Some(local);
         }
@@ -273,7 +273,7 @@ impl Builder<'_> {
         for (id, _) in inner {
             let key = NodeKey::Node(self.node_number(id));
             let kept = self.again.is_some_and(|again| again.is_kept(key));
-            self.replacement_filter(id, &locals, &mut draft)?;
+            self.create_replacement_filter(id, &locals, &mut draft)?;
             let made =
                 if kept { self.placeholder(id) } else { self.create_published_node(id, &locals)? };
             let local = draft.assembly.add_operand(made);
@@ -293,7 +293,7 @@ impl Builder<'_> {
             }
             let key = NodeKey::Node(self.node_number(id));
             let kept = self.again.is_some_and(|again| again.is_kept(key));
-            self.replacement_filter(id, &locals, &mut draft)?;
+            self.create_replacement_filter(id, &locals, &mut draft)?;
             let mut made = match kept && !matches!(node.step, Step::Boolean(_)) {
                 true => self.placeholder(id),
                 false => self.create_published_node(id, &locals)?,

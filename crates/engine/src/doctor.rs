@@ -1,7 +1,7 @@
 //! The facts that `streamline doctor` reports: privileges, kernel features, limits, interfaces,
 //! helpers.
 //!
-//! Output: [`Facts`], plain data. The command line draws the conclusions. A feature is probed by
+//! Output: [`MachineFacts`], plain data. The command line draws the conclusions. A feature is probed by
 //! using it and discarding the result, because a version, a capability or a file shows only that
 //! the feature should work.
 
@@ -20,7 +20,7 @@ use sys::packet::{PacketSocket, RingShape};
 
 /// All facts about the machine.
 #[derive(Clone, Debug)]
-pub struct Facts {
+pub struct MachineFacts {
     /// The kernel's release.
     pub release: String,
     /// Number of processors that this process may run on.
@@ -114,7 +114,7 @@ pub enum Bound {
     Unlimited,
 }
 
-impl Facts {
+impl MachineFacts {
     /// Collects all facts about the machine, and probes facilities by using them.
     #[must_use]
     pub fn collect() -> Self {
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn facts_of_this_machine_are_complete() {
-        let facts = Facts::collect();
+        let facts = MachineFacts::collect();
         assert!(!facts.release.is_empty() && facts.processors > 0);
         assert!(facts.program.path.is_some_and(|path| path.is_absolute()));
         assert!(facts.features.len() > 3);

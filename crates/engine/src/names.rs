@@ -9,12 +9,12 @@ use sys::name_service;
 
 /// A cache of name lookups through the C library. A lookup blocks.
 #[derive(Debug, Default)]
-pub(crate) struct MachineNames {
+pub(crate) struct MachineNameCache {
     /// Results of earlier lookups, by query.
     answers: Mutex<HashMap<(NameQuery, String), Result<NameAnswer, String>>>,
 }
 
-impl NameResolver for MachineNames {
+impl NameResolver for MachineNameCache {
     fn resolve(&self, question: NameQuery, name: &str) -> Result<NameAnswer, String> {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         let found = answers.entry((question, name.to_owned()));

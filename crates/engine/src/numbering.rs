@@ -52,9 +52,9 @@ pub(crate) struct Numbering {
     /// Number of filters that number sessions in the first plan, at least one.
     initial: u32,
     /// Each filter's share of the session numbers, with the number of the filter's node.
-    shares: Vec<(usize, Share)>,
+    shares: Vec<(usize, NumberShare)>,
     /// Unused shares, longest unused first.
-    free: VecDeque<Share>,
+    free: VecDeque<NumberShare>,
     /// True if every filter uses all numbers, as in recordings of the first two formats.
     independent: bool,
     /// True if the plan has more filters that number sessions than shares.
@@ -63,7 +63,7 @@ pub(crate) struct Numbering {
 
 /// A filter's share of the session numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Share {
+enum NumberShare {
     /// The share of a filter in the first plan: every n-th number, beginning with this one.
     Initial(u32),
     /// The share of a filter that a change added: the contiguous range with this index.
@@ -75,8 +75,9 @@ impl Numbering {
     pub(crate) fn for_first_plan(graph: &Graph, nodes: &[usize], independent: bool) -> Self {
         let initial =
             u32::try_from(numbering_nodes(graph, nodes).count()).unwrap_or(u32::MAX).max(1);
-        let free = (0..initial).map(Share::Initial);
-        let free = free.chain((0..SessionNumbers::ADDED_FILTERS_MAX).map(Share::Later)).collect();
+        let free = (0..initial).map(NumberShare::Initial);
+        let free =
+            free.chain((0..SessionNumbers::ADDED_FILTERS_MAX).map(NumberShare::Later)).collect();
         let none = Self { initial, shares: Vec::new(), free, independent, is_short: false };
         none.for_next_plan(graph, nodes)
     }
@@ -92,8 +93,9 @@ impl Numbering {
             }
         }
         let goes =
-            |(_, share): &&(usize, Share)| !next.shares.iter().any(|(_, kept)| kept == share);
-        let goes: Vec<Share> = self.shares.iter().filter(goes).map(|(_, share)| *share).collect();
+            |(_, share): &&(usize, NumberShare)| !next.shares.iter().any(|(_, kept)| kept == share);
+        let goes: Vec<NumberShare> =
+            self.shares.iter().filter(goes).map(|(_, share)| *share).collect();
         next.free.extend(goes);
         next
     }
@@ -102,8 +104,10 @@ impl Numbering {
     pub(crate) fn numbers(&self, node: usize) -> SessionNumbers {
         let share = self.shares.iter().find(|(known, _)| *known == node);
         match share.filter(|_| !self.independent) {
-            Some((_, Share::Initial(number))) => SessionNumbers::initial(*number, self.initial),
-            Some((_, Share::Later(range))) => SessionNumbers::for_added_filter(*range),
+            Some((_, NumberShare::Initial(number))) => {
+                SessionNumbers::initial(*number, self.initial)
+            }
+            Some((_, NumberShare::Later(range))) => SessionNumbers::for_added_filter(*range),
             None => SessionNumbers::ALL,
         }
     }

@@ -3,7 +3,7 @@
 
 use crate::compiler::Libpcap;
 use crate::keys::{FixedKey, KeyFiles};
-use crate::names::MachineNames;
+use crate::names::MachineNameCache;
 use filter::{
     Arguments, Compiler, Description, EndpointFacts, FilterKind, KeyReader, LinkType, Mistake,
     NameResolver,
@@ -126,7 +126,7 @@ impl Registry for MachineRegistry {
     }
 
     fn resolver(&self) -> Option<Arc<dyn NameResolver>> {
-        (*self == Self::Local).then(|| Arc::new(MachineNames::default()) as _)
+        (*self == Self::Local).then(|| Arc::new(MachineNameCache::default()) as _)
     }
 
     fn keys(&self) -> Option<Arc<dyn KeyReader>> {

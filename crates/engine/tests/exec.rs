@@ -6,7 +6,7 @@ use engine::registry::MachineRegistry;
 use engine::run::{Outcome, StopConditions, run};
 use filter::Amount;
 use pipeline::plan::{Machine, Plan, plan};
-use runtime::failure::Cause;
+use runtime::failure::FailureCause;
 use runtime::ledger::{EdgeKind, NodeEntry};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
@@ -190,7 +190,7 @@ fn failed_program_fails_the_path() {
         let outcome = run_request(text, None, StopConditions::default());
         let failures: Vec<String> = outcome.failures.iter().map(ToString::to_string).collect();
         assert_eq!(failures, [format!("`exec`: {what}")], "{text}");
-        assert!(matches!(outcome.failures[0].cause, Cause::Program(_)));
+        assert!(matches!(outcome.failures[0].cause, FailureCause::Program(_)));
     }
 }
 

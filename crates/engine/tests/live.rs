@@ -8,7 +8,7 @@ use engine::run::{Outcome, StopConditions, run, run_alone};
 use filter::{Batch, Report, Time};
 use pipeline::plan::{Machine, plan};
 use runtime::commands::CommandError;
-use runtime::failure::Cause;
+use runtime::failure::FailureCause;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -189,7 +189,11 @@ fn panicking_command_ends_the_path_and_reports_to_its_caller() {
         assert_eq!(answer, Err::<(), _>(CommandError::Ended));
         run.join().expect("a run")
     });
-    assert!(matches!(outcome.failures[0].cause, Cause::Panic { .. }), "{:?}", outcome.failures);
+    assert!(
+        matches!(outcome.failures[0].cause, FailureCause::Panic { .. }),
+        "{:?}",
+        outcome.failures
+    );
     assert!(live.is_ended());
 }
 

@@ -24,7 +24,7 @@ fn examine_packets<'a>(
     chain: &[Examined],
     program: &Program,
     packets: impl IntoIterator<Item = Packet<'a>>,
-) -> Result<exam::Tally, String> {
+) -> Result<exam::ExamTotals, String> {
     let (mut user, mut interpreter) =
         (UserReference::new(chain, program), Interpreter::new(program));
     let place = program.hook;

@@ -16,7 +16,7 @@ use std::fs::File;
 use std::thread;
 use streamline_iolite::aggregate::owner::Creator;
 use streamline_iolite::aggregate::server::GrantServer;
-use streamline_iolite::aggregate::{AllocationPool, Frozen};
+use streamline_iolite::aggregate::{AllocationPool, FrozenData};
 use streamline_iolite::indirect::{Backing, Config, Input, Output, indirect};
 use streamline_iolite::interface::AggregateBlocks;
 use streamline_iolite::interface::StreamReader as _;
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let id = |number| DbufId::new(number).ok_or("no id");
     // The owner of all dbufs, which the other stages query for unmapped ones.
     let server = GrantServer::open(Creator::new(8))?;
-    let file = Frozen::read(id(1)?, File::open(&name)?, 1 << 30)?;
+    let file = FrozenData::read(id(1)?, File::open(&name)?, 1 << 30)?;
     server.owner(|owner| owner.share_frozen(&file, AccessList::private(identity())))?;
     let stream = |ring: u32| -> Result<(Output, Input), Box<dyn Error>> {
         let shape = pool::PoolConfig { segment: 1 << 16, segments: 4 };

@@ -18,7 +18,7 @@
 //! has a lease, a counted reference that safe code cannot forge (M4 of `pool`) and that is released
 //! even if the thread panics. Between processes, an [`owner`] grants pools according to their
 //! [`access`](abi::access) lists through a [`server`]; [`holders`] counts the references of other
-//! processes; [`Frozen`] data is read in place.
+//! processes; [`FrozenData`] data is read in place.
 //!
 //! | operation | cost | name in the paper |
 //! |---|---|---|
@@ -49,7 +49,7 @@
 use abi::{BlockMetadata, Entry, Flags, Marks, RichPointer};
 use buffer::Fault;
 use buffer::crossing::Origin;
-use buffer::pool::{Lease, Usage};
+use buffer::pool::{Lease, PoolUsage};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ mod slice;
 
 pub use allocate::{AllocationPool, Writer};
 pub use content::AggregateReader;
-pub use frozen::Frozen;
+pub use frozen::FrozenData;
 use list::SliceList;
 pub use list::Slices;
 pub use refusal::GrantRefusal;
@@ -364,7 +364,7 @@ pub enum Error {
          aggregates, or make the pool larger",
         .0.segments, .0.leased, .0.pinned
     )]
-    Full(Usage),
+    Full(PoolUsage),
     /// The result would exceed [`SLICES_MAX`] slices.
     #[error(
         "an aggregate of {slices} slices is longer than the {SLICES_MAX} that it may \

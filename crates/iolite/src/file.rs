@@ -21,7 +21,7 @@
 //! knows the address of the mapping, and passes it to system calls, which fail with EFAULT if the
 //! page is missing. The target of a rich pointer may change before it is read, so (dbuf, position)
 //! is not a content id of a file. For bytes that never change, use a sealed copy
-//! ([`Frozen::read`](crate::aggregate::Frozen::read)).
+//! ([`FrozenData::read`](crate::aggregate::FrozenData::read)).
 //!
 //! Peers receive a read-only descriptor if the mode of the file permits it at the time of the
 //! request ([`CachedFile::grant`]); afterwards the peers read the current contents, as with any
@@ -39,7 +39,7 @@ use buffer::Fault;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
-use sys::file::{Access, FileKind, FileMapping};
+use sys::file::{AccessMode, FileKind, FileMapping};
 
 /// A file as a dbuf. Clones share the same mapping.
 #[derive(Clone, Debug)]
@@ -86,9 +86,9 @@ impl CachedFile {
             return Err(Refusal::NotRegularFile);
         }
         let file = match sys::file::access_mode(&file)? {
-            Access::Read => file,
-            Access::ReadWrite => sys::file::reopen_read_only(file.as_fd())?,
-            Access::None => return Err(Refusal::NotReadable),
+            AccessMode::Read => file,
+            AccessMode::ReadWrite => sys::file::reopen_read_only(file.as_fd())?,
+            AccessMode::None => return Err(Refusal::NotReadable),
         };
         let cannot_be_truncated = sys::file::cannot_shrink(&file);
         let inner = CachedFileState { id, file, cannot_be_truncated, view: RwLock::default() };

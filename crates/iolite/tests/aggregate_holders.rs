@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use streamline_iolite::aggregate::holders::{Holding, PeerId};
 use streamline_iolite::aggregate::owner::{Creator, Grant, Owner as _, Window};
 use streamline_iolite::aggregate::server::{Client, GrantServer};
-use streamline_iolite::aggregate::{Aggregate, AllocationPool, Frozen};
+use streamline_iolite::aggregate::{Aggregate, AllocationPool, FrozenData};
 use sys::doorbell::{Peer as PeerState, SocketDoorbell};
 use sys::process::OVERFLOW_ID;
 use sys::process::identity;
@@ -234,7 +234,7 @@ fn sent_memory_outlives_its_owner() {
             }
             "frozen" => {
                 let length = usize::try_from(numbers[0]).unwrap();
-                let data = Frozen::map(dbuf_id(FROZEN_DBUF), fds.remove(0), length).unwrap();
+                let data = FrozenData::map(dbuf_id(FROZEN_DBUF), fds.remove(0), length).unwrap();
                 frozen = Some((data.aggregate().unwrap(), numbers[1]));
             }
             _ => blocks.push(numbers),
@@ -387,7 +387,7 @@ fn own_memory(socket: &OwnedFd) {
         }
         kept.append(sent).unwrap();
     }
-    let frozen = Frozen::copy(dbuf_id(FROZEN_DBUF), &kept).unwrap();
+    let frozen = FrozenData::copy(dbuf_id(FROZEN_DBUF), &kept).unwrap();
     let message = format!("frozen {} {}", frozen.len(), digest(&kept.to_vec()));
     send(socket, message.as_bytes(), &[frozen.descriptor().unwrap()]);
     // Until it is killed.

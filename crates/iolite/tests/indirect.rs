@@ -22,7 +22,7 @@ use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::Path;
 use streamline_iolite::aggregate::owner::Creator;
 use streamline_iolite::aggregate::server::GrantServer;
-use streamline_iolite::aggregate::{AllocationPool, Frozen};
+use streamline_iolite::aggregate::{AllocationPool, FrozenData};
 use streamline_iolite::file::{CachedFile, FileReader};
 use streamline_iolite::indirect::{Backing, Config, Input, Offer, Output, indirect, sweep};
 use streamline_iolite::interface::{StreamReader as _, StreamWriter as _};
@@ -90,7 +90,7 @@ fn send_offer(socket: impl AsFd, offer: &Offer, server: Option<&OwnedFd>) {
 /// sent with it. Returns `None` if the sender has exited.
 fn receive_input(socket: impl AsFd, space: &Space) -> Option<Input> {
     let (message, mut descriptors) = common::receive(socket);
-    if descriptors.len() > Offer::DESCRIPTORS {
+    if descriptors.len() > Offer::DESCRIPTOR_COUNT {
         space.introduce(descriptors.pop().unwrap());
     }
     (!message.is_empty())
@@ -129,7 +129,7 @@ fn d5_p2_dbuf_is_mapped_on_demand_for_permitted_readers() {
         ..access_mode(0o600)
     };
     let mut named = fixture.pool(NAMED_DBUF, 2, named);
-    let frozen = Frozen::read(dbuf_id(FROZEN_DBUF), &[7; 6000][..], 6000).unwrap();
+    let frozen = FrozenData::read(dbuf_id(FROZEN_DBUF), &[7; 6000][..], 6000).unwrap();
     fixture.server.owner(|owner| owner.share_frozen(&frozen, access_mode(0o604))).unwrap();
     let (mut output, offers) = indirect(&stream_config(), backing).unwrap();
     send_offer(&other, &offers[0], Some(&fixture.server_for(OVERFLOW_ID)));
@@ -325,7 +325,7 @@ fn d4_hostile_writer_damages_only_its_own_stream() {
     let fixture = Fixture::new();
     let readable = fixture.pool(OPEN_DBUF, 2, access_mode(0o644));
     let _secret = fixture.pool(SECRET_DBUF, 2, access_mode(0));
-    let frozen = Frozen::read(dbuf_id(FROZEN_DBUF), &[9; 5000][..], 5000).unwrap();
+    let frozen = FrozenData::read(dbuf_id(FROZEN_DBUF), &[9; 5000][..], 5000).unwrap();
     fixture.server.owner(|owner| owner.share_frozen(&frozen, access_mode(0o644))).unwrap();
     let place = readable.pool().draft(64, 64).map(|mut draft| {
         draft.fill(6);

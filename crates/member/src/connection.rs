@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::closer::{self, Foreign};
 use sys::local_socket::{self, Framing};
-use sys::watcher::{Interest, Watcher};
+use sys::watcher::{EventInterest, Watcher};
 
 /// Maximum number of bytes queued for sending, per connection.
 pub const UNSENT_MAX: usize = 1 << 20;
@@ -204,7 +204,7 @@ impl Connection {
         if waits == std::mem::replace(&mut self.watched_for_room, waits) {
             return Ok(());
         }
-        let interest = if waits { Interest::ReadWrite } else { Interest::Read };
+        let interest = if waits { EventInterest::ReadWrite } else { EventInterest::Read };
         watcher.change(&*self, number, interest).map_err(|_| Disconnected)
     }
 

@@ -31,19 +31,19 @@ impl From<Fault> for RingFailure {
 }
 
 /// The failure that ended a path. When a failure is sent to another process, its cause is replaced
-/// by [`Cause::OtherProcess`].
+/// by [`FailureCause::OtherProcess`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(from = "RemoteFailure", into = "RemoteFailure")]
 pub struct PathFailure {
     /// Name of the failed node.
     pub node: String,
-    /// Cause of the failure.
-    pub cause: Cause,
+    /// FailureCause of the failure.
+    pub cause: FailureCause,
 }
 
 /// The cause of a path's failure.
 #[derive(Clone, Debug)]
-pub enum Cause {
+pub enum FailureCause {
     /// A source or sink failed.
     Endpoint(Failure),
     /// A ring between two spaces failed.
@@ -103,7 +103,7 @@ impl From<PathFailure> for RemoteFailure {
 
 impl From<RemoteFailure> for PathFailure {
     fn from(RemoteFailure { node, what, errno, quiet }: RemoteFailure) -> Self {
-        Self { node, cause: Cause::OtherProcess { what, errno, quiet } }
+        Self { node, cause: FailureCause::OtherProcess { what, errno, quiet } }
     }
 }
 
@@ -111,25 +111,25 @@ impl PathFailure {
     /// Creates the failure of a source or sink.
     #[must_use]
     pub fn from_endpoint(node: impl Into<String>, failure: Failure) -> Self {
-        Self { node: node.into(), cause: Cause::Endpoint(failure) }
+        Self { node: node.into(), cause: FailureCause::Endpoint(failure) }
     }
 
     /// Creates the failure of a ring.
     #[must_use]
     pub fn from_ring(node: impl Into<String>, why: impl Into<RingFailure>) -> Self {
-        Self { node: node.into(), cause: Cause::Ring(why.into()) }
+        Self { node: node.into(), cause: FailureCause::Ring(why.into()) }
     }
 
     /// Creates the failure of a program.
     #[must_use]
     pub fn from_program(node: impl Into<String>, bad: ProcessFailure) -> Self {
-        Self { node: node.into(), cause: Cause::Program(bad) }
+        Self { node: node.into(), cause: FailureCause::Program(bad) }
     }
 
     /// Creates the failure of a program whose exit status could not be read.
     #[must_use]
     pub fn from_unknown_exit(node: impl Into<String>, error: sys::Error) -> Self {
-        Self { node: node.into(), cause: Cause::ExitUnknown(error) }
+        Self { node: node.into(), cause: FailureCause::ExitUnknown(error) }
     }
 
     /// Creates the failure of a filter that panicked. `block` is the block that the filter was
@@ -151,7 +151,7 @@ impl PathFailure {
             wire_length: b.marks.wire_length,
             bytes: if b.marks.is_frame() { b.frame } else { b.bytes() }.to_vec(),
         });
-        Self { node: node.into(), cause: Cause::Panic { message, block } }
+        Self { node: node.into(), cause: FailureCause::Panic { message, block } }
     }
 
     /// Creates the failure of a space that panicked outside all filters. `path` is the path's
@@ -159,20 +159,25 @@ impl PathFailure {
     #[must_use]
     pub fn from_panicked_space(path: usize) -> Self {
         let message = "a space panicked outside of any filter".to_owned();
-        Self { node: format!("path {}", path + 1), cause: Cause::Panic { message, block: None } }
+        Self {
+            node: format!("path {}", path + 1),
+            cause: FailureCause::Panic { message, block: None },
+        }
     }
 
     /// Returns true if the failure is only the consequence of another failure: the space at the
     /// other end of a ring has ended.
     #[must_use]
     pub const fn is_consequence(&self) -> bool {
-        matches!(self.cause, Cause::Ring(RingFailure::Abandoned))
+        matches!(self.cause, FailureCause::Ring(RingFailure::Abandoned))
     }
 
     /// Returns true if both failures report the exit of the same program.
     pub fn reports_same_exit(&self, other: &Self) -> bool {
         match (&self.cause, &other.cause) {
-            (Cause::Program(one), Cause::Program(two)) => self.node == other.node && one == two,
+            (FailureCause::Program(one), FailureCause::Program(two)) => {
+                self.node == other.node && one == two
+            }
             _ => false,
         }
     }
@@ -182,10 +187,10 @@ impl PathFailure {
     #[must_use]
     pub const fn errno(&self) -> Option<i32> {
         match &self.cause {
-            Cause::Endpoint(failure) => failure.errno,
-            Cause::ExitUnknown(error) => Some(error.errno),
-            Cause::OtherProcess { errno, .. } => *errno,
-            Cause::Ring(_) | Cause::Program(_) | Cause::Panic { .. } => None,
+            FailureCause::Endpoint(failure) => failure.errno,
+            FailureCause::ExitUnknown(error) => Some(error.errno),
+            FailureCause::OtherProcess { errno, .. } => *errno,
+            FailureCause::Ring(_) | FailureCause::Program(_) | FailureCause::Panic { .. } => None,
         }
     }
 
@@ -194,10 +199,12 @@ impl PathFailure {
     #[must_use]
     pub const fn is_quiet(&self) -> bool {
         match &self.cause {
-            Cause::Endpoint(failure) => failure.is_quiet,
-            Cause::Program(bad) => bad.quiet,
-            Cause::OtherProcess { quiet, .. } => *quiet,
-            Cause::Ring(_) | Cause::ExitUnknown(_) | Cause::Panic { .. } => false,
+            FailureCause::Endpoint(failure) => failure.is_quiet,
+            FailureCause::Program(bad) => bad.quiet,
+            FailureCause::OtherProcess { quiet, .. } => *quiet,
+            FailureCause::Ring(_) | FailureCause::ExitUnknown(_) | FailureCause::Panic { .. } => {
+                false
+            }
         }
     }
 }
@@ -206,12 +213,12 @@ impl fmt::Display for PathFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let node = &self.node;
         match &self.cause {
-            Cause::Endpoint(failure) => write!(f, "`{node}`: {failure}"),
-            Cause::Program(bad) => write!(f, "`{node}`: {bad}"),
-            Cause::ExitUnknown(error) => write!(f, "`{node}`: {error}"),
-            Cause::OtherProcess { what, .. } => f.write_str(what),
-            Cause::Ring(why) => write!(f, "the ring after `{node}`: {why}"),
-            Cause::Panic { message, .. } => {
+            FailureCause::Endpoint(failure) => write!(f, "`{node}`: {failure}"),
+            FailureCause::Program(bad) => write!(f, "`{node}`: {bad}"),
+            FailureCause::ExitUnknown(error) => write!(f, "`{node}`: {error}"),
+            FailureCause::OtherProcess { what, .. } => f.write_str(what),
+            FailureCause::Ring(why) => write!(f, "the ring after `{node}`: {why}"),
+            FailureCause::Panic { message, .. } => {
                 write!(f, "`{node}` has a bug and ended its path: {message}")
             }
         }

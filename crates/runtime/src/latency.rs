@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The latency bound of a path, and its gauges.
 #[derive(Debug, Default)]
-pub struct Budget {
+pub struct LatencyBudget {
     gauges: Mutex<Vec<Arc<Gauge>>>,
     /// Requested bound on the latency, in nanoseconds; 0 if there is no bound.
     asked_ns: AtomicU64,
@@ -51,7 +51,7 @@ pub struct Gauge {
     exceeded: AtomicU64,
     /// Longest measured latency, in nanoseconds.
     worst_ns: AtomicU64,
-    /// Longest wait since the last call of [`Budget::take_breach`], in nanoseconds.
+    /// Longest wait since the last call of [`LatencyBudget::take_breach`], in nanoseconds.
     recent_ns: AtomicU64,
 }
 
@@ -71,7 +71,7 @@ pub struct AgeGauge {
 pub struct Latency {
     /// Requested bound, in nanoseconds.
     pub asked_ns: u64,
-    /// Number of calls of [`Budget::take_breach`] so far that returned a breach. All breaches
+    /// Number of calls of [`LatencyBudget::take_breach`] so far that returned a breach. All breaches
     /// between two calls count as one.
     #[serde(rename = "alarms")]
     pub breaches: u64,
@@ -124,7 +124,7 @@ pub struct Breach {
     pub worst_wait: Option<(String, u64, u64)>,
 }
 
-impl Budget {
+impl LatencyBudget {
     /// Sets the requested bound, in nanoseconds.
     pub fn set_bound(&self, ns: u64) {
         self.asked_ns.store(ns, Ordering::Relaxed);
@@ -355,8 +355,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn example_budget() -> Budget {
-        let budget = Budget::default();
+    fn example_budget() -> LatencyBudget {
+        let budget = LatencyBudget::default();
         budget.set_bound(10 * MS);
         budget
     }
@@ -438,7 +438,7 @@ mod tests {
 
     #[test]
     fn v14_request_without_bound_reports_nothing() {
-        let budget = Budget::default();
+        let budget = LatencyBudget::default();
         assert_eq!((budget.measurements(0), budget.take_breach(0)), (None, None));
     }
 }

@@ -4,7 +4,7 @@ use crate::notice::{CrashCapture, Notices};
 use crate::report::quote_word;
 use engine::{calibrate, crash_capture};
 use pipeline::Graph;
-use runtime::failure::{Cause, PathFailure};
+use runtime::failure::{FailureCause, PathFailure};
 
 /// Saves the blocks on which filters panicked. Returns one element per failure: `None` if the
 /// failure has no block, or if the block could not be saved. In the latter case, a notice states
@@ -16,7 +16,7 @@ pub(crate) fn save_captures(
     notices: &Notices,
 ) -> Vec<Option<CrashCapture>> {
     let one = |failure: &PathFailure| {
-        let Cause::Panic { block: Some(block), .. } = &failure.cause else { return None };
+        let FailureCause::Panic { block: Some(block), .. } = &failure.cause else { return None };
         let Some(folder) = calibrate::state_directory() else {
             notices.raise_warning("nothing can be saved: neither XDG_STATE_HOME nor HOME is set");
             return None;

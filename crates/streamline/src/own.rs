@@ -93,7 +93,7 @@ impl Own {
             reasons: CALLBACK_REASONS,
             state: StateFacts::pinned("it is a function of this program"),
             user: Some(callback_filter),
-            ..callback_description(name, Callback::Classify(Arc::new(Mutex::new(classify))))
+            ..register_callback(name, Callback::Classify(Arc::new(Mutex::new(classify))))
         };
         self.with_filter(Box::leak(Box::new(description)))
     }
@@ -129,7 +129,7 @@ impl Own {
             kind: FilterKind::Sink,
             input_forms: Forms::ANY,
             output_form: OutputForm::Nothing,
-            ..callback_description(name, Callback::Each(Arc::new(Mutex::new(take))))
+            ..register_callback(name, Callback::Each(Arc::new(Mutex::new(take))))
         };
         self.with_sink(SinkEntry::new(Box::leak(Box::new(description)), open_callback_sink))
     }
@@ -285,7 +285,7 @@ fn lock<T: ?Sized>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Registers a callback. Returns a description whose only parameter is the callback's number.
-fn callback_description(name: &str, callback: Callback) -> Description {
+fn register_callback(name: &str, callback: Callback) -> Description {
     let mut all = lock(&CALLBACKS);
     let number = all.len() as u64;
     all.insert(number, callback);

@@ -6,7 +6,7 @@ use crate::notice::Notice;
 use crate::options::Options;
 use crate::prefix;
 use crate::workers::requests;
-use engine::record::Head;
+use engine::record::RecordingHead;
 use pipeline::plan::{Machine, Plan, Unplaceable};
 use pipeline::{Diagnostic, Graph, Registry};
 
@@ -62,7 +62,7 @@ impl Prepared {
         let outside = options.outside_kernel || options.record.is_some();
         let alone = options.embedded || outside;
         let (hosts, machine) = Hosts::find(&mut graph, alone, &options.notices);
-        let machine = if outside { Head::outside_kernel(machine) } else { machine };
+        let machine = if outside { RecordingHead::outside_kernel(machine) } else { machine };
         let plan = plan_graph(&text, graph, &options.own, &machine)?;
         Ok(Self { text, plan, machine, hosts, workers: Vec::new() })
     }

@@ -15,7 +15,7 @@ use endpoint::shared;
 use engine::build::BuiltPath;
 use engine::digest::digest;
 use engine::live::Live;
-use engine::record::{Recording, Summary};
+use engine::record::{Recording, RecordingSummary};
 use engine::run::{self, Outcome, StopConditions};
 use member::worker::Reporter;
 use pipeline::plan::Plan;
@@ -183,8 +183,8 @@ pub struct Results {
     /// For each failure in the outcome, the capture of the block on which the filter panicked;
     /// `None` if no capture was saved. Empty in intermediate results.
     pub crashes: Vec<Option<CrashCapture>>,
-    /// Summary of the record, if the run was recorded.
-    pub recorded: Option<Summary>,
+    /// RecordingSummary of the record, if the run was recorded.
+    pub recorded: Option<RecordingSummary>,
 }
 
 impl Results {

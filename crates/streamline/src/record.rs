@@ -13,7 +13,7 @@ use crate::ready::{Ready, Results};
 use engine::build::PathOptions;
 use engine::digest::{differences, digest};
 use engine::record::{
-    Completeness, Head, Record, RecordMode, Recording, Replay, format_layout, write,
+    Completeness, Record, RecordMode, Recording, RecordingHead, Replay, format_layout, write,
 };
 use engine::registry::MachineRegistry;
 use pipeline::Graph;
@@ -40,7 +40,7 @@ pub(crate) fn create_recording(
              be recorded",
         );
     }
-    let head = Head::new(&prepared.text, plan, &prepared.machine, options.count);
+    let head = RecordingHead::new(&prepared.text, plan, &prepared.machine, options.count);
     let most = options.record_bytes.unwrap_or(write::BYTES_DEFAULT);
     let recording = Recording::create(path, &head, most, &options.steps);
     recording.map(Some).map_err(OpenError::Unrecorded)

@@ -114,7 +114,7 @@ fn supplementary_groups(socket: &impl AsFd) -> Result<Vec<u32>> {
 /// Makes the kernel reject descriptors sent to this socket or, if it is a listener, to the sockets
 /// that it accepts. Has no effect before Linux 6.16.
 pub fn refuse_descriptors(socket: impl AsFd) -> Result<()> {
-    const PASS_RIGHTS: option::Name = (83, "SO_PASSRIGHTS");
+    const PASS_RIGHTS: option::SocketOption = (83, "SO_PASSRIGHTS");
     match option::set::<c_int>(socket.as_fd(), libc::SOL_SOCKET, PASS_RIGHTS, &0) {
         Err(Error { errno: libc::ENOPROTOOPT, .. }) => Ok(()),
         done => done,

@@ -59,7 +59,7 @@ pub fn cannot_shrink(file: impl AsFd) -> bool {
 
 /// The access mode of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Access {
+pub enum AccessMode {
     /// The descriptor is readable but not writable.
     Read,
     /// The descriptor is readable and writable.
@@ -69,14 +69,14 @@ pub enum Access {
 }
 
 /// Returns the access mode of a descriptor.
-pub fn access_mode(file: impl AsFd) -> Result<Access> {
+pub fn access_mode(file: impl AsFd) -> Result<AccessMode> {
     use rustix::fs::OFlags;
     let flags = rustix::fs::fcntl_getfl(file).context("fcntl", "F_GETFL")?;
     Ok(match flags & OFlags::ACCMODE {
-        _ if flags.contains(OFlags::PATH) => Access::None,
-        OFlags::RDONLY => Access::Read,
-        OFlags::RDWR => Access::ReadWrite,
-        _ => Access::None,
+        _ if flags.contains(OFlags::PATH) => AccessMode::None,
+        OFlags::RDONLY => AccessMode::Read,
+        OFlags::RDWR => AccessMode::ReadWrite,
+        _ => AccessMode::None,
     })
 }
 
@@ -294,12 +294,12 @@ mod tests {
         let file = file(&[1; 100]);
         let facts = status(&file).unwrap();
         assert_eq!((facts.kind, facts.size, facts.mode), (FileKind::Regular, 100, 0o400));
-        assert_eq!(access_mode(&file).unwrap(), Access::ReadWrite);
+        assert_eq!(access_mode(&file).unwrap(), AccessMode::ReadWrite);
         let again = reopen_read_only(file.as_fd()).unwrap();
-        assert_eq!(access_mode(&again).unwrap(), Access::Read);
+        assert_eq!(access_mode(&again).unwrap(), AccessMode::Read);
         let (read, write) = rustix::pipe::pipe().unwrap();
         assert_eq!(status(&read).unwrap().kind, FileKind::Pipe);
-        assert_eq!(access_mode(&write).unwrap(), Access::None);
+        assert_eq!(access_mode(&write).unwrap(), AccessMode::None);
         assert_eq!(status(File::open("/dev/null").unwrap()).unwrap().kind, FileKind::Other);
         assert!(!is_on_fuse(&file).unwrap() && !has_access_list(&file));
     }

@@ -43,7 +43,7 @@ pub fn wait_for(word: &AtomicU32, expected: u32, reach: FutexScope, limit: Durat
     futex::wait(word, reach.flags(), expected, Some(&limit)) == Err(Errno::TIMEDOUT)
 }
 
-/// Wakes up to `count` waiters and returns their number.
+/// Wakes up to `count` waiters. Returns the number of waiters woken.
 pub fn wake(word: &AtomicU32, count: u32, reach: FutexScope) -> usize {
     // The kernel's argument is signed.
     futex::wake(word, reach.flags(), count.min(i32::MAX as u32)).unwrap_or(0)

@@ -197,8 +197,8 @@ pub fn is_gone(socket: impl AsFd) -> bool {
 /// Opens a pidfd of the process that created the peer socket. The pidfd becomes readable when that
 /// process ends. Before Linux 6.5 the pidfd is opened by process id, which may have been reused in
 /// the meantime.
-pub fn peer_process(socket: impl AsFd) -> Result<OwnedFd> {
-    const PEER_PROCESS: option::Name = (77, "SO_PEERPIDFD");
+pub fn open_peer_process(socket: impl AsFd) -> Result<OwnedFd> {
+    const PEER_PROCESS: option::SocketOption = (77, "SO_PEERPIDFD");
     match option::get::<c_int>(socket.as_fd(), libc::SOL_SOCKET, PEER_PROCESS) {
         // SAFETY: the kernel has just made this descriptor, and no other value owns it.
         Ok(found) => return Ok(unsafe { OwnedFd::from_raw_fd(found) }),
@@ -267,7 +267,7 @@ mod tests {
             let client = connect_to(&folder.0.join(name), form, LIMIT).unwrap();
             let accepted = accept(&listener).unwrap().unwrap();
             assert_eq!(framing(&accepted).unwrap(), form);
-            let process = peer_process(&accepted).unwrap();
+            let process = open_peer_process(&accepted).unwrap();
             assert_eq!(crate::poll::readable(&[process.as_fd()], Some(Duration::ZERO)), [false]);
             assert_eq!(send_now(&accepted, b"hello", &[held.as_fd()]).unwrap(), Some(5));
             let (length, files) = descriptor::receive(&client, &mut [0; 9]).unwrap();

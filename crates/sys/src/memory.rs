@@ -274,9 +274,9 @@ pub unsafe trait Lender: Any + fmt::Debug + Send + Sync {
     /// Returns the address of the first byte.
     fn base(&self) -> NonNull<u8>;
     /// Returns the size of a segment in bytes: a power of two, at least a page.
-    fn segment(&self) -> usize;
+    fn segment_size(&self) -> usize;
     /// Returns the number of segments: a power of two.
-    fn segments(&self) -> usize;
+    fn segment_count(&self) -> usize;
     /// Returns true if the other party has filled this segment and passed it to this process. Has
     /// Acquire ordering: the bytes written before are visible.
     fn has_arrived(&self, slot: usize) -> bool;

@@ -18,7 +18,7 @@ pub struct Watcher(OwnedFd);
 
 /// The events to wait for. Hang-up and error are always included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Interest {
+pub enum EventInterest {
     /// The descriptor is readable.
     Read,
     /// The descriptor is readable or writable.
@@ -48,13 +48,18 @@ impl Watcher {
     }
 
     /// Adds a descriptor, identified by `number`.
-    pub fn watch(&self, descriptor: impl AsFd, number: u64, interest: Interest) -> Result<()> {
+    pub fn watch(&self, descriptor: impl AsFd, number: u64, interest: EventInterest) -> Result<()> {
         let data = epoll::EventData::new_u64(number);
         epoll::add(&self.0, descriptor, data, flags(interest)).context("epoll_ctl", "add")
     }
 
     /// Changes the number and the events of interest of a descriptor.
-    pub fn change(&self, descriptor: impl AsFd, number: u64, interest: Interest) -> Result<()> {
+    pub fn change(
+        &self,
+        descriptor: impl AsFd,
+        number: u64,
+        interest: EventInterest,
+    ) -> Result<()> {
         let data = epoll::EventData::new_u64(number);
         epoll::modify(&self.0, descriptor, data, flags(interest)).context("epoll_ctl", "modify")
     }
@@ -93,10 +98,10 @@ impl AsFd for Watcher {
     }
 }
 
-const fn flags(interest: Interest) -> epoll::EventFlags {
+const fn flags(interest: EventInterest) -> epoll::EventFlags {
     match interest {
-        Interest::Read => epoll::EventFlags::IN,
-        Interest::ReadWrite => epoll::EventFlags::IN.union(epoll::EventFlags::OUT),
+        EventInterest::Read => epoll::EventFlags::IN,
+        EventInterest::ReadWrite => epoll::EventFlags::IN.union(epoll::EventFlags::OUT),
     }
 }
 
@@ -110,13 +115,13 @@ mod tests {
         let watcher = Watcher::new().unwrap();
         let (one, other) = descriptor::pair().unwrap();
         let (quiet, _kept) = descriptor::pair().unwrap();
-        watcher.watch(&one, 7, Interest::Read).unwrap();
-        watcher.watch(&quiet, 8, Interest::Read).unwrap();
+        watcher.watch(&one, 7, EventInterest::Read).unwrap();
+        watcher.watch(&quiet, 8, EventInterest::Read).unwrap();
         assert_eq!(watcher.wait(Some(Duration::ZERO)), []);
         descriptor::send(&other, b"x", &[]).unwrap();
         let read = WatchEvent { number: 7, readable: true, writable: false, gone: false };
         assert_eq!(watcher.wait(None), [read]);
-        watcher.change(&one, 7, Interest::ReadWrite).unwrap();
+        watcher.change(&one, 7, EventInterest::ReadWrite).unwrap();
         assert_eq!(watcher.wait(None), [WatchEvent { writable: true, ..read }]);
         drop(other);
         testkit::wait_until_closed(&one);

@@ -11,8 +11,8 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::Duration;
 use streamline_sys as sys;
 use sys::bpf::{
-    BtfBuilder, FunctionInfo, LineInfo, Listener, Load, Map, MapKind, Program, ProgramKind,
-    RingBuffer, Rings, RingsLayout, SourceInfo,
+    BtfBuilder, FunctionInfo, LineInfo, Listener, LoadParameters, Map, MapKind, Program,
+    ProgramKind, RingBuffer, Rings, RingsLayout, SourceInfo,
 };
 use testkit::need;
 
@@ -94,11 +94,11 @@ fn verifier_log_quotes_the_source_lines() {
     let lines = [LineInfo { instruction: 0, file, text, number: 1 << 10 | 5 }];
     let source = Some(SourceInfo { btf: &btf, functions: &functions, lines: &lines });
     let sound = insn::encode(&[Insn::mov(R0, 0), Insn::exit()]);
-    let load = Load { source, ..Load::new(ProgramKind::Tc, "lines", &sound) };
+    let load = LoadParameters { source, ..LoadParameters::new(ProgramKind::Tc, "lines", &sound) };
     let program = load.load().unwrap_or_else(|e| panic!("{e}\n{}", e.log));
     assert_eq!(program.test_run(&[0; 64], 1).unwrap().value, 0);
     let broken = insn::encode(&[Insn::mov(R0, R2), Insn::exit()]);
-    let refused = Load { code: &broken, ..load }.load().unwrap_err();
+    let refused = LoadParameters { code: &broken, ..load }.load().unwrap_err();
     assert!(refused.log.contains("; dport |53 count"), "{}", refused.log);
 }
 

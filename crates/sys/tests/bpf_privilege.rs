@@ -9,7 +9,8 @@ use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use streamline_sys as sys;
 use sys::bpf::{
-    Anchor, Link, Load, LogLevel, Map, Program, ProgramKind, Side, missing_capabilities, tcx_chain,
+    Anchor, Link, LoadParameters, LogLevel, Map, Program, ProgramKind, Side, missing_capabilities,
+    tcx_chain,
 };
 use sys::net::RouteSocket;
 use testkit::need;
@@ -71,7 +72,7 @@ fn v5_verifier_is_stricter_without_perfmon() {
     code.push(Insn::store(Size::DW, R1, 0, R2));
     code.extend([Insn::mov(R0, 0), Insn::exit()]);
     let code = insn::encode(&code);
-    let load = Load::new(ProgramKind::Tc, "leak", &code);
+    let load = LoadParameters::new(ProgramKind::Tc, "leak", &code);
     with_capabilities(
         CapabilitySet::BPF | CapabilitySet::NET_ADMIN | CapabilitySet::PERFMON,
         || {
@@ -94,9 +95,9 @@ fn verifier_log_detail_follows_the_requested_level() {
     code.push(Insn::jump_if(Cond::Eq, R1, 5, 1));
     code.extend([Insn::exit(), Insn::mov(R0, R2), Insn::exit()]);
     let code = insn::encode(&code);
-    let load = Load::new(ProgramKind::Tc, "told", &code);
+    let load = LoadParameters::new(ProgramKind::Tc, "told", &code);
     let short = load.load().unwrap_err().log;
-    let long = Load { detail: LogLevel::AllPaths, ..load }.load().unwrap_err().log;
+    let long = LoadParameters { detail: LogLevel::AllPaths, ..load }.load().unwrap_err().log;
     assert!(short.contains("R2 !read_ok") && long.contains("R2 !read_ok"));
     assert!(long.len() > short.len(), "{short}\n{long}");
 }

@@ -11,7 +11,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 use std::os::fd::{AsFd as _, OwnedFd};
 use streamline_sys as sys;
 use sys::bpf::{
-    Anchor, AttachType, Link, LinkTarget, Load, Map, Neighbor, ObjectKind, ProgramKind,
+    Anchor, AttachType, Link, LinkTarget, LoadParameters, Map, Neighbor, ObjectKind, ProgramKind,
     RunStatistics, Side, XdpMode, cgroup_chain, object_ids, tcx_chain,
 };
 use sys::net::{Namespace, RouteSocket};
@@ -313,9 +313,9 @@ fn child_process_attaches_step_by_step() {
 fn socket_lookup_program_runs_in_its_namespace() {
     let Some(pair) = open_pair() else { return };
     let code = attach::constant_return_code(1);
-    let load = Load::new(ProgramKind::SocketLookup, "choose", &code);
+    let load = LoadParameters::new(ProgramKind::SocketLookup, "choose", &code);
     assert!(load.load().is_err(), "the kernel wants to know where");
-    let program = Load { attach: Some(AttachType::SocketLookup), ..load }.load().unwrap();
+    let program = LoadParameters { attach: Some(AttachType::SocketLookup), ..load }.load().unwrap();
     let space = Namespace::open(pair.server.path().to_str().unwrap()).unwrap();
     let link = Link::namespace(&program, &space).unwrap();
     let identity = u32::try_from(space.inode().unwrap()).unwrap();
@@ -332,8 +332,8 @@ fn cgroup_programs_see_the_groups_packets() {
     let group = openat(&root, &name, OFlags::DIRECTORY | OFlags::RDONLY, Mode::empty()).unwrap();
     let map = Map::array("seen", 8, 1, true).unwrap();
     let code = attach::constant_return_code(1);
-    let load = Load::new(ProgramKind::CgroupPacket, "group", &code);
-    let program = Load { attach: Some(AttachType::CgroupEgress), ..load }.load().unwrap();
+    let load = LoadParameters::new(ProgramKind::CgroupPacket, "group", &code);
+    let program = LoadParameters { attach: Some(AttachType::CgroupEgress), ..load }.load().unwrap();
     let link = Link::cgroup(&program, &group, Side::Egress).unwrap();
     assert!(matches!(link.info().unwrap().target, LinkTarget::Cgroup(id) if id > 0));
     let chain = |side| cgroup_chain(&group, side).unwrap().members;

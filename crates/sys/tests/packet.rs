@@ -53,10 +53,10 @@ fn frame_number(bytes: &[u8]) -> u32 {
 /// Copies an arrived segment.
 fn copy_segment(ring: &PacketRing, slot: usize) -> Vec<u8> {
     assert!(ring.has_arrived(slot));
-    let first = ring.base().as_ptr().wrapping_add(slot * ring.segment());
+    let first = ring.base().as_ptr().wrapping_add(slot * ring.segment_size());
     // SAFETY: the segment is in the mapping, has arrived, and is not given back before the copy is
     // made.
-    unsafe { std::slice::from_raw_parts(first, ring.segment()) }.to_vec()
+    unsafe { std::slice::from_raw_parts(first, ring.segment_size()) }.to_vec()
 }
 
 /// Receives `count` frames and gives every segment back to the kernel.
@@ -71,7 +71,7 @@ fn receive_frames(
         while ring.has_arrived(*slot) {
             let bytes = copy_segment(ring, *slot);
             ring.give_back(*slot);
-            *slot = (*slot + 1) % ring.segments();
+            *slot = (*slot + 1) % ring.segment_count();
             let mut packets = layout::packets(&bytes).unwrap();
             for packet in packets.by_ref() {
                 let end = packet.frame + packet.captured as usize;

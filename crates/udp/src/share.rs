@@ -146,7 +146,7 @@ fn competing_sockets(
     let mut found = Vec::new();
     for socket in sockets {
         let device = match known.get(&socket.inode) {
-            Some(number) => Some(udp::bound_device(*number)),
+            Some(number) => Some(udp::bound_interface(*number)),
             None => devices.get(&socket.inode).copied(),
         };
         match device {

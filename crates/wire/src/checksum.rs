@@ -72,7 +72,7 @@ fn pseudo_header_sum6(source: Ipv6Addr, target: Ipv6Addr, protocol: u8, length: 
     sum.with(&length.to_be_bytes()).with(&[0, 0, 0, protocol])
 }
 
-/// Updates a checksum after a change of one of the 16-bit words that it covers (RFC 1624, equation
+/// Updates a checksum after a change to one of the 16-bit words that it covers (RFC 1624, equation
 /// 3). Bit-identical to Linux's `csum_replace2`, including the choice between the two
 /// representations of zero.
 #[must_use]
@@ -80,14 +80,14 @@ pub const fn update16(checksum: u16, old: u16, new: u16) -> u16 {
     !fold(!checksum as u64 + !old as u64 + new as u64)
 }
 
-/// Updates a checksum after a change of one of the 32-bit words that it covers. Bit-identical to
+/// Updates a checksum after a change to one of the 32-bit words that it covers. Bit-identical to
 /// Linux's `csum_replace4`, which never yields 0xffff.
 #[must_use]
 pub const fn update32(checksum: u16, old: u32, new: u32) -> u16 {
     !fold(0xffff + !checksum as u64 + !old as u64 + new as u64)
 }
 
-/// Updates the sum of a pseudo header after a change of a 32-bit word. The checksum field contains
+/// Updates the sum of a pseudo header after a change to a 32-bit word. The checksum field contains
 /// such a sum until a device completes the checksum.
 #[must_use]
 pub const fn update_pseudo32(sum: u16, old: u32, new: u32) -> u16 {

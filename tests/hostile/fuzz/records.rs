@@ -6,7 +6,9 @@ use engine::build::{PathOptions, Settings, build_with};
 use engine::change::change;
 use engine::digest::digest;
 use engine::kernel::point::Points;
-use engine::record::{Completeness, Head, Record, RecordMode, Recording, Replay, format_layout};
+use engine::record::{
+    Completeness, Record, RecordMode, Recording, RecordingHead, Replay, format_layout,
+};
 use engine::registry::MachineRegistry;
 use engine::run::{StopConditions, run};
 use pipeline::edit::Edit;
@@ -44,7 +46,7 @@ fn record_request(line: &str, changes: &[&str]) -> Vec<u8> {
     let (plan, machine) = plan_request(line).expect("a line of ours");
     let folder = Scratch::new();
     let file = folder.path("r.pcapng");
-    let head = Head::new(line, &plan, &machine, None);
+    let head = RecordingHead::new(line, &plan, &machine, None);
     let steps = &sys::steps::UNLOGGED;
     let recording = Recording::create(&file, &head, 1 << 20, steps).expect("a new file");
     let extras = PathOptions {
@@ -83,7 +85,7 @@ fn record_request(line: &str, changes: &[&str]) -> Vec<u8> {
 fn plan_request(line: &str) -> Option<(Plan, Machine)> {
     let (graph, mistakes) = pipeline::read_request(line, &MachineRegistry::Local);
     let wrong = |m: &pipeline::Diagnostic| m.severity == pipeline::language::Severity::Error;
-    let machine = Head::outside_kernel(Machine::example());
+    let machine = RecordingHead::outside_kernel(Machine::example());
     (!mistakes.iter().any(wrong)).then_some(())?;
     Some((plan(graph, &MachineRegistry::Local, &machine).ok()?, machine))
 }

@@ -13,7 +13,7 @@ mod traffic;
 
 use super::corpus::borders::boundary_frames;
 use ebpf::emit::Target;
-use ebpf::exam::{self, Interpreter, Tally};
+use ebpf::exam::{self, ExamTotals, Interpreter};
 use filter::content::r#match::MATCH;
 use filter::testing::twins::{
     Examined, TwinChain, UserReference, chains, edits_frames, emit_program, request_text,
@@ -38,7 +38,7 @@ struct TwinRun {
     chain: TwinChain,
     hardened: bool,
     records: Vec<Record>,
-    tally: Tally,
+    tally: ExamTotals,
 }
 
 /// Attaches a chain, sends the traffic, and collects the verdicts of all judges.

@@ -14,7 +14,7 @@ use ebpf::exam::{Judge, Ruling, decode_counters};
 use ebpf::insn::{self, Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R8, R9, R10, Size};
 use ebpf::interpret::{Packet, Tag};
 use ebpf::{Hook, MapSpec, Program};
-use sys::bpf::{Anchor, Link, Load, Map, Side, XdpMode};
+use sys::bpf::{Anchor, Link, LoadParameters, Map, Side, XdpMode};
 use sys::memory::ReadMapping;
 use sys::net::RouteSocket;
 
@@ -86,8 +86,8 @@ impl<'p> RecordedProgram<'p> {
         let maps: Vec<Map> = staged.maps.iter().map(array).collect();
         let descriptors: Vec<i32> = maps.iter().map(|map| map.as_fd().as_raw_fd()).collect();
         let code = insn::encode(&staged.relocate(&descriptors).unwrap());
-        let load = Load::new(program_kind(point.hook()), "live", &code);
-        let load = Load { fragments: point == AttachPoint::Xdp, ..load };
+        let load = LoadParameters::new(program_kind(point.hook()), "live", &code);
+        let load = LoadParameters { fragments: point == AttachPoint::Xdp, ..load };
         let loaded = load.load().unwrap_or_else(|why| panic!("{why}\n{}", why.log));
         let index = RouteSocket::open().unwrap().by_name(device).unwrap().index;
         let link = match point {
@@ -184,7 +184,7 @@ pub(super) fn attach_tagger(device: &str, side: Side) -> Link {
     a.push(Insn::mov(R0, AttachPoint::Tcx(side).pass_verdict()));
     a.push(Insn::exit());
     let code = insn::encode(&a.finish().unwrap());
-    let program = Load::new(program_kind(Hook::Tc), "tagger", &code).load();
+    let program = LoadParameters::new(program_kind(Hook::Tc), "tagger", &code).load();
     let program = program.unwrap_or_else(|why| panic!("{why}\n{}", why.log));
     let index = RouteSocket::open().unwrap().by_name(device).unwrap().index;
     Link::tcx(&program, index, side, Anchor::Head, None).unwrap()

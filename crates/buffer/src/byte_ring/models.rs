@@ -105,7 +105,8 @@ fn with_byte<T>(ring: &Ring, position: u64, access: impl FnOnce(&mut u64) -> T) 
     cell.with_mut(|byte| access(unsafe { &mut *byte }))
 }
 
-/// Puts up to `count` numbered bytes into the ring, as many as fit. Returns their number.
+/// Puts up to `count` numbered bytes into the ring, as many as fit. Returns the number of bytes
+/// put.
 fn put(writer: &mut Writer, count: u64) -> u64 {
     let ring = writer.words().clone();
     let room = (ring.0.bytes.len() - writer.used().unwrap()) as u64;

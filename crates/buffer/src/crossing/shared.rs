@@ -1,7 +1,7 @@
 //! The state that the writer and the readers of a crossing share. Invariants: C3 and C5 of
 //! [`crossing`](super).
 
-use super::writer::Flight;
+use super::writer::InFlightSegment;
 use crate::Fault;
 use crate::pool::Memory;
 use crate::signal::Doorbell;
@@ -14,7 +14,7 @@ pub(super) struct Shared {
     /// Memories into which entries may point (C5).
     memories: [OnceLock<Arc<Memory>>; MEMORIES_MAX],
     /// Leases of a writer that has exited, held for the remaining readers (C3).
-    pub(super) orphaned: Mutex<Vec<Flight>>,
+    pub(super) orphaned: Mutex<Vec<InFlightSegment>>,
     pub(super) writer_doorbell: Arc<Doorbell>,
     pub(super) reader_doorbells: Box<[Arc<Doorbell>]>,
 }

@@ -6,7 +6,7 @@
 //! Positions continue, so the bytes of blocks are not affected (C2, C3).
 
 use super::CrossingWriter;
-use crate::scale::{Scaler, Scaling, Sides, SizingState};
+use crate::scale::{Scaler, Scaling, SidePlacement, SizingState};
 
 /// The policy for the size of a crossing: fixed or automatic.
 #[derive(Debug)]
@@ -68,7 +68,8 @@ impl CrossingWriter {
         let head = self.ring().side.head;
         let distance = || self.ring().distance() * stride;
         // The range is the same for both placements.
-        let step = scaler.end_lap(head, capacity * stride, Sides::DifferentProcessors, distance);
+        let step =
+            scaler.end_lap(head, capacity * stride, SidePlacement::DifferentProcessors, distance);
         if let Some(step) = step.filter(|step| step.capacity != capacity * stride)
             && self.ring().resize(step.capacity / stride)
         {

@@ -17,7 +17,7 @@ pub struct CrossingWriter {
     ring: ibuf::PointerWriter,
     /// Leases on the segments in flight, one or a few per segment, in the order in which they can
     /// be dropped.
-    flight: VecDeque<Flight>,
+    flight: VecDeque<InFlightSegment>,
     shared: Arc<Shared>,
     pub(super) sizing: Sizing,
 }
@@ -172,7 +172,7 @@ impl CrossingWriter {
 /// position `after` (C2). Usually the block is in the segment leased last, which is checked first.
 #[inline]
 fn hold_block(
-    flight: &mut VecDeque<Flight>,
+    flight: &mut VecDeque<InFlightSegment>,
     shared: &Shared,
     pointer: RichPointer,
     after: u64,
@@ -193,15 +193,16 @@ const LEASE_SEARCH_MAX: usize = 8;
 
 #[cold]
 fn hold_segment(
-    flights: &mut VecDeque<Flight>,
+    flights: &mut VecDeque<InFlightSegment>,
     shared: &Shared,
     pointer: RichPointer,
     after: u64,
     origins: &[&dyn Origin],
 ) -> Result<(), Fault> {
     let recent = flights.len().saturating_sub(LEASE_SEARCH_MAX)..flights.len();
-    let is_held =
-        |flight: &mut Flight| flight.cached_bounds_cover(pointer) || flight.covers(pointer);
+    let is_held = |flight: &mut InFlightSegment| {
+        flight.cached_bounds_cover(pointer) || flight.covers(pointer)
+    };
     if let Some(found) = recent.rev().find(|at| flights.get_mut(*at).is_some_and(is_held)) {
         // Moved to the back: the queue stays ordered by release position.
         if let Some(mut flight) = flights.remove(found) {
@@ -219,7 +220,7 @@ fn hold_segment(
             Ok(lease) => {
                 shared.register(lease.memory())?;
                 let (start, filled) = lease.extent(pointer).unwrap_or_default();
-                flights.push_back(Flight { lease, until: after, start, filled });
+                flights.push_back(InFlightSegment { lease, until: after, start, filled });
                 return Ok(());
             }
             Err(Fault::UnknownDbuf(_)) => {}
@@ -243,7 +244,7 @@ impl Drop for CrossingWriter {
 /// A segment in flight: the lease on the segment, and the position after the last entry that needs
 /// the lease.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct InFlightSegment {
     lease: Lease,
     until: u64,
     /// Position of the segment, and its filled length in bytes at the last lookup. Blocks within
@@ -253,7 +254,7 @@ pub(super) struct Flight {
     filled: u64,
 }
 
-impl Flight {
+impl InFlightSegment {
     /// Returns true if the lease covers a block according to the cached bounds.
     #[inline]
     fn cached_bounds_cover(&self, pointer: RichPointer) -> bool {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// A reader's cursor in a ring.
 #[derive(Debug)]
-pub struct Consumer {
+pub struct ReaderCursor {
     pub store: Arc<RingMemory>,
     /// Capacity of the ring in positions, effective from the next block on.
     pub(crate) capacity: u64,
@@ -27,7 +27,7 @@ pub struct Consumer {
     counts_writer: CountsWriter,
 }
 
-impl Consumer {
+impl ReaderCursor {
     /// Creates the cursor of reader number `index` of a new ring.
     pub(crate) fn new(store: Arc<RingMemory>, index: usize) -> Self {
         Self::starting_at(store, index, 0)
@@ -77,7 +77,7 @@ impl Consumer {
         Ok(self.available()? != self.next)
     }
 
-    /// Returns the writer's published position as of the last [`Consumer::refresh`].
+    /// Returns the writer's published position as of the last [`ReaderCursor::refresh`].
     #[inline]
     pub(crate) const fn last_commit(&self) -> u64 {
         self.commit
@@ -93,7 +93,7 @@ impl Consumer {
     /// Loads the writer's published position. Fails with [`Fault::Poisoned`] if that position is
     /// impossible.
     pub fn refresh(&mut self) -> Result<u64, Fault> {
-        // SYNC POINT: block published; pairs with the store in `Producer::publish`.
+        // SYNC POINT: block published; pairs with the store in `WriterCursor::publish`.
         let commit = acquire(self.store.writer.word(writer::COMMIT));
         let ahead = commit.wrapping_sub(self.commit);
         // In a lossy ring the writer may be any distance ahead, but never behind.
@@ -115,7 +115,7 @@ impl Consumer {
     /// rings). Call this after the copy.
     pub fn is_overtaken(&self, start: u64) -> bool {
         // SYNC POINT: writing begins; pairs with the store and fence in
-        // `Producer::announce_overwrite`.
+        // `WriterCursor::announce_overwrite`.
         fence(Ordering::Acquire);
         let reserve = self.store.writer.word(writer::RESERVE).load(Ordering::Relaxed);
         reserve.wrapping_sub(start) > self.capacity
@@ -123,7 +123,7 @@ impl Consumer {
 
     /// Returns the position at which a reader resumes after it was lapped at `start`: the start of
     /// a record that the writer has stored for this purpose
-    /// ([`Producer::mark_resume_position`](super::Producer::mark_resume_position)). The position is
+    /// ([`WriterCursor::mark_resume_position`](super::WriterCursor::mark_resume_position)). The position is
     /// at most half a lap and one record before the head, so the next attempt is likely to succeed.
     /// Returns `None` if the writer is overwriting all blocks at this moment; the reader then stays
     /// at `start`.
@@ -165,7 +165,7 @@ impl Consumer {
         let mut counts_writer = std::mem::take(&mut self.counts_writer);
         let page = self.page();
         counts_writer.write(page, reader::LEDGER, self.next, self.taken.words());
-        // SYNC POINT: block released; pairs with the load in `Producer::refresh`.
+        // SYNC POINT: block released; pairs with the load in `WriterCursor::refresh`.
         page.word(reader::CURSOR).store(self.next, Ordering::Release);
         self.released = self.next;
         self.counts_writer = counts_writer;
@@ -188,14 +188,14 @@ impl Consumer {
     /// the result is true, the position loaded afterwards is the last of the segment, right after
     /// the switch record.
     pub(crate) fn has_switched(&self) -> bool {
-        // SYNC POINT: switched; pairs with the store in `Producer::leave_segment`.
+        // SYNC POINT: switched; pairs with the store in `WriterCursor::leave_segment`.
         acquire(self.store.writer.word(writer::STATE)) == SWITCHED
     }
 
     /// Returns true if the writer has closed the ring. A position loaded afterwards is final.
     /// Returns false until the reader has followed the writer into its current memory.
     pub(crate) fn is_closed(&self) -> bool {
-        // SYNC POINT: closed; pairs with the store in `Producer::close`.
+        // SYNC POINT: closed; pairs with the store in `WriterCursor::close`.
         acquire(self.store.writer.word(writer::STATE)) == CLOSED
     }
 
@@ -207,11 +207,11 @@ impl Consumer {
     /// Leaves the ring. Releases all blocks, so that the writer no longer waits for this reader.
     pub fn leave(&mut self) {
         self.release();
-        // SYNC POINT: closed; pairs with the load in `Producer::refresh`.
+        // SYNC POINT: closed; pairs with the load in `WriterCursor::refresh`.
         self.page().word(reader::STATE).store(CLOSED, Ordering::Release);
     }
 
-    /// Makes every later [`Consumer::refresh`] fail, because the writer has put invalid data into
+    /// Makes every later [`ReaderCursor::refresh`] fail, because the writer has put invalid data into
     /// the ring. Returns `fault`.
     pub(crate) fn poison(&mut self, fault: Fault) -> Fault {
         self.poisoned = true;

@@ -132,7 +132,8 @@ fn reader_follows_into_a_new_segment() {
         let new =
             RingMemory::new(Region::heap(DATA_WORDS + 1), old.readers.clone(), 1, Policy::Block);
         let bytes = loom::sync::Arc::new([Bytes(UnsafeCell::new(())), Bytes(UnsafeCell::new(()))]);
-        let (mut producer, mut consumer) = (Producer::new(old.clone()), Consumer::new(old, 0));
+        let (mut producer, mut consumer) =
+            (WriterCursor::new(old.clone()), ReaderCursor::new(old, 0));
         let reading = {
             let (bytes, new) = (bytes.clone(), new.clone());
             thread::spawn(move || {
@@ -205,7 +206,8 @@ fn writer_waits_at_a_cut_until_the_reader_has_passed() {
     builder.check(|| {
         let store = RingMemory::heap(2, 2, Policy::Block, 1);
         let bytes = loom::sync::Arc::new(Bytes(UnsafeCell::new(())));
-        let (mut producer, mut consumer) = (Producer::new(store.clone()), Consumer::new(store, 0));
+        let (mut producer, mut consumer) =
+            (WriterCursor::new(store.clone()), ReaderCursor::new(store, 0));
         let reading = {
             let bytes = bytes.clone();
             thread::spawn(move || {

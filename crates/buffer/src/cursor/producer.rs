@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// The writer's cursor in a ring.
 #[derive(Debug)]
-pub struct Producer {
+pub struct WriterCursor {
     /// Memory of the ring, shared with its readers.
     pub store: Arc<RingMemory>,
     /// Capacity of the ring in positions, effective from the head on.
@@ -19,21 +19,21 @@ pub struct Producer {
     pub(crate) policy: Policy,
     /// Alignment of positions: a reader whose cursor is not a multiple of this number is evicted.
     pub(crate) step: u64,
-    /// Position after the last written block; readers see it after [`Producer::publish`].
+    /// Position after the last written block; readers see it after [`WriterCursor::publish`].
     pub head: u64,
     published: u64,
     /// Position at which a lapped reader resumes (lossy rings).
     resume_position: u64,
     /// Position at which the current segment begins. The segment's memory contains no older data.
     start: u64,
-    /// The last in-place change of the capacity; `None` after all readers have passed it.
+    /// The last in-place change to the capacity; `None` after all readers have passed it.
     capacity_change: Option<CapacityChange>,
     /// Oldest position that a reader still needs, as of the last refresh.
     oldest: u64,
     records: Vec<ReaderRecord>,
     /// Queue through which readers join while the ring runs.
     queue: Option<Arc<JoinQueue>>,
-    /// Readers that joined or left since the last [`Producer::take_reader_changes`].
+    /// Readers that joined or left since the last [`WriterCursor::take_reader_changes`].
     changes: Vec<ReaderChange>,
     /// Number of readers evicted for an impossible position.
     evicted: u64,
@@ -50,11 +50,11 @@ struct ReaderRecord {
     has_left: bool,
     /// Page of the reader's control words.
     page: Arc<Region>,
-    /// Ticket of a reader that joined a running ring; `None` for a reader present from the start.
+    /// SleepTicket of a reader that joined a running ring; `None` for a reader present from the start.
     ticket: Option<ReaderTicket>,
 }
 
-/// An in-place change of the capacity that not all readers have passed yet.
+/// An in-place change to the capacity that not all readers have passed yet.
 #[derive(Clone, Copy, Debug)]
 struct CapacityChange {
     /// Position of the change.
@@ -72,7 +72,7 @@ pub enum ReaderChange {
     Left(usize),
 }
 
-impl Producer {
+impl WriterCursor {
     /// Creates the writer's cursor of a new ring.
     pub(crate) fn new(store: Arc<RingMemory>) -> Self {
         let record = |page: &Arc<Region>| ReaderRecord {
@@ -207,7 +207,7 @@ impl Producer {
     }
 
     /// Returns the number of free positions as of the last refresh. Data in an older segment
-    /// occupies no room in the current one. Data written before an in-place change of the capacity
+    /// occupies no room in the current one. Data written before an in-place change to the capacity
     /// is in the same memory, so the smaller of the two capacities applies (`segment`, invariant
     /// S4).
     fn free(&self) -> u64 {
@@ -241,7 +241,7 @@ impl Producer {
 
     /// Continues in new memory of this process from the head on. The new memory has `data_words`
     /// words for a lap of `capacity` positions. Readers read the old memory to the end and then
-    /// follow ([`available`](super::Consumer::available)). Does nothing and returns false if, as of
+    /// follow ([`available`](super::ReaderCursor::available)). Does nothing and returns false if, as of
     /// the last refresh, a reader had not yet followed the previous change.
     pub(crate) fn continue_within(&mut self, data_words: usize, capacity: u64) -> bool {
         // A reader that has released exactly up to `start` may still be in the memory before it;
@@ -263,7 +263,7 @@ impl Producer {
     /// one.
     pub(crate) fn leave_segment(&mut self) {
         self.publish();
-        // SYNC POINT: switched; pairs with the load in `Consumer::has_switched`.
+        // SYNC POINT: switched; pairs with the load in `ReaderCursor::has_switched`.
         self.store.writer.word(writer::STATE).store(SWITCHED, Ordering::Release);
     }
 
@@ -301,7 +301,7 @@ impl Producer {
                 continue;
             }
             let closed = acquire(record.page.word(reader::STATE)) == CLOSED;
-            // SYNC POINT: block released; pairs with the store in `Consumer::release`.
+            // SYNC POINT: block released; pairs with the store in `ReaderCursor::release`.
             let cursor = acquire(record.page.word(reader::CURSOR));
             if closed {
                 record.has_left = true;
@@ -343,7 +343,7 @@ impl Producer {
     /// Announces that the writer may write up to `position` from now on, which overwrites
     /// everything more than a lap before it (lossy rings).
     pub fn announce_overwrite(&self, position: u64) {
-        // SYNC POINT: writing begins; pairs with the fence and load in `Consumer::is_overtaken`.
+        // SYNC POINT: writing begins; pairs with the fence and load in `ReaderCursor::is_overtaken`.
         self.store.writer.word(writer::RESERVE).store(position, Ordering::Relaxed);
         fence(Ordering::Release);
     }
@@ -367,7 +367,7 @@ impl Producer {
     /// Publishes all written blocks and the counts in the control page `page`.
     fn publish_in(&self, page: &Region, counts_writer: &mut CountsWriter) {
         counts_writer.write(page, writer::LEDGER, self.head, self.put.words());
-        // SYNC POINT: block published; pairs with the load in `Consumer::refresh`.
+        // SYNC POINT: block published; pairs with the load in `ReaderCursor::refresh`.
         page.word(writer::COMMIT).store(self.head, Ordering::Release);
         // After the position, so that a reader that sees the mark sees a position at or beyond it.
         page.word(writer::MARK).store(self.resume_position, Ordering::Release);
@@ -376,7 +376,7 @@ impl Producer {
     /// Publishes all written blocks and closes the ring permanently.
     pub fn close(&mut self) {
         self.publish();
-        // SYNC POINT: closed; pairs with the load in `Consumer::is_finished`.
+        // SYNC POINT: closed; pairs with the load in `ReaderCursor::is_finished`.
         self.store.writer.word(writer::STATE).store(CLOSED, Ordering::Release);
         if let Some(queue) = &self.queue {
             queue.end();

@@ -21,8 +21,8 @@ fn d12_each_party_writes_only_its_own_page() {
             let readers = store.readers.iter().map(|page| page_words(page));
             std::iter::once(page_words(&store.writer)).chain(readers).collect::<Vec<_>>()
         };
-        let mut writer = Producer::new(store.clone());
-        let mut readers = [0, 1].map(|index| Consumer::new(store.clone(), index));
+        let mut writer = WriterCursor::new(store.clone());
+        let mut readers = [0, 1].map(|index| ReaderCursor::new(store.clone(), index));
         let mut sleepers = [(); 3].map(|()| Sleeper::default());
         for round in 1..100 {
             let before = pages();
@@ -82,7 +82,7 @@ fn d12_polled_words_do_not_share_cache_lines() {
 fn t3_joining_reader_with_a_forged_position_is_evicted() {
     for forged in [1 << 40, u64::MAX, 4096 + 64, 64] {
         let store = RingMemory::heap(512, 4096, Policy::Block, 1);
-        let mut writer = Producer::new(store.clone());
+        let mut writer = WriterCursor::new(store.clone());
         let queue = Arc::new(JoinQueue::default());
         writer.accept_joins_from(Arc::clone(&queue));
         writer.head += 128;

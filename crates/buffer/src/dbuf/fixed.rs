@@ -21,7 +21,7 @@
 //! writer copies the word once and checks the copy.
 
 use crate::atomic::Ordering;
-use crate::cursor::{Consumer, DATA_WORDS, Producer, RingMemory};
+use crate::cursor::{DATA_WORDS, ReaderCursor, RingMemory, WriterCursor};
 use crate::dbuf::reserve::{BlockLayout, RingWriter};
 use crate::{Policy, foreign};
 use abi::ring::PAGE;
@@ -120,7 +120,7 @@ pub fn ring(config: &SlotConfig) -> (SlotWriter, Vec<SlotReader>) {
     let shape = config.slot_shape();
     let words = (shape.table_size() + shape.slots_size()) / 8;
     let store = RingMemory::heap(words, shape.slots as u64, config.policy, config.readers);
-    let reader = |index| SlotReader::new(Consumer::new(store.clone(), index), shape);
+    let reader = |index| SlotReader::new(ReaderCursor::new(store.clone(), index), shape);
     let readers = (0..config.readers).map(reader).collect();
     (SlotWriter::new(store, shape, config.id), readers)
 }
@@ -130,7 +130,7 @@ pub type SlotWriter = RingWriter<SlotShape>;
 
 impl SlotWriter {
     pub(crate) fn new(store: Arc<RingMemory>, shape: SlotShape, id: DbufId) -> Self {
-        Self::with_layout(Producer::new(store), shape, id)
+        Self::with_layout(WriterCursor::new(store), shape, id)
     }
 
     /// Writes the length of the block at the head into the table, counts the block, and advances

@@ -1,7 +1,7 @@
 //! The readers of rings, generic over the kind of ring and over the reader's process.
 
 use super::walk::{CheckedRecord, RecordWalk};
-use crate::cursor::Consumer;
+use crate::cursor::ReaderCursor;
 use crate::trust::Trusted;
 use crate::{Fault, Policy, ReaderCounts, WriterCounts};
 use abi::Extent;
@@ -15,9 +15,9 @@ pub trait BlockWalk: fmt::Debug {
     type Found: Copy;
 
     /// Returns the cursor of this reader.
-    fn side(&self) -> &Consumer;
+    fn side(&self) -> &ReaderCursor;
     /// Returns a mutable reference to this reader's cursor.
-    fn side_mut(&mut self) -> &mut Consumer;
+    fn side_mut(&mut self) -> &mut ReaderCursor;
     /// Returns the counts of all blocks passed, released or not.
     fn counts(&self) -> ReaderCounts {
         self.side().taken

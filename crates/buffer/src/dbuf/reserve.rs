@@ -2,7 +2,7 @@
 //! block, and commits and publishes it. [`BlockLayout`] determines the position of each block. Its
 //! invariants are those of `dbuf`.
 
-use crate::cursor::Producer;
+use crate::cursor::WriterCursor;
 use crate::{Fault, Policy, ReaderCounts, WriterCounts};
 use abi::{DbufId, Extent};
 use std::fmt;
@@ -50,7 +50,7 @@ pub struct RingWriter<L: BlockLayout> {
     /// the fast path.
     pub(super) limit: u64,
     pub(super) layout: L,
-    pub(super) side: Producer,
+    pub(super) side: WriterCursor,
     /// Number of positions that always stay free for a switch record; 0 in a ring that cannot
     /// switch.
     pub(super) reserve: u64,
@@ -60,7 +60,7 @@ pub struct RingWriter<L: BlockLayout> {
 }
 
 impl<L: BlockLayout> RingWriter<L> {
-    pub(super) fn with_layout(side: Producer, layout: L, id: DbufId) -> Self {
+    pub(super) fn with_layout(side: WriterCursor, layout: L, id: DbufId) -> Self {
         let mut writer = Self { limit: 0, layout, side, reserve: 0, id, staging: Vec::new() };
         writer.resize_staging();
         writer

@@ -4,7 +4,7 @@
 
 use super::data::DataArea;
 use super::readers::BlockWalk;
-use crate::cursor::{Consumer, RingMemory};
+use crate::cursor::{ReaderCursor, RingMemory};
 use crate::{Fault, Policy, ReaderCounts};
 use abi::ring::RecordHeader;
 use abi::{BLOCK_MAX, Extent};
@@ -25,7 +25,7 @@ pub struct RecordWalk {
     /// Expected sequence number of the next block. Valid if `is_expected_valid` is true.
     expected: u64,
     pub(super) data: DataArea,
-    pub(crate) side: Consumer,
+    pub(crate) side: ReaderCursor,
     /// Position beyond which [`RecordWalk::take`] reads no record, so that the caller regains
     /// control there.
     stop: u64,
@@ -44,7 +44,7 @@ pub struct RecordWalk {
     /// Number of the segment in which the ring continues; `None` until all of the current segment
     /// has been read.
     next_segment: Option<u64>,
-    /// True if a change of capacity was passed since the last call to
+    /// True if a change to capacity was passed since the last call to
     /// [`RecordWalk::take_capacity_change`].
     has_passed_cut: bool,
 }
@@ -89,12 +89,12 @@ impl CheckedRecord {
 /// Number of times that a reader of an overwriting ring tries to read a block before it reports
 /// that none is available.
 const READ_ATTEMPTS_MAX: usize = 8;
-/// Maximum number of records without a block (padding, or a change of the capacity) that may
+/// Maximum number of records without a block (padding, or a change to the capacity) that may
 /// precede a block.
 const MARKER_RECORDS_MAX: usize = 8;
 
 impl RecordWalk {
-    pub(super) fn new(side: Consumer) -> Self {
+    pub(super) fn new(side: ReaderCursor) -> Self {
         let (data, taken, start) = (DataArea::new(side.store.clone()), side.taken, side.next);
         let first = 0u64.wrapping_sub(taken.blocks);
         Self {
@@ -174,7 +174,7 @@ impl RecordWalk {
     /// Returns the number of the segment in which the ring continues, or `None` if the current
     /// segment has not been read to its end. Once this returns a number, no further block is found
     /// until [`RecordWalk::continue_in`] is called.
-    pub(crate) const fn next_segment(&self) -> Option<u64> {
+    pub(crate) const fn next_segment_number(&self) -> Option<u64> {
         self.next_segment
     }
 
@@ -189,7 +189,7 @@ impl RecordWalk {
     /// Changes the capacity in place, from `position` on. Fails with [`Fault::Damaged`] if the ring
     /// overwrites or the capacity is invalid.
     fn change_capacity(&mut self, position: u64, capacity: u64) -> Result<(), Fault> {
-        // In a ring that overwrites, a hostile change of capacity could not be detected.
+        // In a ring that overwrites, a hostile change to capacity could not be detected.
         if self.side.policy == Policy::Overwrite || self.data.set_capacity(capacity).is_none() {
             return Err(self.damage_fault(position));
         }
@@ -275,7 +275,7 @@ impl RecordWalk {
     }
 
     /// Returns the fault for an invalid record, and makes all later reads fail
-    /// ([`Consumer::poison`]). Exception: if the writer of a ring that overwrites has begun to
+    /// ([`ReaderCursor::poison`]). Exception: if the writer of a ring that overwrites has begun to
     /// overwrite the record, later reads are not affected, and the caller checks the lap.
     fn damage_fault(&mut self, position: u64) -> Fault {
         let fault = Fault::Damaged { position };
@@ -319,11 +319,11 @@ impl BlockWalk for RecordWalk {
     type Found = CheckedRecord;
 
     #[inline]
-    fn side(&self) -> &Consumer {
+    fn side(&self) -> &ReaderCursor {
         &self.side
     }
 
-    fn side_mut(&mut self) -> &mut Consumer {
+    fn side_mut(&mut self) -> &mut ReaderCursor {
         &mut self.side
     }
 

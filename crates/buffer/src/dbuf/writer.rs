@@ -7,7 +7,7 @@
 use super::data::DataArea;
 use super::reserve::{BlockLayout, RingWriter};
 use super::walk::block_max;
-use crate::cursor::{Producer, RingMemory};
+use crate::cursor::{RingMemory, WriterCursor};
 use crate::{Fault, Policy, WriterCounts, foreign};
 use abi::ring::RecordHeader;
 use abi::{DbufId, Extent};
@@ -45,15 +45,15 @@ pub struct RecordLayout {
 
 impl BlockWriter {
     pub(crate) fn new(store: Arc<RingMemory>, id: DbufId) -> Self {
-        Self::from_side(Producer::new(store), id)
+        Self::from_side(WriterCursor::new(store), id)
     }
 
     /// Creates the writer of a segment that continues a ring begun by another writer.
     pub(crate) fn resume(store: Arc<RingMemory>, id: DbufId, head: u64, put: WriterCounts) -> Self {
-        Self::from_side(Producer::resume(store, head, put), id)
+        Self::from_side(WriterCursor::resume(store, head, put), id)
     }
 
-    fn from_side(mut side: Producer, id: DbufId) -> Self {
+    fn from_side(mut side: WriterCursor, id: DbufId) -> Self {
         side.step = RecordHeader::SIZE as u64;
         let layout = RecordLayout {
             free_until: 0,
@@ -84,7 +84,7 @@ impl BlockWriter {
     }
 
     /// Returns the cursor of this writer, through which a stream writes blocks.
-    pub(crate) const fn side(&mut self) -> &mut Producer {
+    pub(crate) const fn side(&mut self) -> &mut WriterCursor {
         &mut self.side
     }
 
@@ -149,7 +149,7 @@ impl BlockWriter {
         Some(())
     }
 
-    /// Puts a record without a block (a switch of segments or a change of the capacity) at the
+    /// Puts a record without a block (a switch of segments or a change to the capacity) at the
     /// head.
     fn put_marker_record(&mut self, record: RecordHeader) {
         let end = self.next_segment_start();

@@ -4,7 +4,7 @@
 use super::*;
 use crate::Policy;
 use crate::atomic::acquire;
-use crate::cursor::{Producer, RingMemory};
+use crate::cursor::{RingMemory, WriterCursor};
 use abi::ring::{CLOSED, writer};
 use loom::cell::UnsafeCell;
 use loom::thread;
@@ -45,7 +45,7 @@ fn check_late_join(slots: u64, blocks: u64, every: u64) {
                 page.word(reader::STATE).store(CLOSED, Ordering::Release);
             })
         };
-        let mut producer = Producer::new(store);
+        let mut producer = WriterCursor::new(store);
         producer.accept_joins_from(queue);
         for block in 0..blocks {
             while producer.room(1).unwrap() == 0 {

@@ -48,12 +48,12 @@ pub(super) fn connect_to_spare(
     limit: Duration,
 ) -> Option<OwnedFd> {
     // If the list cannot be read, no spare socket is found.
-    let sockets = sockets().unwrap_or_default();
+    let sockets = listening_sockets().unwrap_or_default();
     let spare = |name: &&String| {
         Address::of_socket(name).is_some_and(|(of, is_spare)| is_spare && of == *address)
     };
     let candidates = sockets.iter().filter(spare).filter(|name| Some(name.as_bytes()) != own);
-    first_result_before(Instant::now() + SPARE_PROBES_TIMEOUT, candidates, |name| {
+    probe_candidates(Instant::now() + SPARE_PROBES_TIMEOUT, candidates, |name| {
         match probe(name.as_bytes(), address.uid(), limit) {
             Ok(SocketOwner::Owner(connection)) => Some(connection),
             _ => None,
@@ -63,7 +63,7 @@ pub(super) fn connect_to_spare(
 
 /// Probes candidates in order until `probe` returns a result or the deadline has passed. Returns
 /// that result, if any.
-fn first_result_before<C, T>(
+fn probe_candidates<C, T>(
     deadline: Instant,
     candidates: impl Iterator<Item = C>,
     probe: impl FnMut(C) -> Option<T>,
@@ -73,7 +73,7 @@ fn first_result_before<C, T>(
 
 /// Returns the names of all listening abstract sockets in this network namespace, without the
 /// leading zero byte.
-pub(crate) fn sockets() -> std::io::Result<Vec<String>> {
+pub(crate) fn listening_sockets() -> std::io::Result<Vec<String>> {
     let listed = std::fs::read("/proc/net/unix")?;
     let listed = String::from_utf8_lossy(&listed);
     let name = |line: &str| {
@@ -165,8 +165,8 @@ mod tests {
             (number == 2).then_some(number)
         };
         let later = Instant::now() + Duration::from_secs(60);
-        assert_eq!(first_result_before(later, 0..9, &mut probe), Some(2));
-        assert_eq!(first_result_before(Instant::now(), 0..9, &mut probe), None);
+        assert_eq!(probe_candidates(later, 0..9, &mut probe), Some(2));
+        assert_eq!(probe_candidates(Instant::now(), 0..9, &mut probe), None);
         assert_eq!(probed, [0, 1, 2]);
     }
 }

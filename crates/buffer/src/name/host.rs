@@ -4,9 +4,9 @@
 //! and replies with one message, which fits into an empty socket. It reads nothing from clients and
 //! never blocks on one.
 
-use super::inbox::{Inbox, PendingWriter, Queue};
+use super::inbox::{Inbox, PendingWriter, WriterQueue};
 use super::quotas::Clients;
-pub use super::quotas::Limits;
+pub use super::quotas::ReaderLimits;
 use super::region::RegionFiles;
 use super::reply::Reply;
 use super::{Address, Error, SharedRegion};
@@ -63,8 +63,8 @@ struct Name {
 
 #[derive(Debug)]
 enum NamedObject {
-    Stream { admission: Admission, clients: Clients<ReaderTicket>, limits: Limits },
-    Inbox(Arc<Queue>),
+    Stream { admission: Admission, clients: Clients<ReaderTicket>, limits: ReaderLimits },
+    Inbox(Arc<WriterQueue>),
     Region { files: RegionFiles, clients: Clients<()> },
 }
 
@@ -88,7 +88,7 @@ impl Host {
         name: &str,
         access: AccessList,
         config: &Config,
-        limits: Limits,
+        limits: ReaderLimits,
     ) -> Result<Output, Error> {
         let (output, admission) = stream::joinable(config)?;
         admission.notify_on_end(self.doorbell.clone());
@@ -99,7 +99,7 @@ impl Host {
 
     /// Creates an inbox, to which each user with write permission can send a stream.
     pub fn create_inbox(&self, name: &str, access: AccessList) -> Result<Inbox, Error> {
-        let (queue, doorbell) = Queue::new()?;
+        let (queue, doorbell) = WriterQueue::new()?;
         let queue = Arc::new(queue);
         self.add(name, access, NamedObject::Inbox(queue.clone()))?;
         Ok(Inbox { queue, doorbell })
@@ -280,7 +280,11 @@ impl Name {
                     Some(write) if writes => (write, true),
                     _ => (read, false),
                 };
-                match clients.check_quota(credentials.uid, self.access.owner, Limits::default()) {
+                match clients.check_quota(
+                    credentials.uid,
+                    self.access.owner,
+                    ReaderLimits::default(),
+                ) {
                     Err(full) => send_reply(&client, &Reply::full(full.limit, full.of_user)),
                     Ok(()) => {
                         let reply = Reply::region(*bytes, writable);

@@ -21,7 +21,7 @@ use sys::poll;
 /// releases the name the next time the host runs.
 #[derive(Debug)]
 pub struct Inbox {
-    pub(super) queue: Arc<Queue>,
+    pub(super) queue: Arc<WriterQueue>,
     pub(super) doorbell: SocketDoorbell,
 }
 
@@ -38,7 +38,7 @@ pub struct Arrival {
 
 /// The queue of writers that have connected to an inbox.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct WriterQueue {
     waiting: Mutex<VecDeque<PendingWriter>>,
     doorbell: SocketDoorbell,
 }
@@ -54,7 +54,7 @@ pub(super) struct PendingWriter {
 /// Maximum number of pending writers.
 const PENDING_WRITERS_MAX: usize = 32;
 
-impl Queue {
+impl WriterQueue {
     pub(super) fn new() -> sys::Result<(Self, SocketDoorbell)> {
         let (doorbell, receiver) = SocketDoorbell::pair()?;
         Ok((Self { waiting: Mutex::default(), doorbell }, receiver))

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// An object opened by name.
 #[derive(Debug)]
-pub enum Opened {
+pub enum OpenedObject {
     /// A stream, read from its current position.
     Stream(Box<Input>),
     /// A region, writable if this user has permission.
@@ -21,7 +21,7 @@ pub enum Opened {
 
 /// Opens the stream, region or inbox named `NAME` or `UID/NAME`. Blocks until its host replies;
 /// fails with [`Error::Silent`] after 20 s.
-pub fn open(name: &str) -> Result<Opened, Error> {
+pub fn open(name: &str) -> Result<OpenedObject, Error> {
     open_address(&name.parse()?)
 }
 
@@ -30,7 +30,7 @@ pub fn open(name: &str) -> Result<Opened, Error> {
 pub fn open_stream(name: &str) -> Result<Input, Error> {
     let address = name.parse()?;
     match open_address(&address)? {
-        Opened::Stream(input) => Ok(*input),
+        OpenedObject::Stream(input) => Ok(*input),
         other => Err(other.kind_error("a stream to be read", address)),
     }
 }
@@ -40,7 +40,7 @@ pub fn open_stream(name: &str) -> Result<Input, Error> {
 pub fn open_region(name: &str) -> Result<SharedRegion, Error> {
     let address = name.parse()?;
     match open_address(&address)? {
-        Opened::Region(region) => Ok(region),
+        OpenedObject::Region(region) => Ok(region),
         other => Err(other.kind_error("a region", address)),
     }
 }
@@ -50,7 +50,7 @@ pub fn open_region(name: &str) -> Result<SharedRegion, Error> {
 pub fn open_write(name: &str, config: &Config) -> Result<Output, Error> {
     let address: Address = name.parse()?;
     match open_address(&address)? {
-        Opened::Inbox(socket) => {
+        OpenedObject::Inbox(socket) => {
             let (output, mut sent) = stream::send_to(config, vec![socket])?;
             match sent.pop() {
                 Some(Ok(())) => Ok(output),
@@ -62,7 +62,7 @@ pub fn open_write(name: &str, config: &Config) -> Result<Output, Error> {
 }
 
 /// Opens the object at an address, whatever its kind. Blocks until its host replies.
-pub fn open_address(address: &Address) -> Result<Opened, Error> {
+pub fn open_address(address: &Address) -> Result<OpenedObject, Error> {
     match OpenRequest::begin(address) {
         // The queue is full.
         Err(Error::Silent(_)) => connect_with_timeout(address)?,
@@ -108,7 +108,7 @@ impl OpenRequest {
 
     /// Returns the granted object. Blocks until the reply arrives. The request's descriptor becomes
     /// readable when the reply arrives.
-    pub fn finish(self) -> Result<Opened, Error> {
+    pub fn finish(self) -> Result<OpenedObject, Error> {
         let Self { address, socket } = self;
         open_granted(&address, socket)
     }
@@ -146,20 +146,20 @@ fn connect_with_timeout(address: &Address) -> Result<OpenRequest, Error> {
     Ok(OpenRequest { address: address.clone(), socket })
 }
 
-fn open_granted(address: &Address, socket: OwnedFd) -> Result<Opened, Error> {
+fn open_granted(address: &Address, socket: OwnedFd) -> Result<OpenedObject, Error> {
     match Reply::receive(&socket, address)? {
         Grant::Stream(descriptors) => {
             let ring = share::RingOffer::from_descriptors(descriptors)?;
-            Ok(Opened::Stream(Box::new(Offer::with_doorbell(ring, socket).open()?)))
+            Ok(OpenedObject::Stream(Box::new(Offer::with_doorbell(ring, socket).open()?)))
         }
-        Grant::Inbox => Ok(Opened::Inbox(socket)),
+        Grant::Inbox => Ok(OpenedObject::Inbox(socket)),
         Grant::Region { file, bytes, writable } => {
-            Ok(Opened::Region(SharedRegion::open(file, bytes, writable, socket)?))
+            Ok(OpenedObject::Region(SharedRegion::open(file, bytes, writable, socket)?))
         }
     }
 }
 
-impl Opened {
+impl OpenedObject {
     fn kind_error(&self, wanted: &'static str, address: Address) -> Error {
         let is = match self {
             Self::Stream(_) => "a stream that its creator writes",

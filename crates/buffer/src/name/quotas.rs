@@ -3,9 +3,9 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Limits on the simultaneous readers of one stream or region.
+/// ReaderLimits on the simultaneous readers of one stream or region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
+pub struct ReaderLimits {
     /// Maximum number of readers.
     pub readers: usize,
     /// Maximum number of readers per untrusted user, which is any user other than the owner and
@@ -13,13 +13,13 @@ pub struct Limits {
     pub per_untrusted_user: usize,
 }
 
-impl Default for Limits {
+impl Default for ReaderLimits {
     fn default() -> Self {
         Self { readers: 32, per_untrusted_user: 8 }
     }
 }
 
-/// The readers of one stream or region.
+/// The clients that read one stream or region.
 #[derive(Debug)]
 pub(super) struct Clients<T>(Vec<Client<T>>);
 
@@ -29,7 +29,7 @@ impl<T> Default for Clients<T> {
     }
 }
 
-/// A reader that occupies a slot.
+/// A reading client, which occupies a slot.
 #[derive(Debug)]
 struct Client<T> {
     ticket: T,
@@ -51,7 +51,7 @@ impl<T> Clients<T> {
         &self,
         uid: u32,
         owner: u32,
-        limits: Limits,
+        limits: ReaderLimits,
     ) -> Result<(), QuotaExceeded> {
         let of_user = self.0.iter().filter(|client| client.uid == uid).count();
         if self.0.len() >= limits.readers {

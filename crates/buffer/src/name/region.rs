@@ -128,18 +128,18 @@ impl SharedRegion {
         self.memory.words()
     }
 
-    /// Copies bytes at offset `at` into `out`. Fails with [`Error::Range`] if the range exceeds the
+    /// Copies bytes at offset `at` into `out`. Fails with [`Error::Range`] if the checked_offset exceeds the
     /// region.
     pub fn read_at(&self, at: u64, out: &mut [u8]) -> Result<(), Error> {
-        let at = self.range(at, out.len())?;
+        let at = self.checked_offset(at, out.len())?;
         foreign::copy_out(self.memory.words(), at, out);
         Ok(())
     }
 
-    /// Copies bytes to offset `at`. Fails with [`Error::Range`] if the range exceeds the region,
+    /// Copies bytes to offset `at`. Fails with [`Error::Range`] if the checked_offset exceeds the region,
     /// and with [`Error::ReadOnly`] if this process has no write access.
     pub fn write_at(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
-        let at = self.range(at, bytes.len())?;
+        let at = self.checked_offset(at, bytes.len())?;
         if !self.writable {
             return Err(Error::ReadOnly);
         }
@@ -153,9 +153,9 @@ impl SharedRegion {
         Ok(())
     }
 
-    /// Returns the offset as a `usize`. Fails with [`Error::Range`] if the range exceeds the
+    /// Returns the offset as a `usize`. Fails with [`Error::Range`] if the checked_offset exceeds the
     /// region.
-    fn range(&self, at: u64, length: usize) -> Result<usize, Error> {
+    fn checked_offset(&self, at: u64, length: usize) -> Result<usize, Error> {
         let first = usize::try_from(at).ok();
         let end = first.and_then(|first| first.checked_add(length));
         match (first, end) {

@@ -24,7 +24,7 @@ fn a19_stream_opened_by_name_starts_now() {
     let (host, name) = (Host::open().unwrap(), unique_name("stream"));
     assert!(matches!(open_stream(&name), Err(Error::Unknown(_))));
     let mut output = host
-        .create(&name, AccessList::private(identity()), &stream_config(), Limits::default())
+        .create(&name, AccessList::private(identity()), &stream_config(), ReaderLimits::default())
         .unwrap();
     output.write(b"before").unwrap();
     output.flush();
@@ -42,8 +42,13 @@ fn a19_stream_opened_by_name_starts_now() {
     let gone = open_stream(&name).unwrap_err();
     assert!(matches!(gone, Error::Unknown(_) | Error::Ended(_)), "{gone}");
     drop(
-        host.create(&name, AccessList::private(identity()), &stream_config(), Limits::default())
-            .unwrap(),
+        host.create(
+            &name,
+            AccessList::private(identity()),
+            &stream_config(),
+            ReaderLimits::default(),
+        )
+        .unwrap(),
     );
 }
 
@@ -51,7 +56,12 @@ fn a19_stream_opened_by_name_starts_now() {
 fn errors_of_creating_and_opening_state_their_cause() {
     let (host, taken) = (Host::open().unwrap(), unique_name("taken"));
     let create = || {
-        host.create(&taken, AccessList::private(identity()), &stream_config(), Limits::default())
+        host.create(
+            &taken,
+            AccessList::private(identity()),
+            &stream_config(),
+            ReaderLimits::default(),
+        )
     };
     let output = create().unwrap();
     let (uid, _) = identity();
@@ -75,7 +85,7 @@ fn errors_of_creating_and_opening_state_their_cause() {
 #[test]
 fn t12_reader_slots_are_limited_and_released() {
     let (host, name) = (Host::open().unwrap(), unique_name("places"));
-    let limits = Limits { readers: 3, per_untrusted_user: 1 };
+    let limits = ReaderLimits { readers: 3, per_untrusted_user: 1 };
     let mut output =
         host.create(&name, AccessList::private(identity()), &stream_config(), limits).unwrap();
     for _ in 0..5 {
@@ -183,8 +193,8 @@ fn each_writer_to_an_inbox_has_its_own_stream() {
 /// offer are evicted, and their sockets are closed. Writers of other users stay in the queue.
 #[test]
 fn t12_frequent_writer_evicts_only_its_own_entries() {
-    use super::inbox::{PendingWriter, Queue};
-    let (queue, _doorbell) = Queue::new().unwrap();
+    use super::inbox::{PendingWriter, WriterQueue};
+    let (queue, _doorbell) = WriterQueue::new().unwrap();
     let queue = std::sync::Arc::new(queue);
     let _reader = queue.clone();
     let connect = |uid: u32| {
@@ -241,7 +251,7 @@ fn closing_inbox_refuses_writers() {
 fn streams_outlive_the_host_but_not_their_writer() {
     let (host, name) = (Host::open().unwrap(), unique_name("outlives"));
     let mut output = host
-        .create(&name, AccessList::private(identity()), &stream_config(), Limits::default())
+        .create(&name, AccessList::private(identity()), &stream_config(), ReaderLimits::default())
         .unwrap();
     let mut input = open_stream(&name).unwrap();
     drop(host);

@@ -54,7 +54,7 @@ impl Memory {
                 segment: len,
             });
         }
-        let segment = self.segment();
+        let segment = self.segment_size();
         let (slot, inside) = (at / segment, at % segment);
         let number = self.slots.segment_in(slot);
         let position = number.checked_mul(segment as u64)?;
@@ -101,7 +101,7 @@ impl Lease {
             });
         }
         let (slot, start) = memory.enclosing_segment(pointer)?;
-        let (filled, segment) = (memory.slots.filled_len(slot), memory.segment());
+        let (filled, segment) = (memory.slots.filled_len(slot), memory.segment_size());
         let address = base + start.at;
         Some(EnclosingSegment { lease, address, position: start.position, filled, segment })
     }

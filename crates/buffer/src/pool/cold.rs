@@ -95,7 +95,7 @@ impl Pool {
     fn pack(&mut self, cold: &mut PackedSegments, slot: usize) {
         let memory = &self.memory;
         let (Some(file), length) = (memory.file(), memory.slots.filled_len(slot)) else { return };
-        let at = slot * memory.segment();
+        let at = slot * memory.segment_size();
         if !memory.slots.is_unleased(slot) || length == 0 || memory.lender().is_some() {
             return;
         }
@@ -104,7 +104,7 @@ impl Pool {
         let bytes = unsafe { memory.region.bytes(at, length) };
         let Some(bytes) = compression::compress(bytes) else { return };
         // K1: unpublished only once the pages are gone, which the kernel may refuse.
-        if file.punch(at, memory.segment()).is_ok() {
+        if file.punch(at, memory.segment_size()).is_ok() {
             memory.slots.fill(slot, 0);
             cold.holes.insert(slot);
             cold.packed.insert(slot, PackedSegment { bytes, length });
@@ -129,7 +129,7 @@ impl Pool {
         cold.pinned_before.remove(&slot);
         // SAFETY: the slot is in the region, which is writable (its file was punched), and `length`
         // is its filled length; no other code accesses these bytes (K2).
-        let room = unsafe { memory.region.bytes_mut(slot * memory.segment(), packed.length) };
+        let room = unsafe { memory.region.bytes_mut(slot * memory.segment_size(), packed.length) };
         if !compression::decompress(&packed.bytes, room) {
             debug_assert!(false, "a packed segment does not unpack");
             return Err(fault);

@@ -1,10 +1,10 @@
 //! In-place edits of blocks that no other party can read. [SL §6.1], [Th §5.3.1]
 //!
 //! M1 to M8 are the invariants of `pool`. M9 is the one exception to M1:
-//! - M9 Bytes below `filled` are written only through an [`Editing`], which borrows the pool
+//! - M9 Bytes below `filled` are written only through an [`EditedBlock`], which borrows the pool
 //!   mutably, and is created only while the slot's `leases` is 0 (loaded with Acquire: the last
-//!   read by a former lease holder happens before the write). While an `Editing` lives, 1. no slice
-//!   of [`Pool::bytes`] or [`Pool::segment`], no draft and no other `Editing` is alive, and none
+//!   read by a former lease holder happens before the write). While an `EditedBlock` lives, 1. no slice
+//!   of [`Pool::bytes`] or [`Pool::segment`], no draft and no other `EditedBlock` is alive, and none
 //!   can be created, because all of these borrow the pool; 2. no lease exists, hence no thread has
 //!   a batch of a crossing that points there (C5). No lease can be created either: not from the
 //!   pool (1), not from a lease or a batch (there is none), and not from the slice itself, which
@@ -24,7 +24,7 @@ use std::ops::{Deref, DerefMut};
 /// bytes.
 #[derive(Debug)]
 #[must_use]
-pub struct Editing<'p> {
+pub struct EditedBlock<'p> {
     pool: &'p mut Pool,
     at: usize,
     len: usize,
@@ -33,10 +33,10 @@ pub struct Editing<'p> {
 impl Pool {
     /// Opens a block for in-place editing. Returns `None` if the block is not in the pool, its
     /// segment is leased or pinned, or other parties may read the memory.
-    pub fn edit(&mut self, place: Extent) -> Option<Editing<'_>> {
+    pub fn edit(&mut self, place: Extent) -> Option<EditedBlock<'_>> {
         let at = self.editable_offset(place)?;
         self.memory.editing.set(true);
-        Some(Editing { pool: self, at, len: place.length() as usize })
+        Some(EditedBlock { pool: self, at, len: place.length() as usize })
     }
 
     /// Declares that the holder of `pin` no longer needs the bytes before this block in its
@@ -67,7 +67,7 @@ impl Pool {
     }
 }
 
-impl Deref for Editing<'_> {
+impl Deref for EditedBlock<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -77,7 +77,7 @@ impl Deref for Editing<'_> {
     }
 }
 
-impl DerefMut for Editing<'_> {
+impl DerefMut for EditedBlock<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; the region of a pool that is not lent is mapped writable, and this
         // slice borrows the only owner mutably.
@@ -85,7 +85,7 @@ impl DerefMut for Editing<'_> {
     }
 }
 
-impl Drop for Editing<'_> {
+impl Drop for EditedBlock<'_> {
     fn drop(&mut self) {
         self.pool.memory.editing.set(false);
     }

@@ -14,7 +14,7 @@ impl EditFlag {
     }
 
     /// Returns true during an edit. A caller that has a slice of the edited block obtained it from
-    /// the `Editing`, and therefore after the flag was set.
+    /// the `EditedBlock`, and therefore after the flag was set.
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0
     }

@@ -3,7 +3,7 @@
 
 use super::edit_flag::EditFlag;
 use crate::Fault;
-use crate::pages::Choice;
+use crate::pages::PageChoice;
 use crate::region::Region;
 use crate::slots::Slots;
 use abi::{DbufId, Extent, RichPointer};
@@ -76,7 +76,7 @@ impl Lease {
         let slots = &self.memory.slots;
         let slot = slots.slot_of_position(place.position());
         // The segment is kept in its slot, so its number has the high bits.
-        place.complete(slots.segment_in(slot) * slots.segment() as u64)
+        place.complete(slots.segment_in(slot) * slots.segment_size() as u64)
     }
 
     /// Returns the memory that contains the segment.
@@ -88,7 +88,7 @@ impl Lease {
     /// Returns the size of the segment in bytes.
     #[must_use]
     pub fn segment_len(&self) -> usize {
-        self.memory.segment()
+        self.memory.segment_size()
     }
 }
 
@@ -138,7 +138,7 @@ enum Backing {
 
 /// Segment size of frozen memory in bytes. A smaller file consists of a single segment. The reader
 /// and the creator of a file derive the same segments from the file size alone.
-const FROZEN_SEGMENT: usize = 1 << 19;
+const FROZEN_SEGMENT_SIZE: usize = 1 << 19;
 
 /// EPERM: the file lacks the seal.
 const EPERM: i32 = 1;
@@ -159,7 +159,7 @@ impl Memory {
             (Backing::Heap, Region::heap(len / 8))
         } else {
             // Pages are allocated segment by segment as they are opened.
-            let choice = Choice { populate: false, ..Choice::for_this_machine(len) };
+            let choice = PageChoice { populate: false, ..PageChoice::for_this_machine(len) };
             let (file, mapping) = choice.memory("streamline-pool", len)?;
             (Backing::File(file), Region::mapped(mapping))
         };
@@ -174,7 +174,7 @@ impl Memory {
 
     /// Wraps memory that a lender fills.
     pub(super) fn lent(id: DbufId, lender: Arc<dyn Lender>) -> Self {
-        let slots = Slots::new(lender.segment(), lender.segments());
+        let slots = Slots::new(lender.segment_size(), lender.segment_count());
         let region = Region::lent(lender.clone());
         Self { id, region, slots, backing: Backing::Lent(lender), editing: EditFlag::default() }
     }
@@ -187,7 +187,7 @@ impl Memory {
         }
         // M8: sealed. Only from here on is the size final.
         let file = Memfd::from_fd(file.into())?;
-        let segment = file.len().next_power_of_two().min(FROZEN_SEGMENT);
+        let segment = file.len().next_power_of_two().min(FROZEN_SEGMENT_SIZE);
         let count = file.len().div_ceil(segment);
         let region = Region::reading(file.map_read()?);
         let slots = Slots::new(segment, count.next_power_of_two());
@@ -204,7 +204,7 @@ impl Memory {
     /// memory is not frozen or has no such slot.
     #[must_use]
     pub fn lease_frozen(self: &Arc<Self>, slot: usize) -> Option<Lease> {
-        let exists = self.is_frozen() && slot < self.region.len().div_ceil(self.segment());
+        let exists = self.is_frozen() && slot < self.region.len().div_ceil(self.segment_size());
         exists.then(|| Lease::new(self, slot))
     }
 
@@ -240,13 +240,13 @@ impl Memory {
     /// later (T12).
     pub(super) fn populate(&self, slot: usize) -> sys::Result<()> {
         let Backing::File(file) = &self.backing else { return Ok(()) };
-        file.allocate(slot * self.segment(), self.segment())
+        file.allocate(slot * self.segment_size(), self.segment_size())
     }
 
     /// Returns the segment size in bytes.
     #[must_use]
-    pub const fn segment(&self) -> usize {
-        self.slots.segment()
+    pub const fn segment_size(&self) -> usize {
+        self.slots.segment_size()
     }
 
     /// Returns the bytes of a block, given the offset found by [`Memory::locate`].
@@ -268,7 +268,7 @@ impl Memory {
             return None;
         }
         let (slot, at) = self.locate(pointer.place).ok()?;
-        let inside = at & (self.segment() - 1);
+        let inside = at & (self.segment_size() - 1);
         let position = pointer.place.position() - inside as u64;
         Some((slot, SegmentStart { at: at - inside, position }))
     }

@@ -23,7 +23,7 @@ impl Pool {
     /// of two that a rich pointer can describe, and the number of segments is a power of two, at
     /// least 2.
     pub fn lent(id: DbufId, lender: Arc<dyn Lender>) -> sys::Result<Self> {
-        let (segment, segments) = (lender.segment(), lender.segments());
+        let (segment, segments) = (lender.segment_size(), lender.segment_count());
         let fits = segment.is_power_of_two() && (abi::ring::PAGE..=BLOCK_MAX).contains(&segment);
         if !fits || !segments.is_power_of_two() || segments < 2 {
             let target = format!("{segments} segments of {segment} bytes");
@@ -73,7 +73,7 @@ impl Pool {
         // M3: free since the end of a pass, or since the pool was created. M7: arrived.
         slots.open(slot, number);
         self.drafting.set(true);
-        let len = self.memory.segment();
+        let len = self.memory.segment_size();
         let position = number * len as u64;
         Some(Draft { pool: self, position, at: slots.offset(position), len })
     }
@@ -152,11 +152,11 @@ mod tests {
             self.memory.base()
         }
 
-        fn segment(&self) -> usize {
+        fn segment_size(&self) -> usize {
             SEGMENT
         }
 
-        fn segments(&self) -> usize {
+        fn segment_count(&self) -> usize {
             SEGMENTS
         }
 
@@ -297,10 +297,10 @@ mod tests {
             fn base(&self) -> NonNull<u8> {
                 NonNull::dangling()
             }
-            fn segment(&self) -> usize {
+            fn segment_size(&self) -> usize {
                 self.0
             }
-            fn segments(&self) -> usize {
+            fn segment_count(&self) -> usize {
                 self.1
             }
             fn has_arrived(&self, _: usize) -> bool {

@@ -125,7 +125,7 @@ fn full_pool_refuses_appends_and_recovers() {
     assert_eq!(pool.usage().leased, 4);
     drop(leases);
     pool.end_pass();
-    assert_eq!(pool.usage(), Usage { free: 4, segments: 4, ..Usage::default() });
+    assert_eq!(pool.usage(), PoolUsage { free: 4, segments: 4, ..PoolUsage::default() });
     assert!(append_block(&pool, 1, 9).is_some());
 }
 

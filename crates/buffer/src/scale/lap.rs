@@ -1,7 +1,7 @@
 //! Measurements of a ring's writer between two decisions on the size, for rings of bytes and rings
 //! of pointers.
 
-use super::{LapTiming, RoundMeasurements, Scaling, Sides, SizeDecision, SizingState};
+use super::{LapTiming, RoundMeasurements, Scaling, SidePlacement, SizeDecision, SizingState};
 
 /// The measurements that a ring's writer makes in the current lap, and the state of the ring's
 /// automatic sizing.
@@ -59,7 +59,7 @@ impl Scaler {
         &mut self,
         head: u64,
         capacity: usize,
-        sides: Sides,
+        sides: SidePlacement,
         distance: impl FnOnce() -> usize,
     ) -> Option<SizeDecision> {
         if self.decided_at == Some(head) {

@@ -6,7 +6,7 @@
 //! pool. A round ends when the window is used up. The rules are those of a ring
 //! ([`super::SizingState`]).
 
-use super::{Scaler, Scaling, Sides, SizingState};
+use super::{Scaler, Scaling, SidePlacement, SizingState};
 
 /// The number of segments that a writer may use at a time, sized by pressure.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl SegmentWindow {
 
     /// Decides on the size after the window was used up. `held` is the number of segments that
     /// readers still need. Returns true if the window has grown.
-    pub fn end_round(&mut self, held: usize, sides: Sides) -> bool {
+    pub fn end_round(&mut self, held: usize, sides: SidePlacement) -> bool {
         if held >= self.segments {
             self.scaler.record_wait();
         }
@@ -90,7 +90,7 @@ mod tests {
     }
 
     /// Opens segments until the window is used up; readers then need `held` of them.
-    fn use_up(window: &mut SegmentWindow, held: usize, sides: Sides) -> bool {
+    fn use_up(window: &mut SegmentWindow, held: usize, sides: SidePlacement) -> bool {
         let mut used = 0;
         while window.open(used) {
             used += 1;
@@ -104,14 +104,14 @@ mod tests {
         assert_eq!((window.bytes(), window.segments_max()), (1 << 20, 64));
         // Readers that keep up: down to a quarter of the level 2 cache.
         for _ in 0..20 {
-            use_up(&mut window, 0, Sides::SameProcessor);
+            use_up(&mut window, 0, SidePlacement::SameProcessor);
         }
         assert_eq!((window.bytes(), window.state().shrunk), (256 << 10, 2));
         assert!(window.state().last_change_reason().contains("below"), "{:?}", window.state());
         // Readers that need everything: up to an eighth of the level 3 cache, and no further.
-        assert!(use_up(&mut window, 64, Sides::SameProcessor));
+        assert!(use_up(&mut window, 64, SidePlacement::SameProcessor));
         assert_eq!(window.bytes(), 512 << 10);
-        while use_up(&mut window, 64, Sides::SameProcessor) {}
+        while use_up(&mut window, 64, SidePlacement::SameProcessor) {}
         assert_eq!((window.bytes(), window.state().grown), (4 << 20, 4));
         assert_eq!(window.state().last_change_reason(), "the ring was full");
         assert!(!window.open(64) && window.open(63));
@@ -121,7 +121,7 @@ mod tests {
     fn f5_two_processors_have_one_size() {
         let mut window = window();
         for _ in 0..4 {
-            use_up(&mut window, 1, Sides::DifferentProcessors);
+            use_up(&mut window, 1, SidePlacement::DifferentProcessors);
         }
         assert_eq!(window.bytes(), 4 << 20);
     }
@@ -129,9 +129,9 @@ mod tests {
     #[test]
     fn f1_window_decides_once_per_round() {
         let mut window = window();
-        assert!(use_up(&mut window, 64, Sides::SameProcessor));
+        assert!(use_up(&mut window, 64, SidePlacement::SameProcessor));
         let size = window.bytes();
-        assert!(!window.end_round(64, Sides::SameProcessor), "nothing was opened since");
+        assert!(!window.end_round(64, SidePlacement::SameProcessor), "nothing was opened since");
         assert_eq!(window.bytes(), size);
     }
 }

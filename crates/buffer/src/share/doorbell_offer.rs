@@ -18,7 +18,7 @@ pub struct DoorbellOffer<K> {
 
 impl<K> DoorbellOffer<K> {
     /// Number of descriptors in an offer.
-    pub const DESCRIPTORS: usize = 4;
+    pub const DESCRIPTOR_COUNT: usize = 4;
 
     /// Combines a ring and a doorbell.
     #[must_use]
@@ -34,10 +34,10 @@ impl<K> DoorbellOffer<K> {
     }
 
     /// Wraps received descriptors, unchecked. Fails with [`Refusal::Descriptors`] unless there are
-    /// exactly [`DoorbellOffer::DESCRIPTORS`].
+    /// exactly [`DoorbellOffer::DESCRIPTOR_COUNT`].
     pub fn from_descriptors(mut descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
         match (descriptors.len(), descriptors.pop()) {
-            (Self::DESCRIPTORS, Some(doorbell)) => Ok(Self::new(
+            (Self::DESCRIPTOR_COUNT, Some(doorbell)) => Ok(Self::new(
                 RingOffer::from_descriptors(descriptors)?,
                 SocketDoorbell::from(doorbell),
             )),

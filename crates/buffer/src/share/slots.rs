@@ -4,7 +4,7 @@ use super::{
     Refusal, RingOffer, SharedFiles, check_file, create_geometry_file, read_geometry, ring_geometry,
 };
 use crate::atomic::acquire;
-use crate::cursor::{Consumer, POSITION_MAX, RingMemory};
+use crate::cursor::{POSITION_MAX, ReaderCursor, RingMemory};
 use crate::dbuf::fixed::{SlotConfig, SlotShape, SlotVisitor, SlotWriter};
 use crate::region::Region;
 use abi::BLOCK_MAX;
@@ -41,7 +41,7 @@ impl RingOffer {
         }
         let (readers, capacity) = (Box::new([page.into()]), shape.slots as u64);
         let store = RingMemory::new(writer, readers, capacity, policy);
-        Ok(SlotVisitor::new(Consumer::starting_at(store, 0, start), shape))
+        Ok(SlotVisitor::new(ReaderCursor::starting_at(store, 0, start), shape))
     }
 }
 

@@ -21,7 +21,7 @@ use crate::Fault;
 
 /// The spinning state of one party.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Spin {
+pub struct SpinState {
     /// Number of polls that the user has set; `None` if the number is adaptive.
     fixed: Option<u32>,
     /// Number of consecutive waits in which no poll succeeded.
@@ -41,7 +41,7 @@ const FLOW_BLOCKS_MIN: u64 = 8;
 /// Maximum number of extra pauses. Together they take about as long as a sleep and a wake-up.
 const EXTRA_PAUSES_MAX: u32 = 127;
 
-impl Spin {
+impl SpinState {
     /// Fixes the number of polls. With `u32::MAX` the party in practice never sleeps (busy
     /// polling).
     pub const fn fix_polls(&mut self, polls: u32) {
@@ -63,7 +63,7 @@ impl Spin {
         }
     }
 
-    /// Polls `ready`, with pauses. The total number of pauses is limited by [`Spin::poll_count`],
+    /// Polls `ready`, with pauses. The total number of pauses is limited by [`SpinState::poll_count`],
     /// so longer pauses mean fewer polls. Returns true as soon as `ready` returns true, and false
     /// if `ready` never does. `taken` is the total number of blocks that the party has taken so
     /// far. Fails if `ready` fails.
@@ -122,7 +122,7 @@ mod tests {
 
     /// Returns the total number of polls in `waits` waits. In each wait, the poll with index
     /// `found_at` succeeds.
-    fn total_polls(spin: &mut Spin, waits: u32, found_at: u32) -> u64 {
+    fn total_polls(spin: &mut SpinState, waits: u32, found_at: u32) -> u64 {
         let mut all = 0;
         for _ in 0..waits {
             let polls = spin.poll_count(false);
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn k10_polls_adapt_to_success() {
-        let mut spin = Spin::default();
+        let mut spin = SpinState::default();
         assert_eq!(spin.poll_count(false), 2000);
         assert_eq!(total_polls(&mut spin, 1000, 5), 6000, "a flow is polled for");
         assert_eq!(spin.poll_count(false), 2000);
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn k10_flow_increases_pauses_between_polls() {
-        let mut spin = Spin::default();
+        let mut spin = SpinState::default();
         assert_eq!(spin.pause_count(0), 1, "a single block is polled for at once");
         let flow: Vec<u32> = (0..9).map(|_| spin.pause_count(32)).collect();
         assert_eq!(flow, [2, 4, 8, 16, 32, 64, 128, 128, 128]);
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn k10_occasional_failures_keep_the_full_polls() {
-        let mut spin = Spin::default();
+        let mut spin = SpinState::default();
         for wait in 0..1000 {
             assert_eq!(spin.poll_count(false), 2000);
             if wait % 4 == 0 { spin.record_success() } else { spin.record_failure() }
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn k10_fixed_number_of_polls_is_kept() {
-        let mut spin = Spin::default();
+        let mut spin = SpinState::default();
         for polls in [0, 7, u32::MAX] {
             spin.fix_polls(polls);
             (0..100).for_each(|_| spin.record_failure());

@@ -41,7 +41,7 @@ const COLUMNS_MAX: usize = 1 << 10;
 /// Maximum number of rows.
 const ROWS_MAX: usize = 1 << 24;
 /// Maximum length of the column text in bytes.
-const TEXT_MAX: usize = 1 << 16;
+const TEXT_LENGTH_MAX: usize = 1 << 16;
 
 /// A column of a table.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -95,7 +95,7 @@ impl TableShape {
     pub(super) fn is_within_limits(&self) -> bool {
         self.columns.len() <= COLUMNS_MAX
             && self.rows <= ROWS_MAX
-            && self.column_text().len() <= TEXT_MAX
+            && self.column_text().len() <= TEXT_LENGTH_MAX
     }
 
     /// Validates a shape that another process has written. Returns the shape, and the index of the
@@ -113,7 +113,7 @@ impl TableShape {
         }
         let (text, columns, rows) =
             (number(word::TEXT_LENGTH), number(word::COLUMNS), number(word::ROWS));
-        if text > TEXT_MAX || columns > COLUMNS_MAX || rows > ROWS_MAX {
+        if text > TEXT_LENGTH_MAX || columns > COLUMNS_MAX || rows > ROWS_MAX {
             return Err(refused.into());
         }
         let first = Self::first_row_word(text);

@@ -11,7 +11,7 @@ impl TableNames {
     /// Reads the current names from the kernel's list of sockets.
     pub fn list() -> std::io::Result<Self> {
         let mut names: BTreeMap<_, (Address, Vec<String>)> = BTreeMap::new();
-        for socket in holder::sockets()? {
+        for socket in holder::listening_sockets()? {
             let Some((address, _)) = Address::of_socket(&socket).filter(|(of, _)| of.is_state())
             else {
                 continue;

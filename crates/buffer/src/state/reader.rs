@@ -4,7 +4,7 @@ use super::layout::{TableShape, word};
 use super::rows::{self, Reading, RowRead};
 use super::table::Table;
 use crate::atomic::Ordering;
-use crate::name::{Address, Error, OpenRequest, Opened, open_address};
+use crate::name::{Address, Error, OpenRequest, OpenedObject, open_address};
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 use std::thread;
@@ -62,8 +62,8 @@ impl TableReader {
         Self::from_opened(request.finish()?, address.clone())
     }
 
-    fn from_opened(opened: Opened, address: Address) -> Result<Self, Error> {
-        let Opened::Region(region) = opened else { return Err(Error::InvalidReply(address)) };
+    fn from_opened(opened: OpenedObject, address: Address) -> Result<Self, Error> {
+        let OpenedObject::Region(region) = opened else { return Err(Error::InvalidReply(address)) };
         let (shape, first) = TableShape::read(region.words())?;
         Ok(Self { table: Table { region, address, shape, first } })
     }

@@ -6,7 +6,7 @@
 //! doorbells, which were handed over. In between, readers wait as for any writer; if both writers
 //! die, the doorbells report it as usual.
 
-use super::output::ReaderEnd;
+use super::output::StreamReaderRecord;
 use super::switch::{ChangeError, Segments};
 use super::{Config, Output};
 use crate::cursor::POSITION_MAX;
@@ -58,7 +58,7 @@ impl Output {
         self.segments.number += 1;
         let shape = self.segments.shape;
         let mut ends = Vec::new();
-        for ReaderEnd { doorbell, page, .. } in
+        for StreamReaderRecord { doorbell, page, .. } in
             std::mem::take(&mut self.ends).into_iter().filter(|e| !e.has_left)
         {
             ends.push((page, OwnedFd::from(doorbell)));
@@ -82,7 +82,7 @@ impl Output {
 
 impl Handover {
     /// Length of the message in bytes.
-    pub const MESSAGE: usize = 10 * 8;
+    pub const MESSAGE_LENGTH: usize = 10 * 8;
 
     /// Returns the message, to be sent together with [`Handover::descriptors`].
     #[must_use]

@@ -5,7 +5,7 @@ use crate::atomic::acquire;
 use crate::dbuf::BlockVisitor;
 use crate::dbuf::walk::{CheckedRecord, RecordWalk};
 use crate::share::segment::ReceivedSegment;
-use crate::signal::Spin;
+use crate::signal::SpinState;
 use crate::trust::Trusted;
 use crate::wait::{Notifier, Sleeper, Urgency, WaitResult};
 use crate::{Fault, Policy, ReaderCounts, WriterCounts};
@@ -35,7 +35,7 @@ pub struct Input {
     /// True if the ring overwrites.
     is_lossy: bool,
     /// Adaptive spinning before a sleep.
-    spin: Spin,
+    spin: SpinState,
     /// Geometry of the current segment.
     shape: Geometry,
     /// Segments received from the writer but not entered yet.
@@ -80,7 +80,7 @@ impl Input {
             opened: None,
             writer_exited: false,
             is_lossy,
-            spin: Spin::default(),
+            spin: SpinState::default(),
             shape,
             inbox: Vec::new(),
             is_revoked: false,
@@ -163,7 +163,7 @@ impl Input {
         if self.late.fire() {
             while self.drain_doorbell() {}
         }
-        let is_switching = self.ring.walk().next_segment().is_some();
+        let is_switching = self.ring.walk().next_segment_number().is_some();
         if is_switching && self.is_revoked {
             return Err(Fault::Revoked { position: self.ring.walk().side.next });
         }
@@ -191,7 +191,7 @@ impl Input {
         limit: Option<Duration>,
     ) -> Result<WaitResult, Fault> {
         // The next segment takes long to create, so polling for it does not pay.
-        let is_switching = self.ring.walk().next_segment().is_some();
+        let is_switching = self.ring.walk().next_segment_number().is_some();
         let shares_processor = self.shares_processor();
         if !is_switching && self.poll(shares_processor)? {
             return Ok(WaitResult::Ready);
@@ -224,7 +224,7 @@ impl Input {
         Ok(if self.is_readable()? { WaitResult::Ready } else { WaitResult::NotReady })
     }
 
-    /// Polls for something to read, as often as past polls justify ([`Spin`]). Returns true if
+    /// Polls for something to read, as often as past polls justify ([`SpinState`]). Returns true if
     /// there is something to read.
     fn poll(&mut self, shares_processor: bool) -> Result<bool, Fault> {
         let taken = self.ring.walk().counts().blocks;
@@ -320,7 +320,7 @@ impl Input {
         if self.unread_rest.is_some() || self.writer_exited {
             return Ok(true);
         }
-        if self.ring.walk().next_segment().is_some() && !self.follow_switch()? {
+        if self.ring.walk().next_segment_number().is_some() && !self.follow_switch()? {
             return Ok(self.writer_exited || self.is_revoked);
         }
         let side = &mut self.ring.walk().side;
@@ -330,7 +330,7 @@ impl Input {
     /// Enters the next segment if the ring has switched and the segment has arrived. Returns true
     /// if a segment was entered.
     fn follow_switch(&mut self) -> Result<bool, Fault> {
-        let Some(number) = self.ring.walk().next_segment() else { return Ok(false) };
+        let Some(number) = self.ring.walk().next_segment_number() else { return Ok(false) };
         for _ in 0..DRAINED_NOTIFICATIONS_MAX {
             self.inbox.retain(|segment| segment.number >= number);
             if let Some(at) = self.inbox.iter().position(|segment| segment.number == number) {

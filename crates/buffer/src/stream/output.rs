@@ -2,12 +2,12 @@
 
 use super::Config;
 use super::switch::Segments;
-use super::waking::{Latency, WakingOverrides};
+use super::waking::{LatencyState, WakingOverrides};
 use crate::atomic::Ordering;
-use crate::cursor::{Producer, ReaderChange};
+use crate::cursor::{ReaderChange, WriterCursor};
 use crate::join::ReaderConnection;
-use crate::scale::{Scaler, Sides};
-use crate::signal::Spin;
+use crate::scale::{Scaler, SidePlacement};
+use crate::signal::SpinState;
 use crate::signal::moderate::WakeupCounts;
 use crate::wait::{Notifier, Sleeper, Urgency, WaitResult};
 use crate::{Fault, Policy, WriterCounts, dbuf};
@@ -24,7 +24,7 @@ const PUBLISH_BYTES: u64 = 64 << 10;
 #[derive(Debug)]
 pub struct Output {
     pub(super) ring: dbuf::BlockWriter,
-    pub(super) ends: Vec<ReaderEnd>,
+    pub(super) ends: Vec<StreamReaderRecord>,
     sleeper: Sleeper,
     /// Number of blocks between two publications.
     pub(super) every: u64,
@@ -37,15 +37,15 @@ pub struct Output {
     /// Sizing of the ring, or `None` if the size is fixed.
     pub(super) scaler: Option<Scaler>,
     /// Adaptive spinning before a sleep.
-    pub(super) spin: Spin,
+    pub(super) spin: SpinState,
     /// State of the bound on the latency, or `None` if there is no bound.
-    latency: Option<Latency>,
+    latency: Option<LatencyState>,
     waking: WakingOverrides,
 }
 
 /// The writer's record of a reader.
 #[derive(Debug)]
-pub(super) struct ReaderEnd {
+pub(super) struct StreamReaderRecord {
     pub(super) doorbell: SocketDoorbell,
     notifier: Notifier,
     pub(super) has_left: bool,
@@ -56,7 +56,7 @@ pub(super) struct ReaderEnd {
     pub(super) false_alarms: i64,
 }
 
-impl ReaderEnd {
+impl StreamReaderRecord {
     pub(super) fn new(doorbell: SocketDoorbell, page: OwnedFd) -> Self {
         Self { doorbell, notifier: Notifier::default(), has_left: false, page, false_alarms: 0 }
     }
@@ -79,13 +79,15 @@ impl Output {
         let every = if config.latency.is_some() { 1 } else { config.every.max(1) as u64 };
         let entries = config.ring.capacity / abi::ring::LINE_WORDS;
         let latency =
-            config.latency.map(|ns| Latency::new(config.every.max(1) as u64, ns, entries));
+            config.latency.map(|ns| LatencyState::new(config.every.max(1) as u64, ns, entries));
         ring.stop_at(publish_at);
         ring.reserve_switch_record();
-        let ends: Vec<ReaderEnd> =
-            ends.into_iter().map(|(doorbell, page)| ReaderEnd::new(doorbell, page)).collect();
+        let ends: Vec<StreamReaderRecord> = ends
+            .into_iter()
+            .map(|(doorbell, page)| StreamReaderRecord::new(doorbell, page))
+            .collect();
         let scaler = config.scaling.map(Scaler::new);
-        let (sleeper, spin) = (Sleeper::default(), Spin::default());
+        let (sleeper, spin) = (Sleeper::default(), SpinState::default());
         let (publish_at_block, waking) = (every, WakingOverrides::default());
         let mut output = Self {
             ring,
@@ -118,7 +120,7 @@ impl Output {
     /// Returns the number of wake-ups for each cause, or `None` if the stream has no latency bound.
     #[must_use]
     pub fn wakeup_counts(&self) -> Option<WakeupCounts> {
-        self.latency.as_ref().map(Latency::wakeup_counts)
+        self.latency.as_ref().map(LatencyState::wakeup_counts)
     }
 
     /// Passes the doorbells of all present readers to the latency timer, if there is one.
@@ -208,7 +210,7 @@ impl Output {
         self.publish_at_block = side.put.blocks.saturating_add(self.every);
         let mut urgency = urgency;
         if let Some(latency) = &mut self.latency {
-            let asleep = |(at, end): (usize, &ReaderEnd)| {
+            let asleep = |(at, end): (usize, &StreamReaderRecord)| {
                 let page = side.page(at).filter(|_| !end.has_left);
                 page.is_some_and(|page| end.notifier.has_unnotified_sleeper(page, reader::WAIT))
             };
@@ -312,7 +314,7 @@ impl Output {
             scaler.record_wait();
         }
         self.flush();
-        let shares_processor = self.sides() == Sides::SameProcessor;
+        let shares_processor = self.sides() == SidePlacement::SameProcessor;
         for _ in 0..self.spin.poll_count(shares_processor) {
             if self.has_room(length)? {
                 self.spin.record_success();
@@ -376,7 +378,7 @@ impl Output {
         for change in changes {
             match change {
                 ReaderChange::Joined(at, ReaderConnection { doorbell, page }) => {
-                    let joined = ReaderEnd::new(doorbell, page);
+                    let joined = StreamReaderRecord::new(doorbell, page);
                     match self.ends.get_mut(at) {
                         Some(end) => *end = joined,
                         None => self.ends.push(joined),
@@ -411,7 +413,7 @@ impl Output {
         std::mem::forget(self);
     }
 
-    pub(super) const fn side(&mut self) -> &mut Producer {
+    pub(super) const fn side(&mut self) -> &mut WriterCursor {
         self.ring.side()
     }
 }

@@ -2,7 +2,7 @@
 //! §5.4]
 
 use super::Output;
-use crate::scale::{Sides, SizingState};
+use crate::scale::{SidePlacement, SizingState};
 
 impl Output {
     /// Returns the state of automatic sizing, or `None` if the size is fixed.
@@ -46,17 +46,21 @@ impl Output {
         }
     }
 
-    /// Returns [`Sides::SameProcessor`] if all present readers last ran on this processor. A reader
+    /// Returns [`SidePlacement::SameProcessor`] if all present readers last ran on this processor. A reader
     /// whose processor is unknown counts as sharing this one in two cases: if the user has set 0
     /// spins, or if spinning is adaptive and this process may run on one processor only.
-    pub(super) fn sides(&mut self) -> Sides {
+    pub(super) fn sides(&mut self) -> SidePlacement {
         // Whether other processors are allowed is a query of the kernel's files: too slow for each
         // wait.
         let spin = self.spin;
         let unknown = || spin.is_fixed_to_zero().unwrap_or_else(super::has_single_processor);
         let own = sys::machine::current_processor();
         let shares_processor = self.ring.side().are_readers_on(own, unknown);
-        if shares_processor { Sides::SameProcessor } else { Sides::DifferentProcessors }
+        if shares_processor {
+            SidePlacement::SameProcessor
+        } else {
+            SidePlacement::DifferentProcessors
+        }
     }
 }
 

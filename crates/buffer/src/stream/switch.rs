@@ -102,7 +102,7 @@ impl Output {
     /// Returns the number of the current segment. It increases when the ring is reallocated, a
     /// reader is revoked, or the writer is replaced.
     #[must_use]
-    pub const fn segment(&self) -> u64 {
+    pub const fn segment_number(&self) -> u64 {
         self.segments.shape.segment
     }
 
@@ -160,7 +160,7 @@ impl Output {
     }
 
     /// Returns the memory beyond the new capacity to the kernel, if all readers have passed the
-    /// change of capacity.
+    /// change to capacity.
     #[cold]
     pub(super) fn release_memory(&mut self) {
         let side = self.ring.side();

@@ -26,7 +26,7 @@ pub struct WakingOverrides {
 
 /// State of one stream's latency bound.
 #[derive(Debug)]
-pub(super) struct Latency {
+pub(super) struct LatencyState {
     moderator: Moderator,
     doorbells: Arc<TimerDoorbells>,
     /// Number of blocks published so far.
@@ -46,7 +46,7 @@ impl Signal for TimerDoorbells {
     }
 }
 
-impl Latency {
+impl LatencyState {
     pub(super) fn new(blocks: u64, ns: u64, entries: usize) -> Self {
         let doorbells = Arc::<TimerDoorbells>::default();
         let threshold = Threshold { blocks, ns }.within(entries);

@@ -6,7 +6,7 @@
 
 use engine::calibrate;
 use engine::doctor::{
-    Binary, Bound, Capabilities, Facility, Facts, Feature, Interface, Landlock, RefusalKind,
+    Binary, Bound, Capabilities, Facility, Feature, Interface, Landlock, MachineFacts, RefusalKind,
     Seccomp,
 };
 use member::client::{Client, ClientError};
@@ -91,7 +91,7 @@ pub(super) struct Verdict {
 }
 
 impl Checkup {
-    pub(super) fn new(facts: &Facts) -> Self {
+    pub(super) fn new(facts: &MachineFacts) -> Self {
         Self {
             version: VERSION,
             program: env!("CARGO_PKG_VERSION"),
@@ -144,7 +144,7 @@ impl CheckFinding {
 /// does not use it.
 const CAP_IPC_LOCK: u32 = 14;
 
-fn user_checks(facts: &Facts) -> Section {
+fn user_checks(facts: &MachineFacts) -> Section {
     let who = &facts.privilege;
     let user = if who.uid == 0 { "root".to_owned() } else { format!("number {}", who.uid) };
     let mut rows = vec![CheckFinding::plain("user", user), program_check(&facts.program)];
@@ -259,7 +259,7 @@ fn program_check(program: &Binary) -> CheckFinding {
     }
 }
 
-fn kernel_checks(facts: &Facts) -> Section {
+fn kernel_checks(facts: &MachineFacts) -> Section {
     let ring = Feature {
         facility: Facility::PacketRing,
         serves: "rx: a packet socket with its memory mapped",
@@ -310,7 +310,7 @@ fn landlock_check(landlock: Landlock) -> CheckFinding {
     }
 }
 
-fn probe_check(facts: &Facts, feature: &Feature) -> CheckFinding {
+fn probe_check(facts: &MachineFacts, feature: &Feature) -> CheckFinding {
     match &feature.outcome {
         Ok(()) => CheckFinding::good(feature.facility.name(), feature.serves),
         Err(refusal) => {
@@ -322,7 +322,7 @@ fn probe_check(facts: &Facts, feature: &Feature) -> CheckFinding {
 }
 
 /// Returns the remedy for a feature that does not work.
-fn remedy(facts: &Facts, feature: &Feature, kind: RefusalKind) -> String {
+fn remedy(facts: &MachineFacts, feature: &Feature, kind: RefusalKind) -> String {
     let who = &facts.privilege;
     match feature.facility {
         Facility::PacketSocket | Facility::PacketRing | Facility::XdpSocket => {
@@ -355,7 +355,7 @@ fn remedy(facts: &Facts, feature: &Feature, kind: RefusalKind) -> String {
     text.to_owned()
 }
 
-fn limit_checks(facts: &Facts) -> Section {
+fn limit_checks(facts: &MachineFacts) -> Section {
     let rows = facts.limits.iter().map(|limit| {
         let value = match limit.value {
             // The limit cannot be read. Some limits are visible only in the initial network
@@ -387,7 +387,7 @@ fn limit_checks(facts: &Facts) -> Section {
     Section { name: "limits", rows: rows.collect() }
 }
 
-fn helper_checks(facts: &Facts) -> Section {
+fn helper_checks(facts: &MachineFacts) -> Section {
     let rows = facts.helpers.iter().map(|(name, place)| {
         let (serves, package) = match *name {
             "tcpdump" => ("shows the same packets", "tcpdump"),
@@ -439,7 +439,7 @@ impl InterfaceFinding {
 }
 
 /// Reports whether `rx` can capture, with remedies if it cannot.
-pub(super) fn capture_verdict(facts: &Facts) -> Verdict {
+pub(super) fn capture_verdict(facts: &MachineFacts) -> Verdict {
     let mut verdict = verdict("rx", "capturing", facts, Operation::Packets);
     if verdict.open {
         verdict.because = match &facts.interfaces {
@@ -460,12 +460,12 @@ pub(super) fn capture_verdict(facts: &Facts) -> Verdict {
 }
 
 /// Reports whether `tx` can send, with remedies if it cannot.
-pub(super) fn send_verdict(facts: &Facts) -> Verdict {
+pub(super) fn send_verdict(facts: &MachineFacts) -> Verdict {
     verdict("tx", "sending", facts, Operation::Packets)
 }
 
 /// Reports whether programs can be loaded into the kernel, with remedies if they cannot.
-pub(super) fn program_verdict(facts: &Facts) -> Verdict {
+pub(super) fn program_verdict(facts: &MachineFacts) -> Verdict {
     let mut verdict = verdict("kernel", "programs", facts, Operation::Programs);
     if !verdict.open {
         verdict.because.push_str("; everything works without it, in this process");
@@ -483,7 +483,12 @@ fn replay_verdict() -> Verdict {
     }
 }
 
-fn verdict(name: &'static str, what: &'static str, facts: &Facts, operation: Operation) -> Verdict {
+fn verdict(
+    name: &'static str,
+    what: &'static str,
+    facts: &MachineFacts,
+    operation: Operation,
+) -> Verdict {
     let attempt = match operation {
         Operation::Packets => &facts.packet_ring,
         Operation::Programs => &facts.kernel_program,

@@ -17,7 +17,7 @@ mod unit;
 use crate::arguments::{DoctorArguments, DoctorSubject};
 use crate::status::Status;
 use crate::terminal;
-use engine::doctor::Facts;
+use engine::doctor::MachineFacts;
 use findings::{Checkup, Verdict};
 use serde::Serialize;
 use streamline::neighbors::NeighborFindings;
@@ -25,7 +25,7 @@ use streamline::report::json_line;
 
 /// The complete report of `doctor`, printed if no facility is named.
 #[derive(Serialize, Debug)]
-struct Page {
+struct DoctorReport {
     #[serde(flatten)]
     checkup: Checkup,
     /// Programs and packet sockets of other applications on the interfaces.
@@ -34,7 +34,7 @@ struct Page {
 
 /// The state of one facility, as `--json` prints it.
 #[derive(Serialize, Debug)]
-struct Subject<'v> {
+struct FacilityState<'v> {
     version: u32,
     #[serde(flatten)]
     verdict: &'v Verdict,
@@ -42,13 +42,15 @@ struct Subject<'v> {
 
 /// Probes the machine and prints the findings.
 pub(crate) fn doctor(arguments: &DoctorArguments) -> Status {
-    let of = |door: fn(&Facts) -> Verdict| print_facility(&door(&Facts::collect()), arguments.json);
+    let of = |door: fn(&MachineFacts) -> Verdict| {
+        print_facility(&door(&MachineFacts::collect()), arguments.json)
+    };
     match &arguments.about {
         None if arguments.calibrate => calibrate::run(arguments),
         None => {
-            let facts = Facts::collect();
+            let facts = MachineFacts::collect();
             let others = NeighborFindings::new(&facts.neighbors);
-            let page = Page { checkup: Checkup::new(&facts), others };
+            let page = DoctorReport { checkup: Checkup::new(&facts), others };
             terminal::print_text(&match arguments.json {
                 true => json_line(&page),
                 false => page::format_findings(&page, terminal::has_colour_output()),
@@ -65,7 +67,7 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Status {
 /// otherwise.
 fn print_facility(verdict: &Verdict, json: bool) -> Status {
     let printed = terminal::print_text(&match json {
-        true => json_line(&Subject { version: findings::VERSION, verdict }),
+        true => json_line(&FacilityState { version: findings::VERSION, verdict }),
         false => page::format_verdict(verdict, terminal::has_colour_output()),
     });
     match (printed, verdict.open) {

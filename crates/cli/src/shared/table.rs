@@ -1,6 +1,6 @@
 //! Text tables with automatic column widths.
 
-use abi::text::Visible;
+use abi::text::VisibleText;
 
 /// Formats rows under a header. Lines longer than `columns` characters are truncated and end with
 /// `…`. `right` contains the indices of right-aligned columns.
@@ -37,7 +37,7 @@ pub(super) fn format_rows(
         let mut text = String::new();
         for (column, (cell, width)) in cells.iter().zip(&widths).enumerate() {
             let width = *width;
-            let cell = Visible(cell).to_string();
+            let cell = VisibleText(cell).to_string();
             let cell = match right(column) {
                 true => format!("{cell:>width$}"),
                 false => format!("{cell:<width$}"),

@@ -1,6 +1,6 @@
 //! One line of the log, and its output formats.
 
-use abi::text::{Escaped, Visible};
+use abi::text::{EscapedJson, VisibleText};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
@@ -164,7 +164,7 @@ impl Record {
     /// Returns the line as text.
     pub(super) fn to_text(&self) -> String {
         let (time, level, what) = (timestamp(), self.level.name(), self.sentence());
-        format!("{time} {level}: {}\n", Visible(&what))
+        format!("{time} {level}: {}\n", VisibleText(&what))
     }
 
     /// Returns the line as a JSON object.
@@ -178,7 +178,7 @@ impl Record {
         }
         let line = JsonLine { version: VERSION, time: timestamp(), record: self };
         // Only numbers and texts are serialized, so this cannot fail.
-        format!("{}\n", Escaped(&serde_json::to_string(&line).unwrap_or_default()))
+        format!("{}\n", EscapedJson(&serde_json::to_string(&line).unwrap_or_default()))
     }
 
     /// Formats the line with `form`. If the result is longer than `bytes_max` bytes, shortens the

@@ -1,9 +1,9 @@
 //! Implementation of the methods of the interface `io.streamline`.
 
-use super::client::{self, Client, DescriptorKind, Worker};
+use super::client::{self, Client, DescriptorKind, PathProcess};
 use super::event_loop::{Server, wall_clock_seconds};
 use super::kernel::commands::{ProgramStatus, describe_ring};
-use super::registry::Entry;
+use super::registry::PathEntry;
 use super::store;
 use crate::directory::{Directory, command_name};
 use crate::log::EventKind;
@@ -25,7 +25,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use sys::closer::Foreign;
 use sys::local_socket::{self, Framing};
 use sys::steps::Resource;
-use sys::watcher::Interest;
+use sys::watcher::EventInterest;
 
 /// The result of a call: replies with their descriptors.
 #[derive(Debug)]
@@ -151,7 +151,7 @@ impl Server {
     /// Lists the visible paths. Splits the list into several replies if `more` is true; otherwise
     /// fails if the list does not fit into one reply.
     fn list_paths(&self, client: &Client, more: bool) -> Result<Answer, Fault> {
-        let status = |entry: &Entry| entry.status(client.who.uid, &self.policy);
+        let status = |entry: &PathEntry| entry.status(client.who.uid, &self.policy);
         let mut rest: Vec<RegisteredPath> = self.registry.all().filter_map(status).collect();
         let long =
             |path: &RegisteredPath| path.line.as_ref().map_or(0, String::len) + PATH_BYTES_MAX;
@@ -292,7 +292,7 @@ impl Server {
         self.steps.announce(Resource::Descriptor, "the process of a path").map_err(untaken)?;
         let admissions = admission_socket(client, descriptors)?;
         let gone = |_| faults::refused("process", "it has ended");
-        let process = local_socket::peer_process(client.connection.as_fd()).map_err(gone)?;
+        let process = local_socket::open_peer_process(client.connection.as_fd()).map_err(gone)?;
         let who = (client.who.uid, client.process);
         let entry = self.add_path(id, who, wanted)?;
         let number = entry.number;
@@ -308,7 +308,7 @@ impl Server {
         for (descriptor, part) in watched {
             if self
                 .watcher
-                .watch(descriptor, client::encode_number(id, part), Interest::Read)
+                .watch(descriptor, client::encode_number(id, part), EventInterest::Read)
                 .is_err()
             {
                 self.registry.remove(number);
@@ -316,7 +316,7 @@ impl Server {
             }
         }
         store::store_path(&entry, client.connection.as_fd(), admissions.as_fd());
-        client.path = Some(Worker { number, process, admissions, ended: None });
+        client.path = Some(PathProcess { number, process, admissions, ended: None });
         self.steps.checkpoint("a path is registered");
         self.log_path(EventKind::PathStarted, &entry, "started");
         self.announce("came", &entry);
@@ -325,7 +325,7 @@ impl Server {
 
     /// Adds a path to the registry. If this fails, removes those paths of the user that have ended
     /// without the server having noticed yet, and tries again.
-    fn add_path(&mut self, id: u64, who: (u32, i32), wanted: Register) -> Result<Entry, Fault> {
+    fn add_path(&mut self, id: u64, who: (u32, i32), wanted: Register) -> Result<PathEntry, Fault> {
         let paths_max = self.policy.quota(who.0).paths;
         let entered =
             self.registry.add(who, wanted.clone(), paths_max, wall_clock_seconds()).cloned();

@@ -1,7 +1,7 @@
 //! Adoption of the paths that the previous daemon stored, and of the clients of its kernel
 //! requests.
 
-use super::client::{self, Client, DescriptorKind, Worker};
+use super::client::{self, Client, DescriptorKind, PathProcess};
 use super::event_loop::Server;
 use super::kernel::commands::{AdoptedRequest, RequestState};
 use super::store::{KnownState, StoredPath, discard_connection, discard_path};
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 use sys::abstract_socket;
 use sys::local_socket::{self, Framing};
-use sys::watcher::Interest;
+use sys::watcher::EventInterest;
 
 /// Message to a client whose change was interrupted by the end of the daemon.
 const CHANGE_INTERRUPTED: &str = "the daemon restarted before the change: the path runs as \
@@ -37,7 +37,7 @@ impl Server {
                     .ok()
                     .filter(|peer| peer.uid == uid)?;
                 let number = client::encode_number(id, DescriptorKind::Connection);
-                self.watcher.watch(connection.as_fd(), number, Interest::Read).ok()?;
+                self.watcher.watch(connection.as_fd(), number, EventInterest::Read).ok()?;
                 Some((peer, connection, knows))
             });
             let Some((peer, connection, knows)) = client else {
@@ -84,7 +84,7 @@ impl Server {
     fn restore_path(&mut self, stored: StoredPath) -> Option<()> {
         let StoredPath { entry, connection, admissions } = stored;
         let peer = abstract_socket::peer_credentials(&connection).ok()?;
-        let process = local_socket::peer_process(&connection).ok()?;
+        let process = local_socket::open_peer_process(&connection).ok()?;
         if peer.uid != entry.uid || !sys::descriptor::is_packet_socket(&admissions) {
             return None;
         }
@@ -95,7 +95,9 @@ impl Server {
             (admissions.as_fd(), DescriptorKind::Admissions),
         ];
         for (descriptor, part) in watched {
-            self.watcher.watch(descriptor, client::encode_number(id, part), Interest::Read).ok()?;
+            self.watcher
+                .watch(descriptor, client::encode_number(id, part), EventInterest::Read)
+                .ok()?;
         }
         self.registry.restore(entry).then_some(())?;
         self.next = id + 1;
@@ -103,7 +105,7 @@ impl Server {
         *self.per_user.entry(who.uid).or_default() += 1;
         let connection = Connection::new(connection, Framing::Packets);
         let mut client = Client::new(connection, who, peer.process);
-        client.path = Some(Worker {
+        client.path = Some(PathProcess {
             number,
             process,
             admissions: Connection::new(admissions, Framing::Packets),

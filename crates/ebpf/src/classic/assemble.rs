@@ -20,7 +20,7 @@ pub(super) enum PseudoInsn {
     /// An instruction that does not branch.
     NonBranching(Instruction),
     /// A conditional jump.
-    Branch { compare: Compare, yes: JumpLabel, no: JumpLabel },
+    Branch { compare: Comparison, yes: JumpLabel, no: JumpLabel },
     /// An unconditional jump.
     Goto(JumpLabel),
     /// Binds a label to the next instruction.
@@ -29,7 +29,7 @@ pub(super) enum PseudoInsn {
 
 /// A comparison of register A with another operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Compare {
+pub(super) struct Comparison {
     /// `JEQ`, `JGT`, `JGE` or `JSET`.
     pub(super) op: u16,
     /// The constant to compare with, or `None` to compare with X.
@@ -77,7 +77,8 @@ pub(super) const TAX: PseudoInsn = non_branching(code::MISC | code::TAX, 0);
 pub(super) const TXA: PseudoInsn = non_branching(code::MISC | code::TXA, 0);
 
 /// Assembles a program. Scratch words that might be read before they are written are set to 0 at
-/// the start. Fails if the program has too many instructions, and returns their number.
+/// the start. Fails if the program has too many instructions, and returns the number of
+/// instructions.
 pub(super) fn assemble_program(lines: Vec<PseudoInsn>) -> Result<Vec<Instruction>, usize> {
     let lines = remove_dead_code(lines);
     let least = lines.iter().filter(|line| !matches!(line, PseudoInsn::Bind(_))).count();
@@ -198,7 +199,7 @@ fn write_instructions(
             PseudoInsn::Bind(_) => {}
             PseudoInsn::NonBranching(instruction) => out.push(*instruction),
             PseudoInsn::Goto(label) => out.push(jump(start, label)),
-            PseudoInsn::Branch { compare: Compare { op, with }, yes, no } => {
+            PseudoInsn::Branch { compare: Comparison { op, with }, yes, no } => {
                 let near = |label: &JumpLabel| (places[label] - start - 1) as u8;
                 let [far_yes, far_no] = far[at];
                 out.push(Instruction {

@@ -19,7 +19,7 @@ mod parts;
 pub(super) use frame::{PULL_MAX, skb, xdp};
 
 use super::config::{Delivery, FrameEnd, PointerRing, Scratch};
-use super::handle::{Brand, Depth, Exit};
+use super::handle::{Brand, Exit, SlotDepth};
 use super::maps::ProgramMap;
 use super::switch_layout::SwitchLayout;
 use super::target::{Finish, Target};
@@ -36,12 +36,12 @@ pub(super) struct Builder {
     pub(super) asm: Asm,
     unfit: Option<Unfit>,
     /// Number of stack bytes in use.
-    pub(super) top: Depth,
+    pub(super) top: SlotDepth,
     /// Maximum number of stack bytes used in this part so far.
-    pub(super) used: Depth,
+    pub(super) used: SlotDepth,
     /// For each of r0 to r5, the stack slot whose value the register contains, or `None` if the
     /// register contains anything else.
-    pub(super) held: [Option<Depth>; 6],
+    pub(super) held: [Option<SlotDepth>; 6],
     stubs: Vec<Stub>,
     /// For each position variable, its maximum distance from the frame's first byte, and the
     /// `epoch` in which it was set.
@@ -62,7 +62,7 @@ pub(super) struct Builder {
     /// True while XDP code is emitted for frames whose tag the driver has removed.
     pub(super) is_tag_out: bool,
     /// Number of stack bytes that are never released.
-    pub(super) floor: Depth,
+    pub(super) floor: SlotDepth,
     /// End offset of the deepest frame byte that the code emitted so far may read.
     pub(super) reach: u32,
     /// Indices of instructions whose immediate must be set to the final value of `reach`, which is

@@ -12,7 +12,7 @@
 //! A is kept in r9, X and the scratch words in stack slots.
 
 use super::builder::{Builder, PULL_MAX, skb};
-use super::handle::{Depth, Exit};
+use super::handle::{Exit, SlotDepth};
 use super::scope::{Cmp, Meta, Scope};
 use super::unfit::Unfit;
 use crate::asm::Label;
@@ -103,9 +103,9 @@ struct Translation<'b> {
     answers: Vec<bool>,
     /// For each instruction, the facts before it, or `None` if no path has reached it so far.
     known: Vec<Option<KnownFacts>>,
-    x: Depth,
-    scratch: Depth,
-    words: Depth,
+    x: SlotDepth,
+    scratch: SlotDepth,
+    words: SlotDepth,
     now: KnownFacts,
 }
 
@@ -119,7 +119,7 @@ impl<'b> Translation<'b> {
         }
         let (x, scratch) = (b.allocate_slots(1), b.allocate_bytes(4));
         let deepest = instructions.iter().filter(|i| uses_memory(**i)).map(|i| i.k & 15).max();
-        let count = deepest.map_or(0, |deepest| deepest as Depth + 1);
+        let count = deepest.map_or(0, |deepest| deepest as SlotDepth + 1);
         let words = b.allocate_slots(count);
         b.held = [None; 6];
         b.region_lost = true;
@@ -189,14 +189,14 @@ impl<'b> Translation<'b> {
             }
             code::LEN => self.translate_length(into_x),
             code::MSH => {
-                self.bytes_at(i.k, Size::B, R0);
+                self.load_bytes_at(i.k, Size::B, R0);
                 self.push(Insn::alu(Alu::And, R0, 0x0f));
                 self.push(Insn::alu(Alu::Shl, R0, 2));
                 60
             }
             code::ABS if i.k >= ANCILLARY => self.load_tag(i.k - ANCILLARY),
-            code::ABS => self.bytes_at(i.k, access_size(i.code), R9),
-            _ => self.bytes_at_x(i.k, access_size(i.code)),
+            code::ABS => self.load_bytes_at(i.k, access_size(i.code), R9),
+            _ => self.load_bytes_at_x(i.k, access_size(i.code)),
         };
         if into_x {
             self.push(Insn::store(Size::DW, R10, -self.x, R0));
@@ -244,7 +244,7 @@ impl<'b> Translation<'b> {
     }
 
     /// Loads bytes from the constant offset `k`.
-    fn bytes_at(&mut self, k: u32, size: Size, to: Reg) -> u32 {
+    fn load_bytes_at(&mut self, k: u32, size: Size, to: Reg) -> u32 {
         let end = k.saturating_add(access_bytes(size));
         if end > self.direct_end() {
             // `rewrite_for_kernel` rejected offsets beyond the reach of every helper.
@@ -263,7 +263,7 @@ impl<'b> Translation<'b> {
     }
 
     /// Loads bytes from offset X plus `k`.
-    fn bytes_at_x(&mut self, k: u32, size: Size) -> u32 {
+    fn load_bytes_at_x(&mut self, k: u32, size: Size) -> u32 {
         let end = u64::from(self.now.x) + u64::from(k) + u64::from(access_bytes(size));
         let end = u32::try_from(end).unwrap_or(u32::MAX);
         let computed = !self.b.target.hardened;

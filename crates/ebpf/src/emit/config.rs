@@ -217,24 +217,24 @@ impl Scratch {
     /// Returns the offset of a tally in a region. A tally is a pair of counters, for blocks and for
     /// bytes.
     #[must_use]
-    pub const fn tally(&self, number: u16) -> u32 {
+    pub const fn tally_offset(&self, number: u16) -> u32 {
         self.tallies.cast_unsigned() as u32 + 16 * number as u32
     }
 
     /// Returns the offset of a tally, or `None` if the tally does not exist.
-    pub(super) fn tally_at(&self, number: u16) -> Option<i16> {
+    pub(super) fn checked_tally_offset(&self, number: u16) -> Option<i16> {
         (number < self.tallies_max).then(|| self.tallies + 16 * number.cast_signed())
     }
 
-    pub(super) fn delivery_word(&self, number: u16) -> i16 {
+    pub(super) fn delivery_word_offset(&self, number: u16) -> i16 {
         self.delivery_words + 8 * number.cast_signed()
     }
 
-    pub(super) fn mark(&self, number: u16) -> i16 {
+    pub(super) fn mark_offset(&self, number: u16) -> i16 {
         self.marks + 8 * number.cast_signed()
     }
 
-    pub(super) fn delivered_view(&self, number: u16) -> i16 {
+    pub(super) fn view_slot_offset(&self, number: u16) -> i16 {
         self.delivered_views + 16 * number.cast_signed()
     }
 }
@@ -242,7 +242,7 @@ impl Scratch {
 impl FusedTap {
     /// Returns the number of maps that the caller provides, including the scratch memory.
     #[must_use]
-    pub fn maps(&self) -> u32 {
+    pub fn map_count(&self) -> u32 {
         let of = |owner: &FrameRing| {
             let outlets =
                 owner.pointer_rings.iter().flat_map(|outlet| [outlet.map, outlet.doorbell_map]);
@@ -369,7 +369,7 @@ pub(super) enum FrameEnd {
 impl FrameEnd {
     /// Returns the BTF id of the kfunc that returns tags, or `None` if the program does not call
     /// it.
-    pub(super) const fn tags(&self) -> Option<i32> {
+    pub(super) const fn tag_kfunc(&self) -> Option<i32> {
         match self {
             Self::Tap(_) => None,
             Self::Redirect(redirect) => redirect.tag_kfunc,

@@ -27,7 +27,7 @@ use crate::program::Hook;
 
 /// The data that a checksum covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Checksum {
+pub enum ChecksumCoverage {
     /// The IPv4 header, which contains the checksum.
     Header,
     /// A transport header and its payload.
@@ -153,7 +153,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             b.asm.push(Insn::mov(R1, R6));
             b.call_or_unsure(Helper::SkbPullData);
         }
-        self.builder().frame_changed();
+        self.builder().reload_after_edit();
     }
 
     /// Writes a number at an offset, in network byte order.
@@ -199,7 +199,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     pub fn update_checksum<T: Width>(
         &mut self,
         checksum: FrameOffset<'s>,
-        covers: Checksum,
+        covers: ChecksumCoverage,
         (old, new): (Num<'s>, Value<'s>),
     ) {
         if !self.may_edit() {
@@ -210,8 +210,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         let size = T::SIZE.bytes() as i32;
         let (helper, flags) = match covers {
-            Checksum::Header => (Helper::L3ChecksumReplace, size),
-            Checksum::Transport { pseudo, may_be_absent } => {
+            ChecksumCoverage::Header => (Helper::L3ChecksumReplace, size),
+            ChecksumCoverage::Transport { pseudo, may_be_absent } => {
                 let pseudo = if pseudo { PSEUDO } else { 0 };
                 let absent = if may_be_absent { ABSENT } else { 0 };
                 (Helper::L4ChecksumReplace, size | pseudo | absent)
@@ -228,7 +228,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push(Insn::mov(R1, R6));
         b.asm.push(Insn::mov(R5, flags));
         b.call_or_unsure(helper);
-        b.frame_changed();
+        b.reload_after_edit();
     }
 
     /// Removes the bytes before `first`. At least 14 bytes must remain. Works at XDP only, because
@@ -246,7 +246,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push(Insn::mov(R1, R6));
         b.call_or_unsure(Helper::XdpAdjustHead);
         b.store_frame_length();
-        b.frame_changed();
+        b.reload_after_edit();
     }
 
     /// Removes the outermost VLAN tag, which is either inline or in the skb. Works at tc only.
@@ -260,7 +260,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         b.asm.push(Insn::mov(R1, R6));
         b.call_or_unsure(Helper::SkbVlanPop);
-        b.frame_changed();
+        b.reload_after_edit();
     }
 
     // ---- helpers
@@ -316,7 +316,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         } else {
             self.write_by_helper(to, length, store);
         }
-        self.builder().frame_changed();
+        self.builder().reload_after_edit();
     }
 
     /// Writes bytes from the stack through a helper.
@@ -368,10 +368,11 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     fn update_checksum_in_place<T: Width>(
         &mut self,
         offset: FrameOffset<'s>,
-        covers: Checksum,
+        covers: ChecksumCoverage,
         (old, new): (Num<'s>, Value<'s>),
     ) {
-        let may_be_absent = matches!(covers, Checksum::Transport { may_be_absent: true, .. });
+        let may_be_absent =
+            matches!(covers, ChecksumCoverage::Transport { may_be_absent: true, .. });
         let at = self.position_at(offset);
         let updated = self.var(0);
         // Values of an arm are not valid outside it, so the edit follows the arm.
@@ -388,7 +389,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             let total = s.add_halves::<T>(total, new, false);
             // The kernel sums in 32 bits, except for 16-bit changes of a header, where the
             // complement of the old checksum has its upper half set.
-            let wide = covers != Checksum::Header || T::SIZE == Size::W;
+            let wide = covers != ChecksumCoverage::Header || T::SIZE == Size::W;
             let total = if wide { s.add(total, 0xffff) } else { total };
             let folded = s.fold_carries(total);
             let sum = s.ones_complement(folded, 0xffff);

@@ -19,7 +19,7 @@ pub(super) fn program_with_end(
     body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<(), Unfit>,
     unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
 ) -> Result<Program, Unfit> {
-    let tag_out = frame_end.tags().is_some();
+    let tag_out = frame_end.tag_kfunc().is_some();
     let (builder, out) = Builder::begin_with_end(target, frame_end);
     let mut scope = Scope::root(builder);
     // Emitted first, because the body may end in another part than it begins in.

@@ -14,12 +14,12 @@ use crate::insn::Size;
 pub(super) type Brand<'s> = PhantomData<&'s ()>;
 
 /// A stack slot, given as the number of bytes below the frame pointer.
-pub(super) type Depth = i16;
+pub(super) type SlotDepth = i16;
 
 /// A 32-bit number that the program computes.
 #[derive(Clone, Copy, Debug)]
 pub struct Num<'s> {
-    pub(super) slot: Depth,
+    pub(super) slot: SlotDepth,
     pub(super) brand: Brand<'s>,
 }
 
@@ -82,7 +82,7 @@ pub(super) enum PosBase {
     /// The first byte of the frame.
     Frame,
     /// A computed position, stored in this stack slot.
-    Slot(Depth),
+    Slot(SlotDepth),
 }
 
 /// The proof that `N` bytes follow a position in the frame.
@@ -111,7 +111,7 @@ pub(super) enum Bytes<'s> {
     /// In the frame itself.
     Packet(FramePos<'s>),
     /// In a copy on the stack that begins in this slot and was made in this `epoch`.
-    Copy(Depth, u16),
+    Copy(SlotDepth, u16),
 }
 
 /// An exit of a twin or an arm. Control can only flow forward and outward to it.
@@ -129,7 +129,7 @@ pub struct Var<'s>(pub(super) Num<'s>);
 /// A position variable that arms may set.
 #[derive(Clone, Copy, Debug)]
 pub struct FramePosVar<'s> {
-    pub(super) slot: Depth,
+    pub(super) slot: SlotDepth,
     /// Index in the builder's `at_reach`.
     pub(super) reach: usize,
     pub(super) brand: Brand<'s>,

@@ -6,14 +6,14 @@
 //! packet pointers are not available (see `builder::frame`).
 
 use super::builder::Builder;
-use super::handle::{Brand, Bytes, Depth, FramePos, FramePosVar, Num, PosBase, Value};
+use super::handle::{Brand, Bytes, FramePos, FramePosVar, Num, PosBase, SlotDepth, Value};
 use super::unfit::Unfit;
 use crate::asm::Label;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R8, R10, Reg, Size};
 use crate::program::Hook;
 use std::ops::RangeInclusive;
 
-const STACK_BYTES: Depth = 512;
+const STACK_BYTES: SlotDepth = 512;
 /// Maximum packet offset in bytes that the verifier tracks.
 pub(super) const REACH_MAX: u32 = 0xffff;
 
@@ -33,7 +33,7 @@ impl Builder {
         }
     }
 
-    fn fetch_slot(&mut self, slot: Depth, to: Reg) {
+    fn fetch_slot(&mut self, slot: SlotDepth, to: Reg) {
         match self.register_holding(slot) {
             Some(reg) if reg == to => {}
             Some(reg) => self.asm.push(Insn::mov(to, reg)),
@@ -44,7 +44,7 @@ impl Builder {
 
     /// Returns a register that contains the value of a slot. If no register does, loads the value
     /// into `otherwise`.
-    pub(super) fn register_of(&mut self, slot: Depth, otherwise: Reg) -> Reg {
+    pub(super) fn register_of(&mut self, slot: SlotDepth, otherwise: Reg) -> Reg {
         self.register_holding(slot).unwrap_or_else(|| {
             self.asm.push(Insn::load(Size::DW, otherwise, R10, -slot));
             self.set_held(otherwise, Some(slot));
@@ -60,14 +60,14 @@ impl Builder {
     }
 
     /// Stores the register `from` in a slot.
-    pub(super) fn put(&mut self, slot: Depth, from: Reg) {
+    pub(super) fn put(&mut self, slot: SlotDepth, from: Reg) {
         self.asm.push(Insn::store(Size::DW, R10, -slot, from));
         self.held.iter_mut().filter(|held| **held == Some(slot)).for_each(|held| *held = None);
         self.set_held(from, Some(slot));
     }
 
     /// Allocates `count` consecutive slots. Returns the deepest slot, at which they begin.
-    pub(super) fn allocate_slots(&mut self, count: Depth) -> Depth {
+    pub(super) fn allocate_slots(&mut self, count: SlotDepth) -> SlotDepth {
         if count > (STACK_BYTES - self.top) / 8 {
             self.refuse(Unfit::new("its values need more than 512 bytes of stack"));
             return STACK_BYTES;
@@ -81,7 +81,7 @@ impl Builder {
     /// Linux 6.8 the verifier rejects such a write without CAP_PERFMON if a value was spilled into
     /// the slot ("attempt to corrupt spilled pointer"). Therefore, slots that were used before are
     /// first overwritten with eight bytes each.
-    pub(super) fn allocate_bytes(&mut self, length: u16) -> Depth {
+    pub(super) fn allocate_bytes(&mut self, length: u16) -> SlotDepth {
         let (slot, reused) = self.allocate_bytes_with_reuse(length);
         self.overwrite_reused(reused);
         slot
@@ -89,15 +89,15 @@ impl Builder {
 
     /// Allocates consecutive slots for `length` bytes. Also returns the range of these slots that
     /// were used before.
-    fn allocate_bytes_with_reuse(&mut self, length: u16) -> (Depth, RangeInclusive<Depth>) {
-        let count = Depth::try_from(length.div_ceil(8)).unwrap_or(Depth::MAX).max(1);
+    fn allocate_bytes_with_reuse(&mut self, length: u16) -> (SlotDepth, RangeInclusive<SlotDepth>) {
+        let count = SlotDepth::try_from(length.div_ceil(8)).unwrap_or(SlotDepth::MAX).max(1);
         let (first, used) = (self.top + 8, self.used);
         let slot = self.allocate_slots(count);
         (slot, first..=slot.min(used))
     }
 
     /// Overwrites all bytes of slots that were used before.
-    fn overwrite_reused(&mut self, reused: RangeInclusive<Depth>) {
+    fn overwrite_reused(&mut self, reused: RangeInclusive<SlotDepth>) {
         if self.target.hardened {
             for slot in reused.step_by(8) {
                 self.asm.push(Insn::store(Size::DW, R10, -slot, 0));
@@ -105,12 +105,12 @@ impl Builder {
         }
     }
 
-    fn register_holding(&self, slot: Depth) -> Option<Reg> {
+    fn register_holding(&self, slot: SlotDepth) -> Option<Reg> {
         let index = self.held.iter().position(|held| *held == Some(slot))?;
         Reg::new(u8::try_from(index).ok()?)
     }
 
-    pub(super) fn set_held(&mut self, reg: Reg, slot: Option<Depth>) {
+    pub(super) fn set_held(&mut self, reg: Reg, slot: Option<SlotDepth>) {
         if let Some(held) = self.held.get_mut(usize::from(reg.number())) {
             *held = slot;
         }
@@ -221,7 +221,12 @@ impl Builder {
     /// are loaded directly, because a helper call costs 20 ns with return thunks. The loads are
     /// eight bytes wide, so that the stack has the same state as after the call and the verifier
     /// prunes one of the two paths.
-    fn copy_usual(&mut self, at: FramePos<'_>, (slot, length): (Depth, u16), to: (Label, Label)) {
+    fn copy_usual(
+        &mut self,
+        at: FramePos<'_>,
+        (slot, length): (SlotDepth, u16),
+        to: (Label, Label),
+    ) {
         let (slow, done) = to;
         let direct = self.target.hardened && self.target.hook == Hook::Tc;
         let begin = at.usual.and_then(|usual| usual.checked_add(at.off)).filter(|_| direct);

@@ -5,7 +5,7 @@ use crate::program::{FilterSpan, MapSpec};
 
 /// Number of processors that have a row for values passed between parts. On processors with higher
 /// numbers the program is unsure.
-pub(super) const PROCESSORS: i32 = 512;
+pub(super) const PROCESSORS_MAX: i32 = 512;
 /// Base-2 logarithm of the size in bytes of a row, which has room for sixteen numbers.
 pub(super) const ROW_BITS: i32 = 7;
 
@@ -31,7 +31,7 @@ impl ProgramMap {
                 let filter = filter.map_or("state", |filter| &filter.filter);
                 MapSpec { state_of: index, ..MapSpec::array(filter, size.into()) }
             }
-            Self::Rows => MapSpec::array("rows", (PROCESSORS << ROW_BITS).cast_unsigned()),
+            Self::Rows => MapSpec::array("rows", (PROCESSORS_MAX << ROW_BITS).cast_unsigned()),
             Self::Links => {
                 let programs = u32::try_from(parts).unwrap_or(u32::MAX);
                 MapSpec { mappable: false, programs, ..MapSpec::array("parts", 4) }
@@ -42,11 +42,11 @@ impl ProgramMap {
 
 /// Temporary number of the caller's first map, used until the number of the program's own maps is
 /// known.
-pub(super) const CALLER_MAPS: u32 = 0x7000;
+pub(super) const FIRST_CALLER_MAP: u32 = 0x7000;
 
 /// Returns true if a map with this number belongs to the caller.
 const fn is_caller_map(number: i32) -> bool {
-    number >= CALLER_MAPS.cast_signed()
+    number >= FIRST_CALLER_MAP.cast_signed()
 }
 
 /// Replaces the temporary map numbers in a program by the final ones. The map of counters, if there
@@ -59,7 +59,7 @@ pub(super) fn number_maps(code: &mut [Insn], has_counters: bool, own: usize) {
         let first = insn.is_load_imm64() && !wide;
         if first && matches!(insn.src, PSEUDO_MAP | PSEUDO_MAP_VALUE) {
             insn.imm = match is_caller_map(insn.imm) {
-                true => insn.imm + own - CALLER_MAPS.cast_signed(),
+                true => insn.imm + own - FIRST_CALLER_MAP.cast_signed(),
                 false => insn.imm - i32::from(!has_counters),
             };
         }

@@ -110,7 +110,7 @@ pub mod user_sockets;
 use crate::program::Program;
 use builder::Builder;
 
-pub use edit::{Checksum, SavedLayers};
+pub use edit::{ChecksumCoverage, SavedLayers};
 pub use handle::{
     Answer, DynWindow, Exit, Field, FrameOffset, FramePos, FramePosVar, Layers, Num, Transport,
     Value, Var, Width, Window, be16, be32, byte,

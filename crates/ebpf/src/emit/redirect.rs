@@ -21,9 +21,9 @@ pub use super::config::Redirect;
 use super::config::{Delivery, FixedSlots, FrameEnd};
 use super::frame_end::program_with_end;
 use super::handle::{Exit, Layers};
-use super::maps::CALLER_MAPS;
+use super::maps::FIRST_CALLER_MAP;
 use super::scope::Scope;
-use super::tap::{DELIVERIES_MAX, EXIT, SharedSlot, offset, shared_slots};
+use super::tap::{DELIVERIES_MAX, EXIT_OFFSET, SharedSlot, offset, shared_slots};
 use super::target::Target;
 use super::unfit::Unfit;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R7, R8, R9, R10, Size};
@@ -31,8 +31,8 @@ use crate::program::{self, Program};
 
 /// Layout of the bytes before a delivered frame, in order:
 ///
-/// - [`headroom::DELIVERY`] bytes for each delivery;
-/// - [`headroom::EXIT`] bytes for the exit number of each delivery, padded to a multiple of 8;
+/// - [`headroom::DELIVERY_SIZE`] bytes for each delivery;
+/// - [`headroom::EXIT_SIZE`] bytes for the exit number of each delivery, padded to a multiple of 8;
 /// - a bitmap of the deliveries (8 bytes);
 /// - the VLAN tag that the driver removed (8 bytes): bit 32 is set, bits 16 to 31 are the protocol
 ///   in network byte order, bits 0 to 15 are the tag; 0 if there was no tag;
@@ -40,23 +40,23 @@ use crate::program::{self, Program};
 pub mod headroom {
     /// Number of bytes per delivery: class (four), offset of the view (two), number of frame bytes
     /// after the view (two).
-    pub const DELIVERY: u32 = 8;
+    pub const DELIVERY_SIZE: u32 = 8;
     /// Number of bytes per exit number.
-    pub const EXIT: u32 = 2;
+    pub const EXIT_SIZE: u32 = 2;
     /// Size in bytes of the fields that follow the exit numbers: the bit set, the tag and the time.
-    pub const REST: u32 = 24;
+    pub const REST_SIZE: u32 = 24;
 
     /// Returns the offset in bytes of the fields that follow the exit numbers, given the number of
     /// deliveries.
     #[must_use]
-    pub const fn rest(deliveries: u32) -> u32 {
-        deliveries * DELIVERY + (deliveries * EXIT).next_multiple_of(8)
+    pub const fn rest_offset(deliveries: u32) -> u32 {
+        deliveries * DELIVERY_SIZE + (deliveries * EXIT_SIZE).next_multiple_of(8)
     }
 
     /// Returns the total size in bytes of this headroom data, given the number of deliveries.
     #[must_use]
-    pub const fn bytes(deliveries: u32) -> u32 {
-        rest(deliveries) + REST
+    pub const fn total_size(deliveries: u32) -> u32 {
+        rest_offset(deliveries) + REST_SIZE
     }
 }
 
@@ -83,7 +83,7 @@ pub fn redirect(
 }
 
 /// Number of the socket map, which the caller provides.
-const SOCKETS_MAP: u32 = CALLER_MAPS + 2;
+const SOCKETS_MAP: u32 = FIRST_CALLER_MAP + 2;
 
 /// XDP_DROP: drop the frame.
 const DROP: i32 = 1;
@@ -101,7 +101,7 @@ impl Scope<'_, '_> {
         let b = self.builder();
         b.restore_region();
         b.sends = true;
-        b.asm.push(Insn::store(Size::W, R9, offset::DEVICE, interface.cast_signed()));
+        b.asm.push(Insn::store(Size::W, R9, offset::INTERFACE, interface.cast_signed()));
     }
 }
 
@@ -173,7 +173,7 @@ impl Builder {
     /// Emits the redirect to the interface that the body named, if there is one.
     fn emit_send(&mut self) {
         let here = self.asm.label();
-        self.asm.push(Insn::load(Size::W, R1, R9, offset::DEVICE));
+        self.asm.push(Insn::load(Size::W, R1, R9, offset::INTERFACE));
         self.asm.jump_if(Cond::Eq, R1, 0, here);
         self.asm.push(Insn::mov(R2, 0));
         self.asm.push(Insn::call(Helper::Redirect));
@@ -189,7 +189,7 @@ impl Builder {
         failed: crate::asm::Label,
     ) {
         let count = u32::from(redirect.deliveries);
-        let bytes = headroom::bytes(count).cast_signed();
+        let bytes = headroom::total_size(count).cast_signed();
         let place = |at: u32| i16::try_from(at).unwrap_or(i16::MAX);
         self.frame_length();
         let inside = self.asm.label();
@@ -218,7 +218,7 @@ impl Builder {
                 continue;
             }
             let view = offset::VIEWS + 16 * delivery.number.cast_signed();
-            let to = place(u32::from(delivery.number) * headroom::DELIVERY);
+            let to = place(u32::from(delivery.number) * headroom::DELIVERY_SIZE);
             asm.push(Insn::load(Size::W, R1, R9, view + 4));
             asm.push(Insn::store(Size::W, R7, to, R1));
             asm.push(Insn::load(Size::W, R1, R9, view + 8));
@@ -227,12 +227,13 @@ impl Builder {
             asm.push(Insn::alu(Alu::Add, R1, R2));
             asm.compute(R2, R8, Alu::Sub, R1);
             asm.push(Insn::store(Size::H, R7, to + 6, R2));
-            let way =
-                place(count * headroom::DELIVERY + u32::from(delivery.number) * headroom::EXIT);
-            asm.push(Insn::load(Size::W, R1, R9, view + EXIT));
+            let way = place(
+                count * headroom::DELIVERY_SIZE + u32::from(delivery.number) * headroom::EXIT_SIZE,
+            );
+            asm.push(Insn::load(Size::W, R1, R9, view + EXIT_OFFSET));
             asm.push(Insn::store(Size::H, R7, way, R1));
         }
-        let rest = place(headroom::rest(count));
+        let rest = place(headroom::rest_offset(count));
         asm.push(Insn::load(Size::DW, R1, R9, offset::DELIVERED));
         asm.push(Insn::store(Size::DW, R7, rest, R1));
         match redirect.tag_kfunc {

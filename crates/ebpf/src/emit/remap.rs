@@ -1,10 +1,13 @@
 //! Replacement of the stack slots that an answer refers to.
 
-use super::handle::{Answer, Brand, Depth, FramePos, Layers, Num, PosBase, Transport, Value};
+use super::handle::{Answer, Brand, FramePos, Layers, Num, PosBase, SlotDepth, Transport, Value};
 
 /// Applies `f` to each slot that the answer refers to, and gives the answer a new brand.
-pub(super) fn map_slots(answer: Answer<'_>, mut f: impl FnMut(Depth) -> Depth) -> Answer<'static> {
-    fn num(slot: Depth) -> Num<'static> {
+pub(super) fn map_slots(
+    answer: Answer<'_>,
+    mut f: impl FnMut(SlotDepth) -> SlotDepth,
+) -> Answer<'static> {
+    fn num(slot: SlotDepth) -> Num<'static> {
         Num { slot, brand: Brand::default() }
     }
     let mut at = |at: FramePos<'_>| {

@@ -46,7 +46,7 @@ pub mod offset {
     pub const COUNTS: i16 = VIEWS;
     /// Offset of the index of the interface to which the frame is redirected (four bytes). The
     /// index is 0 if the frame is not redirected to an interface.
-    pub const DEVICE: i16 = DELIVERED + 56;
+    pub const INTERFACE: i16 = DELIVERED + 56;
     /// Offset of the tallies. A tally is a pair of counters: blocks, then bytes (eight bytes each).
     pub const TALLIES: i16 = VIEWS + 16 * super::DELIVERIES_MAX as i16;
     /// Size in bytes of the page that contains these fields. All offsets are below this size.
@@ -92,7 +92,7 @@ pub const POINTER_SIZE: u32 = 32;
 /// frame. If that tag is inserted, the view begins four bytes later.
 pub const AFTER_TAG: u32 = 1 << 31;
 /// Offset of the exit number in a delivery's scratch memory.
-pub(in crate::emit) const EXIT: i16 = 12;
+pub(in crate::emit) const EXIT_OFFSET: i16 = 12;
 /// Maximum number of readers per pointer ring.
 pub const READERS_MAX: u32 = 32;
 /// Maximum number of deliveries per frame to one pointer ring.
@@ -102,7 +102,7 @@ pub const SWITCHED_SLOTS: u32 = 16;
 /// Number of switched exits of one pointer ring that can be open at once.
 pub const SWITCHED_EXITS: u32 = 4;
 /// Size in bytes of a machine word in the map of switches.
-pub const SWITCHED_WORD: u32 = 4;
+pub const SWITCHED_WORD_SIZE: u32 = 4;
 /// Maximum number of exits per pointer ring. Every filter of a chain in the kernel may have an
 /// exit, so this also limits the length of a chain.
 pub const EXITS_MAX: u32 = 320;

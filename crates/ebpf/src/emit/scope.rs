@@ -415,7 +415,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Emits a twin with separate handlers for blocks that it does not recognize (`absent`) and
     /// blocks about which it is unsure (`unsure`). Both handlers must leave. Code after the call
     /// runs only for answered blocks.
-    pub fn emit_twin_or<A: ?Sized>(
+    pub fn emit_twin_with_exits<A: ?Sized>(
         &mut self,
         (filter, emit, args): (FilterSpan, Emit<A>, &A),
         on: Layers<'s>,

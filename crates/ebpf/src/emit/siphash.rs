@@ -8,7 +8,7 @@
 //! The numbers are in network byte order, while SipHash reads its input in the reverse order. Each
 //! input word and the tag are therefore byte-swapped once.
 
-use super::handle::{Brand, Depth, Num};
+use super::handle::{Brand, Num, SlotDepth};
 use super::scope::Scope;
 use super::state::Wide;
 use crate::insn::{Alu, Insn, R0, R1, R2, R3, R4, R5, Reg};
@@ -17,26 +17,27 @@ use crate::insn::{Alu, Insn, R0, R1, R2, R3, R4, R5, Reg};
 #[derive(Clone, Copy, Debug)]
 pub struct Sip<'s> {
     /// The deepest of four slots, which holds the last word of the state.
-    slot: Depth,
+    slot: SlotDepth,
     brand: Brand<'s>,
 }
 
 /// Registers that contain the state during a round.
 const STATE: [Reg; 4] = [R1, R2, R3, R4];
 /// Initial state before the key is mixed in: the bytes of "somepseudorandomlygeneratedbytes".
-const BEGIN: [u64; 4] =
+const INITIAL_STATE: [u64; 4] =
     [0x736f_6d65_7073_6575, 0x646f_7261_6e64_6f6d, 0x6c79_6765_6e65_7261, 0x7465_6462_7974_6573];
 /// Number of rounds per input word.
 const ROUNDS: usize = 2;
 /// Number of rounds after the last input word.
-const LAST_ROUNDS: usize = 4;
+const FINAL_ROUNDS: usize = 4;
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Begins the computation of a tag under this key, given as two little-endian words.
     pub fn begin_siphash(&mut self, key: [u64; 2]) -> Sip<'s> {
         let b = self.builder();
         let slot = b.allocate_slots(4);
-        for ((at, begin), key) in state_slots(slot).into_iter().zip(BEGIN).zip([key, key].concat())
+        for ((at, begin), key) in
+            state_slots(slot).into_iter().zip(INITIAL_STATE).zip([key, key].concat())
         {
             b.asm.push_wide(Insn::load64(R0, begin ^ key));
             b.put(at, R0);
@@ -64,7 +65,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.absorb_siphash_word(sip, last);
         self.sip_fetch(sip);
         self.builder().asm.push(Insn::alu(Alu::Xor, R3, 0xff));
-        (0..LAST_ROUNDS).for_each(|_| self.sip_round());
+        (0..FINAL_ROUNDS).for_each(|_| self.sip_round());
         for other in [R2, R3, R4] {
             self.xor(R1, other);
         }
@@ -114,6 +115,6 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 }
 
 /// Returns the slots of the four state words.
-fn state_slots(deepest: Depth) -> [Depth; 4] {
+fn state_slots(deepest: SlotDepth) -> [SlotDepth; 4] {
     [deepest - 24, deepest - 16, deepest - 8, deepest]
 }

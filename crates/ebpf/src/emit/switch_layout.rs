@@ -17,14 +17,14 @@ pub struct SwitchLayout {
 impl SwitchLayout {
     /// Number of words in the list of a pointer ring: a bit mask of the slots in it, and an entry
     /// ([`Self::entry`]) for each exit.
-    pub const LIST: u32 = 1 + SWITCHED_EXITS;
+    pub const LIST_WORDS: u32 = 1 + SWITCHED_EXITS;
     /// Number of the lowest bit of the exit number in an entry.
     pub(in crate::emit) const EXIT_SHIFT: u32 = 8;
 
     /// Returns the index of the first word in the list of a pointer ring.
     #[must_use]
     pub const fn list(&self, outlet: u32) -> u32 {
-        self.places.saturating_add(outlet.saturating_mul(Self::LIST))
+        self.places.saturating_add(outlet.saturating_mul(Self::LIST_WORDS))
     }
 
     /// Returns the entry of an open exit in the list of a pointer ring: the exit number, and the

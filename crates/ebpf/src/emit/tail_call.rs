@@ -16,8 +16,8 @@
 
 use super::builder::Builder;
 use super::edit::SavedLayers;
-use super::handle::{Answer, Depth, FrameOffset, Num, Value};
-use super::maps::{PROCESSORS, ROW_BITS};
+use super::handle::{Answer, FrameOffset, Num, SlotDepth, Value};
+use super::maps::{PROCESSORS_MAX, ROW_BITS};
 use super::scope::Scope;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R6, R10, Size};
 
@@ -28,14 +28,14 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// that increments a counter has not been emitted yet.
     #[must_use]
     pub fn link(&mut self, answer: Answer<'s>) -> Answer<'s> {
-        self.link_or(answer, |_| {})
+        self.link_with_exits(answer, |_| {})
     }
 
     /// Ends a part or resets the verifier's state like [`Scope::link`]. If the tail call to the
     /// next part fails at run time, the code that `fails` emits runs instead. The block is unsure
     /// unless this code leaves through an exit.
     #[must_use]
-    pub fn link_or(
+    pub fn link_with_exits(
         &mut self,
         answer: Answer<'s>,
         fails: impl for<'i> FnOnce(&mut Scope<'i, 's>),
@@ -84,7 +84,7 @@ impl Builder {
     fn point_at_row(&mut self, map: u32) {
         self.call(Helper::CpuId);
         let unsure = self.unsure();
-        self.asm.jump_if(Cond::Ge, R0, PROCESSORS, unsure);
+        self.asm.jump_if(Cond::Ge, R0, PROCESSORS_MAX, unsure);
         self.asm.push(Insn::alu(Alu::Shl, R0, ROW_BITS));
         self.asm.push_wide(Insn::load_map_value(R1, map, 0));
         self.asm.push(Insn::alu(Alu::Add, R1, R0));
@@ -102,7 +102,11 @@ impl Builder {
 }
 
 /// Calls `f` on the slot of each computed value.
-fn each_slot(saved: &mut SavedLayers<'_>, class: &mut Value<'_>, mut f: impl FnMut(&mut Depth)) {
+fn each_slot(
+    saved: &mut SavedLayers<'_>,
+    class: &mut Value<'_>,
+    mut f: impl FnMut(&mut SlotDepth),
+) {
     let mut value = |value: &mut Value<'_>| {
         if let Value::Num(Num { slot, .. }) = value {
             f(slot);

@@ -31,10 +31,10 @@ mod unread;
 pub use super::config::{
     Delivery, Egress, FrameRing, FusedTap, PointerRing, Scratch, Tap, WakePolicy, Wakeup,
 };
-pub(super) use super::ring_layout::EXIT;
+pub(super) use super::ring_layout::EXIT_OFFSET;
 pub use super::ring_layout::{
     AFTER_TAG, DELIVERIES_MAX, EXITS_MAX, POINTER_SIZE, READERS_MAX, SWITCHED_EXITS,
-    SWITCHED_SLOTS, SWITCHED_WORD, TALLIES_MAX, UNREAD_LAPS, offset, record,
+    SWITCHED_SLOTS, SWITCHED_WORD_SIZE, TALLIES_MAX, UNREAD_LAPS, offset, record,
 };
 pub use super::switch_layout::SwitchLayout;
 use ring::store_ordered;
@@ -44,7 +44,7 @@ use super::builder::Builder;
 use super::config::{FixedSlots, FrameEnd};
 use super::frame_end::program_with_end;
 use super::handle::{Exit, Layers, Num, Value};
-use super::maps::CALLER_MAPS;
+use super::maps::FIRST_CALLER_MAP;
 use super::scope::{Meta, Scope};
 use super::target::{Target, Verdict};
 use super::unfit::Unfit;
@@ -103,7 +103,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             return b.refuse(Unfit::new("it is handed over on too many ways"));
         }
         b.record_delivery(delivery);
-        let place = scratch.delivered_view(delivery.number);
+        let place = scratch.view_slot_offset(delivery.number);
         b.restore_region();
         b.fetch(class, R1);
         b.asm.push(Insn::store(Size::W, R9, place + 4, R1));
@@ -111,10 +111,10 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push(Insn::store(Size::W, R9, place, R0));
         b.fetch_view_offset(&on, R1);
         b.asm.push(Insn::store(Size::W, R9, place + 8, R1));
-        b.asm.push(Insn::store(Size::W, R9, place + EXIT, delivery.exit.cast_signed()));
-        b.asm.push(Insn::load(Size::DW, R1, R9, scratch.delivery_word(outlet)));
+        b.asm.push(Insn::store(Size::W, R9, place + EXIT_OFFSET, delivery.exit.cast_signed()));
+        b.asm.push(Insn::load(Size::DW, R1, R9, scratch.delivery_word_offset(outlet)));
         b.asm.push(Insn::alu(Alu::Or, R1, 1 << bit));
-        b.asm.push(Insn::store(Size::DW, R9, scratch.delivery_word(outlet), R1));
+        b.asm.push(Insn::store(Size::DW, R9, scratch.delivery_word_offset(outlet), R1));
         b.set_held(R1, None);
     }
 
@@ -169,7 +169,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Emits an arm whose unsure blocks leave through the exit of the arm, and thus continue after
     /// it, instead of leaving through the common exit.
-    pub fn catch_unsure<R>(
+    pub fn emit_catching_unsure<R>(
         &mut self,
         f: impl for<'i> FnOnce(&mut Scope<'i, 's>, Exit<'i>) -> R,
     ) -> R {
@@ -223,9 +223,9 @@ impl Builder {
         if matches!(frame_end, FrameEnd::Tap(fused) if fused.user.is_some() || !fused.is_plain()) {
             self.asm.push(Insn::store(Size::DW, R10, FixedSlots::CPU, R0));
         }
-        self.asm.index_map(R9, CALLER_MAPS, R0, scratch.stride.cast_signed());
+        self.asm.index_map(R9, FIRST_CALLER_MAP, R0, scratch.stride.cast_signed());
         for outlet in 0..scratch.outlets {
-            self.asm.push(Insn::store(Size::DW, R9, scratch.delivery_word(outlet), 0));
+            self.asm.push(Insn::store(Size::DW, R9, scratch.delivery_word_offset(outlet), 0));
         }
         if frame_end.switches().is_some() {
             self.asm.push(Insn::store(Size::DW, R9, scratch.switched, 0));
@@ -233,11 +233,11 @@ impl Builder {
         if let FrameEnd::Tap(fused) = frame_end {
             let marks = fused.egresses.iter().map(|egress| egress.mark).chain(fused.taken);
             for mark in marks.filter(|mark| *mark < scratch.marks_max) {
-                self.asm.push(Insn::store(Size::DW, R9, scratch.mark(mark), 0));
+                self.asm.push(Insn::store(Size::DW, R9, scratch.mark_offset(mark), 0));
             }
         }
         if matches!(frame_end, FrameEnd::Redirect(_)) {
-            self.asm.push(Insn::store(Size::W, R9, offset::DEVICE, 0));
+            self.asm.push(Insn::store(Size::W, R9, offset::INTERFACE, 0));
         }
         self.invalidate_registers();
         self.allocate_slots(FixedSlots::SLOT_COUNT);
@@ -259,7 +259,7 @@ impl Builder {
             return R9;
         }
         self.asm.push(Insn::load(Size::DW, R0, R10, FixedSlots::CPU));
-        self.asm.index_map(reg, CALLER_MAPS + map, R0, stride.cast_signed());
+        self.asm.index_map(reg, FIRST_CALLER_MAP + map, R0, stride.cast_signed());
         reg
     }
 
@@ -269,7 +269,7 @@ impl Builder {
             self.refuse(Unfit::new("there is no room for more marks"));
             return None;
         }
-        Some(scratch.mark(number))
+        Some(scratch.mark_offset(number))
     }
 
     /// Adds to a word of a region non-atomically. Clobbers r1.

@@ -14,7 +14,7 @@
 use super::builder::{Builder, skb};
 use super::config::FixedSlots;
 pub use super::config::{REGIONS_PER_CPU, UserSockets};
-use super::maps::CALLER_MAPS;
+use super::maps::FIRST_CALLER_MAP;
 use super::tap::record;
 use super::target::Verdict;
 use super::unfit::Unfit;
@@ -80,7 +80,7 @@ impl Builder {
         let pass = Verdict::Pass.value(self.target.hook);
         let asm = &mut self.asm;
         asm.push(Insn::store(Size::DW, R10, FixedSlots::CPU, R0));
-        asm.index_map(R3, CALLER_MAPS + own.claims, R0, CLAIMS_STRIDE.cast_signed());
+        asm.index_map(R3, FIRST_CALLER_MAP + own.claims, R0, CLAIMS_STRIDE.cast_signed());
         for (region, word) in (0..).zip(CLAIM_WORDS) {
             let next = asm.label();
             asm.push(Insn::mov(R0, 0));
@@ -111,7 +111,7 @@ impl Builder {
     /// Releases the claimed region. Must follow all writes to the region.
     pub(super) fn release_region(&mut self, own: &UserSockets) {
         self.asm.push(Insn::load(Size::DW, R1, R10, FixedSlots::CPU));
-        self.asm.index_map(R2, CALLER_MAPS + own.claims, R1, CLAIM_BYTES);
+        self.asm.index_map(R2, FIRST_CALLER_MAP + own.claims, R1, CLAIM_BYTES);
         self.asm.push(Insn::store(Size::DW, R2, 0, 0));
     }
 

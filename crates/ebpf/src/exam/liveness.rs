@@ -9,18 +9,18 @@
 use crate::insn::{Helper, Insn, R0, R6, R10, SOURCE_REG, Size, atomic, class, mode};
 
 /// Size of the stack in bytes.
-const STACK: usize = 512;
+const STACK_SIZE: usize = 512;
 
 /// Registers and stack bytes that a later instruction may read.
 #[derive(Clone, PartialEq, Eq)]
 struct LiveSet {
     /// Bit set of live registers.
     registers: u16,
-    stack: [bool; STACK],
+    stack: [bool; STACK_SIZE],
 }
 
 impl LiveSet {
-    const EMPTY: Self = Self { registers: 0, stack: [false; STACK] };
+    const EMPTY: Self = Self { registers: 0, stack: [false; STACK_SIZE] };
 
     fn mark_register(&mut self, number: u8) {
         self.registers |= 1 << number;
@@ -37,7 +37,7 @@ impl LiveSet {
 
     /// Returns the stack bytes that an access covers.
     fn stack_bytes(&mut self, offset: i16, size: Size) -> &mut [bool] {
-        let from = usize::try_from(i32::from(offset) + STACK as i32).unwrap_or(STACK);
+        let from = usize::try_from(i32::from(offset) + STACK_SIZE as i32).unwrap_or(STACK_SIZE);
         self.stack.get_mut(from..from + size.bytes()).unwrap_or_default()
     }
 }
@@ -158,7 +158,7 @@ fn update_for_access(insn: Insn, live: &mut LiveSet) {
         live.mark_register(R0.number());
     }
     if insn.code & 0xe0 == mode::ATOMIC && insn.dst == R10.number() {
-        live.stack = [true; STACK];
+        live.stack = [true; STACK_SIZE];
     }
 }
 
@@ -178,7 +178,7 @@ fn update_for_call(insn: Insn, live: &mut LiveSet) {
     live.registers &= !0b11_1111;
     (1..=arguments).for_each(|number| live.mark_register(number));
     if reads_memory {
-        live.stack = [true; STACK];
+        live.stack = [true; STACK_SIZE];
     }
 }
 

@@ -1,6 +1,6 @@
 //! Helper functions of the interpreter, with the results and error codes of the kernel's helpers.
 
-use super::memory::CTX;
+use super::memory::CONTEXT_BASE;
 use super::{FaultKind, Flow, Run};
 use crate::insn::{Helper, Insn, Size};
 use crate::program::Hook;
@@ -48,7 +48,7 @@ impl Run<'_, '_> {
     }
 
     fn context_argument(&self) -> Result<(), FaultKind> {
-        if self.read_register(1)? == CTX { Ok(()) } else { Err(FaultKind::Argument(1)) }
+        if self.read_register(1)? == CONTEXT_BASE { Ok(()) } else { Err(FaultKind::Argument(1)) }
     }
 
     fn tail_call(&mut self) -> Result<Flow, FaultKind> {

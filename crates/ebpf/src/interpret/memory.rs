@@ -16,15 +16,15 @@ use crate::program::Hook;
 /// Lower half of the address of offset 0 in a region.
 const OFFSET_ZERO: u64 = 1 << 31;
 /// Base address of the context.
-pub(super) const CTX: u64 = region_base(1);
+pub(super) const CONTEXT_BASE: u64 = region_base(1);
 /// Region numbers that the packet uses in turn. When a helper is called that may move the packet in
 /// the kernel, the packet gets the next region number, so that stale pointers fault.
 const PACKET_REGIONS: Range<u64> = 4..16;
 /// Base address of the stack.
-const STACK: u64 = region_base(3);
+const STACK_BASE: u64 = region_base(3);
 const STACK_BYTES: usize = 512;
 /// Initial value of r10, which is the end of the stack.
-pub(super) const STACK_TOP: u64 = STACK + STACK_BYTES as u64;
+pub(super) const STACK_TOP: u64 = STACK_BASE + STACK_BYTES as u64;
 /// Region number of the value of map 0. The value of map n has the region number `MAPS + n`.
 const FIRST_MAP_REGION: u64 = 16;
 /// Tag bit that distinguishes the handle of a map from an address.
@@ -48,7 +48,7 @@ pub(super) struct Memory<'m, 'p> {
 }
 
 /// Offset in `__sk_buff` of the word in which a cgroup program returns its answer.
-const ANSWER: u64 = 48;
+const ANSWER_OFFSET: u64 = 48;
 /// Minimum length in bytes of the first buffer of a frame at XDP; real drivers provide more.
 const FIRST_BUFFER_MIN: usize = 256;
 
@@ -193,8 +193,8 @@ impl<'m, 'p> Memory<'m, 'p> {
     }
 
     pub(super) fn read(&self, address: u64, size: Size) -> Result<u64, FaultKind> {
-        if address >> 32 == CTX >> 32 {
-            return self.read_context(address.wrapping_sub(CTX), size.bytes());
+        if address >> 32 == CONTEXT_BASE >> 32 {
+            return self.read_context(address.wrapping_sub(CONTEXT_BASE), size.bytes());
         }
         let bytes = self.bytes(address, size.bytes())?;
         let mut word = [0; 8];
@@ -204,7 +204,7 @@ impl<'m, 'p> Memory<'m, 'p> {
 
     pub(super) fn write(&mut self, address: u64, size: Size, value: u64) -> Result<(), FaultKind> {
         let word = value.to_le_bytes();
-        if self.hook == Hook::Cgroup && address == CTX + ANSWER && size == Size::W {
+        if self.hook == Hook::Cgroup && address == CONTEXT_BASE + ANSWER_OFFSET && size == Size::W {
             self.answer = Some(value as u32);
             return Ok(());
         }
@@ -217,14 +217,14 @@ impl<'m, 'p> Memory<'m, 'p> {
     pub(super) fn bytes_mut(&mut self, address: u64, size: usize) -> Result<&mut [u8], FaultKind> {
         let outside = FaultKind::OutsideRegions { address, size };
         let (region, range) = split_address(address, size).ok_or(outside)?;
-        if region == STACK >> 32 {
+        if region == STACK_BASE >> 32 {
             self.stack_written.get_mut(range.clone()).ok_or(outside)?.fill(true);
             return self.stack.get_mut(range).ok_or(outside);
         }
         if region == self.region && self.hook == Hook::Xdp {
             return self.frame.to_mut().get_mut(range).ok_or(outside);
         }
-        if region == CTX >> 32 || region == self.region {
+        if region == CONTEXT_BASE >> 32 || region == self.region {
             return Err(FaultKind::ReadOnly(address));
         }
         let map = region.checked_sub(FIRST_MAP_REGION).and_then(|map| usize::try_from(map).ok());
@@ -239,7 +239,7 @@ impl<'m, 'p> Memory<'m, 'p> {
             let direct = !self.hook.reads_by_helper() && range.end <= self.linear;
             return self.frame.get(range).filter(|_| direct).ok_or(outside);
         }
-        if region == STACK >> 32 {
+        if region == STACK_BASE >> 32 {
             let written = self.stack_written.get(range.clone()).ok_or(outside)?;
             if !written.iter().all(|written| *written) {
                 return Err(FaultKind::UninitializedStack(address));

@@ -24,7 +24,7 @@ use std::fmt;
 use crate::insn::{Alu, Cond, Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE, SOURCE_REG, Size, atomic};
 use crate::insn::{class, mode};
 use crate::program::{Hook, Program};
-use memory::{CTX, Memory, STACK_TOP};
+use memory::{CONTEXT_BASE, Memory, STACK_TOP};
 
 /// A frame as a program receives it.
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +125,7 @@ impl Machine {
             cpu: self.cpu,
             lacks_memory: self.lacks_memory,
         };
-        run.regs[1] = CTX;
+        run.regs[1] = CONTEXT_BASE;
         run.regs[10] = STACK_TOP;
         let ended = run.run_to_exit(code, &self.parts, self.budget);
         let answer = run.memory.answer();
@@ -333,7 +333,10 @@ impl Run<'_, '_> {
             mode::IND => self.read_register(insn.src)?,
             _ => return Err(FaultKind::Opcode(insn.code)),
         };
-        if size == Size::DW || self.read_register(6)? != CTX || self.memory.hook() == Hook::Xdp {
+        if size == Size::DW
+            || self.read_register(6)? != CONTEXT_BASE
+            || self.memory.hook() == Hook::Xdp
+        {
             return Err(FaultKind::Opcode(insn.code));
         }
         let at = (base as i64 as i32).wrapping_add(insn.imm);
@@ -445,7 +448,7 @@ impl Run<'_, '_> {
     /// Resets the registers to their state at the entry of a program.
     fn reset_registers(&mut self) {
         self.written = 1 << 1 | 1 << 10;
-        self.regs[1] = CTX;
+        self.regs[1] = CONTEXT_BASE;
         self.memory.forget_stack();
     }
 

@@ -5,7 +5,7 @@
 //! each failure.
 
 use super::FrameHeader;
-use super::packer::{Packer, PackingJob};
+use super::packer::{PackerThread, PackingJob};
 use buffer::compression;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -114,7 +114,7 @@ impl ColdChunks {
         &mut self,
         frames: &VecDeque<FrameHeader>,
         bytes: &mut VecDeque<u8>,
-        packer: &mut Packer,
+        packer: &mut PackerThread,
     ) {
         // Jobs whose chunks were evicted also occupy the thread. A later call tries again.
         if packer.is_full() {

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 
 /// The thread of one history. It starts with the first job, and ends when this value is dropped.
 #[derive(Debug, Default)]
-pub(super) struct Packer {
+pub(super) struct PackerThread {
     worker: Option<Worker>,
     /// True if the kernel has refused to create the thread.
     failed: bool,
@@ -62,11 +62,11 @@ impl PackingJob {
     }
 }
 
-impl Packer {
+impl PackerThread {
     /// Maximum number of unfinished jobs, both queued and running.
     pub(super) const JOBS_MAX: usize = 4;
 
-    /// Returns true if the thread has [`Packer::JOBS_MAX`] jobs that it has not finished.
+    /// Returns true if the thread has [`PackerThread::JOBS_MAX`] jobs that it has not finished.
     pub(super) fn is_full(&self) -> bool {
         let unfinished = |worker: &Worker| Arc::strong_count(&worker.unfinished) - 1;
         self.worker.as_ref().is_some_and(|worker| unfinished(worker) >= Self::JOBS_MAX)
@@ -91,7 +91,7 @@ impl Packer {
 }
 
 #[cfg(test)]
-impl Packer {
+impl PackerThread {
     /// Returns a packer whose thread begins when the returned sender is dropped.
     pub(super) fn waiting() -> (Self, std::sync::mpsc::Sender<()>) {
         let (jobs, queue) = sync_channel(Self::JOBS_MAX);
@@ -107,14 +107,14 @@ impl Packer {
 
 impl Worker {
     fn start() -> Option<Self> {
-        let (jobs, queue) = sync_channel(Packer::JOBS_MAX);
+        let (jobs, queue) = sync_channel(PackerThread::JOBS_MAX);
         let thread = std::thread::Builder::new().name("history".to_owned());
         let thread = thread.spawn(move || run(&queue)).ok()?;
         Some(Self { jobs, unfinished: Arc::default(), thread })
     }
 }
 
-impl Drop for Packer {
+impl Drop for PackerThread {
     fn drop(&mut self) {
         let Some(Worker { jobs, thread, .. }) = self.worker.take() else { return };
         // The thread ends after the job that it has begun. The remaining jobs have been dropped

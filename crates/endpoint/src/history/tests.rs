@@ -113,13 +113,13 @@ fn d16_own_thread_lengthens_the_history_without_delaying_its_caller() {
 fn d16_own_thread_continues_after_a_clear() {
     let limits = HistoryLimits { bytes: 1 << 20, time: Time::MAX };
     let mut history = History::new(limits, CompressingThread::Own);
-    let (packer, begin) = Packer::waiting();
+    let (packer, begin) = PackerThread::waiting();
     history.packer = Some(packer);
     let push_all = |history: &mut History, times: std::ops::Range<Time>| {
         times.for_each(|time| history.push(&block_at(time, &[time as u8; 1000])));
     };
     push_all(&mut history, 0..1000);
-    assert!(history.packer.as_ref().is_some_and(Packer::is_full));
+    assert!(history.packer.as_ref().is_some_and(PackerThread::is_full));
     history.clear();
     push_all(&mut history, 1000..2000);
     // No chunk is passed to the thread while it is full.

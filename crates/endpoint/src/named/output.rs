@@ -8,7 +8,7 @@
 use super::ring::ring_config;
 use super::{SIZE_PARAMETER, access_list, open_failure};
 use crate::{DropReason, Failure, Opening, ReaderRing, Sink, SinkEntry};
-use buffer::name::{Address, Host, Limits};
+use buffer::name::{Address, Host, ReaderLimits};
 use buffer::stream::{Output, WakingOverrides};
 use buffer::{Fault, Policy};
 use filter::{
@@ -151,7 +151,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let address = Address::of_current_user(name).map_err(wrong)?;
     let host = Host::open().map_err(|error| Failure::new("create", name, error))?;
     let access = access_list(arguments, opening.readers);
-    let mut output = host.create(name, access, &config, Limits::default()).map_err(wrong)?;
+    let mut output = host.create(name, access, &config, ReaderLimits::default()).map_err(wrong)?;
     output.set_waking_overrides(WakingOverrides {
         limit: Some(STOP_CHECK_INTERVAL),
         ..WakingOverrides::default()

@@ -115,7 +115,7 @@ fn start(opening: &Opening<'_>, role: ProcessRole) -> Result<StartedProcess, Fai
     shell.arg("-c").arg(command);
     // Without the counter, the program assigns dbuf ids independently of this process.
     let inheritable = INHERITABLE.lock().unwrap_or_else(PoisonError::into_inner);
-    let ids = buffer::ids::inherit(IDS_DESCRIPTOR_MIN).ok();
+    let ids = buffer::ids::duplicate_counter(IDS_DESCRIPTOR_MIN).ok();
     if let Some((variable, _)) = &ids {
         shell.env(buffer::ids::VARIABLE, variable);
     }

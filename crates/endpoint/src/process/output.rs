@@ -6,7 +6,7 @@
 
 use super::child::{Process, SUSPENSION_CHECK_INTERVAL};
 use crate::source::input::Input as Pipe;
-use crate::source::read::Read;
+use crate::source::read::ReadSource;
 use crate::{Failure, Intake, Source, SourceCounters, SourceProperties, SourceStatus};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ const SUSPENSION_CHECK_NS: u64 = SUSPENSION_CHECK_INTERVAL.as_nanos() as u64;
 /// A source that reads the standard output of a program.
 #[derive(Debug)]
 pub(super) struct ProgramOutput {
-    /// Read end of the pipe, or `None` after the source has been closed.
-    pipe: Option<Read>,
+    /// ReadSource end of the pipe, or `None` after the source has been closed.
+    pipe: Option<ReadSource>,
     process: Arc<Process>,
     counters: SourceCounters,
     ended: bool,
@@ -29,7 +29,7 @@ pub(super) struct ProgramOutput {
 
 impl ProgramOutput {
     pub(super) fn new(pipe: Pipe, process: Arc<Process>, origin: u16) -> Self {
-        let pipe = Some(Read::new(pipe, BLOCK_SIZE_MAX, false, origin));
+        let pipe = Some(ReadSource::new(pipe, BLOCK_SIZE_MAX, false, origin));
         Self { pipe, process, counters: SourceCounters::default(), ended: false }
     }
 }

@@ -12,7 +12,7 @@ use crate::named::output::ring_report;
 use crate::{DropReason, Failure, Opening, Sink, SinkEntry, message};
 use abi::DbufId;
 use abi::access::AccessList;
-use buffer::name::{Address, Host, Limits};
+use buffer::name::{Address, Host, ReaderLimits};
 use buffer::stream::{Config, Output};
 use buffer::{Fault, Policy};
 use filter::{
@@ -109,7 +109,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let address = Address::of_current_user(&name).map_err(|error| wrong(&error))?;
     let host = Arc::new(Host::open().map_err(|error| wrong(&error))?);
     let access = AccessList::private(sys::process::identity());
-    let limits = Limits { readers: READERS_MAX, ..Limits::default() };
+    let limits = ReaderLimits { readers: READERS_MAX, ..ReaderLimits::default() };
     let output = host.create(&name, access, &config, limits).map_err(|error| wrong(&error))?;
     let watch = opening.arguments.flag("last").then(|| ReaderWatch::start(&host, &address));
     let watch = watch.transpose().map_err(|error| wrong(&error))?;

@@ -6,7 +6,7 @@
 
 use crate::clock::Rfc3339;
 use crate::sink::object::add_member;
-use abi::text::Visible;
+use abi::text::VisibleText;
 use abi::{Direction, Flags};
 use filter::{Amount, Block, Form, Report, Time};
 use serde::ser::{SerializeMap, SerializeSeq as _};
@@ -324,7 +324,7 @@ fn write_dns(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Res
     {
         for (field, value) in record.fields() {
             if field == wanted && !value.is_empty() {
-                write!(f, "{before}{}", Visible(&String::from_utf8_lossy(value)))?;
+                write!(f, "{before}{}", VisibleText(&String::from_utf8_lossy(value)))?;
             }
         }
         if wanted == Field::Name

@@ -3,7 +3,7 @@
 
 use super::out::Out;
 use crate::Failure;
-use abi::text::Escaped;
+use abi::text::EscapedJson;
 use serde::Serialize;
 use serde::ser::SerializeMap;
 use serde_json::Serializer;
@@ -44,7 +44,7 @@ impl Formatter for EscapingFormatter {
         to: &mut W,
         fragment: &str,
     ) -> io::Result<()> {
-        write!(to, "{}", Escaped(fragment))
+        write!(to, "{}", EscapedJson(fragment))
     }
 }
 

@@ -23,7 +23,7 @@ use super::text_sink::{BlockFormatter, TextSink};
 use crate::clock::TimeOfDay;
 use crate::{Failure, Opening, Sink, SinkEntry};
 use abi::Class;
-use abi::text::Visible;
+use abi::text::VisibleText;
 use filter::{Block, Description, Form, Parameter, Report, StandardOutput, Time, Type};
 use std::io::Write;
 
@@ -120,7 +120,7 @@ impl Print {
     fn begin_line(&mut self, block: &Block<'_>, time: Time, to: &mut Vec<u8>) {
         add!(to, "{} ", TimeOfDay(time));
         if let Some(origin) = self.names.origin_name(block.context.origin) {
-            add!(to, "[{}] ", Visible(origin));
+            add!(to, "[{}] ", VisibleText(origin));
         }
     }
 
@@ -170,7 +170,7 @@ impl Print {
 
 fn append_class(to: &mut Vec<u8>, names: &ClassNames, class: Class) {
     match (names.class_name(class), names.class_value(class)) {
-        (Some(name), _) => add!(to, ", class {}", Visible(name)),
+        (Some(name), _) => add!(to, ", class {}", VisibleText(name)),
         (None, Some(value)) => add!(to, ", class {value}"),
         (None, None) => to.extend_from_slice(b", no class"),
     }

@@ -52,7 +52,7 @@ fn effect(arguments: &Arguments) -> Effect {
 
 /// A source that reads an input. `exec` also uses it for the output of child programs.
 #[derive(Debug)]
-pub(crate) struct Read {
+pub(crate) struct ReadSource {
     feed: Feed,
     block: usize,
     lines: bool,
@@ -81,10 +81,10 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let default = if lines { BLOCK_MAX } else { 64 * 1024 };
     let block = block.unwrap_or(default).clamp(1, BLOCK_MAX);
     let input = Input::open(path)?;
-    Ok(Box::new(Read::new(input, block, lines, opening.origin)))
+    Ok(Box::new(ReadSource::new(input, block, lines, opening.origin)))
 }
 
-impl Source for Read {
+impl Source for ReadSource {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let again = SourceStatus::retry_at(intake.now);
         let before = self.emitted.blocks;
@@ -133,7 +133,7 @@ impl Source for Read {
     }
 }
 
-impl Read {
+impl ReadSource {
     pub(crate) const fn new(input: Input, block: usize, lines: bool, origin: u16) -> Self {
         Self {
             feed: Feed::new(input),

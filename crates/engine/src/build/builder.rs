@@ -24,7 +24,7 @@ pub(super) use runtime::space::arc::NodeId as Local;
 use runtime::space::assemble::Assembly;
 use runtime::space::count_limit::CountLimit;
 use runtime::space::key::NodeKey;
-use runtime::space::{INTAKE_GENERAL, Input, SpaceOptions};
+use runtime::space::{GENERAL_INTAKE, Input, SpaceOptions};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use sys::memory::Lender;
@@ -100,11 +100,11 @@ impl Draft {
         lent: Option<Arc<dyn Lender>>,
         steps: &Steps,
     ) -> Result<usize, BuildError> {
-        let Some(lender) = lent else { return Ok(INTAKE_GENERAL) };
+        let Some(lender) = lent else { return Ok(GENERAL_INTAKE) };
         steps.announce(Resource::Memory, "an intake that is lent")?;
         self.lent.push(Pool::lent(allocate_dbuf_id()?, Arc::clone(&lender))?);
         self.lenders.push(lender);
-        Ok(INTAKE_GENERAL + self.lent.len())
+        Ok(GENERAL_INTAKE + self.lent.len())
     }
 
     /// Adds an intake for a single source. Returns the index of the intake.
@@ -114,7 +114,7 @@ impl Draft {
         steps: &Steps,
     ) -> Result<usize, BuildError> {
         self.lent.push(create_pool(config, steps)?);
-        Ok(INTAKE_GENERAL + self.lent.len())
+        Ok(GENERAL_INTAKE + self.lent.len())
     }
 }
 

@@ -18,7 +18,7 @@ use pipeline::plan::{KernelRefusal, Plan, Program, SpaceKind};
 use runtime::space::key::NodeKey;
 use runtime::space::node::{Node, Operator, SourceOperator};
 use runtime::space::select::SelectedClasses as Classes;
-use runtime::space::{INTAKE_GENERAL, Input};
+use runtime::space::{GENERAL_INTAKE, Input};
 use std::sync::PoisonError;
 
 /// The thread name of a component that runs entirely in the kernel.
@@ -104,7 +104,7 @@ impl Builder<'_> {
             // The existing memory is large enough, because it was sized for the longest frames of
             // this source.
             let entry = (first, next.generation.tree.taps.as_slice());
-            let local = self.add_kernel_source(entry, (source, INTAKE_GENERAL), locals, draft);
+            let local = self.add_kernel_source(entry, (source, GENERAL_INTAKE), locals, draft);
             draft.successors.push((local, ProgramSuccession { kernel, first: number, next }));
         }
         Ok(())
@@ -227,7 +227,7 @@ impl Builder<'_> {
     /// Adds one arc for each exit of the kernel programs, in the order of the exits. The index of
     /// an arc selects the exit, so a missing arc would shift all later arcs; the function fails if
     /// the target of an exit is unreachable.
-    pub(super) fn arcs_out_of_kernel(
+    pub(super) fn add_arcs_out_of_kernel(
         &self,
         place: usize,
         locals: &[Option<Local>],

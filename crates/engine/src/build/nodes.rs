@@ -1,7 +1,7 @@
 //! Creation of the nodes of a space: filters with their arguments and counters.
 
 use super::builder::{Builder, Draft};
-use super::replicas::ReplicaOf;
+use super::replicas::ReplicaIdentity;
 use crate::described::{with_description, zero_counts};
 use crate::error::BuildError;
 use crate::record::RecordMode;
@@ -26,7 +26,7 @@ impl Builder<'_> {
     }
 
     /// Creates a new filter for a node that survives the swap, if the swap replaces its filter.
-    pub(super) fn replacement_filter(
+    pub(super) fn create_replacement_filter(
         &self,
         id: NodeId,
         locals: &[Option<Local>],
@@ -75,7 +75,7 @@ impl Builder<'_> {
         &self,
         id: NodeId,
         locals: &[Option<Local>],
-        replica: Option<ReplicaOf>,
+        replica: Option<ReplicaIdentity>,
     ) -> Result<Node, BuildError> {
         let node = self.plan.graph.node(id);
         let used = match &node.step {
@@ -83,7 +83,8 @@ impl Builder<'_> {
             Step::Boolean(body) => {
                 let counts = Counts::new(operands::REASONS.len(), 0);
                 let body = &self.plan.graph.body_on_request(id, body);
-                let local = |id: NodeId| locals[id.0].ok_or_else(|| self.operand_elsewhere(id));
+                let local =
+                    |id: NodeId| locals[id.0].ok_or_else(|| self.operand_placement_error(id));
                 let section = if self.has_holding_operand(id) {
                     let planned =
                         convert_section(body, &|id| Ok((local(id)?, self.node_number(id))))?;
@@ -121,7 +122,7 @@ impl Builder<'_> {
                 let arguments = arguments.with_session_numbers(self.session_numbers(id));
                 let index = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
                 let made = make(&match replica {
-                    Some(ReplicaOf { number, of, .. }) => {
+                    Some(ReplicaIdentity { number, of, .. }) => {
                         arguments.for_replica(index(number), index(of))
                     }
                     None => arguments,
@@ -145,7 +146,7 @@ impl Builder<'_> {
     }
 
     /// Returns the error for a plan that places an operand outside the space of its section.
-    fn operand_elsewhere(&self, id: NodeId) -> BuildError {
+    fn operand_placement_error(&self, id: NodeId) -> BuildError {
         let name = self.plan.graph.node(id).name();
         let space = &self.plan.space_of(id).name;
         BuildError::Unexpected(format!("the operand `{name}` is in {space}, its section elsewhere"))

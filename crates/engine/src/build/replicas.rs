@@ -44,7 +44,7 @@ pub(super) struct ReplicatedChain {
 
 /// The index of a replica, the total number of replicas, and their common seed.
 #[derive(Clone, Copy)]
-pub(super) struct ReplicaOf {
+pub(super) struct ReplicaIdentity {
     pub(super) number: usize,
     pub(super) of: usize,
     pub(super) seed: u64,
@@ -59,8 +59,8 @@ impl ReplicatedChain {
     }
 
     /// Returns a replica of the chain by its index.
-    const fn replica(&self, number: usize) -> ReplicaOf {
-        ReplicaOf { number, of: self.places.len(), seed: self.seed }
+    const fn replica(&self, number: usize) -> ReplicaIdentity {
+        ReplicaIdentity { number, of: self.places.len(), seed: self.seed }
     }
 
     /// Returns the index of the replica in a space, or `None` if the space has no replica.
@@ -194,7 +194,7 @@ impl Builder<'_> {
             };
             let edge = export.planned;
             let title = (RingEnd::Export, self.space_name(shared.places[copy]));
-            let out = draft.ring_node(title, planned, Some(export));
+            let out = draft.add_ring_node(title, planned, Some(export));
             draft.assembly.add_arc(dispatcher, out, SelectedClasses::All, false, edge);
         }
         Ok(dispatcher)
@@ -269,7 +269,7 @@ impl Builder<'_> {
     fn build_chain(
         &self,
         copied: &Replicas,
-        replica: ReplicaOf,
+        replica: ReplicaIdentity,
         draft: &mut Draft,
     ) -> Result<(Local, Local), BuildError> {
         let mut locals: Vec<(NodeId, Local)> = Vec::new();
@@ -307,7 +307,8 @@ impl Builder<'_> {
         let Some(export) = ring.export.take() else { return };
         let edge = export.planned;
         let planned = copied.nodes.last().map_or(0, |id| self.node_number(*id));
-        let out = draft.ring_node((RingEnd::Export, self.space_name(join)), planned, Some(export));
+        let out =
+            draft.add_ring_node((RingEnd::Export, self.space_name(join)), planned, Some(export));
         draft.assembly.add_arc(last, out, self.output_classes(copied), false, edge);
     }
 
@@ -329,7 +330,7 @@ impl Builder<'_> {
         draft: &mut Draft,
     ) -> Local {
         let planned = copied.nodes.first().map_or(0, |id| self.node_number(*id));
-        let enter = draft.ring_node((RingEnd::Import, from), planned, None);
+        let enter = draft.add_ring_node((RingEnd::Import, from), planned, None);
         draft.assembly.add_arc(enter, to, SelectedClasses::All, false, edge);
         enter
     }

@@ -56,7 +56,7 @@ const REPLAY_ENTRIES_MIN: usize = 1 << 16;
 
 impl Draft {
     /// Adds the node at one end of a ring.
-    pub(super) fn ring_node(
+    pub(super) fn add_ring_node(
         &mut self,
         (end, name): (RingEnd, String),
         planned: usize,
@@ -205,7 +205,7 @@ impl Builder<'_> {
             let from = locals[edge.from.0].filter(|_| self.exit_space(edge.from) == Some(place));
             let to = locals[edge.to.0].filter(|_| self.entry_space(edge.to) == Some(place));
             match (from, to, ring) {
-                // [`Builder::arcs_out_of_kernel`] adds these edges.
+                // [`Builder::add_arcs_out_of_kernel`] adds these edges.
                 (Some(_), ..) if self.is_source_in_kernel(edge.from) => {}
                 (Some(from), Some(to), _) => {
                     draft.assembly.add_arc(from, to, wanted, edge.back, number);
@@ -226,7 +226,7 @@ impl Builder<'_> {
                     }
                     let from = self.exit_space(edge.from).map(|place| self.space_name(place));
                     let title = (RingEnd::Import, from.unwrap_or_default());
-                    let enter = draft.ring_node(title, self.node_number(edge.to), None);
+                    let enter = draft.add_ring_node(title, self.node_number(edge.to), None);
                     draft.assembly.add_arc(enter, to, SelectedClasses::All, false, number);
                     draft.kept.extend(kept.map(|number| (enter, NodeKey::Import(number))));
                     let ring = |import| Input::Ring { node: enter, import, ended: false };
@@ -235,7 +235,7 @@ impl Builder<'_> {
                 _ => {}
             }
         }
-        self.arcs_out_of_kernel(place, locals, draft, rings)
+        self.add_arcs_out_of_kernel(place, locals, draft, rings)
     }
 
     /// Returns the node where an edge of the graph leaves this space over a ring. The first call
@@ -253,7 +253,7 @@ impl Builder<'_> {
             let edge = &self.plan.graph.edges[edge];
             let to = self.entry_space(edge.to).map(|place| self.space_name(place));
             let title = (RingEnd::Export, to.unwrap_or_default());
-            let out = draft.ring_node(title, self.node_number(edge.from), export);
+            let out = draft.add_ring_node(title, self.node_number(edge.from), export);
             draft.kept.extend(kept.map(|number| (out, NodeKey::Export(number))));
             ends.enter = Some(out);
         }

@@ -28,7 +28,7 @@ pub struct StoredCosts {
 
 /// Returns the user's state directory: `$XDG_STATE_HOME/streamline`, else
 /// `$HOME/.local/state/streamline`. Ignores a variable that is unset or is not an absolute path.
-/// Returns `None` if both are ignored.
+/// Returns `None` if it ignores both.
 #[must_use]
 pub fn state_directory() -> Option<PathBuf> {
     let absolute =

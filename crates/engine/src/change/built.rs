@@ -42,7 +42,7 @@ pub(super) struct BuiltChange {
     /// The spaces to switch, in the order of the plan. A new space is paired with its thread.
     targets: Vec<(switch::SpaceSwitch, Option<Thread>)>,
     /// Spaces that lose all their nodes.
-    leaving: Vec<switch::LeavingSpace>,
+    leaving: Vec<switch::EmptiedSpace>,
     /// Numbers of the filters that move to another process.
     crossed: Vec<usize>,
 }
@@ -136,7 +136,7 @@ impl BuiltChange {
                         None,
                     ));
                 } else {
-                    leaving.push(switch::LeavingSpace::new(goes));
+                    leaving.push(switch::EmptiedSpace::new(goes));
                 }
             }
             parts.push(prepared);

@@ -164,7 +164,7 @@ impl MatchedPlan {
     /// is replaced by a new version with the same state, if there is one.
     fn assign_numbers(
         plan: Plan,
-        (same, upgraded): (SameNode<'_>, Option<Span>),
+        (same, upgraded): (FindOldNode<'_>, Option<Span>),
         state: &PathState,
     ) -> Self {
         let (old, mut next) = (&state.plan, state.ids.next);
@@ -407,7 +407,7 @@ fn context_setting(plan: &Plan, id: NodeId) -> Option<bool> {
 
 /// A function that maps a new node to the corresponding old node, using the numbers of the
 /// preceding new nodes.
-type SameNode<'a> = &'a dyn Fn(NodeId, &[usize]) -> Option<NodeId>;
+type FindOldNode<'a> = &'a dyn Fn(NodeId, &[usize]) -> Option<NodeId>;
 
 /// The identity of an edge: start node, end node, classes, a flag for back edges, the two spaces,
 /// and the size of an entry in bytes.

@@ -35,7 +35,7 @@ pub use outcome::{ChangeError, SwitchReport};
 pub(crate) use repeat::ChangeRepeater;
 pub use reshape::{NodePlacement, reshape};
 pub(crate) use reshape::{plan_placed, predicted_moves, reason_for_replicas};
-pub use sessions::{SessionsMoved, move_sessions, session_shares};
+pub use sessions::{SessionMoveReport, move_sessions, session_shares};
 pub use subtree_move::{check_leaving, give_subtree, take_subtree};
 
 use crate::live::Live;
@@ -59,7 +59,7 @@ use sys::steps::Steps;
 const RETRIES_MAX: usize = 4;
 
 /// The machine for which a change is planned. One inspection of the machine takes as long as many
-/// changes together, and a change of arguments in place does not need it. Callers therefore pass a
+/// changes together, and a change to arguments in place does not need it. Callers therefore pass a
 /// [`std::cell::LazyCell`], which inspects the machine on first use.
 pub type PlannedMachine<'m> = &'m dyn Deref<Target = Machine>;
 

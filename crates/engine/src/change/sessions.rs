@@ -26,7 +26,7 @@ use std::time::Duration;
 
 /// The result of a move of sessions.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SessionsMoved {
+pub struct SessionMoveReport {
     /// Number of sessions.
     pub sessions: usize,
     /// Number of blocks that these sessions hold.
@@ -62,7 +62,7 @@ pub fn move_sessions(
     live: &Live,
     chosen: &SessionMove,
     limit: Duration,
-) -> Result<SessionsMoved, ChangeError> {
+) -> Result<SessionMoveReport, ChangeError> {
     let state = running_path(live)?.state();
     let replicas = session_replicas(&state)
         .ok_or_else(|| ChangeError::Refused("it has no replicas by session".to_owned()))?;
@@ -86,7 +86,7 @@ pub fn move_sessions(
     let moved = moved.and_then(|()| taken.move_sessions(replicas, chosen));
     taken.give_back();
     let moved = moved?;
-    Ok(SessionsMoved {
+    Ok(SessionMoveReport {
         sessions: moved.sessions,
         held: moved.held_amount().blocks,
         to: name(chosen.to),

@@ -78,11 +78,11 @@ impl SpaceSwitch {
 }
 
 /// A space that has lost all its nodes. It drains its rings and then ends.
-pub(super) struct LeavingSpace {
+pub(super) struct EmptiedSpace {
     commands: Arc<CommandQueue>,
 }
 
-impl LeavingSpace {
+impl EmptiedSpace {
     pub(super) fn new(running: &RunningSpace) -> Self {
         Self { commands: Arc::clone(&running.commands) }
     }
@@ -106,7 +106,7 @@ impl StoppedSpace {
 /// The parameters of a switch, apart from the spaces whose content differs.
 pub(super) struct SwitchContext<'l, 'a> {
     /// Spaces that end.
-    pub(super) leaving: &'l [LeavingSpace],
+    pub(super) leaving: &'l [EmptiedSpace],
     /// New kernel programs, each with the list that contains the program to replace.
     pub(super) kernels: Vec<(Kernels, ProgramSuccession)>,
     /// Filters that move to another process.
@@ -231,7 +231,7 @@ pub(super) fn switch(
         }
     }
     switched.paused_ns = begin.map_or(0, |begin| sys::clock::monotonic().saturating_sub(begin));
-    let last = |one: &LeavingSpace| {
+    let last = |one: &EmptiedSpace| {
         stalls.iter().for_each(|stalls| stalls.note_end_of(&one.commands.status));
         one.commands.wait_for_end(left())
     };

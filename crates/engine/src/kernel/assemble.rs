@@ -155,7 +155,7 @@ impl Emitter<'_> {
             let left = |why| CounterId::Left(number, why);
             let arguments = self.gate_arguments(*step)?;
             s.arm(|s, next| {
-                s.catch_unsure(|s, _| {
+                s.emit_catching_unsure(|s, _| {
                     s.arm(|s, fragment| {
                         flows::emit_gate(arguments, s, fragment, next)?;
                         s.arm(|s, elsewhere| {
@@ -213,7 +213,7 @@ impl Emitter<'_> {
             );
             self.emit_count(s, CounterId::Entered(step), on);
             on = s
-                .link_or(Answer::new(on.class, on), |s| {
+                .link_with_exits(Answer::new(on.class, on), |s| {
                     self.emit_unsure_delivery(s, step, here, done)
                 })
                 .layers;
@@ -226,7 +226,7 @@ impl Emitter<'_> {
                     self.taps.emit(s, Some(step), on);
                     self.emit_edges(s, Some(step), on, done)
                 };
-                s.emit_twin_or(piece, on, absent, |s| {
+                s.emit_twin_with_exits(piece, on, absent, |s| {
                     let on = s.restore_layers(kept);
                     self.emit_unsure_delivery(s, step, on, done);
                 })?
@@ -236,7 +236,7 @@ impl Emitter<'_> {
                     self.taps.emit(s, Some(step), none);
                     self.emit_edges(s, Some(step), none, done)
                 };
-                s.emit_twin_or(piece, on, absent, |s| {
+                s.emit_twin_with_exits(piece, on, absent, |s| {
                     self.emit_unsure_delivery(s, step, here, done)
                 })?
             };
@@ -338,7 +338,7 @@ impl Emitter<'_> {
     ) -> Result<(), Unfit> {
         self.emit_count(s, CounterId::Entered(step), on);
         let (word, twin, arguments) = self.twin_of(step)?;
-        s.catch_unsure(|t, _| {
+        s.emit_catching_unsure(|t, _| {
             t.arm(|u, absent| {
                 let answer = u.emit_twin(word, twin, arguments, on, absent)?;
                 self.emit_egress_mark(u, step);

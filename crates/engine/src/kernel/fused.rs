@@ -280,7 +280,7 @@ impl FusedTree {
     }
 
     /// Returns the number of counters that the program needs.
-    pub(super) fn tally_count(&self) -> usize {
+    pub(super) fn counter_count(&self) -> usize {
         let left = LeftReason::ALL.len() * self.gates.len();
         1 + self.steps.len() + 2 * (self.forks.len() + self.exits.len()) + self.leads.len() + left
     }
@@ -316,7 +316,7 @@ impl FusedTree {
     }
 
     /// Returns the number of requests.
-    pub(super) fn line_count(&self) -> usize {
+    pub(super) fn request_count(&self) -> usize {
         self.lines.len()
     }
 
@@ -382,13 +382,13 @@ impl FusedTree {
         self.lines.get(line)?.steps.iter().position(|known| *known == step)
     }
 
-    /// Returns the counters of a request; `tally` reads a counter of the program by its number.
+    /// Returns the counters of a request; `read_counter` reads a counter of the program by its number.
     pub(super) fn request_counters(
         &self,
         line: usize,
-        tally: impl Fn(u16) -> Amount,
+        read_counter: impl Fn(u16) -> Amount,
     ) -> KernelCounters {
-        let read = |one: CounterId| tally(self.counter_index(one));
+        let read = |one: CounterId| read_counter(self.counter_index(one));
         let Some(own) = self.lines.get(line) else {
             return KernelCounters::default();
         };

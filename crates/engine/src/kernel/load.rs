@@ -5,8 +5,8 @@ use ebpf::insn;
 use endpoint::source::kernel::attach_point::PROGRAM_NAME as NAME;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{
-    BtfBuilder, FunctionInfo, License, LineInfo, Load, LoadError, Map, Program, ProgramKind,
-    SourceInfo,
+    BtfBuilder, FunctionInfo, License, LineInfo, LoadError, LoadParameters, Map, Program,
+    ProgramKind, SourceInfo,
 };
 use sys::steps::{Resource, Steps};
 
@@ -108,7 +108,8 @@ pub(super) fn load<'k>(
             .map_err(LoadFailure::from_reason)?;
         let code = insn::encode(&part);
         let LoadOptions { kind, license, fragments, device } = how;
-        let part = Load { license, fragments, device, ..Load::new(kind, NAME, &code) };
+        let part =
+            LoadParameters { license, fragments, device, ..LoadParameters::new(kind, NAME, &code) };
         let part = part.load().map_err(|error| LoadFailure::from_load_error(&error))?;
         let put = links.ok_or_else(missing)?.set_descriptor(number, part.as_fd());
         put.map_err(LoadFailure::from_reason)?;
@@ -117,13 +118,14 @@ pub(super) fn load<'k>(
     let code = program.relocate(&descriptors).ok_or_else(missing)?;
     let code = insn::encode(&code);
     let LoadOptions { kind, license, fragments, device } = how;
-    let plain = Load { license, fragments, device, ..Load::new(kind, NAME, &code) };
+    let plain =
+        LoadParameters { license, fragments, device, ..LoadParameters::new(kind, NAME, &code) };
     let loaded = match build_source_lines(program) {
         Ok((types, functions, lines)) => {
             let btf = types.load().ok();
             let source =
                 btf.as_ref().map(|btf| SourceInfo { btf, functions: &functions, lines: &lines });
-            Load { source, ..plain }.load()
+            LoadParameters { source, ..plain }.load()
         }
         Err(()) => plain.load(),
     };

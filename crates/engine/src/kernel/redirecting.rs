@@ -87,7 +87,7 @@ pub(super) fn build(
     let cpus = sys::machine::possible_processors().map_err(BuildError::Machine)?;
     let cpus = u32::try_from(cpus).unwrap_or(u32::MAX);
     let stride = u32::from(offset::TALLIES.cast_unsigned())
-        + 16 * u32::try_from(fused.tally_count()).unwrap_or(u32::MAX >> 8);
+        + 16 * u32::try_from(fused.counter_count()).unwrap_or(u32::MAX >> 8);
     let stride = stride.next_multiple_of(offset::END.cast_unsigned().into());
     let places = tree.sink_count();
     let deliveries = u16::try_from(places).unwrap_or(u16::MAX);
@@ -207,7 +207,7 @@ impl AttachmentHandle for RedirectProgram {
 impl RedirectProgram {
     /// Reads the counters and the state from the program's memory.
     fn read_counters(&self) -> FinalCounters {
-        let mut counted = self.fused.request_counters(0, |number| self.tally(number));
+        let mut counted = self.fused.request_counters(0, |number| self.read_counter(number));
         let own = |word: &ebpf::FilterSpan| {
             let step = self.words.iter().position(|known| known == word)?;
             self.fused.request_step_number(0, step)
@@ -229,8 +229,8 @@ impl RedirectProgram {
     }
 
     /// Returns a counter, summed over all processors.
-    fn tally(&self, number: u16) -> Amount {
-        let at = self.take.scratch().tally(number);
+    fn read_counter(&self, number: u16) -> Amount {
+        let at = self.take.scratch().tally_offset(number);
         Amount { blocks: self.summed_word(at), bytes: self.summed_word(at + 8) }
     }
 
@@ -244,8 +244,11 @@ impl RedirectProgram {
 // The program and its reader use the same layout of the headroom.
 const _: () = {
     assert!(
-        headroom::DELIVERY as usize == SLOT_SIZE && headroom::EXIT as usize == EXIT_NUMBER_SIZE
+        headroom::DELIVERY_SIZE as usize == SLOT_SIZE
+            && headroom::EXIT_SIZE as usize == EXIT_NUMBER_SIZE
     );
-    assert!(headroom::REST as usize == TAIL_SIZE && REDIRECT_DELIVERIES_MAX as usize == SLOTS_MAX);
-    assert!(headroom::rest(3) as usize == take::tail_offset(3));
+    assert!(
+        headroom::REST_SIZE as usize == TAIL_SIZE && REDIRECT_DELIVERIES_MAX as usize == SLOTS_MAX
+    );
+    assert!(headroom::rest_offset(3) as usize == take::tail_offset(3));
 };

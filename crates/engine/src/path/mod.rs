@@ -11,7 +11,7 @@ pub(crate) mod processors;
 pub(crate) mod running;
 pub(crate) mod starter;
 
-pub use running::GONE;
+pub use running::GONE_INDEX;
 pub use starter::runs_space;
 
 use crate::kernel::InjectedRefusal;
@@ -19,7 +19,7 @@ use crate::record::RecordMode;
 use crate::why::FlowQuery;
 use endpoint::{SinkEntry, SourceEntry};
 use pipeline::plan::{Machine, MovePeriod, Plan, RuntimeChanges};
-use runtime::latency::Budget;
+use runtime::latency::LatencyBudget;
 use std::path::PathBuf;
 use std::sync::Arc;
 use sys::steps::Steps;
@@ -68,7 +68,7 @@ pub struct PathOptions {
     /// The allocation log of the path, which is committed when the path is activated.
     pub steps: Steps,
     /// The latency of blocks, measured against the bound of the request.
-    pub budget: Arc<Budget>,
+    pub budget: Arc<LatencyBudget>,
 }
 
 /// Automatic changes that a path may make.

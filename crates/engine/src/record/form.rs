@@ -45,7 +45,7 @@ const BLOCK_LIMIT: usize = BLOCK_MAX + (1 << 20);
 /// The kind of a block in the range for local use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LocalBlockKind {
-    Head = 1,
+    RecordingHead = 1,
     Chunk,
     Event,
     Bytes,
@@ -56,7 +56,7 @@ pub(super) enum LocalBlockKind {
 
 impl LocalBlockKind {
     const ALL: [Self; 6] =
-        [Self::Head, Self::Chunk, Self::Event, Self::Bytes, Self::End, Self::Change];
+        [Self::RecordingHead, Self::Chunk, Self::Event, Self::Bytes, Self::End, Self::Change];
 }
 
 /// Methods that append values to a buffer in little-endian order.

@@ -15,7 +15,7 @@ pub(super) const UNIQUE_NUMBERS_VERSION: u32 = 3;
 
 /// The head of a recording: all parameters needed to build the same path again.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Head {
+pub struct RecordingHead {
     /// The version of the program that wrote the recording.
     pub program: String,
     /// The text of the request.
@@ -32,7 +32,7 @@ pub struct Head {
     pub zone: String,
 }
 
-impl Head {
+impl RecordingHead {
     /// Returns the head for a recording of this plan.
     #[must_use]
     pub fn new(request: &str, plan: &Plan, machine: &Machine, count: Option<u64>) -> Self {

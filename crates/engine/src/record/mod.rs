@@ -29,10 +29,10 @@ pub mod read;
 pub mod write;
 
 pub use change::Change;
-pub use head::{Head, VERSION, format_layout, local_time_zone};
+pub use head::{RecordingHead, VERSION, format_layout, local_time_zone};
 pub use play::Replay;
 pub use read::{Completeness, Record, RecordError};
-pub use write::{Recording, Summary};
+pub use write::{Recording, RecordingSummary};
 
 use runtime::space::events::EventPort;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl RecordMode {
                 EventPort::Journal(Box::new(write::Recorder::new(Arc::clone(recording), space)))
             }
             Self::Play(replay) => {
-                EventPort::Replay(Some(Box::new(play::Player::new(Arc::clone(replay), space))))
+                EventPort::Replay(Some(Box::new(play::EventPlayer::new(Arc::clone(replay), space))))
             }
         }
     }

@@ -29,14 +29,14 @@ pub struct Replay {
     /// True if a space reached the end of a recording that is shorter than the recorded run.
     short: AtomicBool,
     /// Progress in repeating the recorded changes.
-    changes: Mutex<Changes>,
+    changes: Mutex<ChangeProgress>,
     /// Detects spaces that wait for one another.
     pub(crate) stalls: Arc<StallDetector>,
 }
 
 /// Progress in repeating the recorded changes.
 #[derive(Debug, Default)]
-struct Changes {
+struct ChangeProgress {
     /// Number of the change in progress, or of the last completed change.
     number: u64,
     /// `Some` once no more changes follow; the inner value is the failure that prevents them.
@@ -97,7 +97,7 @@ impl Replay {
         }
     }
 
-    fn changes(&self) -> MutexGuard<'_, Changes> {
+    fn changes(&self) -> MutexGuard<'_, ChangeProgress> {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -234,7 +234,7 @@ impl Sink for RecordedInput {
 
 /// Reader of one space's events.
 #[derive(Debug)]
-pub(crate) struct Player {
+pub(crate) struct EventPlayer {
     replay: Arc<Replay>,
     space: u32,
     /// Index of the next chunk.
@@ -249,7 +249,7 @@ pub(crate) struct Player {
     defect: Option<String>,
 }
 
-impl Player {
+impl EventPlayer {
     pub(crate) fn new(replay: Arc<Replay>, space: usize) -> Self {
         let space = u32::try_from(space).unwrap_or(u32::MAX);
         let (chunk, byte) = (Vec::new(), Arc::default());
@@ -296,7 +296,7 @@ impl Player {
     }
 }
 
-impl EventReader for Player {
+impl EventReader for EventPlayer {
     fn next_event(&mut self) -> Option<SpaceEvent> {
         self.load_next_chunk()?;
         let block_at = self.block_at()?;

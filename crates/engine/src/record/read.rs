@@ -7,7 +7,7 @@
 
 use super::change::{self, Change};
 use super::form::{self, FileBlock, LOCAL_BLOCK_TYPE, LocalBlockKind, ValueReader};
-use super::head::{FIRST_VERSION, Head, VERSION};
+use super::head::{FIRST_VERSION, RecordingHead, VERSION};
 use super::write::MissingInput;
 use crate::error::reason_text;
 use sha2::{Digest, Sha256};
@@ -20,7 +20,7 @@ use sys::open::OpenRegular;
 #[derive(Debug)]
 pub struct Record {
     /// The head: the parameters needed to build the path again.
-    pub head: Head,
+    pub head: RecordingHead,
     /// The version of the file format.
     pub version: u32,
     /// Completeness of the recording.
@@ -118,7 +118,7 @@ pub fn is_record(path: &Path) -> std::io::Result<bool> {
     let second = section.and_then(|section| form::block_at(first.get(section.length..)?));
     Ok(second
         .and_then(|second| second.local_block())
-        .is_some_and(|(what, _)| what == LocalBlockKind::Head))
+        .is_some_and(|(what, _)| what == LocalBlockKind::RecordingHead))
 }
 
 /// Maximum total length of the section header and the head in bytes; a request has at most 64 KB.
@@ -184,7 +184,7 @@ impl Scan {
     }
 
     /// Reads the version of the format, and the head.
-    fn read_head(&mut self, target: &str) -> Result<(u32, Head), RecordError> {
+    fn read_head(&mut self, target: &str) -> Result<(u32, RecordingHead), RecordError> {
         let target = target.to_owned();
         let unread = |error| RecordError::Unread { target: target.clone(), error };
         let capture = || RecordError::Capture { target: target.clone() };
@@ -206,7 +206,7 @@ impl Scan {
         self.add_to_digest();
         let whole = self.read_block().map_err(unread)?;
         let block = self.current_block().filter(|_| whole).and_then(|block| block.local_block());
-        let Some((LocalBlockKind::Head, mut take)) = block else { return Err(capture()) };
+        let Some((LocalBlockKind::RecordingHead, mut take)) = block else { return Err(capture()) };
         let version = take.read_u32().unwrap_or_default();
         if !(FIRST_VERSION..=VERSION).contains(&version) {
             return Err(RecordError::Version { target, version });
@@ -217,7 +217,7 @@ impl Scan {
             pairs.push((name.to_owned(), value.to_owned()));
         }
         self.add_to_digest();
-        let head = Head::from_pairs(&pairs)
+        let head = RecordingHead::from_pairs(&pairs)
             .map_err(|missing| RecordError::Headless { target, missing })?;
         Ok((version, head))
     }

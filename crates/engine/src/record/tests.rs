@@ -11,13 +11,13 @@ use std::path::PathBuf;
 use sys::steps::UNLOGGED;
 use testkit::Random;
 
-fn test_head() -> Head {
+fn test_head() -> RecordingHead {
     // A recording does not contain the placement of threads.
     let machine = Machine { near: Processors::default(), ..Machine::with_kernel() };
-    Head {
+    RecordingHead {
         program: "0.0.0".to_owned(),
         request: "replay - | count\n# two lines".to_owned(),
-        machine: Head::outside_kernel(machine),
+        machine: RecordingHead::outside_kernel(machine),
         layout: "0 replay in 0".to_owned(),
         seed: 7,
         count: Some(12),
@@ -55,7 +55,7 @@ type EventBlocks = Vec<(SpaceEvent, Vec<(Entry, Vec<u8>)>)>;
 
 /// Writes alternating events of two spaces to a recording of at most `most` bytes. Returns the
 /// events of the first space and the summary.
-fn write_recording(path: &std::path::Path, most: u64) -> (EventBlocks, Summary) {
+fn write_recording(path: &std::path::Path, most: u64) -> (EventBlocks, RecordingSummary) {
     let mut random = Random::replayable();
     let recording = Recording::create(path, &test_head(), most, &UNLOGGED).unwrap();
     recording.set_source_names(&["rx eth0".to_owned()]);
@@ -82,7 +82,7 @@ fn write_recording(path: &std::path::Path, most: u64) -> (EventBlocks, Summary) 
 
 fn replayed_events(path: &std::path::Path, space: usize) -> EventBlocks {
     let replay = Replay::new(Record::open(path).unwrap());
-    let mut player = play::Player::new(replay, space);
+    let mut player = play::EventPlayer::new(replay, space);
     let mut all = Vec::new();
     while let Some(event) = player.next_event() {
         let count = if let SpaceEvent::Pull { count, .. } = &event { *count } else { 0 };
@@ -243,12 +243,12 @@ fn foreign_files_are_refused_by_type() {
     form::append_section_header(&mut section);
     assert!(open_error(&section).contains("is a capture"));
     let mut other = section.clone();
-    form::append_local_block(&mut other, form::LocalBlockKind::Head, |out| {
+    form::append_local_block(&mut other, form::LocalBlockKind::RecordingHead, |out| {
         out.extend_from_slice(&9_u32.to_le_bytes())
     });
     assert!(open_error(&other).contains("record format 9"), "{}", open_error(&other));
     let mut empty = section;
-    form::append_local_block(&mut empty, form::LocalBlockKind::Head, |out| {
+    form::append_local_block(&mut empty, form::LocalBlockKind::RecordingHead, |out| {
         out.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0])
     });
     assert!(open_error(&empty).contains("lacks `release`"), "{}", open_error(&empty));

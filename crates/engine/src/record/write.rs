@@ -11,7 +11,7 @@
 use super::change::{self, Change};
 use super::event;
 use super::form::{self, LocalBlockKind, WriteValues};
-use super::head::{Head, VERSION};
+use super::head::{RecordingHead, VERSION};
 use crate::error::reason_text;
 use abi::{Entry, Marks};
 use endpoint::Failure;
@@ -71,7 +71,7 @@ pub struct MissingInput {
 
 /// The summary of a finished recording.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Summary {
+pub struct RecordingSummary {
     /// The name of the file.
     pub target: String,
     /// Length of the file in bytes; 0 after a failure to write it.
@@ -97,7 +97,7 @@ impl Recording {
     /// the file or the thread.
     pub fn create(
         path: &Path,
-        head: &Head,
+        head: &RecordingHead,
         bytes_max: u64,
         steps: &Steps,
     ) -> Result<Arc<Self>, Failure> {
@@ -113,7 +113,7 @@ impl Recording {
         steps.on_rollback(format!("record {target}"), move || drop(std::fs::remove_file(made)));
         let mut first = Vec::new();
         form::append_section_header(&mut first);
-        form::append_local_block(&mut first, LocalBlockKind::Head, |out| {
+        form::append_local_block(&mut first, LocalBlockKind::RecordingHead, |out| {
             let pairs = head.to_pairs();
             out.put_u32s(&[VERSION, form::saturating_u32(pairs.len())]);
             for (name, value) in pairs {
@@ -204,7 +204,7 @@ impl Recording {
 
     /// Ends the recording with the digest of the run. All spaces of the path must have ended.
     /// Blocks until the file is written.
-    pub fn finish(&self, digest: &str) -> Summary {
+    pub fn finish(&self, digest: &str) -> RecordingSummary {
         let beyond = *lock(&self.beyond);
         let mut last = Vec::new();
         last.put_u32s(&[u32::from(self.is_over())]);
@@ -220,7 +220,7 @@ impl Recording {
             Some(Err(_)) | None => (0, Some("its writer has ended".to_owned())),
         };
         let (target, bytes_max) = (self.target.clone(), self.bytes_max);
-        Summary { target, bytes, bytes_max, beyond, failure }
+        RecordingSummary { target, bytes, bytes_max, beyond, failure }
     }
 }
 

@@ -19,11 +19,11 @@ use endpoint::{Failure, Intake, Sink, Source, SourceCounters, SourceStatus};
 use filter::{Amount, Batch, Counts, Description, Filter, Report, Time};
 use pipeline::Registry as _;
 use runtime::control::Control;
-use runtime::failure::{Cause, PathFailure};
+use runtime::failure::{FailureCause, PathFailure};
 use runtime::space::assemble::Assembly;
 use runtime::space::node::{Node, Operator, SinkOperator, SourceOperator};
 use runtime::space::select::SelectedClasses as Classes;
-use runtime::space::{Clock, INTAKE_GENERAL, Input as SpaceInput, Space, SpaceOptions, SpaceParts};
+use runtime::space::{Clock, GENERAL_INTAKE, Input as SpaceInput, Space, SpaceOptions, SpaceParts};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -194,7 +194,7 @@ fn build_space(wanted: &FilterSpec, streams: &Streams) -> Result<(Space, u32), S
                 .map_err(|error| describe(&error))?,
         ],
         work: create_unlogged_pool(PoolConfig::default()).map_err(|error| describe(&error))?,
-        inputs: vec![SpaceInput::Source { node: 0, intake: INTAKE_GENERAL }],
+        inputs: vec![SpaceInput::Source { node: 0, intake: GENERAL_INTAKE }],
         control: Arc::new(Control::new().map_err(|error| describe(&error))?),
         doorbell: Arc::new(Doorbell::new()),
         clock,
@@ -270,7 +270,9 @@ fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<
 /// Formats a failure as the final message of this process.
 fn failure_message(failure: PathFailure) -> String {
     match failure {
-        PathFailure { cause: Cause::Panic { message, .. }, .. } => format!("a panic, {message}"),
+        PathFailure { cause: FailureCause::Panic { message, .. }, .. } => {
+            format!("a panic, {message}")
+        }
         failure => failure.to_string(),
     }
 }

@@ -23,7 +23,7 @@ use runtime::space::saved::{SavedBlock, SavedSession, SavedState};
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 /// The flag that marks a message as a state record. No block may have this flag.
-const RECORD: Flags = Flags(1 << 15);
+const RECORD_FLAG: Flags = Flags(1 << 15);
 /// Maximum size of a filter's state in bytes, without held blocks.
 const STATE_MAX: usize = 256 << 20;
 /// Minimum size charged for each session in bytes, so that the number of empty sessions is bounded
@@ -112,7 +112,7 @@ impl<'m> StateRecord<'m> {
     pub(super) fn read(message: &'m [u8]) -> Option<Result<Self, MessageDefect>> {
         let (head, body) = message.split_at_checked(HEAD_BYTES)?;
         let head = Entry::read_from_bytes(head).ok()?;
-        if head.context.flags != RECORD {
+        if head.context.flags != RECORD_FLAG {
             return None;
         }
         Some(Self::decode(head.context.session, body).ok_or(MessageDefect::StateRecord))
@@ -185,7 +185,8 @@ impl<'m> StateRecord<'m> {
                 ACCOUNT
             }
         };
-        let context = BlockMetadata { flags: RECORD, session: kind, ..BlockMetadata::default() };
+        let context =
+            BlockMetadata { flags: RECORD_FLAG, session: kind, ..BlockMetadata::default() };
         let head = Entry { context, ..Entry::default() };
         [head.as_bytes(), &body].concat()
     }

@@ -6,7 +6,7 @@
 //! busy machine may give the filter no processor.
 
 use super::limits::ADDRESS_SPACE_MAX;
-use abi::text::Visible;
+use abi::text::VisibleText;
 use endpoint::process::ProcessControl;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -244,7 +244,7 @@ impl Supervisor {
 /// message is not a report.
 pub(super) fn printable_text(words: &[u8]) -> Option<String> {
     let message = words.strip_prefix(&[REPORT_TEXT])?;
-    Some(Visible(&String::from_utf8_lossy(message)).to_string())
+    Some(VisibleText(&String::from_utf8_lossy(message)).to_string())
 }
 
 impl ProcessControl for Supervisor {

@@ -5,7 +5,9 @@ use engine::build::{PathOptions, Settings, build_with};
 use engine::digest::{differences, digest};
 use engine::kernel::point::Points;
 use engine::live::Live;
-use engine::record::{Completeness, Head, Record, RecordMode, Recording, Replay, format_layout};
+use engine::record::{
+    Completeness, Record, RecordMode, Recording, RecordingHead, Replay, format_layout,
+};
 use engine::registry::MachineRegistry;
 use engine::run::{Outcome, StopConditions, run};
 use pipeline::plan::{Machine, Plan, plan};
@@ -46,7 +48,7 @@ impl Drop for Folder {
 pub(crate) fn plan_request(text: &str) -> (Plan, Machine) {
     let (graph, mistakes) = pipeline::read_request(text, &MachineRegistry::Local);
     assert!(mistakes.is_empty(), "{}", pipeline::render(text, &mistakes, false));
-    let machine = Head::outside_kernel(Machine::example());
+    let machine = RecordingHead::outside_kernel(Machine::example());
     (plan(graph, &MachineRegistry::Local, &machine).expect("a plan"), machine)
 }
 
@@ -58,7 +60,7 @@ pub(crate) fn record_run(
     feed: impl FnOnce(&Live),
 ) -> (Outcome, String) {
     let (plan, machine) = plan_request(text);
-    let head = Head::new(text, &plan, &machine, settings.count);
+    let head = RecordingHead::new(text, &plan, &machine, settings.count);
     let recording = Recording::create(record, &head, most, &sys::steps::UNLOGGED).unwrap();
     let record_mode = RecordMode::Record(std::sync::Arc::clone(&recording));
     let extras = PathOptions { record_mode, into: Some(into.to_owned()), ..PathOptions::default() };

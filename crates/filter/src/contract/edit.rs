@@ -139,8 +139,8 @@ impl<'e> Editable<'e> {
     }
 
     /// Replaces the block with a new block of at most `room` bytes, all of them in view. No old
-    /// bytes are copied. `fill` writes the bytes and returns their number. If memory runs out,
-    /// marks the block as lost and returns false.
+    /// bytes are copied. `fill` writes the bytes and returns the number of bytes written. If memory
+    /// runs out, marks the block as lost and returns false.
     pub fn replace(&mut self, room: usize, fill: impl FnOnce(&mut [u8]) -> usize) -> bool {
         let made = self.backend.replace(room.min(abi::BLOCK_MAX));
         let used = made.map(|made| fill(made).min(made.len()));

@@ -60,13 +60,13 @@ const ANOTHER_SHARE: Reason = SHARD.reason(ANOTHER_SHARE_TEXT);
 
 /// The share that passes: its number, from 1, and the total number of shares.
 #[derive(Clone, Copy)]
-struct Share {
+struct ShareSelection {
     number: u32,
     of: u32,
     by: ShardKey,
 }
 
-impl Share {
+impl ShareSelection {
     fn from_arguments(arguments: &Arguments) -> Self {
         let number = |name| {
             let given = arguments.number(name).and_then(|number| u32::try_from(number).ok());
@@ -81,16 +81,16 @@ impl Share {
 }
 
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
-    let share = Share::from_arguments(arguments);
+    let share = ShareSelection::from_arguments(arguments);
     if share.number > share.of {
-        let Share { number, of, .. } = share;
+        let ShareSelection { number, of, .. } = share;
         let what = format!("there is no share {number} of {of}");
         return Err(Mistake::new("number", what).hint(format!("give a number from 1 to {of}")));
     }
     Ok(Filter::classify(share))
 }
 
-impl Classify for Share {
+impl Classify for ShareSelection {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         let own = self.by.hash(block) % u64::from(self.of) + 1 == u64::from(self.number);
         if own { block.pointer.class } else { cx.answer_absent(ANOTHER_SHARE) }
@@ -104,7 +104,7 @@ fn emit_twin<'s>(
     on: Layers<'s>,
     out: Exit<'s>,
 ) -> EmitResult<'s> {
-    let Share { number, of, by } = Share::from_arguments(a);
+    let ShareSelection { number, of, by } = ShareSelection::from_arguments(a);
     let others = s.absent(ANOTHER_SHARE_TEXT, out);
     let unsure = s.unsure();
     let zero = s.wide(0);

@@ -5,7 +5,7 @@ use super::{Aggregate, Error, Slice};
 use abi::access::AccessList;
 use abi::{Class, DbufId, Extent, RichPointer};
 use buffer::Fault;
-use buffer::pool::{Draft, Lease, Pool, PoolConfig, Usage};
+use buffer::pool::{Draft, Lease, Pool, PoolConfig, PoolUsage};
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ impl AllocationPool {
 
     /// Returns the occupancy of the pool in segments.
     #[must_use]
-    pub fn usage(&self) -> Usage {
+    pub fn usage(&self) -> PoolUsage {
         let mut usage = self.pool.usage();
         // Our own lease on the last segment does not prevent its reuse.
         let is_unused = |open: &Arc<Lease>| Arc::strong_count(open) == 1 && open.is_only();

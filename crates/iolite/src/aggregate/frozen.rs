@@ -25,12 +25,12 @@ use sys::memory::{Memfd, Seals};
 
 /// Immutable data in a separate memfd.
 #[derive(Clone, Debug)]
-pub struct Frozen {
+pub struct FrozenData {
     memory: Arc<Memory>,
     length: usize,
 }
 
-impl Frozen {
+impl FrozenData {
     /// Copies an aggregate into a new memfd and freezes it. `id` must be unique.
     pub fn copy(id: DbufId, aggregate: &Aggregate) -> io::Result<Self> {
         Self::write(id, aggregate.len(), |file| {
@@ -69,7 +69,7 @@ impl Frozen {
 
     /// Returns all data by reference, one slice per 512 KB.
     pub fn aggregate(&self) -> Result<Aggregate, Error> {
-        let segment = self.memory.segment();
+        let segment = self.memory.segment_size();
         let mut all = Aggregate::new();
         for start in (0..self.length).step_by(segment) {
             let length = segment.min(self.length - start);

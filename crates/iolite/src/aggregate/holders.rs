@@ -129,7 +129,7 @@ impl Holders {
 impl Peer {
     /// Holds one slice. Does nothing and returns false if the peer would exceed its limit.
     fn hold(&mut self, slice: &Slice, limit: usize) -> bool {
-        let key = (slice.pointer().dbuf(), slice.segment());
+        let key = (slice.pointer().dbuf(), slice.segment_position());
         if let Some(held) = self.held.get_mut(&key) {
             held.references += 1;
             return true;

@@ -10,11 +10,11 @@
 //! [`server`](super::server). A granted descriptor cannot be used to write or truncate the memory,
 //! but the owner can still write through its own mapping: to the receiver the bytes are foreign,
 //! and [`Window::copy`] copies them. The paper toggles the writer's permission for each buffer;
-//! here, data that justifies a separate file can be [`Frozen`] and is then read in place.
+//! here, data that justifies a separate file can be [`FrozenData`] and is then read in place.
 
 use super::holders::{Holders, PeerId};
 use super::refusal::GrantRefusal;
-use super::{Aggregate, AllocationPool, Error, Frozen};
+use super::{Aggregate, AllocationPool, Error, FrozenData};
 use crate::file::{self, CachedFile};
 use abi::access::{AccessList, Credentials};
 use abi::ring::PAGE;
@@ -76,7 +76,7 @@ impl Creator {
     /// Makes frozen data available for grants to users permitted by `access`.
     pub fn share_frozen(
         &mut self,
-        frozen: &Frozen,
+        frozen: &FrozenData,
         access: AccessList,
     ) -> Result<(), GrantRefusal> {
         let dbuf = frozen.dbuf();
@@ -248,8 +248,8 @@ impl Grant {
     }
 
     /// Maps a grant of frozen memory, whose first `length` bytes are data, for reading in place.
-    pub fn frozen(self, length: usize) -> Result<Frozen, GrantRefusal> {
-        Frozen::map(self.dbuf, self.file, length)
+    pub fn frozen(self, length: usize) -> Result<FrozenData, GrantRefusal> {
+        FrozenData::map(self.dbuf, self.file, length)
     }
 
     /// Maps sealed memory of a valid pool size, or wraps a regular file. Fails for anything else.

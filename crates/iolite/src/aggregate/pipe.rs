@@ -54,7 +54,7 @@ pub struct PipeOffer {
 
 impl PipeOffer {
     /// Number of descriptors in an offer.
-    pub const DESCRIPTORS: usize = stream::Offer::DESCRIPTORS + 1;
+    pub const DESCRIPTOR_COUNT: usize = stream::Offer::DESCRIPTOR_COUNT + 1;
 
     /// Returns the descriptors in the order in which they are sent.
     #[must_use]
@@ -64,11 +64,11 @@ impl PipeOffer {
         all
     }
 
-    /// Creates an offer from received descriptors. Fails if their number is wrong.
+    /// Creates an offer from received descriptors. Fails if the number of descriptors is wrong.
     pub fn from_descriptors(mut descriptors: Vec<OwnedFd>) -> Result<Self, share::Refusal> {
         let count = descriptors.len();
         match descriptors.pop() {
-            Some(grant_socket) if count == Self::DESCRIPTORS => {
+            Some(grant_socket) if count == Self::DESCRIPTOR_COUNT => {
                 Ok(Self { stream: stream::Offer::from_descriptors(descriptors)?, grant_socket })
             }
             _ => Err(share::Refusal::Descriptors(count)),

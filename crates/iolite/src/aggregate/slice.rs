@@ -82,7 +82,7 @@ impl Slice {
     }
 
     /// Returns the position of the first byte of the slice's segment.
-    pub(super) fn segment(&self) -> u64 {
+    pub(super) fn segment_position(&self) -> u64 {
         self.pointer.place.position() & !(self.lease.segment_len() as u64 - 1)
     }
 
@@ -100,7 +100,7 @@ impl Slice {
         let length = self.len() + next.len();
         let end = self.pointer.place.position() + self.len() as u64;
         let follows = Arc::ptr_eq(self.lease.memory(), next.lease.memory())
-            && self.segment() == next.segment()
+            && self.segment_position() == next.segment_position()
             && end == next.pointer.place.position()
             && length <= abi::BLOCK_MAX;
         if follows && let Ok(length) = u32::try_from(length) {

@@ -474,7 +474,7 @@ fn q14_aggregate_crosses_by_reference() {
 
 #[test]
 fn errors_name_a_remedy() {
-    let usage = Usage { leased: 3, pinned: 1, segments: 4, free: 0 };
+    let usage = PoolUsage { leased: 3, pinned: 1, segments: 4, free: 0 };
     let full = "the pool is full: of its 4 segments 3 are kept by leases and 1 by pins; drop \
                 aggregates, or make the pool larger";
     assert_eq!(Error::Full(usage).to_string(), full);
@@ -546,7 +546,7 @@ fn prints_costs_of_aggregates() {
     });
     let start = std::time::Instant::now();
     for number in 0..2000 {
-        let frozen = Frozen::copy(DbufId::new(100 + number).unwrap(), &data).unwrap();
+        let frozen = FrozenData::copy(DbufId::new(100 + number).unwrap(), &data).unwrap();
         std::hint::black_box(frozen.aggregate().unwrap());
     }
     let each = start.elapsed().as_nanos() as f64 / 2000.0;

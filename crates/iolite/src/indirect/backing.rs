@@ -6,7 +6,7 @@ use crate::aggregate::AllocationPool;
 use abi::{DbufId, RichPointer};
 use buffer::Fault;
 use buffer::pool;
-use buffer::scale::{SegmentWindow, Sides, SizingState};
+use buffer::scale::{SegmentWindow, SidePlacement, SizingState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The dbuf into which an indirect stream copies blocks. The readers of the stream must be able to
@@ -133,7 +133,7 @@ impl BackingHandle {
 impl BackingHandle {
     /// Decides on the size of the window after it was used up. Returns true if the window has
     /// grown, so that the stream need not wait.
-    pub(super) fn end_round(&mut self, sides: impl FnOnce() -> Sides) -> bool {
+    pub(super) fn end_round(&mut self, sides: impl FnOnce() -> SidePlacement) -> bool {
         match &mut self.pool {
             Pool::Own { pool, window: Some(window) } => window.end_round(pool.reclaim(), sides()),
             _ => false,

@@ -28,7 +28,7 @@ use abi::RichPointer;
 use abi::ring::{reader, writer};
 use buffer::ibuf::{self, EntryColumns};
 use buffer::share::Refusal;
-use buffer::signal::Spin;
+use buffer::signal::SpinState;
 use buffer::stream::WaitResult;
 use buffer::wait::{Notifier, Sleeper, Urgency};
 use buffer::{Fault, Policy, ReaderCounts, WriterCounts};
@@ -63,7 +63,7 @@ pub struct Input {
     owed_bytes: u64,
     /// True once the writer's process has exited, whether or not it closed the ring.
     writer_exited: bool,
-    spin: Spin,
+    spin: SpinState,
     /// True if this process may run on one processor only. The writer then runs on the same
     /// processor.
     is_on_one_processor: bool,
@@ -97,7 +97,7 @@ impl Input {
         match ring.lanes() {
             EntryColumns::Pointer => Ok(Self::new(ring, offer.doorbell, space)),
             EntryColumns::Context | EntryColumns::Marks => {
-                Err(Refusal::Descriptors(Offer::DESCRIPTORS))
+                Err(Refusal::Descriptors(Offer::DESCRIPTOR_COUNT))
             }
         }
     }
@@ -122,7 +122,7 @@ impl Input {
             release_interval: (capacity / 8).max(1),
             owed_bytes: 0,
             writer_exited: false,
-            spin: Spin::default(),
+            spin: SpinState::default(),
             is_on_one_processor: buffer::stream::has_single_processor(),
             keeper: Keeper::new(capacity),
             #[cfg(test)]

@@ -20,8 +20,8 @@
 use super::backing::{Backing, BackingHandle, WriteRefusal};
 use super::flight::{self, Flights};
 use super::lent::{BlockHolder, Lent};
-use super::ranges::Ranges;
-use crate::aggregate::Frozen;
+use super::ranges::RangeTable;
+use crate::aggregate::FrozenData;
 use crate::interface::StreamWriter;
 use crate::view::BackOff;
 use abi::ring::writer;
@@ -64,7 +64,7 @@ pub struct Output {
     backing: BackingHandle,
     flights: Flights,
     hot: HotSegment,
-    ranges: Ranges,
+    ranges: RangeTable,
     known_dbufs: Vec<RegisteredDbuf>,
     /// In a ring that overwrites, the lowest position that the writer announces: all entries more
     /// than a lap before it count as overwritten, because their memory was freed.
@@ -118,7 +118,7 @@ impl Output {
             every,
             backing: backing.into_handle(),
             hot: HotSegment::default(),
-            ranges: Ranges::default(),
+            ranges: RangeTable::default(),
             known_dbufs: Vec::new(),
             announced_min: 0,
             copied_blocks: 0,
@@ -137,7 +137,7 @@ impl Output {
     /// Registers frozen data, after which writes of its bytes produce pointers, like
     /// [`Output::register_pool`] for a pool. Returns false if the memory of the data cannot be
     /// granted.
-    pub fn register_frozen(&mut self, frozen: &Frozen, threshold: usize) -> bool {
+    pub fn register_frozen(&mut self, frozen: &FrozenData, threshold: usize) -> bool {
         self.register_memory(frozen.memory(), threshold)
     }
 

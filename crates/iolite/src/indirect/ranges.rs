@@ -11,7 +11,7 @@ pub(super) const RANGE_COUNT: usize = 8;
 
 /// The cache line of ranges, with the registered dbuf of each range.
 #[derive(Debug, Default)]
-pub(super) struct Ranges {
+pub(super) struct RangeTable {
     line: RangeLine,
     /// Index of the registered dbuf, for each range.
     indices: [usize; RANGE_COUNT],
@@ -30,7 +30,7 @@ const PAGE_BITS: u32 = 12;
 const COUNT_BITS: u32 = 28;
 const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
 
-impl Ranges {
+impl RangeTable {
     /// Returns the index of the registered dbuf that may contain an address, or `None` if no range
     /// contains the address. The result is a hint that the caller verifies.
     #[inline]
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn e1_address_lookup_matches_only_its_range() {
-        let mut ranges = Ranges::default();
+        let mut ranges = RangeTable::default();
         assert_eq!(ranges.find(0), None, "empty ranges hold nothing, not even address 0");
         let start = |index: usize| 0x7f00_0000_0000 + index * 0x10_0000;
         for index in 0..RANGE_COUNT {

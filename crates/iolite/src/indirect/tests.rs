@@ -6,7 +6,7 @@ mod splices;
 use super::*;
 use crate::aggregate::owner::Creator;
 use crate::aggregate::server::GrantServer;
-use crate::aggregate::{AllocationPool, Frozen};
+use crate::aggregate::{AllocationPool, FrozenData};
 use crate::interface::{StreamReader as _, StreamWriter as _};
 use crate::view::Space;
 use abi::access::{AccessList, Credentials};
@@ -42,8 +42,8 @@ impl Fixture {
         pool
     }
 
-    fn frozen(&self, number: u32, bytes: &[u8]) -> Frozen {
-        let frozen = Frozen::read(dbuf_id(number), bytes, bytes.len()).unwrap();
+    fn frozen(&self, number: u32, bytes: &[u8]) -> FrozenData {
+        let frozen = FrozenData::read(dbuf_id(number), bytes, bytes.len()).unwrap();
         let share =
             |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::private(identity()));
         self.server.owner(share).unwrap();

@@ -1,7 +1,7 @@
 //! A readable stream that owns frozen data: a file in memory, with a position. [SL §5.3.3]
 
 use super::{Lent, StreamReader};
-use crate::aggregate::{Error, Frozen, Slice};
+use crate::aggregate::{Error, FrozenData, Slice};
 use crate::indirect::lent::BlockHolder;
 use buffer::Fault;
 use buffer::stream::WaitResult;
@@ -22,7 +22,7 @@ pub struct FrozenReader {
 
 impl FrozenReader {
     /// Creates a reader that returns blocks of up to `block` bytes.
-    pub fn new(frozen: &Frozen, block: usize) -> Result<Self, Error> {
+    pub fn new(frozen: &FrozenData, block: usize) -> Result<Self, Error> {
         let slices = frozen.aggregate()?.slices().cloned().collect();
         Ok(Self { slices, slice: 0, consumed: 0, block: block.max(1), length: frozen.len() })
     }

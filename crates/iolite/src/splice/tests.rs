@@ -4,7 +4,7 @@
 use super::*;
 use crate::aggregate::owner::Creator;
 use crate::aggregate::server::GrantServer;
-use crate::aggregate::{Aggregate, AllocationPool, Frozen};
+use crate::aggregate::{Aggregate, AllocationPool, FrozenData};
 use crate::indirect::{Backing, Config, Input, Output, indirect, sweep};
 use crate::interface::{AggregateBlocks, ByteReader, FrozenReader};
 use crate::view::Space;
@@ -54,8 +54,8 @@ impl SpliceFixture {
         (output, Input::open(offers.remove(0), &self.space).unwrap(), backing)
     }
 
-    fn frozen(&self, number: u32, bytes: &[u8]) -> Frozen {
-        let frozen = Frozen::read(dbuf_id(number), bytes, bytes.len()).unwrap();
+    fn frozen(&self, number: u32, bytes: &[u8]) -> FrozenData {
+        let frozen = FrozenData::read(dbuf_id(number), bytes, bytes.len()).unwrap();
         let share =
             |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::private(identity()));
         self.server.owner(share).unwrap();

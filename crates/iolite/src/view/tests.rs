@@ -3,7 +3,7 @@
 use super::*;
 use crate::aggregate::owner::Creator;
 use crate::aggregate::server::GrantServer;
-use crate::aggregate::{AllocationPool, Frozen};
+use crate::aggregate::{AllocationPool, FrozenData};
 use abi::access::{AccessList, Credentials};
 use abi::{Class, Extent};
 use buffer::pool::PoolConfig;
@@ -33,7 +33,7 @@ fn create_pool(number: u32, mode: u32) -> AllocationPool {
 #[test]
 fn d4_pointer_is_validated_against_its_dbuf() {
     let fixture = start_server(&[create_pool(3, 0o644)]);
-    let frozen = Frozen::read(dbuf_id(4), &[1; 5000][..], 5000).unwrap();
+    let frozen = FrozenData::read(dbuf_id(4), &[1; 5000][..], 5000).unwrap();
     let share = |owner: &mut Creator| owner.share_frozen(&frozen, AccessList::new(0, 0, 0o644));
     fixture.owner(share).unwrap();
     let space = Space::new();

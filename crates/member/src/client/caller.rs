@@ -49,12 +49,14 @@ impl Caller {
     /// Receives the result of the last call. Blocks and fails as
     /// [`receive_reply`](Self::receive_reply) does.
     pub(crate) fn result<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
-        self.result_of_several().map(|(result, _)| result)
+        self.receive_next_result().map(|(result, _)| result)
     }
 
     /// Receives the next result of a call that may have several, and true if more follow. Blocks
     /// and fails as [`receive_reply`](Self::receive_reply) does.
-    pub(super) fn result_of_several<T: DeserializeOwned>(&self) -> Result<(T, bool), ClientError> {
+    pub(super) fn receive_next_result<T: DeserializeOwned>(
+        &self,
+    ) -> Result<(T, bool), ClientError> {
         let (reply, _) = self.receive_reply()?;
         let continues = reply.continues;
         Ok((reply.deserialize_result()?, continues))

@@ -83,7 +83,7 @@ impl From<sys::Error> for ClientError {
 /// Replaces each hidden character in untrusted text with a placeholder, for display.
 #[must_use]
 pub fn replace_hidden(text: &str) -> String {
-    abi::text::Visible(text).to_string()
+    abi::text::VisibleText(text).to_string()
 }
 
 /// Error number of an operation that would block.

@@ -131,7 +131,7 @@ impl Client {
             .send(&Call { more: true, ..Call::new("io.streamline.List", &NoParameters {}) }, &[])?;
         let mut all = Vec::new();
         loop {
-            let (PathList { paths }, continues) = self.caller.result_of_several()?;
+            let (PathList { paths }, continues) = self.caller.receive_next_result()?;
             all.extend(paths);
             if !continues {
                 return Ok(all);

@@ -237,7 +237,7 @@ impl PathClient {
         self.caller.set_timeout(CALL_TIMEOUT)?;
         let (reply, descriptors) = reply.map_err(|error| self.hangup_as_end(error))?;
         let report = reply.deserialize_result()?;
-        let rest = descriptors.into_iter().next().map(sealed_file).transpose()?;
+        let rest = descriptors.into_iter().next().map(adopt_sealed_file).transpose()?;
         Ok((report, rest))
     }
 
@@ -329,7 +329,7 @@ impl AsFd for PathClient {
 
 /// Adopts a received file whose contents are final. Other descriptors are refused, because a read
 /// from them may block.
-fn sealed_file(descriptor: OwnedFd) -> Result<Memfd, ClientError> {
+fn adopt_sealed_file(descriptor: OwnedFd) -> Result<Memfd, ClientError> {
     let file = Memfd::from_fd(descriptor)?;
     match file.seals()?.has(Seals::FROZEN) {
         true => Ok(file),

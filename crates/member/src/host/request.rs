@@ -88,7 +88,7 @@ impl RemoteRequest {
         if why == EndCause::Detached
             && let Err(error) = self.caller.send(&Call { oneway: true, ..call }, &[])
         {
-            return self.lost_counters(&error.to_string());
+            return self.record_lost_counters(&error.to_string());
         }
         let message = loop {
             if let Some(message) = self.receive_message(counted) {
@@ -151,8 +151,10 @@ impl RemoteRequest {
     ) -> FinalCounters {
         let AttachReply { ended, why: reason, .. } = match message {
             Ok(message) => message,
-            Err(ClientError::Disconnected) => return self.lost_counters("the daemon has ended"),
-            Err(other) => return self.lost_counters(&other.to_string()),
+            Err(ClientError::Disconnected) => {
+                return self.record_lost_counters("the daemon has ended");
+            }
+            Err(other) => return self.record_lost_counters(&other.to_string()),
         };
         // This process did not detach the request, so the path must report a reason for the end.
         let unasked = (why == EndCause::Ended).then(|| "the daemon has taken it away".to_owned());
@@ -163,11 +165,11 @@ impl RemoteRequest {
             self.set_failure(failure.hint(hint));
         }
         let ended = ended.as_deref().and_then(FinalCounters::from_text);
-        ended.unwrap_or_else(|| self.lost_counters("the daemon does not report the counts"))
+        ended.unwrap_or_else(|| self.record_lost_counters("the daemon does not report the counts"))
     }
 
     /// Records the reason why the final counters are unknown, and returns empty counters.
-    fn lost_counters(&self, why: &str) -> FinalCounters {
+    fn record_lost_counters(&self, why: &str) -> FinalCounters {
         let why = format!("{why}, and with it the program that delivered frames");
         let hint = "all frames that arrived before were processed; the kernel counts are lost, so \
                     the report counts only these frames; start again when the daemon is back";
@@ -178,7 +180,7 @@ impl RemoteRequest {
     /// Queries the counters, and returns those of the reply to this query, or the final counters if
     /// the request has ended. Blocks for at most `limit`; returns `None` if no reply arrives in
     /// this time.
-    fn answered_counters(&self, limit: Duration) -> Option<FinalCounters> {
+    fn query_current_counters(&self, limit: Duration) -> Option<FinalCounters> {
         let mut counted = self.lock_counted();
         while self.receive_pending_message(&mut counted) {}
         counted.last_query += 1;
@@ -224,7 +226,7 @@ impl AttachmentHandle for RemoteRequest {
     }
 
     fn query_counters(&self, limit: Duration) -> Option<FinalCounters> {
-        self.answered_counters(limit).or_else(|| self.lock_counted().latest.clone())
+        self.query_current_counters(limit).or_else(|| self.lock_counted().latest.clone())
     }
 
     fn set_taps(&self, open: &OpenTaps, limit: Duration) -> Result<(), String> {
@@ -236,7 +238,7 @@ impl AttachmentHandle for RemoteRequest {
             return Ok(());
         }
         // The daemon executes both calls in order, so the counters show which taps it has opened.
-        let counters = self.answered_counters(limit).ok_or("the daemon does not respond")?;
+        let counters = self.query_current_counters(limit).ok_or("the daemon does not respond")?;
         match counters.open_taps() == open {
             true => Ok(()),
             false => Err("the daemon does not open it: as many filters as possible are being \

@@ -19,7 +19,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use sys::closer::Foreign;
 use sys::local_socket::Framing;
-use sys::watcher::{Interest, WatchEvent, Watcher};
+use sys::watcher::{EventInterest, WatchEvent, Watcher};
 
 /// The state of the serving thread.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Service {
         (directory, registration): (PathBuf, Option<Registration>),
     ) -> sys::Result<Self> {
         let watcher = Watcher::new()?;
-        watcher.watch(&shared.wake, WAKE_TOKEN, Interest::Read)?;
+        watcher.watch(&shared.wake, WAKE_TOKEN, EventInterest::Read)?;
         let mut answering = Self {
             shared,
             path,
@@ -263,7 +263,7 @@ impl Service {
         let id = self.next;
         self.next += 1;
         let connection = Connection::from_foreign(socket, Framing::Packets);
-        self.watcher.watch(&connection, id, Interest::Read)?;
+        self.watcher.watch(&connection, id, EventInterest::Read)?;
         let client = AdmittedClient::new(connection);
         self.clients.insert(id, client);
         Ok(())
@@ -341,8 +341,8 @@ impl Service {
     }
 
     fn watch_registration(&mut self, registration: Registration) -> sys::Result<()> {
-        self.watcher.watch(&registration.client, DAEMON_TOKEN, Interest::Read)?;
-        self.watcher.watch(&registration.admissions, ADMISSIONS_TOKEN, Interest::Read)?;
+        self.watcher.watch(&registration.client, DAEMON_TOKEN, EventInterest::Read)?;
+        self.watcher.watch(&registration.admissions, ADMISSIONS_TOKEN, EventInterest::Read)?;
         self.about.number = registration.number;
         self.registration = Some(registration);
         Ok(())

@@ -91,7 +91,7 @@ pub use results::{SpaceResources, SpaceResults};
 pub use sleep::TimeSpent;
 
 /// Index of the intake shared by the sources that have no memory of their own.
-pub const INTAKE_GENERAL: usize = 0;
+pub const GENERAL_INTAKE: usize = 0;
 
 /// One thread's part of a path: its graph, memory, inputs and ports.
 #[derive(Debug)]

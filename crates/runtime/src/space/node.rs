@@ -35,7 +35,7 @@ pub struct Node {
     /// True if every filter downstream accepts fragments.
     pub fragments: bool,
     /// Output counters.
-    pub flow: Flow,
+    pub flow: OutputCounters,
     /// Counts that the filter itself maintains.
     pub counts: Counts,
     /// Due time of the filter's next timer in nanoseconds, or `None` if no timer is set.
@@ -162,7 +162,7 @@ impl std::fmt::Debug for SinkOperator {
 /// Output counters of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
-pub struct Flow {
+pub struct OutputCounters {
     /// Number of calls of the filter.
     pub calls: u64,
     /// Blocks accepted by at least one arc.
@@ -181,7 +181,7 @@ pub struct Flow {
     pub edits: Edits,
 }
 
-impl Flow {
+impl OutputCounters {
     /// Splits the input of a sink that has ended into delivered and lost blocks, based on the
     /// amounts that the sink has written and dropped.
     pub(super) fn split_accepted(&mut self, written: Amount, dropped: &[(DropReason, Amount)]) {
@@ -272,7 +272,7 @@ impl Node {
             taken: Vec::new(),
             taken_before: Amount::default(),
             has_moved: false,
-            flow: Flow::default(),
+            flow: OutputCounters::default(),
             counts,
             holds: Holds::new(0, 0),
             writers: None,

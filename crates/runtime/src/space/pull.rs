@@ -5,7 +5,7 @@ use super::memory::Frames;
 use super::node::Operator;
 use super::pass::PassResult;
 use super::pass::earlier_time;
-use super::{INTAKE_GENERAL, Input, Space};
+use super::{GENERAL_INTAKE, Input, Space};
 use crate::control::ControlEvent;
 use crate::failure::PathFailure;
 use endpoint::{Intake, SourceStatus, TakenClasses};
@@ -46,7 +46,7 @@ impl Space {
         let takes = |class| arcs.iter().any(|arc| arc.wanted.contains(class));
         let mut intake = Intake::new(pool, &mut room.columns, self.inputs.batch_max, now)
             .with_taken_classes(TakenClasses::new(&takes))
-            .with_general_pool(&self.graph.intakes[INTAKE_GENERAL]);
+            .with_general_pool(&self.graph.intakes[GENERAL_INTAKE]);
         let observed = self.graph.pass.observers.reads_bytes() || self.ports.events.is_recording();
         intake.without_bytes = !observed && !self.graph.shape.needs_bytes;
         if !observed {
@@ -132,7 +132,7 @@ impl Space {
         // Deferred edits run before timers.
         self.graph.walk(now, &[], |walk| {
             let intakes = walk.memory.intakes;
-            let (general, pool) = (&intakes[INTAKE_GENERAL], &intakes[from]);
+            let (general, pool) = (&intakes[GENERAL_INTAKE], &intakes[from]);
             let segment = |_, frame| pool.segment(frame).or_else(|| general.segment(frame));
             let mut batch =
                 if look { Frames::new(segment).batch(room) } else { Batch::without_bytes(room) };

@@ -13,8 +13,8 @@ use super::count_limit::ClaimPolicy;
 use super::events::{EventPort, EventReader, SpaceEvent};
 use super::pass::PassResult;
 use super::pull::TakeLimits;
-use super::stall::{StallProbe, StallWait, WAIT};
-use super::{INTAKE_GENERAL, Input, Space};
+use super::stall::{POLL_WAIT_MAX, StallProbe, StallWait};
+use super::{GENERAL_INTAKE, Input, Space};
 use crate::failure::PathFailure;
 use abi::{BLOCK_MAX, Entry, RichPointer};
 use endpoint::Failure;
@@ -49,7 +49,7 @@ impl Space {
         if columns.is_empty() && failure.is_none() && !due {
             return;
         }
-        let (own, general) = (&self.graph.intakes[from], &self.graph.intakes[INTAKE_GENERAL]);
+        let (own, general) = (&self.graph.intakes[from], &self.graph.intakes[GENERAL_INTAKE]);
         let blocks = (0..columns.len()).map(|l| {
             let entry = columns.entry(l);
             let frame = entry.frame();
@@ -263,10 +263,10 @@ impl Space {
                 room.columns.push(entry);
             }
             for pin in pins {
-                self.graph.intakes[INTAKE_GENERAL].unpin(pin);
+                self.graph.intakes[GENERAL_INTAKE].unpin(pin);
             }
             player.add_emitted(planned, amount);
-            let place = (node, INTAKE_GENERAL, pulled.edge);
+            let place = (node, GENERAL_INTAKE, pulled.edge);
             self.inputs.spare = Some(self.walk_pulled(place, room, pulled.now, left == 0));
             if left == 0 || self.graph.pass.failure.is_some() {
                 break;
@@ -295,7 +295,7 @@ impl Space {
         let mut wait: Option<StallWait> = None;
         loop {
             wait.iter_mut().for_each(StallWait::begin_poll);
-            let pool = &self.graph.intakes[INTAKE_GENERAL];
+            let pool = &self.graph.intakes[GENERAL_INTAKE];
             let put = pool.append(bytes.len(), |room| {
                 room.copy_from_slice(bytes);
                 bytes.len()
@@ -315,7 +315,7 @@ impl Space {
             {
                 return None;
             }
-            self.ports.doorbell.sleep_for(ticket, WAIT);
+            self.ports.doorbell.sleep_for(ticket, POLL_WAIT_MAX);
         }
     }
 
@@ -367,7 +367,7 @@ impl Space {
             if self.is_stalled(&mut wait, || format!("{count} blocks to `{name}`"), false) {
                 return false;
             }
-            self.ports.doorbell.sleep_for(ticket, WAIT);
+            self.ports.doorbell.sleep_for(ticket, POLL_WAIT_MAX);
         }
     }
 

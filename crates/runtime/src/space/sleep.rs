@@ -3,12 +3,12 @@
 use super::node::Operator;
 use super::pass::{PassResult, earlier_time};
 use super::{Clock, Input, Space};
-use buffer::signal::Ticket;
+use buffer::signal::SleepTicket;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// Maximum sleep of a space that has a source waiting for memory to be released.
-const MEMORY_WAIT: Duration = Duration::from_millis(1);
+const MEMORY_WAIT_MAX: Duration = Duration::from_millis(1);
 
 /// The CPU time of a space's thread, and the time that the thread has slept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,8 +35,8 @@ impl Space {
 
     /// Sleeps until the doorbell is notified, a source or writer becomes readable, or the time of
     /// the next event of a source or timer is reached. If that time has already passed, sleeps for
-    /// at most [`MEMORY_WAIT`].
-    pub(super) fn sleep(&mut self, pass: PassResult, ticket: Ticket) {
+    /// at most [`MEMORY_WAIT_MAX`].
+    pub(super) fn sleep(&mut self, pass: PassResult, ticket: SleepTicket) {
         let wake = self.graph.nodes.iter().filter_map(|node| node.wake).min();
         let until = match self.graph.clock {
             Clock::Live => earlier_time(pass.until, wake),
@@ -45,7 +45,7 @@ impl Space {
         let limit = until.map(|until| match until.saturating_sub(self.graph.live_time()) {
             // A due source that emits nothing waits for memory. Another space releases it and
             // notifies; the limit covers a missed notification.
-            0 => MEMORY_WAIT,
+            0 => MEMORY_WAIT_MAX,
             ns => Duration::from_nanos(ns),
         });
         let begin = sys::clock::monotonic();

@@ -35,7 +35,7 @@ pub struct ReplayState {
 const POLLS_MIN: u32 = 2;
 
 /// Maximum sleep between two polls.
-pub const WAIT: Duration = Duration::from_millis(2);
+pub const POLL_WAIT_MAX: Duration = Duration::from_millis(2);
 
 /// A detector of spaces that wait for each other.
 #[derive(Debug, Default)]
@@ -269,7 +269,7 @@ impl StallProbe {
                 return;
             }
             wait.report_fruitless_poll();
-            doorbell.sleep_for(ticket, WAIT);
+            doorbell.sleep_for(ticket, POLL_WAIT_MAX);
         }
     }
 

@@ -13,7 +13,7 @@ use super::assemble::Assembly;
 use super::key::{NodeKey, node_keys};
 use super::memory::Memory;
 use super::node::{Node, Operator};
-use super::{INTAKE_GENERAL, ImportCounters, Input, Space};
+use super::{GENERAL_INTAKE, ImportCounters, Input, Space};
 use crate::ledger::{DropReason, NodeName};
 use buffer::pool::Pool;
 use filter::{Amount, Arguments, Filter, Gateway, Mistake, MovedSession, PRIVATE_KEY};
@@ -154,7 +154,7 @@ impl Space {
             let comes = || {
                 let node = arrived.remove(key)?;
                 if matches!(node.operator, Operator::Source(_)) {
-                    inputs.push(Input::Source { node: *local, intake: INTAKE_GENERAL });
+                    inputs.push(Input::Source { node: *local, intake: GENERAL_INTAKE });
                 }
                 Some(node)
             };
@@ -262,7 +262,7 @@ impl Space {
         }
         let first = self.graph.intakes.len();
         self.inputs.list.extend(new.into_iter().map(|input| match input {
-            Input::Source { node, intake } if intake != INTAKE_GENERAL => {
+            Input::Source { node, intake } if intake != GENERAL_INTAKE => {
                 Input::Source { node, intake: first + intake - 1 }
             }
             other => other,

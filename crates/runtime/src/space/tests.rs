@@ -361,7 +361,7 @@ fn panic_of_a_filter_ends_the_path_and_captures_the_block() {
     });
     assert_eq!(kept.len(), 32, "the batch before the one with the bug");
     let failure = results.failure.as_ref().expect("the path failed");
-    let crate::failure::Cause::Panic { message, block } = &failure.cause else {
+    let crate::failure::FailureCause::Panic { message, block } = &failure.cause else {
         panic!("{failure}");
     };
     assert!(message.contains("forty is too much"));

@@ -7,7 +7,7 @@
 use super::arc::NodeId;
 use super::node::Node;
 use super::pass::{PassResult, earlier_time};
-use super::{Clock, INTAKE_GENERAL, Space};
+use super::{Clock, GENERAL_INTAKE, Space};
 use crate::failure::PathFailure;
 use endpoint::written::WrittenBlocks;
 use endpoint::{DropReason, Intake, Source as _, SourceStatus};
@@ -140,7 +140,7 @@ impl Space {
         let source = self.graph.nodes[at].writers.as_mut()?.writers.get_mut(writer)?;
         let mut room = self.inputs.spare.take().unwrap_or_default();
         room.columns.clear();
-        let pool = &self.graph.intakes[INTAKE_GENERAL];
+        let pool = &self.graph.intakes[GENERAL_INTAKE];
         let given = {
             let mut intake = Intake::new(pool, &mut room.columns, self.inputs.batch_max, now);
             source.produce(&mut intake)
@@ -170,7 +170,7 @@ impl Space {
             Clock::Live => now,
             Clock::Blocks(_) => self.graph.clock.advance(&room.columns, now),
         };
-        let room = self.walk_pulled((at, INTAKE_GENERAL, None), room, now, true);
+        let room = self.walk_pulled((at, GENERAL_INTAKE, None), room, now, true);
         self.note_claims();
         self.inputs.spare = Some(room);
         Some(ended)

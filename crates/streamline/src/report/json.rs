@@ -6,7 +6,7 @@
 
 use super::Report;
 use crate::workers::run::WorkerRun;
-use abi::text::Escaped;
+use abi::text::EscapedJson;
 use pipeline::plan::Plan;
 use runtime::ledger::{Edge, LossRanges, NodeEntry, SourceCounters};
 use runtime::report::NodeReport;
@@ -268,5 +268,5 @@ fn rows_json(reported: &NodeReport) -> Vec<Object> {
 
 /// Serializes an object as one line of JSON.
 pub fn to_json_line(object: &impl Serialize) -> String {
-    format!("{}\n", Escaped(&object.json()))
+    format!("{}\n", EscapedJson(&object.json()))
 }

@@ -14,7 +14,7 @@ use engine::aggregate::{self, merge_reports};
 use engine::run::{Outcome, Progress, ProgressWatch, StopConditions};
 use pipeline::Graph;
 use pipeline::plan::Plan;
-use runtime::failure::{Cause, PathFailure};
+use runtime::failure::{FailureCause, PathFailure};
 use std::io::{BufRead as _, BufReader, ErrorKind};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -377,7 +377,7 @@ impl Worker {
         );
         PathFailure {
             node: format!("engine {}", self.number),
-            cause: Cause::OtherProcess { what, errno: None, quiet: false },
+            cause: FailureCause::OtherProcess { what, errno: None, quiet: false },
         }
     }
 }

@@ -18,8 +18,8 @@ use crate::error::{Error, ErrorContext as _, Result};
 /// Mount table of this process.
 const MOUNTS_FILE: &str = "/proc/self/mounts";
 
-/// Returns the mount point of cgroup v2; `None` if cgroup v2 is not mounted. Mounted v1 hierarchies
-/// are ignored.
+/// Returns the mount point of cgroup v2; `None` if cgroup v2 is not mounted. Ignores mounted v1
+/// hierarchies.
 #[must_use]
 pub fn cgroup_mount() -> Option<PathBuf> {
     find_mount(&fs::read_to_string(MOUNTS_FILE).unwrap_or_default())

@@ -20,12 +20,12 @@ pub struct Chain {
     /// The kernel's change counter for this chain; 0 if the kernel does not report one.
     pub revision: u64,
     /// Programs in execution order.
-    pub members: Vec<Member>,
+    pub members: Vec<ChainMember>,
 }
 
 /// A program in a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct ChainMember {
     /// Program id.
     pub program: u32,
     /// Program name; empty without CAP_SYS_ADMIN.
@@ -91,7 +91,7 @@ fn query_chain_members(place: u32, at: AttachType, target: &str) -> Result<Chain
     let both = programs.iter().zip(&links).take(attr.count as usize);
     let member = |(&program, &link): (&u32, &u32)| {
         let name = program_name(program).unwrap_or_default();
-        Member { program, name, link: (link != 0).then_some(link) }
+        ChainMember { program, name, link: (link != 0).then_some(link) }
     };
     Ok(Chain { revision: attr.revision, members: both.map(member).collect() })
 }

@@ -21,7 +21,7 @@ mod test_run;
 
 pub use btf::{Btf, BtfBuilder};
 pub use cgroup::{cgroup_mount, root_cgroup};
-pub use chain::{Chain, Member, cgroup_chain, programs, tcx_chain};
+pub use chain::{Chain, ChainMember, cgroup_chain, programs, tcx_chain};
 pub use grace_period::GracePeriod;
 pub use ids::{ObjectKind, object_ids};
 pub use kernel_types::kernel_function;
@@ -29,10 +29,11 @@ pub use link::{Anchor, Link, LinkInfo, LinkTarget, Neighbor, Side, XdpAttachment
 pub use load_error::{LoadError, missing_capabilities};
 pub use map::{Map, MapInfo, MapKind, MapSpecification};
 pub use program::{
-    AttachType, FunctionInfo, License, LineInfo, Load, LogLevel, Program, ProgramKind, SourceInfo,
+    AttachType, FunctionInfo, License, LineInfo, LoadParameters, LogLevel, Program, ProgramKind,
+    SourceInfo,
 };
 pub use program_info::{ProgramInfo, RunStatistics, program_info};
-pub use ring::{FramePointer, Region, Rings, RingsLayout};
+pub use ring::{CpuRing, FramePointer, Rings, RingsLayout};
 pub use ring_buffer::{Listener, RingBuffer};
 pub use test_run::TestRun;
 

@@ -82,7 +82,7 @@ pub enum LogLevel {
 
 /// Parameters of a program to load.
 #[derive(Clone, Copy, Debug)]
-pub struct Load<'a> {
+pub struct LoadParameters<'a> {
     /// Program type.
     pub kind: ProgramKind,
     /// Name for diagnostics. The kernel stores the first 15 characters.
@@ -174,11 +174,11 @@ struct LoadAttributes {
 }
 
 // SAFETY: the fields of PROG_LOAD up to `attach_btf_id`, eight-byte fields at multiples of eight,
-// no padding (1); the addresses are set by `Load::load_once` alone, from slices that outlive the
+// no padding (1); the addresses are set by `LoadParameters::load_once` alone, from slices that outlive the
 // call (2).
 unsafe impl Attributes for LoadAttributes {}
 
-impl<'a> Load<'a> {
+impl<'a> LoadParameters<'a> {
     /// Creates load parameters without source information or attach type.
     #[must_use]
     pub const fn new(kind: ProgramKind, name: &'a str, code: &'a [u8]) -> Self {
@@ -276,7 +276,7 @@ impl Program {
         name: &str,
         code: &[u8],
     ) -> std::result::Result<Self, LoadError> {
-        Load::new(kind, name, code).load()
+        LoadParameters::new(kind, name, code).load()
     }
 
     /// Adopts a program from a received descriptor. The kernel reports its type and name.

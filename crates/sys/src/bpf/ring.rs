@@ -8,7 +8,7 @@
 //! end of the ring continues into a tail after the end, so records are always contiguous. A *sink*
 //! is one of the rings' outputs, with its own pointers; an *exit edge* is an edge of a request over
 //! which frames leave the program. This module has no reader state: readers copy, then check
-//! [`Region::reserved`] to detect that the writer has lapped them.
+//! [`CpuRing::reserved`] to detect that the writer has lapped them.
 //!
 //! If one program serves several requests, the records are in rings without sinks, and each request
 //! has its own rings of pointers into these records ([`Rings::with_records`]).
@@ -233,11 +233,11 @@ impl Rings {
     /// Returns the region of a CPU; `None` if the CPU number is out of range.
     #[must_use]
     #[inline]
-    pub fn region(&self, cpu: u32) -> Option<Region<'_>> {
+    pub fn region(&self, cpu: u32) -> Option<CpuRing<'_>> {
         let base = cpu.checked_mul(self.shape.stride()).filter(|_| cpu < self.shape.cpus)?;
         let records = self.records();
         let from = cpu.checked_mul(records.shape.stride())?;
-        Some(Region { rings: self, base: base as usize, records, from: from as usize })
+        Some(CpuRing { rings: self, base: base as usize, records, from: from as usize })
     }
 }
 
@@ -271,7 +271,7 @@ pub struct FramePointer {
 
 /// The ring of one CPU. All values read from it are allegations.
 #[derive(Clone, Copy, Debug)]
-pub struct Region<'a> {
+pub struct CpuRing<'a> {
     rings: &'a Rings,
     base: usize,
     /// The rings that hold the records; may be the same as `rings`.
@@ -279,7 +279,7 @@ pub struct Region<'a> {
     from: usize,
 }
 
-impl<'a> Region<'a> {
+impl<'a> CpuRing<'a> {
     /// Returns the position up to which the writer may be writing. To validate a copy of a record,
     /// call this after copying: the copy is intact if the result exceeds the record's position by
     /// at most [`RingsLayout::bytes`]. An Acquire fence orders the copy and this read.
@@ -309,7 +309,7 @@ impl<'a> Region<'a> {
     }
 
     /// Returns the number of pointers ever written for an exit edge that shares a sink. Call this
-    /// before [`Region::head`], because the writer updates the count of the edge first.
+    /// before [`CpuRing::head`], because the writer updates the count of the edge first.
     #[must_use]
     #[inline]
     pub fn count(&self, edge: u32) -> u64 {

@@ -14,13 +14,13 @@ const RULE_COUNT_OFFSET: usize = 184;
 
 /// `struct ethtool_rxnfc`. A query for the number of rules uses two of its fields.
 #[repr(C, align(8))]
-struct Command([u8; COMMAND_SIZE]);
+struct RxnfcCommand([u8; COMMAND_SIZE]);
 
 /// `struct ifreq` with an address as its value.
 #[repr(C)]
 struct Request {
     name: [u8; libc::IFNAMSIZ],
-    data: *mut Command,
+    data: *mut RxnfcCommand,
     rest: [u8; 16],
 }
 
@@ -35,7 +35,7 @@ pub fn device_rules(interface: &str) -> Result<u32> {
         None,
     );
     let socket = socket.context("socket", "ethtool")?;
-    let mut command = Command([0; COMMAND_SIZE]);
+    let mut command = RxnfcCommand([0; COMMAND_SIZE]);
     command.0[..4].copy_from_slice(&COUNT_RULES.to_ne_bytes());
     let mut request = Request { name: [0; libc::IFNAMSIZ], data: &raw mut command, rest: [0; 16] };
     let name = interface.bytes().take(libc::IFNAMSIZ - 1);
@@ -63,6 +63,6 @@ mod tests {
         assert_eq!(refused.errno, libc::EOPNOTSUPP, "{refused}");
         let refused = device_rules("no-such-device").expect_err("it is not there");
         assert_eq!(refused.errno, libc::ENODEV, "{refused}");
-        assert_eq!((size_of::<Command>(), size_of::<Request>()), (192, 40));
+        assert_eq!((size_of::<RxnfcCommand>(), size_of::<Request>()), (192, 40));
     }
 }

@@ -67,10 +67,10 @@ pub fn udp_socket_interfaces(port: u16) -> Result<HashMap<u64, u32>> {
 /// Encodes `struct inet_diag_req_v2` for the UDP sockets of a port, in all states.
 fn encode_body(family: u8, port: u16) -> Vec<u8> {
     /// Length of `struct inet_diag_sockid` after its first port, in bytes.
-    const REST: usize = 46;
+    const REST_LENGTH: usize = 46;
     let protocol = libc::IPPROTO_UDP as u8;
     let states = u32::MAX.to_ne_bytes();
-    [&[family, protocol, 0, 0][..], &states, &port.to_be_bytes(), &[0; REST]].concat()
+    [&[family, protocol, 0, 0][..], &states, &port.to_be_bytes(), &[0; REST_LENGTH]].concat()
 }
 
 /// Parses the inode and the interface of `struct inet_diag_msg`; `None` if `body` is too short.

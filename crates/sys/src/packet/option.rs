@@ -6,21 +6,22 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 /// Number of a socket option, and its name for errors.
-pub(crate) type Name = (libc::c_int, &'static str);
+pub(crate) type SocketOption = (libc::c_int, &'static str);
 
-pub(super) const ATTACH_FILTER: Name = (libc::SO_ATTACH_FILTER, "SO_ATTACH_FILTER");
-pub(super) const ATTACH_PROGRAM: Name = (libc::SO_ATTACH_BPF, "SO_ATTACH_BPF");
-pub(super) const MEMORY: Name = (libc::SO_MEMINFO, "SO_MEMINFO");
-pub(super) const ERROR: Name = (libc::SO_ERROR, "SO_ERROR");
-pub(super) const ADD_MEMBERSHIP: Name = (libc::PACKET_ADD_MEMBERSHIP, "PACKET_ADD_MEMBERSHIP");
+pub(super) const ATTACH_FILTER: SocketOption = (libc::SO_ATTACH_FILTER, "SO_ATTACH_FILTER");
+pub(super) const ATTACH_PROGRAM: SocketOption = (libc::SO_ATTACH_BPF, "SO_ATTACH_BPF");
+pub(super) const MEMORY: SocketOption = (libc::SO_MEMINFO, "SO_MEMINFO");
+pub(super) const ERROR: SocketOption = (libc::SO_ERROR, "SO_ERROR");
+pub(super) const ADD_MEMBERSHIP: SocketOption =
+    (libc::PACKET_ADD_MEMBERSHIP, "PACKET_ADD_MEMBERSHIP");
 /// Cookie of a network namespace (Linux 5.14).
-pub(crate) const NETNS_COOKIE: Name = (71, "SO_NETNS_COOKIE");
-pub(super) const RX_RING: Name = (libc::PACKET_RX_RING, "PACKET_RX_RING");
-pub(super) const STATISTICS: Name = (libc::PACKET_STATISTICS, "PACKET_STATISTICS");
-pub(super) const VERSION: Name = (libc::PACKET_VERSION, "PACKET_VERSION");
-pub(super) const RESERVE: Name = (libc::PACKET_RESERVE, "PACKET_RESERVE");
-pub(super) const QDISC_BYPASS: Name = (libc::PACKET_QDISC_BYPASS, "PACKET_QDISC_BYPASS");
-pub(super) const IGNORE_OUTGOING: Name = (23, "PACKET_IGNORE_OUTGOING");
+pub(crate) const NETNS_COOKIE: SocketOption = (71, "SO_NETNS_COOKIE");
+pub(super) const RX_RING: SocketOption = (libc::PACKET_RX_RING, "PACKET_RX_RING");
+pub(super) const STATISTICS: SocketOption = (libc::PACKET_STATISTICS, "PACKET_STATISTICS");
+pub(super) const VERSION: SocketOption = (libc::PACKET_VERSION, "PACKET_VERSION");
+pub(super) const RESERVE: SocketOption = (libc::PACKET_RESERVE, "PACKET_RESERVE");
+pub(super) const QDISC_BYPASS: SocketOption = (libc::PACKET_QDISC_BYPASS, "PACKET_QDISC_BYPASS");
+pub(super) const IGNORE_OUTGOING: SocketOption = (23, "PACKET_IGNORE_OUTGOING");
 /// PACKET_MR_PROMISC: membership that makes the interface promiscuous.
 pub(super) const PROMISCUOUS: libc::c_ushort = 1;
 /// ETH_P_ALL: frames of all protocols.
@@ -36,33 +37,33 @@ pub(super) const DROP_ALL: Instruction = (6, 0, 0, 0);
 /// The type must be `repr(C)` with the kernel's layout of the option. Zero, and every other bit
 /// pattern that the kernel writes, must be a valid value of the type. Addresses in a value must
 /// point to memory that is valid for the duration of the call.
-pub(crate) unsafe trait Value {}
+pub(crate) unsafe trait OptionValue {}
 
 // SAFETY: an integer.
-unsafe impl Value for libc::c_int {}
+unsafe impl OptionValue for libc::c_int {}
 // SAFETY: an integer.
-unsafe impl Value for u64 {}
+unsafe impl OptionValue for u64 {}
 // SAFETY: nine integers, SK_MEMINFO_VARS of them.
-unsafe impl Value for [u32; 9] {}
+unsafe impl OptionValue for [u32; 9] {}
 // SAFETY: laid out by libc; `attach` makes it alone, from a vector that outlives the call.
-unsafe impl Value for libc::sock_fprog {}
+unsafe impl OptionValue for libc::sock_fprog {}
 // SAFETY: integers, laid out by libc.
-unsafe impl Value for libc::packet_mreq {}
+unsafe impl OptionValue for libc::packet_mreq {}
 // SAFETY: integers, laid out by libc.
-unsafe impl Value for libc::tpacket_req3 {}
+unsafe impl OptionValue for libc::tpacket_req3 {}
 // SAFETY: integers, laid out by libc.
-unsafe impl Value for libc::tpacket_stats_v3 {}
+unsafe impl OptionValue for libc::tpacket_stats_v3 {}
 
 /// Sets a socket option.
-pub(crate) fn set<T: Value>(
+pub(crate) fn set<T: OptionValue>(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
-    (number, name): Name,
+    (number, name): SocketOption,
     value: &T,
 ) -> Result<()> {
     let length = length_of::<T>();
     // SAFETY: setsockopt(2) reads `length` bytes at the address of a live reference of that size,
-    // and what the fields point to, which `Value` promises to live.
+    // and what the fields point to, which `OptionValue` promises to live.
     let answer = unsafe {
         libc::setsockopt(socket.as_raw_fd(), level, number, (&raw const *value).cast(), length)
     };
@@ -70,10 +71,10 @@ pub(crate) fn set<T: Value>(
 }
 
 /// Returns the value of a socket option. Bytes that the kernel does not write are zero.
-pub(crate) fn get<T: Value>(
+pub(crate) fn get<T: OptionValue>(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
-    (number, name): Name,
+    (number, name): SocketOption,
 ) -> Result<T> {
     let mut value = MaybeUninit::<T>::zeroed();
     let mut length = length_of::<T>();
@@ -91,7 +92,7 @@ pub(crate) fn get<T: Value>(
     if answer != 0 {
         return Err(Error::last("getsockopt", name));
     }
-    // SAFETY: zero is a value of the type and so is what the kernel wrote over it (`Value`).
+    // SAFETY: zero is a value of the type and so is what the kernel wrote over it (`OptionValue`).
     Ok(unsafe { value.assume_init() })
 }
 

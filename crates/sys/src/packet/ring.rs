@@ -263,11 +263,11 @@ unsafe impl Lender for PacketRing {
         self.memory.base()
     }
 
-    fn segment(&self) -> usize {
+    fn segment_size(&self) -> usize {
         self.shape.segment
     }
 
-    fn segments(&self) -> usize {
+    fn segment_count(&self) -> usize {
         self.shape.segments
     }
 

@@ -182,7 +182,7 @@ pub fn udp_socket(number: c_int) -> Option<UdpSocketFacts> {
         shares_address: is_on(libc::SOL_SOCKET, libc::SO_REUSEADDR),
         shares_port: shares_port(number),
         obstacle,
-        device: bound_device(number),
+        device: bound_interface(number),
         receive_buffer: chosen_receive_buffer(number),
     })
 }
@@ -216,7 +216,7 @@ pub fn is_v6_only(number: c_int) -> bool {
 
 /// Returns the index of the interface to which a socket is bound; 0 for none.
 #[must_use]
-pub fn bound_device(number: c_int) -> u32 {
+pub fn bound_interface(number: c_int) -> u32 {
     option(number, libc::SOL_SOCKET, SO_BINDTOIFINDEX).unwrap_or(0).unsigned_abs()
 }
 

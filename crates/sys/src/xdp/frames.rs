@@ -222,11 +222,11 @@ unsafe impl Lender for Frames {
         self.umem.memory().base()
     }
 
-    fn segment(&self) -> usize {
+    fn segment_size(&self) -> usize {
         self.frame()
     }
 
-    fn segments(&self) -> usize {
+    fn segment_count(&self) -> usize {
         self.count()
     }
 

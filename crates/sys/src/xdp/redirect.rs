@@ -9,7 +9,7 @@
 use super::receiver::XdpReceiver;
 use super::socket::XdpSocket;
 use crate::bpf::{
-    License, Link, Load, LoadError, Map, Program, ProgramKind, XdpAttachment, XdpMode,
+    License, Link, LoadError, LoadParameters, Map, Program, ProgramKind, XdpAttachment, XdpMode,
     kernel_function,
 };
 use crate::error::{Error, Result};
@@ -158,7 +158,12 @@ impl Redirect {
         );
         let license = if tag_lookup.is_some() { License::MitOrGpl } else { License::ApacheOrMit };
         let device = tag_lookup.map(|tag_lookup| tag_lookup.interface);
-        let load = Load { fragments, license, device, ..Load::new(ProgramKind::Xdp, name, &code) };
+        let load = LoadParameters {
+            fragments,
+            license,
+            device,
+            ..LoadParameters::new(ProgramKind::Xdp, name, &code)
+        };
         let program = load.load()?;
         let counters = Some(counters.map().map_err(refused)?);
         Ok(Self { sockets, program, counters, queues })

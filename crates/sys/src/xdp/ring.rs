@@ -91,7 +91,8 @@ impl CompletionRing {
 }
 
 impl RxRing {
-    /// Appends up to `most` received descriptors to `into` and returns their number.
+    /// Appends up to `most` received descriptors to `into`. Returns the number of descriptors
+    /// appended.
     pub fn take(&mut self, into: &mut Vec<Descriptor>, most: usize) -> Result<usize> {
         self.0.take(most, |ring, at| {
             let (address, length) = (ring.memory.word(at)?, ring.memory.word32(at + 8)?);

@@ -171,8 +171,8 @@ impl XdpSender {
         Ok(pushed)
     }
 
-    /// Withdraws the packets that the kernel has not taken and returns their number. The kernel
-    /// later skips the entries of these packets.
+    /// Withdraws the packets that the kernel has not taken. Returns the number of packets
+    /// withdrawn. The kernel later skips the entries of these packets.
     pub fn withdraw(&mut self) -> Result<usize> {
         let Some(tx) = self.socket.tx.as_mut() else { return Ok(0) };
         let packets = std::mem::take(&mut self.packets);

@@ -1,17 +1,17 @@
 //! Options, offsets and addresses of AF_XDP sockets (`linux/if_xdp.h`).
 
 use crate::error::{Error, Result};
-use crate::packet::option::{self, Name, Value};
+use crate::packet::option::{self, OptionValue, SocketOption};
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
-pub(super) const OFFSETS: Name = (1, "XDP_MMAP_OFFSETS");
-pub(super) const RX_RING: Name = (2, "XDP_RX_RING");
-pub(super) const TX_RING: Name = (3, "XDP_TX_RING");
-pub(super) const UMEM: Name = (4, "XDP_UMEM_REG");
-pub(super) const FILL_RING: Name = (5, "XDP_UMEM_FILL_RING");
-pub(super) const COMPLETION_RING: Name = (6, "XDP_UMEM_COMPLETION_RING");
-pub(super) const STATISTICS: Name = (7, "XDP_STATISTICS");
-pub(super) const OPTIONS: Name = (8, "XDP_OPTIONS");
+pub(super) const OFFSETS: SocketOption = (1, "XDP_MMAP_OFFSETS");
+pub(super) const RX_RING: SocketOption = (2, "XDP_RX_RING");
+pub(super) const TX_RING: SocketOption = (3, "XDP_TX_RING");
+pub(super) const UMEM: SocketOption = (4, "XDP_UMEM_REG");
+pub(super) const FILL_RING: SocketOption = (5, "XDP_UMEM_FILL_RING");
+pub(super) const COMPLETION_RING: SocketOption = (6, "XDP_UMEM_COMPLETION_RING");
+pub(super) const STATISTICS: SocketOption = (7, "XDP_STATISTICS");
+pub(super) const OPTIONS: SocketOption = (8, "XDP_OPTIONS");
 
 /// Offset at which to map the receive ring.
 pub(super) const RX_MAP_OFFSET: u64 = 0;
@@ -67,20 +67,24 @@ pub(super) struct Registration {
 }
 
 // SAFETY: integers, laid out as `struct xdp_mmap_offsets`.
-unsafe impl Value for AllOffsets {}
+unsafe impl OptionValue for AllOffsets {}
 // SAFETY: integers, laid out as `struct xdp_umem_reg`, whose last field is 0; the address is that
 // of a mapping that `XdpSocket` keeps as long as the descriptor.
-unsafe impl Value for Registration {}
+unsafe impl OptionValue for Registration {}
 // SAFETY: integers, laid out as `struct xdp_statistics`.
-unsafe impl Value for [u64; 6] {}
+unsafe impl OptionValue for [u64; 6] {}
 // SAFETY: an integer, as `struct xdp_options`.
-unsafe impl Value for u32 {}
+unsafe impl OptionValue for u32 {}
 
-pub(super) fn set<T: Value>(socket: BorrowedFd<'_>, name: Name, value: &T) -> Result<()> {
+pub(super) fn set<T: OptionValue>(
+    socket: BorrowedFd<'_>,
+    name: SocketOption,
+    value: &T,
+) -> Result<()> {
     option::set(socket, SOL_XDP, name, value)
 }
 
-pub(super) fn get<T: Value>(socket: BorrowedFd<'_>, name: Name) -> Result<T> {
+pub(super) fn get<T: OptionValue>(socket: BorrowedFd<'_>, name: SocketOption) -> Result<T> {
     option::get(socket, SOL_XDP, name)
 }
 

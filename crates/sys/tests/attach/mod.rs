@@ -10,8 +10,8 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use streamline_sys as sys;
 use sys::bpf::ring::{Rings, RingsLayout};
 use sys::bpf::{
-    Anchor, Btf, BtfBuilder, FunctionInfo, Link, Load, Map, ObjectKind, Program, ProgramKind,
-    RingBuffer, Side, SourceInfo, XdpMode,
+    Anchor, Btf, BtfBuilder, FunctionInfo, Link, LoadParameters, Map, ObjectKind, Program,
+    ProgramKind, RingBuffer, Side, SourceInfo, XdpMode,
 };
 use sys::net::RouteSocket;
 use sys::packet::{PacketSender, PacketSocket, Qdisc};
@@ -136,7 +136,10 @@ fn load_types() -> (Btf, Program) {
     let (code, functions) =
         (constant_return_code(0), [FunctionInfo { instruction: 0, type_id: main }]);
     let source = Some(SourceInfo { btf: &btf, functions: &functions, lines: &[] });
-    let program = Load { source, ..Load::new(ProgramKind::Tc, "killed", &code) }.load().unwrap();
+    let program =
+        LoadParameters { source, ..LoadParameters::new(ProgramKind::Tc, "killed", &code) }
+            .load()
+            .unwrap();
     print_line(&format!("made program {}", program.info().unwrap().id));
     (btf, program)
 }

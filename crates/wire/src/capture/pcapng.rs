@@ -17,12 +17,12 @@ pub(super) const SECTION_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 pub(super) struct Pcapng {
     big: bool,
     interfaces: Vec<Interface>,
-    skipping: Option<Skip>,
+    skipping: Option<SkipProgress>,
 }
 
 /// The progress of skipping an unwanted block.
 #[derive(Clone, Copy, Debug)]
-struct Skip {
+struct SkipProgress {
     /// Number of bytes to skip before the trailing length.
     left: u32,
     /// Length of the entire block, which is repeated at the end of the block.
@@ -113,7 +113,7 @@ impl Pcapng {
                 return Err(NoPacket::Bad { at, why: FaultKind::BlockLength { kind, length } });
             }
             if least == BLOCK_MIN {
-                self.skipping = Some(Skip { left: length - TRAILER_LENGTH, length });
+                self.skipping = Some(SkipProgress { left: length - TRAILER_LENGTH, length });
                 continue;
             }
             let block = self.complete_block(buffer, at, length)?;

@@ -222,7 +222,7 @@ impl Body {
     /// Advances over up to `length` missing bytes, as long as they are data of the body, and
     /// returns the number of bytes skipped. A number smaller than `length` means that framing
     /// bytes, or bytes after the body, are missing.
-    pub fn miss(&mut self, length: u64) -> u64 {
+    pub fn skip_missing(&mut self, length: u64) -> u64 {
         match self.state {
             UNTIL_CLOSE => length,
             LENGTH | CHUNK => {

@@ -2,7 +2,7 @@
 
 use super::SlotShape;
 use crate::atomic::{Ordering, acquire};
-use crate::cursor::Consumer;
+use crate::cursor::ReaderCursor;
 use crate::dbuf::readers::{self, BlockWalk};
 use crate::dbuf::reserve::BlockLayout as _;
 use crate::{Fault, Policy, foreign};
@@ -15,7 +15,7 @@ pub struct SlotWalk {
     /// Limit of the fast path: all blocks before this position are published. Always 0 in a lossy
     /// ring.
     fast_limit: u64,
-    side: Consumer,
+    side: ReaderCursor,
     shape: SlotShape,
     /// Position after the last block taken or skipped. Blocks between this position and the next
     /// block taken are counted as lost.
@@ -35,7 +35,7 @@ pub struct CheckedSlot {
 const READ_ATTEMPTS_MAX: usize = 8;
 
 impl SlotWalk {
-    fn new(side: Consumer, shape: SlotShape) -> Self {
+    fn new(side: ReaderCursor, shape: SlotShape) -> Self {
         Self { fast_limit: 0, expected: side.next, side, shape }
     }
 
@@ -124,11 +124,11 @@ impl SlotWalk {
 impl BlockWalk for SlotWalk {
     type Found = CheckedSlot;
 
-    fn side(&self) -> &Consumer {
+    fn side(&self) -> &ReaderCursor {
         &self.side
     }
 
-    fn side_mut(&mut self) -> &mut Consumer {
+    fn side_mut(&mut self) -> &mut ReaderCursor {
         &mut self.side
     }
 
@@ -232,14 +232,14 @@ pub type SlotReader = readers::RingReader<SlotWalk, readers::Local>;
 pub type SlotVisitor = readers::RingReader<SlotWalk, readers::Foreign>;
 
 impl<P> readers::RingReader<SlotWalk, P> {
-    pub(crate) fn new(side: Consumer, shape: SlotShape) -> Self {
+    pub(crate) fn new(side: ReaderCursor, shape: SlotShape) -> Self {
         Self::from_walk(SlotWalk::new(side, shape))
     }
 }
 
 impl SlotVisitor {
     /// Returns the cursor of this reader, through which a stream reads blocks.
-    pub(super) const fn side(&mut self) -> &mut Consumer {
+    pub(super) const fn side(&mut self) -> &mut ReaderCursor {
         &mut self.0.side
     }
 

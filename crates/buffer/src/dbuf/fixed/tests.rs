@@ -93,7 +93,8 @@ fn impossible_slot_length_is_reported_as_damage() {
 fn slot_is_copied_by_extent_between_publish_and_release() {
     let (mut writer, mut readers) =
         ring(&SlotConfig { readers: 2, ..ring_config(64, Policy::Block) });
-    let mut visitor = SlotVisitor::new(Consumer::new(writer.side.store.clone(), 1), writer.layout);
+    let mut visitor =
+        SlotVisitor::new(ReaderCursor::new(writer.side.store.clone(), 1), writer.layout);
     let mut room = writer.reserve(100).unwrap().unwrap();
     room.copy_from_slice(&[7; 100]);
     let place = room.commit(100);

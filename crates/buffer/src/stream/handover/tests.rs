@@ -37,7 +37,7 @@ fn stream_continues_with_another_writer() {
             assert_eq!(out[..50], [hand; 50]);
             assert_eq!(inputs[0].try_read(&mut out).unwrap(), None);
         }
-        assert_eq!((output.counts().blocks, output.segment()), (20, 10));
+        assert_eq!((output.counts().blocks, output.segment_number()), (20, 10));
         drop(output);
         let mut all = 0;
         loop {
@@ -125,7 +125,7 @@ fn malformed_handover_is_refused() {
     let (output, _inputs) = open(&stream_config(Policy::Block));
     let handover = output.hand_over().unwrap();
     let message = handover.message();
-    assert_eq!(message.len(), Handover::MESSAGE);
+    assert_eq!(message.len(), Handover::MESSAGE_LENGTH);
     for (at, value) in
         [(0, 9), (8, 9), (16, 3), (39, 0xff), (40, 1), (47, 0xff), (55, 0xff), (79, 0xff)]
     {

@@ -98,11 +98,11 @@ fn f2_full_ring_grows_and_writer_continues() {
     output.flush();
     let all = drain_input(&mut inputs[0]);
     assert_eq!(all.len(), count * 100 + 30_000);
-    assert_eq!((output.segment(), output.capacity()), (1, 1 << 16));
+    assert_eq!((output.segment_number(), output.capacity()), (1, 1 << 16));
     let taken = inputs[0].counts();
     assert_eq!((taken.blocks, output.counts().resident(&taken)), (count as u64 + 1, Some(0)));
     output.resize(4096).unwrap();
-    assert_eq!((output.segment(), output.block_max()), (2, 2032));
+    assert_eq!((output.segment_number(), output.block_max()), (2, 2032));
 }
 
 /// In an overwriting ring losses are counted exactly across segments.
@@ -237,7 +237,7 @@ fn reader_joining_between_segments_gets_later_blocks() {
             }
         }
     }
-    assert!(number > 300 && output.segment() > 5, "{number} {}", output.segment());
+    assert!(number > 300 && output.segment_number() > 5, "{number} {}", output.segment_number());
 }
 
 /// Block-wise reads and skips continue across a switch.
@@ -285,7 +285,7 @@ fn sleeping_parties_are_woken_across_a_switch() {
                         resize_ring(&mut output, 4096 << random.below(4));
                     }
                 }
-                assert!(output.segment() > 20, "{}", output.segment());
+                assert!(output.segment_number() > 20, "{}", output.segment_number());
             });
             let (mut at, mut out) = (0, [0; 2000]);
             loop {
@@ -318,7 +318,7 @@ fn open_cuttable(extent: usize, readers: usize) -> (Output, Vec<Input>) {
     (output, offers.into_iter().map(|offer| offer.open_trusting().unwrap()).collect())
 }
 
-/// The writer sleeps until the reader has passed a change of capacity, which is the last record in
+/// The writer sleeps until the reader has passed a change to capacity, which is the last record in
 /// the ring. Passing the change wakes the writer.
 #[test]
 fn f3_reader_that_passes_a_cut_wakes_the_writer() {
@@ -405,7 +405,7 @@ fn f3_deck_cut_resizes_in_place_and_releases_memory() {
         output.flush();
         assert_eq!(output.resident(), Some(4096 + size as u64), "what the kernel holds");
     }
-    assert_eq!(output.segment(), 0, "all in the same memory");
+    assert_eq!(output.segment_number(), 0, "all in the same memory");
     assert_eq!(output.resize(2 * EXTENT), Err(ChangeError::Size(2 * EXTENT)));
     assert_eq!(output.capacity(), 8192);
 }

@@ -8,7 +8,7 @@
 //! still rejected.
 
 use super::super::insn::{Instruction, alu_operation, code, condition};
-use super::condition::{Compare, Condition, PseudoInsn, Test};
+use super::condition::{Comparison, Condition, PseudoInsn, Test};
 
 /// The target of an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(super) enum EdgeTarget {
 #[derive(Clone, Debug)]
 pub(super) struct Block {
     pub(super) lines: Vec<PseudoInsn>,
-    pub(super) compare: Option<Compare>,
+    pub(super) compare: Option<Comparison>,
     pub(super) yes: EdgeTarget,
     pub(super) no: EdgeTarget,
 }
@@ -222,7 +222,7 @@ impl Block {
 
     fn facts_after(&self, facts: &[Fact], holds: bool) -> Vec<Fact> {
         let mut facts = facts.to_vec();
-        if let Some(Compare { op, with: Some(k) }) = self.compare
+        if let Some(Comparison { op, with: Some(k) }) = self.compare
             && self.is_pure()
         {
             let fact = Fact { value: self.lines.clone(), op, k, holds };
@@ -238,7 +238,7 @@ impl Block {
 
     /// Returns the outcome of the block's comparison, or `None` if the facts do not determine it.
     fn known_outcome(&self, facts: &[Fact]) -> Option<bool> {
-        let Some(Compare { op, with: Some(k) }) = self.compare else { return None };
+        let Some(Comparison { op, with: Some(k) }) = self.compare else { return None };
         facts.iter().rev().find_map(|fact| {
             if fact.value == self.lines && fact.op == op && fact.k == k {
                 return Some(fact.holds);

@@ -6,7 +6,7 @@
 //! because a load beyond the end of the frame rejects the frame.
 
 pub(super) use super::super::assemble::{
-    Compare, JumpLabel, PseudoInsn, TAX, TXA, alu_k, alu_x, constant_to_a, memory_to_a,
+    Comparison, JumpLabel, PseudoInsn, TAX, TXA, alu_k, alu_x, constant_to_a, memory_to_a,
     memory_to_x, non_branching, store_a,
 };
 
@@ -15,7 +15,7 @@ pub(super) use super::super::assemble::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Test {
     pub(super) lines: Vec<PseudoInsn>,
-    pub(super) compare: Option<Compare>,
+    pub(super) compare: Option<Comparison>,
 }
 
 /// A condition on a frame.
@@ -104,11 +104,11 @@ impl Condition {
 /// Returns a condition of one test, which executes `lines` and then compares A with the constant
 /// `k`. `op` is the comparison.
 pub(super) fn compare_k(lines: Vec<PseudoInsn>, op: u16, k: u32) -> Condition {
-    Condition::Test(Test { lines, compare: Some(Compare { op, with: Some(k) }) })
+    Condition::Test(Test { lines, compare: Some(Comparison { op, with: Some(k) }) })
 }
 
 /// Returns a condition of one test, which executes `lines` and then compares A with X. `op` is the
 /// comparison.
 pub(super) fn compare_x(lines: Vec<PseudoInsn>, op: u16) -> Condition {
-    Condition::Test(Test { lines, compare: Some(Compare { op, with: None }) })
+    Condition::Test(Test { lines, compare: Some(Comparison { op, with: None }) })
 }

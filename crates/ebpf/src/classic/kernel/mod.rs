@@ -38,7 +38,7 @@ use reachability::TPIDS;
 use writer::{CodeWriter, TagPlacement};
 
 pub use error::SocketFilterError;
-pub use writer::WHOLE;
+pub use writer::ACCEPT_WHOLE;
 
 /// The direction of the frames that are observed at an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub fn socket_filter(
             let (types, type_in_a) = (writer.new_label(), writer.new_label());
             branch_on_direction(&mut writer, direction, types, type_in_a);
             writer.bind(types);
-            writer.load(ancillary::HARDWARE_TYPE);
+            writer.load(ancillary::HARDWARE_TYPE_OFFSET);
             writer.bind(type_in_a);
             branch_on_device_type(&mut writer, ethernet, raw)?;
         }
@@ -84,7 +84,7 @@ pub fn socket_filter(
 
 /// Rewrites the program for the kernel: for Ethernet frames whose outermost tag is in the skb if
 /// `tagged` is true, otherwise for frames as files store them. Shifts and offsets behave as in
-/// [`ClassicProgram::run`]. The rewritten program returns [`WHOLE`] or 0.
+/// [`ClassicProgram::run`]. The rewritten program returns [`ACCEPT_WHOLE`] or 0.
 pub fn rewrite_for_kernel(
     program: &ClassicProgram,
     tagged: bool,
@@ -136,7 +136,7 @@ fn branch_on_direction(
     types: JumpLabel,
     type_in_a: JumpLabel,
 ) {
-    writer.load(ancillary::PACKET_TYPE);
+    writer.load(ancillary::PACKET_TYPE_OFFSET);
     let reject = writer.reject;
     match direction {
         Direction::Received => writer.branch_if_equal(PACKET_OUTGOING, reject, types),
@@ -146,7 +146,7 @@ fn branch_on_direction(
             let received = if direction == Direction::Both { types } else { reject };
             writer.branch_if_equal(PACKET_OUTGOING, sent, received);
             writer.bind(sent);
-            writer.load(ancillary::HARDWARE_TYPE);
+            writer.load(ancillary::HARDWARE_TYPE_OFFSET);
             writer.branch_if_equal(LOOPBACK_TYPE.into(), reject, type_in_a);
         }
     }
@@ -174,10 +174,10 @@ fn branch_on_device_type(
     if let Some(program) = ethernet {
         let (plain, tag, tagged) = (writer.new_label(), writer.new_label(), writer.new_label());
         writer.bind(ethernet_start);
-        writer.load(ancillary::VLAN_PRESENT);
+        writer.load(ancillary::VLAN_PRESENT_OFFSET);
         writer.branch_if_equal(0, plain, tag);
         writer.bind(tag);
-        writer.load(ancillary::VLAN_TPID);
+        writer.load(ancillary::VLAN_TPID_OFFSET);
         for tpid in TPIDS {
             let next = writer.new_label();
             writer.branch_if_equal(tpid, tagged, next);

@@ -26,7 +26,7 @@ use super::reachability::TAG_START;
 use super::writer::CodeWriter;
 
 /// Offset of the second half of an inline tag, its control information.
-const TCI: u32 = 14;
+const TCI_OFFSET: u32 = 14;
 /// Offset at which an inline tag ends.
 const TAG_END: u32 = 16;
 /// Length of a tag in bytes.
@@ -47,8 +47,8 @@ impl CodeWriter {
         };
         let free = free.ok_or(SocketFilterError::NoScratchWord);
         match (what & 0x07, what & 0xe0) {
-            (code::LD, code::ABS) => self.absolute_load(k, size, free),
-            (code::LD, code::IND) => self.indirect_load(k, size, free),
+            (code::LD, code::ABS) => self.push_absolute_load(k, size, free),
+            (code::LD, code::IND) => self.push_indirect_load(k, size, free),
             (code::LD, code::LEN) => {
                 self.push_all([
                     PseudoInsn::NonBranching(instruction),
@@ -66,7 +66,7 @@ impl CodeWriter {
             (code::LDX, code::MSH) if (TAG_START..TAG_END).contains(&k) => {
                 let free = free?;
                 self.push_all([store_a(free)]);
-                self.absolute_load(k, 1, Ok(free))?;
+                self.push_absolute_load(k, 1, Ok(free))?;
                 let four_times = [alu_k(code::AND, 0xf), alu_k(code::LSH, 2)];
                 self.push_all(four_times.into_iter().chain([TAX, memory_to_a(free)]));
                 Ok(())
@@ -84,7 +84,7 @@ impl CodeWriter {
     }
 
     /// Appends a load of `size` bytes at `k` into A. Preserves X.
-    fn absolute_load(
+    fn push_absolute_load(
         &mut self,
         k: u32,
         size: u32,
@@ -108,7 +108,7 @@ impl CodeWriter {
     }
 
     /// Appends a load of `size` bytes at X plus `k` into A. Preserves X.
-    fn indirect_load(
+    fn push_indirect_load(
         &mut self,
         k: u32,
         size: u32,
@@ -141,7 +141,7 @@ impl CodeWriter {
                 self.branch_if_equal(x, this, next);
                 self.bind(this);
             }
-            self.absolute_load(x + k, size, free)?;
+            self.push_absolute_load(x + k, size, free)?;
             self.jump(done);
             self.bind(next);
         }
@@ -209,7 +209,7 @@ fn split_load(k: u32, size: u32) -> Vec<LoadPart> {
         };
         Some(LoadPart { size: behind - first, from, cut })
     };
-    let tag = [(ancillary::VLAN_TPID, TAG_START), (ancillary::VLAN_TCI, TCI)];
+    let tag = [(ancillary::VLAN_TPID_OFFSET, TAG_START), (ancillary::VLAN_TCI_OFFSET, TCI_OFFSET)];
     let tag = tag.into_iter().filter_map(|(from, begins)| half(from, begins));
     let (before, behind) =
         (split_frame_bytes(k, end.min(TAG_START)), split_frame_bytes(k.max(TAG_END), end));

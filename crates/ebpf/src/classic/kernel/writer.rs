@@ -5,7 +5,7 @@
 //! because the kernel's check of scratch words assumes that control continues after a return.
 
 use super::super::assemble::{
-    Compare, JumpLabel, PseudoInsn, TXA, alu_x, assemble_program, constant_to_a, memory_to_a,
+    Comparison, JumpLabel, PseudoInsn, TXA, alu_x, assemble_program, constant_to_a, memory_to_a,
     non_branching, store_a,
 };
 use super::super::insn::{Instruction, code};
@@ -14,7 +14,7 @@ use super::error::SocketFilterError;
 use super::reachability::{InsnFate, instruction_fates};
 
 /// Return value for an accepted frame, which keeps the entire frame.
-pub const WHOLE: u32 = u32::MAX;
+pub const ACCEPT_WHOLE: u32 = u32::MAX;
 
 /// The location of the outermost VLAN tag in the frames for which a copy of a program is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl CodeWriter {
 
     /// Appends a branch on a comparison of A with a constant.
     pub(super) fn branch(&mut self, op: u16, k: u32, yes: JumpLabel, no: JumpLabel) {
-        self.code.push(PseudoInsn::Branch { compare: Compare { op, with: Some(k) }, yes, no });
+        self.code.push(PseudoInsn::Branch { compare: Comparison { op, with: Some(k) }, yes, no });
     }
 
     /// Appends a branch that goes to `yes` if A equals a constant, and otherwise to `no`.
@@ -112,7 +112,7 @@ impl CodeWriter {
                 code::JMP if instruction.is_comparison() => {
                     let by_x = instruction.code & code::X != 0;
                     let with = (!by_x).then_some(instruction.k);
-                    let compare = Compare { op: instruction.code & 0xf0, with };
+                    let compare = Comparison { op: instruction.code & 0xf0, with };
                     let yes = target(instruction.jt.into());
                     let no = target(instruction.jf.into());
                     match fate {
@@ -177,7 +177,7 @@ impl CodeWriter {
 
     /// Appends the two return instructions. Fails if the program has too many instructions.
     pub(super) fn finish(mut self) -> Result<ClassicProgram, SocketFilterError> {
-        for (label, value) in [(self.pass, WHOLE), (self.reject, 0)] {
+        for (label, value) in [(self.pass, ACCEPT_WHOLE), (self.reject, 0)] {
             self.bind(label);
             self.push_all([non_branching(code::RET | code::K, value)]);
         }

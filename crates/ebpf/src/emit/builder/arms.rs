@@ -4,7 +4,7 @@
 
 use super::Builder;
 use crate::asm::Label;
-use crate::emit::handle::{Answer, Depth};
+use crate::emit::handle::{Answer, SlotDepth};
 use crate::emit::remap::map_slots;
 use crate::insn::{Cond, Insn, R0, R10, Size};
 
@@ -26,7 +26,7 @@ pub(super) enum StubTask {
 
 /// The state that is restored when an arm or a twin ends.
 pub(in crate::emit) struct ArmState {
-    top: Depth,
+    top: SlotDepth,
     stubs: usize,
     end: Label,
     filter: Option<usize>,
@@ -73,9 +73,9 @@ impl Builder {
     /// and the new top of the stack.
     pub(super) fn move_slots(
         &mut self,
-        floor: Depth,
+        floor: SlotDepth,
         answer: Answer<'_>,
-    ) -> (Answer<'static>, Depth) {
+    ) -> (Answer<'static>, SlotDepth) {
         let mut old = Vec::new();
         map_slots(answer, |slot| {
             old.push(slot);
@@ -84,8 +84,8 @@ impl Builder {
         old.retain(|slot| *slot > floor);
         old.sort_unstable();
         old.dedup();
-        let slot_after = |slot: Depth| match old.binary_search(&slot) {
-            Ok(index) => floor + (Depth::try_from(index).unwrap_or(Depth::MAX / 8) + 1) * 8,
+        let slot_after = |slot: SlotDepth| match old.binary_search(&slot) {
+            Ok(index) => floor + (SlotDepth::try_from(index).unwrap_or(SlotDepth::MAX / 8) + 1) * 8,
             Err(_) => slot,
         };
         // In ascending order, each at or below its old slot, so that no slot is overwritten before

@@ -30,7 +30,7 @@ pub(in crate::emit) mod skb {
     pub(in crate::emit) const TAG_PROTOCOL: i16 = 28;
     pub(in crate::emit) const INGRESS_IFINDEX: i16 = 36;
     /// Offset of the first word of `cb`, in which an exam program at a cgroup returns its answer.
-    pub(in crate::emit) const ANSWER: i16 = 48;
+    pub(in crate::emit) const ANSWER_OFFSET: i16 = 48;
     pub(in crate::emit) const DATA: i16 = 76;
     pub(in crate::emit) const DATA_END: i16 = 80;
     pub(in crate::emit) const SOCKET: i16 = 168;
@@ -50,7 +50,7 @@ impl Builder {
         if let Some(frame_end) = &frame_end {
             self.find_scratch(frame_end);
         }
-        let tags = frame_end.as_ref().and_then(FrameEnd::tags);
+        let tags = frame_end.as_ref().and_then(FrameEnd::tag_kfunc);
         self.frame_end = frame_end;
         match self.target.hook {
             Hook::Tc if self.target.hardened => self.load_packet_pointers(skb::DATA, skb::DATA_END),
@@ -66,7 +66,7 @@ impl Builder {
 
     /// Reloads the packet pointers after an edit of the frame, and records that the program edits
     /// frames.
-    pub(in crate::emit) fn frame_changed(&mut self) {
+    pub(in crate::emit) fn reload_after_edit(&mut self) {
         self.edits = true;
         self.reload_pointers();
     }

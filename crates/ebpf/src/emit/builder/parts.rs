@@ -119,7 +119,7 @@ impl Builder {
     /// Stores the answer in the context, at hooks where the return value is a verdict.
     pub(super) fn store_answer(&mut self, finish: Finish) {
         if self.target.hook == Hook::Cgroup && finish == Finish::Answer {
-            self.asm.push(Insn::store(Size::W, R6, skb::ANSWER, R0));
+            self.asm.push(Insn::store(Size::W, R6, skb::ANSWER_OFFSET, R0));
             self.asm.push(Insn::mov(R0, Verdict::Pass.value(Hook::Cgroup)));
         }
     }

@@ -18,7 +18,7 @@ use super::unread::CONSUMER_POSITION;
 use crate::emit::builder::Builder;
 use crate::emit::config::Wakeup;
 use crate::emit::handle::Exit;
-use crate::emit::maps::CALLER_MAPS;
+use crate::emit::maps::FIRST_CALLER_MAP;
 use crate::emit::ring_layout::offset;
 use crate::emit::scope::Scope;
 use crate::emit::unfit::Unfit;
@@ -45,7 +45,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push(Insn::mov(R0, 1));
         // Sync point: awake.
         b.asm.push(Insn::atomic(Size::DW, atomic::XCHG, region, offset::WRITING, R0));
-        b.asm.push_wide(Insn::load_map(R1, CALLER_MAPS + outlet.doorbell_map));
+        b.asm.push_wide(Insn::load_map(R1, FIRST_CALLER_MAP + outlet.doorbell_map));
         b.asm.push(Insn::mov(R2, CONSUMER_POSITION));
         b.call(Helper::RingbufQuery);
         b.asm.jump_if(Cond::Ne, R0, 0, awake);

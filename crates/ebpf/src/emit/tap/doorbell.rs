@@ -4,7 +4,7 @@ use super::ring::{RECORD_END_SLOT, RECORD_POSITION_SLOT, RECORD_TIME_SLOT};
 use crate::asm::Label;
 use crate::emit::builder::Builder;
 use crate::emit::config::{PointerRing, Wakeup};
-use crate::emit::maps::CALLER_MAPS;
+use crate::emit::maps::FIRST_CALLER_MAP;
 use crate::emit::ring_layout::offset;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R10, Reg, Size};
 
@@ -42,7 +42,7 @@ impl Builder {
             asm.push(Insn::store(Size::DW, region, to, R1));
         }
         asm.push(Insn::store(Size::DW, region, offset::SINCE_DOORBELL, 0));
-        asm.push_wide(Insn::load_map(R1, CALLER_MAPS + outlet.doorbell_map));
+        asm.push_wide(Insn::load_map(R1, FIRST_CALLER_MAP + outlet.doorbell_map));
         asm.compute(R2, R10, Alu::Add, i32::from(RECORD_POSITION_SLOT));
         asm.push(Insn::mov(R3, 8));
         let flags = if wake.wakes == Wakeup::Everyone { FORCE_WAKEUP } else { 0 };

@@ -64,7 +64,7 @@ impl Builder {
                 .map(|(outlet, number)| {
                     let to = |delivery: &&Delivery| delivery.ring_and_bit().0 == number;
                     let deliveries = deliveries.iter().filter(to).copied().collect();
-                    let word = fused.scratch.delivery_word(number);
+                    let word = fused.scratch.delivery_word_offset(number);
                     OutletUse { outlet, word, number, deliveries }
                 })
                 .collect();
@@ -91,7 +91,7 @@ impl Builder {
             return self.refuse(Unfit::new("flows are taken at traffic control alone"));
         }
         let pass = self.asm.label();
-        self.asm.push(Insn::load(Size::DW, R1, R9, scratch.mark(mark)));
+        self.asm.push(Insn::load(Size::DW, R1, R9, scratch.mark_offset(mark)));
         self.asm.jump_if(Cond::Eq, R1, 0, pass);
         self.asm.exit_with(Verdict::Drop.value(self.target.hook));
         self.asm.bind(pass);
@@ -101,12 +101,12 @@ impl Builder {
     /// interface.
     fn send_copy(&mut self, scratch: Scratch, egress: Egress) {
         let Some(tally) =
-            scratch.tally_at(egress.failed).filter(|_| egress.mark < scratch.marks_max)
+            scratch.checked_tally_offset(egress.failed).filter(|_| egress.mark < scratch.marks_max)
         else {
             return self.refuse(Unfit::new("it leaves by too many interfaces"));
         };
         let (next, asm) = (self.asm.label(), &mut self.asm);
-        asm.push(Insn::load(Size::DW, R1, R9, scratch.mark(egress.mark)));
+        asm.push(Insn::load(Size::DW, R1, R9, scratch.mark_offset(egress.mark)));
         asm.jump_if(Cond::Eq, R1, 0, next);
         asm.push(Insn::mov(R1, R6));
         asm.push(Insn::mov(R2, egress.interface.cast_signed()));
@@ -175,13 +175,15 @@ impl Builder {
         deliveries: &[Delivery],
     ) {
         for place in shared_slots(deliveries) {
-            let Some(tally) = place.first.failed.and_then(|number| scratch.tally_at(number)) else {
+            let Some(tally) =
+                place.first.failed.and_then(|number| scratch.checked_tally_offset(number))
+            else {
                 continue;
             };
             let not = self.asm.label();
             self.skip_unless_delivered(word, place.first, not);
             let region = self.tally_base(scratch, &place, not);
-            let view = scratch.delivered_view(place.first.number);
+            let view = scratch.view_slot_offset(place.first.number);
             self.asm.push(Insn::load(Size::W, R2, R9, view));
             self.add_to_word(region, tally + 8, R2);
             self.add_to_word(region, tally, 1);
@@ -337,7 +339,7 @@ impl Builder {
             let delivery = place.first;
             let not = self.asm.label();
             let head = offset::HEADS + 8 * i16::from(delivery.reader);
-            let view = fused.scratch.delivered_view(delivery.number);
+            let view = fused.scratch.view_slot_offset(delivery.number);
             let pointers =
                 outlet.pointers_at + u32::from(delivery.reader) * outlet.pointers * POINTER_SIZE;
             self.skip_unless_delivered(ours.word, delivery, not);

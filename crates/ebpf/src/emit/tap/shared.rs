@@ -14,7 +14,7 @@
 use crate::asm::Label;
 use crate::emit::builder::Builder;
 use crate::emit::config::{Delivery, PointerRing, Scratch};
-use crate::emit::ring_layout::{EXIT, EXITS_MAX, offset};
+use crate::emit::ring_layout::{EXIT_OFFSET, EXITS_MAX, offset};
 use crate::emit::unfit::Unfit;
 use crate::insn::{Alu, Cond, Insn, R1, R3, R4, R5, R9, Reg, Size};
 
@@ -70,7 +70,12 @@ impl Builder {
         }
         let not = self.asm.label();
         let asm = &mut self.asm;
-        asm.push(Insn::load(Size::W, R1, R9, scratch.delivered_view(delivery.number) + EXIT));
+        asm.push(Insn::load(
+            Size::W,
+            R1,
+            R9,
+            scratch.view_slot_offset(delivery.number) + EXIT_OFFSET,
+        ));
         // The exit number is always in range, which the verifier does not know.
         asm.jump_if(Cond::Ge, R1, EXITS_MAX.cast_signed(), not);
         asm.push(Insn::alu(Alu::Mul, R1, 8));
@@ -100,7 +105,7 @@ impl Builder {
             ));
         }
         let asm = &mut self.asm;
-        asm.push(Insn::load(Size::W, R3, R9, scratch.delivered_view(first.number) + EXIT));
+        asm.push(Insn::load(Size::W, R3, R9, scratch.view_slot_offset(first.number) + EXIT_OFFSET));
         asm.push(Insn::alu(Alu::Sub, R3, first.exit.cast_signed()));
         asm.jump_if(Cond::Gt, R3, difference.cast_signed(), not);
         asm.push(Insn::alu(Alu::Mul, R3, 16));

@@ -15,9 +15,9 @@ use crate::asm::Label;
 use crate::emit::builder::Builder;
 use crate::emit::config::{FrameEnd, FusedTap, PointerRing};
 use crate::emit::handle::{Exit, Layers};
-use crate::emit::maps::CALLER_MAPS;
+use crate::emit::maps::FIRST_CALLER_MAP;
 use crate::emit::ring_layout::{
-    EXITS_MAX, POINTER_SIZE, SWITCHED_EXITS, SWITCHED_SLOTS, SWITCHED_WORD, offset,
+    EXITS_MAX, POINTER_SIZE, SWITCHED_EXITS, SWITCHED_SLOTS, SWITCHED_WORD_SIZE, offset,
 };
 use crate::emit::scope::Scope;
 use crate::emit::switch_layout::SwitchLayout;
@@ -75,8 +75,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 impl Builder {
     /// Loads a word of the switches into a register.
     fn load_switch(&mut self, switches: SwitchLayout, word: u32, to: Reg) {
-        let at = switches.base.saturating_add(word.saturating_mul(SWITCHED_WORD));
-        self.asm.push_wide(Insn::load_map_value(to, CALLER_MAPS + switches.map, at));
+        let at = switches.base.saturating_add(word.saturating_mul(SWITCHED_WORD_SIZE));
+        self.asm.push_wide(Insn::load_map_value(to, FIRST_CALLER_MAP + switches.map, at));
         self.asm.push(Insn::load(Size::W, to, to, 0));
         self.set_held(to, None);
     }
@@ -90,7 +90,7 @@ impl Builder {
         for outlet in 0..scratch.outlets {
             let next = self.asm.label();
             self.load_switch(switches, switches.list(outlet.into()), R2);
-            let (asm, word) = (&mut self.asm, scratch.delivery_word(outlet));
+            let (asm, word) = (&mut self.asm, scratch.delivery_word_offset(outlet));
             asm.push(Insn::alu(Alu::And, R2, R1));
             asm.jump_if(Cond::Eq, R2, 0, next);
             asm.push(Insn::load(Size::DW, R3, R9, word));

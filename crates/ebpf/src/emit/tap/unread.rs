@@ -20,7 +20,7 @@ use super::shared::{OutletUse, shared_slots};
 use crate::asm::Label;
 use crate::emit::builder::Builder;
 use crate::emit::config::{FrameRing, FusedTap, Wakeup};
-use crate::emit::maps::CALLER_MAPS;
+use crate::emit::maps::FIRST_CALLER_MAP;
 use crate::emit::ring_layout::{UNREAD_LAPS, offset};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R7, R8, Reg, Size};
 
@@ -77,7 +77,7 @@ impl Builder {
         let [drained, restart, late, gone] = std::array::from_fn(|_| self.asm.label());
         let asm = &mut self.asm;
         let ring = owner.bytes.cast_signed();
-        asm.push_wide(Insn::load_map(R1, CALLER_MAPS + ours.outlet.doorbell_map));
+        asm.push_wide(Insn::load_map(R1, FIRST_CALLER_MAP + ours.outlet.doorbell_map));
         asm.push(Insn::mov(R2, CONSUMER_POSITION));
         asm.push(Insn::call(Helper::RingbufQuery));
         // Offset by one, so that 0 means never polled.

@@ -127,7 +127,7 @@ impl Flow {
 /// The reason for writing a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Cause {
+enum WriteCause {
     End,
     Idle,
     Full,
@@ -138,7 +138,7 @@ enum Cause {
 struct AccountLine<'f> {
     flow: &'f Flow,
     origin: Option<&'f str>,
-    why: Cause,
+    why: WriteCause,
 }
 
 impl Serialize for AccountLine<'_> {
@@ -192,7 +192,7 @@ impl BlockFormatter for Account {
     fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure> {
         let now = block.context.time;
         while let Some(idle) = self.flows.take_idle_flow(block.context.origin, now) {
-            self.write(&idle, Cause::Idle, out)?;
+            self.write(&idle, WriteCause::Idle, out)?;
         }
         let session = Some(block.context.session).filter(|session| *session != 0);
         let headers = Headers::of_frame(block).or_else(|| Headers::of_derived_block(block));
@@ -212,7 +212,7 @@ impl BlockFormatter for Account {
             }
             if let Some(oldest) = self.flows.take_if_full() {
                 self.cut_short += 1;
-                self.write(&oldest, Cause::Full, out)?;
+                self.write(&oldest, WriteCause::Full, out)?;
             }
             self.flows.add(key, now, new_account(block, session));
         }
@@ -234,14 +234,14 @@ impl BlockFormatter for Account {
         }
         let has_ended = flow.ended == [true; 2];
         match has_ended.then(|| self.flows.remove(&key)).flatten() {
-            Some(ended) => self.write(&ended, Cause::End, out),
+            Some(ended) => self.write(&ended, WriteCause::End, out),
             None => Ok(()),
         }
     }
 
     fn end(&mut self, out: &mut Out) -> Result<(), Failure> {
         while let Some(flow) = self.flows.take_oldest() {
-            self.write(&flow, Cause::Stop, out)?;
+            self.write(&flow, WriteCause::Stop, out)?;
         }
         Ok(())
     }
@@ -264,7 +264,7 @@ impl BlockFormatter for Account {
 }
 
 impl Account {
-    fn write(&mut self, flow: &Flow, why: Cause, out: &mut Out) -> Result<(), Failure> {
+    fn write(&mut self, flow: &Flow, why: WriteCause, out: &mut Out) -> Result<(), Failure> {
         let origin = self.origins.distinguishing_name(flow.origin);
         write_line(out, &AccountLine { flow, origin, why })
     }

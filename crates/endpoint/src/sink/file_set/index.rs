@@ -17,7 +17,7 @@ use std::fs::File;
 
 /// The open index file.
 #[derive(Debug)]
-pub(super) struct Index(Out);
+pub(super) struct IndexFile(Out);
 
 /// One line of the index. The schema is public; its version and address fields are the same as in
 /// `json`.
@@ -63,7 +63,7 @@ impl Serialize for IndexLine<'_> {
     }
 }
 
-impl Index {
+impl IndexFile {
     /// Creates an index that appends to this file.
     pub(super) fn new(file: File, target: String) -> Self {
         Self(Out::append_shared(file, target, LineFormat::Json))

@@ -15,7 +15,7 @@ use crate::failure::io_failure;
 use crate::{Failure, Opening};
 use directory::{Directory, FileIdentity};
 use filter::{Parameter, Report, Type};
-use index::Index;
+use index::IndexFile;
 use output_file::DiskFile;
 use rustix::io::Errno;
 use sha2::Sha256;
@@ -70,7 +70,7 @@ pub(crate) struct FilePolicy {
 #[derive(Debug)]
 pub(crate) struct FileSet {
     directory: Directory,
-    index: Index,
+    index: IndexFile,
     names: ClassNames,
     policy: FilePolicy,
     open_max: usize,
@@ -101,7 +101,7 @@ impl FileSet {
     ) -> Result<Self, Failure> {
         let (directory, index) = Directory::open(path, (opening.steps, opening.readers))?;
         Ok(Self {
-            index: Index::new(index, directory.target(INDEX_NAME)),
+            index: IndexFile::new(index, directory.target(INDEX_NAME)),
             directory,
             names: ClassNames::new(opening),
             policy,

@@ -20,7 +20,7 @@ const IN_PLACE_LENGTH_MIN: usize = 256;
 
 /// The sources whose frames `pcap` writes without a copy, with counters.
 #[derive(Debug, Default)]
-pub(super) struct InPlace {
+pub(super) struct InPlaceSources {
     sources: Vec<Arc<FramesInPlace>>,
     /// Reusable memory for the list of frames that one write takes from kernel memory.
     pieces: Vec<FramePiece>,
@@ -28,7 +28,7 @@ pub(super) struct InPlace {
     lapped: Amount,
 }
 
-impl InPlace {
+impl InPlaceSources {
     /// Accepts the frames of a source. Always returns true.
     pub(super) fn add_source(&mut self, frames: &Arc<FramesInPlace>) -> bool {
         if self.sources.iter().all(|known| known.id() != frames.id()) {

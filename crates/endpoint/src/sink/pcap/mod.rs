@@ -19,7 +19,7 @@ use filter::{
     Amount, Batch, Block, Description, Form, Forms, Parameter, Report, StandardOutput, StateFacts,
     Time, Type, WorkerRule,
 };
-use in_place::InPlace;
+use in_place::InPlaceSources;
 use split::SplitPcap;
 use std::sync::Arc;
 use wire::capture::write;
@@ -92,7 +92,7 @@ struct Pcap {
     /// Link type of the file, or `None` until its header is in the buffer.
     link: Option<LinkType>,
     frames: FrameDeduplication,
-    in_place: InPlace,
+    in_place: InPlaceSources,
 }
 
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
@@ -108,7 +108,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         return Err(Failure::new("write", out.target(), why).hint(hint));
     }
     let out = out.with_stop_limit(&opening.stopped);
-    Ok(Box::new(Pcap { out, link: None, frames, in_place: InPlace::default() }))
+    Ok(Box::new(Pcap { out, link: None, frames, in_place: InPlaceSources::default() }))
 }
 
 impl Sink for Pcap {

@@ -1,7 +1,7 @@
 //! Completion of TCP and UDP checksums that the sender has left to the network device (CONTRACT 3).
 //!
-//! The frame must be complete. The old value of the field, usually the sum over the pseudo header,
-//! is ignored.
+//! The frame must be complete. The completion does not read the old value of the field, which is
+//! usually the sum over the pseudo header.
 
 use wire::dissect;
 use wire::flow::Flow;

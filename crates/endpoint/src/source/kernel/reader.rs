@@ -17,7 +17,7 @@ use crate::loss_ranges::LossRanges;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use sys::bpf::ring::region_offset;
-use sys::bpf::{FramePointer, Region, Rings, RingsLayout};
+use sys::bpf::{CpuRing, FramePointer, Rings, RingsLayout};
 
 /// Divisor for the part of a ring that is skipped after a loss, in addition to the lost pointers.
 const MARGIN_DIVISOR: u64 = 8;
@@ -267,7 +267,7 @@ impl Reader {
     fn add_missing_of_shared_sink(
         &self,
         sink: &PointerRing,
-        region: &Region<'_>,
+        region: &CpuRing<'_>,
         missing: &mut [ExitLosses],
     ) {
         let passed = self.passed_frames.iter().skip(sink.cpu as usize * self.exit_sinks.len());
@@ -313,7 +313,7 @@ impl Reader {
 
 impl PointerRing {
     /// Advances to the next pointer whose frame is intact. Returns the number of skipped pointers.
-    fn advance(&mut self, region: &Region<'_>, shape: RingsLayout, exit_sinks: &[u32]) -> u64 {
+    fn advance(&mut self, region: &CpuRing<'_>, shape: RingsLayout, exit_sinks: &[u32]) -> u64 {
         let (all, mut skipped) = (u64::from(shape.pointers), 0);
         while self.next_pointer < self.published {
             if self.prefetched.is_empty() {
@@ -342,7 +342,7 @@ impl PointerRing {
 
     /// Prefetches the next pointers and headers. The two words that validate them must be read
     /// after the copies.
-    fn prefetch(&mut self, region: &Region<'_>, shape: RingsLayout, exit_sinks: &[u32]) {
+    fn prefetch(&mut self, region: &CpuRing<'_>, shape: RingsLayout, exit_sinks: &[u32]) {
         let end = self.published.min(self.next_pointer + FRAMES_PER_CHECK as u64);
         let mut prefetched = std::mem::take(&mut self.prefetched);
         prefetched.extend(
@@ -360,7 +360,7 @@ impl PointerRing {
     /// Reads a pointer and its header, not yet validated. Returns `None` if out of bounds.
     fn read_frame(
         &self,
-        region: &Region<'_>,
+        region: &CpuRing<'_>,
         shape: RingsLayout,
         exit_sinks: &[u32],
         number: u64,

@@ -126,7 +126,7 @@ fn piped_bytes_are_emitted_as_available() {
         let (reader, mut writer) = std::io::pipe().unwrap();
         let input =
             Input::from_file(File::from(OwnedFd::from(reader)), "a pipe".to_owned()).unwrap();
-        let mut source = Read::new(input, 1000, lines, 0);
+        let mut source = ReadSource::new(input, 1000, lines, 0);
         let mut pool = small_segment_pool(1 << 16);
         let wait = SourceStatus::AWAITS_INPUT;
         let mut ask = |ended: bool| {

@@ -11,7 +11,7 @@ use super::super::fused::FusedTree;
 use super::super::taps::{OpenTaps, switch_word_index};
 use super::request::AttachedRequest;
 use super::version::Version;
-use ebpf::emit::tap::{self, SWITCHED_SLOTS, SWITCHED_WORD, SwitchLayout};
+use ebpf::emit::tap::{self, SWITCHED_SLOTS, SWITCHED_WORD_SIZE, SwitchLayout};
 use std::collections::BTreeMap;
 use sys::memory::{Mapping, ReadMapping};
 
@@ -43,8 +43,8 @@ pub(super) fn switch_layout(fused: &FusedTree, base: u32) -> SwitchLayout {
 
 /// Returns the size of the switches in bytes.
 fn switches_size(fused: &FusedTree) -> u32 {
-    let lines = u32::try_from(fused.line_count()).unwrap_or(u32::MAX);
-    switch_layout(fused, 0).list(lines).saturating_mul(SWITCHED_WORD)
+    let lines = u32::try_from(fused.request_count()).unwrap_or(u32::MAX);
+    switch_layout(fused, 0).list(lines).saturating_mul(SWITCHED_WORD_SIZE)
 }
 
 /// Returns the size in bytes of a program's memory: the scratch memory of each processor, with the
@@ -71,7 +71,7 @@ impl Switches {
     }
 
     const fn offset(&self, word: u32) -> usize {
-        (self.layout.base + SWITCHED_WORD * word) as usize
+        (self.layout.base + SWITCHED_WORD_SIZE * word) as usize
     }
 
     /// Opens exactly the requested taps of these requests, which are in the order of the fused
@@ -99,9 +99,9 @@ impl Switches {
             })
             .collect();
         self.assign_slots(&open)?;
-        let words = switches_size(fused) / SWITCHED_WORD;
+        let words = switches_size(fused) / SWITCHED_WORD_SIZE;
         let before: Vec<u32> = (0..words).map(|word| self.word(memory, word)).collect();
-        for (word, value) in stores(layout, before, &self.slots, &open) {
+        for (word, value) in words_to_store(layout, before, &self.slots, &open) {
             memory.set_word32(self.offset(word), value);
         }
         Ok(())
@@ -180,7 +180,7 @@ impl Version {
 /// For each frame, the program reads the words of places first, then the masks, then the entries.
 /// So a tap is closed in this order, from its place to its entry, and opened in the reverse order.
 /// The entry of a tap that stays open does not move.
-fn stores(
+fn words_to_store(
     layout: SwitchLayout,
     before: Vec<u32>,
     slots: &BTreeMap<u32, u32>,
@@ -194,9 +194,10 @@ fn stores(
         slots.get(&tap.place).map(|slot| (*slot, SwitchLayout::entry(*slot, tap.exit)))
     };
     let is_place = |word: u32| word < layout.places;
-    let is_mask =
-        |word: u32| !is_place(word) && (word - layout.places).is_multiple_of(SwitchLayout::LIST);
-    let lists = (layout.places as usize..before.len()).step_by(SwitchLayout::LIST as usize);
+    let is_mask = |word: u32| {
+        !is_place(word) && (word - layout.places).is_multiple_of(SwitchLayout::LIST_WORDS)
+    };
+    let lists = (layout.places as usize..before.len()).step_by(SwitchLayout::LIST_WORDS as usize);
     for (line, list) in (0..).zip(lists) {
         let entries = open.iter().filter(|tap| tap.line == line).filter_map(entry_of);
         let mut new: Vec<u32> = Vec::new();
@@ -204,7 +205,7 @@ fn stores(
             after[list] |= 1 << slot;
             new.push(entry);
         }
-        let places = list + 1..list + SwitchLayout::LIST as usize;
+        let places = list + 1..list + SwitchLayout::LIST_WORDS as usize;
         for at in places.clone() {
             if let Some(stays) = new.iter().position(|entry| *entry == before[at]) {
                 after[at] = new.swap_remove(stays);
@@ -276,7 +277,7 @@ mod tests {
             self.switches.assign_slots(&open).expect("free slots");
             let Switches { layout, slots, .. } = &self.switches;
             let mut moments = vec![self.words.clone()];
-            for (word, value) in stores(*layout, self.words.clone(), slots, &open) {
+            for (word, value) in words_to_store(*layout, self.words.clone(), slots, &open) {
                 self.words[word as usize] = value;
                 moments.push(self.words.clone());
             }
@@ -285,7 +286,7 @@ mod tests {
         }
 
         fn list<'w>(&self, words: &'w [u32], line: u32) -> &'w [u32] {
-            &words[self.switches.layout.list(line) as usize..][..SwitchLayout::LIST as usize]
+            &words[self.switches.layout.list(line) as usize..][..SwitchLayout::LIST_WORDS as usize]
         }
 
         /// Returns the taps taken by a frame that passes all places, as the program computes them

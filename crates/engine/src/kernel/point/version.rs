@@ -179,7 +179,7 @@ impl Version {
         let Some(place) = self.lines.iter().position(|number| *number == line.number) else {
             return KernelCounters::default();
         };
-        let mut counted = self.fused.request_counters(place, |number| self.tally(number));
+        let mut counted = self.fused.request_counters(place, |number| self.read_counter(number));
         let values = self.counters.as_ref().and_then(|map| map.get(0).ok()).unwrap_or_default();
         counted.add_unanswered_counts(&self.code, &values, |word| {
             let step = self.words.iter().position(|known| known == word)?;
@@ -196,7 +196,7 @@ impl Version {
             usize,
             (&super::super::fused::FusedStep, &ebpf::FilterSpan),
         )| {
-            let entered = self.tally(self.fused.counter_index(CounterId::Entered(number)));
+            let entered = self.read_counter(self.fused.counter_index(CounterId::Entered(number)));
             (word.filter.clone(), shared.lines.len(), entered.blocks)
         };
         steps.map(status).collect()
@@ -224,12 +224,12 @@ impl Version {
 
     /// Returns the number of frames that the program has processed.
     pub(super) fn frames_processed(&self) -> u64 {
-        self.tally(self.fused.counter_index(CounterId::Ran)).blocks
+        self.read_counter(self.fused.counter_index(CounterId::Ran)).blocks
     }
 
     /// Returns a counter, summed over all processors.
-    fn tally(&self, number: u16) -> Amount {
-        let (stride, at) = (self.layout.scratch.stride, self.layout.scratch.tally(number));
+    fn read_counter(&self, number: u16) -> Amount {
+        let (stride, at) = (self.layout.scratch.stride, self.layout.scratch.tally_offset(number));
         let word = |cpu: u32, at: u32| self.tallies.word((cpu * stride + at) as usize).unwrap_or(0);
         let cpus = || 0..self.layout.cpus;
         Amount {
@@ -344,7 +344,7 @@ fn layout(
         }
     }
     let cpus = lines.first().map_or(0, |line| line.pointers.shape().cpus);
-    let tallies = Scratch::new(lines.len(), fused.mark_count(), fused.tally_count());
+    let tallies = Scratch::new(lines.len(), fused.mark_count(), fused.counter_count());
     let many = || VersionError {
         full: true,
         ..VersionError::from_reason("it notes more about a frame than one program can reach")

@@ -1,7 +1,7 @@
 //! Parsing at the start of messages: protocol detection, and heads that arrive in one or several
 //! pieces.
 
-use super::options::Emit;
+use super::options::EmittedParts;
 use super::reasons;
 use super::state::{HttpDirection, Phase, Protocol};
 use super::walk::BlockPass;
@@ -263,7 +263,7 @@ impl BlockPass<'_, '_, '_> {
         if other.phase() == Phase::OtherProtocol {
             other.enter(Phase::FramingLost);
         }
-        let decodes = self.options.decode && self.options.emit != Emit::Head;
+        let decodes = self.options.decode && self.options.emit != EmittedParts::Head;
         let strict = self.options.mode == ParseMode::Strict;
         let direction = self.direction();
         *direction = HttpDirection {
@@ -283,7 +283,7 @@ impl BlockPass<'_, '_, '_> {
         }
         self.cx.count(reasons::AMBIGUOUS_LENGTHS, head.fields.ambiguous.into());
         let bodiless = body.has_ended() || body.is_switched();
-        let alone = self.options.emit == Emit::Body && bodiless;
+        let alone = self.options.emit == EmittedParts::Body && bodiless;
         self.direction().owes_last_fragment = u8::from(!alone);
         self.emit_description(head, alone);
     }

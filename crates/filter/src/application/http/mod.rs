@@ -28,7 +28,7 @@ mod walk;
 
 use crate::prelude::*;
 use decode::BodyDecoder;
-use options::{Emit, Options};
+use options::{EmittedParts, Options};
 use state::{HttpConnection, Protocol};
 use walk::BlockPass;
 use wire::http::{METHODS, OTHER, ParseMode};
@@ -166,9 +166,9 @@ fn selects_exchanges(arguments: &Arguments) -> bool {
 fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     let options = Options {
         emit: match arguments.text("emit") {
-            Some("head") => Emit::Head,
-            Some("body") => Emit::Body,
-            _ => Emit::Message,
+            Some("head") => EmittedParts::Head,
+            Some("body") => EmittedParts::Body,
+            _ => EmittedParts::Message,
         },
         mode: if arguments.flag("strict") { ParseMode::Strict } else { ParseMode::Lenient },
         decode: arguments.flag("decode"),
@@ -237,8 +237,8 @@ impl Http {
         let is_known = connection.is_some();
         if let Some(block) = connection.and_then(|connection| connection.as_body_block(&block)) {
             return match self.options.emit {
-                Emit::Message | Emit::Body => Some(block),
-                Emit::Head => {
+                EmittedParts::Message | EmittedParts::Body => Some(block),
+                EmittedParts::Head => {
                     cx.consume(&block);
                     None
                 }

@@ -5,7 +5,7 @@ use wire::http::ParseMode;
 /// The parsed arguments of `http`.
 #[derive(Debug)]
 pub(super) struct Options {
-    pub(super) emit: Emit,
+    pub(super) emit: EmittedParts,
     pub(super) mode: ParseMode,
     pub(super) decode: bool,
     /// True if an arc from this filter selects exchanges.
@@ -22,7 +22,7 @@ pub(super) struct Options {
 
 /// The parts of a message that are emitted after its description.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Emit {
+pub(super) enum EmittedParts {
     Message,
     Head,
     Body,

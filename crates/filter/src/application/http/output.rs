@@ -2,7 +2,7 @@
 //! to no message, which pass unchanged. The *open* message of a direction is the one whose head is
 //! complete and whose body has not ended.
 
-use super::options::Emit;
+use super::options::EmittedParts;
 use super::reasons;
 use super::state::Phase;
 use super::walk::BlockPass;
@@ -17,18 +17,20 @@ impl<'a> BlockPass<'_, '_, 'a> {
         while !held.is_empty() {
             let to_flags = self.to_message_flags();
             match emit {
-                Emit::Body => self.cx.consume_front(&mut held),
-                Emit::Message | Emit::Head => self.cx.release_front(&mut held, |block| {
-                    let mut block = block.with_class(class);
-                    block.context.flags = to_flags(block.context.flags);
-                    block
-                }),
+                EmittedParts::Body => self.cx.consume_front(&mut held),
+                EmittedParts::Message | EmittedParts::Head => {
+                    self.cx.release_front(&mut held, |block| {
+                        let mut block = block.with_class(class);
+                        block.context.flags = to_flags(block.context.flags);
+                        block
+                    })
+                }
             }
         }
-        if emit != Emit::Body {
+        if emit != EmittedParts::Body {
             self.fragment_start = Some(from);
-            if emit == Emit::Head || self.direction().codings != 0 {
-                self.flush_fragment(emit == Emit::Head);
+            if emit == EmittedParts::Head || self.direction().codings != 0 {
+                self.flush_fragment(emit == EmittedParts::Head);
             }
         }
     }
@@ -39,12 +41,12 @@ impl<'a> BlockPass<'_, '_, 'a> {
     pub(super) fn emit_body_bytes(&mut self, from: u32, last: bool) {
         let coded = self.direction().codings != 0;
         match self.options.emit {
-            Emit::Head => {}
+            EmittedParts::Head => {}
             _ if coded => self.hold_body_piece(from),
-            Emit::Message => {
+            EmittedParts::Message => {
                 self.fragment_start.get_or_insert(from);
             }
-            Emit::Body => self.emit_fragment(from, self.offset, last),
+            EmittedParts::Body => self.emit_fragment(from, self.offset, last),
         }
     }
 

@@ -23,7 +23,7 @@ struct Candidate {
 
 /// The kinds of messages that may begin in a direction.
 #[derive(Clone, Copy)]
-struct Expected {
+struct ExpectedKinds {
     requests: bool,
     responses: bool,
 }
@@ -31,9 +31,9 @@ struct Expected {
 impl BlockPass<'_, '_, '_> {
     /// Returns the kinds of messages that may begin here: both kinds until the first message has
     /// been recognized.
-    fn expected_messages(&self) -> Expected {
+    fn expected_messages(&self) -> ExpectedKinds {
         let (unknown, requests) = (self.connection.protocol().is_none(), self.carries_requests());
-        Expected { requests: unknown || requests, responses: unknown || !requests }
+        ExpectedKinds { requests: unknown || requests, responses: unknown || !requests }
     }
 
     /// Emits the bytes from the current offset without a class. Stops before the next line with
@@ -89,7 +89,7 @@ impl BlockPass<'_, '_, '_> {
 }
 
 /// Returns the first line after the current one with which a message may begin.
-fn next_start(rest: &[u8], expected: Expected) -> Option<Candidate> {
+fn next_start(rest: &[u8], expected: ExpectedKinds) -> Option<Candidate> {
     let mut ends = memchr::memchr_iter(b'\n', rest);
     ends.find_map(|end| {
         let at = end + 1;
@@ -100,7 +100,7 @@ fn next_start(rest: &[u8], expected: Expected) -> Option<Candidate> {
 
 /// Returns true if the line is a start line, false if it is incomplete but may become one, and
 /// `None` otherwise.
-fn line_begins_message(text: &[u8], expected: Expected) -> Option<bool> {
+fn line_begins_message(text: &[u8], expected: ExpectedKinds) -> Option<bool> {
     match memchr::memchr(b'\n', text) {
         Some(end) => is_start_line(text.get(..end)?, expected).then_some(true),
         None => may_become_start_line(text, expected).then_some(false),
@@ -108,7 +108,7 @@ fn line_begins_message(text: &[u8], expected: Expected) -> Option<bool> {
 }
 
 /// Returns true if a complete line, given without its terminator, is a start line.
-fn is_start_line(line: &[u8], expected: Expected) -> bool {
+fn is_start_line(line: &[u8], expected: ExpectedKinds) -> bool {
     if expected.responses && line.starts_with(RESPONSE) {
         return true;
     }
@@ -118,7 +118,7 @@ fn is_start_line(line: &[u8], expected: Expected) -> bool {
 }
 
 /// Returns true if an incomplete line may become a start line.
-fn may_become_start_line(line: &[u8], expected: Expected) -> bool {
+fn may_become_start_line(line: &[u8], expected: ExpectedKinds) -> bool {
     let is_method = || METHODS.iter().any(|(name, _)| name.as_bytes().starts_with(line));
     (expected.responses && (line.starts_with(RESPONSE) || RESPONSE.starts_with(line)))
         || (expected.requests && (begins_with_method(line) || is_method()))

@@ -6,7 +6,7 @@
 
 use super::decode::BodyDecoder;
 use super::heads::is_certain_start;
-use super::options::{Emit, Options};
+use super::options::{EmittedParts, Options};
 use super::reasons;
 use super::state::{HttpConnection, HttpDirection, Phase, Protocol};
 use crate::prelude::*;
@@ -148,7 +148,7 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
             }
             Ok(BodyPart::Framing(length)) => {
                 self.offset += length as u32;
-                if self.options.emit == Emit::Message && self.direction().codings == 0 {
+                if self.options.emit == EmittedParts::Message && self.direction().codings == 0 {
                     self.fragment_start.get_or_insert(at);
                 }
             }
@@ -255,7 +255,7 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
                 self.give_up_decoding();
             }
             let mut body = self.direction().body;
-            let missed = body.miss(length.into()) as u32;
+            let missed = body.skip_missing(length.into()) as u32;
             self.direction().body = body;
             self.direction().missing_bytes = self.direction().missing_bytes.saturating_add(missed);
             self.offset = missed;

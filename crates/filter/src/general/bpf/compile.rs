@@ -9,14 +9,14 @@ use ebpf::classic::{self, ClassicProgram, ErrorKind, LinkType, Options};
 pub(super) type Programs = Vec<(u16, Option<ClassicProgram>)>;
 
 /// An expression compiled for a link type.
-pub(super) struct Compiled {
+pub(super) struct CompiledExpression {
     /// The program, or `None` if no frame can match.
     pub(super) program: Option<ClassicProgram>,
     /// Name of the compiler, or `None` for the built-in one.
     pub(super) compiler: Option<String>,
 }
 
-impl Compiled {
+impl CompiledExpression {
     pub(super) fn new(
         arguments: &Arguments,
         names: &RecordedNames,
@@ -74,6 +74,6 @@ impl From<CompileErrors> for Mistake {
 }
 
 /// Compiles the expression for a link type.
-pub(super) fn compile(arguments: &Arguments, link: u16) -> Result<Compiled, Mistake> {
-    Ok(Compiled::new(arguments, &RecordedNames::from_arguments(arguments)?, link)?)
+pub(super) fn compile(arguments: &Arguments, link: u16) -> Result<CompiledExpression, Mistake> {
+    Ok(CompiledExpression::new(arguments, &RecordedNames::from_arguments(arguments)?, link)?)
 }

@@ -6,14 +6,14 @@
 //! compiled for Ethernet or, if that fails, also for the first other link type on which a frame can
 //! match.
 
-use super::compile::{CompileErrors, Compiled, Programs};
+use super::compile::{CompileErrors, CompiledExpression, Programs};
 use super::names::RecordedNames;
 use crate::{Arguments, Mistake};
 use ebpf::classic::LinkType;
 
 /// The expression compiled for each of the link types to check.
 struct CompiledPerLink {
-    for_links: Vec<(u16, Result<Compiled, CompileErrors>)>,
+    for_links: Vec<(u16, Result<CompiledExpression, CompileErrors>)>,
     /// True if the source's link types are known.
     has_known_links: bool,
 }
@@ -21,7 +21,7 @@ struct CompiledPerLink {
 impl CompiledPerLink {
     fn from_arguments(arguments: &Arguments) -> Result<Self, Mistake> {
         let names = RecordedNames::from_arguments(arguments)?;
-        let compiled = |link: u16| (link, Compiled::new(arguments, &names, link));
+        let compiled = |link: u16| (link, CompiledExpression::new(arguments, &names, link));
         if let Some(links) = arguments.link_types() {
             let for_links = links.iter().map(|link| compiled(link.0)).collect();
             return Ok(Self { for_links, has_known_links: true });

@@ -25,9 +25,9 @@ pub(super) const FRAGMENTS_MAX: u32 = 1024;
 /// Minimum interval between scans for expired datagrams, in ns.
 const SCAN_INTERVAL: Time = 1_000_000_000;
 
-/// Limits on incomplete datagrams.
+/// DatagramLimits on incomplete datagrams.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct DatagramLimits {
     /// Maximum number of incomplete datagrams.
     pub(super) datagrams_max: usize,
     /// Timeout of an incomplete datagram, in ns.
@@ -38,7 +38,7 @@ pub(super) struct Limits {
 #[derive(Debug)]
 pub(super) struct DatagramTable {
     table: Sessions<Datagram>,
-    limits: Limits,
+    limits: DatagramLimits,
     policy: FragmentPolicy,
 }
 
@@ -85,7 +85,7 @@ enum Overlap {
 
 impl DatagramTable {
     /// Creates an empty table. The hash of the keys uses `seed`.
-    pub(super) fn new(limits: Limits, policy: FragmentPolicy, seed: u64) -> Self {
+    pub(super) fn new(limits: DatagramLimits, policy: FragmentPolicy, seed: u64) -> Self {
         let mut table = Sessions::<Datagram>::default();
         table.get_or_create(PRIVATE_KEY).seed = seed;
         Self { table, limits, policy }

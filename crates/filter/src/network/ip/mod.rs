@@ -25,7 +25,7 @@ use crate::layers::{self, HeaderError, Packet};
 use crate::network::PROTOCOL_NAMES;
 use crate::prelude::*;
 use crate::twin::{self, EmitResult, TwinExits};
-use datagrams::{Datagram, DatagramTable, FragmentResult, Limits};
+use datagrams::{Datagram, DatagramLimits, DatagramTable, FragmentResult};
 use ebpf::emit::{Answer, Exit, Layers, Scope};
 use fragment::IpFragment;
 use overlap::FragmentPolicy;
@@ -126,7 +126,7 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
         return Ok(Filter::lanes(WithoutReassembly));
     }
     let timeout = arguments.number("timeout").unwrap_or(0);
-    let limits = Limits { datagrams_max: arguments.usize_number("datagrams"), timeout };
+    let limits = DatagramLimits { datagrams_max: arguments.usize_number("datagrams"), timeout };
     let policy = arguments
         .text("policy")
         .and_then(FragmentPolicy::from_keyword)

@@ -6,8 +6,8 @@ use crate::prelude::*;
 use crate::twin::{self, EmitResult, TwinExits};
 use ebpf::Hook;
 use ebpf::emit::{
-    Answer, Checksum, Cmp, DynWindow, Exit, FrameOffset, FramePos, Layers, Num, Scope, Transport,
-    Unfit, be16, be32, byte,
+    Answer, ChecksumCoverage, Cmp, DynWindow, Exit, FrameOffset, FramePos, Layers, Num, Scope,
+    Transport, Unfit, be16, be32, byte,
 };
 use wire::ip::protocol;
 use wire::{ethernet, ipv4, ipv6, ports};
@@ -157,7 +157,7 @@ impl<'s> OldHeaders<'s> {
                     let new = four.or(rest, u32::from(ttl) << 8);
                     four.update_checksum::<u16>(
                         header,
-                        Checksum::Header,
+                        ChecksumCoverage::Header,
                         (self.ttl_word, new.into()),
                     );
                     four.put::<u8>(self.l3.plus_bytes(ipv4::TTL as u16), u32::from(ttl));
@@ -169,7 +169,7 @@ impl<'s> OldHeaders<'s> {
         let addresses = [ipv4::SRC, ipv4::DST].into_iter().zip(wanted.addresses);
         for ((at, new), old) in addresses.zip(self.addresses) {
             let Some(new) = new else { continue };
-            s.update_checksum::<u32>(header, Checksum::Header, (old, new.into()));
+            s.update_checksum::<u32>(header, ChecksumCoverage::Header, (old, new.into()));
             self.update_transport_checksum::<u32>(s, true, (old, new));
             s.put::<u32>(self.l3.plus_bytes(at as u16), new);
         }
@@ -190,7 +190,7 @@ impl<'s> OldHeaders<'s> {
         for (known, at, _, may_be_absent) in CHECKSUM_PROTOCOLS {
             s.arm(|t, other| {
                 t.only(self.protocol, Cmp::Eq, u32::from(known), other);
-                let covers = Checksum::Transport { pseudo, may_be_absent };
+                let covers = ChecksumCoverage::Transport { pseudo, may_be_absent };
                 t.update_checksum::<T>(self.l4.plus_bytes(at as u16), covers, (old, new.into()));
             });
         }

@@ -263,8 +263,8 @@ impl StreamSide {
     }
 
     /// Processes an acknowledgement of all bytes before `number`, and an advertised window of
-    /// `window` bytes. Neither the acknowledged position nor the edge of the window moves back. A
-    /// number that is implausibly far from `next` is ignored.
+    /// `window` bytes. Neither the acknowledged position nor the edge of the window moves back.
+    /// Ignores a number that is implausibly far from `next`.
     pub(super) fn acknowledge(&mut self, number: u32, window: u32) {
         if self.has_flags(OPEN) && distance(self.next, number).unsigned_abs() > DISTANCE_MAX {
             return;

@@ -142,7 +142,7 @@ fn q6_frozen_data_is_read_in_place_by_permitted_readers() {
     let mut local = create_pool(1, AccessList::private(sys::process::identity()));
     let bytes: Vec<u8> = (0..20_000u32).map(|n| (n % 253) as u8).collect();
     let id = DbufId::new(7).unwrap();
-    let frozen = Frozen::copy(id, &local.copy(&bytes).unwrap()).unwrap();
+    let frozen = FrozenData::copy(id, &local.copy(&bytes).unwrap()).unwrap();
     owner.share_frozen(&frozen, AccessList::new(1000, 100, 0o640)).unwrap();
     let [own, other] =
         [1000, 1001].map(|user| owner.holders_mut().join(Credentials::new(user, user)));
@@ -177,26 +177,26 @@ fn unsealed_file_is_not_frozen() {
     for seals in [Seals::NONE, Seals::SIZE.with(Seals::FUTURE_WRITE)] {
         let file = Memfd::create("test", PAGE).unwrap();
         file.seal(seals).unwrap();
-        let refused = Frozen::map(id, again(&file), 1).unwrap_err();
+        let refused = FrozenData::map(id, again(&file), 1).unwrap_err();
         assert_eq!(refused, GrantRefusal::Unsealed { dbuf: id, seals });
     }
-    assert!(Frozen::map(id, again(&file), 1).is_err());
+    assert!(FrozenData::map(id, again(&file), 1).is_err());
     drop(writing);
     file.seal(Seals::FROZEN).unwrap();
-    let refused = Frozen::map(id, again(&file), 2 * PAGE + 1).unwrap_err();
+    let refused = FrozenData::map(id, again(&file), 2 * PAGE + 1).unwrap_err();
     assert_eq!(refused, GrantRefusal::Size { dbuf: id, is: 2 * PAGE });
     assert_eq!(
-        Frozen::map(id, again(&file), 2 * PAGE).unwrap().aggregate().unwrap().len(),
+        FrozenData::map(id, again(&file), 2 * PAGE).unwrap().aggregate().unwrap().len(),
         2 * PAGE
     );
     for wrong in [0, PAGE - 1, PAGE + 8] {
         let file = Memfd::create("test", wrong).unwrap();
         file.seal(Seals::FROZEN).unwrap();
-        let refused = Frozen::map(id, again(&file), 0).unwrap_err();
+        let refused = FrozenData::map(id, again(&file), 0).unwrap_err();
         assert_eq!(refused, GrantRefusal::Size { dbuf: id, is: wrong });
     }
     let null = File::open("/dev/null").unwrap();
-    assert!(matches!(Frozen::map(id, null.into(), 0), Err(GrantRefusal::System(_))));
+    assert!(matches!(FrozenData::map(id, null.into(), 0), Err(GrantRefusal::System(_))));
 }
 
 #[test]
@@ -206,18 +206,18 @@ fn frozen_data_of_every_length_is_complete() {
     let lengths = [0, 1, PAGE - 1, PAGE, PAGE + 1, (1 << 19) - 1, 1 << 19, (1 << 19) + 1, 3 << 20];
     for (number, length) in lengths.into_iter().enumerate() {
         let id = DbufId::new(number as u32 + 1).unwrap();
-        let frozen = Frozen::read(id, &bytes[..length], 4 << 20).unwrap();
+        let frozen = FrozenData::read(id, &bytes[..length], 4 << 20).unwrap();
         assert_eq!((frozen.len(), frozen.is_empty()), (length, length == 0));
         let file =
             Memfd::from_fd(duplicate_descriptor(frozen.descriptor().unwrap()).unwrap()).unwrap();
         assert_eq!(file.len(), length.max(1).next_multiple_of(PAGE), "no more than is needed");
         let all = frozen.aggregate().unwrap();
         assert!(all == bytes[..length], "{length}");
-        let again = Frozen::copy(DbufId::new(99).unwrap(), &all).unwrap();
+        let again = FrozenData::copy(DbufId::new(99).unwrap(), &all).unwrap();
         assert!(again.aggregate().unwrap() == all);
-        assert_eq!(Frozen::read(id, &bytes[..length], 1000).unwrap().len(), length.min(1000));
+        assert_eq!(FrozenData::read(id, &bytes[..length], 1000).unwrap().len(), length.min(1000));
     }
-    let endless = Frozen::read(DbufId::new(1).unwrap(), &b"short"[..], usize::MAX).unwrap();
+    let endless = FrozenData::read(DbufId::new(1).unwrap(), &b"short"[..], usize::MAX).unwrap();
     assert!(endless.aggregate().unwrap() == b"short"[..]);
 }
 

@@ -5,7 +5,7 @@ use super::{HotSegment, Output};
 use abi::RichPointer;
 use abi::ring::writer;
 use buffer::crossing::Origin;
-use buffer::scale::Sides;
+use buffer::scale::SidePlacement;
 use buffer::wait::Urgency;
 use buffer::{Fault, Policy};
 
@@ -117,8 +117,8 @@ impl Output {
         backing.end_round(|| {
             let alone = *spins == 0;
             match ring.side.are_readers_on(sys::machine::current_processor(), || alone) {
-                true => Sides::SameProcessor,
-                false => Sides::DifferentProcessors,
+                true => SidePlacement::SameProcessor,
+                false => SidePlacement::DifferentProcessors,
             }
         })
     }

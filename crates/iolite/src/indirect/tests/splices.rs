@@ -99,9 +99,9 @@ fn e4_misses_suspend_splicing_from_a_dbuf() {
 /// the ranges.
 #[test]
 fn e4_recently_hit_dbufs_share_one_cache_line() {
-    use super::ranges::{RANGE_COUNT, Ranges};
-    assert!(RANGE_COUNT == 8 && size_of::<Ranges>() >= 64);
-    let mut ranges = Ranges::default();
+    use super::ranges::{RANGE_COUNT, RangeTable};
+    assert!(RANGE_COUNT == 8 && size_of::<RangeTable>() >= 64);
+    let mut ranges = RangeTable::default();
     let at = |number: usize| (1 + number) << 32;
     for number in 0..RANGE_COUNT + 1 {
         ranges.insert(at(number), SEGMENT_SIZE, number);

@@ -1,4 +1,4 @@
-//! Editing of one block: in place, or in a copy that is made when the filter first writes. [SL
+//! EditedBlock of one block: in place, or in a copy that is made when the filter first writes. [SL
 //! §6.1]
 //!
 //! The input is a rich pointer and a flag that forces a copy. The output is the resulting blocks
@@ -8,7 +8,7 @@
 use super::{EditOutput, FRAGMENT_MIN};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 use buffer::crossing::Batch as RingBatch;
-use buffer::pool::{Draft, Editing, Pool};
+use buffer::pool::{Draft, EditedBlock, Pool};
 use filter::{ClassifyContext, Edit, EditBackend, Editable, OldBytes};
 use std::ops::Range;
 
@@ -241,7 +241,7 @@ impl NewBlock<'_> {
 
 /// An edit in place.
 struct InPlaceEdit<'b> {
-    editing: Editing<'b>,
+    editing: EditedBlock<'b>,
     work: Option<&'b Pool>,
     made: NewBlock<'b>,
     wrote: bool,
@@ -251,7 +251,7 @@ impl<'b> InPlaceEdit<'b> {
     /// Runs the filter. Returns its result, the memory of the replacement block, and true if the
     /// filter wrote to the old block.
     fn run_filter(
-        editing: Editing<'b>,
+        editing: EditedBlock<'b>,
         work: Option<&'b Pool>,
         entry: Entry,
         filter: &mut dyn Edit,

@@ -7,7 +7,7 @@
 //! the recorded stop, and drains the same blocks.
 
 use super::super::Space;
-use super::{EventPort, EventReader, SpaceEvent, StallProbe, StallWait, WAIT};
+use super::{EventPort, EventReader, POLL_WAIT_MAX, SpaceEvent, StallProbe, StallWait};
 use crate::commands::BorrowRequest;
 use crate::space::events::SwapDecision;
 use crate::space::key::NodeKey;
@@ -137,7 +137,7 @@ impl Space {
             if self.is_stalled(&mut wait, || format!("change {number}"), true) {
                 return None;
             }
-            self.ports.doorbell.sleep_for(ticket, WAIT);
+            self.ports.doorbell.sleep_for(ticket, POLL_WAIT_MAX);
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{Arrival, CYCLE_BATCHES_MAX, HOPS_MAX, WaitingBatch, Walk};
 use crate::ledger::{EdgeKind, must_lose_block};
 use crate::space::arc::{GraphArc, NodeId};
-use crate::space::node::Flow;
+use crate::space::node::OutputCounters;
 use crate::space::select::SelectedClasses;
 use filter::{Amount, Batch, LaneMask, lanes};
 
@@ -171,7 +171,7 @@ impl<'a> Walk<'_, 'a> {
 
 /// Counts the routed and unselected lanes. Returns the amount of routed blocks and bytes.
 #[inline]
-fn count_routed(flow: &mut Flow, batch: &mut Batch<'_>, wanted: LaneMask) -> Amount {
+fn count_routed(flow: &mut OutputCounters, batch: &mut Batch<'_>, wanted: LaneMask) -> Amount {
     let rest = batch.live() & !wanted;
     if rest != 0 {
         flow.unselected += batch.amount_in(rest);

@@ -1,7 +1,7 @@
 //! Prologue of a program, which computes the end offsets of variable-length headers.
 
 use super::super::condition::{
-    Compare, Condition, JumpLabel, PseudoInsn, TAX, TXA, alu_k, alu_x, compare_k, constant_to_a,
+    Comparison, Condition, JumpLabel, PseudoInsn, TAX, TXA, alu_k, alu_x, compare_k, constant_to_a,
     memory_to_a, non_branching, store_a,
 };
 use super::{Code, Generator, HEADER_WORD, PAYLOAD_WORD};
@@ -45,7 +45,7 @@ impl Generator<'_> {
         match self.outer {
             L::PRISM_HEADER => {
                 let (avs, prism, done) = (self.new_label(), self.new_label(), self.new_label());
-                let cookie = Compare { op: code::JEQ, with: Some(0x8021_1000) };
+                let cookie = Comparison { op: code::JEQ, with: Some(0x8021_1000) };
                 lines.extend([
                     load_absolute(code::W, 0),
                     alu_k(code::AND, 0xffff_f000),
@@ -134,7 +134,7 @@ impl Generator<'_> {
     /// Emits a jump to `target` that is taken if the comparison of A with `k` holds.
     pub(super) fn jump_if(&mut self, lines: &mut Code, op: u16, k: u32, target: JumpLabel) {
         let next = self.new_label();
-        let compare = Compare { op, with: Some(k) };
+        let compare = Comparison { op, with: Some(k) };
         lines.push(PseudoInsn::Branch { compare, yes: target, no: next });
         lines.push(PseudoInsn::Bind(next));
     }
@@ -142,7 +142,7 @@ impl Generator<'_> {
     /// Emits a jump to `target` that is taken if A has none of `bits`.
     fn jump_unless_any(&mut self, lines: &mut Code, bits: u32, target: JumpLabel) {
         let next = self.new_label();
-        let compare = Compare { op: code::JSET, with: Some(bits) };
+        let compare = Comparison { op: code::JSET, with: Some(bits) };
         lines.push(PseudoInsn::Branch { compare, yes: next, no: target });
         lines.push(PseudoInsn::Bind(next));
     }

@@ -6,7 +6,7 @@
 
 use super::super::ast::{DirQualifier, Protocol, Qualifiers, TypeQualifier};
 use super::super::condition::{
-    Compare, Condition, PseudoInsn, TAX, TXA, Test, alu_k, alu_x, compare_x, constant_to_a,
+    Comparison, Condition, PseudoInsn, TAX, TXA, Test, alu_k, alu_x, compare_x, constant_to_a,
     memory_to_a, memory_to_x, non_branching, store_a,
 };
 use super::load::HeaderBase;
@@ -24,7 +24,7 @@ const NETWORK_MAX: u32 = 0xff_ffff;
 /// EtherType of an inner Ethernet frame (transparent Ethernet bridging).
 const BRIDGED_ETHERNET: u32 = 0x6558;
 /// Length of the UDP header in bytes.
-const UDP_LENGTH: u32 = 8;
+const UDP_HEADER_LENGTH: u32 = 8;
 
 /// The scratch words for the offsets of an inner frame.
 struct InnerWords {
@@ -38,13 +38,14 @@ impl Generator<'_> {
         if let Some(network) = network {
             self.check_maximum("Geneve VNI", network, NETWORK_MAX)?;
         }
-        let version =
-            |g: &mut Self, base: HeaderBase| g.test_masked_equal(base.byte(UDP_LENGTH), 0, 0xc0);
+        let version = |g: &mut Self, base: HeaderBase| {
+            g.test_masked_equal(base.byte(UDP_HEADER_LENGTH), 0, 0xc0)
+        };
         let found = self.test_tunnel(GENEVE_PORT, network, &version)?;
-        let start = self.base_offset(HeaderBase::Network)?.constant + UDP_LENGTH;
+        let start = self.base_offset(HeaderBase::Network)?.constant + UDP_HEADER_LENGTH;
         let inner = self.allocate_inner_words()?;
         let (bridged, done) = (self.new_label(), self.new_label());
-        let is_bridged = Compare { op: code::JEQ, with: Some(BRIDGED_ETHERNET) };
+        let is_bridged = Comparison { op: code::JEQ, with: Some(BRIDGED_ETHERNET) };
         let lines = vec![
             alu_k(code::ADD, start),
             TAX,
@@ -75,9 +76,10 @@ impl Generator<'_> {
         if let Some(network) = network {
             self.check_maximum("VXLAN VNI", network, NETWORK_MAX)?;
         }
-        let flags = |g: &mut Self, base: HeaderBase| g.test_equal(base.byte(UDP_LENGTH), 0x08);
+        let flags =
+            |g: &mut Self, base: HeaderBase| g.test_equal(base.byte(UDP_HEADER_LENGTH), 0x08);
         let found = self.test_tunnel(VXLAN_PORT, network, &flags)?;
-        let start = self.base_offset(HeaderBase::Network)?.constant + UDP_LENGTH;
+        let start = self.base_offset(HeaderBase::Network)?.constant + UDP_HEADER_LENGTH;
         let inner = self.allocate_inner_words()?;
         let lines = vec![
             alu_k(code::ADD, start + 8),
@@ -130,7 +132,7 @@ impl Generator<'_> {
         let marked = carried.and(mark(self, base)?);
         let Some(network) = network else { return Ok(marked) };
         Ok(marked.and(self.test_masked_equal(
-            base.word(UDP_LENGTH + 4),
+            base.word(UDP_HEADER_LENGTH + 4),
             network << 8,
             0xffff_ff00,
         )?))

@@ -5,7 +5,7 @@
 //! to which the program adds four for frames with an inline tag.
 
 use super::super::condition::{
-    Compare, Condition, PseudoInsn, alu_k, compare_k, memory_to_a, non_branching, store_a,
+    Comparison, Condition, PseudoInsn, alu_k, compare_k, memory_to_a, non_branching, store_a,
 };
 use super::load::HeaderBase;
 use super::{Code, Generated, Generator};
@@ -85,7 +85,7 @@ impl Generator<'_> {
     /// Tests the VLAN id of the tag, which is either inline or in metadata.
     fn test_vlan_id(&mut self, number: u32) -> Generated<Condition> {
         let (in_metadata, inline, read) = (self.new_label(), self.new_label(), self.new_label());
-        let compare = Compare { op: code::JEQ, with: Some(1) };
+        let compare = Comparison { op: code::JEQ, with: Some(1) };
         let mut lines = vec![
             load_tag_presence(),
             PseudoInsn::Branch { compare, yes: in_metadata, no: inline },

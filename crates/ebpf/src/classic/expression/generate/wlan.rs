@@ -25,13 +25,13 @@ const TO_DS: u32 = 0x01;
 const FROM_DS: u32 = 0x02;
 
 /// Offset of the first address in bytes.
-const ADDRESS1: u32 = 4;
+const ADDRESS1_OFFSET: u32 = 4;
 /// Offset of the second address in bytes.
-const ADDRESS2: u32 = 10;
+const ADDRESS2_OFFSET: u32 = 10;
 /// Offset of the third address in bytes.
-const ADDRESS3: u32 = 16;
+const ADDRESS3_OFFSET: u32 = 16;
 /// Offset of the fourth address in bytes.
-const ADDRESS4: u32 = 24;
+const ADDRESS4_OFFSET: u32 = 24;
 
 impl Generator<'_> {
     /// Tests that byte `byte` (0 or 1) of the frame control field, masked with `mask`, equals
@@ -63,30 +63,30 @@ impl Generator<'_> {
     ) -> Generated<Condition> {
         let at = |g: &mut Self, place: u32| g.test_bytes(HeaderBase::Header, place, address);
         match direction {
-            Some(DirQualifier::Address1) => at(self, ADDRESS1),
+            Some(DirQualifier::Address1) => at(self, ADDRESS1_OFFSET),
             Some(DirQualifier::Address2) => {
                 let has = self.test_has_second_address()?;
-                Ok(has.and(at(self, ADDRESS2)?))
+                Ok(has.and(at(self, ADDRESS2_OFFSET)?))
             }
             Some(DirQualifier::Address3) => {
                 let has = self
                     .test_masked_equal(HeaderBase::Header.byte(0), TYPE_CONTROL, TYPE_MASK)?
                     .not();
-                Ok(has.and(at(self, ADDRESS3)?))
+                Ok(has.and(at(self, ADDRESS3_OFFSET)?))
             }
             Some(DirQualifier::Address4) => {
                 let both = TO_DS | FROM_DS;
                 let has = self.test_masked_equal(HeaderBase::Header.byte(1), both, both)?;
-                Ok(has.and(at(self, ADDRESS4)?))
+                Ok(has.and(at(self, ADDRESS4_OFFSET)?))
             }
             Some(DirQualifier::Receiver) => {
                 let data = self.test_control_bit(0, TYPE_DATA)?;
-                Ok(data.and(at(self, ADDRESS1)?))
+                Ok(data.and(at(self, ADDRESS1_OFFSET)?))
             }
             Some(DirQualifier::Transmitter) => {
                 let data = self.test_control_bit(0, TYPE_DATA)?;
                 let has = self.test_has_second_address()?;
-                Ok(data.and(has).and(at(self, ADDRESS2)?))
+                Ok(data.and(has).and(at(self, ADDRESS2_OFFSET)?))
             }
             _ => self.combine_by_direction(
                 direction,
@@ -111,10 +111,10 @@ impl Generator<'_> {
         &mut self,
         test_address: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
     ) -> Generated<Condition> {
-        self.test_wlan_endpoint(test_address, (ADDRESS2, FROM_DS), |g| {
+        self.test_wlan_endpoint(test_address, (ADDRESS2_OFFSET, FROM_DS), |g| {
             let from = g.test_control_bit(1, FROM_DS)?;
-            let third = g.test_control_bit(1, TO_DS)?.not().and(test_address(g, ADDRESS3)?);
-            let fourth = g.test_control_bit(1, TO_DS)?.and(test_address(g, ADDRESS4)?);
+            let third = g.test_control_bit(1, TO_DS)?.not().and(test_address(g, ADDRESS3_OFFSET)?);
+            let fourth = g.test_control_bit(1, TO_DS)?.and(test_address(g, ADDRESS4_OFFSET)?);
             Ok(from.and(third.or(fourth)))
         })
     }
@@ -125,8 +125,8 @@ impl Generator<'_> {
         &mut self,
         test_address: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
     ) -> Generated<Condition> {
-        self.test_wlan_endpoint(test_address, (ADDRESS1, TO_DS), |g| {
-            Ok(g.test_control_bit(1, TO_DS)?.and(test_address(g, ADDRESS3)?))
+        self.test_wlan_endpoint(test_address, (ADDRESS1_OFFSET, TO_DS), |g| {
+            Ok(g.test_control_bit(1, TO_DS)?.and(test_address(g, ADDRESS3_OFFSET)?))
         })
     }
 
