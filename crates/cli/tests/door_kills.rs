@@ -9,6 +9,7 @@ mod common;
 use common::{Folder, Guard};
 use std::fs::File;
 use std::net::UdpSocket;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::Command;
 use sys::bpf::{Side, tcx_chain};
@@ -21,6 +22,10 @@ const PORT: u16 = 5500;
 /// Answers after which a server that nobody has killed is told to end.
 const DATAGRAMS: u32 = 200;
 
+const SIGKILL: i32 = 9;
+/// Number of system calls between two kills, modulo the number of all calls. It is a prime.
+const STRIDE: usize = 7919;
+
 /// A kind of program to kill.
 struct Victim<'v> {
     /// The part of `exec`: `pcap` or `udp`.
@@ -28,6 +33,14 @@ struct Victim<'v> {
     words: &'v [&'v str],
     /// Text of the report if the program ends by itself.
     report: &'v str,
+}
+
+/// The end of a program.
+struct Ended {
+    /// Number of system calls.
+    calls: usize,
+    errors: String,
+    is_killed: bool,
 }
 
 const TCPDUMP: Victim<'static> = Victim {
@@ -42,8 +55,8 @@ const SERVER_OF_UDP: Victim<'static> =
 
 impl Victim<'_> {
     /// Runs the program under strace, and sends datagrams until it has ended. Kills it before the
-    /// system call `kill_at`. Returns the number of its system calls, and its standard error.
-    fn run(&self, pair: &Pair, shared: &Folder, kill_at: Option<usize>) -> (usize, String) {
+    /// system call `kill_at`.
+    fn run(&self, pair: &Pair, shared: &Folder, kill_at: Option<usize>) -> Ended {
         let folder = Folder::new();
         let trace = folder.path().join("trace").display().to_string();
         let mut command = pair.server.command("strace");
@@ -70,8 +83,9 @@ impl Victim<'_> {
             }
             process.0.try_wait().unwrap().is_some()
         });
-        let lines = std::fs::read_to_string(&trace).unwrap_or_default().lines().count();
-        (lines, folder.read("err"))
+        let calls = std::fs::read_to_string(&trace).unwrap_or_default().lines().count();
+        let is_killed = process.0.wait().unwrap().signal() == Some(SIGKILL);
+        Ended { calls, errors: folder.read("err"), is_killed }
     }
 }
 
@@ -84,8 +98,8 @@ fn programs(pair: &Pair) -> usize {
     })
 }
 
-/// Kills programs at `kills` moments, which are spread over all their system calls, without a
-/// daemon and with one.
+/// Kills `kills` programs at moments that are spread over all their system calls, without a daemon
+/// and with one.
 fn kill(victim: &Victim<'_>, kills: usize) {
     if need::require_bpf().is_none() || need::require_command("strace").is_none() {
         return;
@@ -100,15 +114,18 @@ fn kill(victim: &Victim<'_>, kills: usize) {
     for has_daemon in [false, true] {
         let shared = Folder::new();
         let _daemon = has_daemon.then(|| start_daemon(&pair, &shared));
-        let (calls, errors) = victim.run(&pair, &shared, None);
+        let Ended { calls, errors, .. } = victim.run(&pair, &shared, None);
         assert!(errors.contains(victim.report), "{errors}");
-        let mut killed = 0;
-        for number in (0..kills).map(|number| 1 + number * calls / kills) {
-            let (made, _) = victim.run(&pair, &shared, Some(number));
-            killed += usize::from(made <= calls);
+        // A program does not make all its calls in each run.
+        let (mut killed, mut runs) = (0, 0);
+        while killed < kills {
+            assert!(runs < 4 * kills, "{killed} kills in {runs} runs");
+            let moment = 1 + runs * STRIDE % calls;
+            killed += usize::from(victim.run(&pair, &shared, Some(moment)).is_killed);
+            runs += 1;
             wait_until("no program is left", || programs(&pair) == 0);
         }
-        let (_, errors) = victim.run(&pair, &shared, None);
+        let errors = victim.run(&pair, &shared, None).errors;
         assert!(errors.contains(victim.report), "{errors}");
         wait_until("no program is left", || programs(&pair) == 0);
         eprintln!("{}: {killed} kills over {calls} system calls", victim.part);

@@ -16,6 +16,7 @@ mod kernel;
 pub mod messages;
 mod nudge;
 mod receiving;
+mod ring_events;
 mod wait_limit;
 pub mod waits;
 

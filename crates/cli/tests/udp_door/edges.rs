@@ -1,5 +1,5 @@
-//! Tests of servers whose epoll sets report a socket once: for each arrival (`EPOLLET`), until it is
-//! registered again (`EPOLLONESHOT`), or to one of several sets (`EPOLLEXCLUSIVE`).
+//! Tests of servers whose epoll sets report a socket once: for each arrival (`EPOLLET`), until it
+//! is registered again (`EPOLLONESHOT`), or to one of several sets (`EPOLLEXCLUSIVE`).
 
 use super::{
     PORT, PROMOTING_DATAGRAMS, Server, address, compile, exchange, exchange_many,

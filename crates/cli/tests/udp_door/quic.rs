@@ -1,5 +1,5 @@
-//! Test of a QUIC server from a package of the distribution (ngtcp2), whose answers from a ring must
-//! equal those from a socket. [FEATURES C1]
+//! Test of a QUIC server from a package of the distribution (ngtcp2), whose answers from a ring
+//! must equal those from a socket. [FEATURES C1]
 
 use super::{PORT, STREAMLINE, prepare, reported_lines};
 use crate::common::{Folder, Guard};
@@ -12,7 +12,7 @@ use testkit::{need, wait_until};
 /// Size of the file that is sent in either direction.
 const FILE_SIZE: usize = 3_000_000;
 
-/// A request to the server.
+/// Sends a request to the server. Returns true if the client has succeeded.
 fn request(pair: &Pair, client: &Path, folder: &Path, words: &[&str]) -> bool {
     let mut command = pair.client.command(client.display().to_string());
     command.args(["-q", "--no-quic-dump", "--no-http-dump", "--exit-on-all-streams-close"]);
@@ -21,8 +21,8 @@ fn request(pair: &Pair, client: &Path, folder: &Path, words: &[&str]) -> bool {
     command.output().unwrap().status.success()
 }
 
-/// Starts the server, fetches a file and sends one. Returns what the client has received for each of
-/// the two, and the output of the server.
+/// Starts the server, fetches a file and sends one. Returns what the client has received for each
+/// of the two, and the output of the server.
 fn exchange_files(pair: &Pair, is_ours: bool) -> Option<([Vec<u8>; 2], String)> {
     let server = need::require_command("gtlsserver")?;
     let client = need::require_command("gtlsclient")?;

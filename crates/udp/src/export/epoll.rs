@@ -3,17 +3,15 @@
 use super::messages::Time;
 use super::nudge;
 use super::receiving::EINTR;
+use super::ring_events::{RingEvent, events_of, ready_events};
 use super::wait_limit::{WaitLimit, common_nap_time};
-use crate::registration::{EPOLL_READABLE, Registration};
+use crate::registration::Registration;
 use crate::report;
-use crate::ring::RingPosition;
 use crate::sets;
-use crate::socket::Socket;
 use crate::table;
 use crate::waiting::{self, Wait};
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use sys::next_function;
 use sys::preload::interpose::{missing_function, run_guarded};
@@ -232,56 +230,6 @@ unsafe fn wait_once(
             return -1;
         }
     }
-}
-
-/// An event of a socket whose ring has datagrams.
-struct RingEvent<'s> {
-    socket: &'s Socket,
-    registration: Registration,
-    /// Position of the ring, if the registration is edge-triggered.
-    position: Option<RingPosition>,
-}
-
-impl RingEvent<'_> {
-    fn event(&self) -> EpollEvent {
-        let Registration { events, data, .. } = self.registration;
-        EpollEvent { events: events & EPOLL_READABLE, data }
-    }
-
-    /// Records that the program receives the event.
-    fn note_reported(&self) {
-        if self.position.is_some() {
-            self.socket.note_reported(&self.registration, self.position);
-        }
-    }
-}
-
-/// Returns the events of the sockets whose rings have datagrams. Puts the rings of all other
-/// sockets to sleep, unless the caller spins. Also returns true if a ring stays awake although the
-/// set has no event of its socket: the caller must then look again after [`LOOK_INTERVAL`].
-fn ready_events(set: c_int, sockets: &[Arc<Socket>], spins: bool) -> (Vec<RingEvent<'_>>, bool) {
-    let (mut ready, mut looks_again) = (Vec::new(), false);
-    for socket in sockets {
-        let has_datagram = if spins { socket.has_datagram() } else { !socket.fall_asleep() };
-        if !has_datagram {
-            continue;
-        }
-        let mut events = events_of(set, socket);
-        if events.is_empty() && !spins {
-            looks_again |= !socket.leave_unread(set);
-            // A datagram may have entered the ring before it fell asleep.
-            events = events_of(set, socket);
-        }
-        ready.extend(events);
-    }
-    (ready, looks_again)
-}
-
-/// Returns the events of a socket whose ring has a datagram.
-fn events_of(set: c_int, socket: &Socket) -> Vec<RingEvent<'_>> {
-    let unreported = socket.unreported(set).into_iter();
-    let event = |(registration, position)| RingEvent { socket, registration, position };
-    unreported.map(event).collect()
 }
 
 /// Waits on an epoll set for a time that is shorter than the program's time limit.

@@ -1,0 +1,63 @@
+//! The events of the sockets of an epoll set whose rings have datagrams.
+
+use super::epoll::EpollEvent;
+use crate::registration::{EPOLL_READABLE, Registration};
+use crate::ring::RingPosition;
+use crate::socket::Socket;
+use std::ffi::c_int;
+use std::sync::Arc;
+
+/// An event of a socket whose ring has datagrams.
+pub(super) struct RingEvent<'s> {
+    socket: &'s Socket,
+    registration: Registration,
+    /// Position of the ring, if the registration is edge-triggered.
+    position: Option<RingPosition>,
+}
+
+impl RingEvent<'_> {
+    /// Returns the event for the program.
+    pub(super) fn event(&self) -> EpollEvent {
+        let Registration { events, data, .. } = self.registration;
+        EpollEvent { events: events & EPOLL_READABLE, data }
+    }
+
+    /// Records that the program receives the event.
+    pub(super) fn note_reported(&self) {
+        if self.position.is_some() {
+            self.socket.note_reported(&self.registration, self.position);
+        }
+    }
+}
+
+/// Returns the events of the sockets whose rings have datagrams. Puts the rings of all other
+/// sockets to sleep, unless the caller spins. Also returns true if a ring stays awake although the
+/// set has no event of its socket: the caller must then look again after a time.
+pub(super) fn ready_events(
+    set: c_int,
+    sockets: &[Arc<Socket>],
+    spins: bool,
+) -> (Vec<RingEvent<'_>>, bool) {
+    let (mut ready, mut looks_again) = (Vec::new(), false);
+    for socket in sockets {
+        let has_datagram = if spins { socket.has_datagram() } else { !socket.fall_asleep() };
+        if !has_datagram {
+            continue;
+        }
+        let mut events = events_of(set, socket);
+        if events.is_empty() && !spins {
+            looks_again |= !socket.leave_unread(set);
+            // A datagram may have entered the ring before it fell asleep.
+            events = events_of(set, socket);
+        }
+        ready.extend(events);
+    }
+    (ready, looks_again)
+}
+
+/// Returns the events of a socket whose ring has a datagram.
+pub(super) fn events_of(set: c_int, socket: &Socket) -> Vec<RingEvent<'_>> {
+    let unreported = socket.unreported(set).into_iter();
+    let event = |(registration, position)| RingEvent { socket, registration, position };
+    unreported.map(event).collect()
+}
