@@ -1,6 +1,6 @@
 //! Passes blocks through a stream within one thread: repeatedly writes half a ring, then reads it.
-//! PoolUsage: `laps BLOCK BLOCKS RING`, for example under `valgrind --tool=callgrind`. Prints the time
-//! per block in the fastest lap.
+//! PoolUsage: `laps BLOCK BLOCKS RING`, for example under `valgrind --tool=callgrind`. Prints the
+//! time per block in the fastest lap.
 
 use abi::DbufId;
 use streamline_buffer::stream::{Config, stream};

@@ -44,7 +44,7 @@ const HELD_MAX: usize = 4;
 /// The locks that a thread holds as their owner.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(crate) struct OwnerRecord {
+pub(crate) struct Record {
     /// Addresses of the locks; 0 for none.
     held: [AtomicU64; HELD_MAX],
     /// 1 if the record is assigned to a thread.
@@ -107,11 +107,7 @@ impl<T> BiasedLock<T> {
     }
 
     #[inline(always)]
-    fn try_lock_as<'a>(
-        &'a self,
-        own: u64,
-        records: &'a [OwnerRecord],
-    ) -> Option<BiasedGuard<'a, T>> {
+    fn try_lock_as<'a>(&'a self, own: u64, records: &'a [Record]) -> Option<BiasedGuard<'a, T>> {
         loop {
             if self.owner.load(Ordering::Relaxed) == own {
                 let held = record(records, own)?.enter(self.address())?;
@@ -133,11 +129,7 @@ impl<T> BiasedLock<T> {
     /// Takes the lock if it is shared. Otherwise makes this thread the owner, unless the lock is
     /// held.
     #[cold]
-    fn try_lock_slowly<'a>(
-        &'a self,
-        own: u64,
-        records: &'a [OwnerRecord],
-    ) -> SlowLockResult<'a, T> {
+    fn try_lock_slowly<'a>(&'a self, own: u64, records: &'a [Record]) -> SlowLockResult<'a, T> {
         let owner = self.owner.load(Ordering::Acquire);
         let replace = |by| {
             self.owner.compare_exchange(owner, by, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -204,11 +196,11 @@ enum SlowLockResult<'a, T> {
 
 /// Returns the record of an owner, or `None` if `owner` is not an owner number.
 #[inline]
-fn record(records: &[OwnerRecord], owner: u64) -> Option<&OwnerRecord> {
+fn record(records: &[Record], owner: u64) -> Option<&Record> {
     records.get(usize::try_from(owner.wrapping_sub(FIRST_OWNER)).ok()?)
 }
 
-impl OwnerRecord {
+impl Record {
     const fn new(held: [AtomicU64; HELD_MAX], taken: AtomicU32) -> Self {
         Self { held, taken }
     }
@@ -329,14 +321,14 @@ fn heavy_fence_is_supported() -> bool {
 /// The records of this process's threads.
 #[cfg(not(loom))]
 mod records {
-    use super::{AtomicU32, AtomicU64, FIRST_OWNER, HELD_MAX, NO_RECORD, Ordering, OwnerRecord};
+    use super::{AtomicU32, AtomicU64, FIRST_OWNER, HELD_MAX, NO_RECORD, Ordering, Record};
     use std::cell::Cell;
 
     /// Maximum number of threads that can be owners at the same time.
     const THREADS_MAX: usize = 1024;
 
-    static RECORDS: [OwnerRecord; THREADS_MAX] =
-        [const { OwnerRecord::new([const { AtomicU64::new(0) }; HELD_MAX], AtomicU32::new(0)) };
+    static RECORDS: [Record; THREADS_MAX] =
+        [const { Record::new([const { AtomicU64::new(0) }; HELD_MAX], AtomicU32::new(0)) };
             THREADS_MAX];
 
     /// The record of a thread, released when the thread ends.
@@ -348,7 +340,7 @@ mod records {
         static OWN_RECORD: Cell<Option<OwnRecord>> = const { Cell::new(None) };
     }
 
-    pub(super) fn all() -> &'static [OwnerRecord] {
+    pub(super) fn all() -> &'static [Record] {
         &RECORDS
     }
 
@@ -365,7 +357,7 @@ mod records {
     /// assign a second record, which then stays unused until the thread ends.
     #[cold]
     fn take_record() -> u64 {
-        let is_free = |record: &OwnerRecord| {
+        let is_free = |record: &Record| {
             record.taken.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
         let Some(at) = RECORDS.iter().position(is_free) else { return NO_RECORD };

@@ -6,14 +6,16 @@
 //! cached position shows a full or empty ring. Positions are published once per batch.
 //!
 //! SYNC POINTS (each Release names its Acquire):
-//! - *block published*: [`WriterCursor::publish`] stores `COMMIT` with Release, [`ReaderCursor::refresh`]
-//!   loads it with Acquire: a reader that sees the position sees the blocks before it.
-//! - *block released*: [`ReaderCursor::release`] stores `CURSOR` with Release, [`WriterCursor::refresh`]
-//!   loads it with Acquire: a writer that sees the position may overwrite what the reader has read.
-//! - *writing begins* (lossy rings): [`WriterCursor::announce_overwrite`] stores `RESERVE`, then issues
-//!   a Release fence, then writes the data; [`ReaderCursor::is_overtaken`] issues an Acquire fence
-//!   after copying the data, then loads `RESERVE`: a reader that has seen a new byte sees the new
-//!   position.
+//! - *block published*: [`WriterCursor::publish`] stores `COMMIT` with Release,
+//!   [`ReaderCursor::refresh`] loads it with Acquire: a reader that sees the position sees the
+//!   blocks before it.
+//! - *block released*: [`ReaderCursor::release`] stores `CURSOR` with Release,
+//!   [`WriterCursor::refresh`] loads it with Acquire: a writer that sees the position may overwrite
+//!   what the reader has read.
+//! - *writing begins* (lossy rings): [`WriterCursor::announce_overwrite`] stores `RESERVE`, then
+//!   issues a Release fence, then writes the data; [`ReaderCursor::is_overtaken`] issues an Acquire
+//!   fence after copying the data, then loads `RESERVE`: a reader that has seen a new byte sees the
+//!   new position.
 //! - *closed*: `STATE` is stored with Release after the last publication; a party that sees the end
 //!   also sees the final positions.
 //!

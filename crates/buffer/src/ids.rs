@@ -8,9 +8,9 @@
 //! | 2²³ to 2²⁴ − 1 | the daemon ([`set_source`]) | on this machine |
 //!
 //! A process takes one range at a time and allocates ids from it. A child of fork(2) takes its own
-//! range, and a program that Streamline starts inherits the counter ([`duplicate_counter`]). A program that
-//! was started in another way, without a daemon, begins its own tree. When the daemon runs out of
-//! ids, ids of the tree are used; when these run out as well, no dbuf can be created.
+//! range, and a program that Streamline starts inherits the counter ([`duplicate_counter`]). A
+//! program that was started in another way, without a daemon, begins its own tree. When the daemon
+//! runs out of ids, ids of the tree are used; when these run out as well, no dbuf can be created.
 
 use abi::DbufId;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -82,8 +82,8 @@ pub fn fresh() -> Option<DbufId> {
     DbufId::new(ids.next - 1)
 }
 
-/// Returns a duplicate of the counter's descriptor for a program to duplicate_counter, numbered `from` or
-/// higher, and the value of [`VARIABLE`] for that program.
+/// Returns a duplicate of the counter's descriptor for a program to duplicate_counter, numbered
+/// `from` or higher, and the value of [`VARIABLE`] for that program.
 pub fn duplicate_counter(from: i32) -> std::io::Result<(String, OwnedFd)> {
     let mut ids = IDS.lock().unwrap_or_else(PoisonError::into_inner);
     let tree = ids.tree_counter().ok_or(std::io::ErrorKind::OutOfMemory)?;

@@ -2,8 +2,8 @@
 //! working set
 //!
 //! [`choose`] maps a memory size and the facts of the machine ([`PageFacts`]) to a [`PageChoice`].
-//! `Display` explains a choice, and [`PageChoice::memory`] applies it. The choice is a preference: if
-//! the kernel refuses, the next simpler kind of page is used, so no allocation fails for lack of
+//! `Display` explains a choice, and [`PageChoice::memory`] applies it. The choice is a preference:
+//! if the kernel refuses, the next simpler kind of page is used, so no allocation fails for lack of
 //! huge pages.
 //!
 //! Measured (`examples/pages.rs`; BASELINES): walking a ring costs the same with 2 MB pages up to 4

@@ -305,8 +305,8 @@ ptrdiff_t streamline_pwrite(int fd,
                             uint64_t offset);
 
 /*
- Reads without consuming or copying: sets *data to the next bytes in the memory of the stream,
- and returns their number, which is at most count, and 0 at the end of the stream. The bytes can
+ Reads without consuming or copying: sets *data to the next bytes in the memory of the stream.
+ Returns the number of these bytes, at most count, or 0 at the end of the stream. The bytes can
  be read until the next call on this end. Consume them with streamline_release().
 
  If the policy is STREAMLINE_BLOCK or STREAMLINE_DROP_NEW, the writer keeps the bytes until they
@@ -380,8 +380,8 @@ ptrdiff_t streamline_state_unit(int fd,
                                 size_t count);
 
 /*
- Copies all rows, to be read by streamline_state_number(), and returns their number. Each row is
- a consistent snapshot; different rows may be of different moments.
+ Copies all rows, to be read by streamline_state_number(). Returns the number of rows. Each row
+ is a consistent snapshot; different rows may be of different moments.
  */
 ptrdiff_t streamline_state_look(int fd);
 

@@ -281,8 +281,8 @@ pub unsafe extern "C" fn streamline_state_unit(
     size_result(|| state::name(fd, column, true, unsafe { slice_mut_from_c(buf.cast(), count) }?))
 }
 
-/// Copies all rows, to be read by streamline_state_number(). Returns the number of rows. Each row is
-/// a consistent snapshot; different rows may be of different moments.
+/// Copies all rows, to be read by streamline_state_number(). Returns the number of rows. Each row
+/// is a consistent snapshot; different rows may be of different moments.
 #[unsafe(no_mangle)]
 pub extern "C" fn streamline_state_look(fd: c_int) -> isize {
     size_result(|| state::copy_rows(fd))

@@ -1,9 +1,9 @@
 //! The facts that `streamline doctor` reports: privileges, kernel features, limits, interfaces,
 //! helpers.
 //!
-//! Output: [`MachineFacts`], plain data. The command line draws the conclusions. A feature is probed by
-//! using it and discarding the result, because a version, a capability or a file shows only that
-//! the feature should work.
+//! Output: [`MachineFacts`], plain data. The command line draws the conclusions. A feature is
+//! probed by using it and discarding the result, because a version, a capability or a file shows
+//! only that the feature should work.
 
 pub mod neighbors;
 

@@ -120,8 +120,8 @@ impl Live {
     }
 
     /// Returns the current plan, whose indices are used in ledgers and reports, or `None` if the
-    /// path was not built from a plan. The index [`GONE_INDEX`] denotes a node or edge of an earlier
-    /// plan.
+    /// path was not built from a plan. The index [`GONE_INDEX`] denotes a node or edge of an
+    /// earlier plan.
     #[must_use]
     pub fn plan(&self) -> Option<Plan> {
         Some(self.running_path()?.state().plan.clone())
@@ -149,8 +149,7 @@ impl Live {
         let (node, edge) = state.plan_indices();
         let Some(kernels) = kernels else { return Vec::new() };
         let kernels = kernels.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<GenerationCounters> =
-            kernels.iter().filter_map(Kernel::generation_counters).collect();
+        let mut all: Vec<_> = kernels.iter().filter_map(Kernel::generation_counters).collect();
         for counts in &mut all {
             counts.nodes.iter_mut().for_each(|(number, _)| *number = node.index_of(*number));
             counts.edges.iter_mut().for_each(|(number, _)| *number = edge.index_of(*number));

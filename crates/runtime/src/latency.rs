@@ -71,8 +71,8 @@ pub struct AgeGauge {
 pub struct Latency {
     /// Requested bound, in nanoseconds.
     pub asked_ns: u64,
-    /// Number of calls of [`LatencyBudget::take_breach`] so far that returned a breach. All breaches
-    /// between two calls count as one.
+    /// Number of calls of [`LatencyBudget::take_breach`] so far that returned a breach. All
+    /// breaches between two calls count as one.
     #[serde(rename = "alarms")]
     pub breaches: u64,
     /// End-to-end latency of each sink, measured from the sources.

@@ -9,14 +9,13 @@ use loom::thread;
 /// The lock, the records of its threads, and the number of calls that acquired the lock.
 struct SharedLock {
     lock: BiasedLock<cell::UnsafeCell<u64>>,
-    records: Vec<OwnerRecord>,
+    records: Vec<Record>,
     calls: AtomicU64,
 }
 
 impl SharedLock {
     fn new(threads: usize, handovers: u32) -> Arc<Self> {
-        let record =
-            |_| OwnerRecord::new(std::array::from_fn(|_| AtomicU64::new(0)), AtomicU32::new(1));
+        let record = |_| Record::new(std::array::from_fn(|_| AtomicU64::new(0)), AtomicU32::new(1));
         let lock = BiasedLock {
             owner: AtomicU64::new(UNOWNED),
             locked: AtomicU32::new(0),

@@ -123,10 +123,10 @@ impl ReaderCursor {
 
     /// Returns the position at which a reader resumes after it was lapped at `start`: the start of
     /// a record that the writer has stored for this purpose
-    /// ([`WriterCursor::mark_resume_position`](super::WriterCursor::mark_resume_position)). The position is
-    /// at most half a lap and one record before the head, so the next attempt is likely to succeed.
-    /// Returns `None` if the writer is overwriting all blocks at this moment; the reader then stays
-    /// at `start`.
+    /// ([`WriterCursor::mark_resume_position`](super::WriterCursor::mark_resume_position)). The
+    /// position is at most half a lap and one record before the head, so the next attempt is likely
+    /// to succeed. Returns `None` if the writer is overwriting all blocks at this moment; the
+    /// reader then stays at `start`.
     pub(crate) fn resume_position(&mut self, start: u64) -> Result<Option<u64>, Fault> {
         let mark = acquire(self.store.writer.word(writer::MARK));
         let commit = self.refresh()?;
@@ -211,8 +211,8 @@ impl ReaderCursor {
         self.page().word(reader::STATE).store(CLOSED, Ordering::Release);
     }
 
-    /// Makes every later [`ReaderCursor::refresh`] fail, because the writer has put invalid data into
-    /// the ring. Returns `fault`.
+    /// Makes every later [`ReaderCursor::refresh`] fail, because the writer has put invalid data
+    /// into the ring. Returns `fault`.
     pub(crate) fn poison(&mut self, fault: Fault) -> Fault {
         self.poisoned = true;
         fault

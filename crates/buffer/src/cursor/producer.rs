@@ -50,7 +50,8 @@ struct ReaderRecord {
     has_left: bool,
     /// Page of the reader's control words.
     page: Arc<Region>,
-    /// SleepTicket of a reader that joined a running ring; `None` for a reader present from the start.
+    /// SleepTicket of a reader that joined a running ring; `None` for a reader present from the
+    /// start.
     ticket: Option<ReaderTicket>,
 }
 
@@ -241,8 +242,8 @@ impl WriterCursor {
 
     /// Continues in new memory of this process from the head on. The new memory has `data_words`
     /// words for a lap of `capacity` positions. Readers read the old memory to the end and then
-    /// follow ([`available`](super::ReaderCursor::available)). Does nothing and returns false if, as of
-    /// the last refresh, a reader had not yet followed the previous change.
+    /// follow ([`available`](super::ReaderCursor::available)). Does nothing and returns false if,
+    /// as of the last refresh, a reader had not yet followed the previous change.
     pub(crate) fn continue_within(&mut self, data_words: usize, capacity: u64) -> bool {
         // A reader that has released exactly up to `start` may still be in the memory before it;
         // it finds the whole chain there, in order.
@@ -343,7 +344,8 @@ impl WriterCursor {
     /// Announces that the writer may write up to `position` from now on, which overwrites
     /// everything more than a lap before it (lossy rings).
     pub fn announce_overwrite(&self, position: u64) {
-        // SYNC POINT: writing begins; pairs with the fence and load in `ReaderCursor::is_overtaken`.
+        // SYNC POINT: writing begins; pairs with the fence and load in
+        // `ReaderCursor::is_overtaken`.
         self.store.writer.word(writer::RESERVE).store(position, Ordering::Relaxed);
         fence(Ordering::Release);
     }

@@ -3,9 +3,9 @@
 //! M1 to M8 are the invariants of `pool`. M9 is the one exception to M1:
 //! - M9 Bytes below `filled` are written only through an [`EditedBlock`], which borrows the pool
 //!   mutably, and is created only while the slot's `leases` is 0 (loaded with Acquire: the last
-//!   read by a former lease holder happens before the write). While an `EditedBlock` lives, 1. no slice
-//!   of [`Pool::bytes`] or [`Pool::segment`], no draft and no other `EditedBlock` is alive, and none
-//!   can be created, because all of these borrow the pool; 2. no lease exists, hence no thread has
+//!   read by a former lease holder happens before the write). While an `EditedBlock` lives, 1. no
+//!   slice of [`Pool::bytes`] or [`Pool::segment`], no draft and no other `EditedBlock` is alive,
+//!   and none can be created, because all borrow the pool; 2. no lease exists, hence no thread has
 //!   a batch of a crossing that points there (C5). No lease can be created either: not from the
 //!   pool (1), not from a lease or a batch (there is none), and not from the slice itself, which
 //!   `Memory::lease_slice` refuses while `editing` is set; 3. no other process reads: memory whose

@@ -63,10 +63,10 @@ impl SpinState {
         }
     }
 
-    /// Polls `ready`, with pauses. The total number of pauses is limited by [`SpinState::poll_count`],
-    /// so longer pauses mean fewer polls. Returns true as soon as `ready` returns true, and false
-    /// if `ready` never does. `taken` is the total number of blocks that the party has taken so
-    /// far. Fails if `ready` fails.
+    /// Polls `ready`, with pauses. The total number of pauses is limited by
+    /// [`SpinState::poll_count`], so longer pauses mean fewer polls. Returns true as soon as
+    /// `ready` returns true, and false if `ready` never does. `taken` is the total number of blocks
+    /// that the party has taken so far. Fails if `ready` fails.
     pub fn poll(
         &mut self,
         shares_processor: bool,

@@ -46,9 +46,9 @@ impl Output {
         }
     }
 
-    /// Returns [`SidePlacement::SameProcessor`] if all present readers last ran on this processor. A reader
-    /// whose processor is unknown counts as sharing this one in two cases: if the user has set 0
-    /// spins, or if spinning is adaptive and this process may run on one processor only.
+    /// Returns [`SidePlacement::SameProcessor`] if all present readers last ran on this processor.
+    /// A reader whose processor is unknown counts as sharing this one in two cases: if the user has
+    /// set 0 spins, or if spinning is adaptive and this process may run on one processor only.
     pub(super) fn sides(&mut self) -> SidePlacement {
         // Whether other processors are allowed is a query of the kernel's files: too slow for each
         // wait.

@@ -289,7 +289,8 @@ proptest! {
         (any::<u8>(), 0_u8..11, 0_u8..11, -16_i16..16, -40_i32..200), 0..60,
     )) {
         let mut code: Vec<Insn> = (0..10).map(|reg| {
-            let regions = [CONTEXT_BASE, memory::region_base(2), STACK_TOP - 16, memory::region_base(16)];
+            let [second, map] = [2, 16].map(memory::region_base);
+            let regions = [CONTEXT_BASE, second, STACK_TOP - 16, map];
             let address = regions[usize::from(reg) % 4];
             Insn::load64(Reg::new(reg).unwrap_or(R0), address)
         }).collect::<Vec<_>>().concat();

@@ -382,7 +382,8 @@ impl FusedTree {
         self.lines.get(line)?.steps.iter().position(|known| *known == step)
     }
 
-    /// Returns the counters of a request; `read_counter` reads a counter of the program by its number.
+    /// Returns the counters of a request; `read_counter` reads a counter of the program by its
+    /// number.
     pub(super) fn request_counters(
         &self,
         line: usize,

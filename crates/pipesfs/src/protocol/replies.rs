@@ -87,7 +87,8 @@ impl<'d> Reply<'d> {
         self.message(message);
     }
 
-    /// Writes the header into the first [`REPLY_HEADER_LENGTH`] bytes of `message`, and sends the message.
+    /// Writes the header into the first [`REPLY_HEADER_LENGTH`] bytes of `message`, and sends the
+    /// message.
     pub(crate) fn message(self, mut message: Vec<u8>) {
         let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
         let head = Head { length, error: 0, unique: self.unique };

@@ -174,8 +174,8 @@ struct LoadAttributes {
 }
 
 // SAFETY: the fields of PROG_LOAD up to `attach_btf_id`, eight-byte fields at multiples of eight,
-// no padding (1); the addresses are set by `LoadParameters::load_once` alone, from slices that outlive the
-// call (2).
+// no padding (1); the addresses are set by `LoadParameters::load_once` alone, from slices that
+// outlive the call (2).
 unsafe impl Attributes for LoadAttributes {}
 
 impl<'a> LoadParameters<'a> {

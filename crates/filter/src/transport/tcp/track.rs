@@ -6,7 +6,7 @@ use super::limits;
 use super::outcomes::{CHECKSUM, EVICTED, NEW_SESSIONS, NOT_TCP, RESETS_WITHDRAWN, TIMED_OUT};
 use super::reassembly::Rules;
 use super::segment_info::{SegmentInfo, has_valid_checksum};
-use super::wheel::{TimerEntry, TimerWheel};
+use super::wheel::{TimerEntry, Wheel};
 use crate::layers::{self, Segment};
 use crate::prelude::*;
 use crate::transport::flows::FlowTable;
@@ -20,9 +20,9 @@ pub(super) struct Tcp {
     timeout: Time,
     checksum: bool,
     /// Timers for idle connections.
-    idle_timeouts: TimerWheel,
+    idle_timeouts: Wheel,
     /// Timers for connections with a gap or a pending RST.
-    gap_timeouts: TimerWheel,
+    gap_timeouts: Wheel,
     /// Lookups for the blocks of a batch, made before the first block is processed. Reused for
     /// every batch.
     lookups: Vec<SegmentLookup>,
@@ -112,7 +112,7 @@ impl HoldingLanes for Tcp {
     fn set(&mut self, arguments: &Arguments) -> Result<(), Mistake> {
         (self.rules, self.timeout) = limits(arguments);
         (self.idle_timeouts, self.gap_timeouts) =
-            (TimerWheel::new(self.timeout), TimerWheel::new(self.rules.gap_timeout));
+            (Wheel::new(self.timeout), Wheel::new(self.rules.gap_timeout));
         for key in self.flows.keys_by_session() {
             self.rebuild_timeouts(key);
         }
@@ -156,8 +156,7 @@ impl Tcp {
         timeout: Time,
         checksum: bool,
     ) -> Self {
-        let (idle_timeouts, gap_timeouts) =
-            (TimerWheel::new(timeout), TimerWheel::new(rules.gap_timeout));
+        let (idle_timeouts, gap_timeouts) = (Wheel::new(timeout), Wheel::new(rules.gap_timeout));
         let found = vec![SegmentLookup::default(); LANES];
         Self { flows, rules, timeout, checksum, idle_timeouts, gap_timeouts, lookups: found }
     }
@@ -305,9 +304,8 @@ impl Tcp {
         self.begin_session(key, (info.is_down == by_client, port, origin), info.time, cx);
     }
 
-    /// Continues a connection that was closed at an RST, after a later segment has proved that the
-    /// RST was forged or that its receiver ignored it. The continuation is a new session that
-    /// begins midstream.
+    /// Continues a connection as a new session that begins midstream, after a segment has proved
+    /// that the receiver of an earlier RST ignored the RST, or that the RST was forged.
     #[cold]
     fn reopen_connection(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) {
         let Some(old) = self.flows.remove(key) else { return };
@@ -380,7 +378,7 @@ impl Tcp {
 /// running.
 #[inline]
 fn start_gap_timer(
-    gaps: &mut TimerWheel,
+    gaps: &mut Wheel,
     timer: TimerEntry,
     connection: &mut TcpConnection,
     rules: Rules,
