@@ -7,6 +7,7 @@
 mod common;
 
 use common::{Folder, Guard};
+use std::collections::HashMap;
 use std::fs::File;
 use std::net::UdpSocket;
 use std::os::unix::process::ExitStatusExt as _;
@@ -35,10 +36,33 @@ struct Victim<'v> {
     report: &'v str,
 }
 
+/// A system call of a thread.
+struct Call {
+    name: String,
+    /// The number of the call among those of the same name, from 1.
+    number: usize,
+}
+
+/// Returns the system calls in the output of strace.
+fn calls_of(trace: &str) -> Vec<Call> {
+    let mut counts = HashMap::new();
+    let calls = trace.lines().filter_map(|line| {
+        let (thread, rest) = line.split_once(' ')?;
+        let name = rest.trim_start().split_once('(')?.0;
+        let is_call = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        is_call.then_some((thread, name))
+    });
+    let mut number = |thread, name| {
+        let count = counts.entry((thread, name)).or_insert(0);
+        *count += 1;
+        Call { name: String::from(name), number: *count }
+    };
+    calls.map(|(thread, name)| number(thread, name)).collect()
+}
+
 /// The end of a program.
 struct Ended {
-    /// Number of system calls.
-    calls: usize,
+    calls: Vec<Call>,
     errors: String,
     is_killed: bool,
 }
@@ -56,13 +80,13 @@ const SERVER_OF_UDP: Victim<'static> =
 impl Victim<'_> {
     /// Runs the program under strace, and sends datagrams until it has ended. Kills it before the
     /// system call `kill_at`.
-    fn run(&self, pair: &Pair, shared: &Folder, kill_at: Option<usize>) -> Ended {
+    fn run(&self, pair: &Pair, shared: &Folder, kill_at: Option<&Call>) -> Ended {
         let folder = Folder::new();
         let trace = folder.path().join("trace").display().to_string();
         let mut command = pair.server.command("strace");
         command.args(["-f", "-qq", "-o", &trace]);
-        if let Some(number) = kill_at {
-            command.arg(format!("--inject=all:signal=SIGKILL:when={number}"));
+        if let Some(call) = kill_at {
+            command.arg(format!("--inject={}:signal=SIGKILL:when={}", call.name, call.number));
         }
         command.args([STREAMLINE, "exec", &format!("--with={}", self.part)]).args(self.words);
         shared.set_environment(&mut command);
@@ -83,7 +107,7 @@ impl Victim<'_> {
             }
             process.0.try_wait().unwrap().is_some()
         });
-        let calls = std::fs::read_to_string(&trace).unwrap_or_default().lines().count();
+        let calls = calls_of(&std::fs::read_to_string(&trace).unwrap_or_default());
         let is_killed = process.0.wait().unwrap().signal() == Some(SIGKILL);
         Ended { calls, errors: folder.read("err"), is_killed }
     }
@@ -120,15 +144,15 @@ fn kill(victim: &Victim<'_>, kills: usize) {
         let (mut killed, mut runs) = (0, 0);
         while killed < kills {
             assert!(runs < 4 * kills, "{killed} kills in {runs} runs");
-            let moment = 1 + runs * STRIDE % calls;
-            killed += usize::from(victim.run(&pair, &shared, Some(moment)).is_killed);
+            let call = &calls[runs * STRIDE % calls.len()];
+            killed += usize::from(victim.run(&pair, &shared, Some(call)).is_killed);
             runs += 1;
             wait_until("no program is left", || programs(&pair) == 0);
         }
         let errors = victim.run(&pair, &shared, None).errors;
         assert!(errors.contains(victim.report), "{errors}");
         wait_until("no program is left", || programs(&pair) == 0);
-        eprintln!("{}: {killed} kills over {calls} system calls", victim.part);
+        eprintln!("{}: {killed} kills over {} system calls", victim.part, calls.len());
     }
 }
 
