@@ -66,6 +66,12 @@ pub fn notify_within(lines: &str, descriptors: &[BorrowedFd<'_>], limit: Duratio
     Ok(true)
 }
 
+/// Returns true if a service manager receives notifications of this process.
+#[must_use]
+pub fn has_manager() -> bool {
+    std::env::var_os("NOTIFY_SOCKET").is_some_and(|path| !path.is_empty())
+}
+
 /// Returns true if the service manager offers to store descriptors across a restart.
 #[must_use]
 pub fn stores_descriptors() -> bool {

@@ -159,6 +159,9 @@ pub(super) fn store_path(
 }
 
 fn store_entry(entry: &PathEntry) {
+    if !service::has_manager() {
+        return;
+    }
     let text = serde_json::to_vec(entry).unwrap_or_default();
     if let Ok(note) = service::memfd_from_bytes(&text) {
         store_descriptor(entry.number, ENTRY_SUFFIX, note.as_fd());

@@ -441,10 +441,14 @@ struct SwitchCounts {
 /// Computes the numbers of lost, duplicated and reordered blocks from the counters of all steps.
 fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
     let SwitchCounts { begin, before, after, last, left_behind, returning, rings, drains } = counts;
-    switched.reports = report::merge_reports(&[after.clone(), last.clone()].concat());
-    let with =
-        |spaces: Vec<SpaceCounters>| report::merge_ledger([spaces, last.clone()].concat(), true);
-    let (begin, old, new) = (report::merge_ledger(begin, true), with(before), with(after));
+    let with_last = |mut spaces: Vec<SpaceCounters>| {
+        spaces.extend_from_slice(&last);
+        spaces
+    };
+    let after = with_last(after);
+    switched.reports = report::merge_reports(&after);
+    let ledger = |spaces| report::merge_ledger(spaces, true);
+    let (begin, old, new) = (ledger(begin), ledger(with_last(before)), ledger(after));
     switched.lost += left_behind + lost_blocks(&old).saturating_sub(lost_blocks(&begin));
     for node in &old.filters {
         let (came, became) = node.balance();

@@ -2,7 +2,6 @@
 
 use super::nodes::{DescribedNodes, NodesPage};
 use super::path::PathInfo;
-use super::registration::Reporter;
 use super::service::{COUNTERS_TIMEOUT, Service, TAPS_MAX};
 use super::updates::UpdateSchedule;
 use super::{counters, spaces, taps};
@@ -19,7 +18,6 @@ use pipeline::edit::{Edit, PathMove};
 use pipeline::plan::{Machine, Plan};
 use serde::Serialize;
 use std::cell::LazyCell;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum time to wait until spaces reach a batch boundary, which can be long on a busy machine.
@@ -58,7 +56,7 @@ impl Service {
                 let changed = self.change_request(&change).inspect_err(|fault| {
                     let why =
                         format!("{}: {}", change.words.join(" "), faults::format_fault(fault));
-                    self.reporter().report(PathEvent::Unchanged, &why);
+                    self.shared.queue_report(PathEvent::Unchanged, &why);
                 });
                 let changed = changed?;
                 if change.nodes != Some(true) {
@@ -264,12 +262,10 @@ impl Service {
         if let Some(registration) = &self.registration {
             registration.report_change(&line, self.path.plan_id());
         }
-        self.reporter().report(PathEvent::Changed, &message);
+        // The daemon receives both messages at once.
+        self.shared.queue_report(PathEvent::Changed, &message);
+        self.send_reports();
         ChangeReply { message, line, nodes: None }
-    }
-
-    pub(super) fn reporter(&self) -> Reporter {
-        Reporter(Some(Arc::clone(&self.shared)))
     }
 
     /// Records the nodes, edges and spaces of a new plan.

@@ -44,14 +44,20 @@ impl Reporter {
     /// the latest 64 reports stay queued for the next one.
     pub fn report(&self, event: PathEvent, text: &str) {
         let Some(shared) = &self.0 else { return };
+        shared.queue_report(event, text);
+        shared.wake.notify();
+    }
+}
+
+impl Shared {
+    /// Queues a report, which the serving thread sends before it waits again.
+    pub(super) fn queue_report(&self, event: PathEvent, text: &str) {
         let text = text.chars().take(REPORT_CHARS_MAX).collect();
-        let mut reports = shared.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
         reports.push_back(PathReport { event, text, status: None });
         if reports.len() > REPORTS_MAX {
             reports.pop_front();
         }
-        drop(reports);
-        shared.wake.notify();
     }
 }
 

@@ -180,13 +180,13 @@ impl Service {
         }
         let counters = self.current_counters();
         if let Some(what) = self.losses.sample(&counters, now) {
-            self.reporter().report(PathEvent::Lost, &what);
+            self.shared.queue_report(PathEvent::Lost, &what);
         }
     }
 
     /// Sends the queued reports to the daemon. Reports stay queued if there is no daemon, or if
     /// sending fails.
-    fn send_reports(&mut self) {
+    pub(super) fn send_reports(&mut self) {
         let take = |shared: &Shared| {
             let mut reports = shared.reports.lock().unwrap_or_else(PoisonError::into_inner);
             reports.pop_front()

@@ -32,9 +32,9 @@ mod sequence;
 mod tree;
 mod words;
 
+use crate::check::read_as_written;
 use crate::language::Request;
 use crate::prefix::terms;
-use crate::read::read_request;
 use crate::registry::Registry;
 use replacement::replace_text;
 use tree::filters;
@@ -50,7 +50,7 @@ impl Edit {
     /// that repeating the edit later has the same effect.
     #[must_use]
     pub fn resolve_unset(&self, registry: &dyn Registry) -> Self {
-        let resolve = |text: &str| read_request(text, registry).0.text.as_ref().to_owned();
+        let resolve = |text: &str| read_as_written(text, registry).0.text.as_ref().to_owned();
         match self.clone() {
             Self::Insert { filter, place, node } => {
                 Self::Insert { filter: resolve(&filter), place, node }
