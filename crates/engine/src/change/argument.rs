@@ -89,7 +89,7 @@ impl InPlaceChange {
             return Err(ChangeError::Refused(mistake.to_string()));
         }
         let first = lent.first().ok_or(CommandError::Ended)?;
-        let position = first.space.counters().input_blocks();
+        let position = first.space.counters_without_reports().input_blocks();
         lent.iter_mut().for_each(|lent| lent.space.record_arguments_set(state.changes));
         if let RecordMode::Record(recording) = record_mode {
             let (number, layout) = (state.changes, record::format_layout(&self.plan));

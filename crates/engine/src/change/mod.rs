@@ -222,8 +222,9 @@ fn apply_edit(
     let registry: &dyn Registry =
         if repeated { &MachineRegistry::Recorded } else { &MachineRegistry::Local };
     let edit = &edit.resolve_unset(registry);
-    let edited = edit.apply(&text, registry).map_err(ChangeError::Misfit)?;
-    let (graph, mistakes) = pipeline::read_request(&edited.text, registry);
+    let (edited, read) = edit.apply_and_read(&text, registry).map_err(ChangeError::Misfit)?;
+    let read = read.unwrap_or_else(|| pipeline::read_request(&edited.text, registry));
+    let (graph, mistakes) = read;
     if mistakes.iter().any(|mistake| mistake.severity == pipeline::language::Severity::Error) {
         return Err(ChangeError::Mistakes { text: edited.text, mistakes });
     }

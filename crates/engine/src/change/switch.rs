@@ -192,7 +192,7 @@ pub(super) fn switch(
     let mut switched = SwitchReport::default();
     let returning: u64 = crossings.iter().map(|one| one.returning_block_count(&mut taken)).sum();
     let drops = source_losses(&mut taken);
-    let start: Vec<SpaceCounters> = counters(&mut taken);
+    let start = old_counters(&mut taken);
     let rings: HashSet<usize> = taken.iter_mut().flat_map(removed_rings).collect();
     if let Err(why) = kernels.iter_mut().try_for_each(|(_, one)| one.next.switch.switch()) {
         // At most one program changes, so none has to be switched back.
@@ -210,12 +210,13 @@ pub(super) fn switch(
     drain_old_graph(&mut taken, &firsts, stalls);
     settled();
     let first = taken.iter_mut().find(|(_, stopped)| matches!(stopped, StoppedSpace::Lent(_)));
-    switched.position = first.map_or(0, |(_, stopped)| stopped.space().counters().input_blocks());
-    let before: Vec<SpaceCounters> = counters(&mut taken);
+    switched.position =
+        first.map_or(0, |(_, stopped)| stopped.space().counters_without_reports().input_blocks());
+    let before = old_counters(&mut taken);
     let now = source_losses(&mut taken);
     record_successors(&mut taken, kernels, &mut switched);
     let left_behind = swap_graphs(&mut taken);
-    let after: Vec<SpaceCounters> = counters(&mut taken);
+    let after = counters(&mut taken);
     for (key, blocks) in &now {
         let more = blocks - drops.get(key).copied().unwrap_or(0).min(*blocks);
         if more > 0 {
@@ -402,6 +403,11 @@ fn swap_graphs(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> u64 {
         stopped.space().swap(std::mem::take(&mut target.hot_swap), &mut arrived);
     }
     lost
+}
+
+/// Returns the counters of the old graph. Its reports are not needed.
+fn old_counters(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Vec<SpaceCounters> {
+    taken.iter_mut().map(|(_, stopped)| stopped.space().counters_without_reports()).collect()
 }
 
 fn counters(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Vec<SpaceCounters> {

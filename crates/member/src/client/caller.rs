@@ -2,9 +2,9 @@
 
 use super::error::{ClientError, ECONNRESET, EPIPE};
 use crate::receive_buffer::with_receive_buffer;
-use crate::varlink::{Call, Fault, Reply};
-use serde::Serialize;
+use crate::varlink::{Call, Fault, REPLY_MAX, Reply};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -49,7 +49,8 @@ impl Caller {
     /// Receives the result of the last call. Blocks and fails as
     /// [`receive_reply`](Self::receive_reply) does.
     pub(crate) fn result<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
-        self.receive_next_result().map(|(result, _)| result)
+        self.receive_with(|bytes, _| read_result(bytes))
+            .inspect_err(|error| self.note_timeout(error))
     }
 
     /// Receives the next result of a call that may have several, and true if more follow. Blocks
@@ -105,13 +106,7 @@ impl Caller {
     /// Receives the next update of a subscription. A timeout leaves the connection usable, unlike
     /// in [`receive_reply`](Self::receive_reply), because an update may take a long time to arrive.
     pub(super) fn receive(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
-        self.receive_with(|bytes, descriptors| {
-            let reply = Reply::read(bytes)?;
-            match Fault::from_reply(&reply) {
-                Some(fault) => Err(ClientError::Refused(fault)),
-                None => Ok((reply, descriptors)),
-            }
-        })
+        self.receive_with(|bytes, descriptors| Ok((read_reply(bytes)?, descriptors)))
     }
 
     /// Receives a message, and passes it to `read` with its descriptors.
@@ -137,6 +132,38 @@ impl Caller {
     }
 }
 
+/// A successful reply, with its result.
+#[derive(Deserialize)]
+struct DirectReply<T> {
+    parameters: T,
+    error: Option<String>,
+}
+
+/// Beginning of the replies that this library sends.
+const REPLY_START: &[u8] = b"{\"parameters\":{";
+
+/// Reads the result of a call from the bytes of its reply, in one pass if it is a result in the
+/// form of this library. Fails if the reply is an error.
+fn read_result<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ClientError> {
+    if bytes.len() <= REPLY_MAX
+        && bytes.starts_with(REPLY_START)
+        && let Ok(DirectReply { parameters, error: None }) = serde_json::from_slice(bytes)
+    {
+        return Ok(parameters);
+    }
+    let reply = read_reply(bytes)?;
+    Ok(reply.deserialize_result()?)
+}
+
+/// Reads a reply. Fails if it is an error.
+fn read_reply(bytes: &[u8]) -> Result<Reply, ClientError> {
+    let reply = Reply::read(bytes)?;
+    match Fault::from_reply(&reply) {
+        Some(fault) => Err(ClientError::Refused(fault)),
+        None => Ok(reply),
+    }
+}
+
 impl AsFd for Caller {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -147,6 +174,34 @@ impl AsFd for Caller {
 mod tests {
     use super::*;
     use crate::protocol::{NoParameters, PathNumber};
+
+    #[test]
+    fn result_is_read_in_one_pass_or_as_any_other_reply() {
+        let read = |text: &str| read_result::<PathNumber>(text.as_bytes());
+        let seven = PathNumber { number: 7 };
+        for text in [
+            r#"{"parameters":{"number":7}}"#,
+            r#"{"parameters":{"number":7},"error":null,"continues":false}"#,
+            r#"{ "continues": false, "parameters" : { "number": 7 } }"#,
+        ] {
+            assert_eq!(read(text).unwrap(), seven, "{text}");
+        }
+        for text in [
+            r#"{"parameters":{"number":7},"error":"a.b.C"}"#,
+            r#"{"error":"a.b.C","parameters":{"number":7}}"#,
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(matches!(&error, ClientError::Refused(fault) if fault.name == "a.b.C"));
+        }
+        for text in [
+            r#"{"parameters":[7]}"#,
+            r#"{"parameters":{"number":"x"}}"#,
+            r#"{"parameters":{"number":7}"#,
+            "{}",
+        ] {
+            assert!(matches!(read(text), Err(ClientError::Malformed(_))), "{text}");
+        }
+    }
 
     #[test]
     fn late_reply_is_not_taken_for_the_reply_to_the_next_call() {

@@ -4,6 +4,7 @@
 //! subtree attached to the node replaces this sink. A use of a node is a filter term that denotes
 //! the node; a node with a mark can have several.
 
+use super::ReadText;
 use super::attach::{PLACEHOLDER, attach, parse_label, placeholder};
 use super::classes::{cut_class, move_class, remove_class};
 use super::cut::{cut, incoming_label, isolate, parents, path_to, remove_single_branches};
@@ -22,13 +23,14 @@ use crate::read::read_request;
 use crate::registry::Registry;
 use filter::FilterKind;
 
-/// Applies an edit of arcs to `request`, which was parsed from `text`.
+/// Applies an edit of arcs to `request`, which was parsed from `text`. Also returns the graph and
+/// the diagnostics of the new text, unless the text has changed since they were read.
 pub(super) fn apply(
     edit: &Edit,
     text: &str,
     mut request: Request,
     registry: &dyn Registry,
-) -> Result<EditResult, InvalidEdit> {
+) -> Result<(EditResult, Option<ReadText>), InvalidEdit> {
     let (origins, old_marks) = (Origins::new(&request), marks::all_marks(&request));
     let before = read_request(text, registry).0;
     match edit {
@@ -78,7 +80,7 @@ pub(super) fn apply(
     let (after, mistakes) = read_request(&edited.text, registry);
     if mistakes.iter().any(|mistake| mistake.severity == Severity::Error) {
         // The caller reports these mistakes with their positions.
-        return Ok(edited);
+        return Ok((edited, Some((after, mistakes))));
     }
     if !matches!(edit, Edit::RemoveBelow { .. }) {
         refuse_losses(&edited, &origins, text)?;
@@ -88,7 +90,10 @@ pub(super) fn apply(
     {
         return Err(InvalidEdit(format!("`{node}` is below `{below}` already")));
     }
-    end_open_outputs(edited, (&before, &after))
+    Ok(match end_open_outputs(&edited, (&before, &after))? {
+        Some(ended) => (ended, None),
+        None => (edited, Some((after, mistakes))),
+    })
 }
 
 /// Refuses an edit after which a node would receive no input, because the edit would disconnect it
@@ -278,11 +283,12 @@ fn sever(request: &mut Request, node: &str, from: &NodeOutput) -> Result<(), Inv
 
 /// Adds the sink `discard` after filters that the edit leaves without output, and after new filters
 /// that nothing follows, so that the path does not begin to print. A new filter after a filter
-/// whose output was printed gets no sink: its output is printed instead.
+/// whose output was printed gets no sink: its output is printed instead. Returns `None` if no filter
+/// needs a sink.
 fn end_open_outputs(
-    edited: EditResult,
+    edited: &EditResult,
     (before, after): (&Graph, &Graph),
-) -> Result<EditResult, InvalidEdit> {
+) -> Result<Option<EditResult>, InvalidEdit> {
     let origin = |span: Span| {
         let found = edited.filters.iter().find(|(new, _)| new.start == span.start);
         found.map(|(new, old)| (*new, *old))
@@ -308,17 +314,17 @@ fn end_open_outputs(
         }
     }
     if open.is_empty() {
-        return Ok(edited);
+        return Ok(None);
     }
     let mut request = parse_tree(&edited.text, "the new request")?;
-    let known: Vec<(Span, Option<Span>)> = edited.filters;
+    let known = &edited.filters;
     for at in open {
         attach(&mut request, at, Branch { label: None, term: placeholder(), span: NEW_SPAN })?;
     }
     let origins: Vec<Option<Span>> = filters(&request)
         .map(|node| known.iter().find(|(new, _)| *new == node.span).and_then(|(_, old)| *old))
         .collect();
-    print_with_origins(&request, &origins)
+    print_with_origins(&request, &origins).map(Some)
 }
 
 /// Returns the nodes of the old graph from which a new node receives blocks, directly or through

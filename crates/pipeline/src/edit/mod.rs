@@ -33,7 +33,8 @@ mod tree;
 mod words;
 
 use crate::check::read_as_written;
-use crate::language::Request;
+use crate::graph::Graph;
+use crate::language::{Diagnostic, Request};
 use crate::prefix::terms;
 use crate::registry::Registry;
 use replacement::replace_text;
@@ -44,6 +45,9 @@ pub use find::filter_span;
 pub use kinds::{Edit, EditResult, InvalidEdit, NodeOutput, PathMove, Position, Subtree};
 pub use tree::{differ_only_in_arguments, single_filter};
 pub(crate) use tree::{for_each_filter, join_with_pipe, parse_filter, parse_tree, replace_at};
+
+/// The graph and the diagnostics of a text.
+type ReadText = (Graph, Vec<Diagnostic>);
 
 impl Edit {
     /// Returns a copy of the edit in which unset parameters have the machine's current values, so
@@ -84,14 +88,25 @@ impl Edit {
     /// not writable, or if the result would not be a valid graph (for example, if a node would be
     /// below itself or have no parent).
     pub fn apply(&self, text: &str, registry: &dyn Registry) -> Result<EditResult, InvalidEdit> {
+        self.apply_and_read(text, registry).map(|(edited, _)| edited)
+    }
+
+    /// Applies the edit as [`apply`](Self::apply) does. Also returns what [`read_request`](crate::read_request) returns
+    /// for the new text if the edit has read that text; otherwise `None`.
+    pub fn apply_and_read(
+        &self,
+        text: &str,
+        registry: &dyn Registry,
+    ) -> Result<(EditResult, Option<ReadText>), InvalidEdit> {
+        let unread = |edited| (edited, None);
         if let Self::Sequence(edits) = self {
-            return sequence::apply(edits, text, registry);
+            return sequence::apply(edits, text, registry).map(unread);
         }
         let request = parse_tree(text, "the running request")?;
         self.check_unshared(&request)?;
         match self {
             Self::Sequence(_) => Err(InvalidEdit("it is several edits".to_owned())),
-            Self::Whole(new) => replace_text(&request, new),
+            Self::Whole(new) => replace_text(&request, new).map(unread),
             Self::Add { .. }
             | Self::RemoveBelow { .. }
             | Self::Reattach { .. }
@@ -102,7 +117,9 @@ impl Edit {
             | Self::Replace { node, .. }
             | Self::Move { node, .. }
             | Self::Upgrade { node }
-            | Self::Argument { node, .. } => place::apply_at(self, node, request, registry),
+            | Self::Argument { node, .. } => {
+                place::apply_at(self, node, request, registry).map(unread)
+            }
         }
     }
 }
