@@ -158,12 +158,20 @@ impl Tree {
     #[must_use]
     pub fn after(mut paths: Vec<PathView>, before: &Self) -> Self {
         sort_paths(&mut paths);
-        let mut tree = Self { paths, ..Self::default() };
+        // Most changes add or remove one node.
+        let count = before.directories.len() + 1;
+        let mut tree = Self {
+            paths,
+            directories: Vec::with_capacity(count),
+            places: HashMap::with_capacity(count),
+            directory_of: HashMap::with_capacity(count),
+            ..Self::default()
+        };
         tree.add((DirectoryId::Root, String::new()), 0, Vec::new(), ROOT_ENTRIES);
         let parents = |view: &PathView| first_parents(view, &before.nesting_parents);
         let parents: Vec<Parents> = tree.paths.iter().map(parents).collect();
         tree.nesting_parents = nesting_parents(&tree.paths, &parents);
-        let mut open = VecDeque::new();
+        let mut open = VecDeque::with_capacity(count);
         tree.add_named_paths(&parents, &mut open);
         tree.add_sources(&parents, &mut open);
         while let Some(at) = open.pop_front() {
@@ -236,7 +244,9 @@ impl Tree {
     /// Adds the nodes below a directory.
     fn add_children(&mut self, at: usize, parents: &[Parents], open: &mut VecDeque<usize>) {
         let mut groups = Groups::default();
-        for member in self.directories[at].members.clone() {
+        let members = self.directories[at].members.clone();
+        let is_single = members.len() == 1;
+        for member in members {
             let Some(node) = self.node(member) else { continue };
             let arcs = node.arcs.iter().enumerate();
             let first = |(arc, to): &(usize, &streamline::paths::NodeArc)| {
@@ -249,7 +259,11 @@ impl Tree {
             let operands = operands.filter(|(_, node)| node.inside == Some(member.node));
             let operands: Vec<_> = operands.map(|(node, _)| (String::new(), node)).collect();
             for (class, node) in below.into_iter().chain(operands) {
-                self.join_group(&mut groups, &class, NodeIndex { path: member.path, node });
+                let below = NodeIndex { path: member.path, node };
+                match is_single {
+                    true => groups.add(class, below),
+                    false => self.join_group(&mut groups, &class, below),
+                }
             }
         }
         for group in groups.all {

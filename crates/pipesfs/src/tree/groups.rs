@@ -19,6 +19,13 @@ pub(super) struct Groups {
     by_kind: HashMap<(String, String), Vec<usize>>,
 }
 
+impl Groups {
+    /// Adds a group for a node that no other group can contain, because all nodes are of one path.
+    pub(super) fn add(&mut self, class: String, member: NodeIndex) {
+        self.all.push(Group { class, ordinal: 0, members: vec![member] });
+    }
+}
+
 impl Tree {
     /// Adds the node `member` to the group of equal nodes of other paths of the same user, or to a
     /// new group if there is no such group.

@@ -63,7 +63,8 @@ pub(super) type NestingParents = HashMap<(PathKey, NodeKey), (NodeKey, String)>;
 /// Converts the parents of nodes from indexes to identities that stay the same across changes to
 /// the request.
 pub(super) fn nesting_parents(paths: &[PathView], parents: &[Parents]) -> NestingParents {
-    let mut nesting_parents = NestingParents::new();
+    let count = parents.iter().map(Vec::len).sum();
+    let mut nesting_parents = NestingParents::with_capacity(count);
     for (view, parents) in paths.iter().zip(parents) {
         for (at, node) in view.nodes.iter().enumerate() {
             let Some((from, number)) = parents[at] else { continue };
