@@ -366,7 +366,7 @@ fn index_that_is_a_pipe_or_hard_link_is_refused() {
 }
 
 #[test]
-fn output_pipe_without_reader_is_named_and_fails_at_the_time_limit() {
+fn output_pipe_without_reader_is_named_and_ends_with_for() {
     let folder = Folder::new();
     create_pipe(&folder, "p");
     let ran = folder.run(&["run", "--for=1200ms", "generate | pcap p"]);
