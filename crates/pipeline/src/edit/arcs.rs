@@ -283,8 +283,8 @@ fn sever(request: &mut Request, node: &str, from: &NodeOutput) -> Result<(), Inv
 
 /// Adds the sink `discard` after filters that the edit leaves without output, and after new filters
 /// that nothing follows, so that the path does not begin to print. A new filter after a filter
-/// whose output was printed gets no sink: its output is printed instead. Returns `None` if no filter
-/// needs a sink.
+/// whose output was printed gets no sink: its output is printed instead. Returns `None` if no
+/// filter needs a sink.
 fn end_open_outputs(
     edited: &EditResult,
     (before, after): (&Graph, &Graph),

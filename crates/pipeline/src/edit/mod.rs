@@ -91,8 +91,9 @@ impl Edit {
         self.apply_and_read(text, registry).map(|(edited, _)| edited)
     }
 
-    /// Applies the edit as [`apply`](Self::apply) does. Also returns what [`read_request`](crate::read_request) returns
-    /// for the new text if the edit has read that text; otherwise `None`.
+    /// Applies the edit as [`apply`](Self::apply) does. Also returns the result of
+    /// [`read_request`](crate::read_request) for the new text, or `None` if the edit has not read
+    /// that text.
     pub fn apply_and_read(
         &self,
         text: &str,
