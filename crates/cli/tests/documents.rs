@@ -102,6 +102,8 @@ const SKIPPED_COMMANDS: &[(&str, &str)] = &[
     ("streamline sh -v -c 'cat words | grep x | sudo tee", "sudo asks for a password"),
     ("streamline doctor --calibrate", "measures the machine for a minute"),
     ("streamline completion", "its output is for a file of the shell"),
+    ("streamline exec tcpdump", "captures until it is stopped"),
+    ("streamline exec --with=udp named", "serves port 53 until it is stopped"),
     ("mkdir pipes", OF_ONE_MOUNT),
     ("head -3 pipes/", OF_ONE_MOUNT),
     ("echo 10s > pipes/", OF_ONE_MOUNT),
