@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capture_files_are_recognised_by_extension() {
+    fn capture_files_are_recognized_by_extension() {
         for name in ["a.pcap", "b.pcapng", "c.cap"] {
             assert!(is_capture(Path::new(name)), "{name}");
         }
