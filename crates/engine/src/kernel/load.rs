@@ -51,9 +51,9 @@ impl LoadFailure {
 pub(super) struct LoadOptions {
     pub(super) kind: ProgramKind,
     pub(super) license: License,
-    /// See [`Load::fragments`].
+    /// See [`LoadParameters::fragments`].
     pub(super) fragments: bool,
-    /// See [`Load::device`].
+    /// See [`LoadParameters::device`].
     pub(super) device: Option<u32>,
 }
 

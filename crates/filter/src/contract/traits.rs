@@ -42,8 +42,8 @@ pub trait Classify: Send {
     /// per block is saved, in a filter that parses no headers.
     const SETS_MARKS: bool = true;
 
-    /// Returns the class of this block, or the result of [`ClassifyContext::absent`] if the block
-    /// has no class.
+    /// Returns the class of this block, or the result of [`ClassifyContext::answer_absent`] if the
+    /// block has no class.
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class;
     /// Returns the filter's report. The engine calls this on request and when the path stops.
     fn report(&self) -> Report {
