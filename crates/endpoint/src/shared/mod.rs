@@ -21,6 +21,7 @@ mod sessions;
 pub mod share;
 
 use crate::Failure;
+use crate::source::rx;
 use buffer::name::{self, Address, Error, OpenRequest};
 use buffer::stream::Input;
 use std::hash::{Hash as _, Hasher as _};
@@ -68,7 +69,8 @@ pub fn set_lost_before(blocks: u64) {
 /// This holds for live sources. A prefix with another source, which only a user can have started,
 /// ends with its input.
 fn is_endless(prefix: &str) -> bool {
-    prefix.split_whitespace().next().is_some_and(|source| ["rx", "tx"].contains(&source))
+    let live = [&rx::ENTRY, &rx::SENT_ENTRY].map(|entry| entry.description.name);
+    prefix.split_whitespace().next().is_some_and(|source| live.contains(&source))
 }
 
 /// Returns a descriptor that becomes readable when a `share last=yes` of this process has lost its
