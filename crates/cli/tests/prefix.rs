@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 mod common;
+#[path = "prefix/processes.rs"]
+mod processes;
 
 use common::{CommandResult, Folder, Guard};
 use serde_json::Value;
@@ -354,110 +356,6 @@ fn o6_sharers_that_come_go_or_are_killed_leave_others_alone() {
     site.wait_printed(&stays, 13);
     assert_eq!(site.prefix_server_ids().len(), 1);
     assert_eq!(site.stop(stays)["lost"], 0);
-}
-
-#[test]
-fn o6_killed_process_of_a_prefix_is_replaced() {
-    let Some(site) = PrefixFixture::new() else { return };
-    let readers = ["one", "other"].map(|name| site.start(name, &prefix_request("request")));
-    site.request_each(10..15);
-    readers.iter().for_each(|reader| site.wait_printed(reader, 5));
-    let servers = site.prefix_server_ids();
-    assert_eq!(servers.len(), 1);
-    signal_process(servers[0], "-KILL");
-    // If both sharers start a process at the same time, one process may continue the prefix up to
-    // `tcp` of another. Only one offers the whole prefix.
-    wait_until("another took its place", || {
-        let now = site.ids_of_servers(&format!("| share \"{PREFIX} | http\""));
-        now.len() == 1 && now != servers
-    });
-    let has_joined = |reader: &Reader| {
-        // The sharers may join at different times. A connection that neither sharer needs is
-        // printed by both only after both have joined.
-        site.request_each([7]);
-        site.printed_messages(reader).len() > 5
-    };
-    readers.iter().for_each(|reader| wait_until("it has joined", || has_joined(reader)));
-    site.request_each(20..25);
-    for reader in readers {
-        wait_until("it sees what begins now", || {
-            site.printed_messages(&reader).ends_with(&request_paths(20..25))
-        });
-        let report = site.stop(reader);
-        let remark = shared_source(&report)["remark"].as_str().unwrap().to_owned();
-        assert!(remark.contains("its process ended 1 times and was replaced"), "{remark}");
-    }
-}
-
-/// The process of a prefix also ends in order, for example if its user stops it.
-#[test]
-fn o6_stopped_process_of_a_prefix_is_replaced() {
-    let Some(site) = PrefixFixture::new() else { return };
-    let reader = site.start("one", &prefix_request("request"));
-    let servers = site.prefix_server_ids();
-    signal_process(servers[0], "-INT");
-    wait_until("another took its place", || {
-        let now = site.prefix_server_ids();
-        now.len() == 1 && now != servers
-    });
-    wait_until("it has joined", || {
-        site.request_each([7]);
-        !site.printed_messages(&reader).is_empty()
-    });
-    let report = site.stop(reader);
-    assert_source_remark(&site, &report, "its process ended 1 times and was replaced");
-    let errors = site.folder.read("one.err");
-    assert!(errors.contains("its process ended 1 times"), "{errors}");
-}
-
-/// A prefix whose process cannot be replaced ends its readers with the reason.
-#[test]
-fn o6_reader_fails_when_the_interface_of_its_prefix_is_gone() {
-    let Some(site) = PrefixFixture::new() else { return };
-    let configure_link = |words: &[&str]| {
-        let done = site.pair.server.command("ip").arg("link").args(words).status();
-        assert!(done.unwrap().success(), "{words:?}");
-    };
-    configure_link(&["add", "gone0", "type", "veth", "peer", "name", "gone1"]);
-    configure_link(&["set", "gone0", "up"]);
-    let mut reader =
-        site.start("one", "--prefix=shared rx gone0 both=yes | tcp | http |request json");
-    configure_link(&["delete", "gone0"]);
-    wait_until("it has ended", || reader.child.try_wait().unwrap().is_some());
-    let errors = site.folder.read("one.err");
-    assert_eq!(reader.child.wait().unwrap().code(), Some(1), "{errors}");
-    assert!(errors.contains("gone0"), "{errors}");
-}
-
-#[test]
-fn o6_reader_reports_what_the_process_of_its_prefix_lost() {
-    const FRAMES: usize = 400_000;
-    let Some(site) = PrefixFixture::new() else { return };
-    let reader = site.start("one", &prefix_request("request"));
-    site.request_each([7]);
-    site.wait_printed(&reader, 1);
-    let servers = site.prefix_server_ids();
-    signal_process(servers[0], "-STOP");
-    // The kernel's ring is full long before the process continues.
-    site.pair.client.run_inside(|| {
-        let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
-        for _ in 0..FRAMES {
-            // Without a receiver, an earlier datagram may be refused.
-            let _ = socket.send_to(&[0; 1000], (SERVER, 9));
-        }
-    });
-    signal_process(servers[0], "-CONT");
-    let lost = |name: &str| {
-        let top: Value =
-            serde_json::from_str(&site.run(&["top", "--once", "--json", name]).out).unwrap();
-        top["lost"].as_array().is_some_and(|places| !places.is_empty())
-    };
-    wait_until("the reader knows of the loss", || lost("one"));
-    let report = site.stop(reader);
-    assert!(report["lost"].as_u64().unwrap() > 0, "{report}");
-    assert!(shared_source(&report)["dropped"]["prefix"].as_u64().unwrap() > 0, "{report}");
-    let errors = site.folder.read("one.err");
-    assert!(errors.contains("prefix"), "{errors}");
 }
 
 #[test]
