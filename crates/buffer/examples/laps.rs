@@ -1,5 +1,5 @@
 //! Passes blocks through a stream within one thread: repeatedly writes half a ring, then reads it.
-//! PoolUsage: `laps BLOCK BLOCKS RING`, for example under `valgrind --tool=callgrind`. Prints the
+//! Usage: `laps BLOCK BLOCKS RING`, for example under `valgrind --tool=callgrind`. Prints the
 //! time per block in the fastest lap.
 
 use abi::DbufId;

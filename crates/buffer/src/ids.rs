@@ -82,8 +82,8 @@ pub fn fresh() -> Option<DbufId> {
     DbufId::new(ids.next - 1)
 }
 
-/// Returns a duplicate of the counter's descriptor for a program to duplicate_counter, numbered
-/// `from` or higher, and the value of [`VARIABLE`] for that program.
+/// Returns a duplicate of the counter's descriptor for a program to inherit, numbered `from` or
+/// higher, and the value of [`VARIABLE`] for that program.
 pub fn duplicate_counter(from: i32) -> std::io::Result<(String, OwnedFd)> {
     let mut ids = IDS.lock().unwrap_or_else(PoisonError::into_inner);
     let tree = ids.tree_counter().ok_or(std::io::ErrorKind::OutOfMemory)?;

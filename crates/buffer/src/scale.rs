@@ -188,7 +188,7 @@ pub enum SizeReason {
 pub struct SizeDecision {
     /// New size of the ring in bytes.
     pub capacity: usize,
-    /// SizeReason for the new size.
+    /// Reason for the new size.
     pub why: SizeReason,
 }
 

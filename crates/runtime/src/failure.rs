@@ -37,7 +37,7 @@ impl From<Fault> for RingFailure {
 pub struct PathFailure {
     /// Name of the failed node.
     pub node: String,
-    /// FailureCause of the failure.
+    /// Cause of the failure.
     pub cause: FailureCause,
 }
 

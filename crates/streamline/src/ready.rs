@@ -183,7 +183,7 @@ pub struct Results {
     /// For each failure in the outcome, the capture of the block on which the filter panicked;
     /// `None` if no capture was saved. Empty in intermediate results.
     pub crashes: Vec<Option<CrashCapture>>,
-    /// RecordingSummary of the record, if the run was recorded.
+    /// Summary of the record, if the run was recorded.
     pub recorded: Option<RecordingSummary>,
 }
 

@@ -50,8 +50,7 @@ struct ReaderRecord {
     has_left: bool,
     /// Page of the reader's control words.
     page: Arc<Region>,
-    /// SleepTicket of a reader that joined a running ring; `None` for a reader present from the
-    /// start.
+    /// Ticket of a reader that joined a running ring; `None` for a reader present from the start.
     ticket: Option<ReaderTicket>,
 }
 

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// ReaderLimits on the simultaneous readers of one stream or region.
+/// Limits on the simultaneous readers of one stream or region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReaderLimits {
     /// Maximum number of readers.

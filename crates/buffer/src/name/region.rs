@@ -128,16 +128,16 @@ impl SharedRegion {
         self.memory.words()
     }
 
-    /// Copies bytes at offset `at` into `out`. Fails with [`Error::Range`] if the checked_offset
-    /// exceeds the region.
+    /// Copies bytes at offset `at` into `out`. Fails with [`Error::Range`] if the range exceeds the
+    /// region.
     pub fn read_at(&self, at: u64, out: &mut [u8]) -> Result<(), Error> {
         let at = self.checked_offset(at, out.len())?;
         foreign::copy_out(self.memory.words(), at, out);
         Ok(())
     }
 
-    /// Copies bytes to offset `at`. Fails with [`Error::Range`] if the checked_offset exceeds the
-    /// region, and with [`Error::ReadOnly`] if this process has no write access.
+    /// Copies bytes to offset `at`. Fails with [`Error::Range`] if the range exceeds the region,
+    /// and with [`Error::ReadOnly`] if this process has no write access.
     pub fn write_at(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
         let at = self.checked_offset(at, bytes.len())?;
         if !self.writable {
@@ -153,8 +153,8 @@ impl SharedRegion {
         Ok(())
     }
 
-    /// Returns the offset as a `usize`. Fails with [`Error::Range`] if the checked_offset exceeds
-    /// the region.
+    /// Returns the offset as a `usize`. Fails with [`Error::Range`] if the range exceeds the
+    /// region.
     fn checked_offset(&self, at: u64, length: usize) -> Result<usize, Error> {
         let first = usize::try_from(at).ok();
         let end = first.and_then(|first| first.checked_add(length));

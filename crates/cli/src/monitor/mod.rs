@@ -25,7 +25,7 @@ use sys::eventfd::EventFd;
 
 /// Interval between two samples of the counters.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
-/// Metric of samples between two replacements of a metrics file.
+/// Number of samples between two replacements of a metrics file.
 const SAMPLES_PER_FILE: u32 = 5;
 /// Name under which metrics report a path that has neither a name nor a number.
 const UNNAMED: &str = "run";

@@ -20,7 +20,7 @@ const SUSPENSION_CHECK_NS: u64 = SUSPENSION_CHECK_INTERVAL.as_nanos() as u64;
 /// A source that reads the standard output of a program.
 #[derive(Debug)]
 pub(super) struct ProgramOutput {
-    /// ReadSource end of the pipe, or `None` after the source has been closed.
+    /// Read end of the pipe, or `None` after the source has been closed.
     pipe: Option<ReadSource>,
     process: Arc<Process>,
     counters: SourceCounters,

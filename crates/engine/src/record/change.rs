@@ -1,4 +1,4 @@
-//! ChangeProgress that were made to a path while it was recorded.
+//! Changes that were made to a path while it was recorded.
 //!
 //! A recorded change consists of the user's edit, the resulting request and the resulting layout.
 //! It contains no filter state, because a replay repeats the state transfer from the same input.

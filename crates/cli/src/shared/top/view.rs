@@ -54,7 +54,7 @@ impl NodeOrder {
 /// The choices of the user.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct ViewChoices {
-    /// NodeOrder of the nodes.
+    /// Order of the nodes.
     pub(super) order: NodeOrder,
     /// Selected node, filter (of names and spaces) and help.
     pub(super) list: ListState,

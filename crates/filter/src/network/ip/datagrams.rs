@@ -25,7 +25,7 @@ pub(super) const FRAGMENTS_MAX: u32 = 1024;
 /// Minimum interval between scans for expired datagrams, in ns.
 const SCAN_INTERVAL: Time = 1_000_000_000;
 
-/// DatagramLimits on incomplete datagrams.
+/// Limits on incomplete datagrams.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DatagramLimits {
     /// Maximum number of incomplete datagrams.

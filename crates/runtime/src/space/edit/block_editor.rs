@@ -1,4 +1,4 @@
-//! EditedBlock of one block: in place, or in a copy that is made when the filter first writes. [SL
+//! Editing of one block: in place, or in a copy that is made when the filter first writes. [SL
 //! §6.1]
 //!
 //! The input is a rich pointer and a flag that forces a copy. The output is the resulting blocks
