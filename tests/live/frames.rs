@@ -5,7 +5,7 @@
 use crate::observer::{Observer, ObserverResult};
 use crate::send::{capture_length, send_frames};
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
 use testkit::net::{CLIENT_DEVICE, Cable, LIMIT, Pair, SERVER, SERVER_DEVICE};
 use testkit::packet::checksum;
 use testkit::{Frame, Random, Segment};
@@ -165,4 +165,39 @@ fn tags_removed_by_device_or_driver_are_restored() {
             assert_eq!(received, sent, "{source}: frame {number}");
         }
     }
+}
+
+#[test]
+fn multicast_copies_for_this_host_are_not_observed() {
+    let Some(pair) = Pair::new(Cable::default()) else { return };
+    let group = Ipv4Addr::new(239, 1, 1, 1);
+    let observed = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
+    let sent = Observer::start(&pair.server, &format!("tx {SERVER_DEVICE} | pcap sent.pcap"));
+    let member = pair.server.run_inside(|| {
+        let socket = UdpSocket::bind(("0.0.0.0", 5300)).expect("a port");
+        socket.join_multicast_v4(&group, &SERVER).expect("it joins");
+        socket.send_to(b"from this host", (group, 5300)).expect("it sends");
+        socket
+    });
+    member.set_read_timeout(Some(LIMIT)).expect("a time");
+    let mut bytes = [0; 64];
+    let length = member.recv(&mut bytes).expect("the copy for this host");
+    assert_eq!(&bytes[..length], b"from this host");
+    pair.client.run_inside(|| {
+        let socket = UdpSocket::bind("0.0.0.0:0").expect("a port");
+        socket.send_to(b"from another", (SERVER, 5300)).expect("it sends");
+    });
+    member.recv(&mut bytes).expect("the datagram of another host");
+    let udp = |frames: Vec<Vec<u8>>| -> Vec<Vec<u8>> {
+        let is_udp = |frame: &Vec<u8>| frame[12..14] == [8, 0] && frame[23] == 17;
+        assert!(frames.iter().all(|frame| frame[14] >> 4 == 4 || frame[12..14] != [8, 0]));
+        assert!(frames.iter().all(|frame| frame[0] != 0x45), "no frame begins with a packet");
+        frames.into_iter().filter(is_udp).collect()
+    };
+    let observed = udp(observed.stop().frames("seen.pcap"));
+    assert_eq!(observed.len(), 1, "{observed:x?}");
+    assert!(observed[0].ends_with(b"from another"));
+    let sent = udp(sent.stop().frames("sent.pcap"));
+    assert_eq!(sent.len(), 1, "{sent:x?}");
+    assert!(sent[0].ends_with(b"from this host"));
 }

@@ -1,8 +1,9 @@
 //! The program's own filter, as given to `pcap_setfilter`.
 
 use ebpf::classic::insn::code;
-use ebpf::classic::{ClassicProgram, Instruction, Metadata};
+use ebpf::classic::{ClassicProgram, Instruction, LinkType, Metadata};
 use streamline::capture::{CapturedFrame, FRAME_MAX};
+use wire::cooked::CookedHeader;
 
 /// `PACKET_OUTGOING`: the type of a frame that the host sends.
 const PACKET_OUTGOING: u8 = 4;
@@ -17,17 +18,24 @@ const HEADER_MAX: usize = 60;
 #[derive(Debug)]
 pub(crate) struct Filter {
     program: ClassicProgram,
+    /// Link type of the packets for which the program compiled the filter.
+    pub(crate) link: LinkType,
     /// Number of bytes at the beginning of a frame on which the result depends.
     pub(crate) reach: usize,
+    /// Index of the interface; 0 for the device `any`.
     interface_index: u32,
 }
 
 impl Filter {
     /// Returns the filter of these instructions; `None` if they are not a valid program.
-    pub(crate) fn new(instructions: Vec<Instruction>, interface_index: u32) -> Option<Self> {
+    pub(crate) fn new(
+        instructions: Vec<Instruction>,
+        link: LinkType,
+        interface_index: u32,
+    ) -> Option<Self> {
         let program = ClassicProgram::new(instructions).ok()?;
         let reach = reach(program.instructions()).unwrap_or(FRAME_MAX);
-        Some(Self { program, reach, interface_index })
+        Some(Self { program, link, reach, interface_index })
     }
 
     /// Returns true if every frame matches.
@@ -51,6 +59,40 @@ impl Filter {
             ..Metadata::EMPTY
         };
         self.program.run(bytes, frame.wire_length, &metadata) as usize
+    }
+}
+
+/// A buffer for the beginning of a cooked packet.
+#[derive(Debug, Default)]
+pub(crate) struct CookedStart(Vec<u8>);
+
+impl CookedStart {
+    /// Returns the number of bytes of a cooked packet to keep, or 0 to reject it. `payload` is the
+    /// beginning of the packet after the cooked header, and `length` the length of the packet
+    /// without the header, which a filter in the kernel sees, too.
+    pub(crate) fn run(
+        &mut self,
+        filter: &Filter,
+        header: &CookedHeader,
+        (payload, length): (&[u8], u32),
+    ) -> usize {
+        const HEADER_MAX: usize = 20;
+        let metadata = Metadata {
+            packet_type: header.kind,
+            protocol: header.protocol,
+            interface_index: header.interface,
+            hardware_type: header.hardware,
+            ..Metadata::EMPTY
+        };
+        let wanted = payload.len().min(filter.reach);
+        self.0.clear();
+        self.0.resize(HEADER_MAX, 0);
+        self.0.extend_from_slice(payload.get(..wanted).unwrap_or_default());
+        let link = wire::LinkType(u16::try_from(filter.link.0).unwrap_or_default());
+        let header_place = self.0.get_mut(..HEADER_MAX).unwrap_or_default();
+        let written = header.write_before(link, header_place).unwrap_or(0);
+        let packet = self.0.get(HEADER_MAX - written..).unwrap_or_default();
+        filter.program.run(packet, length, &metadata) as usize
     }
 }
 

@@ -25,6 +25,7 @@
 //! receives is a copy of at most the snapshot length, because the ring may lap (CONTRACT 14).
 #![deny(unsafe_code)]
 
+mod any;
 #[expect(unsafe_code, reason = "functions that C programs call")]
 pub mod export;
 mod filter;

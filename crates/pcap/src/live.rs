@@ -5,11 +5,12 @@
 
 pub(crate) mod reading;
 
+use crate::any::{AllInterfaces, ETHERNET_TYPES};
 use crate::filter::Filter;
 use crate::handle::{Handle, Settings, lock};
 use crate::kernel_filter::{KernelFilter, kernel_part};
 use crate::report::{self, Totals};
-use ebpf::classic::Instruction;
+use ebpf::classic::{Instruction, LinkType};
 use reading::{CHECK_INTERVAL, Reading, TakeFrame, direction};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -24,12 +25,16 @@ use sys::timer::Timer;
 
 /// `MAXIMUM_SNAPLEN` of libpcap, in bytes.
 const SNAPSHOT_MAX: usize = 262_144;
-/// Device types of interfaces with Ethernet frames (`ARPHRD_ETHER`, `ARPHRD_LOOPBACK`).
-const ETHERNET_TYPES: [u16; 2] = [1, 772];
+/// Name of the pseudo-device that captures on all interfaces.
+pub(crate) const ANY: &str = "any";
 /// `DLT_EN10MB`.
 const ETHERNET: i32 = 1;
 /// `DLT_DOCSIS`, which libpcap offers for interfaces with Ethernet frames.
 const DOCSIS: i32 = 143;
+/// `DLT_LINUX_SLL`.
+const COOKED_V1: i32 = 113;
+/// `DLT_LINUX_SLL2`.
+const COOKED_V2: i32 = 276;
 
 /// The counters that `pcap_stats(3)` returns.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,8 +48,7 @@ pub(crate) struct Statistics {
 #[derive(Debug)]
 pub(crate) struct Live {
     device: String,
-    interface_index: u32,
-    is_loopback: bool,
+    kind: DeviceKind,
     /// Snapshot length in bytes.
     pub(crate) snapshot: usize,
     pub(crate) has_nanoseconds: bool,
@@ -59,7 +63,8 @@ pub(crate) struct Live {
     reading: Mutex<Option<Box<Reading>>>,
     wake: EventFd,
     selectable: OnceLock<Selectable>,
-    sender: Mutex<PacketSender>,
+    /// The socket for sending; `None` for the device `any`.
+    sender: Option<Mutex<PacketSender>>,
     /// A socket that keeps the interface promiscuous.
     _promiscuous: Option<PacketSocket>,
     /// Number of frames that the interface had dropped before activation.
@@ -67,11 +72,26 @@ pub(crate) struct Live {
     counts: Counts,
 }
 
+/// The kind of a device.
+#[derive(Clone, Copy, Debug)]
+enum DeviceKind {
+    /// An interface.
+    Interface {
+        /// Index of the interface.
+        index: u32,
+        is_loopback: bool,
+    },
+    /// The device `any`.
+    All,
+}
+
 /// The counts of frames as of the last read of the rings, for a signal handler that interrupts a
 /// read.
 #[derive(Debug, Default)]
 struct Counts {
     given: AtomicU64,
+    /// Packets that the program received from the packet socket of `any`.
+    from_socket: AtomicU64,
     lost: AtomicU64,
     unread: AtomicU64,
 }
@@ -90,44 +110,52 @@ impl Live {
         if let Some(why) = settings.foreign {
             return Err(why.to_owned());
         }
-        let device = &settings.device;
-        let interface = sys::net::interface(device).map_err(|_| String::new())?;
-        if !interface.flags.up() {
-            return Err(String::new());
-        }
-        if !ETHERNET_TYPES.contains(&interface.hatype) {
-            return Err("its frames are not Ethernet frames".to_owned());
-        }
         let text = |error: sys::Error| error.to_string();
-        let sender = PacketSender::open(interface.index, Qdisc::Through).map_err(text)?;
-        let promiscuous = if settings.is_promiscuous {
-            let socket = PacketSocket::open().map_err(text)?;
-            socket.promiscuous(interface.index).map_err(text)?;
-            Some(socket)
+        let device = &settings.device;
+        let wanted = capture_settings(settings);
+        let (kind, sender, promiscuous, reading) = if device == ANY {
+            let (all, capture) = AllInterfaces::open(settings, wanted)?;
+            (DeviceKind::All, None, None, Reading::new(capture, Some(all)))
         } else {
-            None
+            let interface = sys::net::interface(device).map_err(|_| String::new())?;
+            if !interface.flags.up() {
+                return Err(String::new());
+            }
+            if !ETHERNET_TYPES.contains(&interface.hatype) {
+                return Err("its frames are not Ethernet frames".to_owned());
+            }
+            let index = interface.index;
+            let sender = PacketSender::open(index, Qdisc::Through).map_err(text)?;
+            let promiscuous = settings.is_promiscuous.then(|| {
+                let socket = PacketSocket::open()?;
+                socket.promiscuous(index)?;
+                Ok(socket)
+            });
+            let promiscuous = promiscuous.transpose().map_err(text)?;
+            let capture = Capture::open(&wanted, &Options::default());
+            let capture = capture.map_err(|error| error.to_string())?;
+            let kind = DeviceKind::Interface { index, is_loopback: interface.flags.loopback() };
+            (kind, Some(Mutex::new(sender)), promiscuous, Reading::new(capture, None))
         };
-        let capture = open_capture(settings)?;
         let timeout_ms = u64::try_from(settings.timeout_ms).unwrap_or(0);
         let snapshot = usize::try_from(settings.snapshot).unwrap_or(0);
         Ok(Self {
             device: device.clone(),
-            interface_index: interface.index,
-            is_loopback: interface.flags.loopback(),
+            kind,
             snapshot: if snapshot == 0 { SNAPSHOT_MAX } else { snapshot.min(SNAPSHOT_MAX) },
             has_nanoseconds: settings.has_nanoseconds,
             // As with libpcap on Linux: otherwise the timeout delays frames, but ends no read.
             timeout: (settings.is_immediate && timeout_ms > 0)
                 .then(|| Duration::from_millis(timeout_ms)),
             is_nonblocking: AtomicBool::new(settings.is_nonblocking),
-            datalink: AtomicI32::new(ETHERNET),
+            datalink: AtomicI32::new(kind.datalinks()[0]),
             direction: AtomicI32::new(direction::BOTH),
             filter: Mutex::new(None),
             kernel_filter: Mutex::default(),
-            reading: Mutex::new(Some(Box::new(Reading::new(capture)))),
+            reading: Mutex::new(Some(Box::new(reading))),
             wake: EventFd::new().map_err(text)?,
             selectable: OnceLock::new(),
-            sender: Mutex::new(sender),
+            sender,
             _promiscuous: promiscuous,
             interface_drops: interface_drops(device),
             counts: Counts::default(),
@@ -141,7 +169,7 @@ impl Live {
 
     /// Returns the link types of the device, the current default first.
     pub(crate) fn datalinks(&self) -> &'static [i32] {
-        if self.is_loopback { &[ETHERNET] } else { &[ETHERNET, DOCSIS] }
+        self.kind.datalinks()
     }
 
     /// Returns the link type of frames, a `DLT_` number.
@@ -170,9 +198,9 @@ impl Live {
 
     /// Loads a filter that the program has compiled and may set later.
     pub(crate) fn prepare_filter(&self, instructions: Vec<Instruction>) {
-        let filter = Filter::new(instructions, self.interface_index);
+        let filter = self.filter(instructions);
         if let (Some(filter), Some(reading)) = (filter, lock(&self.reading).as_ref()) {
-            let wanted = kernel_part(&filter, self.snapshot);
+            let (wanted, _) = kernel_part(&filter, self.snapshot);
             lock(&self.kernel_filter).prepare(&reading.capture, wanted);
         }
     }
@@ -180,7 +208,7 @@ impl Live {
     /// Replaces the filter. Fails with the reason if the instructions are not a valid program, or
     /// if an earlier filter remains in the kernel.
     pub(crate) fn set_filter(&self, instructions: Vec<Instruction>) -> Result<(), String> {
-        let Some(filter) = Filter::new(instructions, self.interface_index) else {
+        let Some(filter) = self.filter(instructions) else {
             return Err("BPF program is not valid".to_owned());
         };
         let wanted = kernel_part(&filter, self.snapshot);
@@ -188,15 +216,31 @@ impl Live {
         let mut capture = reading.as_mut().map(|reading| &mut reading.capture);
         lock(&self.kernel_filter).set(capture.as_deref_mut(), wanted)?;
         *lock(&self.filter) = Some(Arc::new(filter));
-        if let (Some(selectable), Some(capture)) = (self.selectable.get(), capture) {
-            for doorbell in capture.doorbells() {
-                // Those of directions that were not replaced are in the set already.
-                let _ = selectable.set.add(doorbell.as_fd());
-            }
-            // The program looks once, because frames from before may be unread.
-            selectable.timer.set(Some(Duration::ZERO));
+        if let Some(capture) = capture {
+            self.select_new_doorbells(capture);
         }
         Ok(())
+    }
+
+    /// Returns the filter of these instructions for the current link type; `None` if they are not a
+    /// valid program.
+    fn filter(&self, instructions: Vec<Instruction>) -> Option<Filter> {
+        let index = match self.kind {
+            DeviceKind::Interface { index, .. } => index,
+            DeviceKind::All => 0,
+        };
+        Filter::new(instructions, LinkType(self.datalink().cast_unsigned()), index)
+    }
+
+    /// Adds the doorbells of a changed capture to the selectable descriptor.
+    fn select_new_doorbells(&self, capture: &Capture) {
+        let Some(selectable) = self.selectable.get() else { return };
+        for doorbell in capture.doorbells() {
+            // Those of directions that were not replaced are in the set already.
+            let _ = selectable.set.add(doorbell.as_fd());
+        }
+        // The program looks once, because frames from before may be unread.
+        selectable.timer.set(Some(Duration::ZERO));
     }
 
     /// Returns a phrase for the report that names the component that runs the filter; empty if
@@ -229,8 +273,8 @@ impl Live {
                 .set_error("the handle is being read already, by its callback or a thread");
         };
         let result = self.read(handle, &mut reading, count, take);
-        self.store_counts(&reading.capture);
-        self.set_timer(&mut reading.capture);
+        self.store_counts(&mut reading);
+        self.set_timer(&mut reading);
         *lock(&self.reading) = Some(reading);
         result
     }
@@ -239,9 +283,9 @@ impl Live {
     pub(crate) fn selectable_number(&self) -> Option<i32> {
         if self.selectable.get().is_none() {
             let reading = lock(&self.reading);
-            let capture = &reading.as_ref()?.capture;
             let timer = Timer::new().ok()?;
-            let all: Vec<BorrowedFd<'_>> = capture.doorbells().chain([timer.as_fd()]).collect();
+            let descriptors = reading.as_ref()?.descriptors();
+            let all: Vec<BorrowedFd<'_>> = descriptors.chain([timer.as_fd()]).collect();
             let set = PollSet::new(&all).ok()?;
             drop(all);
             drop(reading);
@@ -254,49 +298,58 @@ impl Live {
 
     /// Sets the timer of the selectable descriptor to the time at which the program must read the
     /// rings again even if no doorbell is notified.
-    fn set_timer(&self, capture: &mut Capture) {
+    fn set_timer(&self, reading: &mut Reading) {
         let Some(Selectable { timer, .. }) = self.selectable.get() else { return };
-        let silence = capture.silence_left();
-        let after = match capture.has_frames() {
+        let silence = reading.capture.silence_left();
+        let after = match reading.has_packets() {
             true => Some(Duration::ZERO),
             false => Some(silence).filter(|silence| !silence.is_zero()),
         };
         timer.set(after);
     }
 
-    /// Sends a frame. Fails with the error number.
-    pub(crate) fn send(&self, frame: &[u8]) -> Result<(), i32> {
-        let mut sender = lock(&self.sender);
+    /// Sends a frame. Fails with the reason.
+    pub(crate) fn send(&self, frame: &[u8]) -> Result<(), String> {
+        let Some(sender) = &self.sender else {
+            return Err("Sending packets isn't supported on the \"any\" device".to_owned());
+        };
+        let failure = |errno| {
+            let text = std::io::Error::from_raw_os_error(errno).to_string();
+            format!("send: {}", text.split(" (os error").next().unwrap_or_default())
+        };
+        let mut sender = lock(sender);
         loop {
             match sender.send(&[frame]).stopped {
                 None => return Ok(()),
                 Some(SendStop::Full(errno)) if self.is_nonblocking() => {
-                    return Err(errno);
+                    return Err(failure(errno));
                 }
                 Some(SendStop::Full(_)) => {
                     sys::poll::writable(sender.as_fd(), CHECK_INTERVAL);
                 }
-                Some(SendStop::Refused(errno)) => return Err(errno),
+                Some(SendStop::Refused(errno)) => return Err(failure(errno)),
             }
         }
     }
 
-    fn store_counts(&self, capture: &Capture) {
-        let counts = capture.counts();
-        self.counts.lost.store(counts.lost, Ordering::Relaxed);
+    fn store_counts(&self, reading: &mut Reading) {
+        let counts = reading.capture.counts();
+        let lost = counts.lost + reading.count_socket_drops();
+        self.counts.lost.store(lost, Ordering::Relaxed);
         self.counts.unread.store(counts.unread, Ordering::Relaxed);
     }
 
     /// Returns the counts so far. Safe to call in a signal handler: if it interrupts a read of the
     /// rings, the counts of lost and unread packets are those of an earlier read.
     pub(crate) fn totals(&self) -> Totals {
-        if let Ok(reading) = self.reading.try_lock()
-            && let Some(reading) = reading.as_ref()
+        if let Ok(mut reading) = self.reading.try_lock()
+            && let Some(reading) = reading.as_mut()
         {
-            self.store_counts(&reading.capture);
+            self.store_counts(reading);
         }
         Totals {
             given: self.counts.given.load(Ordering::Relaxed),
+            from_socket: self.counts.from_socket.load(Ordering::Relaxed),
             lost: self.counts.lost.load(Ordering::Relaxed),
             unread: self.counts.unread.load(Ordering::Relaxed),
         }
@@ -305,7 +358,7 @@ impl Live {
     /// Returns the counters for `pcap_stats(3)`. As with libpcap on Linux, the received packets
     /// include the dropped ones.
     pub(crate) fn statistics(&self) -> Statistics {
-        let Totals { given, lost, unread } = self.totals();
+        let Totals { given, lost, unread, .. } = self.totals();
         let drops = interface_drops(&self.device).saturating_sub(self.interface_drops);
         let word = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         Statistics {
@@ -330,20 +383,30 @@ impl Live {
     }
 }
 
-/// Opens the rings. Fails with a reason.
-fn open_capture(settings: &Settings) -> Result<Capture, String> {
+impl DeviceKind {
+    /// Returns the link types of the device, the default first.
+    const fn datalinks(self) -> &'static [i32] {
+        match self {
+            Self::Interface { is_loopback: true, .. } => &[ETHERNET],
+            Self::Interface { is_loopback: false, .. } => &[ETHERNET, DOCSIS],
+            Self::All => &[COOKED_V1, COOKED_V2],
+        }
+    }
+}
+
+/// Returns the settings of the capture.
+fn capture_settings(settings: &Settings) -> CaptureSettings {
     let timeout_ms = u64::try_from(settings.timeout_ms).unwrap_or(0);
     let delay_ns = match settings.is_immediate {
         true => Some(0),
         false => (timeout_ms > 0).then(|| timeout_ms.saturating_mul(1_000_000)),
     };
-    let wanted = CaptureSettings {
+    CaptureSettings {
         interface: settings.device.clone(),
         ring: u64::try_from(settings.buffer).ok().filter(|bytes| *bytes > 0).map(ring_size),
         delay_ns,
         ..CaptureSettings::default()
-    };
-    Capture::open(&wanted, &Options::default()).map_err(|error| error.to_string())
+    }
 }
 
 /// Returns the size of the rings in bytes, given the buffer size that the program has requested.

@@ -14,8 +14,10 @@ const VARIABLE: &str = "STREAMLINE_PCAP";
 /// The packet counts of a handle when it is closed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
-    /// Packets that the program received from the ring.
+    /// Packets that the program received.
     pub(crate) given: u64,
+    /// Packets that the program received from a packet socket instead of the ring.
+    pub(crate) from_socket: u64,
     /// Packets that were overwritten in the ring.
     pub(crate) lost: u64,
     /// Packets in the ring that the program has not read.
@@ -46,9 +48,10 @@ pub(crate) fn print_totals(device: &str, totals: &Totals, place: &str) {
     if !has_word("report") {
         return;
     }
-    let Totals { given, lost, unread } = *totals;
+    let Totals { given, from_socket, lost, unread } = *totals;
+    let from_ring = given - from_socket.min(given);
     print_message(&format!(
-        "{device}: {given} of {given} packets came from the ring; {lost} lost, \
+        "{device}: {from_ring} of {given} packets came from the ring; {lost} lost, \
          {unread} unread{place}"
     ));
 }

@@ -1,4 +1,5 @@
-//! A live capture whose frames the calling thread reads directly from the kernel's rings.
+//! A live capture of one or several interfaces whose frames the calling thread reads directly from
+//! the kernel's rings.
 //!
 //! A [`Capture`] is for a program with its own thread and loop, such as a program that calls
 //! libpcap. It plans `rx IF` and `tx IF` like any request, so it uses the same kernel programs and
@@ -6,15 +7,17 @@
 //! per direction and one ring of frames. It builds no path: only the kernel program runs, and
 //! reading a frame takes one copy and no system call.
 //!
-//! Frames from all processors and in both directions are merged in time order. A frame is returned
+//! Frames from all interfaces, from all processors and in both directions are merged in time order. A frame is returned
 //! only if its time is not later than the last [`Capture::load`], because another processor may
 //! still be about to store a frame with an earlier time.
 //!
 //! A frame that is not read in time is overwritten in its ring, and counted as lost.
 //!
-//! The filter can be replaced while frames arrive ([`Capture::prepare_filter`]).
+//! The filter can be replaced while frames arrive ([`Capture::prepare_filter`]). Interfaces can be
+//! added at any time ([`Capture::add_interface`]).
 
 mod awake;
+mod interfaces;
 mod refilter;
 
 pub use refilter::{CaptureFilter, PreparedFilter};
@@ -60,7 +63,7 @@ pub struct CaptureSettings {
     pub take: Option<String>,
 }
 
-/// A live capture of an interface.
+/// A live capture of one or several interfaces.
 #[derive(Debug)]
 pub struct Capture {
     directions: Vec<Direction>,
@@ -71,8 +74,11 @@ pub struct Capture {
     wait_ns: u64,
     read: u64,
     skipped: u64,
-    /// Number of frames that were lost before the filter was replaced.
+    /// Number of frames that were lost in the directions that [`Self::forget_ended_directions`] has
+    /// dropped.
     lost_before: u64,
+    /// Number of changes to the set of interfaces.
+    changes: u64,
     settings: CaptureSettings,
     options: Options,
 }
@@ -82,14 +88,22 @@ pub struct Capture {
 struct Direction {
     /// The source in the request: `rx` or `tx`.
     source: &'static str,
+    interface: CapturedInterface,
     reader: Reader,
     attached: DirectAttachment,
-    /// True if the program of a newer filter has replaced the program of this direction. Frames
-    /// that the old program has copied can still be read.
-    is_replaced: bool,
+    /// True if the program of this direction has ended, or has been replaced by the program of a
+    /// newer filter. Frames that it has copied can still be read.
+    has_ended: bool,
     /// The daemon or this process, whichever runs the kernel program; kept until the program is
     /// detached.
     host: Arc<Hosts>,
+}
+
+/// The name and the index of a captured interface.
+#[derive(Clone, Debug)]
+struct CapturedInterface {
+    name: String,
+    index: u32,
 }
 
 /// The properties of a captured frame whose bytes are in a ring.
@@ -103,6 +117,8 @@ pub struct CapturedFrame {
     pub captured: usize,
     /// Size of each segment in bytes if the frame has yet to be divided into segments; otherwise 0.
     pub segment_size: u16,
+    /// Index of the interface.
+    pub interface: u32,
     /// True if the host sends the frame.
     pub is_sent: bool,
     /// True if the kernel program was unsure whether the frame matches the filter in the settings.
@@ -126,26 +142,10 @@ pub struct CaptureCounts {
 impl Capture {
     /// Attaches the programs of the capture. All frames from that moment are captured.
     pub fn open(settings: &CaptureSettings, options: &Options) -> Result<Self, OpenError> {
-        let is_loopback = sys::net::interface(&settings.interface)
-            .is_ok_and(|interface| interface.flags.loopback());
-        // Each packet on loopback is both sent and received, so one direction suffices.
-        let sources: &[&'static str] =
-            if is_loopback || settings.received_only || settings.take.is_some() {
-                &["rx"]
-            } else {
-                &["rx", "tx"]
-            };
-        let mut directions = Vec::new();
-        let mut wait_ns = 0;
-        for source in sources {
-            let (direction, wait) = Direction::open(source, settings, options)?;
-            wait_ns = wait_ns.max(wait);
-            directions.push(direction);
-        }
-        let clock = ClockOffset::measure();
         let (settings, options) = (settings.clone(), options.clone());
-        let (loaded_at, read, skipped, lost_before) = (0, 0, 0, 0);
-        Ok(Self {
+        let (directions, clock) = (Vec::new(), ClockOffset::measure());
+        let (loaded_at, wait_ns, read, skipped, lost_before, changes) = (0, 0, 0, 0, 0, 0);
+        let mut capture = Self {
             directions,
             clock,
             loaded_at,
@@ -153,9 +153,12 @@ impl Capture {
             read,
             skipped,
             lost_before,
+            changes,
             settings,
             options,
-        })
+        };
+        capture.add_interface(&capture.settings.interface.clone())?;
+        Ok(capture)
     }
 
     /// Makes the frames that have arrived since the last call visible to [`Self::next_frame`].
@@ -168,7 +171,7 @@ impl Capture {
         for direction in &mut self.directions {
             direction.reader.load_positions();
         }
-        self.forget_replaced_directions();
+        self.forget_ended_directions();
     }
 
     /// Copies the oldest visible frame that `decide` accepts to the beginning of `to`, and advances
@@ -182,17 +185,34 @@ impl Capture {
         &mut self,
         to: &mut [u8],
         look: usize,
+        decide: impl FnMut(&CapturedFrame, &[u8]) -> Option<usize>,
+    ) -> Option<(CapturedFrame, usize)> {
+        self.next_frame_until(u64::MAX, to, look, decide)
+    }
+
+    /// Copies the oldest frame that `decide` accepts like [`Self::next_frame`], but examines no
+    /// frame whose time is later than `until_ns`, a time of day in nanoseconds since 1970.
+    pub fn next_frame_until(
+        &mut self,
+        until_ns: u64,
+        to: &mut [u8],
+        look: usize,
         mut decide: impl FnMut(&CapturedFrame, &[u8]) -> Option<usize>,
     ) -> Option<(CapturedFrame, usize)> {
         loop {
             let (number, exported) = self.oldest_frame()?;
-            let Direction { reader, attached, .. } = self.directions.get_mut(number)?;
+            let time_ns = self.clock.time_of_day(exported.header.time);
+            if time_ns > until_ns {
+                return None;
+            }
+            let Direction { reader, attached, interface, .. } = self.directions.get_mut(number)?;
             let exit = attached.exits.get(exported.edge as usize);
             let frame = CapturedFrame {
-                time_ns: self.clock.time_of_day(exported.header.time),
+                time_ns,
                 wire_length: wire_length(&exported.header),
                 captured: captured_length(&exported.header),
                 segment_size: exported.header.segment_size,
+                interface: interface.index,
                 is_sent: exported.header.sent,
                 is_undecided: exit.is_none_or(|exit| exit.is_unsure),
             };
@@ -231,6 +251,12 @@ impl Capture {
         oldest
     }
 
+    /// Returns the time of day of the last [`Self::load`], in nanoseconds since 1970.
+    #[must_use]
+    pub const fn loaded_time(&self) -> u64 {
+        self.clock.time_of_day(self.loaded_at)
+    }
+
     /// Returns true if a frame was in the rings at the last [`Self::load`] and has not been read.
     pub fn has_frames(&mut self) -> bool {
         self.directions.iter_mut().any(|direction| direction.reader.front_frame().is_some())
@@ -267,18 +293,10 @@ impl Capture {
     ///
     /// # Errors
     ///
-    /// Fails if the interface has been removed, or if the daemon has ended the capture. Frames
+    /// Fails if an interface has been removed, or if the daemon has ended the capture. Frames
     /// captured earlier can still be read.
     pub fn check(&self) -> Result<(), Failure> {
-        for Direction { attached, .. } in self.directions.iter().filter(|one| !one.is_replaced) {
-            if attached.place.is_gone() {
-                return Err(attached.place.removed_failure(None));
-            }
-            if let Some(failure) = attached.handle.export_failure() {
-                return Err(failure);
-            }
-        }
-        Ok(())
+        self.directions.iter().filter(|one| !one.has_ended).try_for_each(Direction::check)
     }
 
     /// Detaches the programs. Frames captured earlier can still be read. Blocks until the programs
@@ -301,22 +319,36 @@ impl Direction {
     /// maximum interval between notifications, in nanoseconds.
     fn open(
         source: &'static str,
-        settings: &CaptureSettings,
-        options: &Options,
+        interface: CapturedInterface,
+        (settings, options): (&CaptureSettings, &Options),
     ) -> Result<(Self, u64), OpenError> {
-        let Planned { text, plan, host } = plan_source(source, settings, options)?;
+        let Planned { text, plan, host } = plan_source((source, &interface), settings, options)?;
         let wait_ns = plan.programs.first().map_or(0, |program| program.ring.signal_ns);
         let attached = attach_directly(&plan, &host, &options.steps).map_err(|error| {
             options.steps.roll_back();
             OpenError::Build { text, plan: Box::new(plan), error: Box::new(error) }
         })?;
-        Ok((Self::new(source, attached, Arc::new(host)), wait_ns))
+        Ok((Self::new(source, interface, attached, Arc::new(host)), wait_ns))
     }
 
-    fn new(source: &'static str, attached: DirectAttachment, host: Arc<Hosts>) -> Self {
+    fn new(
+        source: &'static str,
+        interface: CapturedInterface,
+        attached: DirectAttachment,
+        host: Arc<Hosts>,
+    ) -> Self {
         let sinks = attached.exits.iter().map(|exit| exit.sink).collect();
         let reader = Reader::new(Arc::clone(&attached.rings), sinks);
-        Self { source, reader, attached, is_replaced: false, host }
+        Self { source, interface, reader, attached, has_ended: false, host }
+    }
+
+    /// Fails with the reason if the program is no longer attached.
+    fn check(&self) -> Result<(), Failure> {
+        let Self { attached, .. } = self;
+        if attached.place.is_gone() {
+            return Err(attached.place.removed_failure(None));
+        }
+        attached.handle.export_failure().map_or(Ok(()), Err)
     }
 }
 
@@ -329,11 +361,11 @@ struct Planned {
 
 /// Plans the request for one direction.
 fn plan_source(
-    source: &str,
+    (source, interface): (&str, &CapturedInterface),
     settings: &CaptureSettings,
     options: &Options,
 ) -> Result<Planned, OpenError> {
-    let request = request_text(source, settings);
+    let request = request_text(source, &interface.name, settings);
     let Prepared { text, mut plan, hosts: host, .. } = Prepared::read(&request, options)?;
     for program in &mut plan.programs {
         if let Some(delay) = settings.delay_ns {
@@ -356,8 +388,8 @@ const RECORD_MAX_LEAST: u32 = 64;
 const DELAY_MIN_NS: u64 = 1_000_000;
 
 /// Returns the request for one direction. Its sink represents the calling program.
-fn request_text(source: &str, settings: &CaptureSettings) -> String {
-    let CaptureSettings { interface, filter, ring, take, .. } = settings;
+fn request_text(source: &str, interface: &str, settings: &CaptureSettings) -> String {
+    let CaptureSettings { filter, ring, take, .. } = settings;
     let mut text = format!("{source} {}", quote(interface));
     if let Some(expression) = take {
         let _ = write!(text, " take {}", quote(expression));

@@ -38,6 +38,7 @@ pub mod tcp;
 pub mod udp;
 pub mod vlan;
 
+pub mod cooked;
 pub mod emit;
 
 pub mod address;

@@ -11,6 +11,7 @@
 //! beyond what libpcap parses; name lookups.
 
 mod assemble;
+mod cooked;
 pub mod expression;
 pub mod insn;
 pub mod kernel;
@@ -20,6 +21,7 @@ mod numbers;
 mod program;
 mod run;
 
+pub use cooked::{CookedError, cooked_layout, rewrite_for_ethernet};
 pub use expression::{
     AddressFamilies, ErrorKind, ExpressionError, NameQuery, NoResolver, Options, Resolver,
     Transports, compile, name_queries,

@@ -117,6 +117,9 @@ impl Builder {
         let mut b = Box::new(Self::new(target, finish));
         b.redirects = matches!(frame_end, Some(FrameEnd::Redirect(_)));
         b.frame_end = frame_end;
+        if b.frame_end.is_some() {
+            b.pass_copies_for_this_host();
+        }
         b.emit_prologue();
         let out = Exit { label: b.none, brand: Brand::default() };
         (b, out)

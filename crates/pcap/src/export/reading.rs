@@ -250,11 +250,7 @@ pub unsafe extern "C" fn pcap_stats(p: Pcap, stat: *mut Stat) -> c_int {
 fn send((handle, live): (&Handle, &Live), frame: &[u8]) -> c_int {
     match live.send(frame) {
         Ok(()) => c_int::try_from(frame.len()).unwrap_or(c_int::MAX),
-        Err(errno) => {
-            let text = std::io::Error::from_raw_os_error(errno).to_string();
-            let text = text.split(" (os error").next().unwrap_or_default();
-            handle.set_error(&format!("send: {text}"))
-        }
+        Err(why) => handle.set_error(&why),
     }
 }
 

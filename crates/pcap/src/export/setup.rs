@@ -2,15 +2,12 @@
 
 use super::{End, Get, GetStats, Pcap, Set, Stat, find_live_handle};
 use crate::handle::{self, Handle, Settings, status};
-use crate::live::Live;
+use crate::live::{ANY, Live};
 use crate::report;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 use sys::preload::interpose::catch_panic;
-
-/// Name of the pseudo-device that captures on all interfaces. A null pointer has the same meaning.
-const ANY: &str = "any";
 
 thread_local! {
     /// True while this thread is in a libpcap function that itself calls exported functions.
@@ -39,17 +36,14 @@ pub unsafe extern "C" fn pcap_create(device: *const c_char, errors: *mut c_char)
     if p.is_null() || IS_IN_LIBPCAP.get() || report::is_off() {
         return p;
     }
+    // A null pointer is the device of all interfaces.
     let name = if device.is_null() {
         ANY
     } else {
         // SAFETY: L2: the device is a C string.
         unsafe { CStr::from_ptr(device) }.to_str().unwrap_or_default()
     };
-    if let Some(handle) = handle::add(p.addr(), name)
-        && name == ANY
-    {
-        handle.settings().foreign = Some("frames of all interfaces have a header of their own");
-    }
+    handle::add(p.addr(), name);
     p
 }
 
@@ -157,6 +151,10 @@ fn activate(handle: &Handle) -> bool {
     match opened {
         Ok(live) => {
             handle.set_live(live);
+            if settings.device == ANY && settings.is_promiscuous {
+                // A warning without a status of its own, as in libpcap 1.10.
+                handle.set_error("Promiscuous mode not supported on the \"any\" device");
+            }
             true
         }
         Err(why) => {

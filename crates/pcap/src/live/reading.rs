@@ -2,12 +2,16 @@
 //! passes each frame to the program.
 
 use super::Live;
-use crate::filter::Filter;
+use crate::any::{AllInterfaces, FRAME_OFFSET, Packet};
+use crate::filter::{CookedStart, Filter};
 use crate::handle::{Handle, lock, status};
+use ebpf::classic::LinkType;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use streamline::capture::{Capture, CapturedFrame, FRAME_MAX};
+use sys::packet::layout::VlanTag;
+use wire::cooked::kind::OUTGOING;
 
 /// Interval between two checks of the interface while no frame arrives.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -26,6 +30,11 @@ pub struct PacketHeader {
     pub length: u32,
 }
 
+/// Maximum length of an Ethernet header with a VLAN tag, in bytes.
+const ETHERNET_MAX: usize = 18;
+/// Offset of a VLAN tag in an Ethernet frame, in bytes.
+const TAG_OFFSET: usize = 12;
+
 /// The directions of frames that a handle reads, by `pcap_direction_t`.
 pub(super) mod direction {
     pub(in crate::live) const BOTH: i32 = 0;
@@ -36,12 +45,17 @@ pub(super) mod direction {
 /// A function that is called with the header of each frame and the address of its bytes.
 pub(crate) type TakeFrame<'f> = &'f mut dyn FnMut(&PacketHeader, *const u8);
 
-/// The capture, and a copy of the current frame with its header.
+/// The capture, and a copy of the current packet with its header.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) capture: Capture,
+    /// The interfaces of the device `any`; `None` for a single interface.
+    all: Option<AllInterfaces>,
+    /// The current packet, from `offset`.
     bytes: Box<[u8]>,
+    offset: usize,
     header: PacketHeader,
+    start: CookedStart,
 }
 
 impl Live {
@@ -61,15 +75,15 @@ impl Live {
                 return status::BREAK;
             }
             if reading.next(self, filter.as_deref()) {
-                take(&reading.header, reading.bytes.as_ptr());
+                take(&reading.header, reading.packet().as_ptr());
                 done += 1;
                 if done == count || done == i32::MAX {
                     return done;
                 }
             } else if done > 0 {
                 return done;
-            } else if !has_loaded || reading.capture.has_frames() {
-                reading.capture.load();
+            } else if !has_loaded || reading.has_packets() {
+                reading.load(self);
                 has_loaded = true;
             } else {
                 if self.is_nonblocking() {
@@ -78,65 +92,204 @@ impl Live {
                 if self.timeout.is_some_and(|timeout| begun.elapsed() >= timeout) {
                     return 0;
                 }
-                self.store_counts(&reading.capture);
-                if !self.wait(&reading.capture, begun)
-                    && let Err(failure) = reading.capture.check()
+                self.store_counts(reading);
+                if !self.wait(reading, begun)
+                    && let Err(why) = reading.check(self)
                 {
-                    return handle.set_error(&failure.to_string());
+                    return handle.set_error(&why);
                 }
-                reading.capture.load();
+                reading.load(self);
             }
+        }
+    }
+
+    /// Returns true if the program reads the frames of this direction.
+    fn wants_direction(&self, is_sent: bool) -> bool {
+        match self.direction.load(Ordering::Relaxed) {
+            direction::IN => !is_sent,
+            direction::OUT => is_sent,
+            _ => true,
         }
     }
 
     /// Blocks until a frame may be available, the read must end, a signal arrives or the timeout
     /// has passed, for at most [`CHECK_INTERVAL`]. Returns true if a descriptor is ready.
-    fn wait(&self, capture: &Capture, begun: Instant) -> bool {
-        let silence = capture.silence_left();
+    fn wait(&self, reading: &Reading, begun: Instant) -> bool {
+        let silence = reading.capture.silence_left();
         let mut limit = if silence.is_zero() { CHECK_INTERVAL } else { silence };
         if let Some(timeout) = self.timeout {
             limit = limit.min(timeout.saturating_sub(begun.elapsed()));
         }
-        let all: Vec<BorrowedFd<'_>> = capture.doorbells().chain([self.wake.as_fd()]).collect();
+        let all: Vec<BorrowedFd<'_>> = reading.descriptors().chain([self.wake.as_fd()]).collect();
         // While notifications are suppressed, the interface need not be checked.
         sys::poll::readable(&all, Some(limit)).contains(&true) || !silence.is_zero()
     }
 }
 
 impl Reading {
-    /// Creates the reader of a capture.
-    pub(super) fn new(capture: Capture) -> Self {
-        let bytes = vec![0; FRAME_MAX].into_boxed_slice();
-        Self { capture, bytes, header: PacketHeader::default() }
+    /// Creates the reader of a capture. `all` is `None` if the capture is of a single interface.
+    pub(super) fn new(capture: Capture, all: Option<AllInterfaces>) -> Self {
+        let bytes = vec![0; FRAME_OFFSET + FRAME_MAX].into_boxed_slice();
+        let (header, start) = (PacketHeader::default(), CookedStart::default());
+        Self { capture, all, bytes, offset: 0, header, start }
     }
 
-    /// Copies the next frame that matches the filter and the direction. Returns false if no frame
+    /// Returns the bytes of the current packet, and the unused bytes after it.
+    fn packet(&self) -> &[u8] {
+        self.bytes.get(self.offset..).unwrap_or_default()
+    }
+
+    /// Returns the descriptors that are readable when packets may be available.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let all = self.all.iter().flat_map(AllInterfaces::descriptors);
+        self.capture.doorbells().chain(all)
+    }
+
+    /// Returns true if a packet has arrived and has not been read.
+    pub(super) fn has_packets(&mut self) -> bool {
+        self.capture.has_frames() || self.all.as_ref().is_some_and(AllInterfaces::has_packet)
+    }
+
+    /// Returns the number of packets that the packet socket of `any` has dropped.
+    pub(super) fn count_socket_drops(&mut self) -> u64 {
+        self.all.as_mut().map_or(0, AllInterfaces::count_drops)
+    }
+
+    /// Makes the packets that have arrived visible to [`Self::next`].
+    fn load(&mut self, live: &Live) {
+        if let Some(all) = &mut self.all
+            && all.update_if_changed(&mut self.capture)
+        {
+            live.select_new_doorbells(&self.capture);
+        }
+        self.capture.load();
+    }
+
+    /// Checks that the capture continues. Fails with the reason. A capture of `any` continues
+    /// without the interfaces that can no longer be captured.
+    fn check(&mut self, live: &Live) -> Result<(), String> {
+        let Err(failure) = self.capture.check() else { return Ok(()) };
+        let Some(all) = &mut self.all else { return Err(failure.to_string()) };
+        if all.update(&mut self.capture)? {
+            live.select_new_doorbells(&self.capture);
+        }
+        Ok(())
+    }
+
+    /// Copies the next packet that matches the filter and the direction. Returns false if no packet
     /// is available.
     fn next(&mut self, live: &Live, filter: Option<&Filter>) -> bool {
-        let wanted = live.direction.load(Ordering::Relaxed);
+        match self.all.is_some() {
+            true => self.next_packet(live, filter),
+            false => self.next_frame(live, filter),
+        }
+    }
+
+    /// Copies the next frame of a single interface.
+    fn next_frame(&mut self, live: &Live, filter: Option<&Filter>) -> bool {
         let snapshot = live.snapshot;
         let look = filter.map_or(snapshot, |filter| filter.reach).min(FRAME_MAX);
         let decide = |frame: &CapturedFrame, bytes: &[u8]| {
-            let is_other = match wanted {
-                direction::IN => frame.is_sent,
-                direction::OUT => !frame.is_sent,
-                _ => false,
-            };
             let kept = filter.map_or(snapshot, |filter| filter.run(frame, bytes));
-            let is_wanted = !is_other && kept > 0;
+            let is_wanted = live.wants_direction(frame.is_sent) && kept > 0;
             is_wanted.then(|| frame.captured.min(snapshot).min(kept))
         };
         let Some((frame, copied)) = self.capture.next_frame(&mut self.bytes, look, decide) else {
             return false;
         };
-        let (second, rest) = (1_000_000_000, frame.time_ns % 1_000_000_000);
-        self.header = PacketHeader {
-            seconds: (frame.time_ns / second).cast_signed(),
-            fraction: (if live.has_nanoseconds { rest } else { rest / 1000 }).cast_signed(),
-            captured: u32::try_from(copied).unwrap_or(u32::MAX),
-            length: frame.wire_length,
-        };
-        live.counts.given.fetch_add(1, Ordering::Relaxed);
+        self.give(live, frame.time_ns, (copied, frame.wire_length));
         true
     }
+
+    /// Makes the next packet of the device `any`. The packets of the rings and of the packet socket
+    /// are merged in time order.
+    fn next_packet(&mut self, live: &Live, filter: Option<&Filter>) -> bool {
+        loop {
+            let Some(all) = &mut self.all else { return false };
+            let in_socket = all.next_time();
+            let until_ns = in_socket.unwrap_or(u64::MAX);
+            let found = self.packet_from_ring(live, (filter, until_ns)).or_else(|| {
+                // Later packets must be merged with frames that may be in the rings by now.
+                let is_visible = in_socket.is_some_and(|time| time <= self.capture.loaded_time());
+                is_visible.then(|| self.packet_from_socket())?
+            });
+            let Some(packet) = found else { return false };
+            if packet.is_from_socket && !self.is_wanted(live, filter, &packet) {
+                continue;
+            }
+            let link = LinkType(live.datalink().cast_unsigned());
+            let Some(finished) = packet.finish(link, &mut self.bytes) else { continue };
+            self.offset = finished.offset;
+            let captured = finished.captured.min(live.snapshot);
+            self.give(live, packet.time_ns, (captured, finished.length));
+            live.counts.from_socket.fetch_add(u64::from(packet.is_from_socket), Ordering::Relaxed);
+            return true;
+        }
+    }
+
+    /// Copies the next matching packet in the rings whose time is not later than `until_ns`; `None`
+    /// if there is none.
+    fn packet_from_ring(
+        &mut self,
+        live: &Live,
+        (filter, until_ns): (Option<&Filter>, u64),
+    ) -> Option<Packet> {
+        let (all, start) = (self.all.as_ref()?, &mut self.start);
+        let snapshot = live.snapshot;
+        let look = filter.map_or(snapshot, |filter| filter.reach) + ETHERNET_MAX;
+        let decide = |frame: &CapturedFrame, bytes: &[u8]| {
+            let (header, at) = all.header(frame, bytes)?;
+            let payload = (bytes.get(at..)?, payload_length(frame, at));
+            let kept = filter.map_or(snapshot, |filter| start.run(filter, &header, payload));
+            let is_wanted = live.wants_direction(frame.is_sent) && kept > 0;
+            is_wanted.then(|| frame.captured.min(snapshot + ETHERNET_MAX))
+        };
+        let to = self.bytes.get_mut(FRAME_OFFSET..)?;
+        let (frame, copied) =
+            self.capture.next_frame_until(until_ns, to, look.min(FRAME_MAX), decide)?;
+        let bytes = to.get(..copied)?;
+        let (header, at) = all.header(&frame, bytes)?;
+        let half = |at: usize| Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
+        let tag = |at| Some(VlanTag { protocol: half(at)?, control: half(at + 2)? });
+        let vlan = if at == ETHERNET_MAX { tag(TAG_OFFSET) } else { None };
+        Some(Packet {
+            header,
+            vlan,
+            offset: FRAME_OFFSET + at,
+            captured: copied.checked_sub(at)?,
+            length: payload_length(&frame, at),
+            time_ns: frame.time_ns,
+            is_from_socket: false,
+        })
+    }
+
+    /// Returns the packet that was received from the packet socket last.
+    fn packet_from_socket(&mut self) -> Option<Packet> {
+        self.all.as_mut()?.take_packet(&mut self.bytes)
+    }
+
+    /// Returns true if a packet matches the filter and the direction.
+    fn is_wanted(&mut self, live: &Live, filter: Option<&Filter>, packet: &Packet) -> bool {
+        let bytes = self.bytes.get(packet.offset..).unwrap_or_default();
+        let payload = (bytes.get(..packet.captured).unwrap_or_default(), packet.length);
+        let kept = filter.map_or(1, |filter| self.start.run(filter, &packet.header, payload));
+        kept > 0 && live.wants_direction(packet.header.kind == OUTGOING)
+    }
+
+    /// Fills in the header of the current packet, and counts the packet.
+    fn give(&mut self, live: &Live, time_ns: u64, (captured, length): (usize, u32)) {
+        let (second, rest) = (1_000_000_000, time_ns % 1_000_000_000);
+        self.header = PacketHeader {
+            seconds: (time_ns / second).cast_signed(),
+            fraction: (if live.has_nanoseconds { rest } else { rest / 1000 }).cast_signed(),
+            captured: u32::try_from(captured).unwrap_or(u32::MAX),
+            length,
+        };
+        live.counts.given.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Returns the length on the wire of the packet at an offset of a frame, in bytes.
+fn payload_length(frame: &CapturedFrame, at: usize) -> u32 {
+    frame.wire_length.saturating_sub(u32::try_from(at).unwrap_or(u32::MAX))
 }

@@ -27,6 +27,8 @@ pub struct CaptureFilter {
 pub struct PreparedFilter {
     filter: CaptureFilter,
     successors: Vec<DirectSuccessor>,
+    /// [`Capture::changes`] when the programs were loaded.
+    changes: u64,
 }
 
 impl PreparedFilter {
@@ -53,8 +55,8 @@ impl Capture {
     pub fn prepare_filter(&self, filter: CaptureFilter) -> Result<PreparedFilter, OpenError> {
         let settings = CaptureSettings { filter: filter.clone(), ..self.settings.clone() };
         let prepare = |direction: &Direction| {
-            let Planned { text, plan, .. } =
-                plan_source(direction.source, &settings, &self.options)?;
+            let source = (direction.source, &direction.interface);
+            let Planned { text, plan, .. } = plan_source(source, &settings, &self.options)?;
             let prepared = direction.attached.prepare_successor(&plan, &self.options.steps);
             prepared.map_err(|error| OpenError::Build {
                 text,
@@ -62,12 +64,18 @@ impl Capture {
                 error: Box::new(error),
             })
         };
-        let current = self.directions.iter().filter(|direction| !direction.is_replaced);
+        let current = self.directions.iter().filter(|direction| !direction.has_ended);
         let successors = current.map(prepare).collect::<Result<_, _>>()?;
-        Ok(PreparedFilter { filter, successors })
+        Ok(PreparedFilter { filter, successors, changes: self.changes })
     }
 
-    /// Activates a prepared filter. Frames captured earlier are read first.
+    /// Returns true if the interfaces are still those for which the filter was prepared.
+    #[must_use]
+    pub const fn fits(&self, prepared: &PreparedFilter) -> bool {
+        prepared.changes == self.changes
+    }
+
+    /// Activates a prepared filter that [`fits`](Self::fits). Frames captured earlier are read first.
     ///
     /// # Errors
     ///
@@ -75,24 +83,25 @@ impl Capture {
     /// [`Self::filter`] still returns the old filter, no program was replaced.
     pub fn switch_filter(&mut self, prepared: PreparedFilter) -> Result<(), SwitchError> {
         let current: Vec<usize> =
-            (0..self.directions.len()).filter(|at| !self.directions[*at].is_replaced).collect();
+            (0..self.directions.len()).filter(|at| !self.directions[*at].has_ended).collect();
         for (at, successor) in current.into_iter().zip(prepared.successors) {
             let attached = successor.switch()?;
             self.settings.filter = prepared.filter.clone();
             let Some(old) = self.directions.get_mut(at) else { continue };
-            old.is_replaced = true;
-            let new = Direction::new(old.source, attached, Arc::clone(&old.host));
+            old.has_ended = true;
+            let interface = old.interface.clone();
+            let new = Direction::new(old.source, interface, attached, Arc::clone(&old.host));
             self.directions.push(new);
         }
         Ok(())
     }
 
-    /// Drops replaced directions whose frames have all been read, and keeps their numbers of lost
+    /// Drops ended directions whose frames have all been read, and keeps their numbers of lost
     /// frames.
-    pub(super) fn forget_replaced_directions(&mut self) {
+    pub(super) fn forget_ended_directions(&mut self) {
         let mut lost = 0;
         self.directions.retain_mut(|direction| {
-            let is_over = direction.is_replaced && direction.reader.front_frame().is_none();
+            let is_over = direction.has_ended && direction.reader.front_frame().is_none();
             if is_over {
                 lost += direction.reader.exit_losses().iter().map(|exit| exit.lost).sum::<u64>();
             }

@@ -1,13 +1,15 @@
 //! Network interfaces and their counters, the receive backlog, and network namespaces.
 //!
 //! Queries go over rtnetlink(7), synchronously ([`RouteSocket`]). A socket belongs to the namespace
-//! of the thread that opens it; [`run_in`] opens sockets in another namespace.
+//! of the thread that opens it; [`run_in`] opens sockets in another namespace. [`LinkEvents`] reports
+//! changes of interfaces.
 
 mod addresses;
 mod backlog;
 mod device_rules;
 mod features;
 mod firewall;
+mod link_events;
 mod links;
 mod namespace;
 mod packet_sockets;
@@ -18,6 +20,7 @@ pub use backlog::Backlog;
 pub use device_rules::device_rules;
 pub use features::accepts_xdp_frames;
 pub use firewall::has_packet_rules;
+pub use link_events::LinkEvents;
 pub use links::RouteSocket;
 pub use namespace::{Namespace, namespace_cookie, run_in, run_in_new};
 pub use packet_sockets::{PacketSocketInfo, packet_sockets};

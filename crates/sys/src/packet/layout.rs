@@ -129,16 +129,23 @@ pub struct VlanTag {
 
 impl VlanTag {
     fn read(header: &[u8], status: PacketStatus) -> Option<Self> {
+        let control = u16::try_from(word(header, 32)? & 0xffff).ok()?;
+        Self::from_fields(status, control, half(header, 36)?)
+    }
+
+    /// Reads the tag from `struct tpacket_auxdata`.
+    pub(super) fn from_auxiliary_data(data: &[u8]) -> Option<Self> {
+        Self::from_fields(PacketStatus(word(data, 0)?), half(data, 16)?, half(data, 18)?)
+    }
+
+    fn from_fields(status: PacketStatus, control: u16, protocol: u16) -> Option<Self> {
         const VLAN_TCI_VALID: u32 = 1 << 4;
         const VLAN_PROTOCOL_VALID: u32 = 1 << 6;
         if status.0 & VLAN_TCI_VALID == 0 {
             return None;
         }
         let known = status.0 & VLAN_PROTOCOL_VALID != 0;
-        Some(Self {
-            protocol: if known { half(header, 36)? } else { 0x8100 },
-            control: u16::try_from(word(header, 32)? & 0xffff).ok()?,
-        })
+        Some(Self { protocol: if known { protocol } else { 0x8100 }, control })
     }
 }
 

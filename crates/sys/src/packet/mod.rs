@@ -3,14 +3,17 @@
 //! The order of setup keeps unwanted frames out of the ring: a [`PacketSocket`] is opened with
 //! protocol 0, so that nothing arrives; then the filter is attached, the [`PacketRing`] is created,
 //! and the socket is bound to an interface last (RELIABILITY T12). [`layout`] parses the ring's
-//! segments; [`PacketSender`] sends. Opening needs CAP_NET_RAW in the user namespace that owns the
+//! segments; [`PacketSender`] sends. A [`CookedSocket`] receives the packets of many interfaces
+//! without a ring. Opening needs CAP_NET_RAW in the user namespace that owns the
 //! network namespace.
 
+mod cooked;
 pub mod layout;
 pub(crate) mod option;
 mod ring;
 mod sender;
 
+pub use cooked::{CookedPacket, CookedSocket, EXCLUDED_INTERFACES_MAX};
 pub use ring::{Gap, PacketRing, RingShape, RingStatistics};
 pub use sender::{PacketSender, Qdisc, SendReport, SendStop};
 

@@ -18,6 +18,9 @@ pub(super) const ADD_MEMBERSHIP: SocketOption =
 pub(crate) const NETNS_COOKIE: SocketOption = (71, "SO_NETNS_COOKIE");
 pub(super) const RX_RING: SocketOption = (libc::PACKET_RX_RING, "PACKET_RX_RING");
 pub(super) const STATISTICS: SocketOption = (libc::PACKET_STATISTICS, "PACKET_STATISTICS");
+pub(super) const AUXILIARY_DATA: SocketOption = (libc::PACKET_AUXDATA, "PACKET_AUXDATA");
+pub(super) const TIMESTAMPS: SocketOption = (libc::SO_TIMESTAMPNS, "SO_TIMESTAMPNS");
+pub(super) const RECEIVE_BUFFER: SocketOption = (libc::SO_RCVBUF, "SO_RCVBUF");
 pub(super) const VERSION: SocketOption = (libc::PACKET_VERSION, "PACKET_VERSION");
 pub(super) const RESERVE: SocketOption = (libc::PACKET_RESERVE, "PACKET_RESERVE");
 pub(super) const QDISC_BYPASS: SocketOption = (libc::PACKET_QDISC_BYPASS, "PACKET_QDISC_BYPASS");
@@ -51,6 +54,8 @@ unsafe impl OptionValue for libc::sock_fprog {}
 unsafe impl OptionValue for libc::packet_mreq {}
 // SAFETY: integers, laid out by libc.
 unsafe impl OptionValue for libc::tpacket_req3 {}
+// SAFETY: integers, laid out by libc.
+unsafe impl OptionValue for libc::tpacket_stats {}
 // SAFETY: integers, laid out by libc.
 unsafe impl OptionValue for libc::tpacket_stats_v3 {}
 

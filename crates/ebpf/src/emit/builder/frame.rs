@@ -16,6 +16,7 @@ use super::arms::StubTask;
 use crate::asm::Label;
 use crate::emit::config::{FixedSlots, FrameEnd};
 use crate::emit::handle::PosBase;
+use crate::emit::target::Verdict;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R6, R7, R8, R10, Size};
 use crate::program::Hook;
 
@@ -25,6 +26,7 @@ pub(in crate::emit) const PULL_MAX: u32 = 256;
 /// Offsets of fields in `__sk_buff`.
 pub(in crate::emit) mod skb {
     pub(in crate::emit) const LEN: i16 = 0;
+    pub(in crate::emit) const PACKET_TYPE: i16 = 4;
     pub(in crate::emit) const TAG_PRESENT: i16 = 20;
     pub(in crate::emit) const TAG_TCI: i16 = 24;
     pub(in crate::emit) const TAG_PROTOCOL: i16 = 28;
@@ -41,7 +43,26 @@ pub(in crate::emit) mod xdp {
     pub(in crate::emit) const QUEUE: i16 = 16;
 }
 
+/// `PACKET_LOOPBACK`: packet type of the copy of a sent multicast packet for this host.
+const PACKET_LOOPBACK: i32 = 5;
+
 impl Builder {
+    /// Emits code that ends the program for the copies of sent multicast packets that the host
+    /// delivers to itself. The host reports them as received at the interface, but they begin with
+    /// the network header, and packet sockets do not receive them either.
+    pub(super) fn pass_copies_for_this_host(&mut self) {
+        if self.target.hook != Hook::Tc {
+            return;
+        }
+        self.attribute_code();
+        let from_elsewhere = self.asm.label();
+        self.asm.push(Insn::load(Size::W, R2, R1, skb::PACKET_TYPE));
+        self.asm.jump_if(Cond::Ne, R2, PACKET_LOOPBACK, from_elsewhere);
+        self.asm.push(Insn::alu32(Alu::Mov, R0, Verdict::Pass.value(Hook::Tc)));
+        self.asm.push(Insn::exit());
+        self.bind(from_elsewhere);
+    }
+
     /// Emits the prologue of a part.
     pub(super) fn emit_prologue(&mut self) {
         self.attribute_code();

@@ -1,0 +1,200 @@
+//! The device `any`: the packets of all interfaces, each with a cooked header instead of its
+//! link-layer header.
+//!
+//! One capture reads the rings of all Ethernet interfaces. The rings contain frames, from which the
+//! thread of the program makes the packets. A packet socket receives the packets of the remaining
+//! interfaces: those without Ethernet frames, and those whose frames neither the daemon nor the
+//! process may capture in the kernel. The socket receives nothing while there are no such
+//! interfaces.
+//!
+//! The set of interfaces is updated when the kernel notifies a change. The first packets of a new
+//! interface may therefore be missed.
+
+mod packets;
+mod remainder;
+
+pub(crate) use packets::{FRAME_OFFSET, Packet};
+
+use crate::handle::Settings;
+use remainder::Remainder;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use streamline::Options;
+use streamline::capture::{Capture, CaptureSettings, CapturedFrame};
+use sys::net::{Interface, LinkEvents, RouteSocket};
+use wire::cooked::CookedHeader;
+
+/// Device types of interfaces with Ethernet frames (`ARPHRD_ETHER`, `ARPHRD_LOOPBACK`).
+pub(crate) const ETHERNET_TYPES: [u16; 2] = [1, 772];
+/// Maximum number of interfaces with rings. The packet socket receives the packets of the others.
+const INTERFACES_WITH_RINGS_MAX: usize = 64;
+/// Maximum number of interfaces whose rings have the default size.
+const DEFAULT_RINGS_MAX: usize = 3;
+/// Memory for the rings of all interfaces in bytes, if there are more than [`DEFAULT_RINGS_MAX`]
+/// and the program has not set a size.
+const RINGS_SIZE: u64 = 64 << 20;
+/// Minimum size of the rings of an interface in one direction, in bytes.
+const RING_SIZE_MIN: u64 = 512 << 10;
+
+/// The interfaces of a capture of `any`.
+#[derive(Debug)]
+pub(crate) struct AllInterfaces {
+    routes: RouteSocket,
+    events: LinkEvents,
+    known: Vec<KnownInterface>,
+    /// Indices of the Ethernet interfaces whose frames cannot be captured in the kernel.
+    refused: Vec<u32>,
+    remainder: Remainder,
+}
+
+/// The properties of an interface that cooked headers contain or depend on.
+#[derive(Clone, Copy, Debug)]
+struct KnownInterface {
+    index: u32,
+    /// Device type (`ARPHRD_…`).
+    hardware: u16,
+    address: [u8; 6],
+    /// Time of day after which all frames are in the ring, in nanoseconds; `None` if the interface
+    /// has no ring.
+    in_ring_since: Option<u64>,
+}
+
+impl AllInterfaces {
+    /// Opens the capture of all interfaces. Fails with the reason.
+    pub(crate) fn open(
+        settings: &Settings,
+        wanted: CaptureSettings,
+    ) -> Result<(Self, Capture), String> {
+        let text = |error: sys::Error| error.to_string();
+        let routes = RouteSocket::open().map_err(text)?;
+        let events = LinkEvents::open().map_err(text)?;
+        let remainder = Remainder::open(settings.buffer).map_err(text)?;
+        let found = routes.list_interfaces().map_err(text)?;
+        let ethernet: Vec<&Interface> = found.iter().filter(|one| is_ethernet(one)).collect();
+        let first = ethernet.first().ok_or("no interface has Ethernet frames")?;
+        let interface = first.name.clone();
+        let ring = ring_size(wanted.ring, ethernet.len());
+        let wanted = CaptureSettings { interface, ring, ..wanted };
+        let mut capture =
+            Capture::open(&wanted, &Options::default()).map_err(|error| error.to_string())?;
+        let (known, refused) = (Vec::new(), Vec::new());
+        let mut all = Self { routes, events, known, refused, remainder };
+        all.update(&mut capture)?;
+        Ok((all, capture))
+    }
+
+    /// Updates the set of interfaces if the kernel has notified a change. Returns true if the
+    /// capture has new doorbells.
+    pub(crate) fn update_if_changed(&mut self, capture: &mut Capture) -> bool {
+        // If the update fails, the interfaces remain as they are until the next change.
+        self.events.take() && self.update(capture).unwrap_or(false)
+    }
+
+    /// Captures the frames of new interfaces, and ends the capture of those that have been removed
+    /// or that the daemon no longer captures. Returns true if the capture has new doorbells. Fails
+    /// with a reason.
+    pub(crate) fn update(&mut self, capture: &mut Capture) -> Result<bool, String> {
+        let found = self.routes.list_interfaces().map_err(|error| error.to_string())?;
+        capture.forget_failed_interfaces();
+        let mut with_rings: Vec<u32> = capture.interfaces().collect();
+        with_rings.dedup();
+        self.refused.retain(|index| found.iter().any(|one| one.index == *index));
+        let mut is_larger = false;
+        for interface in &found {
+            let index = interface.index;
+            let is_new = !with_rings.contains(&index) && !self.refused.contains(&index);
+            if is_new && is_ethernet(interface) && with_rings.len() < INTERFACES_WITH_RINGS_MAX {
+                if capture.add_interface(&interface.name).is_ok() {
+                    with_rings.push(index);
+                    is_larger = true;
+                } else {
+                    self.refused.push(index);
+                }
+            }
+            self.remember(interface, with_rings.contains(&index));
+        }
+        let is_read = |one: &Interface| !one.flags.up() || with_rings.contains(&one.index);
+        let is_complete = found.iter().all(is_read);
+        self.remainder
+            .set((!is_complete).then_some(&with_rings))
+            .map_err(|error| error.to_string())?;
+        Ok(is_larger)
+    }
+
+    fn remember(&mut self, interface: &Interface, has_ring: bool) {
+        let mut address = [0; 6];
+        for (to, from) in address.iter_mut().zip(&interface.mac) {
+            *to = *from;
+        }
+        let (index, hardware) = (interface.index, interface.hatype);
+        let now = sys::clock::real();
+        match self.known.iter_mut().find(|one| one.index == index) {
+            Some(known) => {
+                let in_ring_since = has_ring.then_some(known.in_ring_since.unwrap_or(now));
+                *known = KnownInterface { index, hardware, address, in_ring_since };
+            }
+            None => {
+                let in_ring_since = has_ring.then_some(now);
+                self.known.push(KnownInterface { index, hardware, address, in_ring_since });
+            }
+        }
+    }
+
+    /// Returns the descriptors that are readable when the interfaces have changed or a packet of
+    /// the remaining interfaces has arrived.
+    pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.events.as_fd(), self.remainder.as_fd()]
+    }
+
+    /// Returns the cooked header of a frame in a ring, and the offset in bytes of the packet in the
+    /// frame; `None` if the frame is too short. `bytes` is the beginning of the frame.
+    pub(crate) fn header(
+        &self,
+        frame: &CapturedFrame,
+        bytes: &[u8],
+    ) -> Option<(CookedHeader, usize)> {
+        let known = self.known.iter().find(|one| one.index == frame.interface);
+        let (address, hardware) =
+            known.map_or(([0; 6], 1), |known| (known.address, known.hardware));
+        let (header, at) = CookedHeader::from_ethernet_frame(bytes, address, frame.is_sent)?;
+        Some((CookedHeader { interface: frame.interface, hardware, ..header }, at))
+    }
+
+    /// Returns the time of day of the next packet of the remaining interfaces, in nanoseconds;
+    /// `None` if there is none.
+    pub(crate) fn next_time(&mut self) -> Option<u64> {
+        let known = &self.known;
+        self.remainder.next_time(|interface, time_ns| {
+            let known = known.iter().find(|one| one.index == interface);
+            known.and_then(|known| known.in_ring_since).is_some_and(|since| time_ns > since)
+        })
+    }
+
+    /// Returns true if a packet of the remaining interfaces has been received and not been read.
+    pub(crate) fn has_packet(&self) -> bool {
+        self.remainder.has_packet()
+    }
+
+    /// Returns the packet of the remaining interfaces that was received last, and removes it.
+    pub(crate) fn take_packet(&mut self, bytes: &mut [u8]) -> Option<Packet> {
+        self.remainder.take_packet(bytes)
+    }
+
+    /// Returns the number of packets that the packet socket has dropped.
+    pub(crate) fn count_drops(&mut self) -> u64 {
+        self.remainder.count_drops()
+    }
+}
+
+fn is_ethernet(interface: &Interface) -> bool {
+    ETHERNET_TYPES.contains(&interface.hatype)
+}
+
+/// Returns the size of the rings of one interface in one direction in bytes, given the size that
+/// the program has set for the capture; `None` for the default.
+fn ring_size(all: Option<u64>, interfaces: usize) -> Option<u64> {
+    if all.is_none() && interfaces <= DEFAULT_RINGS_MAX {
+        return None;
+    }
+    let rings = 2 * interfaces.max(1) as u64;
+    Some((all.unwrap_or(RINGS_SIZE) / rings).max(RING_SIZE_MIN))
+}

@@ -1,0 +1,61 @@
+//! Cooked packets, made in the buffer that contains their bytes.
+
+use ebpf::classic::LinkType;
+use sys::packet::layout::VlanTag;
+use wire::cooked::CookedHeader;
+
+/// Offset in the buffer at which a frame is stored, in bytes. Before the packet in the frame, the
+/// buffer has room for a cooked header and a VLAN tag, and the packet is aligned to 4 bytes.
+pub(crate) const FRAME_OFFSET: usize = 14;
+/// Offset in the buffer at which the packet socket stores a packet, in bytes.
+pub(super) const PACKET_OFFSET: usize = 32;
+
+/// A packet in the buffer, without a cooked header.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packet {
+    /// The cooked header of the packet.
+    pub(crate) header: CookedHeader,
+    /// VLAN tag that the kernel has removed from the packet.
+    pub(crate) vlan: Option<VlanTag>,
+    /// Offset of the packet in the buffer, in bytes.
+    pub(crate) offset: usize,
+    /// Number of captured bytes.
+    pub(crate) captured: usize,
+    /// Length of the packet in bytes.
+    pub(crate) length: u32,
+    /// Time of day of the packet, in nanoseconds since 1970.
+    pub(crate) time_ns: u64,
+    /// True if the packet comes from the packet socket, and false if it comes from a ring.
+    pub(crate) is_from_socket: bool,
+}
+
+/// A packet in the buffer that begins with a cooked header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct FinishedPacket {
+    /// Offset of the cooked header in the buffer, in bytes.
+    pub(crate) offset: usize,
+    /// Number of captured bytes, including the header.
+    pub(crate) captured: usize,
+    /// Length in bytes, including the header.
+    pub(crate) length: u32,
+}
+
+impl Packet {
+    /// Writes the cooked header of this link type in front of the packet. As with libpcap, a
+    /// removed VLAN tag is inserted again if the header is of version 1. Returns `None` if the link
+    /// type has no cooked header.
+    pub(crate) fn finish(&self, link: LinkType, buffer: &mut [u8]) -> Option<FinishedPacket> {
+        let Self { mut header, mut offset, .. } = *self;
+        if let (Some(tag), LinkType::LINUX_SLL) = (self.vlan, link) {
+            let words = [tag.control.to_be_bytes(), header.protocol.to_be_bytes()];
+            offset = offset.checked_sub(words.as_flattened().len())?;
+            buffer.get_mut(offset..self.offset)?.copy_from_slice(words.as_flattened());
+            header.protocol = tag.protocol;
+        }
+        let link = wire::LinkType(u16::try_from(link.0).ok()?);
+        offset -= header.write_before(link, buffer.get_mut(..offset)?)?;
+        let added = self.offset - offset;
+        let length = self.length.saturating_add(u32::try_from(added).ok()?);
+        Some(FinishedPacket { offset, captured: self.captured + added, length })
+    }
+}

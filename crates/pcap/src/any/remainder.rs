@@ -1,0 +1,106 @@
+//! The packet socket of the interfaces without rings.
+
+use super::packets::{PACKET_OFFSET, Packet};
+use std::os::fd::{AsFd, BorrowedFd};
+use sys::packet::{CookedPacket, CookedSocket};
+use wire::cooked::{CookedHeader, kind};
+
+/// Device type of loopback interfaces (`ARPHRD_LOOPBACK`).
+const LOOPBACK: u16 = 772;
+/// Size of the buffer for a packet in bytes. The kernel creates no longer packets.
+const PACKET_MAX: usize = 64 << 10;
+
+/// The packet socket, and the last packet received from it.
+#[derive(Debug)]
+pub(super) struct Remainder {
+    socket: CookedSocket,
+    /// Indices of the interfaces whose packets the socket does not receive; `None` if it receives
+    /// no packets.
+    excluded: Option<Vec<u32>>,
+    pending: Option<CookedPacket>,
+    bytes: Box<[u8]>,
+    drops: u64,
+}
+
+impl Remainder {
+    /// Opens the socket, which receives nothing until [`Self::set`]. `buffer` is the size of its
+    /// receive buffer in bytes; 0 for the default.
+    pub(super) fn open(buffer: i32) -> sys::Result<Self> {
+        let socket = CookedSocket::open()?;
+        if buffer > 0 {
+            socket.set_buffer_size(buffer)?;
+        }
+        let bytes = vec![0; PACKET_MAX].into_boxed_slice();
+        Ok(Self { socket, excluded: None, pending: None, bytes, drops: 0 })
+    }
+
+    /// Receives the packets of all interfaces but the excluded ones from now on, or no packets if
+    /// `excluded` is `None`.
+    pub(super) fn set(&mut self, excluded: Option<&[u32]>) -> sys::Result<()> {
+        if excluded == self.excluded.as_deref() {
+            return Ok(());
+        }
+        match excluded {
+            Some(excluded) => self.socket.start(excluded)?,
+            None => self.socket.stop()?,
+        }
+        self.excluded = excluded.map(<[u32]>::to_vec);
+        Ok(())
+    }
+
+    /// Returns the time of day of the next packet in nanoseconds; `None` if there is none. Discards
+    /// the packets that `is_in_ring` identifies by interface and time, and those that loopback
+    /// sends, because it also receives them.
+    pub(super) fn next_time(&mut self, is_in_ring: impl Fn(u32, u64) -> bool) -> Option<u64> {
+        while self.pending.is_none() {
+            let packet = self.socket.receive(&mut self.bytes)?;
+            let is_sent_by_loopback = packet.hatype == LOOPBACK && packet.kind == kind::OUTGOING;
+            if !is_sent_by_loopback && !is_in_ring(packet.interface, packet.time_ns) {
+                self.pending = Some(packet);
+            }
+        }
+        self.pending.map(|packet| packet.time_ns)
+    }
+
+    pub(super) const fn has_packet(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// Copies the next packet to `buffer`, and removes it.
+    pub(super) fn take_packet(&mut self, buffer: &mut [u8]) -> Option<Packet> {
+        let packet = self.pending.take()?;
+        let bytes = self.bytes.get(..packet.captured)?;
+        let end = PACKET_OFFSET + packet.captured;
+        buffer.get_mut(PACKET_OFFSET..end)?.copy_from_slice(bytes);
+        let header = CookedHeader {
+            interface: packet.interface,
+            kind: packet.kind,
+            hardware: packet.hatype,
+            sender: packet.sender,
+            sender_length: packet.sender_length,
+            protocol: packet.protocol,
+        };
+        Some(Packet {
+            header,
+            vlan: packet.vlan,
+            offset: PACKET_OFFSET,
+            captured: packet.captured,
+            length: u32::try_from(packet.length).unwrap_or(u32::MAX),
+            time_ns: packet.time_ns,
+            is_from_socket: true,
+        })
+    }
+
+    /// Returns the number of packets that the socket has dropped because the program was too slow.
+    pub(super) fn count_drops(&mut self) -> u64 {
+        // The kernel resets its counter with each query.
+        self.drops += u64::from(self.socket.take_drops().unwrap_or(0));
+        self.drops
+    }
+}
+
+impl AsFd for Remainder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,174 @@
+//! Builder of Linux cooked headers, which replace the link-layer headers of packets from several
+//! interfaces (LINKTYPE_LINUX_SLL and LINKTYPE_LINUX_SLL2).
+
+use crate::LinkType;
+use crate::ethernet;
+use crate::vlan;
+
+/// The addressee of a packet (`PACKET_*` of packet(7)).
+pub mod kind {
+    /// The packet was sent to this host.
+    pub const HOST: u8 = 0;
+    /// The packet was sent to the broadcast address.
+    pub const BROADCAST: u8 = 1;
+    /// The packet was sent to a multicast address.
+    pub const MULTICAST: u8 = 2;
+    /// The packet was sent to another host.
+    pub const OTHER_HOST: u8 = 3;
+    /// The packet was sent by this host.
+    pub const OUTGOING: u8 = 4;
+}
+
+/// The content of a cooked header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CookedHeader {
+    /// Index of the interface, which only version 2 contains.
+    pub interface: u32,
+    /// Addressee of the packet, see [`kind`].
+    pub kind: u8,
+    /// Link type of the interface (`ARPHRD_*`).
+    pub hardware: u16,
+    /// Link-layer address of the sender, padded with zeros.
+    pub sender: [u8; 8],
+    /// Length of the sender's address in bytes.
+    pub sender_length: u8,
+    /// EtherType of the packet, or one of Linux's own numbers below 1536.
+    pub protocol: u16,
+}
+
+impl CookedHeader {
+    /// Returns the header of a packet in an Ethernet frame, and the offset in bytes at which the
+    /// packet begins; `None` if the frame is too short. As in the kernel, the outermost VLAN tag is
+    /// not part of the packet. `own` is the address of the interface, and `is_sent` is true if the
+    /// host sends the frame.
+    #[must_use]
+    pub fn from_ethernet_frame(frame: &[u8], own: [u8; 6], is_sent: bool) -> Option<(Self, usize)> {
+        let field = |at: usize| Some(u16::from_be_bytes(frame.get(at - 2..at)?.try_into().ok()?));
+        let mut at = ethernet::HEADER_LENGTH;
+        let mut protocol = field(at)?;
+        if matches!(protocol, vlan::CUSTOMER | vlan::SERVICE) {
+            at += vlan::TAG_LENGTH;
+            protocol = field(at)?;
+        }
+        let target: [u8; 6] = frame.get(..6)?.try_into().ok()?;
+        let mut sender = [0; 8];
+        sender.get_mut(..6)?.copy_from_slice(frame.get(6..12)?);
+        let header = Self {
+            interface: 0,
+            kind: addressee(target, own, is_sent),
+            hardware: 0,
+            sender,
+            sender_length: 6,
+            protocol: linux_protocol(protocol, frame.get(at..).unwrap_or_default()),
+        };
+        Some((header, at))
+    }
+
+    /// Writes the header of this link type to the end of `to`. Returns its length in bytes; `None`
+    /// if the link type has no cooked header or `to` is too short.
+    pub fn write_before(&self, link: LinkType, to: &mut [u8]) -> Option<usize> {
+        let [h0, h1] = self.hardware.to_be_bytes();
+        let [p0, p1] = self.protocol.to_be_bytes();
+        let [i0, i1, i2, i3] = self.interface.to_be_bytes();
+        let [s0, s1, s2, s3, s4, s5, s6, s7] = self.sender;
+        let (kind, length) = (self.kind, self.sender_length);
+        let header: &[u8] = match link {
+            LinkType::LINUX_SLL => {
+                &[0, kind, h0, h1, 0, length, s0, s1, s2, s3, s4, s5, s6, s7, p0, p1]
+            }
+            LinkType::LINUX_SLL2 => &[
+                p0, p1, 0, 0, i0, i1, i2, i3, h0, h1, kind, length, s0, s1, s2, s3, s4, s5, s6, s7,
+            ],
+            _ => return None,
+        };
+        let from = to.len().checked_sub(header.len())?;
+        to.get_mut(from..)?.copy_from_slice(header);
+        Some(header.len())
+    }
+}
+
+/// Returns the addressee of a frame with this target address at an interface with the address
+/// `own`.
+fn addressee(target: [u8; 6], own: [u8; 6], is_sent: bool) -> u8 {
+    match target {
+        _ if is_sent => kind::OUTGOING,
+        [0xff, 0xff, 0xff, 0xff, 0xff, 0xff] => kind::BROADCAST,
+        [first, ..] if first & 1 == 1 => kind::MULTICAST,
+        _ if target == own => kind::HOST,
+        _ => kind::OTHER_HOST,
+    }
+}
+
+/// Returns the number with which Linux represents the type field of an Ethernet header: an
+/// EtherType, or 1 (Novell's raw 802.3) or 4 (LLC) if the field is a length.
+fn linux_protocol(field: u16, payload: &[u8]) -> u16 {
+    match payload {
+        _ if field >= ethernet::TYPE_MIN => field,
+        [0xff, 0xff, ..] => 1,
+        _ => 4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dissect::layers;
+    use crate::link::Network;
+
+    const OWN: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+    fn frame(target: [u8; 6], middle: &[u8]) -> Vec<u8> {
+        [&target[..], &[2, 0, 0, 0, 0, 1], middle, &[0x45; 20]].concat()
+    }
+
+    fn header(frame: &[u8], is_sent: bool) -> (CookedHeader, usize) {
+        CookedHeader::from_ethernet_frame(frame, OWN, is_sent).unwrap()
+    }
+
+    #[test]
+    fn addressee_is_that_of_the_kernel() {
+        let kind = |target, is_sent| header(&frame(target, &[8, 0]), is_sent).0.kind;
+        assert_eq!(kind(OWN, false), kind::HOST);
+        assert_eq!(kind([0xff; 6], false), kind::BROADCAST);
+        assert_eq!(kind([0x33, 0x33, 0, 0, 0, 1], false), kind::MULTICAST);
+        assert_eq!(kind([2, 0, 0, 0, 0, 8], false), kind::OTHER_HOST);
+        assert_eq!(kind(OWN, true), kind::OUTGOING);
+    }
+
+    #[test]
+    fn headers_of_both_versions_are_parsed_again() {
+        let bytes = frame(OWN, &[8, 0]);
+        let (mut cooked, at) = header(&bytes, false);
+        (cooked.hardware, cooked.interface) = (1, 0x0102_0304);
+        for (link, length) in [(LinkType::LINUX_SLL, 16), (LinkType::LINUX_SLL2, 20)] {
+            let mut packet = [0xee; 24].to_vec();
+            assert_eq!(cooked.write_before(link, &mut packet), Some(length));
+            let packet = [&packet[24 - length..], &bytes[at..]].concat();
+            assert_eq!(layers(link, &packet).network, Network::Ipv4, "{link:?}");
+            assert_eq!(cooked.write_before(link, &mut [0; 15]), None);
+        }
+        assert_eq!(cooked.write_before(LinkType::ETHERNET, &mut [0; 64]), None);
+        let mut version_2 = [0; 20];
+        cooked.write_before(LinkType::LINUX_SLL2, &mut version_2);
+        let expected = [8, 0, 0, 0, 1, 2, 3, 4, 0, 1, 0, 6, 2, 0, 0, 0, 0, 1, 0, 0];
+        assert_eq!(version_2, expected);
+    }
+
+    #[test]
+    fn only_the_outermost_tag_is_skipped() {
+        let (tagged, at) = header(&frame(OWN, &[0x81, 0, 0, 7, 8, 0]), false);
+        assert_eq!((tagged.protocol, at), (0x0800, 18));
+        let (stacked, at) = header(&frame(OWN, &[0x88, 0xa8, 0, 7, 0x81, 0, 0, 9, 8, 0]), true);
+        assert_eq!((stacked.protocol, at), (0x8100, 18));
+    }
+
+    #[test]
+    fn lengths_become_numbers_of_linux() {
+        assert_eq!(header(&frame(OWN, &[0, 40, 0xff, 0xff]), false).0.protocol, 1);
+        assert_eq!(header(&frame(OWN, &[0, 40, 0xaa, 0xaa]), false).0.protocol, 4);
+        assert_eq!(CookedHeader::from_ethernet_frame(&[0; 13], OWN, false), None);
+        let cut = frame(OWN, &[0x81, 0, 0, 7]);
+        let cut = CookedHeader::from_ethernet_frame(&cut[..16], OWN, false);
+        assert_eq!(cut, None, "a tag without a type");
+    }
+}
