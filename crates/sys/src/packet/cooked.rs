@@ -18,6 +18,8 @@ pub const EXCLUDED_INTERFACES_MAX: usize = 250;
 /// Offset in classic BPF programs at which the interface index of a packet can be loaded
 /// (`SKF_AD_OFF + SKF_AD_IFINDEX`).
 const INTERFACE_INDEX_OFFSET: u32 = 0xffff_f008;
+/// Protocol that no packet has. A socket that is bound to it costs other packets nothing.
+const NO_PROTOCOL: u16 = 0;
 /// Size of the buffer for control messages in bytes: a timestamp and the auxiliary data.
 const CONTROL_SIZE: usize = 128;
 
@@ -76,7 +78,8 @@ impl CookedSocket {
 
     /// Receives no further packets. Packets received earlier can still be read.
     pub fn stop(&self) -> Result<()> {
-        option::attach(self.0.as_fd(), &[option::DROP_ALL])
+        option::attach(self.0.as_fd(), &[option::DROP_ALL])?;
+        option::bind(self.0.as_fd(), 0, NO_PROTOCOL)
     }
 
     /// Sets the size of the receive buffer in bytes. The kernel limits it to
@@ -220,6 +223,9 @@ mod tests {
             send(b"of another interface");
             assert!(socket.receive(&mut bytes).is_some());
             socket.stop().unwrap();
+            send(b"after the end");
+            while socket.receive(&mut bytes).is_some_and(|packet| packet.length == 28 + 20) {}
+            assert_eq!(socket.receive(&mut bytes), None);
             (sent, received, bytes)
         });
         assert_eq!((sent.kind, received.kind), (4, 0), "outgoing, then to this host");
