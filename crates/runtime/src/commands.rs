@@ -1,11 +1,11 @@
 //! Commands: closures that a space of a running path executes between two passes. [Th §5.4]
 //!
 //! The caller passes a closure that receives the space, and gets the closure's result or the reason
-//! why it was not executed. The thread of the space executes the closure at a block boundary: every
+//! why it was not executed. The thread of the space executes the closure between two passes. Each
 //! block of the space has then been read by all readers, is held by a filter, or is in a ring.
 //! Commands therefore add no lock, shared data or atomic operation to the data path. While no
-//! command is queued, the only cost is one load per pass, of a word that no thread writes. A
-//! command wakes a sleeping space.
+//! command is queued, the only cost is one load per pass, of a flag that no thread writes in the
+//! meantime. A command wakes a sleeping space.
 //!
 //! A space that waits at a full ring is in the middle of a pass. It executes no command until the
 //! reader takes entries from the ring; the error [`CommandError::RingFull`] names the ring. A
@@ -67,7 +67,7 @@ type Command = Box<dyn FnOnce(&mut Space) + Send>;
 pub struct CommandQueue {
     /// Status of the space: its name, and the full ring at which it waits.
     pub status: Arc<SpaceStatus>,
-    /// True while at least one command is queued.
+    /// Set when a command is queued; cleared when the space finds the queue empty.
     pending: AtomicBool,
     /// Kernel thread id of the space's thread; 0 before it starts.
     thread: AtomicU32,
@@ -142,8 +142,9 @@ impl CommandQueue {
         Ok(PendingCommand { queue: Arc::clone(self), number, answer })
     }
 
-    /// Executes a command in the space between two passes, and returns the command's result. Waits
-    /// for at most `limit` until the execution begins, and then without a time limit until it ends.
+    /// Executes a command in the space between two passes, and returns the command's result. If the
+    /// execution has not begun after `limit`, withdraws the command and fails; otherwise waits
+    /// without a time limit until the execution ends.
     pub fn ask<A: Send + 'static>(
         self: &Arc<Self>,
         limit: Duration,
@@ -193,7 +194,7 @@ impl CommandQueue {
         }
     }
 
-    /// Returns true if a command is queued.
+    /// Returns true if a command has been queued since the space last found the queue empty.
     #[inline]
     pub fn has_pending(&self) -> bool {
         // SYNC POINT: command; pairs with the Release in `send`.
@@ -237,15 +238,15 @@ impl CommandQueue {
         Some(self.thread.load(Ordering::Relaxed)).filter(|id| *id > 0 && !inbox.ended)
     }
 
-    /// Returns the kernel thread id of the space's thread, and its scheduling statistics. Returns
-    /// `None` if the space has no thread, or if the kernel does not report the statistics.
+    /// Returns the kernel thread id of the space's thread, and the thread's scheduling statistics.
+    /// Returns `None` if the space has no thread, or if the kernel does not report the statistics.
     pub fn thread_task(&self) -> Option<(u32, Task)> {
         let thread = self.thread_id()?;
         Some((thread, Task::read_thread(std::process::id(), thread)?))
     }
 
-    /// Restricts the space's thread to these CPUs, and returns the result of the system call.
-    /// Returns `None` if the space has no thread.
+    /// Restricts the space's thread to the CPUs in `processors`, and returns the result of the
+    /// system call. Returns `None` if the space has no thread.
     pub fn pin(&self, processors: &[usize]) -> Option<sys::Result<()>> {
         // While the lock is held the thread cannot end, so its id is not reused.
         let inbox = self.lock_inbox();

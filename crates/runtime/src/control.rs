@@ -162,8 +162,8 @@ impl Control {
         self.notify_spaces();
     }
 
-    /// Returns the number of position requests so far. A space answers when this number has
-    /// changed.
+    /// Returns the number of position requests so far, modulo 2³². A space answers when this number
+    /// has changed.
     #[inline]
     #[must_use]
     pub fn position_requests(&self) -> u32 {

@@ -39,7 +39,7 @@ pub struct ImportCounters {
 #[derive(Clone, Debug, Default)]
 pub struct SpaceCounters {
     pub(crate) nodes: Vec<CountedNode>,
-    /// Edges of nodes that were removed.
+    /// Removed edges, except those that continue a kernel edge.
     pub(crate) edges: Vec<Edge>,
     /// Edges of kernel programs that continue in user space, including those that led to removed
     /// nodes.
@@ -73,8 +73,8 @@ pub struct ExitEdge {
     pub edge: Edge,
 }
 
-/// Counters of the nodes and rings removed from a running space. Once there are many, the counters
-/// of nodes with the same name are merged ([`crate::retired`]).
+/// Counters of the nodes, edges and rings removed from a running space. Once there are many, the
+/// counters of nodes or edges with the same name are merged ([`crate::retired`]).
 #[derive(Clone, Debug, Default)]
 pub struct RetiredCounters {
     pub(crate) nodes: Vec<CountedNode>,
@@ -85,8 +85,8 @@ pub struct RetiredCounters {
 }
 
 /// The continuation of a kernel edge in user space: the name of the kernel edge
-/// ([`ExitEdge::name`]), and the counters of the edge from the source, which receives the kernel's
-/// output, to the next node.
+/// ([`ExitEdge::name`]), and the counters of the user-space edge that leads from the source that
+/// receives the kernel's output to the next node.
 pub(crate) type KernelContinuation = ((usize, usize, usize), Edge);
 
 impl RetiredCounters {
@@ -306,7 +306,8 @@ fn operand_numbers(node: &Node) -> Vec<usize> {
     }
 }
 
-/// Returns the ring that connects a source or sink to other programs, or `None` if there is none.
+/// Returns the size of the ring that connects a source or sink to other programs, or `None` if
+/// there is no such ring.
 fn reader_ring(node: &Node) -> Option<ReaderRing> {
     match &node.operator {
         Operator::Source(part) => part.source.ring_state(),

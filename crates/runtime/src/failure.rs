@@ -84,8 +84,8 @@ pub struct CrashCapture {
     pub bytes: Vec<u8>,
 }
 
-/// The serialized form of a failure for another process: its message and a few properties of its
-/// cause.
+/// The serialized form of a failure for another process: the name of the failed node, the failure
+/// message, and two properties of the cause.
 #[derive(Serialize, Deserialize)]
 struct RemoteFailure {
     node: String,
@@ -182,8 +182,7 @@ impl PathFailure {
         }
     }
 
-    /// Returns the error number of the failed system call; `None` if the cause was not a system
-    /// call.
+    /// Returns the error number of the failed system call, or `None` if no system call failed.
     #[must_use]
     pub const fn errno(&self) -> Option<i32> {
         match &self.cause {

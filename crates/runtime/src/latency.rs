@@ -51,7 +51,8 @@ pub struct Gauge {
     exceeded: AtomicU64,
     /// Longest measured latency, in nanoseconds.
     worst_ns: AtomicU64,
-    /// Longest wait since the last call of [`LatencyBudget::take_breach`], in nanoseconds.
+    /// Longest latency measured since the last call of [`LatencyBudget::take_breach`], in
+    /// nanoseconds.
     recent_ns: AtomicU64,
 }
 
@@ -100,7 +101,8 @@ pub struct PlaceLatency {
 }
 
 impl Latency {
-    /// Merges the latency measurements of another process that runs the same request.
+    /// Adds the latency measurements of another process that runs the same request. Measurements at
+    /// places with the same name are merged.
     pub fn add(&mut self, other: Self) {
         self.asked_ns = other.asked_ns;
         self.breaches += other.breaches;
@@ -110,8 +112,8 @@ impl Latency {
     }
 }
 
-/// A breach of the latency bound: the sink that received the oldest late block, and the gauge with
-/// the worst wait.
+/// A breach of the latency bound: the sink that received the oldest late block, and the ring or
+/// source whose wait exceeded its share most.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Breach {
     /// Requested bound, in nanoseconds.
@@ -167,9 +169,9 @@ impl LatencyBudget {
         (asked_ns > 0).then_some(latency)
     }
 
-    /// Returns the worst breach since the last call, including waits still in progress, and counts
-    /// it as one breach. Returns `None` if no block exceeded the bound. `now` is monotonic time in
-    /// nanoseconds.
+    /// Returns the worst latencies since the last call if any block exceeded the bound, including
+    /// blocks that are still waiting, and counts them as one breach. Returns `None` if no block
+    /// exceeded the bound or if there is no bound. `now` is monotonic time in nanoseconds.
     pub fn take_breach(&self, now: u64) -> Option<Breach> {
         let asked_ns = self.asked_ns.load(Ordering::Relaxed);
         if asked_ns == 0 {
@@ -264,7 +266,8 @@ impl Gauge {
     }
 
     /// Returns a lower bound, in nanoseconds, on the time that the watched block, or a block left
-    /// in the ring, has waited so far; 0 means that no block is waiting.
+    /// in the ring, has waited so far; 0 means that no block is waiting. `now` is monotonic time in
+    /// nanoseconds.
     fn waiting_ns(&self, now: u64) -> u64 {
         // SYNC POINT: block watched; pairs with the Release in `stamp`.
         let since = match self.watched.load(Ordering::Acquire) {
@@ -319,11 +322,13 @@ impl AgeGauge {
     }
 
     /// Measures the age of the blocks that a sink has taken: the blocks in the lanes of `mask`.
+    /// Skips holes and blocks without a time.
     pub fn measure_taken(&self, batch: &Batch<'_>, mask: LaneMask) {
         self.measure(batch.columns(), mask, sys::clock::monotonic().wrapping_add(self.epoch));
     }
 
-    /// Measures the age of the blocks that a source has emitted, at time `now`.
+    /// Measures the age, at time `now`, of the blocks that a source has emitted. Skips holes and
+    /// blocks without a time.
     pub fn measure_emitted(&self, columns: &Columns, now: Time) {
         self.measure(columns, columns.live(), now);
     }

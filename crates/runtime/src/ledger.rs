@@ -229,11 +229,12 @@ pub struct NodeEntry {
     /// True for an external program. Its input and output are counted exactly, in bytes.
     pub program: bool,
     /// True for a filter in an operand of a Boolean section. It processes copies of blocks, so its
-    /// drops are not losses: the section counts the blocks that it drops because of the filter's
-    /// answers.
+    /// drops are not losses. If its answers cause the section to drop a block, the section counts
+    /// that drop.
     #[serde(default)]
     pub operand: bool,
-    /// Size of the ring from which other programs read a sink's output; `None` for other nodes.
+    /// Size of the ring that connects a source or sink to other programs; `None` if there is no
+    /// such ring.
     #[serde(default)]
     pub ring: Option<ReaderRing>,
     /// Frames that a sink or source retains for later readers; `None` for other nodes.
@@ -341,8 +342,8 @@ impl NodeEntry {
         dropped.copied()
     }
 
-    /// Returns the filter's named counters and its edits by method, in the form in which they are
-    /// printed.
+    /// Returns the name and value of each counter of the filter, followed by the nonzero numbers of
+    /// edits under the names that reports print.
     pub fn printed_counters(&self) -> impl Iterator<Item = (&str, u64)> {
         let Edits { direct, copied, appended, fragmented } = self.edits;
         let edits = [
@@ -355,8 +356,8 @@ impl NodeEntry {
         counters.chain(edits.into_iter().filter(|(_, n)| *n > 0))
     }
 
-    /// Returns the number of blocks that entered the node, and the number of blocks that left it or
-    /// are held by it. The two are equal if the node balances.
+    /// Returns the number of blocks that entered the node or were created by it, and the number of
+    /// blocks that left it or are held by it. The two are equal if the node balances.
     pub fn balance(&self) -> (u64, u64) {
         (self.input(BLOCKS), self.accounted(BLOCKS))
     }
@@ -456,9 +457,9 @@ impl Ledger {
         found
     }
 
-    /// Returns the number of lost blocks: blocks dropped before the path, on edges or in filters.
-    /// Not counted as losses are blocks that no arc accepted, blocks whose drop the request demands
-    /// ([`DropReason::is_lost`]), and copies of blocks dropped by operands.
+    /// Returns the number of lost blocks: blocks dropped before they reached the path, on edges or
+    /// in filters. Not counted as losses are blocks that no arc accepted, blocks whose drop the
+    /// request demands ([`DropReason::is_lost`]), and copies of blocks dropped by operands.
     #[must_use]
     pub fn lost(&self) -> u64 {
         let sources = self.sources.iter().flat_map(|(_, s)| &s.dropped);

@@ -10,16 +10,18 @@ use crate::ledger::{DropReason, Edge, LossRanges};
 use crate::report::merge_report_rows;
 use filter::Amount;
 
-/// Maximum number of removed nodes, edges or reports of a space whose counters are kept separately.
-/// Beyond it, the counters of those with the same name are merged. Each edit copies all of them
-/// several times while the path pauses, which takes 1 to 2 µs each.
+/// Maximum number of removed nodes of a space whose counters are kept separately; the same limit
+/// applies to removed edges and to the reports of removed nodes. Above the limit, counters with the
+/// same name are merged. Each edit copies all these counters several times while the path pauses,
+/// which takes 1 to 2 µs per node, edge or report.
 const SEPARATE_COUNTERS_MAX: usize = 8;
 
 impl RetiredCounters {
-    /// Merges the counters of nodes, edges and reports with the same name, if there are more than
-    /// [`SEPARATE_COUNTERS_MAX`]. `live` contains the numbers of all nodes that still run in any
-    /// space, for example because replicas have replaced a removed node; the counters of these
-    /// nodes stay separate. If `live` is empty, merges nothing.
+    /// Merges the counters of removed nodes that have the same name, if there are more than
+    /// [`SEPARATE_COUNTERS_MAX`] removed nodes. Does the same for edges and for reports. `live`
+    /// contains the numbers of all nodes that still run in any space, for example because replicas
+    /// have replaced a removed node; the counters of these nodes stay separate. If `live` is empty,
+    /// merges nothing.
     pub(crate) fn merge_by_name(&mut self, live: &[usize]) {
         if live.is_empty() {
             return;
@@ -67,7 +69,8 @@ impl RetiredCounters {
     }
 }
 
-/// Returns true if the counters of two removed nodes can be merged.
+/// Returns true if the counters of two removed nodes can be merged: both are replicas, operands or
+/// neither, have the same name, and are plain filters or sinks that no longer run in any space.
 fn is_mergeable(one: &CountedNode, other: &CountedNode, live: &[usize]) -> bool {
     let is_plain = |node: &CountedNode| {
         node.source.is_none()

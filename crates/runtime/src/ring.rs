@@ -116,7 +116,8 @@ impl Export {
         self.events.fit(self.entries);
     }
 
-    /// Returns the number of entries in the ring that the reader has not taken yet.
+    /// Returns the number of entries in the ring that the reader has not taken yet; 0 once the ring
+    /// is closed.
     pub fn untaken_entries(&mut self) -> usize {
         self.writer.as_mut().map_or(0, CrossingWriter::unread)
     }
@@ -149,7 +150,7 @@ impl Export {
         self.events.wakeup_counts()
     }
 
-    /// Puts the blocks in the live lanes of a batch into the ring, in order. Blocks while the ring
+    /// Puts the blocks in the live lanes of a batch into the ring, in order. Waits while the ring
     /// is full. `last` is true if the space will sleep after this batch unless input arrives.
     ///
     /// # Errors

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct SpaceStatus {
     /// Name of the space.
     pub name: String,
-    /// While the space waits at a full ring, one more than the index of the ring's edge in the
-    /// plan; otherwise 0.
+    /// While the space waits at a full ring, one more than the number of the ring's edge; otherwise
+    /// 0.
     full_ring: AtomicUsize,
 }
 

@@ -3,8 +3,8 @@
 //! Input: the number of blocks of each bucket of sessions in an interval, and the replica of each
 //! bucket. Output: the buckets that move from the replica with the most blocks to the one with the
 //! fewest. A bucket that has more blocks than half of the difference between these two replicas (an
-//! elephant) does not move; other buckets leave its replica instead. The bucket of blocks without a
-//! session does not move either ([`can_move`]). The choice uses no clock and no space.
+//! elephant) does not move; other buckets of the busiest replica move instead. The bucket of blocks
+//! without a session does not move either ([`can_move`]). The choice depends only on this input.
 
 use super::dispatch::can_move;
 

@@ -160,9 +160,9 @@ impl Assembly {
         }
     }
 
-    /// Returns a vector that contains, for each node, the section to which it belongs if it is an
-    /// operand that may hold blocks. Also enables the tracking of held blocks in these operands and
-    /// in their sections.
+    /// Returns, for each node, the section whose operand it is, or `None` if it is not an operand.
+    /// Also enables the tracking of the fate of held blocks in operands and sections, and disables
+    /// it in all other nodes.
     fn operand_sections(&mut self) -> Vec<Option<NodeId>> {
         let mut section_of = vec![None; self.nodes.len()];
         let mut asked = vec![false; self.nodes.len()];

@@ -13,7 +13,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// Advances block time to the time of the newest of these blocks. Returns the time on the
+    /// Advances block time to the time of the newest block in `columns`. Returns the time on the
     /// path's clock: block time, or `now` in a live path.
     pub(super) fn advance(&mut self, columns: &Columns, now: Time) -> Time {
         match self {

@@ -68,8 +68,9 @@ impl LocalGraph {
         }
     }
 
-    /// Runs an editing filter on one batch. If the filter panics, the path fails. If the path has
-    /// already failed, only counts the blocks as failed.
+    /// Runs an editing filter on one batch, and adds the result to `out`. Edits the blocks in the
+    /// lanes of `shared` in copies. If the filter panics, the path fails. If the path has already
+    /// failed, only counts the blocks as failed.
     fn edit_batch(
         &mut self,
         (at, now): (NodeId, Time),

@@ -77,11 +77,11 @@ pub enum SpaceEvent {
     SourceCounts {
         /// Node number of the source.
         planned: usize,
-        /// Number of blocks and number of bytes that the source observed, including later losses;
-        /// `None` if unknown.
+        /// Number of blocks and number of bytes that the source observed, including blocks that
+        /// were lost afterwards; `None` if unknown.
         observed: Option<(u64, u64)>,
-        /// Losses before the path, each with its location and its number of blocks, which is `None`
-        /// if unknown.
+        /// Blocks lost before they reached the path: each location of a loss, and the number of
+        /// blocks lost there, which is `None` if unknown.
         dropped: Vec<(String, Option<u64>)>,
     },
     /// Final counts of a program's input.
@@ -117,8 +117,9 @@ pub trait EventReader: fmt::Debug + Send {
     /// [`Self::next_event`].
     fn peek(&mut self) -> Option<SpaceEvent>;
 
-    /// Removes and returns the next block of the last event. `follow` is the number of blocks of
-    /// the event that follow this one. Returns `None` if the record is truncated or damaged.
+    /// Removes and returns the next block of the event that was read last. `follow` is the number
+    /// of blocks of the event that follow this one. Returns `None` if the record is truncated or
+    /// damaged.
     fn next_block(&mut self, follow: usize) -> Option<(Entry, &[u8])>;
 
     /// Returns the number of blocks that the sinks may accept in the current pass under the limit
@@ -134,7 +135,7 @@ pub trait EventReader: fmt::Debug + Send {
     /// Adds `amount` to the amount emitted by the source with node number `planned`.
     fn add_emitted(&self, planned: usize, amount: Amount);
 
-    /// Reports the last event as invalid; `what` describes the defect.
+    /// Reports the event that was read last as invalid; `what` describes the defect.
     fn report_invalid(&mut self, what: &str);
 
     /// Returns the first defect found in the record, if any.

@@ -85,9 +85,9 @@ impl LocalGraph {
 }
 
 /// Compares the positions of the next blocks of the replicas in other spaces. Returns the index of
-/// the replica with the lowest position, that position, and the second lowest position
-/// ([`END_POSITION_MAX`] if there is none). Returns `None` if the ring of a replica is empty, but
-/// the replica has not ended.
+/// the replica with the lowest position, that position, and the second lowest position. A position
+/// that does not exist, because too few replicas have output left, is [`END_POSITION_MAX`]. Returns
+/// `None` if the ring of a replica is empty, but the replica has not ended.
 fn lowest_remote_position(
     gather: &mut ReplicaJoin,
 ) -> Result<Option<(usize, EndPosition, EndPosition)>, Fault> {

@@ -98,8 +98,8 @@ impl Space {
         self.graph.pass.failure = Some(PathFailure::from_ring(name, fault));
     }
 
-    /// Reports that the replica in the dispatcher's space has finished its batches or, if `ends` is
-    /// true, that it has ended.
+    /// Reports, for each dispatcher in this space, that the replica in this space has finished its
+    /// batches or, if `ends` is true, that it has ended.
     pub(super) fn finish_local_replica(&mut self, ends: bool) {
         for at in &self.graph.shape.dispatchers {
             if let Operator::Dispatch(dispatcher) = &self.graph.nodes[*at].operator {

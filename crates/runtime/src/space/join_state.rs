@@ -61,7 +61,8 @@ pub struct ReplicaInput {
     pub own: Option<LocalReplica>,
 }
 
-/// The entries in one ring that belong to a batch or, if they are late, to earlier batches.
+/// Counts of the entries at the beginning of one ring that belong to a batch or, if they are late,
+/// to earlier batches.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BatchShare {
     pub(super) count: usize,

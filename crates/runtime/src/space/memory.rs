@@ -59,8 +59,8 @@ impl<'a> Memory<'a> {
         Some((RichPointer::new(self.work.id(), place, abi::Class::NONE), copy))
     }
 
-    /// Copies a block that another space holds into `work`, and pins the copy. Returns `None` if no
-    /// memory is available.
+    /// Copies a block that another space holds to `work`, and pins the copy. Returns a hole
+    /// unchanged. Returns `None` if no memory is available.
     pub(crate) fn adopt_block(&self, entry: &Entry, frame: &[u8]) -> Option<(Entry, PinId)> {
         let old = entry.frame();
         if old.is_hole() {
@@ -206,8 +206,8 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
     }
 }
 
-/// Copies the bytes before and after the view from the old frame, so that the offsets in the marks
-/// stay valid.
+/// Copies the bytes before and after the view from the old frame to `room`, so that the offsets in
+/// the marks stay valid. Fills the range of the view with zeros.
 fn copy_around_view(block: &Block<'_>, room: &mut [u8], old: &[u8]) {
     let from = (block.marks.view as usize).min(old.len());
     let to = from.saturating_add(block.length() as usize).min(old.len());

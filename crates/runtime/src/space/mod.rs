@@ -148,7 +148,7 @@ impl Ports {
 /// The counters of a space, apart from those of its current nodes.
 #[derive(Debug, Default)]
 struct Accounts {
-    /// Counters of removed nodes and rings.
+    /// Counters of removed nodes, edges and rings.
     retired: RetiredCounters,
     /// Number of hot swaps.
     swaps: u64,

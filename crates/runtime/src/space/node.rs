@@ -81,7 +81,8 @@ pub enum Operator {
 }
 
 impl Operator {
-    /// Returns true if the operator reads the bytes of its input.
+    /// Returns true if the operator reads the bytes of its input in this space; always true for a
+    /// sink.
     pub(super) const fn reads_bytes(&self) -> bool {
         match self {
             Self::Filter(Filter::Statistics(_)) => false,
@@ -94,8 +95,8 @@ impl Operator {
         }
     }
 
-    /// Returns true if the operator reads the bytes of its input, or passes it on to an operator
-    /// outside the graph.
+    /// Returns true if the operator reads the bytes of its input, or passes the blocks on to
+    /// another space. For a sink, asks the sink.
     pub(super) fn needs_bytes(&self) -> bool {
         match self {
             Self::Export(_) => true,
@@ -115,8 +116,9 @@ pub struct SourceOperator {
     pub ended: bool,
     /// Gauge of the age of the source's blocks; `None` if it is not measured.
     pub age: Option<AgeGauge>,
-    /// Numbers of the nodes whose output the source itself delivers to taps: one list for each arc
-    /// number of the source that follows the numbers of the node's own arcs.
+    /// Numbers of the nodes in the kernel whose output the source delivers to taps: one list for
+    /// each arc of the source that leads to taps. The source numbers these arcs after the node's
+    /// own arcs.
     pub taps: Vec<Vec<usize>>,
 }
 
@@ -182,8 +184,9 @@ pub struct OutputCounters {
 }
 
 impl OutputCounters {
-    /// Splits the input of a sink that has ended into delivered and lost blocks, based on the
-    /// amounts that the sink has written and dropped.
+    /// Divides the blocks that reached a sink, after the sink has ended. The amount `written`
+    /// counts as accepted, the amounts in `dropped` are counted elsewhere, and the remaining blocks
+    /// count as failed.
     pub(super) fn split_accepted(&mut self, written: Amount, dropped: &[(DropReason, Amount)]) {
         let dropped = dropped.iter().map(|(_, amount)| amount);
         let (mut blocks, mut bytes) = (
@@ -238,7 +241,8 @@ impl Node {
         self.accepts_taps() && self.process().is_none() && !chooses_arc
     }
 
-    /// Returns the blocks that writers outside the path have added to the output.
+    /// Returns the number of blocks and bytes that writers outside the path have added to the
+    /// output.
     pub fn written(&self) -> Amount {
         self.writers.as_ref().map_or_else(Amount::default, |port| port.written())
     }

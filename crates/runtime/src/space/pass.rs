@@ -95,7 +95,7 @@ pub(super) struct PassResult {
     pub(super) moved: bool,
     /// True if more input may arrive.
     pub(super) open: bool,
-    /// Time of the next event at a source, in nanoseconds; `None` if unknown.
+    /// Time of day, in nanoseconds, of the next event at a source; `None` if unknown.
     pub(super) until: Option<Time>,
     /// True if a source or writer has a descriptor on which the space can sleep.
     pub(super) readable: bool,

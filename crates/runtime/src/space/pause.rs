@@ -6,7 +6,7 @@ use super::memory::{Frames, Memory};
 use super::walk::{RunResult, WaitingBatch, Walk};
 use filter::{Batch, BatchMemory};
 
-/// A batch deferred at an editing filter, which does not borrow its bytes.
+/// A batch that waits at an editing filter. It does not borrow the bytes of its blocks.
 pub(crate) struct DeferredEdit {
     pub(crate) at: NodeId,
     pub(crate) room: BatchMemory,

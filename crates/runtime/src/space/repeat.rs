@@ -281,7 +281,7 @@ impl Space {
         }
     }
 
-    /// Copies a recorded block into the intake. Blocks while the intake is full. Returns `None` if
+    /// Copies a recorded block into the intake. Waits while the intake is full. Returns `None` if
     /// the path is stopped or fails.
     fn copy_recorded_block(
         &mut self,
@@ -319,7 +319,7 @@ impl Space {
         }
     }
 
-    /// Takes `count` blocks from a ring and passes them through the graph. Blocks until they are
+    /// Takes `count` blocks from a ring and passes them through the graph. Waits until they are
     /// available.
     fn play_import(&mut self, node: NodeId, now: Time, count: usize) {
         let at = |input: &Input| matches!(input, Input::Ring { node: n, .. } if *n == node);
@@ -338,9 +338,9 @@ impl Space {
         }
     }
 
-    /// Blocks until a ring has `count` entries or its writer has closed it. If the path is stopped,
-    /// continues to wait only if `ends` is true. Returns true if the ring has entries; returns
-    /// false if it has none or if the path fails.
+    /// Waits until a ring has `count` entries or its writer has closed it. If the path is stopped,
+    /// continues to wait only if `ends` is true. Returns true if the ring has at least one entry;
+    /// returns false if it has none or if the path fails.
     fn wait_for_entries(&mut self, i: usize, count: usize, ends: bool) -> bool {
         let mut wait: Option<StallWait> = None;
         loop {

@@ -58,8 +58,8 @@ impl Space {
         self.graph.clock.advance_to(clock, now)
     }
 
-    /// Ends the dispatch and closes the rings to the replicas. Called before the dispatcher's own
-    /// replica ends.
+    /// Ends the dispatch and closes the rings to the replicas. Called before the replica in the
+    /// dispatcher's space ends.
     pub(super) fn close_dispatch(&mut self, at: NodeId) {
         let Operator::Dispatch(dispatch) = &self.graph.nodes[at].operator else { return };
         dispatch.close(match self.graph.clock {

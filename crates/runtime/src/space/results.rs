@@ -19,7 +19,7 @@ pub struct SpaceResults {
     pub failure: Option<PathFailure>,
     /// Additional counts of a space that ran in the kernel; `None` for a thread.
     pub kernel_counts: Option<KernelCounts>,
-    /// Counters of nodes and rings removed by hot swaps.
+    /// Counters of nodes, edges and rings removed by hot swaps.
     pub retired: RetiredCounters,
     /// Frames that histories retained, each with the number of its node.
     pub kept: Vec<(usize, RetainedFrames)>,
@@ -31,7 +31,7 @@ pub struct SpaceResults {
 /// The memory that a space uses, and the processes of its programs.
 #[derive(Clone, Debug, Default)]
 pub struct SpaceResources {
-    /// Resident memory of the pools that the space owns, in bytes.
+    /// Total size, in bytes, of the slots in the space's pools that have memory, used or not.
     pub memory: u64,
     /// Programs, each with its node number and its process id.
     pub processes: Vec<(usize, u32)>,

@@ -59,8 +59,8 @@ impl Space {
         emptied || self.graph.pass.failure.is_some()
     }
 
-    /// Drains the ring of a replica or of a join. Returns true if no more blocks can arrive over
-    /// the ring.
+    /// Drains the ring of a replica or the rings of a join. Returns true if no more blocks can
+    /// arrive over them. Stops draining if the path fails.
     fn drain_replica_ring(&mut self, i: usize) -> bool {
         while self.graph.pass.failure.is_none() {
             let mut pass = PassResult::default();
@@ -95,9 +95,9 @@ impl Space {
     }
 
     /// Returns the sink that writes the input of the program with node number `number`, or the
-    /// source that reads its output. The function `of` chooses which: it extracts the sink or the
-    /// source from a node, and returns `None` for other nodes. Returns `None` if that sink or
-    /// source runs in another space.
+    /// source that reads the program's output. `of` selects one of the two: it returns the sink or
+    /// the source of a node, and `None` for other nodes. Returns `None` if that sink or source runs
+    /// in another space.
     pub fn program_half<H>(
         &mut self,
         number: usize,

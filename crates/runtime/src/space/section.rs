@@ -4,7 +4,8 @@
 //! Blocks are not duplicated, so there are no copies to merge or wait for. `a +* b` runs `a`, then
 //! `b` on the blocks that `a` answered; `a ++ b` runs `a`, then `b` on the blocks that `a` did not
 //! answer; `!a` selects the blocks that `a` did not answer. The result is the unchanged block with
-//! the class of the last operand that answered.
+//! the class of the last operand that answered. If none answered, as in `!a`, the result has the
+//! class that the block had on entry, or class 1 if that was 0.
 
 use super::arc::NodeId;
 use super::select::SelectedClasses;

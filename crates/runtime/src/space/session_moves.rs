@@ -112,7 +112,7 @@ impl Space {
     }
 
     /// Adds sessions to the replica in this space. Fails without effect if no memory is available,
-    /// or if no filter finds the sessions of a bucket.
+    /// if the two replicas have different filters, or if no filter finds the sessions of a bucket.
     pub fn add_sessions(&mut self, moved: &MovedSessions) -> Result<(), String> {
         if !moved.are_found {
             return Err("no filter of the replicas identifies their sessions".to_owned());

@@ -16,14 +16,14 @@ pub struct GraphShape {
     pub(crate) reads_bytes: bool,
     /// True if at least one node reads bytes or passes blocks on to another space.
     pub(crate) needs_bytes: bool,
-    /// For each source, a bit mask of its outgoing arcs. Bit `i` is set if, downstream of arc `i`,
-    /// only sinks read bytes, and all of these sinks use the frames in place. 0 for other nodes.
+    /// For each source, a bit mask of its outgoing arcs. Bit `i` is set if arc `i` leads only to
+    /// sinks, and all of these sinks use the frames in place. 0 for other nodes.
     pub(crate) arcs_in_place: Vec<u64>,
     /// True if the operator of at least one node is a filter that edits block by block.
     pub(crate) edits: bool,
     /// Nodes that dispatch to replicas.
     pub(crate) dispatchers: Vec<NodeId>,
-    /// For each node, the section to which it belongs if it is an operand that may hold blocks;
-    /// otherwise `None`.
+    /// For each node, the section whose operand it is, if the section is an
+    /// [`OperandSection`](super::operands::OperandSection); otherwise `None`.
     pub(crate) section_of: Vec<Option<NodeId>>,
 }

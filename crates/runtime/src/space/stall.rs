@@ -23,7 +23,7 @@ use std::time::Duration;
 pub struct ReplayState {
     /// Detector of spaces that wait for each other.
     pub stalls: Arc<StallDetector>,
-    /// Byte offset of this space's last event in the record.
+    /// Byte offset, in the record, of the event that this space read last.
     pub byte: Arc<AtomicU64>,
     /// True if the record covers the entire run.
     pub whole: bool,
@@ -195,7 +195,7 @@ impl StallProbe {
         Self { stalls, space, byte, whole }
     }
 
-    /// Returns the byte offset of the space's last event in the record.
+    /// Returns the byte offset, in the record, of the event that the space read last.
     pub fn byte(&self) -> u64 {
         // Relaxed suffices: the word guards no other memory.
         self.byte.load(Ordering::Relaxed)

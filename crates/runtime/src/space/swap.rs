@@ -77,8 +77,9 @@ impl Space {
         }
     }
 
-    /// Replaces filters, and transfers the state of the old filters to the new ones. If any new
-    /// filter rejects the state, all replacements are undone.
+    /// Replaces filters, and transfers the state of the old filters to the new ones. Afterwards,
+    /// `renewed` contains the old filters. If any new filter rejects the state, all replacements
+    /// are undone.
     pub fn replace_filters(&mut self, renewed: &mut [(NodeKey, Filter)]) -> Result<(), Mistake> {
         let keys = self.node_keys();
         for done in 0..renewed.len() {
@@ -202,8 +203,8 @@ impl Space {
         Some(node)
     }
 
-    /// Copies the blocks that an arriving node holds from the memory of its previous space. Returns
-    /// the number of blocks that were lost for lack of memory.
+    /// Copies the blocks that an arriving node holds to this space's pool. `from` is the node's
+    /// previous space. Returns the number of blocks that were lost for lack of memory.
     pub fn copy_held_blocks(&mut self, node: &mut Node, from: &mut Self) -> u64 {
         let mut theirs =
             Memory { intakes: &from.graph.intakes, work: &from.graph.work, imported: &[] };
@@ -283,7 +284,8 @@ impl Space {
     }
 }
 
-/// Moves a kept node's operator, state and counters into its placeholder.
+/// Moves a kept node's operator, state and counters into its placeholder. A section's operator is
+/// not moved: the placeholder has a new section, which takes over the waiting blocks.
 fn fill_placeholder(place: &mut Node, old: Node) {
     let taken = old.total_taken();
     // The section is new; its operands are kept.

@@ -109,7 +109,7 @@ pub struct TapStart {
     pub block: u64,
     /// Number of blocks that were taken from the history.
     pub past: u64,
-    /// Age of the first block from the history, in nanoseconds.
+    /// Age of the first block from the history, in nanoseconds; 0 if there is no such block.
     pub ago_ns: u64,
     /// True if the path has a history of this node's output.
     pub remembers: bool,
@@ -346,8 +346,9 @@ impl Tap {
     }
 
     /// Returns the final counters of the tap, and a sealed file with the records that follow the
-    /// contents of the pipe; `None` if the pipe holds all of them. Waits for at most `limit` until
-    /// the records are written. The reader may read the pipe and the file at any later time.
+    /// contents of the pipe; `None` if the pipe holds all of them or if they were lost. Waits for
+    /// at most `limit` until the records are written. The reader may read the pipe and the file at
+    /// any later time.
     pub fn finish(mut self, limit: Duration) -> (TapStats, Option<Memfd>) {
         self.begin_finish();
         let rest = match self.ended.recv_timeout(limit) {

@@ -32,9 +32,10 @@ pub enum TapForm {
 #[derive(Debug, Default)]
 pub(super) struct ConvertedRecords {
     pub(super) bytes: Vec<u8>,
-    /// Positions at which records end; empty if the output may be cut anywhere.
+    /// Positions at which records end; empty for a capture, and if the output may be cut anywhere.
     ends: Vec<usize>,
-    /// Length, in bytes, of the file header, if these records begin a capture; otherwise `None`.
+    /// For a capture, the length in bytes of the file header with which these records begin, 0 if
+    /// they begin without it; otherwise `None`.
     header: Option<usize>,
 }
 

@@ -24,7 +24,8 @@ impl TapPipe {
     }
 
     /// Writes as many of the bytes as the output accepts without blocking, and returns their
-    /// number.
+    /// number. Fails with `WouldBlock` if it accepts none, and with `BrokenPipe` if there is no
+    /// reader.
     pub(super) fn put(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some(ring) = &mut self.ring else { return self.pipe.write(bytes) };
         let length = ring.put(bytes).map_err(|fault| match fault {
@@ -67,7 +68,7 @@ impl TapPipe {
         }
     }
 
-    /// Returns true if the reader has closed the pipe.
+    /// Returns true if the reader has closed the pipe or the socket.
     fn is_closed(&self) -> bool {
         let pipe = [self.pipe.as_fd()];
         sys::poll::readable_or_gone(&[], &pipe, Some(Duration::ZERO)).1 == [true]

@@ -287,7 +287,7 @@ mod tests {
     /// Length of a record, which is longer than a pipe.
     const LENGTH: u32 = 100_000;
 
-    /// Starts a tap to which a capture of two records was sent.
+    /// Starts a tap and sends it a capture of two records.
     fn capture_of_two_records() -> (Tap, Vec<TapFeed>, io::PipeReader) {
         let mut records = vec![0; history::FILE_HEADER_SIZE];
         for _ in 0..2 {

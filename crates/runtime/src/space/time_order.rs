@@ -22,7 +22,7 @@ pub(super) struct NextSource {
 
 impl Space {
     /// Returns the source that provides the next blocks, or `None` if fewer than two sources are
-    /// merged by time.
+    /// merged by time or if the path is stopped.
     pub(super) fn next_source(&self) -> Option<NextSource> {
         if self.inputs.list.len() < 2 || self.ports.control.is_stopped() {
             return None;
@@ -34,7 +34,8 @@ impl Space {
         first_source(sources)
     }
 
-    /// Takes a batch from a source unless another source comes first.
+    /// Takes a batch from a source. If the source is merged with others by time, and another source
+    /// comes first, does nothing.
     pub(super) fn pull_in_time_order(
         &mut self,
         input: usize,

@@ -305,7 +305,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         ran
     }
 
-    /// Calls a node once for all live lanes.
+    /// Calls a node once for all live lanes. If the path has failed, only counts the blocks as
+    /// failed.
     pub(super) fn run(&mut self, at: NodeId, batch: &mut Batch<'a>) -> RunResult<'a> {
         if self.pass.failure.is_some() {
             let lost = batch.amount(batch.live());

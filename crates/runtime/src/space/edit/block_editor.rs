@@ -216,7 +216,8 @@ impl EditOutput {
 enum NewBlock<'b> {
     Nothing,
     Draft(Draft<'b>),
-    /// Heap memory, if a pool that is being edited cannot create drafts.
+    /// Heap memory. Used if the block is in a pool that is being edited, because such a pool cannot
+    /// create drafts.
     Scratch(Vec<u8>),
 }
 

@@ -151,7 +151,8 @@ impl OperandSection {
         known
     }
 
-    /// Adds the earlier results of the blocks that wait for this step to the new results.
+    /// Adds the results that the blocks waiting for this step got earlier to their results in
+    /// `known`, and stores the sums in the waiting blocks. Marks waiting blocks that were merged.
     fn add_waiting_results(&mut self, program: usize, step: usize, known: &mut OperandResults) {
         let waiting = &mut self.programs[program].waiting;
         for (ticket, into) in &known.joined {
@@ -232,7 +233,8 @@ impl OperandSection {
         self.fates.extend((around != 0).then_some(Fate::Dropped(around)));
     }
 
-    /// Suspends a block until its operand has answered. If the block cannot be held, it is evicted.
+    /// Makes a block wait until its operand has answered. If the block cannot be held, discards it,
+    /// and counts it as evicted or, in an inner program, reports it as dropped.
     fn suspend_block<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
@@ -335,8 +337,8 @@ impl OperandSection {
     }
 
     /// Releases blocks whose operand no longer exists. Each of these blocks gets class 0 if the
-    /// operand passed a part of it with class 0; otherwise, it gets the class of the last operand
-    /// that answered.
+    /// operand passed a part of it with class 0; otherwise, it gets its result so far
+    /// ([`Classes::result`]).
     pub(super) fn release_orphans<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,

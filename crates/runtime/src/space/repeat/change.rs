@@ -41,7 +41,8 @@ impl Space {
         then
     }
 
-    /// Records that the removed nodes have ended, and that later events belong to the new graph.
+    /// Records that the removed nodes have ended, and that later events belong to the new graph. In
+    /// a replay, skips the recorded event instead.
     pub(in crate::space) fn note_retired(&mut self) {
         self.note_claims();
         self.ports.events.event(|| SpaceEvent::Changed);

@@ -144,8 +144,9 @@ fn ring_events(results: &SpaceResults) -> WakeupCounts {
     exports.next().expect("an export")
 }
 
-/// Runs a trickle over a ring. Returns the sorted latencies of its blocks in nanoseconds, and the
-/// number of events of the ring.
+/// Runs a trickle over a ring. `ns` is the time after which an event is sent (T_t), and `busy_ns`
+/// the time for which the writer's space is busy per block. Returns the sorted latencies of the
+/// blocks in nanoseconds, and the number of events of the ring by cause.
 fn run_trickle(ns: u64, busy_ns: u64, blocks: u32) -> (Vec<u64>, WakeupCounts) {
     let (given_at, at) = (Arc::<Mutex<Vec<u64>>>::default(), Arc::<Mutex<Vec<u64>>>::default());
     let arrived = Arc::<AtomicU64>::default();

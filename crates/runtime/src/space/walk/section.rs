@@ -12,13 +12,15 @@ struct SectionClasses {
     entry: [Class; LANES],
     /// Class of each block on entry into the operand, by lane.
     incoming: [Class; LANES],
-    /// Class returned by the last operand that answered, by lane.
+    /// Class that each block gets if the section answers it, by lane: the class returned by the
+    /// last operand that answered. While no operand has answered, the class on entry, or
+    /// [`Class::YES`] if that class is 0.
     result: [Class; LANES],
 }
 
 impl Section {
-    /// Sets the class of every live lane to the class that the last operand to answer returned, or
-    /// to 0 if none answered. No lane ends.
+    /// Sets the class of every live lane to the section's answer: [`SectionClasses::result`] if the
+    /// section answers the block, otherwise class 0. No lane ends.
     pub(super) fn set_answers<'a>(&self, walk: &mut Walk<'_, 'a>, batch: &mut Batch<'a>) {
         let all = batch.live();
         let mut entry = [Class::NONE; LANES];
