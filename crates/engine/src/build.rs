@@ -91,7 +91,7 @@ impl BuiltPath {
 ///
 /// # Errors
 ///
-/// Fails with the first step that fails; earlier steps are undone.
+/// Fails with the error of the first step that fails; earlier steps are undone.
 pub fn build(plan: &Plan, settings: Settings) -> Result<Vec<BuiltPath>, BuildError> {
     build_with(plan, settings, &Points::default(), &PathOptions::default())
 }

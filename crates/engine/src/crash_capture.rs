@@ -25,8 +25,8 @@ pub struct CapturedBlock {
     pub source: String,
 }
 
-/// Writes the block into a new file in this directory. Creates the directory (mode 0700) if it is
-/// missing.
+/// Writes the block into a new file in this directory, and names the file after `node`. Creates the
+/// directory (mode 0700) if it is missing.
 pub fn write(
     captured: &CrashCapture,
     node: &str,

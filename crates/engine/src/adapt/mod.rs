@@ -43,7 +43,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Maximum wait for a space to reach a block boundary; after that the change or observation is
+/// Maximum wait for a space to end its current pass; after that, the change or observation is
 /// abandoned.
 const SPACE_WAIT_MAX: Duration = Duration::from_secs(2);
 

@@ -17,7 +17,8 @@ use std::collections::HashSet;
 pub(super) struct MoveThreshold {
     /// Minimum saving per block, as a fraction of its current cost.
     saving_min: f64,
-    /// Number of agreeing observations beyond those required to add replicas.
+    /// Number of agreeing observations that are required in addition to those required to add
+    /// replicas.
     extra_votes: u32,
 }
 
@@ -26,7 +27,8 @@ impl MoveThreshold {
     /// observations and no later measurement verifies the move.
     pub(super) const RUNNING: Self = Self { saving_min: 0.2, extra_votes: 1 };
     /// The evidence required during the first seconds of a path, when costs come from block counts
-    /// alone. Accepting up to 1.1 times the minimum cost wastes at most one eleventh.
+    /// alone. A placement that costs at most 1.1 times the minimum stays, which wastes at most one
+    /// eleventh of its cost.
     pub(super) const START: Self = Self { saving_min: 1.0 / 11.0, extra_votes: 0 };
 }
 
@@ -77,7 +79,8 @@ impl MovePolicy {
         }
     }
 
-    /// Returns true if the latest proposals agree on a move, but are too few to make it.
+    /// Returns true if the latest proposals agree on a move, but more agreeing proposals are
+    /// required.
     pub(super) const fn is_imminent(&self) -> bool {
         self.votes > 0
     }

@@ -17,7 +17,8 @@ pub(super) const PAUSE_MAX_NS: u64 = 3_600_000_000_000;
 pub(super) const PAUSE_FACTOR: u64 = 8;
 /// Fraction of time spent asleep above which a thread has spare capacity.
 const IDLE_RATIO_MIN: f64 = 0.3;
-/// Minimum ratio of the throughput with replicas to that without.
+/// Minimum ratio of the throughput with replicas to the throughput without, for the replicas to
+/// stay.
 const GAIN_MIN: f64 = 1.08;
 /// Fraction of one processor. If all threads together use less, a single instance can process all
 /// blocks.

@@ -1,10 +1,10 @@
 //! Load balancing between replicas: sessions move from the busiest replica to the least busy one.
 //!
-//! The dispatcher counts the blocks of each group of sessions. Several times a second this module
+//! The dispatcher counts the blocks of each bucket of sessions. Several times a second this module
 //! reads the counts; if two consecutive readings name the same two replicas, sessions move between
 //! them ([`crate::change::move_sessions`]). A move pauses the path until the replicas have
-//! processed the blocks in their queues. Moves are therefore spaced apart, and the spacing doubles
-//! for as long as they follow each other closely.
+//! processed the blocks in their queues. A minimum pause therefore separates two moves; it doubles
+//! after each move that follows the previous one closely.
 //!
 //! docs/book/decisions/0114-moving-sessions.md
 

@@ -28,8 +28,8 @@ const PERIOD_NS: u64 = 2_000_000_000;
 /// wrong placement is corrected after a tenth of the period.
 const RATE_POLICY: RatePolicy =
     RatePolicy { observation_ns: 100_000_000, agreeing_observations: 2, pause_ns: 500_000_000 };
-/// An arc is reported as a reason for a move if less than this fraction of its filter's input took
-/// the arc.
+/// Fraction of a filter's input. If a smaller fraction took an arc, the arc is reported as a reason
+/// for a move.
 const REPORTED_SHARE_MAX: f64 = 0.9;
 
 impl PathObserver {

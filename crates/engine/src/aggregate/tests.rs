@@ -126,7 +126,8 @@ fn merge_source_counters(engines: Vec<WorkerReport>) -> (SourceCounters, u64) {
     (merged.ledger.sources.remove(0).1, lost)
 }
 
-/// Returns the report with a ring on edge number `at`, which leads to another thread.
+/// Returns the report with a ring between two threads on edge number `at`. `of` contains the plan
+/// indices of the ring's writing end and reading end.
 fn with_ring(mut worker_report: WorkerReport, at: usize, of: [usize; 2]) -> WorkerReport {
     let ledger = &mut worker_report.outcome.ledger;
     let call = ledger.edges.remove(at);

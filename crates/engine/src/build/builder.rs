@@ -47,7 +47,7 @@ pub(crate) struct SwapContext<'a> {
 }
 
 impl SwapContext<'_> {
-    /// Returns true if the swap keeps this node.
+    /// Returns true if the swap keeps this node; always false for the ends of rings.
     pub(super) fn is_kept(&self, key: NodeKey) -> bool {
         match key {
             NodeKey::Node(number) | NodeKey::ProgramOutput(number) => self.kept.contains(&number),
@@ -243,7 +243,8 @@ pub(super) fn thread_spaces(plan: &Plan, part: usize) -> Vec<usize> {
 }
 
 /// Returns the space where the blocks of `space` enter this process: for a kernel space, the first
-/// thread of its component; otherwise `space` itself.
+/// thread of its component or, if the component has no thread, its first kernel space; otherwise
+/// `space` itself.
 pub(super) fn entry_thread(plan: &Plan, space: usize) -> usize {
     let Some(kernel) = plan.spaces.get(space).filter(|space| space.kind == SpaceKind::Kernel)
     else {

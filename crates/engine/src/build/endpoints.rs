@@ -144,7 +144,7 @@ impl EndpointContext<'_> {
         used.any(|used| used.endpoint.attach_point.is_some())
     }
 
-    /// Returns the users that may read all source files whose blocks reach this node.
+    /// Returns the users each of whom may read all source files whose blocks reach this node.
     fn source_file_readers(&self, id: NodeId) -> Readers {
         let graph = &self.plan.graph;
         let (mut readers, mut visited, mut open) = (Readers::default(), HashSet::new(), vec![id]);
@@ -208,7 +208,8 @@ fn recorded_halves(
 }
 
 /// Returns a sink's arguments with its file names moved below `into`, and creates the directories
-/// with mode 0700. Removes components such as `..`, so every file is below `into`.
+/// with mode 0700. Removes components such as `..`, so every file is below `into`. The name `-`
+/// stays unchanged.
 fn move_below(used: &Use, into: &Path) -> Result<Arguments, Failure> {
     let mut arguments = used.arguments.clone();
     let paths = used.description.parameters.iter().filter(|known| known.kind == Type::Path);

@@ -111,7 +111,7 @@ impl Builder<'_> {
     }
 
     /// Returns the kernel programs whose frames enter user space in this space, each with its first
-    /// source.
+    /// source in this component.
     fn programs_surfacing_in(&self, place: usize) -> impl Iterator<Item = (NodeId, &Program)> {
         self.plan.programs.iter().filter_map(move |planned| {
             let first = planned.sources.iter().copied().find(|id| self.is_in_part(*id))?;

@@ -70,7 +70,8 @@ impl ReplicatedChain {
 }
 
 impl Builder<'_> {
-    /// Returns the replicated chains of this component, with the rings between their spaces.
+    /// Creates the rings of this component's replicated chains, and returns the chains with their
+    /// rings.
     pub(super) fn replicated_chains(&self) -> Result<Vec<ReplicatedChain>, BuildError> {
         let mut number = self.ids.copies;
         self.replicated().map(|copied| self.create_ring_ends(copied, &mut number)).collect()

@@ -156,7 +156,7 @@ impl Builder<'_> {
         Ok(PendingRing { edges: vec![edge], ends, kept: None, enter: None })
     }
 
-    /// Creates a ring between two spaces.
+    /// Creates ring number `number` from space `near` to space `far`.
     pub(super) fn create_ring(
         &self,
         number: usize,

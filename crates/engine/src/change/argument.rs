@@ -1,10 +1,10 @@
 //! Changes to filter arguments that running filters apply in place: no node is built, and no state
 //! moves.
 //!
-//! The change borrows all spaces that run one of the filters, including replicas, at block
-//! boundaries. The values therefore change in all spaces or in none, and no space runs with a
-//! mixture of old and new values. Filters in the kernel and in sandboxes are replaced instead, as
-//! in any other change, and the new filters inherit the state.
+//! The change borrows all spaces that run one of the filters, including replicas, between two
+//! passes. The values therefore change in all spaces or in none, and no space runs with a mixture
+//! of old and new values. Filters in the kernel and in sandboxes are replaced instead, as in any
+//! other change, and the new filters inherit the state.
 
 use super::outcome::{ChangeError, SwitchReport};
 use crate::path::running::PathState;

@@ -30,7 +30,7 @@ pub(super) struct FilterMigration {
     at: FilterOrigin,
 }
 
-/// The space or process in which a filter ran. A space is an index into the list of stopped spaces.
+/// The space or process in which a filter ran. Spaces are indices into the list of stopped spaces.
 #[derive(Clone, Copy, Debug)]
 enum FilterOrigin {
     Unknown,

@@ -7,8 +7,8 @@
 //!    no node unless the edit requests it; if no such plan exists, the planner may move nodes.
 //! 2. New nodes, rings and programs are built beside the running path ([`crate::build`]). A failure
 //!    in this step or the next leaves the path unchanged.
-//! 3. The spaces whose content differs are borrowed at block boundaries ([`switch`]): each space is
-//!    then between two passes and has no block in flight.
+//! 3. The spaces whose content differs are borrowed ([`switch`]), each between two of its passes.
+//!    At this moment, the *boundary*, the space has no block in flight.
 //! 4. In the old graph, removed nodes release the blocks that they hold and finish, and removed
 //!    rings are drained. Now the counters of the old graph are final, and the new graph has counted
 //!    nothing.
@@ -54,8 +54,8 @@ use std::time::Duration;
 use subtree_move::SubtreeMove;
 use sys::steps::Steps;
 
-/// Maximum number of retries of a change. A change is retried if the process that runs the kernel
-/// part was restarted during the change.
+/// Maximum number of retries of a change. A change is retried if the process that runs the path's
+/// kernel programs was restarted during the change.
 const RETRIES_MAX: usize = 4;
 
 /// The machine for which a change is planned. One inspection of the machine takes as long as many
@@ -65,13 +65,13 @@ pub type PlannedMachine<'m> = &'m dyn Deref<Target = Machine>;
 
 /// Edits the request of a running path, and changes the path accordingly. Changes are serialized: a
 /// second change waits for the first. Blocks; if the path has not started yet, waits until it has.
-/// Retries if the process that runs the kernel part was restarted during the change.
+/// Retries if the process that runs the path's kernel programs was restarted during the change.
 ///
 /// # Errors
 ///
 /// Fails if the edit or the new request is invalid, if the path replays a recording or has ended,
-/// if a space does not reach a block boundary within `limit`, or if a new node, ring or program
-/// cannot be built. The path then runs as before.
+/// if a space does not end its pass within `limit`, or if a new node, ring or program cannot be
+/// built. The path then runs as before.
 pub fn change(
     live: &Live,
     edit: &Edit,

@@ -80,7 +80,8 @@ pub enum ChangeError {
     /// The change is impossible while the path runs. The text is the reason.
     #[error("{0}")]
     Refused(String),
-    /// The process that runs the kernel part was restarted during the change. A retry may succeed.
+    /// The process that runs the path's kernel programs was restarted during the change. A retry
+    /// may succeed.
     #[error("{0}")]
     Again(String),
 }

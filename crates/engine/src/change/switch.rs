@@ -1,5 +1,5 @@
-//! The switch from the old graph to the new one. Spaces whose content differs are borrowed at block
-//! boundaries, finish the old graph, receive the new graph, and resume.
+//! The switch from the old graph to the new one. Spaces whose content differs are borrowed between
+//! two passes, finish the old graph, receive the new graph, and resume.
 
 use super::handover::Handover;
 use super::migration::FilterMigration;
@@ -405,7 +405,7 @@ fn swap_graphs(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> u64 {
     lost
 }
 
-/// Returns the counters of the old graph. Its reports are not needed.
+/// Returns the counters of the old graph, without reports.
 fn old_counters(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Vec<SpaceCounters> {
     taken.iter_mut().map(|(_, stopped)| stopped.space().counters_without_reports()).collect()
 }

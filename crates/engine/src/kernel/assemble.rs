@@ -1,7 +1,7 @@
 //! Assembly of the requests at an attach point into one program. [SL §5.3, §7.1; CONTRACT 18]
 //!
 //! Input: the fused tree of the requests. Output: the program, and the format of each exit. The
-//! filters before the first fork follow one another in the code. Behind the fork, the code of a
+//! filters before the first fork follow one another in the code. After the fork, the code of a
 //! filter is nested in the code of its predecessor, in a branch of its own. Work that several
 //! branches share is therefore done once, before the branches.
 //!

@@ -1,5 +1,5 @@
 //! Counters of running kernel programs. A *generation* is the kernel part of a path between two
-//! changes ([`Generation`]); only the current generation still counts.
+//! changes ([`Generation`]); only the counters of the current generation still increase.
 
 use super::final_counters::FinalCounters;
 use super::report::amount_at;

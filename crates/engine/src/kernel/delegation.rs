@@ -72,7 +72,7 @@ pub struct DelegatedProgram {
 pub struct DelegatedLayout {
     /// Number and sizes of the rings.
     pub shape: RingsLayout,
-    /// Number of exits and taps.
+    /// Total number of exits and taps.
     pub exits: usize,
     /// Fingerprint of the running filter tree, which must equal the fingerprint computed by the
     /// requesting process.
