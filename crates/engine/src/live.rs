@@ -140,8 +140,8 @@ impl Live {
         self.running_path().map_or(0, |whole| whole.state().changes)
     }
 
-    /// Returns the counters that kernel programs have collected since the last change, by node and
-    /// edge of the plan. Omits programs whose counters this process cannot read.
+    /// Returns the counters that kernel programs have collected since the last change, by plan
+    /// index of the node or edge. Omits programs whose counters this process cannot read.
     pub(crate) fn kernel_counters(&self) -> Vec<GenerationCounters> {
         let Some((whole, part)) = &self.whole else { return Vec::new() };
         let state = whole.state();

@@ -86,7 +86,7 @@ pub struct TapRequest {
     pub since: Option<TapOrigin>,
     /// The policy for blocks that the reader does not read in time.
     pub policy: OverrunPolicy,
-    /// The tap ends if the reader makes no progress for this time.
+    /// Time without progress of the reader after which the tap ends.
     pub patience: Duration,
     /// Write end of the pipe that receives the blocks, or a socket for packets if there is a ring.
     pub pipe: OwnedFd,
@@ -331,7 +331,7 @@ impl Live {
     }
 
     /// Returns the classes that a label selects among the blocks that leave a node. Fails if the
-    /// node emits them only on arcs that name them, and there is no such arc.
+    /// node assigns some of these classes only if an arc names them, and no arc does.
     fn classes_leaving(&self, number: usize, label: &str) -> Result<SelectedClasses, TapError> {
         let classes = self.class_set_leaving(number, label)?;
         let (plan, at) = (self.plan(), self.node_with_number(number));

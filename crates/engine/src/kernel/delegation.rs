@@ -147,9 +147,9 @@ impl KernelPart {
 
 impl Points {
     /// Runs the kernel part of another process's request in a program that loads without
-    /// CAP_PERFMON (CONTRACT 25). The kernel of `machine` must be [`Kernel::Open`], and counts as
-    /// hardened. The graph is the request as this process parsed it, with default sources and sinks
-    /// added; the [`KernelPart`] is untrusted.
+    /// CAP_PERFMON (CONTRACT 25). The kernel of `machine` must be [`Kernel::Open`], and is treated
+    /// as hardened. The graph is the request as this process parsed it, with default sources and
+    /// sinks added; the [`KernelPart`] is untrusted.
     ///
     /// # Errors
     ///
@@ -295,7 +295,8 @@ impl DelegatedProgram {
 }
 
 impl DelegatedProgram {
-    /// Returns true if this process and the serving process planned the request in the same way.
+    /// Returns true if this process and the serving process planned the request in the same way,
+    /// and the rings have a pointer sequence for each of its exits and taps.
     #[must_use]
     pub fn matches_request(&self, asked: &KernelRequest<'_>) -> bool {
         let DelegatedLayout { exits, tree, shape } = self.layout;

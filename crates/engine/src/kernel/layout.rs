@@ -19,7 +19,8 @@ const TOTAL_BYTES_MAX: u64 = 128 << 20;
 const MEMORY_PART: u64 = 64;
 
 /// Returns the layout of rings with this number of outputs
-/// ([`TreeExit::sink`](super::tree::TreeExit)).
+/// ([`TreeExit::sink`](super::tree::TreeExit)). `asked` is the size of the records over all
+/// processors in bytes, if the request sets one.
 ///
 /// The number of pointers equals the number of frames of 256 bytes that fit, but is at least the
 /// plan's number and otherwise at most [`POINTERS_MAX`]. For a program at sockets, each processor

@@ -147,8 +147,9 @@ impl Generation {
         SpaceResults { nodes, kernel_counts: Some(counts), ..SpaceResults::default() }
     }
 
-    /// Counts the lost and duplicated blocks at the exits of an ended generation. `taken` holds the
-    /// final totals that this process received.
+    /// Compares the counters at the exits of an ended generation. Returns the number of lost blocks
+    /// and the number of duplicated blocks. `taken` holds the final totals that this process
+    /// received.
     pub(crate) fn count_missing_blocks(&self, taken: &SourceCounters) -> (u64, u64) {
         let mut missing = (0, 0);
         for (_, edge) in self.exit_edges(self.handle.final_counters(), taken.clone()) {

@@ -153,7 +153,7 @@ impl RequestTree {
         self.exits.iter().map(|exit| exit.sink as usize + 1).max().unwrap_or(0)
     }
 
-    /// Returns true if the exit shares its ring output with another exit.
+    /// Returns true if the exit shares its ring output with another exit or with taps.
     pub(crate) fn shares_sink(&self, way: usize) -> bool {
         let here = |exit: &&TreeExit| exit.sink == self.exits[way].sink;
         // Taps lead to the first sink.
@@ -161,8 +161,8 @@ impl RequestTree {
         of_taps || self.exits.iter().filter(here).nth(1).is_some()
     }
 
-    /// Returns the first filter that must leave the kernel for `fits` to hold, or `None` if `fits`
-    /// does not even hold for the source alone.
+    /// Returns the first filter that must leave the kernel so that `fits` returns true for the
+    /// remaining tree, or `None` if `fits` returns false even for a tree without filters.
     pub(crate) fn first_filter_beyond(&self, fits: impl Fn(&Self) -> bool) -> Option<NodeId> {
         let kept = (0..self.steps.len()).rev().find(|kept| fits(&self.prefix(*kept)))?;
         self.steps[kept].nodes.first().copied()

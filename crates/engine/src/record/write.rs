@@ -162,8 +162,8 @@ impl Recording {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Reserves `bytes` bytes in the file. If the remaining space is too small, returns false and
-    /// ends the recording.
+    /// Reserves `bytes` bytes of the recording's size limit. If fewer bytes remain, returns false
+    /// and ends the recording.
     fn reserve(&self, bytes: usize) -> bool {
         // Relaxed suffices, because the counter guards no other memory.
         let before = self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -174,8 +174,8 @@ impl Recording {
         fits
     }
 
-    /// Returns the interface number for frames of this source and link type, or `None` if there are
-    /// too many interfaces.
+    /// Returns the interface number for frames of this source and link type. Writes an interface
+    /// description if there is none for them yet. Returns `None` if there are too many interfaces.
     fn interface_number(&self, origin: u16, link: u16) -> Option<u32> {
         let mut known = lock(&self.interfaces);
         if let Some(at) = known.iter().position(|other| *other == (origin, link)) {
@@ -291,8 +291,8 @@ impl Recorder {
         Self { recording, space, chunk: Vec::new(), beyond: MissingInput::default() }
     }
 
-    /// Keeps the bytes of the chunk after `begin` and returns true if the file has space for them;
-    /// otherwise discards them and returns false.
+    /// Keeps the bytes of the chunk after `begin` and returns true if the recording's size limit
+    /// permits them; otherwise discards them and returns false.
     fn commit(&mut self, begin: usize) -> bool {
         if !self.recording.reserve(self.chunk.len() - begin) {
             self.chunk.truncate(begin);

@@ -111,7 +111,7 @@ struct Reader {
     /// The latest message, until it has been processed.
     message: Vec<u8>,
     pending: Option<usize>,
-    /// True if messages have been read but their space in the ring has not been released yet.
+    /// True if messages have been read but not yet released, so that they still occupy the ring.
     unreleased: bool,
 }
 
@@ -167,7 +167,7 @@ impl Reader {
         StateRecord::read(self.message.get(..self.pending?).unwrap_or_default())
     }
 
-    /// Discards the latest message, and releases its space in the ring.
+    /// Discards the latest message, and frees the part of the ring that it occupies.
     fn consume(&mut self) {
         self.pending = None;
         self.input.release();

@@ -98,7 +98,8 @@ impl Exit {
 
     /// Blocks until more messages may be available, for at most [`CHECK_INTERVAL`]. The wait is
     /// shorter if the request for the state did not fit in its ring (`asked` is false), or if there
-    /// is no memory for a message, because no notification announces free ring space or memory.
+    /// is no memory for a message, because no notification announces that a ring has room again or
+    /// that memory is free again.
     pub(crate) fn wait_for_messages(&self, asked: bool) {
         match &self.input {
             Some(input) if asked && self.asleep => {

@@ -4,7 +4,7 @@
 //! ```text
 //! space before ── entrance ─► stream ─► inlet ─┐   process of the filter:
 //!                                              filter            one space, confined
-//! space behind ◄─ exit ◄───── stream ◄─ outlet ┘
+//! space after  ◄─ exit ◄───── stream ◄─ outlet ┘
 //! ```
 //!
 //! An untrusted filter is placed like a program (`endpoint::process`): one node with two halves, in
@@ -118,7 +118,7 @@ pub(crate) fn start(
     Ok(StartedProcess { input: Some(input), output: Some(output) })
 }
 
-/// Returns the node as the entrance to a filter's process, or `None` if it is not an entrance.
+/// Returns the entrance to a filter's process if the node's sink is one; otherwise `None`.
 pub(crate) fn entrance_of(node: &mut Node) -> Option<&mut Entrance> {
     match &mut node.operator {
         Operator::Sink(part) => part.sink.as_any()?.downcast_mut(),
@@ -126,7 +126,7 @@ pub(crate) fn entrance_of(node: &mut Node) -> Option<&mut Entrance> {
     }
 }
 
-/// Returns the node as the exit from a filter's process, or `None` if it is not an exit.
+/// Returns the exit from a filter's process if the node's source is one; otherwise `None`.
 pub(crate) fn exit_of(node: &mut Node) -> Option<&mut Exit> {
     match &mut node.operator {
         Operator::Source(part) => part.source.as_any()?.downcast_mut(),

@@ -22,8 +22,8 @@ pub struct PointStatus {
     pub frame_rings: usize,
     /// Number of times the program was replaced.
     pub replaced: u64,
-    /// The filters of the program: name, number of requests that use the filter, and blocks since
-    /// the program was installed.
+    /// The filters of the program: name, number of requests that use the filter, and number of
+    /// blocks that have arrived at it since the program was installed.
     pub steps: Vec<(String, usize, u64)>,
     /// Number of frames processed so far by all programs of the point.
     pub frames: u64,
@@ -51,8 +51,8 @@ pub struct RequestStatus {
     pub lost: u64,
     /// Number of the request's filters whose output has a reader.
     pub taps: usize,
-    /// The filters of the request: name, number of requests that use the filter, and blocks while
-    /// the request was attached.
+    /// The filters of the request: name, number of requests that use the filter, and number of
+    /// blocks that have arrived at it for this request.
     pub steps: Vec<(String, usize, u64)>,
 }
 
