@@ -1,9 +1,10 @@
 //! The ledger of a path: on every edge, in = out + dropped (by reason) + held, counted at both
 //! ends. (CONTRACT 19)
 //!
-//! The ledger collects the counters of nodes and edges, and finds imbalances in blocks. If no
-//! filter trims views, it also finds imbalances in bytes
-//! (docs/book/decisions/0004-ledger-bytes.md). The ledger stores no derived counts.
+//! The ledger collects the counters of nodes and edges, and finds imbalances in blocks. It also
+//! finds imbalances in bytes, but only on edges without dropped blocks and at external programs,
+//! because filters may trim views (docs/book/decisions/0004-ledger-bytes.md). The ledger stores no
+//! derived counts.
 
 use buffer::signal::moderate::WakeupCounts;
 pub use endpoint::{ReaderRing, RetainedFrames};
@@ -226,7 +227,7 @@ pub struct NodeEntry {
     pub busy_ns: u64,
     /// Number of calls of the filter.
     pub calls: u64,
-    /// True for an external program. Its input and output are counted exactly, in bytes.
+    /// True for an external program. Its input and output must balance in bytes, too.
     pub program: bool,
     /// True for a filter in an operand of a Boolean section. It processes copies of blocks, so its
     /// drops are not losses. If its answers cause the section to drop a block, the section counts

@@ -77,7 +77,8 @@ impl Assembly {
         });
     }
 
-    /// Returns the nodes of the graph and its shape: joins, forks and a topological order.
+    /// Returns the nodes of the graph and its shape. In the shape's topological order, editing
+    /// filters come as late as possible.
     pub fn finish(mut self) -> (Vec<Node>, GraphShape) {
         let section_of = self.operand_sections();
         let mut inputs = vec![0usize; self.nodes.len()];

@@ -229,7 +229,8 @@ impl Space {
         self.graph.pass.failure.get_or_insert_with(failed);
     }
 
-    /// Copies recorded blocks into their source's intake and passes them through the graph.
+    /// Copies recorded blocks of a source into the general intake and passes them through the
+    /// graph. Then fails the path if the source failed in the recorded run.
     fn play_pull(&mut self, player: &mut dyn EventReader, pulled: &RecordedPull) {
         let node = pulled.node;
         let is_source =
@@ -281,8 +282,8 @@ impl Space {
         }
     }
 
-    /// Copies a recorded block into the intake. Waits while the intake is full. Returns `None` if
-    /// the path is stopped or fails.
+    /// Copies a recorded block into the general intake. Waits while the intake is full. Returns
+    /// `None` if the path is stopped or fails.
     fn copy_recorded_block(
         &mut self,
         entry: Entry,
@@ -320,7 +321,7 @@ impl Space {
     }
 
     /// Takes `count` blocks from a ring and passes them through the graph. Waits until they are
-    /// available.
+    /// available. Fails the path if the ring closes before.
     fn play_import(&mut self, node: NodeId, now: Time, count: usize) {
         let at = |input: &Input| matches!(input, Input::Ring { node: n, .. } if *n == node);
         let Some(i) = self.inputs.list.iter().position(at) else {

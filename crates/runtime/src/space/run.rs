@@ -151,8 +151,9 @@ impl Space {
         }
     }
 
-    /// Runs one pass: executes queued commands, and takes one batch from each input. If no input
-    /// had blocks, calls the filters whose timers have expired.
+    /// Runs one pass: executes queued commands, takes one batch from each input and each writer,
+    /// and publishes filter state. If no blocks arrived, calls the filters whose timers have
+    /// expired.
     fn pass(&mut self) -> PassResult {
         let mut pass = PassResult::default();
         if self.ports.commands.0.has_pending() {

@@ -38,7 +38,7 @@ impl TapFeed {
         frames
     }
 
-    /// Counts blocks that were lost on their way to the tap.
+    /// Counts `count` blocks that were lost on their way to the tap as skipped.
     fn skip(&mut self, count: u64) {
         self.note_skipped(self.position, count);
         self.position += count;
@@ -229,7 +229,7 @@ impl Taps {
         self.feed(from.planned, batch, wanted, |feed| !is_source || feed.in_kernel);
     }
 
-    /// Sends blocks to the taps of a node for which `takes` is true.
+    /// Sends blocks to the taps of a node for which `takes` is true. Removes taps that have ended.
     fn feed(
         &mut self,
         node: usize,

@@ -66,9 +66,10 @@ fn next_time(graph: &LocalGraph, source: NodeId) -> NextTime {
     }
 }
 
-/// Returns the first of several sources in time order. If the next blocks of several sources have
-/// the same time, the source that precedes the others in the request is first. A source whose next
-/// block is unknown precedes all others, but may only emit blocks of time 0.
+/// Returns the first of several sources in time order, or `None` if fewer than two are in time
+/// order. If the next blocks of several sources have the same time, the source that precedes the
+/// others in the request is first. A source whose next block is unknown precedes all others, but
+/// may only emit blocks of time 0.
 fn first_source(sources: impl Iterator<Item = (usize, NextTime)>) -> Option<NextSource> {
     let mut first: Option<(Time, usize)> = None;
     let mut until = Time::MAX;

@@ -301,7 +301,8 @@ impl OperandSection {
         Some(block)
     }
 
-    /// Releases all waiting blocks, because no more answers will arrive.
+    /// Decides all waiting blocks by the results so far, because no more answers will arrive.
+    /// Returns the blocks that leave the section.
     pub(super) fn release_all<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,

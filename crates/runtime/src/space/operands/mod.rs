@@ -134,9 +134,9 @@ struct Classes {
     entry: Class,
     /// Class on entry into the operand.
     incoming: Class,
-    /// Class that the block gets if the program answers it: the class returned by the last operand
-    /// that answered. While no operand has answered, the class on entry into the program, or
-    /// [`Class::YES`] if that class is 0.
+    /// Class that the block gets if the program answers it: the class returned by the last operand,
+    /// outside negations, that answered. While no such operand has answered, the class on entry
+    /// into the program, or [`Class::YES`] if that class is 0.
     result: Class,
 }
 

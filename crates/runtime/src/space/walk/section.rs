@@ -13,8 +13,8 @@ struct SectionClasses {
     /// Class of each block on entry into the operand, by lane.
     incoming: [Class; LANES],
     /// Class that each block gets if the section answers it, by lane: the class returned by the
-    /// last operand that answered. While no operand has answered, the class on entry, or
-    /// [`Class::YES`] if that class is 0.
+    /// last operand, outside negations, that answered. While no such operand has answered, the
+    /// class on entry, or [`Class::YES`] if that class is 0.
     result: [Class; LANES],
 }
 
