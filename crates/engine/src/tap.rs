@@ -115,8 +115,8 @@ impl Live {
     ///
     /// # Errors
     ///
-    /// Fails if the node is unknown or not accessible, if its space does not respond in time, or if
-    /// the kernel refuses a thread.
+    /// Fails if the node is unknown or not accessible, if the request has both a start position and
+    /// a class, if a space does not respond in time, or if the kernel refuses a thread.
     pub fn tap(&self, wanted: TapRequest, limit: Duration) -> Result<(Tap, TapStart), TapError> {
         let TapRequest { node, classes, form, since, policy, patience, pipe, ring } = wanted;
         let number = self.node_number(node.as_ref())?;

@@ -26,7 +26,8 @@ impl Live {
     /// # Errors
     ///
     /// Fails if the node is unknown or not accessible, if it does not emit blocks that can be
-    /// written, if its space does not respond in time, or if the kernel refuses a socket.
+    /// written, if the run is recorded, if the node's space does not respond in time, or if the
+    /// kernel refuses a socket.
     pub fn attach_writer(
         &self,
         wanted: &WriterRequest,

@@ -28,8 +28,9 @@ pub type NodePlacement = (NodeId, String);
 ///
 /// # Errors
 ///
-/// Fails for recorded and replayed paths, for placements that no plan satisfies, and if `shared` is
-/// set but the costs predict no gain from replicas. The path then runs as before.
+/// Fails for recorded and replayed paths, for paths whose replicas have sessions, for placements
+/// that no plan satisfies, if a space does not stop in time, and if `shared` is set but the costs
+/// predict no gain from replicas. The path then runs as before.
 pub fn reshape(
     live: &Live,
     (places, shared): (&[NodePlacement], bool),
@@ -82,7 +83,7 @@ pub(crate) fn reason_for_replicas(plan: &Plan, machine: &Machine) -> Option<(Str
 
 /// Returns the predicted costs of a block in ns, with the current placement and with the planner's
 /// choice, and the moves that lead from the current placement to the choice. Only moves between the
-/// kernel and threads are considered. Returns `None` if no node would move.
+/// kernel and threads are considered. Returns `None` if no node would move, or if planning fails.
 pub(crate) fn predicted_moves(
     plan: &Plan,
     machine: &Machine,

@@ -387,7 +387,7 @@ impl Points {
 }
 
 /// Returns the steps that send frames, each with the index of its egress interface. Fails if there
-/// are any and the process lacks CAP_NET_RAW.
+/// are any and the process lacks CAP_NET_RAW, or if an egress interface does not exist.
 fn egress_steps(
     graph: &Graph,
     tree: &RequestTree,

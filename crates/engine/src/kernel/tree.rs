@@ -189,7 +189,7 @@ impl RequestTree {
     }
 
     /// Returns a fingerprint that is equal, in any process, for trees with the same filter names,
-    /// exits and gate expression. The arguments of other filters do not affect it.
+    /// exits, number of taps and gate expression. The arguments of other filters do not affect it.
     pub(crate) fn fingerprint(&self, graph: &Graph) -> u64 {
         let gate = self.gate.and_then(|id| graph.node(id).filter());
         let expression = gate.and_then(|used| used.arguments.text("expression"));

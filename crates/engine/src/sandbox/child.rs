@@ -243,7 +243,7 @@ fn process_blocks(mut space: Space, streams: &Streams, held_max: u32) -> Result<
         }
         let mut reader = streams.lock_reader();
         if std::mem::take(&mut reader.unreleased) {
-            // The path counts the blocks as consumed once their ring space is released.
+            // The path counts the blocks as consumed once they are released from the ring.
             reader.input.release();
             continue;
         }

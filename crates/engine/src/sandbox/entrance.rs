@@ -234,8 +234,8 @@ impl Sink for Entrance {
         Ok(())
     }
 
-    /// Blocks until the process has consumed its input or has ended. After that, unconsumed blocks
-    /// can be counted.
+    /// Blocks until the process has consumed its input or has ended. Then closes the input, so that
+    /// the process releases its held blocks and exits.
     fn finish(&mut self) -> Result<Report, Failure> {
         self.report_progress();
         while !self.in_flight.is_empty() && self.output.is_some() {

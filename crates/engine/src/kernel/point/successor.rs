@@ -38,7 +38,7 @@ struct LoadedReplacement {
 }
 
 /// Prepares a replacement of `old`. `stays` pairs the steps of the old and the new request that are
-/// the same filter and keep their state.
+/// the same filter and keep their state; a pair of different filters is ignored.
 pub(super) fn prepare(
     old: Arc<RequestHandle>,
     mut new: NewRequest,
