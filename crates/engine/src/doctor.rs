@@ -48,8 +48,8 @@ pub struct MachineFacts {
     pub interfaces: Result<Vec<Interface>, Refusal>,
     /// Programs and packet sockets at these interfaces, including those of other applications.
     pub neighbors: neighbors::Neighbors,
-    /// Helper programs and libraries, each with its path; for a library, with a note on how it was
-    /// found. `None` stands for a helper that is not installed.
+    /// Helper programs, each with its path, and libraries, each with a note on how it was found.
+    /// `None` stands for a helper that is not installed.
     pub helpers: Vec<(&'static str, Option<String>)>,
 }
 

@@ -42,7 +42,8 @@ pub(crate) struct SwapContext<'a> {
     pub(crate) exit_edges: &'a HashMap<usize, usize>,
     /// True if the swap replaces the kernel program.
     pub(crate) replaces_program: bool,
-    /// Number of spaces in all earlier plans; in a recording, the first number for new spaces.
+    /// Number of spaces in all earlier plans, which in a recording is the number of the first new
+    /// space.
     pub(crate) spaces: usize,
 }
 

@@ -32,7 +32,7 @@ pub struct SwitchReport {
     /// Blocks that sources lost during the switch, before the blocks entered the path: source name,
     /// reason and count.
     pub source_drops: Vec<(String, DropReason, u64)>,
-    /// Reports of removed filters and sinks, with their node numbers.
+    /// Reports of removed filters and sinks, each with its node number.
     pub reports: Vec<NodeReport>,
     /// The text of the request that runs now.
     pub text: String,

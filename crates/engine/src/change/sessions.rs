@@ -1,5 +1,5 @@
-//! Moves of sessions from the busiest replica of a chain to another one, with their state and the
-//! blocks that they hold. [Th §5.4], RSS++
+//! Moves of sessions, with their state and held blocks, from the busiest replica of a chain to
+//! another replica. [Th §5.4], RSS++
 //!
 //! ```text
 //! pause the dispatcher → the replicas process their queues → pause two replicas

@@ -1,5 +1,5 @@
-//! Programs and packet sockets of other applications at the interfaces, with their owners.
-//! [FEATURES V17]
+//! Programs and packet sockets that other applications have attached to the interfaces, and the
+//! owners of these. [FEATURES V17]
 //!
 //! Input: a network namespace, and optionally one interface. Output: [`Neighbors`], in the order in
 //! which a received frame encounters them: XDP, packet sockets, TCX, tc filters. Packet sockets at

@@ -294,8 +294,8 @@ impl FusedTree {
         steps.filter(move |(_, step)| step.from == from).map(|(at, step)| (at, &step.classes))
     }
 
-    /// Returns the exits of `from` (the source if `None`), with their classes, except the exits for
-    /// blocks that `from` is unsure about.
+    /// Returns the exits of `from` (the source if `None`), each with its classes, except the exits
+    /// for blocks that `from` is unsure about.
     pub(super) fn exits_of(&self, from: Option<usize>) -> impl Iterator<Item = (usize, &ClassSet)> {
         let exits = self.exits.iter().enumerate().filter(move |(_, exit)| exit.from == from);
         exits.filter_map(|(at, exit)| match &exit.which {

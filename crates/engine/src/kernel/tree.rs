@@ -168,8 +168,8 @@ impl RequestTree {
         self.steps[kept].nodes.first().copied()
     }
 
-    /// Returns the tree of the first `kept` filters, with their exits and additional exits to the
-    /// filters after them.
+    /// Returns a tree of the first `kept` filters, which contains the exits of these filters and an
+    /// additional exit to each filter that follows one of them.
     fn prefix(&self, kept: usize) -> Self {
         let here = |from: &Option<usize>| from.is_none_or(|from| from < kept);
         let (steps, rest) = self.steps.split_at(kept);

@@ -174,8 +174,8 @@ impl Recording {
         fits
     }
 
-    /// Returns the interface number for frames of this source and link type. Writes an interface
-    /// description if there is none for them yet. Returns `None` if there are too many interfaces.
+    /// Returns the interface number for frames of this source and link type. On the first call for
+    /// this pair, writes an interface description. Returns `None` if there are too many interfaces.
     fn interface_number(&self, origin: u16, link: u16) -> Option<u32> {
         let mut known = lock(&self.interfaces);
         if let Some(at) = known.iter().position(|other| *other == (origin, link)) {

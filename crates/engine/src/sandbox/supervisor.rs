@@ -209,7 +209,7 @@ impl Supervisor {
         ))
     }
 
-    /// Describes the exit of the process, with its final message.
+    /// Describes the exit of the process, including the process's final message.
     fn describe_end(&self, ended: ProcessEnd) -> String {
         let words = self.final_message.get_or_init(|| {
             let mut words = [0; 512];

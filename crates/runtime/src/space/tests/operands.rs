@@ -134,7 +134,7 @@ fn two_operands(
 
 /// Runs 300 blocks through a section with a random expression. If `slow` is true, its operands hold
 /// blocks; if `heavy` is true, it is an [`OperandSection`], otherwise a [`Section`]. Returns all
-/// blocks that leave the section, with their classes, and the expected result.
+/// blocks that leave the section, each with its class, and the expected result.
 fn run_section(seed: u64, slow: bool, heavy: bool) -> (Classes, Classes) {
     const BLOCK_COUNT: u32 = 300;
     let mut wanted = Vec::new();
