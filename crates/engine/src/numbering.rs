@@ -72,6 +72,7 @@ enum NumberShare {
 
 impl Numbering {
     /// Assigns session numbers to the filters of a first plan. `nodes` holds each node's number.
+    /// `independent` is true if every filter may use all session numbers.
     pub(crate) fn for_first_plan(graph: &Graph, nodes: &[usize], independent: bool) -> Self {
         let initial =
             u32::try_from(numbering_nodes(graph, nodes).count()).unwrap_or(u32::MAX).max(1);

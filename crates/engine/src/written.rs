@@ -62,6 +62,7 @@ impl Live {
     }
 
     /// Returns the form of the blocks that are created from bytes written to a node's output.
+    /// `capture` is true if the writer writes a capture.
     fn written_form(&self, number: usize, capture: bool) -> Result<WrittenForm, TapError> {
         let (Some(plan), Some(at)) = (self.plan(), self.node_with_number(number)) else {
             return Err(TapError::Which(

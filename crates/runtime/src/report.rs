@@ -175,7 +175,7 @@ fn complete_kernel_edge(exit: ExitEdge, continuations: &[KernelContinuation], ru
     edge
 }
 
-/// Returns the blocks that were put on an edge, but neither taken nor dropped.
+/// Returns the number of blocks and bytes that were put on an edge, but neither taken nor dropped.
 fn untaken_amount(edge: &Edge) -> Amount {
     let gone = edge.dropped.iter().map(|(_, amount)| *amount).sum::<Amount>() + edge.taken;
     edge.put.saturating_sub(gone)

@@ -73,6 +73,7 @@ impl Losses {
 
     /// Adds the losses at locations that each belong to one worker. A count is exact if it follows
     /// from the shares; otherwise it is unknown, and a lower bound of the sum and a note are added.
+    /// `quiet` and `alone` are the flags of [`aggregate_losses`].
     fn add_worker_losses(&mut self, all: &[WorkerCounters], (quiet, alone): (bool, bool)) {
         let mut places: Vec<(DropReason, Option<u64>)> = Vec::new();
         for (place, blocks) in all.iter().flat_map(|view| &view.lost) {
@@ -116,7 +117,8 @@ impl Losses {
 }
 
 /// Returns the minimum and maximum number of blocks missing at locations that each belong to one
-/// worker, or `None` if a counter could not be read.
+/// worker, or `None` if a counter could not be read. `quiet` is true if all workers started before
+/// the first block.
 fn loss_bounds(all: &[WorkerCounters], quiet: bool) -> Option<(u64, u64)> {
     let sum: u64 = all.iter().map(WorkerCounters::total_lost).sum::<Option<u64>>()?;
     if sum == 0 {

@@ -11,7 +11,8 @@ fn block_amount(blocks: u64) -> Amount {
 }
 
 /// Builds the report of a worker process that runs `replay x | shard N of=3 | discard`: `arrived`
-/// blocks arrived, `in_share` of them in the worker's share.
+/// blocks arrived, `in_share` of them in the worker's share. `killed` is true if the process was
+/// killed.
 fn worker_report(arrived: u64, in_share: u64, killed: bool) -> WorkerReport {
     let node = |planned, name: &str| {
         let name = name.into();

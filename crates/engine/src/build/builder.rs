@@ -230,8 +230,9 @@ pub(super) fn process_nodes(graph: &Graph) -> impl Iterator<Item = (NodeId, &Use
     nodes.filter(|(_, used)| used.is_process())
 }
 
-/// Returns the spaces of a component that run as threads of this process. If the component runs
-/// entirely in the kernel, returns its kernel spaces, each of which gets a thread.
+/// Returns the spaces of a component that run as threads of this process, as indices into the plan.
+/// If the component runs entirely in the kernel, returns its kernel spaces, each of which gets a
+/// thread.
 pub(super) fn thread_spaces(plan: &Plan, part: usize) -> Vec<usize> {
     let here = |kind: SpaceKind| {
         let spaces = plan.spaces.iter().enumerate();

@@ -167,8 +167,8 @@ pub(super) fn measure_request(line: &str, rounds: usize) -> Result<f64> {
     })
 }
 
-/// Runs a request on the current thread, with all nodes in user space. Returns the names of its
-/// nodes and the outcome.
+/// Runs a request on the current thread, with all nodes in user space. Measures the time spent in
+/// each filter if `timed` is true. Returns the names of the request's nodes and the outcome.
 fn run_request(line: &str, timed: bool) -> Result<(Vec<String>, Outcome)> {
     let plan = plan_request(line, &MachineRegistry::Calibration, &Machine::example())?;
     let settings = Settings { timed, ..Settings::default() };

@@ -360,7 +360,7 @@ impl FusedTree {
         self.forks.iter().enumerate().filter(move |(_, fork)| fork.at == at)
     }
 
-    /// Returns the request and the node that represent a step.
+    /// Returns the index of the request and the node that represent a step.
     pub(super) fn node(&self, members: &[Member<'_>], step: usize) -> (usize, NodeId) {
         let shared = &self.steps[step];
         let line = shared.lines[0];
@@ -500,13 +500,14 @@ impl KernelCounters {
         }
     }
 
-    /// Returns the blocks that left a step, or the source if `at` is `None`, over at least one
-    /// edge.
+    /// Returns the number of blocks and bytes that left a step, or the source if `at` is `None`,
+    /// over at least one edge.
     pub(crate) fn passed_at(&self, at: Option<usize>) -> Amount {
         self.passed.get(at.map_or(0, |step| step + 1)).copied().unwrap_or_default()
     }
 
-    /// Returns the blocks that no edge at a step, or at the source if `at` is `None`, selected.
+    /// Returns the number of blocks and bytes that no edge at a step, or at the source if `at` is
+    /// `None`, selected.
     pub(crate) fn unselected_at(&self, at: Option<usize>) -> Amount {
         self.unselected.get(at.map_or(0, |step| step + 1)).copied().unwrap_or_default()
     }

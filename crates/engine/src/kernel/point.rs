@@ -136,7 +136,7 @@ impl Points {
     }
 
     /// Attaches a request to the first program at its interface that has room for it, or to a new
-    /// program.
+    /// program. `hardened` is true if the program must load without CAP_PERFMON.
     pub(crate) fn attach(
         &self,
         (attach, hardened): (&Attach, bool),

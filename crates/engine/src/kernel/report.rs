@@ -187,8 +187,8 @@ impl Generation {
         source.map_or_else(SourceCounters::default, |part| part.source.counters())
     }
 
-    /// Returns the number of blocks that node `id`, which `step` implements, received in the
-    /// kernel. Excludes the blocks that the twin was unsure about.
+    /// Returns the number of blocks and bytes that node `id`, which `step` implements, received in
+    /// the kernel. Excludes the blocks that the twin was unsure about.
     fn step_input(&self, step: usize, id: NodeId, ended: &FinalCounters) -> Amount {
         let exit = self.tree.exits.iter().position(|exit| {
             exit.from == Some(step) && exit.to == id && matches!(exit.which, ExitBlocks::Unsure)

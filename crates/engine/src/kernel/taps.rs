@@ -190,7 +190,7 @@ mod tests {
         assert!(open.check_tap_limit().unwrap_err().contains("at most 4 kernel filters"));
     }
 
-    /// Creates the handle of a reader.
+    /// Creates a tap, and the handle by which a kernel program's reader is ended.
     fn reader() -> (Tap, TapEnder) {
         let (_, pipe) = sys::descriptor::pipe().unwrap();
         let forms = (vec![TapForm::Capture], None);

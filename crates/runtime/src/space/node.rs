@@ -290,7 +290,8 @@ impl Node {
         }
     }
 
-    /// Returns the total input, including input over arcs that were removed.
+    /// Returns the number of blocks and bytes that entered the node, including those over arcs that
+    /// were removed.
     #[must_use]
     pub fn total_taken(&self) -> Amount {
         self.taken.iter().fold(self.taken_before, |a, b| Amount {

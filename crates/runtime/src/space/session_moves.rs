@@ -154,7 +154,8 @@ impl Space {
         }
     }
 
-    /// Returns the filters of the replica in this space, in the order of the chain.
+    /// Returns the node indices of the filters of the replica in this space, in the order of the
+    /// chain.
     fn replica_filters(&self) -> Vec<usize> {
         let nodes = self.graph.nodes.iter().enumerate();
         let filters = nodes
