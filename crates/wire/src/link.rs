@@ -224,8 +224,9 @@ fn read_ethernet(frame: &[u8]) -> Option<LinkHeader> {
     follow_ethertype(frame, ethertype, low16(ethernet::HEADER_LENGTH))
 }
 
-/// Parses the data at `at`, which are announced by an ethertype: VLAN tags, then a network protocol
-/// or an 802.3 length.
+/// Parses the data at offset `at`, whose ethertype is `ethertype`: VLAN tags, then a network
+/// protocol or, if the last ethertype is a length, an IEEE 802.2 header. Returns `None` if the
+/// headers are truncated.
 #[inline]
 fn follow_ethertype(frame: &[u8], ethertype: u16, at: u16) -> Option<LinkHeader> {
     if ethertype >= ethernet::TYPE_MIN && !vlan::is_tag(ethertype) {

@@ -1,5 +1,5 @@
-//! Functions that read integers at an offset, for parsers without a fixed header. A read beyond the
-//! end returns `None`.
+//! Functions that read integers at an offset, for parsers of formats without a fixed header. A read
+//! beyond the end returns `None`.
 
 /// Reads a big-endian u16 at offset `at`; `None` if the value extends beyond the end.
 #[inline]

@@ -161,8 +161,8 @@ pub struct TcpOption<'a> {
     pub data: &'a [u8],
 }
 
-/// Iterates over the options of a segment. Ends at the end-of-list option or at an option with an
-/// invalid length.
+/// Iterates over the options of a segment, except no-operation options. Ends at the end-of-list
+/// option or at an option with an invalid length.
 pub fn options(segment: &[u8]) -> impl Iterator<Item = TcpOption<'_>> {
     let end = Tcp::parse(segment).map_or(0, |(tcp, _)| usize::from(tcp.header_length()));
     let mut rest = segment.get(LENGTH_MIN..end).unwrap_or_default();

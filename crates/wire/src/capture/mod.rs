@@ -119,7 +119,9 @@ impl Reader {
         self.next_in_uncommon_state(buffer)
     }
 
-    /// Checks that the capture is complete if it ends `rest` bytes after the last consumed byte.
+    /// Checks that a capture that ends `rest` bytes after the last consumed byte is complete.
+    /// Otherwise returns the fault: the capture is truncated, or an earlier call of
+    /// [`Reader::next`] has returned this fault.
     pub fn finish(&self, rest: usize) -> Result<(), CaptureFault> {
         let between = match &self.state {
             ReaderState::Start => false,

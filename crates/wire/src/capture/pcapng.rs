@@ -130,7 +130,8 @@ impl Pcapng {
         }
     }
 
-    /// Continues to skip an unwanted block. Returns the offset of the next block.
+    /// Continues to skip an unwanted block if one is being skipped. Returns the offset of the next
+    /// block, which is `at` if no block is being skipped.
     fn continue_skip(&mut self, buffer: &[u8], at: usize) -> Result<usize, NoPacket> {
         let Some(skip) = &mut self.skipping else { return Ok(at) };
         let held = buffer.len() - at;
@@ -285,8 +286,9 @@ impl Block<'_> {
         NoPacket::Bad { at: self.at, why }
     }
 
-    /// Passes to `accept` each option from offset `at` up to the end of the list or of the block.
-    /// `accept` returns `None` for an invalid option.
+    /// Calls `accept` with the code and value of each option, from offset `at` to the end of the
+    /// option list or of the block. Fails if an option extends beyond the block, or if `accept`
+    /// returns `None` because the option is invalid.
     fn for_each_option(
         &self,
         at: usize,

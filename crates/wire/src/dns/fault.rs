@@ -5,9 +5,10 @@ use core::fmt;
 /// A fault that ended the parsing of a message, with its offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DnsFault {
-    /// The message ends inside an item at this offset.
+    /// The message ends inside the item that begins at this offset.
     Truncated(usize),
-    /// The byte at this offset is invalid.
+    /// The item that begins at this offset is invalid: a label, a pointer, or a name that is too
+    /// long.
     Invalid(usize),
 }
 

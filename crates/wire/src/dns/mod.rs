@@ -149,8 +149,8 @@ impl<'m> Message<'m> {
     }
 
     /// Returns true if arbitrary bytes are likely to be a message: the header is one that real
-    /// software sends, and the stated counts fit into `length` bytes, the length of the message on
-    /// the wire.
+    /// software sends, and the questions and records that the header states fit into `length`
+    /// bytes, the length of the message on the wire.
     #[must_use]
     pub fn is_likely(&self, length: usize) -> bool {
         let questions = usize::from(self.questions());
@@ -173,8 +173,8 @@ impl<'m> Message<'m> {
         is_usual && HEADER_LENGTH + questions * QUESTION_MIN + all * RECORD_MIN <= length
     }
 
-    /// Returns true if the stated counts fit into `length` bytes, and the message is not an empty
-    /// query.
+    /// Returns true if the questions and records that the header states fit into `length` bytes,
+    /// and the message is not an empty query.
     #[must_use]
     pub fn is_possible(&self, length: usize) -> bool {
         let sections = [Section::Answer, Section::Authority, Section::Additional];

@@ -16,7 +16,8 @@ fn build_response() -> Vec<u8> {
     bytes
 }
 
-/// Formats a message, one line per entry, and returns its final fault.
+/// Returns one line of text per entry of a message, and the fault that ended the parsing, or `None`
+/// if there was none.
 fn format_message(bytes: &[u8]) -> (Vec<String>, Option<DnsFault>) {
     let Some(message) = Message::parse(bytes) else { return (Vec::new(), None) };
     let mut lines = Vec::new();

@@ -21,7 +21,8 @@ pub struct Body {
     state: u8,
     /// 1 in lenient mode, 0 in strict mode.
     lenient: u8,
-    /// Value of `Content-Length`, in six bytes, in a body that was also announced as chunked.
+    /// Value of the `Content-Length` of a body that was also announced as chunked, in six bytes
+    /// (little endian); 0 if the head has no such field.
     stated_length: [u8; 6],
 }
 

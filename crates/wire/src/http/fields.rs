@@ -314,8 +314,8 @@ pub(super) fn trim_control(text: &[u8]) -> &[u8] {
 }
 
 /// Trims the separators around a field's value: white space, control characters, and further
-/// colons, as in `Name:: value`. In a text for people, control characters are part of the value,
-/// and only optional white space and line ends are trimmed (RFC 9110 §5.5).
+/// colons, as in `Name:: value`. In `User-Agent` and `Referer`, control characters other than tabs
+/// and line ends are part of the value and are not trimmed (RFC 9110 §5.5).
 pub(super) fn trim_value(known: KnownField, text: &[u8]) -> &[u8] {
     let is_text = matches!(known, KnownField::UserAgent | KnownField::Referer);
     let is_blank = |byte| match is_text {

@@ -49,8 +49,8 @@ pub fn guess_protocol(bytes: &[u8]) -> Guess {
     }
 }
 
-/// Returns [`Guess::Request`] if the bytes begin with a method and a space, and [`Guess::TooShort`]
-/// if they could do so with more bytes.
+/// Returns [`Guess::Request`] if the bytes begin with a method and a space, [`Guess::TooShort`] if
+/// they could do so with more bytes, and [`Guess::Other`] otherwise.
 fn guess_request(rest: &[u8]) -> Guess {
     let end = rest.iter().take(METHOD_MAX + 1).position(|byte| !is_token_byte(*byte));
     match end {

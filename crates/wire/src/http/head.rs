@@ -228,7 +228,8 @@ fn begins_with_known_field(rest: &[u8]) -> bool {
 }
 
 /// Returns true if the line is a single space or tab that ends the head. Some clients send such a
-/// line instead of an empty one.
+/// line instead of an empty one. Fails with [`HeadError::Incomplete`] if the byte after the line,
+/// which decides, is missing.
 fn is_single_blank_end(bytes: &[u8], line: HeadLine) -> Result<bool, HeadError> {
     if line.end != line.start + 1 || line.next != line.end + 1 {
         return Ok(false);

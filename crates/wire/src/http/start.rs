@@ -148,8 +148,8 @@ pub(super) fn parse_response_leniently(text: &[u8]) -> Result<(Start<'_>, &[u8])
     Ok((Start::Response { status: status.unwrap_or(0), reason: trim_control(reason) }, version))
 }
 
-/// Accepts HTTP/1.1, HTTP/1.0 and HTTP/0.9, and HTTP/2.0, which confused gateways send in a start
-/// line.
+/// Returns the version without `HTTP/`. Accepts HTTP/1.1, HTTP/1.0 and HTTP/0.9, and HTTP/2.0,
+/// which confused gateways send in a start line.
 fn check_version_strictly(text: &[u8]) -> Result<&[u8], HttpFault> {
     match text.strip_prefix(b"HTTP/") {
         Some(version @ (b"1.1" | b"1.0" | b"0.9" | b"2.0")) => Ok(version),

@@ -3,7 +3,7 @@
 /// The type of a field's value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FieldType {
-    /// Bytes as on the wire.
+    /// Text, as the bytes on the wire.
     Text,
     /// Text that may occur several times.
     List,

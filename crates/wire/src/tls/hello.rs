@@ -48,7 +48,7 @@ pub struct ServerHello<'b> {
     pub version: Version,
     /// True if this ServerHello is a HelloRetryRequest.
     pub is_retry: bool,
-    /// Session id, which the server resumes or assigns.
+    /// Id of the session that the server resumes or creates; in TLS 1.3, the client's session id.
     pub session: &'b [u8],
     /// Cipher suite that the server has chosen.
     pub cipher: super::Cipher,
@@ -247,13 +247,15 @@ fn split_u16(rest: &mut &[u8]) -> Option<u16> {
     split_off(rest, 2).and_then(|bytes| be16(bytes, 0))
 }
 
-/// Removes bytes with a one-byte length prefix from the front of `rest`, and returns the bytes.
+/// Removes a length of one byte, and as many bytes as it states, from the front of `rest`. Returns
+/// the bytes after the length; `None` if they are truncated.
 fn split_list8<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
     let length = split_off(rest, 1)?.first().copied()?;
     split_off(rest, usize::from(length))
 }
 
-/// Removes bytes with a two-byte length prefix from the front of `rest`, and returns the bytes.
+/// Removes a length of two bytes, and as many bytes as it states, from the front of `rest`. Returns
+/// the bytes after the length; `None` if they are truncated.
 fn split_list16<'b>(rest: &mut &'b [u8]) -> Option<&'b [u8]> {
     let length = split_u16(rest)?;
     split_off(rest, usize::from(length))

@@ -235,7 +235,8 @@ fn cipher_suites_are_displayed_by_name() {
     assert_eq!((0..=u16::MAX).filter(|number| Cipher(*number).name().is_some()).count(), 381);
 }
 
-/// Reads every field of a hello.
+/// Reads every field of a hello. Returns a number that is computed from all fields and is at most
+/// the number of bytes; 0 if there is no hello.
 fn read_every_field(bytes: &[u8], room: &mut Vec<u8>) -> usize {
     match find_first_hello(bytes, room) {
         FirstHello::Client(hello) => {
