@@ -97,7 +97,7 @@ pub struct Record {
     pub level: Level,
     /// The kind of the event.
     pub event: EventKind,
-    /// A sentence without the request and the reason.
+    /// A sentence about the event, without the request and the reason.
     pub message: String,
     /// Number of the path.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -105,7 +105,7 @@ pub struct Record {
     /// Name of the path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Identity of the plan that the path runs, as in `explain --json`.
+    /// Id of the plan that the path runs, as in `explain --json`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
     /// User who owns the path or has made the call.

@@ -160,8 +160,8 @@ impl Policy {
         Ok(Self { file: Some(file.to_owned()), ..policy })
     }
 
-    /// Parses a policy. `numbers` resolve user names and group names to numbers. Fails with the
-    /// mistake.
+    /// Parses a policy. The two functions in `numbers` resolve user names and group names, in this
+    /// order, to numbers. Fails with a description of the mistake.
     fn parse(text: &str, numbers: (Numbers<'_>, Numbers<'_>)) -> Result<Self, String> {
         let written: PolicyFile =
             toml::from_str(text).map_err(|error| format_mistake(text, &error))?;
@@ -214,7 +214,8 @@ impl Policy {
             || open.any(|open| open.applies_to(who) && open.has_interface(interface, netns))
     }
 
-    /// Returns true if users other than root may observe an interface of the daemon's namespace.
+    /// Returns true if an `[[open]]` entry lets users other than root observe this interface of the
+    /// daemon's network namespace.
     #[must_use]
     pub fn is_open_to_users(&self, interface: &str) -> bool {
         self.open.iter().any(|open| open.has_interface(interface, None))

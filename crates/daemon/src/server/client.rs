@@ -60,7 +60,7 @@ pub(super) enum DescriptorKind {
 }
 
 /// Event numbers of the internal descriptors, of kind [`Listener`](DescriptorKind::Listener). The
-/// listening sockets count from 0; a service manager may pass any number of them.
+/// listening sockets are numbered from 0; a service manager may pass any number of them.
 pub(super) mod internal {
     const FIRST: u64 = 1 << 32;
     /// Event number of the stop descriptor.

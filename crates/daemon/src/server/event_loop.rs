@@ -37,7 +37,7 @@ pub struct Server {
     pub(super) policy: Policy,
     pub(super) log: Log,
     pub(super) registry: Registry,
-    /// Programs that run in the kernel for users.
+    /// Queue of the thread that runs programs in the kernel for users.
     pub(super) kernel: KernelQueue,
     pub(super) clients: BTreeMap<u64, Client>,
     /// Number of connections by user.

@@ -97,8 +97,8 @@ impl Server {
         }
     }
 
-    /// Reads the reports that a path has sent before it closed its connection. Needed because the
-    /// exit of the process may be noticed before these reports.
+    /// Handles the reports that a path sent before it closed its connection. The server may notice
+    /// the exit of the process before these reports.
     pub(super) fn read_last_reports(&self, client: &mut Client) {
         let Some(path) = client.path.as_mut().filter(|path| path.ended.is_none()) else { return };
         for _ in 0..LAST_MESSAGES_MAX {

@@ -52,7 +52,8 @@ impl Server {
         }
     }
 
-    /// Handles messages that were deferred until the previous reply was sent.
+    /// Handles the messages that a client sent while it waited for a reply, until the client waits
+    /// for another one.
     pub(super) fn handle_deferred(&mut self, id: u64) {
         while let Some(client) = self.clients.get_mut(&id).filter(|client| !client.is_waiting()) {
             let Some((bytes, descriptors)) = client.deferred.pop_front() else { return };
@@ -122,7 +123,8 @@ impl Server {
         }
     }
 
-    /// Notifies watching clients that a path was registered (`came`), changed or removed (`went`).
+    /// Notifies the clients that watch the paths, and may see this one, that the path was
+    /// registered (`came`), changed or removed (`went`).
     pub(super) fn announce(&mut self, event: &str, entry: &PathEntry) {
         let watches = self.clients.iter().filter(|(_, client)| client.watches);
         let visible: Vec<_> = watches

@@ -21,7 +21,7 @@ pub(crate) struct PathEntry {
     pub(crate) line: String,
     pub(crate) log: Option<String>,
     pub(crate) started: u64,
-    /// Identity of the plan, if the path has reported it.
+    /// Id of the plan, if the path has reported it.
     #[serde(default)]
     pub(crate) plan: Option<String>,
 }
@@ -102,7 +102,7 @@ impl Registry {
         self.entries.remove(&number)
     }
 
-    /// Returns the entry of the path with this number.
+    /// Returns the entry of the path with this number, or `None` if the number is unknown.
     pub(crate) fn get(&self, number: u32) -> Option<&PathEntry> {
         self.entries.get(&number)
     }

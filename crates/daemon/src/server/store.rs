@@ -67,7 +67,8 @@ pub(super) struct Stored {
     pub(super) lines: BTreeMap<u64, (OwnedFd, KnownState)>,
 }
 
-/// The state of a kernel request, as the client knows it: from the last reply or its own call.
+/// The state of a kernel request as its client knows it, from the last reply to the client or from
+/// the client's own call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum KnownState {
     /// The request is prepared to replace another request.

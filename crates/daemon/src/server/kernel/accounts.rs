@@ -134,7 +134,7 @@ impl Accounts {
         Err((last.copied().unwrap_or(cost.source), why))
     }
 
-    /// Returns the frames per second of all programs at an attach point.
+    /// Returns the total number of frames per second of all programs at an attach point.
     fn rate(&self, at: &AttachPoint) -> f64 {
         self.rates.get(at).map_or(0.0, |programs| programs.values().map(|(_, rate)| rate).sum())
     }
@@ -264,8 +264,9 @@ impl Accounts {
     }
 }
 
-/// Estimates the kernel time that a request has used so far, in ns. Requests that share a filter
-/// share its cost equally.
+/// Estimates the kernel time that a request has used so far, in ns. `lines` is the number of
+/// requests in the program, which share the cost of receiving a frame equally. Requests that share
+/// a filter also share its cost equally.
 fn estimate_ns(costs: &Costs, line: &RequestStatus, lines: usize) -> f64 {
     let steps = line.steps.iter();
     let steps = steps.map(|(_, lines, blocks)| *blocks as f64 / (*lines).max(1) as f64);

@@ -93,7 +93,7 @@ pub(in crate::server) enum RequestState {
     Detaching,
 }
 
-/// Objects adopted from the previous daemon, and the reasons why others were rejected.
+/// The requests adopted from the previous daemon, and for each rejected one the reason.
 #[derive(Debug, Default)]
 pub(in crate::server) struct Adoption {
     pub(in crate::server) lines: Vec<AdoptedRequest>,
