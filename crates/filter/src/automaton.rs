@@ -297,7 +297,8 @@ impl PatternError {
         Self { hint: Some(hint.into()), ..self }
     }
 
-    /// Converts the error to an error about the argument of `parameter`.
+    /// Converts the error to a [`Mistake`] about `parameter` or, if the error concerns all
+    /// patterns, about no particular parameter.
     pub(crate) fn into_mistake(self, parameter: &'static str) -> Mistake {
         let Self { pattern_index, range, message, hint } = self;
         let parameter = pattern_index.map(|_| parameter);

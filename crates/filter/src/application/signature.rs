@@ -117,7 +117,7 @@ struct Signature {
     either_end: &'static [&'static str],
     /// Additional patterns to search for in the first bytes of the server.
     server_only: &'static [&'static str],
-    /// Number of bytes searched from the start of a direction.
+    /// Maximum number of bytes to search from the start of a direction.
     search_max: u32,
 }
 
@@ -132,8 +132,8 @@ const SSH_SIGNATURE: Signature = Signature {
     search_max: 1024,
 };
 
-/// Requests and responses of RTSP (RFC 2326 §6.1, §7.1; RFC 7826 §7.1, §8.1). Leading empty lines
-/// are ignored, as in HTTP.
+/// Requests and responses of RTSP (RFC 2326 §6.1, §7.1; RFC 7826 §7.1, §8.1), which may follow
+/// empty lines, as in HTTP.
 const RTSP_SIGNATURE: Signature = Signature {
     either_end: &[
         r"\A(?:\r?\n)*[A-Z][A-Z_]{2,31} [^\x00-\x20]+ RTSP/[12]\.[0-9]\r?\n",

@@ -74,7 +74,8 @@ impl OutputBlock {
         }
     }
 
-    /// Returns the text of this field in the description; list values are separated by commas.
+    /// Returns the text of this field in the description, with commas between the values of a list.
+    /// The text is empty if the field is absent.
     pub(super) fn text(&self, field: Field) -> String {
         let fields = self.description_fields.as_deref().unwrap_or_default();
         let values = fields.iter().filter(|(found, _)| *found == field);

@@ -68,8 +68,8 @@ struct Blank {
     from: usize,
     length: usize,
     with: u8,
-    /// True to overwrite each frame from the start of the payload or of the view to the end of the
-    /// frame.
+    /// True to overwrite each frame to its end: from the start of the payload or, if that is
+    /// unknown or the view begins earlier, from the start of the view.
     whole_payload: bool,
 }
 

@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(headers.len(), 28);
     }
 
-    /// Returns bytes that do not compress.
+    /// Returns `length` random bytes, which cannot be compressed.
     fn random_bytes(length: usize) -> Vec<u8> {
         testkit::Random::new(5).bytes(length)
     }

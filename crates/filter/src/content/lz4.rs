@@ -178,7 +178,8 @@ mod tests {
     use super::*;
     use lz4_flex::frame::{BlockMode, BlockSize};
 
-    /// Streaming encoders emit blocks with matches in previous blocks of the frame.
+    /// Checks frames as streaming encoders emit them, whose blocks contain matches in earlier
+    /// blocks of the frame.
     #[test]
     fn linked_blocks_with_checksums_are_decoded() {
         let text: Vec<u8> = (0..150_000u32).map(|n| (n % 251) as u8).collect();

@@ -24,7 +24,7 @@ pub struct UsableInput {
     pub upstream: &'static str,
     /// Classes of the blocks that can be used.
     pub classes: ValueRange,
-    /// A valid request, shown to the user as a hint.
+    /// Suggestion for the user if no usable block arrives, such as "put `udp` before it".
     pub hint: &'static str,
 }
 

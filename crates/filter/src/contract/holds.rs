@@ -217,8 +217,8 @@ impl Holds {
         })
     }
 
-    /// Passes the location and pin of every held block to `to`, and replaces them with the returned
-    /// values. Called when the filter moves to another space.
+    /// Calls `to` with the entry and the pin of every held block, and replaces both with the
+    /// returned values. Called when the filter moves to another space.
     pub fn relocate(&mut self, mut to: impl FnMut(&Entry, PinId) -> (Entry, PinId)) {
         let mut held = vec![true; self.slots.len()];
         for free in &self.free {

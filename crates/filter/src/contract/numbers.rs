@@ -29,8 +29,8 @@ pub struct SessionNumbers {
 
 /// First number of the ranges for filters added at run time.
 const ADDED_START: u32 = 1 << 31;
-/// Size of the range of a filter added at run time, which exceeds the number of its simultaneous
-/// sessions.
+/// Number of session numbers in the range of a filter added at run time. A filter has fewer
+/// sessions at the same time.
 const RANGE_SIZE: u32 = 1 << 25;
 
 impl SessionNumbers {
@@ -91,7 +91,7 @@ impl SessionNumbers {
         given == 0 || within && (given - self.first).is_multiple_of(self.step)
     }
 
-    /// Returns how many session numbers there are, at least 1.
+    /// Returns the number of session numbers, which is at least 1.
     #[must_use]
     pub const fn count(self) -> u32 {
         (self.last - self.first) / self.step + 1

@@ -123,7 +123,8 @@ impl Forms {
     pub const NONE: Self = Self(0);
     /// Every form.
     pub const ANY: Self = Self(0x7f);
-    /// The forms of blocks inside a frame, whose headers can be read through the marks.
+    /// The forms of blocks that lie inside a frame. The marks of such blocks locate the headers of
+    /// the frame.
     pub const FRAMED: Self =
         Self::of(&[Form::Frame, Form::Packet, Form::Segment, Form::Stream]).inside_frames();
 

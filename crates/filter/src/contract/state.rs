@@ -126,10 +126,10 @@ impl<S: Session> Sessions<S> {
         self.states.get(number as usize)
     }
 
-    /// Prefetches the sessions with these keys, of which at most [`LANES`] are read. With many
-    /// sessions, nearly every lookup misses the CPU cache, and prefetching makes the misses
-    /// overlap. Index and states are read in two loops: the shorter a loop is, the more of its
-    /// iterations does the processor overlap.
+    /// Prefetches the sessions with these keys, at most [`LANES`] of them. With many sessions,
+    /// nearly every lookup misses the CPU cache, and prefetching makes the misses overlap. Index
+    /// and states are read in two loops, because the processor overlaps more iterations of a short
+    /// loop than of a long one.
     #[inline]
     pub fn prefetch(&mut self, keys: impl IntoIterator<Item = u64>) {
         let (mut numbers, mut found) = ([0; LANES], 0);

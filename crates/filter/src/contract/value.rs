@@ -10,7 +10,7 @@ pub enum Value {
     Number(u64),
     /// A flag.
     Flag(bool),
-    /// A text, a path, or one of several allowed words.
+    /// Text, a path, or one of several allowed words.
     Text(String),
     /// Bytes, which need not be valid text.
     Bytes(Vec<u8>),
@@ -23,7 +23,7 @@ pub struct Mistake {
     pub parameter: Option<&'static str>,
     /// Index of the erroneous value, counted from 0 if the parameter was given several times.
     pub value_index: usize,
-    /// Byte range in the argument's text, or `None` for the entire text.
+    /// Byte range of the error in the argument's text, or `None` for the entire text.
     pub range: Option<std::ops::Range<usize>>,
     /// Description of the error, without a full stop at the end.
     pub message: String,

@@ -194,7 +194,7 @@ fn unusual_queries_are_recognized() {
     }
 }
 
-/// Real datagrams of ONC RPC whose first bytes pass for the header of a DNS response.
+/// Checks real ONC RPC datagrams whose first bytes look like the header of a DNS response.
 #[test]
 fn remote_procedure_calls_are_not_dns() {
     let transaction = b"\x39\xc6\xad\x03";

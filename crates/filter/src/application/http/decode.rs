@@ -130,9 +130,9 @@ impl BodyDecoder {
         Self { ratio, output_max, input: Vec::new(), output: Vec::new() }
     }
 
-    /// Decodes the body by undoing its codings in reverse order. Skips a coding that was announced
-    /// but not applied. Returns the counter to increment: as `Ok` after success, as `Err` after a
-    /// failure.
+    /// Decodes the body by undoing its codings in reverse order. Skips each coding that cannot be
+    /// undone, because a sender may announce a coding without applying it. Returns the counter to
+    /// increment: as `Ok` after success, as `Err` after a failure.
     fn decode(&mut self, codings: Codings) -> Result<Counter, Counter> {
         let limit =
             self.input.len().saturating_mul(self.ratio).max(RATIO_FREE_SIZE).min(self.output_max);
@@ -159,7 +159,8 @@ impl BodyDecoder {
 }
 
 /// Undoes one coding and stores the decoded bytes in `out`, which must be empty. Returns true if
-/// the coded input was complete.
+/// the coded input was complete. Fails with the counter to increment if nothing can be decoded, or
+/// if the output exceeds `limit` bytes.
 fn decode_coding(
     coding: Coding,
     bytes: &[u8],
@@ -202,7 +203,8 @@ enum InflateEnd {
 }
 
 /// Decodes consecutive gzip members (RFC 1952) without checking their checksums. Returns false if
-/// the last member is truncated, or corrupt after some output.
+/// the last member is truncated, or corrupt after some output. Fails with the counter to increment
+/// if no byte can be decoded, or if the output exceeds `limit` bytes.
 fn gunzip(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<bool, Counter> {
     const TRAILER_SIZE: usize = 8;
     let mut rest = skip_gzip_header(bytes).ok_or(reasons::NOT_DECODABLE)?;
@@ -244,7 +246,7 @@ fn skip_gzip_header(bytes: &[u8]) -> Option<&[u8]> {
 }
 
 /// Inflates raw deflate data (RFC 1951). Returns how the data ended, and the number of bytes
-/// consumed.
+/// consumed. Fails with the counter to increment if the output exceeds `limit` bytes.
 fn inflate(bytes: &[u8], out: &mut Vec<u8>, limit: usize) -> Result<(InflateEnd, usize), Counter> {
     let mut inflate = Decompress::new(false);
     loop {

@@ -267,7 +267,7 @@ fn write_line(writer: &mut Writer<'_>, field: Field, value: &[u8]) {
     }
 }
 
-/// Maximum length of a user name in `Basic` credentials (RFC 7617).
+/// Maximum length in bytes of a user name in `Basic` credentials (RFC 7617).
 const USER_NAME_MAX: usize = 192;
 
 /// Base64 configuration that accepts missing padding, since a user name can be decoded without it.

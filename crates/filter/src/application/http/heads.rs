@@ -61,7 +61,8 @@ impl BlockPass<'_, '_, '_> {
     }
 
     /// Returns true if bytes that do not begin with a head may still belong to a response: the
-    /// parser is lenient, a request is pending, and the direction has no bytes yet.
+    /// parser is lenient, a request is pending, and no earlier bytes of the direction were
+    /// observed.
     fn may_be_headless_response(&self) -> bool {
         let lenient = self.options.mode == ParseMode::Lenient;
         let first = self.connection.directions[self.direction].phase() == Phase::New;

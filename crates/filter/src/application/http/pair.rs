@@ -38,8 +38,9 @@ impl<'a> BlockPass<'_, '_, 'a> {
         }
     }
 
-    /// Holds the description of a request until the response ends. A request that cannot be held is
-    /// counted as unpaired and, if exchanges are emitted, is emitted at once, without a response.
+    /// Holds the description of a request until the response ends. If the description cannot be
+    /// held, counts the request as unpaired and, if exchanges are emitted, emits its exchange at
+    /// once, without a response.
     pub(super) fn hold_request(&mut self, described: &Block<'a>) {
         let key = self.connection.next_request << 2;
         let waiting = self.connection.pending_descriptions.len() as usize;

@@ -88,7 +88,8 @@ impl BlockPass<'_, '_, '_> {
     }
 }
 
-/// Returns the first line after the current one with which a message may begin.
+/// Returns the first line after the current one with which a message may begin, or `None` if there
+/// is no such line.
 fn next_start(rest: &[u8], expected: ExpectedKinds) -> Option<Candidate> {
     let mut ends = memchr::memchr_iter(b'\n', rest);
     ends.find_map(|end| {

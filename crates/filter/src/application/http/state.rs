@@ -74,8 +74,8 @@ pub(super) struct HttpDirection {
     pub(super) held_bytes: u32,
     /// Class of the open message.
     pub(super) class: u32,
-    /// Content codings of the body if the filter will decode it, as
-    /// [`wire::http::Codings::number`].
+    /// Content codings of the body if the filter will decode it, encoded by
+    /// [`wire::http::Codings::number`]; otherwise 0.
     pub(super) codings: u16,
     /// Discriminant of a [`Phase`].
     pub(super) phase_number: u8,
@@ -118,7 +118,7 @@ pub(super) enum Phase {
 }
 
 impl Phase {
-    /// Returns true if the current bytes belong to no known message.
+    /// Returns true if the filter searches for the next message after a syntax error or a gap.
     pub(super) const fn is_lost(self) -> bool {
         matches!(self, Self::FramingLost | Self::LostAtLine)
     }

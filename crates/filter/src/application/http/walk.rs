@@ -32,14 +32,14 @@ pub(super) struct BlockPass<'w, 'c, 'a> {
     pub(super) has_emitted: bool,
 }
 
-/// Converts a block to a hole of the same length, without bytes.
+/// Converts a block to a hole of the same length.
 pub(super) fn into_hole(block: Block<'_>) -> Block<'_> {
     let pointer = RichPointer::hole(block.length());
     let marks = Marks::bare(block.length()).with_ticket(block.marks.ticket());
     Block { pointer, frame: &[], marks, context: block.context }
 }
 
-/// Returns an empty hole with the end flag, for a direction that ended without a FIN.
+/// Returns a hole of length 0 with the end flag, for a direction that ended without a FIN.
 pub(super) fn end_hole<'a>(key: u64, direction: usize, now: Time) -> Block<'a> {
     let back = if direction == 1 { Flags::BACKWARD } else { Flags::NONE };
     let context = BlockMetadata {

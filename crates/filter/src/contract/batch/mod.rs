@@ -427,8 +427,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Stores a block and its sequence number in a lane that is in use. The caller has called
-    /// [`Batch::begin_rewrite`], like that of [`Batch::rewrite_lane`].
+    /// Stores a block and its sequence number in a lane that is in use. As for
+    /// [`Batch::rewrite_lane`], the caller has called [`Batch::begin_rewrite`].
     #[inline]
     pub(super) fn rewrite_block(&mut self, l: Lane, block: Block<'a>, order: u32) {
         self.columns.order[l] = order;

@@ -104,8 +104,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     /// fits into these lanes. The rest of the output follows in new batches.
     ///
     /// A block that `take` returns is emitted after the blocks that it emits through the context.
-    /// To return an only block is faster than to [pass](Self::pass) it, because it is then written
-    /// to its lane at once.
+    /// If a block is the only output, returning it is faster than [passing](Self::pass) it, because
+    /// a returned block is written to its lane at once.
     #[inline]
     pub fn for_each_block(
         &mut self,
@@ -330,7 +330,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
-    /// Removes the front block of `list`, and counts it as consumed.
+    /// Removes the front block of `list`, if any, and counts it as consumed.
     pub fn consume_front(&mut self, list: &mut HeldList) {
         if let Some((_, entry, pin)) = self.holds.pop(list) {
             let bytes = entry.pointer.length();
@@ -340,9 +340,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
-    /// Removes the front block of `list`, which has been merged into the block with the marks
-    /// `whole`, and counts it as consumed. In a section, the removed block shares the fate of the
-    /// merged block.
+    /// Removes the front block of `list`, if any, and counts it as consumed. The caller has merged
+    /// this block into the block with the marks `whole`. In a section, the removed block shares the
+    /// fate of the merged block.
     pub fn consume_merged(&mut self, list: &mut HeldList, whole: &Marks) {
         if let Some((_, entry)) = self.holds.front(list) {
             self.consume_front(list);

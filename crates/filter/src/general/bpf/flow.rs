@@ -1,7 +1,7 @@
 //! Matching of all frames of a flow, for `why`.
 //!
 //! An expression of libpcap tests only the first headers of a frame. Unlike filters such as `ip`
-//! and `flows`, it finds no ports behind VLAN tags or IPv6 extension headers, and none in the later
+//! and `flows`, it finds no ports after VLAN tags or IPv6 extension headers, and none in the later
 //! fragments of a datagram. A [`FlowMatcher`] therefore also tests such a frame without its tags
 //! and extension headers, and accepts a later fragment if the first fragment of its datagram
 //! matches.

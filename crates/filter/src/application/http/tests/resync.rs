@@ -5,7 +5,7 @@ use super::*;
 const FIELDS: &str = "Host: h\r\nGet-Away: no\r\nAccept: */*\r\nX: it\r\n\r\n";
 
 /// Makes a request for each path. Returns the text of all requests without the request lines that
-/// contain `..` (as after `grep -v`), and the list of the requests that keep their request line.
+/// contain `..` (as after `grep -v`), and the texts of the requests that keep their request line.
 fn remove_request_lines(paths: &[&str]) -> (String, Vec<String>) {
     let (mut text, mut whole) = (String::new(), Vec::new());
     for path in paths {
