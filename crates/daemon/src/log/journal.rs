@@ -9,7 +9,7 @@ use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
-/// A connection to journald.
+/// The socket that sends entries to journald.
 #[derive(Debug)]
 pub(super) struct Journal {
     socket: UnixDatagram,
@@ -28,8 +28,8 @@ impl Journal {
         Ok(Self { socket, address: address.to_owned() })
     }
 
-    /// Sends a line. Never blocks; fails if the queue of journald is full or journald is not
-    /// running.
+    /// Sends a line as one entry. Never blocks; fails if the queue of journald is full or journald
+    /// is not running.
     pub(super) fn send(&self, record: &Record) -> io::Result<()> {
         self.socket.send_to(&record.to_journal(), &self.address).map(|_| ())
     }

@@ -108,10 +108,10 @@ pub struct Record {
     /// Id of the plan that the path runs, as in `explain --json`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
-    /// User who owns the path or has made the call.
+    /// Id of the user who owns the path or has made the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// Process of the path or of the caller.
+    /// Process id of the path or of the caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<i32>,
     /// Text of the request that the path runs.

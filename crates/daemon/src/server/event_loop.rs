@@ -42,7 +42,7 @@ pub struct Server {
     pub(super) clients: BTreeMap<u64, Client>,
     /// Number of connections by user.
     pub(super) per_user: BTreeMap<u32, u64>,
-    /// Clients to disconnect when the current event has been handled.
+    /// Clients to disconnect after the current batch of events.
     pub(super) leaving: Vec<u64>,
     pub(super) next: u64,
     pub(super) started: u64,

@@ -113,9 +113,9 @@ const EVICTED_SESSIONS: Counter = RECOGNIZER_DEFAULTS.counter("evicted sessions"
 
 /// The signature of a protocol: patterns, and the number of bytes to search.
 struct Signature {
-    /// Patterns to search for in the first bytes of both the client and the server.
+    /// Patterns to search for at the beginning of either direction.
     either_end: &'static [&'static str],
-    /// Additional patterns to search for in the first bytes of the server.
+    /// Additional patterns to search for at the beginning of the direction from the server.
     server_only: &'static [&'static str],
     /// Maximum number of bytes to search from the start of a direction.
     search_max: u32,

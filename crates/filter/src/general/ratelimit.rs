@@ -152,7 +152,7 @@ impl Classify for RateLimit {
 }
 
 /// Maximum number of times that the twin attempts a compare-and-exchange. If all attempts fail, the
-/// block is left to the user implementation.
+/// twin leaves the block to the user implementation.
 const ATTEMPTS_MAX: usize = 4;
 
 fn emit_twin<'s>(

@@ -51,7 +51,8 @@ impl Lanes for Vlan {
     }
 }
 
-/// Returns the first tag that begins at or after the start of the view, and the offset past it.
+/// Returns the first tag that begins at or after the start of the view, and the offset past it, or
+/// `None` if there is no such tag.
 fn next_tag(block: &Block<'_>) -> Option<(Tag, u32)> {
     let head = layers::head_bytes(block);
     let tags = wire::link::parse_link_header(LinkType(block.marks.link), head).tags;

@@ -94,8 +94,8 @@ mod tests {
     use crate::testing::{Frame, report_rows};
     use abi::{DbufId, Extent};
 
-    /// Returns the report about blocks with these views and marks. All blocks have the flags first
-    /// and last.
+    /// Returns the rows of the report about blocks with these views and marks. All blocks have the
+    /// flags first and last.
     fn rows_of<const N: usize>(blocks: [(RichPointer, Marks); N]) -> Vec<(String, u64)> {
         let (pointers, marks) = (blocks.map(|block| block.0), blocks.map(|block| block.1));
         let flags = Flags::FIRST.with(Flags::LAST);

@@ -1,6 +1,6 @@
 //! Test support for twins. It emits one program for every chain of twins that the forms allow. It
-//! also provides a judge that runs the user implementations, for comparison with the interpreter
-//! and the kernel.
+//! also runs the user implementations of a chain as the reference for the interpreter and the
+//! kernel.
 
 use super::example::twin_test_words;
 use super::{Arena, ETHERNET, Frame, Node, Space, parse_arguments};
@@ -83,7 +83,7 @@ pub fn chains(length: usize) -> Vec<TwinChain> {
     all
 }
 
-/// Returns chains of more than forty filters, each of which is too long for a single program.
+/// Returns chains that are too long for a single program: each has more than forty filters.
 #[must_use]
 pub fn long_chains() -> Vec<TwinChain> {
     let twin = |name: &str, words: &[&str]| Examined {
@@ -150,9 +150,9 @@ pub fn emit_program(chain: &[Examined], target: impl Into<Target>) -> Result<Pro
     })
 }
 
-/// The reference for twins: a judge that runs the user implementations of a chain. It presents each
-/// frame in the form in which the program's hook receives it, and returns its counts in the order
-/// of the program's counters.
+/// The reference for twins, which runs the user implementations of a chain. It presents each frame
+/// in the form in which the program's hook receives it, and returns its counts in the order of the
+/// program's counters.
 #[derive(Debug)]
 pub struct UserReference<'p> {
     nodes: Vec<Node>,
@@ -160,7 +160,7 @@ pub struct UserReference<'p> {
 }
 
 impl<'p> UserReference<'p> {
-    /// Creates the judge for `program`.
+    /// Creates the reference for `program`.
     ///
     /// # Panics
     /// Panics if the arguments are wrong.

@@ -93,7 +93,8 @@ impl<'r> Writer<'r> {
         Self { room, used, cut: used == 0 }
     }
 
-    /// Adds a field with text as on the wire. A field may be added more than once.
+    /// Adds a field with text as on the wire, truncated to [`TEXT_MAX`] bytes. A field may be added
+    /// more than once.
     pub fn add_text(&mut self, field: Field, text: &[u8]) {
         let text = text.get(..TEXT_MAX).unwrap_or(text);
         self.add(field as u8, text);
@@ -120,7 +121,8 @@ impl<'r> Writer<'r> {
         self.add(field as u8, bytes.get(..used).unwrap_or_default());
     }
 
-    /// Adds all fields of another record to this record.
+    /// Adds all fields of another record to this record. If fields were omitted from the other
+    /// record, marks this record, too.
     pub fn add_all(&mut self, other: &Record<'_>) {
         self.cut |= other.is_truncated();
         for (field, value) in other.fields() {

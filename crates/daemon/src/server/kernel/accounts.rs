@@ -32,7 +32,7 @@ pub(super) struct RequestCost<'c> {
     pub(super) replaces: Option<u64>,
 }
 
-/// The accounts of all users.
+/// The accounts of all requests in the kernel, by client, and the results of the last measurement.
 #[derive(Debug)]
 pub(super) struct Accounts {
     costs: Costs,

@@ -304,7 +304,8 @@ impl DnsDirection {
         message.is_none_or(|message| message.is_likely(length) || message.is_possible(length))
     }
 
-    /// Emits the held pieces as a message if they form one, otherwise without a class.
+    /// Emits the held pieces as a message of `length` bytes if they form one, otherwise without a
+    /// class.
     fn emit_or_release_held(
         &mut self,
         length: usize,

@@ -59,7 +59,7 @@ impl<'a> BlockPass<'_, '_, 'a> {
         }
     }
 
-    /// Returns the flag of the open message's last fragment: `LAST`, or `END` if the message is
+    /// Returns the flag for the open message's last fragment: `LAST`, or `END` if the message is
     /// incomplete.
     pub(super) fn last_fragment_flag(&self) -> Flags {
         if self.connection.directions[self.direction].is_broken != 0 {

@@ -87,8 +87,9 @@ impl<'a> BlockPass<'_, '_, 'a> {
         }
     }
 
-    /// Handles the end of a response. A final response also ends its request; an interim response
-    /// does not.
+    /// Handles the end of a response. A final response ends its request, too: emits the exchange of
+    /// both if exchanges are emitted, and drops their descriptions. Does nothing for an interim
+    /// response.
     pub(super) fn end_response(&mut self) {
         if is_interim(Class(self.direction().class)) {
             return;

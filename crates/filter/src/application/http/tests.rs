@@ -135,7 +135,8 @@ impl ConnectionOutput {
 
 const SESSION: u32 = 7;
 
-/// Makes a block in its own frame.
+/// Makes the block for `part`, with `time` as its timestamp, in a frame of its own. The block is a
+/// hole if `part` has no bytes.
 fn block<'a>(space: &Space<'a>, part: &StreamBlock, time: u64) -> Block<'a> {
     let frame = match part.back {
         false => Frame::tcp(4000, 80, &part.bytes),
@@ -161,7 +162,7 @@ fn block<'a>(space: &Space<'a>, part: &StreamBlock, time: u64) -> Block<'a> {
     block
 }
 
-/// Runs one block through the filter and records the output.
+/// Runs one block through the filter and returns the output.
 fn run_block<'a>(
     node: &mut Node,
     space: &mut Space<'a>,

@@ -132,7 +132,9 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
         self.block.bytes().get(self.offset as usize..).unwrap_or_default()
     }
 
-    /// Handles bytes in the body of the open message.
+    /// Advances the open message's body over the bytes from the current offset that are of one
+    /// kind, data or framing, and emits, holds or omits them. Ends the message if its body ends, or
+    /// if the framing is malformed.
     fn handle_body(&mut self) {
         let rest = self.unprocessed_bytes();
         let at = self.offset;
@@ -244,7 +246,9 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
         }
     }
 
-    /// Handles a hole: bytes that were never captured.
+    /// Handles a hole. Its bytes within the open message's body count as missing. If the hole
+    /// extends beyond the body, or if no body is open, the start of the next message is unknown,
+    /// and the rest of the hole is emitted without a class.
     fn handle_hole(&mut self) {
         let length = self.block.length();
         if length == 0 {

@@ -131,7 +131,8 @@ impl TlsConnection {
         if backward { &mut self.backward } else { &mut self.forward }
     }
 
-    /// Handles a block of an undecided direction.
+    /// Handles a block of an undecided direction. If the block decides the direction, emits it;
+    /// otherwise holds it.
     fn handle_undecided<'a>(
         &mut self,
         block: Block<'a>,

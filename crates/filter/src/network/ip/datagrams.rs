@@ -174,7 +174,8 @@ impl DatagramTable {
         }
     }
 
-    /// Finds or creates the datagram with this key, in place of an expired one, or any if full.
+    /// Finds the datagram with this key, or begins it. Begins it anew if it accepts no more
+    /// fragments at `time`. If the table is full, evicts another datagram to make room.
     fn find_or_begin(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         match self.table.get(key) {
             Some(known) if time <= known.accept_until => return cx.wake_at(known.deadline),
@@ -194,7 +195,7 @@ impl DatagramTable {
         cx.wake_at(begun.deadline);
     }
 
-    /// Removes a datagram, and drops its held fragments because fragments are missing.
+    /// Removes a datagram, and drops its held fragments for the reason [`FRAGMENTS_MISSING`].
     fn remove_datagram(&mut self, key: u64, cx: &mut StreamContext<'_, '_>) {
         if let Some(mut ended) = self.table.remove(key) {
             ended.drop_all(FRAGMENTS_MISSING, cx);
@@ -220,7 +221,9 @@ impl DatagramTable {
         datagram.failure_reason = reason.mark();
     }
 
-    /// Completes a datagram with its last fragment, or drops one that is overwritten or too long.
+    /// Completes a datagram with the fragment in `block`, the last one to arrive. Drops all of the
+    /// datagram's fragments if bytes of any of them have been overwritten, or if the packet would
+    /// be too long.
     fn complete<'a>(
         &mut self,
         key: u64,
@@ -263,8 +266,9 @@ impl DatagramTable {
     }
 }
 
-/// Returns true if the policy gives up a datagram one of whose fragments has this relation to
-/// earlier ones: `drop` for overlaps and contradictory ends, `linux` for contradictory ends only.
+/// Returns true if a fragment that has the relation `fit` to earlier ones makes the policy give up
+/// the datagram: `drop` does so for overlaps and contradictory ends, `linux` for contradictory ends
+/// only.
 fn gives_up(policy: FragmentPolicy, fit: Overlap) -> bool {
     match policy {
         FragmentPolicy::Drop => fit != Overlap::Disjoint,

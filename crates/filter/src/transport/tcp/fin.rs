@@ -8,10 +8,10 @@ use super::overlap::{Span, held_span};
 use super::reassembly::SideOutput;
 
 impl StreamSide {
-    /// Records the FIN of a segment with this data, if its sequence number is within the window. A
-    /// FIN in sequence ends the stream at once: the peer has closed it, and drops later bytes, even
-    /// those that it holds (RFC 9293 §3.10.7.4). So does an early FIN, unless later bytes have been
-    /// received or acknowledged; then it is pending.
+    /// Records the FIN that follows the data `span` of a segment, if the peer may accept it. A FIN
+    /// in sequence ends the stream at once: the peer then drops later bytes, even those that it
+    /// holds (RFC 9293 §3.10.7.4). An early FIN ends the stream, too, unless later bytes have been
+    /// received or acknowledged; in that case, the FIN is pending.
     pub(super) fn record_fin(&mut self, output: &mut SideOutput<'_, '_, '_>, span: Span) {
         let fin = span.to;
         let is_ahead =
@@ -55,7 +55,7 @@ impl StreamSide {
         }
     }
 
-    /// Returns true if a segment begins at or after the end of the stream.
+    /// Returns true if a segment begins at or after the end of the stream, and ends after it.
     pub(super) const fn is_after_end(&self, span: Span) -> bool {
         self.has_flags(FIN) && !is_after(self.fin, span.from) && is_after(span.to, self.fin)
     }

@@ -107,7 +107,8 @@ impl TcpConnection {
         side.prepare_output(class, context, block)
     }
 
-    /// Processes a segment of this connection.
+    /// Processes a segment of this connection: its RST, or else its SYN, acknowledgement, data and
+    /// FIN.
     pub(super) fn process_segment<'a>(
         &mut self,
         info: &SegmentInfo,
@@ -141,7 +142,8 @@ impl TcpConnection {
         self.emit_due_ends(info.time, rules, cx);
     }
 
-    /// Processes the acknowledgement of a segment.
+    /// Records the acknowledgement number and the window of a segment in the side of its receiver,
+    /// and abandons the gaps of that side that the number covers.
     #[inline]
     pub(super) fn process_acknowledgement(
         &mut self,

@@ -52,7 +52,8 @@ pub(super) struct SegmentData {
 const OWN_FLAGS: Flags = Flags::FIRST.with(Flags::LAST).with(Flags::BACKWARD).with(Flags::END_MASK);
 
 impl StreamSide {
-    /// Processes a segment of this side. The view of `block` is the captured data.
+    /// Processes a segment of this side: emits data that is next in order, holds data that arrived
+    /// early, and consumes or drops all other data. The view of `block` is the captured data.
     pub(super) fn process_segment<'a>(
         &mut self,
         output: &mut SideOutput<'_, '_, 'a>,
@@ -156,7 +157,7 @@ impl StreamSide {
         self.hold_between(output, &block, span);
     }
 
-    /// Records the start time of a gap, unless a gap has already begun.
+    /// Records the current time as the start of a gap, unless blocks are held already.
     pub(super) fn mark_gap(&mut self, output: &SideOutput<'_, '_, '_>) {
         if self.held.is_empty() {
             self.gap_start = output.cx.now;
@@ -282,8 +283,8 @@ impl StreamSide {
     }
 
     /// Abandons the gap before the first held block or, if no block is held, before the end. If the
-    /// peer would not accept this block or end, or if the block begins after the end, drops it
-    /// instead.
+    /// peer would not accept this block or end, or if the block begins at or after the end, drops
+    /// it instead.
     pub(super) fn abandon_gap(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let front = output.cx.front(&self.held).map(|(key, _)| key);
         // Each call removes a gap, a held block or the FIN, even from forged state, so that callers
@@ -307,7 +308,8 @@ impl StreamSide {
     }
 
     /// Abandons gaps whose bytes the peer has acknowledged, since these bytes were sent but not
-    /// captured. Only a gap before held data, or before a known end, is abandoned immediately.
+    /// captured. Only gaps before held data, or before an acknowledged end of the stream, are
+    /// abandoned immediately.
     pub(super) fn resolve_acknowledged(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let Some(number) = self.acknowledged() else { return };
         let from = self.next;
@@ -344,8 +346,8 @@ impl StreamSide {
         }
     }
 
-    /// Emits an empty hole that marks the end of the side, unless the last emitted block has the
-    /// end flag.
+    /// Emits a hole of length 0 that marks the end of the side, unless the last emitted block has
+    /// the end flag.
     pub(super) fn emit_end(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         if !self.has_flags(END_EMITTED) {
             self.accept_fin(self.next);

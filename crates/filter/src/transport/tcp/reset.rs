@@ -2,9 +2,10 @@
 //!
 //! Input: a RST and the segments after it. Output: a decision whether the connection has ended. The
 //! sender of a RST drops the connection, and so does a receiver that accepts the RST. Further
-//! segments therefore prove that the RST was forged or ignored. A RST that the peer may accept ends
-//! the connection only after `gap` has passed without further segments. Until then, segments are
-//! processed as usual. A RST that the peer certainly ignores has no effect:
+//! segments therefore prove that the RST was forged, or that its receiver ignored it. A RST that
+//! the peer may accept ends the connection only after `gap` has passed without further segments.
+//! Until then, segments are processed as usual. A RST that the peer certainly ignores has no
+//! effect:
 //!
 //! - its sequence number is outside of the window (RFC 9293 §3.5.3, RFC 5961 §3);
 //! - it is signed and the SYN of the same side was not, or the reverse. A host without a key drops
@@ -34,7 +35,8 @@ impl TcpConnection {
 
     /// Processes a RST. If the peer may accept the RST, it becomes pending, and its time replaces
     /// the time of the last segment. The RST takes effect immediately if `gap` is 0, or if it
-    /// refuses a connection. A RST that the peer must ignore is only counted.
+    /// refuses a connection. Counts a RST that the peer must ignore. Does nothing if the connection
+    /// is closed.
     #[cold]
     pub(super) fn process_reset(
         &mut self,
@@ -86,11 +88,12 @@ impl TcpConnection {
         }
     }
 
-    /// Returns true if a segment proves that the RST was forged or ignored. From the sender of the
-    /// RST, new data or a new acknowledgement is proof. Segments from the peer may still have been
-    /// in flight when the RST was sent. From the peer, proof is a segment that arrives more than
-    /// half of `gap` after the RST, or an acknowledgement of data sent after the RST. On a closed
-    /// connection, the segment must also carry new data. A SYN or RST is never proof.
+    /// Returns true if a segment proves that the RST was forged, or that its receiver ignored it.
+    /// From the sender of the RST, new data or a new acknowledgement is proof. Segments from the
+    /// peer may still have been in flight when the RST was sent. From the peer, proof is a segment
+    /// that arrives more than half of `gap` after the RST, or an acknowledgement of data sent after
+    /// the RST. On a closed connection, the segment must also carry new data. A SYN or RST is never
+    /// proof.
     #[cold]
     pub(super) fn disproves_reset(&self, info: &SegmentInfo, rules: Rules) -> bool {
         if info.has(flag::SYN) || info.has(flag::RST) || !self.has_plausible_fin(info) {

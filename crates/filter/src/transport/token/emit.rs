@@ -71,7 +71,7 @@ pub(super) fn emit_twin<'s>(
     Ok(Answer::new(Class::YES.0, Layers { at, length: Some(length), l4, ..on }))
 }
 
-/// The bytes over which the tag is computed.
+/// Positions in the frame of the bytes over which the tag is computed.
 struct TagInput<'s> {
     l3: FramePos<'s>,
     l4: FramePos<'s>,

@@ -180,7 +180,8 @@ impl Lanes for TokenFilter {
 
 impl TokenFilter {
     /// Validates the token of a datagram and records its number as used. Returns the start and end
-    /// offsets of the data in the frame.
+    /// offsets of the data in the frame. Fails with the reason if the token is missing, invalid or
+    /// already used.
     fn data_range(&mut self, block: &mut Block<'_>) -> Result<(u32, u32), Reason> {
         if self.is_fallback && self.used_numbers.is_empty() {
             return Err(UNSURE);
@@ -234,8 +235,8 @@ impl<'a> TokenView<'a> {
         })
     }
 
-    /// Returns the tag of a valid token. The caller compares tags in a single instruction, so that
-    /// the time does not reveal how many bytes match.
+    /// Returns the tag that makes the token valid. The caller compares tags in a single
+    /// instruction, so that the time does not reveal how many bytes match.
     fn expected_tag(&self, key: &Key, length: u32) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&key.0);
         hasher.write(&self.number);

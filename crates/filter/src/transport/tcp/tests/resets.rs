@@ -1,4 +1,4 @@
-//! Tests of forged and ignored resets.
+//! Tests of forged resets, and of resets that their receivers ignore.
 
 use super::run::{EmittedBlock, Outcome, run, run_moving};
 use super::*;

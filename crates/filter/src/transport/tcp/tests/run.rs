@@ -28,8 +28,8 @@ pub(super) struct EmittedBlock {
     pub(super) time: u64,
 }
 
-/// Runs the filter with these arguments over the frames, in batches of `batch` frames, to the end
-/// of the path.
+/// Runs the filter with these arguments over the frames, in batches of `batch` frames, and then
+/// finishes it.
 pub(super) fn run(words: &[&str], frames: &[Frame], batch: usize) -> Outcome {
     run_moving(words, frames, batch, false)
 }
