@@ -151,9 +151,10 @@ impl<R: FlowRecord> FilterState for FlowTable<R> {
 }
 
 impl<R: FlowRecord> FlowTable<R> {
-    /// Creates a table for `flows_max` flows, clamped to the range from 1 to the number of session
-    /// numbers. `seed` is the seed of the flow hash ([`Arguments::seed`](crate::Arguments::seed)),
-    /// and `numbers` are the session numbers to assign.
+    /// Creates a table for at most `flows_max` flows. The maximum is clamped to the range from 1 to
+    /// the number of session numbers. `seed` is the seed of the flow hash
+    /// ([`Arguments::seed`](crate::Arguments::seed)), and `numbers` are the session numbers to
+    /// assign.
     pub(crate) fn new(flows_max: usize, seed: u64, numbers: SessionNumbers) -> Self {
         let mut table = Sessions::<R>::default();
         table.get_or_create(PRIVATE_KEY).identity_mut().word = seed;
@@ -209,7 +210,8 @@ impl<R: FlowRecord> FlowTable<R> {
         self.table.get(key)
     }
 
-    /// Begins a flow with a new session number, and returns its record.
+    /// Begins a flow with a new session number, and returns its record. `down` is true if the
+    /// forward direction is from the greater address and port to the lesser.
     pub(crate) fn begin_flow(&mut self, key: u64, down: bool) -> &mut R {
         let session = self.unused_number();
         let record = self.table.get_or_create(key);

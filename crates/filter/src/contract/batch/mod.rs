@@ -155,7 +155,7 @@ impl<'a> Batch<'a> {
         self.columns.live
     }
 
-    /// Clears the bits of the lanes that are not in `mask` in the mask of live lanes.
+    /// Ends all live lanes that are not in `mask`: clears their bits in the mask of live lanes.
     #[inline]
     pub fn keep_lanes(&mut self, mask: LaneMask) {
         self.columns.live &= mask;
