@@ -28,8 +28,8 @@ use wire::{Layers, LinkType};
 /// extend further has no class, with the reason `cut`.
 pub const HEAD_SIZE: u16 = 512;
 
-/// Reason for a header that cannot be read. The reasons of a header filter must begin with these,
-/// in the order of [`HeaderError::NAMES`] (checked by [`HeaderError::assert_names`]).
+/// Reason for a header that cannot be read. The list of reasons of a header filter must begin with
+/// [`HeaderError::NAMES`] (checked by [`HeaderError::assert_names`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderError {
     /// The frame contains no IP packet, or the block is not a frame.

@@ -75,8 +75,8 @@ impl LinkType {
         )
     }
 
-    /// Returns the link type of a capture file for frames of this type. A raw IP file can contain
-    /// IPv4 and IPv6.
+    /// Returns the link type that the header of a capture file states for frames of this type: for
+    /// IPv4 and IPv6 the common type [`Self::RAW`], otherwise this type.
     #[must_use]
     pub const fn in_file(self) -> Self {
         match self {
@@ -85,7 +85,7 @@ impl LinkType {
         }
     }
 
-    /// Returns the longest record that libpcap accepts for this link type, in bytes.
+    /// Returns the maximum length in bytes of a record that libpcap accepts for this link type.
     pub const fn record_max(self) -> u32 {
         match self.0 {
             // USB captures and D-Bus messages: 128 MB; EBHSCR: 8 MB.

@@ -252,8 +252,7 @@ impl Arguments {
         self.is_fallback
     }
 
-    /// Sets whether all input is messages, records or bytes: parts of payloads, none of which
-    /// begins at a packet's header or payload.
+    /// Sets whether all input is messages, records or bytes, that is, parts of payloads.
     #[must_use]
     pub fn with_message_input(self, reads_messages: bool) -> Self {
         Self { reads_messages, ..self }

@@ -1,5 +1,5 @@
-//! Catalog entry of a filter, from which the planner, help, completion, man page, counters and
-//! tests are derived.
+//! Catalog entry of a filter. The planner and the checks read it. Help, completion, man page,
+//! counters and tests are derived from it.
 //!
 //! Sources and sinks have entries of the same type. The crate `endpoint` contains these entries,
 //! and the functions that open sources and sinks.
@@ -98,8 +98,7 @@ pub struct Description {
 
     /// The state that the filter keeps between blocks.
     pub state: StateFacts,
-    /// True if the filter prints a report when the path stops
-    /// ([`Description::ends_with_report`]).
+    /// True if the filter has a report, which is printed when the path stops.
     pub reports: bool,
     /// Names of the report rows that are totals; all other rows are the buckets of a histogram.
     /// `None` if the report is not a histogram.
@@ -168,8 +167,8 @@ pub struct Analysis {
     pub remark: Option<fn(&Arguments) -> Option<String>>,
     /// Returns the setting that the filter derives from its position in the graph: from the classes
     /// that its arcs select, the form of its input, or a twin in the kernel. If a change of the
-    /// running path changes this setting, a new filter takes over the state of the filter. `None`
-    /// if the filter has no such setting.
+    /// running path changes this setting, a new instance of the filter takes over the state of the
+    /// running instance. `None` if the filter has no such setting.
     pub context_setting: Option<fn(&Arguments) -> bool>,
 }
 

@@ -23,10 +23,10 @@ pub enum Type {
         high: u64,
     },
     /// A duration, written as `250ns`, `10us`, `1ms`, `2s`, `5m` or `1h`. A number without a unit
-    /// is in seconds. The value is in nanoseconds.
+    /// is in seconds. The parsed value is in nanoseconds.
     Duration,
-    /// A speed factor such as `2` or `0.5`, above 0 and with at most six decimals. The value is in
-    /// millionths.
+    /// A speed factor such as `2` or `0.5`, above 0 and with at most six decimals. The parsed value
+    /// is in millionths.
     Factor {
         /// A keyword that is allowed in place of a number. The value is then this keyword, as text.
         or: &'static str,

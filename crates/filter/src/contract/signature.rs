@@ -42,7 +42,8 @@ impl FilterKind {
         matches!(self, Self::Source)
     }
 
-    /// Returns true if filters of this kind pass every block immediately and change only its class.
+    /// Returns true if filters of this kind pass every block immediately and change at most its
+    /// class.
     #[must_use]
     pub const fn only_sets_class(self) -> bool {
         matches!(self, Self::Statistics | Self::Inspection | Self::Classification)

@@ -83,20 +83,20 @@ impl StateFacts {
         twin_start_state: None,
     };
 
-    /// Describes a filter with one private session, and publishes the session's fields.
+    /// Returns the facts about a filter with one private session, whose fields are published.
     #[must_use]
     pub const fn private<S: Session>() -> Self {
         Self { scope: StateScope::Private, published_columns: columns_of::<S>(), ..Self::NONE }
     }
 
-    /// Describes a filter with one session per connection, flow or datagram, and publishes the
-    /// fields of each session.
+    /// Returns the facts about a filter with one session per connection, flow or datagram, whose
+    /// fields are published.
     #[must_use]
     pub const fn sessions<S: Session>() -> Self {
         Self { scope: StateScope::Sessions, published_columns: columns_of::<S>(), ..Self::NONE }
     }
 
-    /// Describes a filter whose state cannot move to another space, for this reason.
+    /// Returns the facts about a filter whose state cannot move to another space, for this reason.
     #[must_use]
     pub const fn pinned(why: &'static str) -> Self {
         Self { scope: StateScope::Pinned(why), ..Self::NONE }
@@ -116,8 +116,9 @@ impl StateFacts {
     }
 
     /// Sets the function that returns the initial state of the twin when the running filter moves
-    /// into the kernel. The filter's thread may process its last blocks after the kernel has
-    /// processed its first ones, so the initial state must be correct for any state of the thread.
+    /// into the kernel. The filter may process its last blocks in user space after the twin has
+    /// processed its first ones, so the initial state must be correct for any state of the filter
+    /// in user space.
     #[must_use]
     pub const fn with_kernel_start(self, start: fn(&Arguments, Time) -> Vec<u8>) -> Self {
         Self { twin_start_state: Some(start), ..self }

@@ -83,7 +83,7 @@ pub trait Stream: Send {
     fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>);
     /// Called when the path's clock has reached the time set by [`StreamContext::wake_at`].
     fn tick<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
-    /// Releases or ends all held blocks. Called once, after the last block.
+    /// Emits, consumes or drops all held blocks. Called once, after the last block.
     fn finish<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
     /// Returns the filter's report. The engine calls this on request and when the path stops.
     fn report(&self) -> Report {
@@ -111,7 +111,7 @@ pub trait HoldingLanes: Send {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut StreamContext<'_, 'a>);
     /// Called when the path's clock has reached the time set by [`StreamContext::wake_at`].
     fn tick<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
-    /// Releases or ends all held blocks. Called once, after the last block.
+    /// Emits, consumes or drops all held blocks. Called once, after the last block.
     fn finish<'a>(&mut self, _cx: &mut StreamContext<'_, 'a>) {}
     /// Returns the filter's report. The engine calls this on request and when the path stops.
     fn report(&self) -> Report {

@@ -53,7 +53,8 @@ Reasons for no class, by flow: `not ip`, `malformed`, `cut`, `too deep`.",
 };
 
 /// Catalog entry of `split_rr`, which assigns blocks to the branches in round-robin order. The
-/// checks add the number of branches and their labels (`pipeline/check/spread.rs`).
+/// check of a request inserts the number of branches and the labels of their arcs into the request
+/// (`pipeline/src/check/splits.rs`).
 pub const SPLIT_RR: Description = Description {
     name: "split_rr",
     summary: "distribute blocks to the next branches, in rotation",

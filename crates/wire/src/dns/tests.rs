@@ -150,7 +150,8 @@ fn record_data_are_formatted_by_type() {
     assert_eq!(format_data(10, &[0; 99]).len(), 6 + 2 * 64 + 3);
 }
 
-/// Checks the texts of RFC 9460 appendix D, and texts of parameters that it does not cover.
+/// Checks the output for the parameters in RFC 9460 appendix D, and for parameters that the
+/// appendix does not cover.
 #[test]
 fn service_parameters_are_formatted() {
     let format = |parameters: &[u8]| format_data(64, &[b"\0\x10\x01a\0", parameters].concat());

@@ -44,7 +44,7 @@ pub enum RequestMethod {
     Head,
     /// `CONNECT`: after a successful response, another protocol follows.
     Connect,
-    /// Any other method, or an unknown one.
+    /// Any other method. Also used if the method is unknown.
     Other,
 }
 

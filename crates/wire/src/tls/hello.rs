@@ -1,8 +1,6 @@
-//! Views of ClientHello and ServerHello (RFC 8446 §4.1.2, §4.1.3).
-//!
-//! Both are parsed from the body of a handshake message. A list that exceeds the hello makes the
-//! hello malformed, and a list that exceeds its extension is empty. Bytes after the last field are
-//! ignored.
+//! Views of ClientHello and ServerHello (RFC 8446 §4.1.2, §4.1.3). Both are parsed from the body of
+//! a handshake message. A hello is malformed if one of its lists extends beyond it. A list that
+//! extends beyond its extension is read as empty. Bytes after the last field are ignored.
 
 use super::{Version, is_grease};
 use crate::read::be16;

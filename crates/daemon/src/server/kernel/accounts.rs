@@ -41,7 +41,7 @@ pub(super) struct Accounts {
     measured_at: u64,
     /// For each attach point and each user of its programs (`None` if the programs belong to no
     /// single user): the total number of frames at the last measurement, and the number of frames
-    /// per second. Programs for the sockets of different users have the same attach point.
+    /// per second.
     rates: BTreeMap<AttachPoint, BTreeMap<Option<u32>, (u64, f64)>>,
     /// Users who exceeded their time quota at the last measurement.
     users_over_quota: Vec<u32>,

@@ -110,7 +110,8 @@ pub(in crate::server) struct AdoptedRequest {
     pub(in crate::server) ended: Option<Box<FinalCounters>>,
 }
 
-/// Describes the ring of an owner, a group, or all users.
+/// Describes a ring for frames, which belongs to the requests of one user, of a group, or of all
+/// users.
 pub(in crate::server) fn describe_ring((whose, bytes, lines): &FrameRingStatus) -> KernelRing {
     let (uid, group) = match whose {
         SharingDomain::User(uid) => (Some(*uid), None),

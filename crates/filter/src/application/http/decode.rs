@@ -57,7 +57,7 @@ impl BlockPass<'_, '_, '_> {
     }
 
     /// Decodes the held pieces of the body and emits the decoded bytes or, if decoding fails, the
-    /// pieces. Marks the message as broken if its coding ends early.
+    /// pieces. Marks the message as broken if the coded body is truncated.
     pub(super) fn decode_body(&mut self) {
         let codings = self.codings();
         self.cx.gather_views(

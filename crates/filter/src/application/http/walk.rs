@@ -166,7 +166,8 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
         }
     }
 
-    /// Ends the open message.
+    /// Ends the open message: decodes its body if it is coded, emits the last fragment if it is
+    /// still due, updates the counters, and ends the request or the response.
     pub(super) fn finish_message(&mut self) {
         if self.direction().codings != 0 {
             self.decode_body();

@@ -15,8 +15,8 @@
 //! of the JA4 family are not free for all uses, and are therefore not implemented.
 //!
 //! State is plain data: the held blocks and the decision for each direction, the session id that
-//! the client offers for resumption, and the client's description, which is held until the server's
-//! hello arrives.
+//! the client offers for resumption, and the description of the client's hello, which is held until
+//! the server's hello arrives.
 
 mod connection;
 mod ja4;

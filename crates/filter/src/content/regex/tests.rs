@@ -213,7 +213,8 @@ fn literals_are_found_across_every_block_boundary() {
     }
 }
 
-/// Cache of the expected match ends, computed with the `regex` crate.
+/// Cache of compiled `regex` patterns, by the pattern under test and the distance in bytes between
+/// the end of a match and the end of the text.
 #[derive(Default)]
 struct ExpectedMatches(HashMap<(String, usize), Judge>);
 

@@ -51,7 +51,7 @@ impl<'a> Block<'a> {
         self.pointer.length()
     }
 
-    /// Returns true if the block has no data and only marks an end: a hole of length 0.
+    /// Returns true if the block is a hole of length 0, which marks the end of a stream or message.
     #[inline]
     #[must_use]
     pub fn is_end_marker(&self) -> bool {

@@ -341,8 +341,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Removes the front block of `list`, if any, and counts it as consumed. The caller has merged
-    /// this block into the block with the marks `whole`. In a section, the removed block shares the
-    /// fate of the merged block.
+    /// this block into another block, whose marks are `whole`. In a section, the fate of that other
+    /// block then also applies to the removed block.
     pub fn consume_merged(&mut self, list: &mut HeldList, whole: &Marks) {
         if let Some((_, entry)) = self.holds.front(list) {
             self.consume_front(list);

@@ -53,7 +53,7 @@ impl FlowMatcher {
         })
     }
 
-    /// Returns true if the block's frame belongs to the flow.
+    /// Returns true if the block's frame belongs to a flow that the expression accepts.
     pub fn matches(&mut self, block: &Block<'_>) -> bool {
         if !block.marks.is_frame() {
             return false;

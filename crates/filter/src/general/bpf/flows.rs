@@ -30,15 +30,16 @@ pub fn selects_flows(arguments: &Arguments) -> bool {
     arguments.text(EXPRESSION_PARAMETER).is_some()
 }
 
-/// Resolves the names in the expression, for
-/// [`Analysis::fix_parameter`](crate::Analysis::fix_parameter).
+/// Resolves the names in the expression. Returns the parameter that records their values, and its
+/// value, for [`Analysis::fix_parameter`](crate::Analysis::fix_parameter), or `None` if there is
+/// nothing to record.
 #[must_use]
 pub fn record_names(arguments: &Arguments) -> Option<(&'static str, String)> {
     names::record_names(arguments).filter(|_| selects_flows(arguments))
 }
 
 /// Returns the error in the expression. Returns `None` if the expression compiles for at least one
-/// link type, or if there is none.
+/// link type, or if there is no expression.
 #[must_use]
 pub fn expression_error(arguments: &Arguments) -> Option<Mistake> {
     selects_flows(arguments).then(|| validate::known_programs(arguments).err()).flatten()

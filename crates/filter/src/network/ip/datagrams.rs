@@ -202,7 +202,8 @@ impl DatagramTable {
         }
     }
 
-    /// Gives up a datagram: drops `block`, all held fragments, and those that arrive later.
+    /// Gives up a datagram: drops `block` and all held fragments for this reason, and records the
+    /// reason, so that later fragments of the datagram are dropped too.
     fn give_up<'a>(
         &mut self,
         key: u64,

@@ -4,7 +4,7 @@
 //! Input: frames or packets, IPv4 and IPv6. Output: segments, viewed from the transport header to
 //! the end of the packet, without Ethernet padding. Options and extension headers are skipped, up
 //! to a limit. Header checksums are not verified, because some devices fill them in after the
-//! capture, and hosts drop packets with wrong checksums. [SL §4.1]
+//! capture, and because hosts drop packets with wrong checksums anyway. [SL §4.1]
 //!
 //! Fragments are held until their datagram is complete. The datagram is emitted as one new frame in
 //! the lane of the completing fragment, so that later filters process it like any frame.

@@ -24,8 +24,8 @@ pub(super) enum FragmentPolicy {
     /// The fragment that arrived first wins, unless the new fragment begins before it and does not
     /// end before it.
     Solaris,
-    /// Any overlap drops the datagram. Used by Linux since 4.19 and, for IPv6, by all systems (RFC
-    /// 5722).
+    /// If fragments overlap, their datagram is dropped. Used by Linux since 4.19 and, for IPv6, by
+    /// all systems (RFC 5722).
     Drop,
 }
 
@@ -85,7 +85,8 @@ impl FragmentPolicy {
         settled
     }
 
-    /// Splits `new` and the ranges in `met`, all of which overlap `new`, into disjoint ranges.
+    /// Splits `new` and the ranges in `met`, all of which overlap `new`, into disjoint ranges. This
+    /// policy decides which fragment supplies the bytes of an overlap.
     fn split_ranges(self, met: &[OwnedRange], new: OwnedRange) -> Vec<OwnedRange> {
         let mut now = Vec::with_capacity(2 * met.len() + 1);
         let (mut at, mut rest) = (new.start, None);

@@ -17,8 +17,8 @@ fn with_valid_checksums(mut frame: Frame) -> Frame {
     frame
 }
 
-/// Returns the sum of all bytes that the transport checksum covers, including the checksum. The sum
-/// is 0 if the checksum is valid.
+/// Returns the checksum of the segment and its pseudo-header, including the checksum field. The
+/// result is 0 if the checksum in the field is valid.
 fn transport_sum(frame: &[u8]) -> u16 {
     let [source, target] =
         [26, 30].map(|at| Ipv4Addr::from(*frame[at..].first_chunk::<4>().unwrap()).into());

@@ -30,7 +30,8 @@ pub(super) struct TcpConnection {
 
 const _: () = assert!(size_of::<TcpConnection>() == 136);
 
-/// Flag of a connection whose two sides have both ended. Further segments are late.
+/// Flag of a closed connection: both sides have ended, or the connection was closed by a timeout,
+/// an eviction or a RST. Further segments are late.
 pub(super) const CLOSED: u8 = 1;
 /// Flag of an open connection in which a SYN has arrived ([`TcpConnection::probe`]).
 pub(super) const PROBED: u8 = 1 << 1;

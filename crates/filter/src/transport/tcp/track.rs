@@ -28,7 +28,8 @@ pub(super) struct Tcp {
     lookups: Vec<SegmentLookup>,
 }
 
-/// The result of parsing one block: a segment and the key of its connection.
+/// The result of parsing one block: a segment and the key of its connection, or the reason why
+/// there is no segment.
 #[derive(Clone, Copy, Default, Debug)]
 struct SegmentLookup {
     /// Reason why the block contains no segment, or `None` if it contains one.

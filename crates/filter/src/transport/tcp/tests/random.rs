@@ -296,8 +296,8 @@ fn lost_bytes_become_a_hole_of_their_length() {
     }
 }
 
-/// The table has room for all connections, because the order of eviction does not survive a state
-/// move.
+/// Checks that the output stays the same if the state moves to another space after every batch. The
+/// table has room for all connections, because the order of eviction does not survive a move.
 #[test]
 fn state_may_move_after_every_batch() {
     let mut random = Random::replayable();
