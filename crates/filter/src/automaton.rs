@@ -218,8 +218,9 @@ impl Automaton {
         id
     }
 
-    /// Skips from offset `at` to the next offset at which a match may begin. Returns the state and
-    /// the offset.
+    /// Skips from offset `at` to the next offset at which a match may begin. Returns the state
+    /// before that offset, and the offset. Returns both arguments unchanged if there is no
+    /// prefilter, or if too few bytes remain for it.
     #[inline]
     fn skip_to_match_start(&self, id: StateID, bytes: &[u8], at: usize) -> (StateID, usize) {
         let Some(skip) = &self.skip else { return (id, at) };

@@ -119,7 +119,7 @@ const fn fold(sum: u64) -> u16 {
 mod tests {
     use super::*;
 
-    /// Computes the checksum word by word, as a reference.
+    /// Returns the folded sum of `bytes`, computed word by word as a reference.
     fn reference_checksum(bytes: &[u8]) -> u16 {
         let mut sum = 0u32;
         for word in bytes.chunks(2) {

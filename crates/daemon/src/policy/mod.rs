@@ -277,7 +277,7 @@ impl QuotaEntry {
     }
 }
 
-/// Formats a mistake with its line number.
+/// Formats a mistake with its line number, if known.
 fn format_mistake(text: &str, error: &toml::de::Error) -> String {
     let before = error.span().and_then(|span| text.get(..span.start));
     let line = before.map(|before| before.matches('\n').count() + 1);

@@ -92,7 +92,8 @@ impl Server {
         Ok(far)
     }
 
-    /// Accepts a connection that this process passes to itself.
+    /// Accepts the connections that this process passes to itself. Closes the internal socket if
+    /// its other end is closed, or if no message can be received.
     pub(super) fn accept_internal(&mut self) {
         let Some(socket) = &self.internal_socket else { return };
         match sys::descriptor::try_receive(socket, &mut [0; 16]) {

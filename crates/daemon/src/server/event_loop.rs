@@ -236,7 +236,8 @@ impl Server {
         false
     }
 
-    /// Starts or stops watching the listening sockets.
+    /// Starts watching the listening sockets if `listens` is true, and stops watching them
+    /// otherwise.
     fn watch_listeners(&self, listens: bool) {
         for (number, (socket, _)) in (0..).zip(&self.sockets) {
             let number = client::encode_number(number, DescriptorKind::Listener);

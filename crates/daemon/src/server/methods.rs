@@ -376,7 +376,8 @@ impl Server {
 }
 
 /// Extracts the descriptor of a registration: the socket over which the path's process accepts
-/// connections. Fails unless there is exactly one descriptor, and it is a packet socket.
+/// connections. Fails unless the client is connected through a packet socket, and there is exactly
+/// one descriptor, which is also a packet socket.
 fn admission_socket(client: &Client, descriptors: Vec<Foreign>) -> Result<Connection, Fault> {
     if client.connection.framing() != Framing::Packets {
         return Err(faults::needs_descriptors(PACKET_SOCKET));

@@ -38,8 +38,8 @@ pub(crate) struct Registry {
 const NUMBER_MAX: u32 = 1_000_000;
 
 impl Registry {
-    /// Registers a path of this user. Fails if the name is in use, a field is invalid, or the user
-    /// already has `paths_max` paths.
+    /// Registers a path of this user. Fails if another path of the user has the name, a field is
+    /// invalid, or the user already has `paths_max` paths.
     pub(crate) fn add(
         &mut self,
         (uid, process): (u32, i32),
@@ -67,8 +67,8 @@ impl Registry {
         Ok(self.entries.entry(number).or_insert(entry))
     }
 
-    /// Restores a stored entry. Returns false if its name or number is in use, or its number is out
-    /// of range.
+    /// Restores a stored entry. Returns false if another path of its owner has its name, or if its
+    /// number is in use or out of range.
     pub(crate) fn restore(&mut self, entry: PathEntry) -> bool {
         let named =
             entry.name.as_ref().is_some_and(|name| self.find_named(entry.uid, name).is_some());

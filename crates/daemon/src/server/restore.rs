@@ -69,7 +69,8 @@ impl Server {
         }
     }
 
-    /// Restores paths that were registered with the previous daemon.
+    /// Restores paths that were registered with the previous daemon. Removes the stored descriptors
+    /// of a path that cannot be restored.
     pub(super) fn restore_paths(&mut self, all: Vec<StoredPath>) {
         for kept in all {
             let number = kept.entry.number;

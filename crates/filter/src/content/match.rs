@@ -69,7 +69,8 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
     })
 }
 
-/// Returns the patterns in the order of the request.
+/// Returns the patterns in the order of the request. Fails if there are none or too many, or if one
+/// of them is empty or not hexadecimal.
 fn parse_patterns(arguments: &Arguments) -> Result<Vec<Vec<u8>>, Mistake> {
     let mut patterns = Vec::new();
     for (name, value) in arguments.iter() {

@@ -161,7 +161,8 @@ impl Matcher {
     }
 }
 
-/// Emits the twin: the compiled expression for Ethernet frames.
+/// Emits the twin: the expression, compiled for Ethernet frames or, at a hook without link headers,
+/// for IP packets.
 fn emit_twin<'s>(
     a: &Arguments,
     s: &mut Scope<'s, '_>,

@@ -186,7 +186,8 @@ impl KnownField {
 }
 
 impl<'b> Fields<'b> {
-    /// Stores the value of a field. The caller has trimmed `value`.
+    /// Stores those parts of a field's value that [`Fields`] contains. The caller has trimmed
+    /// `value`.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -242,8 +243,8 @@ impl<'b> Fields<'b> {
         Ok(())
     }
 
-    /// Stores transfer codings. In strict mode, `chunked` counts only if it comes last and occurs
-    /// once (RFC 9112 §6.1); in lenient mode, it counts anywhere.
+    /// Records a `Transfer-Encoding`. In strict mode, `chunked` counts only if it comes last and
+    /// occurs once (RFC 9112 §6.1); in lenient mode, it counts anywhere.
     fn add_transfer(&mut self, value: &[u8], mode: ParseMode) {
         self.transfer = true;
         if mode == ParseMode::Lenient {

@@ -36,8 +36,8 @@ pub(super) fn may_begin_with_http(bytes: &[u8]) -> bool {
     bytes.len() < 5 && b"http/".get(..bytes.len()).is_some_and(|word| eq_ignore_case(bytes, word))
 }
 
-/// Parses a request line: method, space, target, space, version (RFC 9112 §3). Only an HTTP/0.9
-/// request has no version.
+/// Parses a request line: method, space, target, space, version (RFC 9112 §3). Also returns the
+/// version without `HTTP/`. Only an HTTP/0.9 request has no version.
 pub(super) fn parse_request_strictly(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let end = text.iter().position(|byte| !is_token_byte(*byte)).ok_or(HttpFault::Method)?;
     let (method, rest) = text.split_at(end);
@@ -77,7 +77,7 @@ pub(super) fn classify_unfinished_request(
 }
 
 /// Parses a request line leniently. The target is all text between method and version, including
-/// white space.
+/// white space. Also returns the version without `HTTP/`.
 pub(super) fn parse_request_leniently(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let text = trim_control(text);
     let end = text.iter().position(|byte| !is_token_byte(*byte)).ok_or(HttpFault::Method)?;
@@ -103,7 +103,7 @@ pub(super) fn parse_request_leniently(text: &[u8]) -> Result<(Start<'_>, &[u8]),
 }
 
 /// Parses a status line: version, space, three digits, and optionally another space and a reason
-/// phrase (RFC 9112 §4).
+/// phrase (RFC 9112 §4). Also returns the version without `HTTP/`.
 pub(super) fn parse_response_strictly(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let version = check_version_strictly(text.get(..8).unwrap_or_default())?;
     let [b' ', a, b, c, rest @ ..] = text.get(8..).unwrap_or_default() else {
@@ -129,7 +129,8 @@ pub(super) fn parse_response_strictly(text: &[u8]) -> Result<(Start<'_>, &[u8]),
     Ok((Start::Response { status, reason }, version))
 }
 
-/// Parses a status line leniently. Spaces and control characters separate words.
+/// Parses a status line leniently. Spaces and control characters separate words. Also returns the
+/// version without `HTTP/`.
 pub(super) fn parse_response_leniently(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let text = trim_control(text);
     if !begins_with_http(text) {

@@ -111,9 +111,8 @@ impl<'b> ClientHello<'b> {
         Some(U16List(split_list8(&mut data).unwrap_or_default()))
     }
 
-    /// Returns the highest known version offered. If the hello has no `supported_versions`
-    /// extension, this is at most TLS 1.2, regardless of the legacy version field (RFC 8446
-    /// §4.2.1).
+    /// Returns the highest known version in the `supported_versions` extension. If there is none,
+    /// returns the version in the legacy field, but at most TLS 1.2 (RFC 8446 §4.2.1).
     #[must_use]
     pub fn offered_version(&self) -> Version {
         let known = |word| Version(word).known_version();

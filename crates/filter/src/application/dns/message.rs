@@ -21,8 +21,9 @@ pub(super) struct ReceivedMessage<'a, 'm> {
     pub(super) length: usize,
 }
 
-/// Returns the class and the description of a message. The description is `None` if memory runs
-/// out. Returns the reason as an error if the message gets no class.
+/// Returns the class and the description of a message, and counts the message as a query or a
+/// response. The description is `None` if memory runs out. Returns the reason as an error if the
+/// message gets no class.
 pub(super) fn describe<'a>(
     message: ReceivedMessage<'a, '_>,
     cx: &mut StreamContext<'_, 'a>,

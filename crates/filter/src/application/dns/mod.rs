@@ -195,8 +195,8 @@ fn transport_protocol(block: &mut Block<'_>) -> Option<u8> {
     framed.then(|| layers::transport(block).map_or(0, |transport| transport.protocol))
 }
 
-/// Handles a datagram as one message. A datagram that contains no DNS message passes without a
-/// class.
+/// Handles a datagram as one message. Drops a datagram that was truncated or partly overwritten. A
+/// datagram that contains no DNS message passes without a class.
 fn classify_datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
     if block.marks.is_description() {
         // The description of another filter's message, which this filter does not emit.

@@ -211,7 +211,7 @@ impl BlockPass<'_, '_, '_> {
 
     /// Ends a direction that broke off within a head. If the start line is complete, emits a
     /// description that is marked as incomplete, with the start line and the header fields that
-    /// arrived completely (RFC 9112 §8).
+    /// arrived completely (RFC 9112 §8). Otherwise emits the held bytes without a class.
     pub(super) fn end_within_head(&mut self) {
         let mut text = std::mem::take(self.head_buffer);
         self.cx.gather_views(&self.connection.directions[self.direction].held, &mut text);

@@ -220,8 +220,9 @@ impl HoldingLanes for Http {
 }
 
 impl Http {
-    /// Processes a block. Returns the block if all of its bytes belong to a body that continues
-    /// after it; any other output is emitted through the context.
+    /// Processes a block. If all of its bytes belong to a body that continues after it, returns the
+    /// block, or consumes it if only heads are emitted. Any other output is emitted through the
+    /// context.
     #[inline]
     fn process_block<'a>(
         &mut self,

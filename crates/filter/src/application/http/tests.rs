@@ -174,7 +174,7 @@ fn run_block<'a>(
     node.pass(batch, space, time)
 }
 
-/// Runs a connection observed from the first byte of both directions.
+/// Runs the filter on a connection that is observed from the first byte of both directions.
 fn run_connection(
     words: &[&str],
     exchanges: bool,

@@ -111,7 +111,8 @@ impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
         }
     }
 
-    /// Ends a direction of a closed connection. Drops the block, which carries only the end flag.
+    /// Ends a direction of a connection that is being released. Does not emit the block, which only
+    /// carries the end flag.
     pub(super) fn close_direction(mut self) {
         self.has_emitted = true;
         self.end_direction();

@@ -98,8 +98,8 @@ fn sort_into(numbers: &mut Vec<u16>, values: impl Iterator<Item = u16>) {
     numbers.sort_unstable();
 }
 
-/// Returns the truncated hash of `list`, followed by an underscore and `suffix` unless `suffix` is
-/// empty. Returns zeros if `list` is empty.
+/// Returns the truncated hash of a text: the numbers in `list` and, unless `suffix` is empty, an
+/// underscore and the numbers in `suffix`. Returns zeros if `list` is empty.
 fn truncated_hash(list: &[u16], suffix: &[u16]) -> [u8; HASH_LENGTH] {
     if list.is_empty() {
         return [b'0'; HASH_LENGTH];

@@ -176,9 +176,9 @@ impl Classify for Regex {
 }
 
 impl Regex {
-    /// Searches a piece of a session. Returns the number, from 1, of the first pattern with a match
-    /// that ends in the piece or, with `keep`, in an earlier piece. Returns `None` if there is no
-    /// match.
+    /// Searches a piece of a session. Returns the number, from 1, of the first pattern in the list
+    /// that has a match that ends in the piece or, with `keep`, in an earlier piece. Returns `None`
+    /// if there is no match.
     fn search_session(
         &mut self,
         session: u64,

@@ -76,8 +76,9 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         }
     }
 
-    /// Returns the block of a lane with all captured bytes present. If some bytes have been
-    /// overwritten, clears the lane, counts the loss and returns `None`.
+    /// Returns the block of a lane with all bytes in view present. If some of them are not present,
+    /// obtains all captured bytes from the space. If they have been overwritten, clears the lane,
+    /// counts the loss and returns `None`.
     pub fn complete_block(&mut self, batch: &mut Batch<'a>, l: Lane) -> Option<Block<'a>> {
         let block = batch.block(l);
         if block.has_all_bytes() {

@@ -356,8 +356,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         self.holds.blocks(list).map(|(key, entry, _)| (key, self.block(&entry)))
     }
 
-    /// Returns the block with all captured bytes present. Returns `None` if bytes have been
-    /// overwritten; the caller must then drop the block.
+    /// Returns the block with all bytes in view present. If some of them are not present, obtains
+    /// all captured bytes from the space. Returns `None` if they have been overwritten; the caller
+    /// must then drop the block.
     pub fn complete_block(&mut self, block: Block<'a>) -> Option<Block<'a>> {
         if block.has_all_bytes() { Some(block) } else { self.gateway.complete_block(block) }
     }

@@ -73,8 +73,9 @@ pub fn matches_frame(arguments: &Arguments, frame: &[u8]) -> bool {
 }
 
 /// Emits code that applies the expression to a frame before any filter changes it. The code jumps
-/// to `fragment` if the expression is undecided, and to `miss` if it does not match. Code that is
-/// emitted after this gate runs if the expression matches and the source takes the frame.
+/// to `fragment` for a fragment on which the expression is undecided, because it tests ports, and
+/// to `miss` for a frame that the expression rejects. Code that is emitted after this gate runs if
+/// the expression matches and the source takes the frame.
 pub fn emit_gate<'s>(
     arguments: &Arguments,
     s: &mut Scope<'s, '_>,

@@ -32,7 +32,8 @@ struct RecordedName {
 }
 
 impl RecordedNames {
-    /// Reads the names recorded in the arguments.
+    /// Reads the names recorded in the arguments. If none are recorded, the name resolver of the
+    /// arguments, if any, will be used instead.
     pub(super) fn from_arguments(arguments: &Arguments) -> Result<Self, Mistake> {
         let machine = arguments.name_resolver().cloned();
         let Some(text) = arguments.text(NAMES_PARAMETER) else {

@@ -105,7 +105,7 @@ fn equal_batches(frames: usize, size: usize) -> Vec<usize> {
     (0..frames.div_ceil(size)).map(|_| size).collect()
 }
 
-/// Runs frames in batches of these sizes, and checks the ledger after each batch.
+/// Runs the filter on frames, in batches of these sizes, and checks the ledger after each batch.
 fn run_batches(words: &[&str], frames: &[Frame], sizes: Vec<usize>, moves: StateMove) -> RunOutput {
     let arena = Arena::new(3 * frames.len() + 2);
     let mut space = Space::new(&arena);

@@ -190,7 +190,8 @@ impl StreamSide {
         !self.has_flags(EMITTED) && self.held.is_empty() && !agreed
     }
 
-    /// Returns true if every byte of the stream has been emitted or abandoned.
+    /// Returns true if the end of the stream is known, and every byte before it has been emitted or
+    /// abandoned.
     pub(super) const fn is_at_end(&self) -> bool {
         self.has_flags(FIN) && self.next == self.fin
     }

@@ -203,8 +203,8 @@ impl Tcp {
         self.flows.prefetch(found.iter().take(count).map(|found| found.key));
     }
 
-    /// Processes the block in a lane, whose lookup is `found`. Returns the block if it is next in
-    /// order; any other output is emitted through the context.
+    /// Processes the block in a lane, whose lookup is `found`. If the fast path accepts the
+    /// segment, returns its data, if any. Any other output is emitted through the context.
     #[inline]
     fn process_lane<'a>(
         &mut self,
@@ -346,7 +346,7 @@ impl Tcp {
         }
     }
 
-    /// Abandons the expired gaps of the timer's connection, or ends the connection if its pending
+    /// Abandons the expired gaps of the timer's connection, or closes the connection if its pending
     /// RST has taken effect. Restarts its gap timer. Does nothing if the connection no longer
     /// exists.
     fn check_gap(&mut self, timer: TimerEntry, cx: &mut StreamContext<'_, '_>) {

@@ -17,8 +17,8 @@ fn coded_response(coding: &str, body: &[u8]) -> Vec<u8> {
     [response_text(200, &fields, "").as_bytes(), body].concat()
 }
 
-/// Runs a response with a coded body. Returns the decoded body, and the names of the decoding
-/// counters that are not zero.
+/// Runs the filter on a response with a coded body. Returns the decoded body, and the names of the
+/// decoding counters that are not zero.
 fn run_coded_response(words: &[&str], coding: &str, body: &[u8]) -> (Vec<u8>, Vec<&'static str>) {
     let words = [&["decode=yes", "emit=body"], words].concat();
     let mut parts = vec![forward_block(GET_REQUEST)];

@@ -120,8 +120,8 @@ fn state_moves_do_not_change_the_output() {
     }
 }
 
-/// Runs the connection. Before block number `moved`, moves the state to a new instance by saving
-/// and restoring it.
+/// Runs the filter on the connection. Before block number `moved`, moves the state to a new
+/// instance by saving and restoring it.
 fn run_with_state_move(words: &[&str], parts: &[StreamBlock], moved: usize) -> ConnectionOutput {
     let arena = Arena::new(parts.len() * 8 + 64);
     let mut space = Space::new(&arena);

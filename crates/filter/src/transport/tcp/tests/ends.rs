@@ -3,8 +3,8 @@
 use super::run::{Outcome, run, run_moving};
 use super::*;
 
-/// Runs frames with several batch sizes and state moves, asserts that the output is the same, and
-/// returns it.
+/// Runs the filter on frames with several batch sizes and state moves, asserts that the output is
+/// always the same, and returns it.
 fn outcome(frames: &[Frame]) -> Outcome {
     let found = run(&[], frames, 1);
     for batch in [1, 2, 64] {

@@ -4,8 +4,8 @@ use super::run::run;
 use super::*;
 use crate::transport::tcp::TCP;
 
-/// Runs frames with several batch sizes, asserts that the output is the same, and returns it as one
-/// line.
+/// Runs the filter on frames with several batch sizes, asserts that the output is always the same,
+/// and returns it as one line.
 fn output_line(frames: &[Frame]) -> String {
     let one = run(&[], frames, 1);
     assert_eq!(one, run(&[], frames, 64));

@@ -21,8 +21,8 @@ fn signature_options() -> [Vec<u8>; 2] {
     [[&[19, 18][..], &[7; 16]].concat(), [&[29, 16, 1, 1][..], &[7; 12]].concat()]
 }
 
-/// Runs frames with several batch sizes and state moves, asserts that the output is the same, and
-/// returns it.
+/// Runs the filter on frames with several batch sizes and state moves, asserts that the output is
+/// always the same, and returns it.
 fn outcome_for_all_batches(frames: &[Frame]) -> Outcome {
     let found = run(&[], frames, 1);
     for batch in [1, 2, 3, 64] {

@@ -66,8 +66,8 @@ pub(super) fn run_moving(words: &[&str], frames: &[Frame], batch: usize, moves: 
     Outcome { blocks, counts }
 }
 
-/// Asserts that the ledger balances: received plus made blocks equal passed plus consumed, held and
-/// dropped blocks.
+/// Asserts that the ledger balances: received plus made blocks equal emitted plus consumed,
+/// evicted, held and dropped blocks.
 fn assert_balance(counts: &Counts, received: usize, emitted: usize) {
     let dropped: u64 = counts.dropped.iter().map(|dropped| dropped.blocks).sum();
     let ended = counts.consumed.blocks + counts.evicted.blocks + counts.held.blocks + dropped;
