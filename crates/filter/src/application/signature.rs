@@ -1,10 +1,10 @@
 //! `ssh`, `rtsp`, `mpeg`, `telnet`: recognize the protocol of a connection, message or datagram by
 //! its first bytes.
 //!
-//! Input: the output of `tcp`, `udp` or `http`. Output: the same blocks. Blocks have class 1 from
-//! the deciding byte on. Earlier blocks have no class (`undecided`), since the filter holds
-//! nothing. A match in one direction identifies both directions of a connection. [SL §4.2, `tcp |
-//! http + ssh + rtsp | inspect`, `mpeg +* !http`]
+//! Input: the output of `tcp`, `udp` or `http`. Output: the same blocks. The block that contains
+//! the deciding byte and all later blocks of the text have class 1. Earlier blocks have no class
+//! (`undecided`), since the filter holds nothing. A match in one direction identifies both
+//! directions of a connection. [SL §4.2, `tcp | http + ssh + rtsp | inspect`, `mpeg +* !http`]
 //!
 //! A signature is a list of patterns and the number of bytes to search. Between blocks the filter
 //! stores the state of an automaton ([`crate::automaton`]), so that the result does not depend on

@@ -5,11 +5,11 @@
 //! may span blocks of a connection or message, independent of segmentation: the state between
 //! blocks is one number per direction of each session. [SL §6.1 Table I], [Th §5.2.1]
 //!
-//! The sources classify packets. Here a block is classified by the matches that end in it, so no
-//! block needs to be held. Likewise, `grep` reports the line, and Suricata the packet, that
-//! completes a match. With `keep=yes` the rest of the text has the class too. A hole ends matches
-//! in progress. The search state of a session is dropped when the session ends, or evicted if the
-//! table is full and the session has not been used recently.
+//! The filter of the papers classifies packets. This filter classifies a block by the matches that
+//! end in it, so no block needs to be held. Likewise, `grep` reports the line, and Suricata the
+//! packet, that completes a match. With `keep=yes` the rest of the text has the class too. A hole
+//! ends matches in progress. The search state of a session is dropped when the session ends, or
+//! evicted if the table is full and the session has not been used recently.
 
 use crate::automaton::{Automaton, CompileOptions, MatchState};
 use crate::prelude::*;

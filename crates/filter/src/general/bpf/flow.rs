@@ -1,10 +1,10 @@
 //! Matching of all frames of a flow, for `why`.
 //!
-//! An expression of libpcap tests only the first headers of a frame. Unlike filters such as `ip`
-//! and `flows`, it finds no ports after VLAN tags or IPv6 extension headers, and none in the later
-//! fragments of a datagram. A [`FlowMatcher`] therefore also tests such a frame without its tags
-//! and extension headers, and accepts a later fragment if the first fragment of its datagram
-//! matches.
+//! An expression of libpcap tests only the first headers of a frame. Unlike filters such as
+//! `dport`, it finds no ports after VLAN tags or IPv6 extension headers. Unlike `ip`, it does not
+//! assign the later fragments of a datagram to the first one. A [`FlowMatcher`] therefore also
+//! tests such a frame without its tags and extension headers, and accepts a later fragment if the
+//! first fragment of its datagram matches.
 
 use super::Matcher;
 use crate::contract::{Arguments, Block, Mistake, Time};
