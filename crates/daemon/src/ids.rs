@@ -29,7 +29,8 @@ const DAEMON_KIND_IDS: u32 = 1 << 22;
 const USER_IDS_MAX: u32 = DAEMON_KIND_IDS / 8;
 const ROOT_UID: u32 = 0;
 
-/// The ranges of ids that were allocated, and the next free id.
+/// The state of id allocation: the next free id, the number of ids that each user has received, and
+/// the processes that have received ranges.
 #[derive(Debug)]
 pub(crate) struct DbufIdRanges {
     first: u32,

@@ -21,7 +21,7 @@ pub(super) struct HttpConnection {
     pub(super) next_request: u32,
     /// Number of requests that follow those in `pending_descriptions` and could not be held.
     pub(super) unheld_requests: u32,
-    /// Discriminant of the connection's [`Protocol`]; 0 if unknown.
+    /// Discriminant of the connection's [`Protocol`] plus 1; 0 if unknown.
     pub(super) protocol_number: u8,
     /// Nonzero if requests flow in the backward direction. Without a handshake, `tcp` can only
     /// guess which peer is the client, and may guess wrong.

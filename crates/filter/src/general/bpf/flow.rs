@@ -34,7 +34,8 @@ pub struct FlowMatcher {
     matcher: Matcher,
     /// Arrival times of accepted first fragments, by datagram.
     datagrams: HashMap<DatagramKey, Vec<Time>>,
-    /// Arrival times of later fragments that preceded the first one, by datagram.
+    /// Arrival times, by datagram, of later fragments that arrived before an accepted first
+    /// fragment of their datagram.
     early: HashMap<DatagramKey, Vec<Time>>,
     has_missed: bool,
     /// Buffer for a frame without its tags and extension headers.

@@ -15,8 +15,8 @@ use ebpf::emit::{
 use wire::ip::protocol;
 use wire::{ipv4, ipv6, ports, udp};
 
-/// Maximum number of covered bytes in a kernel program. The program does not make a longer part of
-/// a frame accessible in linear memory.
+/// Maximum number of covered bytes in a kernel program, which at the tc hook makes at most the
+/// first 256 bytes of a frame directly readable.
 const TWIN_COVERED_BYTES_MAX: u16 = 128;
 const _: () = assert!(TWIN_COVERED_BYTES_MAX <= COVERED_BYTES_MAX);
 /// Size of a word in bytes.
