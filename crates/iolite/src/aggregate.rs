@@ -92,8 +92,8 @@ impl Aggregate {
         Self::default()
     }
 
-    /// Creates an aggregate of the block named by a pointer, in a leased segment
-    /// ([`Pool::lease`](buffer::pool::Pool::lease),
+    /// Creates an aggregate of one slice: the block that `pointer` names, in the segment that
+    /// `lease` holds ([`Pool::lease`](buffer::pool::Pool::lease),
     /// [`Batch::lease`](buffer::crossing::Batch::lease)). Fails if the pointer is a hole or names a
     /// block outside the segment.
     pub fn from_block(lease: Lease, pointer: RichPointer) -> Result<Self, Error> {
@@ -132,8 +132,9 @@ impl Aggregate {
         self.slices().map(Slice::bytes)
     }
 
-    /// Returns the entries that send this aggregate to another space: one block per slice, with the
-    /// first and last flags (CONTRACT 6). Pass the aggregate as the origin of these entries to
+    /// Returns the entries that send this aggregate to another space: one block per slice, each
+    /// with the metadata `context`, and the first and the last block with the corresponding flags
+    /// (CONTRACT 6). Pass the aggregate as the origin of these entries to
     /// [`crossing::CrossingWriter::push`](buffer::crossing::CrossingWriter::push).
     pub fn entries(&self, context: BlockMetadata) -> impl Iterator<Item = Entry> {
         let last = self.slices.len().saturating_sub(1);
@@ -146,7 +147,7 @@ impl Aggregate {
         })
     }
 
-    /// Shortens the aggregate to its first `length` bytes.
+    /// Shortens the aggregate to its first `length` bytes. Does nothing if it is not longer.
     pub fn truncate(&mut self, length: usize) {
         while self.length > length
             && let Some(mut last) = self.slices.pop_back()
@@ -159,7 +160,7 @@ impl Aggregate {
         }
     }
 
-    /// Removes the first `count` bytes.
+    /// Removes the first `count` bytes, or all bytes if there are fewer.
     pub fn trim(&mut self, count: usize) {
         let keep = self.length.saturating_sub(count);
         while self.length > keep
@@ -239,7 +240,8 @@ impl Aggregate {
     }
 
     /// Replaces the bytes in `range` with another aggregate. An empty range inserts `other`; an
-    /// empty `other` deletes the range. On failure the aggregate is unchanged.
+    /// empty `other` deletes the range. Fails if the range is out of bounds, or if the result could
+    /// exceed [`SLICES_MAX`] slices. On failure the aggregate is unchanged.
     pub fn replace(&mut self, range: Range<usize>, other: Self) -> Result<(), Error> {
         self.check_range(&range)?;
         // Cutting adds at most one slice on either side.
@@ -256,8 +258,9 @@ impl Aggregate {
 
     /// Changes the bytes in `range`: copies them into a new block of `pool`, calls `edit` on the
     /// copy, and joins the new block with the surrounding slices. Other aggregates still refer to
-    /// the old bytes. Does nothing if the range is empty. Fails if the range is longer than
-    /// [`AllocationPool::block_max`]. On failure the aggregate is unchanged.
+    /// the old bytes. Does nothing if the range is empty. Fails like [`Aggregate::replace`], or if
+    /// the range is longer than [`AllocationPool::block_max`], or the pool is full. On failure the
+    /// aggregate is unchanged.
     pub fn mutate(
         &mut self,
         range: Range<usize>,
@@ -278,8 +281,8 @@ impl Aggregate {
         self.replace(range, changed)
     }
 
-    /// Replaces the bytes at offset `at` with `bytes`, without reading the old bytes. On failure
-    /// the aggregate is unchanged.
+    /// Replaces the bytes at offset `at` with `bytes`, without reading the old bytes. Fails like
+    /// [`Aggregate::replace`], or if the pool is full. On failure the aggregate is unchanged.
     pub fn overwrite(
         &mut self,
         at: usize,
@@ -292,9 +295,10 @@ impl Aggregate {
         self.replace(range, changed)
     }
 
-    /// Copies all bytes like [`AllocationPool::copy`], usually into few slices. This is useful if
-    /// the data has so many small slices that traversing them costs more than a copy (§2.8, third
-    /// case). On failure the aggregate is unchanged.
+    /// Copies all bytes into `pool` like [`AllocationPool::copy`], and replaces the slices by those
+    /// of the copy, which are usually few. This is useful if the data has so many small slices that
+    /// traversing them costs more than a copy (§2.8, third case). On failure the aggregate is
+    /// unchanged.
     pub fn gather(&mut self, pool: &mut AllocationPool) -> Result<(), Error> {
         let mut writer = pool.writer();
         for piece in self.pieces() {

@@ -117,8 +117,8 @@ impl CachedFile {
         Ok(self.refresh_view()?.size)
     }
 
-    /// Returns a pointer to up to [`BLOCK_MAX`] bytes at offset `at`. The range is not checked
-    /// against the size of the file.
+    /// Returns a pointer to the `length` bytes at offset `at`, or to the first [`BLOCK_MAX`] of
+    /// them if there are more. The range is not checked against the size of the file.
     #[must_use]
     pub fn pointer(&self, at: u64, length: usize) -> RichPointer {
         let length = u32::try_from(length.min(BLOCK_MAX)).unwrap_or(0);
@@ -126,7 +126,7 @@ impl CachedFile {
     }
 
     /// Copies the bytes of an extent into `out`, which must have the same length. Fails with
-    /// [`Fault::OutOfWindow`] if the file ends before the end of the extent.
+    /// [`Fault::OutOfWindow`] if the file ends before the end of the extent or cannot be read.
     pub fn copy(&self, place: Extent, out: &mut [u8]) -> Result<(), Fault> {
         let (length, limit) = (place.length() as usize, out.len());
         if length != limit {
@@ -175,7 +175,8 @@ impl CachedFile {
         self.inner.file.as_fd()
     }
 
-    /// Returns the view, after updating it if the file size at the last check is less than `end`.
+    /// Returns the mapping and the file size. Checks the size again if it was less than `end` at
+    /// the last check.
     fn view(&self, end: u64) -> Result<FileView, Refusal> {
         let view = self.inner.view.read().unwrap_or_else(PoisonError::into_inner).clone();
         if end <= view.size { Ok(view) } else { self.refresh_view() }

@@ -57,7 +57,7 @@ pub struct Config {
     pub policy: Policy,
     /// Number of readers.
     pub readers: usize,
-    /// Number of blocks after which written pointers are published (T_b). A referenced dbuf with a
+    /// Number of blocks after which written pointers are published (T_b). A registered dbuf with a
     /// lower threshold lowers this number.
     pub every: usize,
 }

@@ -146,17 +146,17 @@ pub trait StreamWriter: fmt::Debug {
         Ok(None)
     }
 
-    /// Forwards lent blocks of `block` bytes each, beginning with the first one, without waiting.
-    /// Returns the number of bytes forwarded, which is 0 if the first block must be forwarded by
-    /// [`accept`].
+    /// Forwards lent blocks of `block` bytes each (the last one may be shorter), beginning with the
+    /// first one, without waiting. Returns the number of bytes forwarded, which is 0 if the first
+    /// block must be forwarded by [`accept`].
     ///
     /// [`accept`]: StreamWriter::accept
     fn accept_run(&mut self, _lent: &Lent<'_>, _block: usize) -> Result<usize, Fault> {
         Ok(0)
     }
 
-    /// Waits until readers have released some of the accepted blocks. Returns false immediately if
-    /// no accepted block is held, or if the policy is not to block.
+    /// Waits until readers have released some of the accepted blocks, and then returns true.
+    /// Returns false immediately if no accepted block is held, or if the policy is not to block.
     fn wait_for_releases(&mut self) -> Result<bool, Fault> {
         Ok(false)
     }

@@ -76,7 +76,7 @@ fn arm_writer_end(late: &mut LateEvent, output: impl RaceWriter, how: WriterEnd)
     late.arm(move || output.write_and_end(how));
 }
 
-/// Checks that `call` returns the late block, and then the expected end.
+/// Checks that the first `call` returns [`LAST_BLOCK`], and the second the expected end.
 fn check_block_and_end<I>(
     what: &str,
     how: WriterEnd,

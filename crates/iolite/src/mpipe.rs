@@ -161,7 +161,8 @@ pub enum PipeError {
          one that reads"
     )]
     Ends(usize),
-    /// The descriptor is not an end of this kind.
+    /// The descriptor is not the end that the call expects: the writing end, or a reading end, of a
+    /// multiway pipe.
     #[error("this descriptor is no end of a multiway pipe of this kind")]
     NoEnd,
     /// This end has already been opened, by this or another process.

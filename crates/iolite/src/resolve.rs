@@ -74,7 +74,8 @@ impl<'a> Table<'a> {
         Err(fault)
     }
 
-    /// Copies the bytes named by a pointer into `out`, which must have the pointer's length.
+    /// Copies the bytes named by a pointer into `out`, which must have the pointer's length. Fails
+    /// with a [`Fault`] if no registered memory or file contains the bytes.
     pub fn copy(&mut self, pointer: RichPointer, out: &mut [u8]) -> Result<(), Fault> {
         let (length, limit) = (pointer.length() as usize, out.len());
         if length != limit && !pointer.is_hole() {

@@ -156,8 +156,8 @@ impl Space {
         }
     }
 
-    /// Obtains a grant of a dbuf that is to be passed on, without mapping the dbuf. Blocks for the
-    /// reply.
+    /// Obtains a grant of a dbuf that is to be passed on, without mapping the dbuf. Waits for the
+    /// owners' replies.
     pub(crate) fn request_grant(&self, dbuf: DbufId) -> Result<Grant, Fault> {
         let mut known = self.lock_owners();
         Ok(self.query_owners(&mut known, dbuf)?.0)
@@ -215,7 +215,7 @@ pub(crate) struct ForeignDbuf {
     trusted: bool,
 }
 
-/// Maximum length of a mapped file: far below the range of positions in a rich pointer.
+/// Maximum length of a mapped dbuf in bytes: far below the range of positions in a rich pointer.
 const MAPPED_SIZE_MAX: usize = 1 << 40;
 
 impl ForeignDbuf {

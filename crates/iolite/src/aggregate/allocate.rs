@@ -58,10 +58,10 @@ impl AllocationPool {
         usage
     }
 
-    /// Allocates a contiguous block of up to `length` bytes: `fill` writes into the block and
-    /// returns the number of bytes written. The block's initial contents are unspecified. When
-    /// `fill` returns, the bytes become visible and are immutable. Fails if the block is too long
-    /// or the pool is full.
+    /// Allocates a contiguous block of up to `length` bytes, and returns it as an aggregate. `fill`
+    /// writes into the block, whose initial contents are unspecified, and returns the number of
+    /// bytes written. The bytes are immutable once `fill` has returned. Fails if the block is too
+    /// long or the pool is full.
     pub fn allocate(
         &mut self,
         length: usize,
@@ -100,7 +100,8 @@ impl AllocationPool {
         self.pool.usage().leased
     }
 
-    /// Reclaims unreferenced segments. Returns true if a block of this length fits afterwards.
+    /// Returns true if a block of this length fits. Reclaims unreferenced segments if the block
+    /// would not fit otherwise.
     pub(crate) fn make_room(&mut self, length: usize) -> bool {
         self.draft(length, length).is_ok()
     }
@@ -135,7 +136,8 @@ impl AllocationPool {
         Writer { pool: self, aggregate: Aggregate::new() }
     }
 
-    /// Reserves at least `min` bytes, reclaiming unreferenced segments if necessary.
+    /// Reserves a block of `min` to `max` bytes, reclaiming unreferenced segments if necessary.
+    /// Fails if the pool is full.
     fn draft(&mut self, min: usize, max: usize) -> Result<Draft<'_>, Error> {
         if self.pool.draft(min, min).is_none() {
             // The exclusive borrow rules out unleased readers of the pool.
@@ -148,8 +150,8 @@ impl AllocationPool {
         self.pool.draft(min, max).ok_or_else(|| Error::Full(self.pool.usage()))
     }
 
-    /// Drops the lease on the open segment if no aggregate refers to the segment. A block that is
-    /// too long for the rest of the segment can then reuse the segment from its start.
+    /// Gives up the rest of the open segment, if no aggregate refers to the segment. A block that
+    /// is too long for the rest can then reuse the segment from its start.
     fn abandon_open_segment(&mut self) {
         let Some(place) = self.pool.draft(1, 1).map(|rest| rest.commit(0)) else { return };
         if self.pool.lease(place).is_ok_and(|lease| lease.is_only()) {
@@ -176,7 +178,8 @@ impl AllocationPool {
     }
 }
 
-/// Minimum number of free bytes in a segment that are worth a read call.
+/// Minimum number of bytes to reserve for a read call. If the rest of the open segment is shorter,
+/// the read uses another segment.
 const READ_MIN: usize = 4096;
 
 /// A writer that builds an aggregate in a pool. Consecutive writes share a slice if they are in the
@@ -188,7 +191,8 @@ pub struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Writes all of these bytes. Fails if the pool is full.
+    /// Writes all of these bytes. Fails if the pool is full, or if the aggregate would exceed
+    /// [`SLICES_MAX`](super::SLICES_MAX) slices; part of the bytes may then have been written.
     pub fn put(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         while !bytes.is_empty() {
             let written = self.write_part(bytes)?;

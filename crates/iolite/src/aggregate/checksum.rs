@@ -42,8 +42,8 @@ impl ChecksumCache {
         Self { sets, now: 0, hits: 0, misses: 0 }
     }
 
-    /// Returns the sum of all bytes, folded to 16 bits and not complemented. The result equals that
-    /// of `of` for the same bytes in one piece. Does not read slices whose sums are cached.
+    /// Returns the sum of all bytes, folded to 16 bits and not complemented: the same as `of`
+    /// returns for all bytes in one piece. Does not read slices whose sums are cached.
     pub fn sum(&mut self, aggregate: &Aggregate, of: impl Fn(&[u8]) -> u16) -> u16 {
         let mut total = SliceSum::default();
         for slice in aggregate.slices() {

@@ -125,7 +125,7 @@ impl FrozenData {
     }
 }
 
-/// Maximum length of a mapped file: far below the range of positions in a rich pointer.
+/// Maximum length of a mapped file in bytes: far below the range of positions in a rich pointer.
 const MAPPED_SIZE_MAX: usize = 1 << 40;
 
 const fn round_up_to_pages(length: usize) -> usize {

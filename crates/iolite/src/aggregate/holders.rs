@@ -65,8 +65,8 @@ impl Holders {
         Self { peers: BTreeMap::new(), next: 0, limit }
     }
 
-    /// Adds a process. Until the process leaves, its access depends on these credentials, even if
-    /// its user or groups change (T17).
+    /// Adds a process, and returns its id. Until the process leaves, its access depends on these
+    /// credentials, even if its user or groups change (T17).
     pub fn join(&mut self, credentials: Credentials) -> PeerId {
         let id = PeerId(self.next);
         self.next += 1;
@@ -104,8 +104,8 @@ impl Holders {
     }
 
     /// Releases a slice that a peer holds. `pointer` is the pointer that was sent, or any other
-    /// pointer into the same segment. If the peer holds no such segment, counts a mistake and
-    /// returns false.
+    /// pointer into the same segment. Returns false if there is no such peer, or if the peer does
+    /// not hold that segment, which also counts as a mistake of the peer.
     pub fn release(&mut self, peer: PeerId, pointer: RichPointer) -> bool {
         let Some(peer) = self.peers.get_mut(&peer) else { return false };
         let known = peer.release(pointer);

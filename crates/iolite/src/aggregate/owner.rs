@@ -73,7 +73,8 @@ impl Creator {
         Ok(())
     }
 
-    /// Makes frozen data available for grants to users permitted by `access`.
+    /// Makes frozen data available for grants to users permitted by `access`. Fails if the data's
+    /// id is in use or its memory is not a file.
     pub fn share_frozen(
         &mut self,
         frozen: &FrozenData,
@@ -281,7 +282,7 @@ fn refusal_of_file(dbuf: DbufId, why: file::Refusal) -> GrantRefusal {
     }
 }
 
-/// Maximum size of a mapped pool: far below the range of positions in a rich pointer.
+/// Maximum size of a mapped pool in bytes: far below the range of positions in a rich pointer.
 const MAPPED_SIZE_MAX: usize = 1 << 40;
 
 /// The pools of other processes that this process has mapped. Each is mapped once, at its first
@@ -343,7 +344,8 @@ impl Window {
     }
 
     /// Copies the bytes named by these pointers into a pool of this process as one aggregate. The
-    /// copy is immutable, and the pointers can then be released.
+    /// copy is immutable, and the pointers can then be released. Fails if a pointer is invalid, its
+    /// dbuf is not mapped, or `pool` is full.
     pub fn receive(
         &self,
         pointers: &[RichPointer],

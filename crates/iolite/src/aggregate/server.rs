@@ -260,7 +260,8 @@ impl Message {
     }
 }
 
-/// Encodes a refusal for a client. Omits data that concerns only the owner.
+/// Encodes a refusal for a client. A reason that concerns only the owner is encoded as an unknown
+/// dbuf.
 fn encode_refusal(refusal: &GrantRefusal) -> [u64; 2] {
     match refusal {
         GrantRefusal::Forbidden { uid, .. } => [REASON_FORBIDDEN, u64::from(*uid)],

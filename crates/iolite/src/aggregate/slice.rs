@@ -31,8 +31,8 @@ pub struct ContentId {
 }
 
 impl Slice {
-    /// Creates a slice of the block named by a pointer. Fails if the block is not in the leased
-    /// segment.
+    /// Creates a slice of the block named by a pointer. Fails if the pointer is a hole, or if the
+    /// block is not in the leased segment.
     pub(super) fn new(lease: Arc<Lease>, pointer: RichPointer) -> Result<Self, Fault> {
         if pointer.is_hole() {
             return Err(Fault::Hole);

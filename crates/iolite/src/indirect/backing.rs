@@ -131,8 +131,8 @@ impl BackingHandle {
 }
 
 impl BackingHandle {
-    /// Decides on the size of the window after it was used up. Returns true if the window has
-    /// grown, so that the stream need not wait.
+    /// Adjusts the size of the window after all of it has been used. Returns true if the window has
+    /// grown, so that the stream need not wait; false if it has not, or if there is no window.
     pub(super) fn end_round(&mut self, sides: impl FnOnce() -> SidePlacement) -> bool {
         match &mut self.pool {
             Pool::Own { pool, window: Some(window) } => window.end_round(pool.reclaim(), sides()),

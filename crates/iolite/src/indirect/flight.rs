@@ -384,8 +384,8 @@ impl SharedFlights {
         passed.max(reserved.saturating_sub(self.store.capacity))
     }
 
-    /// Releases the segments that a live writer no longer needs. Keeps the last segment, whose end
-    /// only the writer knows.
+    /// Releases the segments that a live writer no longer needs. Keeps the last segment, because
+    /// only the writer knows until which position it is needed.
     fn reap_all_but_last(&self) {
         let passed = self.passed_position();
         let mut segments = lock(&self.segments);

@@ -84,7 +84,7 @@ struct Current {
     in_place: Option<InPlace>,
 }
 
-/// Offset that marks an entry as lent for forwarding without mapping its dbuf.
+/// Value of `dbuf_offset` for an entry that has been lent for forwarding without mapping its dbuf.
 const UNMAPPED: usize = usize::MAX;
 /// Number of consumed bytes after which passed entries are released, even if they are few.
 const OWED_BYTES_MAX: u64 = 64 << 10;

@@ -244,7 +244,8 @@ impl Output {
         }
     }
 
-    /// Extends the hold on the segment of the last hit up to the current head position.
+    /// Extends the hold on the segment of the last hit until readers have passed the current head
+    /// position.
     fn extend_hold(&self) {
         self.flights.extend(self.ring.side.head);
     }

@@ -32,9 +32,10 @@ impl ByteReader {
         &mut self.input
     }
 
-    /// Returns the address and the length of the next unread bytes in the stream's memory, like
-    /// [`Input::locate`]. Works with any writer and any policy. Returns `None` if no bytes are
-    /// published, and length 0 at the end of the stream.
+    /// Returns the address and the length of the next unread bytes: in the stream's memory, like
+    /// [`Input::locate`], or in this reader's copy if a peek has copied them. Works with any writer
+    /// and any policy. Returns `None` if no bytes are published, and length 0 at the end of the
+    /// stream.
     pub fn locate(&mut self) -> Result<Option<(*const u8, usize)>, Fault> {
         match self.peeked_bytes() {
             [] => self.input.locate(),

@@ -43,12 +43,12 @@ const SEGMENT_SIZE: usize = 64 << 10;
 const SEGMENTS_MIN: usize = 4;
 /// Initial size in bytes of memory that sizes itself.
 const INITIAL_SIZE: usize = 1 << 20;
-/// Maximum size of the memory for copied bytes.
+/// Maximum size in bytes of the memory for copied bytes.
 const BYTES_MAX: u64 = 1 << 36;
 
 /// Creates a pipe of `n` ends that carries pointers. `config` describes the ring of pointers, which
-/// always has the default number of entries and `n - 1` readers. `bytes` is the size of the memory
-/// for bytes that are copied; with `None` the memory adapts its size to the caches and the
+/// always has the default number of entries and `n - 1` readers. `bytes` is the size in bytes of
+/// the memory for copied bytes; if it is `None`, the memory adapts its size to the caches and the
 /// pressure. Fails in the same cases as [`mpipe`](super::mpipe()).
 pub fn pointer_pipe(
     n: usize,

@@ -82,7 +82,7 @@ impl Translation {
     }
 
     /// Returns the dbuf of a pointer and the offset of its bytes in the dbuf, mapping the dbuf if
-    /// necessary. May block for the owner's reply.
+    /// necessary. May wait for the owners' replies.
     #[inline]
     pub(crate) fn resolve(&mut self, pointer: RichPointer) -> Result<(&ForeignDbuf, usize), Fault> {
         if !self.is_mapped(pointer.dbuf()) {

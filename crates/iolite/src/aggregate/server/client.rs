@@ -32,7 +32,7 @@ impl Client {
 
     /// Copies the bytes named by a pointer into `out`, which must have the pointer's length. If the
     /// pool is not mapped, first requests the pool from the owner, once per pool (a *buffer
-    /// fault*), and blocks for the reply.
+    /// fault*), and waits for the reply.
     pub fn copy(&mut self, pointer: RichPointer, out: &mut [u8]) -> Result<(), ResolveError> {
         match self.window.copy(pointer, out) {
             Err(Fault::UnknownDbuf(dbuf)) => {
@@ -107,7 +107,7 @@ impl Client {
         Some(self.early.swap_remove(at))
     }
 
-    /// Requests a dbuf and blocks for the reply. Returns immediately if the owner has sent the dbuf
+    /// Requests a dbuf and waits for the reply. Returns immediately if the owner has sent the dbuf
     /// without a request. Fails with [`GrantRefusal::Abandoned`] if the server has departed.
     pub fn request(&mut self, dbuf: DbufId) -> Result<Grant, GrantRefusal> {
         if let Some(grant) = self.take_early_grant(dbuf) {
@@ -127,8 +127,9 @@ impl Client {
         sent.map_err(|_| GrantRefusal::Abandoned)
     }
 
-    /// Receives a message; returns the grant if the message is the reply to a request for this
-    /// dbuf, and `None` if the message grants another dbuf; that grant is stored for later.
+    /// Receives a message. Returns the grant if the message is the reply to a request for this
+    /// dbuf, or `None` if the message grants another dbuf. In the latter case the grant is stored
+    /// for later.
     fn receive_reply(&mut self, dbuf: DbufId) -> Result<Option<Grant>, GrantRefusal> {
         let mut bytes = [0; Message::SIZE];
         let received = descriptor::receive(&self.socket, &mut bytes);

@@ -15,7 +15,7 @@ pub(super) struct HotSegment {
     pub(super) segment: usize,
     /// Position of the segment's first byte.
     pub(super) position: u64,
-    /// A pointer into the dbuf of the segment.
+    /// An empty pointer into the dbuf of the segment. Only its dbuf id is used.
     pub(super) dbuf_pointer: RichPointer,
 }
 
@@ -30,7 +30,7 @@ impl HotSegment {
         pointer
     }
 
-    /// Returns true if the bytes of `pointer` are in this segment.
+    /// Returns true if the bytes of `pointer` are in the filled part of this segment.
     #[inline]
     pub(super) fn covers(&self, pointer: RichPointer) -> bool {
         let from = pointer.place.position().wrapping_sub(self.position);

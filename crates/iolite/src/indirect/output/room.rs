@@ -74,10 +74,10 @@ impl Output {
         self.refresh_passed().map(|_| ())
     }
 
-    /// Frees memory in the backing dbuf. First releases what readers have already passed. If that
-    /// frees nothing, then, depending on the policy, blocks until readers have passed some of this
-    /// stream's blocks, releases the oldest blocks, or returns false. Fails with [`Fault::NoRoom`]
-    /// if this stream holds no memory.
+    /// Frees memory in the backing dbuf. First releases the memory of blocks that readers have
+    /// already passed. If there is none, then, depending on the policy, blocks until readers have
+    /// passed some of this stream's blocks, releases the oldest blocks, or returns false. Fails
+    /// with [`Fault::NoRoom`] if this stream holds no memory.
     #[cold]
     pub(super) fn free_memory(&mut self) -> Result<bool, Fault> {
         self.extend_hold();
@@ -110,8 +110,8 @@ impl Output {
         }
     }
 
-    /// Decides on the size of the memory for copied bytes after all of it has been used. Returns
-    /// true if the memory has grown.
+    /// Adjusts the size of the memory for copied bytes after all of it has been used. Returns true
+    /// if the memory has grown.
     fn end_round(&mut self) -> bool {
         let Self { backing, ring, spins, .. } = self;
         backing.end_round(|| {
