@@ -1,5 +1,5 @@
-//! The environment variable that lists the pipes of a program that can become streams. The library
-//! that is preloaded into the program reads it. [SL §5.1: the file interface]
+//! The environment variable that lists which pipes of a program can become streams, and its parser.
+//! The library that is preloaded into the program reads the variable. [SL §5.1: the file interface]
 //!
 //! ```text
 //! STREAMLINE_EDGES = r:7104:900:7106:0,w:7108:901:7111:1

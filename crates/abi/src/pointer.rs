@@ -62,7 +62,7 @@ impl Class {
     pub const NONE: Self = Self(0);
     /// The class that sources assign, and the positive answer of a filter with no other classes.
     pub const YES: Self = Self(1);
-    /// A natural value of 0 (port 0, protocol 0), written as the named class `zero`.
+    /// The class for the natural value 0 (port 0, protocol 0), which requests name `zero`.
     pub const ZERO: Self = Self(u32::MAX - 1);
     /// Class of a block that the filter holds; never leaves the space.
     pub const HELD: Self = Self(u32::MAX);
@@ -204,7 +204,8 @@ impl RichPointer {
         Self { place: self.place.within(from, length), ..self }
     }
 
-    /// Returns a pointer to the `length` bytes that begin `before` bytes ahead of the view.
+    /// Returns a pointer to the `length` bytes that begin `before` bytes before the start of the
+    /// view.
     #[inline]
     #[must_use]
     pub const fn around(self, before: u32, length: u32) -> Self {
