@@ -99,8 +99,8 @@ fn copy_stream(mut input: Box<RingInput>, old: i32, to: &OwnedFd) {
     }
 }
 
-/// Copies the available bytes in the pipe, at most `room`, to `to`. Returns false at the end of the
-/// pipe, or if `to` has no reader.
+/// Copies the available bytes in the pipe to `to`, at most as many as fit into `room`. Returns
+/// false at the end of the pipe, after a failed read, or if `to` has no reader.
 fn copy_available(old: i32, to: &OwnedFd, room: &mut [u8]) -> bool {
     let count = preload::read_once(old, room);
     count > 0 && preload::write_all(to, room.get(..count).unwrap_or_default())

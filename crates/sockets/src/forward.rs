@@ -51,7 +51,8 @@ pub(crate) fn record_copy(address: usize, range: FileRange) {
     }
 }
 
-/// Forgets the buffer. Called before a read, which may change the buffer.
+/// Forgets the last buffer into which bytes of a file range were copied. Called before a read,
+/// which may change that buffer.
 pub(crate) fn forget_copy() {
     if is_enabled()
         && let Ok(mut last) = LAST_COPY.try_lock()

@@ -35,7 +35,7 @@ const LAZY_PROGRAMS: &[&str] = &["cat", "dd"];
 const PAGE: usize = 4096;
 /// The minimum size of a file in bytes; smaller files are read as usual.
 const FILE_SIZE_MIN: u64 = 256 << 10;
-/// The maximum number of bytes per system call.
+/// The maximum number of bytes that one system call writes from a file.
 const PIECE_MAX: usize = 512 << 10;
 /// The number of bytes by which the page tables are populated ahead of the program.
 const AHEAD_BYTES: u64 = 32 << 20;
@@ -59,7 +59,7 @@ struct Source {
     size: u64,
     /// True if the kernel's position is lower than `at`.
     kernel_lags: bool,
-    /// True if the kernel's position may have changed.
+    /// True if the kernel's position may have changed: the next lazy read sets `at` to it.
     position_stale: bool,
     /// The number of reads so far.
     reads: u64,
@@ -125,7 +125,7 @@ fn sources() -> Option<MutexGuard<'static, Vec<Source>>> {
     SOURCES.try_lock().ok()
 }
 
-/// Records that the program opened a file.
+/// Records that the program opened a file, if lazy reads are enabled and the file is large enough.
 pub(crate) fn record_open(number: i32) {
     if !ENABLED.load(Ordering::Relaxed) {
         return;
@@ -153,9 +153,10 @@ pub(crate) fn record_open(number: i32) {
     HAS_SOURCES.store(true, Ordering::Relaxed);
 }
 
-/// Ends lazy reads of a file whose bytes are written to a destination that accepts no pointers, for
-/// which a copy is faster. Measured: the kernel writes mapped pages of tmpfs at 0.8 times the speed
-/// of read and write, because each page is mapped for a single use (decision 0014).
+/// Ends lazy reads of a file whose bytes the program writes to a destination that accepts no
+/// pointers, because a copy is faster then. Measured: the kernel writes mapped pages of tmpfs at
+/// 0.8 times the speed of read and write, because each page is mapped for a single use (decision
+/// 0014).
 pub(crate) fn end_lazy_reads(range: &FileRange) {
     let Some(mut sources) = sources() else { return };
     let number = range.file.descriptor().as_raw_fd();
@@ -329,7 +330,8 @@ fn sync_source_position(source: &mut Source) {
     }
 }
 
-/// Starts a thread that populates the page tables ahead of the program.
+/// Starts a thread that populates the page tables of the range's file ahead of the program, unless
+/// such a thread has been started.
 fn start_prefault_thread(range: &FileRange) {
     let Some(mut sources) = sources() else { return };
     let fits = |source: &&mut Source| {

@@ -163,8 +163,8 @@ impl RingInput {
     }
 
     /// Joins the ranges of pointers that continue the current range, until it has `wanted` bytes,
-    /// so that one read of the file serves the program. Must not be called for programs that write
-    /// what they read, because their writes become pointers range by range.
+    /// so that one read of the file serves the program. Does nothing in the programs of `forward`,
+    /// whose writes become pointers range by range.
     fn join_following(&mut self, wanted: usize) {
         let is_short = |range: &FileRange| range.len < wanted;
         while !forward::is_enabled()

@@ -202,7 +202,7 @@ impl Reading {
 }
 
 /// Reads from the ring; blocks while it is empty if the descriptor is blocking. Fails with
-/// `Fault::Abandoned` at its end.
+/// `Fault::Abandoned` once the ring is closed and drained.
 fn read_ring(input: &mut RingInput, number: i32, out: &mut [u8]) -> Result<Step, Fault> {
     let mut yields = ends::yields_before_sleep();
     loop {
