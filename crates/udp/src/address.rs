@@ -19,7 +19,7 @@ pub(crate) struct EncodedAddress {
 
 impl EncodedAddress {
     /// Encodes an address for an IPv4 or an IPv6 socket. `interface` is the index of the interface,
-    /// which is the scope of an address that is valid on only one link.
+    /// which becomes the scope of a link-local IPv6 address.
     pub(crate) fn new(address: SocketAddr, is_v6: bool, interface: u32) -> Self {
         let mut encoded = Self { bytes: [0; LENGTH_MAX], length: 0 };
         let port = address.port().to_be_bytes();

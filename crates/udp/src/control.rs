@@ -102,7 +102,7 @@ impl EncodedControl {
     }
 
     /// Appends a message whose data are `parts`. If the data do not fit, the message is truncated.
-    /// If its header does not fit, it is omitted.
+    /// If not even its header fits, nothing is appended.
     fn put(&mut self, (level, kind): (i32, i32), parts: &[&[u8]]) {
         let left = self.room.min(LENGTH_MAX) - self.length;
         if left < HEADER_SIZE {

@@ -1,5 +1,5 @@
-//! Counters of the datagrams that a socket has dropped, for programs that request their number
-//! (`SO_RXQ_OVFL`).
+//! Counters of the datagrams that a socket has dropped, for programs that request the number of
+//! dropped datagrams (`SO_RXQ_OVFL`).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sys::preload::udp;
@@ -31,7 +31,8 @@ impl Drops {
         Self { by_ring: zero(0), by_earlier_rings: zero(0), by_kernel: zero(0) }
     }
 
-    /// Reads the number of datagrams that the placeholder, descriptor `number`, has dropped.
+    /// Updates the number of datagrams that the placeholder, whose descriptor is `number`, has
+    /// dropped.
     pub(crate) fn update_kernel(&self, number: i32) {
         self.by_kernel.store(udp::kernel_drops(number), Ordering::Relaxed);
     }

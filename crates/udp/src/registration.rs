@@ -17,7 +17,8 @@ pub(crate) struct Registration {
     pub(crate) number: i32,
     pub(crate) events: u32,
     pub(crate) data: u64,
-    /// Position of the ring when the program was last told of its datagrams.
+    /// Position of the ring when an event last reported the ring's datagrams to the program; `None`
+    /// if no event has.
     pub(crate) reported: Option<RingPosition>,
 }
 

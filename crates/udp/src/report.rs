@@ -17,7 +17,7 @@ use sys::preload::message::print_message;
 /// Name of the environment variable with the user's options.
 const VARIABLE: &str = "STREAMLINE_UDP";
 
-/// The datagrams of a socket since its promotion.
+/// Numbers of datagrams of a socket since its promotion.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     /// Datagrams that the program received from the ring.

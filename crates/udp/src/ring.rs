@@ -298,7 +298,7 @@ impl InterfaceRing {
     }
 }
 
-/// Returns the memory of the ring on all processors together, given the size of the socket's
+/// Returns the size in bytes of a ring on all processors together, given the size of the socket's
 /// receive buffer. A ring on one processor is as large as the buffer, because the datagrams of a
 /// flow arrive on one processor.
 fn ring_size(receive_buffer: u32) -> u64 {

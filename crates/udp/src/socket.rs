@@ -59,8 +59,8 @@ struct SocketState {
     /// Time of the last measurement of the ring's share, the number of datagrams received by then,
     /// and the number of those that came from the ring.
     measured_share: Option<(Instant, u64, u64)>,
-    /// The share of the ring among the sockets of the port, and the time of the last check; `None`
-    /// if the socket does not share its port.
+    /// The part of the port's flows that the ring takes, and the time at which it was last checked;
+    /// `None` if the socket does not share its port.
     share: Option<(FlowShare, Instant)>,
     /// Earliest time of the next promotion, once the ring has ended.
     not_before: Option<Instant>,

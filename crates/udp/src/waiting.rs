@@ -17,7 +17,7 @@ use sys::preload::udp;
 const DESCRIPTORS_MAX: usize = udp::DESCRIPTORS_MAX.cast_unsigned() as usize;
 
 static WAITING: [AtomicU32; DESCRIPTORS_MAX] = [const { AtomicU32::new(0) }; DESCRIPTORS_MAX];
-/// True for descriptors for which the program has waited.
+/// For each descriptor, true if the program has waited for it in a call that only waits.
 static KNOWN: [AtomicBool; DESCRIPTORS_MAX] = [const { AtomicBool::new(false) }; DESCRIPTORS_MAX];
 
 /// A thread's wait for a descriptor, which ends when the value is dropped.

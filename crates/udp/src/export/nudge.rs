@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// `EPOLLOUT`.
 const EPOLLOUT: u32 = 0x4;
 
-/// The registrations to which a nudge has added `EPOLLOUT`.
+/// The nudged registrations, whose events the end of a wait must correct.
 static NUDGED: Mutex<Vec<Registration>> = Mutex::new(Vec::new());
 /// True if there may be entries in [`NUDGED`].
 static HAS_NUDGED: AtomicBool = AtomicBool::new(false);
@@ -28,8 +28,9 @@ fn nudged() -> MutexGuard<'static, Vec<Registration>> {
     NUDGED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Wakes a thread that waits on the epoll set of a registration. Does nothing if the program itself
-/// waits for the socket to become writable, because the set then wakes the thread anyway.
+/// Wakes a thread that waits on the epoll set of a registration. If the program itself waits for
+/// the socket to become writable, the set wakes the thread anyway: a one-shot registration is then
+/// only recorded in [`NUDGED`], and any other is left alone.
 pub(super) fn nudge(known: Registration) {
     if known.is_for_output() && !known.is_one_shot() {
         return;
@@ -85,8 +86,9 @@ pub(super) fn end(set: c_int, events: &mut [EpollEvent]) -> Option<usize> {
     Some(kept)
 }
 
-/// Returns the events of a nudged registration that are for the program, of those that the kernel
-/// has reported. Restores a one-shot registration if there are none.
+/// Returns those of the `reported` events that the program has requested, without those that a
+/// nudge caused. For a one-shot registration, adds readability if the ring has a datagram, and
+/// restores the registration if no event is left.
 fn own_events(known: &Registration, reported: u32) -> u32 {
     let own = if known.is_for_output() { reported } else { reported & !EPOLL_WRITABLE };
     if !known.is_one_shot() {

@@ -23,7 +23,8 @@ pub(super) const EINTR: i32 = 4;
 /// `EAGAIN`.
 const EAGAIN: i32 = 11;
 
-/// Counts datagrams that the kernel has delivered through a descriptor in one call.
+/// Counts the datagrams that the kernel has delivered through a descriptor in one call. Does
+/// nothing if the call only peeked.
 pub(super) fn count(number: c_int, received: usize, flags: c_int) {
     if received == 0 || flags & flag::PEEK != 0 {
         return;
@@ -156,8 +157,8 @@ impl<'s> Reception<'s> {
     }
 
     /// Decides how the placeholder is read, now that the ring is empty or must be read later; may
-    /// wait first. Returns `None` if the ring has a datagram. The `flags` are added to those of the
-    /// call.
+    /// wait first. Returns `None` if the ring must be read instead. The `flags` are added to those
+    /// of the call.
     fn prepare_kernel_read(&mut self, flags: c_int) -> Option<KernelRead> {
         let flags = self.flags | flags;
         let look = |empty| KernelRead { flags: flags | flag::DONTWAIT, empty, _wait: None };
@@ -204,8 +205,8 @@ impl<'s> Reception<'s> {
         is_asleep.then_some(KernelRead { flags, empty: IfEmpty::Return, _wait: wait })
     }
 
-    /// Waits for the placeholder while datagrams may enter the ring. Returns `None` if the ring
-    /// must sleep instead.
+    /// Waits for the placeholder while datagrams may enter the ring. Returns `None` without waiting
+    /// if no such wait is possible ([`Socket::nap_time`]).
     fn nap(&self) -> Option<TimedWait> {
         let delay = self.socket.nap_time()?;
         let limit = udp::receive_timeout(self.number).unwrap_or(delay);

@@ -55,7 +55,7 @@ pub(super) fn ready_events(
     (ready, looks_again)
 }
 
-/// Returns the events of a socket whose ring has a datagram.
+/// Returns the events that a wait on `set` reports for a socket whose ring has a datagram.
 pub(super) fn events_of(set: c_int, socket: &Socket) -> Vec<RingEvent<'_>> {
     let unreported = socket.unreported(set).into_iter();
     let event = |(registration, position)| RingEvent { socket, registration, position };

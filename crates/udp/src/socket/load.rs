@@ -145,9 +145,9 @@ impl Socket {
     }
 
     /// Measures, once in [`RING_SHARE_INTERVAL`], how many datagrams come from the ring. If they
-    /// are few, because the server sleeps before nearly every datagram, returns the socket to the
-    /// kernel until the next promotion, because the kernel program of the ring also delays all
-    /// other datagrams.
+    /// are few, returns the socket to the kernel until the next promotion. They are few if the
+    /// server sleeps before nearly every datagram; the kernel program of the ring then only delays
+    /// the datagrams that reach the placeholder.
     pub(super) fn check_ring_share(&self) {
         let Some(mut locked) = self.lock() else { return };
         let state = &mut *locked.state;

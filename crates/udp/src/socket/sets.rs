@@ -37,8 +37,8 @@ impl Socket {
     }
 
     /// Returns true if the ring may stay awake although the program finds ring and placeholder
-    /// empty, because the program's next wait for one of its epoll sets reports what arrives in
-    /// between.
+    /// empty: the program's next wait for one of its epoll sets reports the datagrams that arrive
+    /// in between.
     pub(crate) fn may_stay_awake(&self) -> bool {
         self.is_in_sets.load(Ordering::Relaxed) && self.may_have_datagrams.load(Ordering::Relaxed)
     }
@@ -51,7 +51,7 @@ impl Socket {
             && self.may_have_datagrams.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the socket is registered with an epoll set.
+    /// Returns true if the socket is registered with the epoll set `set`.
     pub(crate) fn is_in_set(&self, set: i32) -> bool {
         let Some(locked) = self.lock() else { return false };
         locked.state.registrations.iter().any(|known| known.set == set)
@@ -92,9 +92,9 @@ impl Socket {
     }
 
     /// Puts the ring to sleep before a wait on an epoll set although the ring has datagrams,
-    /// because the program has been told of them and leaves them unread. Later datagrams then wake
-    /// the program through the placeholder, and are read after those in the ring. Returns false if
-    /// the ring must stay awake, because the placeholder has datagrams that must be read before.
+    /// because an event has already reported them to the program. Later datagrams then wake the
+    /// program through the placeholder, and are read after those in the ring. Returns false if the
+    /// ring must stay awake, because the placeholder has datagrams that must be read first.
     pub(crate) fn leave_unread(&self, set: i32) -> bool {
         let Some(mut locked) = self.lock() else { return true };
         let state = &mut *locked.state;
