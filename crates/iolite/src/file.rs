@@ -182,7 +182,8 @@ impl CachedFile {
         if end <= view.size { Ok(view) } else { self.refresh_view() }
     }
 
-    /// Updates the file size. Also remaps the file if the file has grown beyond the mapping.
+    /// Updates the file size, and remaps the file if it has grown beyond the mapping. Returns the
+    /// mapping and the file size.
     fn refresh_view(&self) -> Result<FileView, Refusal> {
         let size = sys::file::status(&self.inner.file)?.size;
         let known = self.inner.view.read().unwrap_or_else(PoisonError::into_inner);

@@ -87,7 +87,8 @@ fn check_block_and_end<I>(
     assert_eq!(call(input), how.expected_end(), "{what}, and it {how:?}");
 }
 
-/// Repeats a read until it returns a block, the end or a fault.
+/// Repeats a read, at most 10 times, until it returns a block, the end or a fault. Panics if it
+/// never does.
 fn retry<I>(
     input: &mut I,
     attempt: fn(&mut I, &mut [u8]) -> Result<Option<usize>, Fault>,

@@ -91,8 +91,8 @@ impl AllocationPool {
         Some(RichPointer::new(self.pool.id(), draft.commit(used), Class::YES))
     }
 
-    /// Reclaims unreferenced segments. Returns the number of segments still in use. The next block
-    /// begins in the lowest free segment.
+    /// Reclaims unreferenced segments. Returns the number of segments that are still leased. The
+    /// next block begins in the lowest free segment.
     pub(crate) fn reclaim(&mut self) -> usize {
         // The exclusive borrow rules out unleased readers of the pool.
         self.open = None;

@@ -22,7 +22,7 @@ pub struct ChecksumCache {
     misses: u64,
 }
 
-/// One cached sum. The entry is free if `used` is 0.
+/// One cached sum. `used` is the number of the last lookup of this sum; 0 if the entry is free.
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     content: Option<ContentId>,

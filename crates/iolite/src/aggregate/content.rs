@@ -83,8 +83,8 @@ impl Aggregate {
     }
 }
 
-/// Maximum number of slices per vectored write: 1 KB of stack. The kernel accepts up to 1024
-/// slices.
+/// Maximum number of slices per vectored write. An array of this many slices takes 1 KB of stack;
+/// the kernel accepts up to 1024 slices.
 const VECTORED_MAX: usize = 64;
 
 /// A reader of an aggregate's bytes. Implements [`Read`], and [`BufRead`] without a copy.

@@ -32,7 +32,7 @@ fn create_pipe() -> (File, OwnedFd) {
     (File::from(read), write)
 }
 
-/// Splices an extent into a pipe and reads the pipe.
+/// Splices an extent into a pipe, and returns the bytes read from the pipe.
 fn splice_through_pipe(
     cached: &CachedFile,
     call: SpliceCall,

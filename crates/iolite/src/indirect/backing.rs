@@ -99,8 +99,8 @@ impl BackingHandle {
         self.id
     }
 
-    /// Writes one block. Calls `keep` with the block's pointer and the pool while the block is in
-    /// the pool's open segment; `keep` must hold the segment.
+    /// Writes one block, and returns its pointer. Calls `keep` with the pointer and the pool while
+    /// the block is in the pool's open segment; `keep` must hold the segment.
     #[inline]
     pub(super) fn write(
         &mut self,
@@ -140,8 +140,8 @@ impl BackingHandle {
         }
     }
 
-    /// Returns the size in bytes that the stream uses, and the state of its sizing, or `None` if
-    /// the size is fixed.
+    /// Returns the size in bytes that the stream uses, and the state of its sizing (`None` if the
+    /// size is fixed).
     pub(super) fn size(&self) -> (usize, Option<&SizingState>) {
         match &self.pool {
             Pool::Own { window: Some(window), .. } => (window.bytes(), Some(window.state())),

@@ -376,7 +376,7 @@ impl SharedFlights {
         let present = pages.filter(|(at, page)| {
             !self.departed.contains(*at) && acquire(page.word(reader::STATE)) != CLOSED
         });
-        // SYNC POINT: block released; pairs with the store in `Consumer::release`.
+        // SYNC POINT: block released; pairs with the store in `ReaderCursor::release`.
         let cursors = present.map(|(_, page)| acquire(page.word(reader::CURSOR)));
         let passed = cursors.min().unwrap_or(u64::MAX);
         // On a ring that overwrites: announced entries may be overwritten.

@@ -72,7 +72,7 @@ pub struct Output {
     copied_blocks: u64,
 }
 
-/// Numbers of blocks written, by the kind of entry written.
+/// Numbers of blocks that an output has written as pointers and as copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SplicedCounts {
     /// Blocks written as pointers.
@@ -198,8 +198,8 @@ impl Output {
     }
 
     /// Writes a block of up to `length` bytes in place in the backing dbuf: `fill` writes into the
-    /// block and returns the number of bytes written. Blocks and fails like [`Output::write`]. [SL
-    /// §5.1, reserve and commit]
+    /// block and returns the number of bytes written. Blocks, returns and fails like
+    /// [`Output::write`]. [SL §5.1, reserve and commit]
     pub fn write_with(
         &mut self,
         length: usize,
@@ -291,7 +291,7 @@ impl Output {
     }
 
     /// Returns the size in bytes of the memory for copied bytes, and the state of its automatic
-    /// sizing, or `None` if the size is fixed.
+    /// sizing (`None` if the size is fixed).
     #[must_use]
     pub fn memory_size(&self) -> (usize, Option<&SizingState>) {
         self.backing.size()

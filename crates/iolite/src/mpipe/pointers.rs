@@ -142,8 +142,8 @@ pub fn open_read(end: OwnedFd, space: &Space) -> Result<Option<Input>, PipeError
     Ok(Some(Input::open(Offer::new(ring, SocketDoorbell::from(end)), space)?))
 }
 
-/// Returns the configuration of the ring, and the size in bytes of the memory for copied bytes, or
-/// `None` if the memory sizes itself.
+/// Returns the configuration of the ring, and the size in bytes of the memory for copied bytes
+/// (`None` if the memory sizes itself). Returns `None` if the message is invalid.
 fn config(shape: &PipeShape) -> Option<(Config, Option<usize>)> {
     let id = DbufId::new(shape.id).filter(|_| shape.magic == MAGIC)?;
     let number = |value: u64| usize::try_from(value).ok();
@@ -162,7 +162,7 @@ impl PointerWriter {
     }
 
     /// Returns the size in bytes of the memory for copied bytes, and the state of its automatic
-    /// sizing, or `None` if the size is fixed.
+    /// sizing (`None` if the size is fixed).
     #[must_use]
     pub fn memory_size(&self) -> (usize, Option<&SizingState>) {
         self.output.memory_size()

@@ -159,8 +159,8 @@ fn run_random(random: &mut Random, space: Space) {
     assert_eq!((leased(&pool), one.pool(|p| leased(p)), two.pool(|p| leased(p))), (0, 0, 0));
 }
 
-/// Reads and peeks a stream to its end, with random pauses. Counts the bytes that are released, and
-/// returns all.
+/// Reads and peeks a stream to its end, with random pauses, and returns all bytes. Adds the number
+/// of bytes released so far to `consumed`.
 fn read_to_end(mut last: Input, mut random: Random, consumed: &AtomicUsize) -> Vec<u8> {
     let (mut all, mut out) = (Vec::new(), vec![0; 2000]);
     loop {
@@ -313,7 +313,7 @@ fn e2_runs_of_blocks_arrive_like_single_blocks() {
         let from: &mut dyn StreamReader = if trial % 2 == 0 { &mut lent } else { &mut owned };
         let (mut lengths, mut all) = (Vec::new(), Vec::new());
         loop {
-            // The ring has 256 entries, and one call must not fill it: nobody else reads.
+            // The ring has 256 entries, and one call must not fill it: no other thread reads.
             let max = random.within(1..200 * block);
             let moved = splice(from, &mut to, max).unwrap();
             assert_eq!((moved.by_pointer, moved.dropped), (moved.bytes, 0));
