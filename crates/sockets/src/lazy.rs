@@ -116,8 +116,8 @@ pub(crate) fn start() {
     }
 }
 
-/// Locks the sources; returns `None` if there are none, or if a signal has interrupted a function
-/// that holds the lock.
+/// Locks the sources. Returns `None` if there are none or the lock is held, which may be by a
+/// function that a signal has interrupted.
 fn sources() -> Option<MutexGuard<'static, Vec<Source>>> {
     if !HAS_SOURCES.load(Ordering::Relaxed) {
         return None;

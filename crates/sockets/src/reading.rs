@@ -149,8 +149,8 @@ impl Reading {
         };
     }
 
-    /// Turns the end into a plain pipe permanently. Returns the ring, if any, which must be drained
-    /// before the pipe. The rendezvous socket must have been shut down.
+    /// Turns the end into a plain pipe permanently. Returns the ring, which must be drained before
+    /// the pipe, or `None` if there is no ring. The rendezvous socket must have been shut down.
     pub(crate) fn retire(&mut self, edge: &Edge) -> Option<Box<RingInput>> {
         match std::mem::replace(self, Self::Plain) {
             Self::Pipe { .. } | Self::Plain => None,
@@ -167,8 +167,8 @@ impl Reading {
         }
     }
 
-    /// Checks for an offer of a ring. If the descriptor is blocking, first blocks until there are
-    /// bytes in the pipe or an offer.
+    /// Checks for an offer of a ring, and returns the next step of the read. If the descriptor is
+    /// blocking, first blocks until there are bytes in the pipe or an offer.
     fn check_offer(&mut self, edge: &Edge, number: i32) -> Step {
         let patient = !preload::is_nonblocking(number);
         let Some([_, place]) = preload::poll_pair([number, edge.socket], patient) else {

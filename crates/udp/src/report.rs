@@ -67,7 +67,8 @@ fn find_delay(words: &str) -> Option<Duration> {
     (!delay.is_zero()).then(|| delay.clamp(DELAY_MIN, DELAY_MAX))
 }
 
-/// Prints, once per process, the reason why a socket is not promoted.
+/// Prints, once per process, the reason why a socket is not promoted, unless the user has requested
+/// `quiet`.
 pub(crate) fn report_refusal(local: SocketAddr, why: &str) {
     static IS_REPORTED: AtomicBool = AtomicBool::new(false);
     if !has_word("quiet") && !IS_REPORTED.swap(true, Ordering::Relaxed) {

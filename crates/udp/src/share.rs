@@ -35,7 +35,7 @@ impl FlowShare {
     /// datagrams for its address. Fails with the reason if this library cannot determine which
     /// of them the kernel would choose.
     pub(crate) fn find(number: i32, facts: &UdpSocketFacts) -> Result<Self, String> {
-        // The datagrams of its peer are a connected socket's alone.
+        // A connected socket shares the datagrams of its peer with no other socket.
         if facts.peer.is_some() || !(facts.shares_address || facts.shares_port) {
             return Ok(Self::ALL);
         }
@@ -55,7 +55,7 @@ impl FlowShare {
         if !facts.shares_port || !sockets.iter().all(is_equal) {
             return Err(others.to_owned());
         }
-        // Without SO_REUSEADDR, the kernel lets no other sockets bind to the address than members.
+        // Without SO_REUSEADDR, the kernel lets only members bind to the address.
         let is_member = |socket: &ReceivingSocket| match known.get(&socket.inode) {
             Some(number) => udp::shares_port(*number),
             None => !facts.shares_address,
@@ -163,7 +163,7 @@ fn competing_sockets(
     Ok(found)
 }
 
-/// Parses a line of `/proc/net/udp` or `udp6`.
+/// Parses a line of `/proc/net/udp` or `udp6`. Returns `None` if the line describes no socket.
 fn parse_socket(line: &str, is_v6: bool) -> Option<ReceivingSocket> {
     let mut words = line.split_whitespace().skip(1);
     let (bound, peer) = (words.next()?, words.next()?);

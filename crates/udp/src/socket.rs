@@ -134,7 +134,7 @@ impl Socket {
         }
     }
 
-    /// Locks the state; `None` in a signal handler that interrupts a call on this socket.
+    /// Locks the state. Returns `None` in a signal handler that interrupts a call on this socket.
     fn lock(&self) -> Option<Locked<'_>> {
         thread_local! {
             static PLACE: u8 = const { 0 };

@@ -249,7 +249,7 @@ unsafe fn wait_precisely(
             // SAFETY: I1, U1.
             unsafe { next(set, events, room, time, mask) }
         }
-        // The C library is older than this call.
+        // The C library lacks `epoll_pwait2`.
         None => missing_function(),
     }
 }

@@ -302,7 +302,7 @@ pub(super) unsafe fn receive_many(
                 continue;
             }
         }
-        // After the first message, a call that waits for one does not wait.
+        // A call that waits for one message (MSG_WAITFORONE) does not wait after the first.
         let added = match waits_for_one {
             0 => 0,
             _ if done == 0 => flag::WAITFORONE,

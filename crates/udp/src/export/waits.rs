@@ -42,7 +42,7 @@ type SelectMasked =
     unsafe extern "C" fn(c_int, Words, Words, Words, *const Time, *const c_void) -> c_int;
 
 /// Returns the promoted sockets among the entries that wait for input, each with the index of its
-/// entry.
+/// entry. The sockets of epoll sets among the entries return to the kernel.
 fn promoted_entries(entries: &[PollFd]) -> Vec<(usize, Arc<Socket>)> {
     for entry in entries.iter().filter(|entry| sets::is_known(entry.number)) {
         sets::note_other_wait(entry.number);
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn poll(entries: *mut PollFd, count: c_ulong, limit_ms: c_
     let Some(next) = next_function!(c"poll" as Poll) else { return missing_function() };
     // SAFETY: U1.
     let all = unsafe { entries_of(entries, count) };
-    // Begun before the promoted sockets are looked for.
+    // The waits begin before the search for promoted sockets (sync point: waiting).
     let _waits = run_guarded(|| begin_waits(all));
     let promoted = run_guarded(|| promoted_entries(all));
     if promoted.is_empty() {

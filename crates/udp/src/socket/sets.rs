@@ -7,7 +7,9 @@ use std::sync::atomic::Ordering;
 
 impl Socket {
     /// Records that the program has registered the socket with an epoll set or, if `wanted` is
-    /// `None`, has removed the registration `key`.
+    /// `None`, has removed the registration `key`. Returns a promoted socket to the kernel until
+    /// the next promotion if a ring cannot serve the new registration
+    /// ([`Registration::can_have_ring`]).
     pub(crate) fn record_registration(&self, wanted: Option<Registration>, key: (i32, i32)) {
         let Some(mut locked) = self.lock() else { return };
         let state = &mut *locked.state;
@@ -16,7 +18,7 @@ impl Socket {
         state.note_number(key.1);
         self.note_levels(state);
         drop(locked);
-        // A socket without a ring is refused one when it deserves it, with a note.
+        // A socket that is not promoted yet is refused a ring at its promotion, with a message.
         if wanted.is_some_and(|wanted| !wanted.can_have_ring()) && self.is_promoted() {
             self.release();
         }
