@@ -126,8 +126,9 @@ impl<T> BiasedLock<T> {
         }
     }
 
-    /// Takes the lock if it is shared. Otherwise makes this thread the owner, unless the lock is
-    /// held.
+    /// Takes the lock if it is shared. Otherwise makes this thread the owner, or makes the lock
+    /// shared, after which the caller tries again. Does neither while the lock is held or another
+    /// thread is replacing the owner.
     #[cold]
     fn try_lock_slowly<'a>(&'a self, own: u64, records: &'a [Record]) -> SlowLockResult<'a, T> {
         let owner = self.owner.load(Ordering::Acquire);
@@ -353,8 +354,9 @@ mod records {
         }
     }
 
-    /// Assigns a free record to this thread. A signal handler may interrupt this function and
-    /// assign a second record, which then stays unused until the thread ends.
+    /// Assigns a free record to this thread, and returns the thread's owner number, or `NO_RECORD`
+    /// if no record is free. A signal handler may interrupt this function and assign a second
+    /// record, which then stays unused until the thread ends.
     #[cold]
     fn take_record() -> u64 {
         let is_free = |record: &Record| {

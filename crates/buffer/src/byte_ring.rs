@@ -77,7 +77,8 @@ impl<W: RingWords> RingWords for std::sync::Arc<W> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PositionFault;
 
-/// Returns the number of bytes in a ring of this size in which `written` bytes were written.
+/// Returns the number of bytes that the reader has not yet taken from a ring of `size` bytes in
+/// which the writer has written `written` bytes. Fails if the reader's position is impossible.
 pub fn bytes_in_ring(
     words: &impl RingWords,
     written: u64,

@@ -44,7 +44,7 @@ pub use origin::{Origin, Pools};
 pub use reader::{Batch, CrossingReader};
 pub use writer::CrossingWriter;
 
-/// Dimensions and full-ring policy of a crossing.
+/// Columns of entries to be pushed, and the dimensions and full-ring policy of a crossing.
 pub use crate::ibuf::{Columns, RingConfig};
 
 /// Creates a crossing with one reader per element of `reader_doorbells` (`config.readers` is

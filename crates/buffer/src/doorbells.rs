@@ -53,7 +53,7 @@ impl Doorbells {
         &self.departed
     }
 
-    /// Notifies all sleeping readers whose threshold is reached by the published head, or all
+    /// Notifies each sleeping reader that waits for a position up to the published head, or all
     /// sleeping readers if `urgency` is [`Urgency::Last`].
     #[inline]
     pub fn notify_due_readers(&mut self, side: &mut WriterCursor, urgency: Urgency) {

@@ -107,7 +107,8 @@ pub enum Fault {
     },
 }
 
-/// Returns the reason why a granted dbuf was not mapped.
+/// Returns the predicate of the message of [`Fault::Unmapped`], which says why the dbuf was not
+/// mapped.
 fn unmapped(errno: i32) -> String {
     match errno {
         0 => "is not sealed or not as long as it must be: it was not mapped".to_owned(),

@@ -131,7 +131,7 @@ impl JoinQueue {
         self.lock().is_closed = true;
     }
 
-    /// Returns true if no more readers can join.
+    /// Returns true if the queue is closed and every reader that has joined has been drained.
     pub(crate) fn is_closed(&self) -> bool {
         let state = self.lock();
         state.is_closed && state.joining.is_empty()

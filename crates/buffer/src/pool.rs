@@ -370,8 +370,7 @@ impl Pool {
         }
     }
 
-    /// Returns the occupancy of the pool in segments. A space under pressure copies the blocks it
-    /// holds, applies back-pressure, or drops blocks.
+    /// Returns the occupancy of the pool in segments.
     #[must_use]
     pub fn usage(&self) -> PoolUsage {
         let slots = &self.memory.slots;

@@ -47,8 +47,8 @@ pub struct Scaling {
     /// Minimum and maximum size in bytes if the writer and the reader run on different processors
     /// that share a cache.
     pub shared_cache: (usize, usize),
-    /// Size in bytes if the writer and the reader share no cache. If this size does not exceed
-    /// `shared_cache`, the sizes of `shared_cache` apply.
+    /// Size in bytes if the writer and the reader share no cache. If this size does not exceed the
+    /// maximum of `shared_cache`, the sizes of `shared_cache` apply.
     pub remote: usize,
     /// Low-water mark: pressure in percent below which the ring shrinks.
     pub low: u8,

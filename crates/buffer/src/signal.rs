@@ -83,8 +83,8 @@ impl Doorbell {
         Ok(())
     }
 
-    /// Announces that the caller is about to sleep. The caller must then check for work once more
-    /// and, if there is none, call [`Doorbell::sleep`] with the ticket.
+    /// Announces that the caller is about to sleep, and returns a ticket. The caller must then
+    /// check for work once more and, if there is none, call [`Doorbell::sleep`] with the ticket.
     pub fn listen(&self) -> SleepTicket {
         // SYNC POINT: listen; pairs with the Release in `notify`.
         let ticket = SleepTicket(self.word.fetch_or(WAITING, Ordering::AcqRel) | WAITING);

@@ -1,9 +1,9 @@
 //! Wake-ups between processes that do not trust each other. A sleeper publishes two words in its
-//! own page: a sleep count, and the position at which it must be woken.
+//! own page: a sleep count, and its *threshold*, the position at which it must be woken.
 //!
 //! Each word has a single writer, so no peer can clear another party's flag, as it could in a
 //! `signal::Doorbell`. The sleep count is odd while the party is asleep. A peer notifies once when
-//! it finds an odd count for which it has not yet notified, and has reached the position.
+//! it finds an odd count for which it has not yet notified, and has reached the threshold.
 //!
 //! SYNC POINT *falling asleep*: the sleeper stores its count, issues a fence, and checks its
 //! condition once more; the peer stores its position, issues a fence, and reads the count. The

@@ -280,7 +280,7 @@ impl InFlightSegment {
     }
 }
 
-/// The byte range that encloses several nonempty entries.
+/// The byte range that encloses the views and frames of several nonempty entries.
 #[derive(Clone, Copy, Debug)]
 struct ByteRange {
     dbuf: DbufId,

@@ -90,8 +90,8 @@ impl ReaderCursor {
         self.next == self.commit
     }
 
-    /// Loads the writer's published position. Fails with [`Fault::Poisoned`] if that position is
-    /// impossible.
+    /// Loads and returns the writer's published position. Fails with [`Fault::Poisoned`] if that
+    /// position is impossible.
     pub fn refresh(&mut self) -> Result<u64, Fault> {
         // SYNC POINT: block published; pairs with the store in `WriterCursor::publish`.
         let commit = acquire(self.store.writer.word(writer::COMMIT));

@@ -80,7 +80,7 @@ impl DataArea {
         unsafe { &*at }
     }
 
-    /// Copies the record header at a position. Loads each word exactly once.
+    /// Returns a copy of the record header at a position. Loads each word exactly once.
     #[inline]
     pub(crate) fn header(&self, position: u64) -> [u64; 2] {
         let [first, second] = self.header_words(position);

@@ -27,8 +27,9 @@ pub trait BlockLayout: fmt::Debug + Sized {
     /// Returns the address of the first byte of a block that follows `pad` positions of padding at
     /// the head.
     fn block_address(writer: &RingWriter<Self>, pad: u64) -> *mut u8;
-    /// Completes the block at the head, after `pad` positions of padding, and advances the head. In
-    /// a ring that overwrites, first copies the staged block into the ring.
+    /// Completes the block at the head, after `pad` positions of padding, and advances the head.
+    /// Returns the extent of the block. In a ring that overwrites, first copies the staged block
+    /// into the ring.
     fn commit(writer: &mut RingWriter<Self>, pad: u64, length: u32) -> Extent;
     /// Records that a block has been reserved at the head.
     #[inline]

@@ -133,8 +133,9 @@ impl RecordWalk {
         self.side.release();
     }
 
-    /// Returns true if this reader has passed a capacity change since the last call. Passing it
-    /// releases all earlier blocks without notifying the writer, so the caller must notify it.
+    /// Returns true if this reader has passed a capacity change since the last call. The reader
+    /// then also released all blocks before the change without notifying the writer, so the caller
+    /// must notify the writer.
     pub(crate) const fn take_capacity_change(&mut self) -> bool {
         std::mem::replace(&mut self.has_passed_cut, false)
     }
@@ -304,7 +305,7 @@ impl RecordWalk {
     }
 
     /// Returns the maximum number of blocks that can be lost between the last block passed and this
-    /// position: as many as fit if the ring overwrites, otherwise none.
+    /// position: as many as fit in between if the ring overwrites, otherwise 0.
     fn max_lost_before(&self, position: u64) -> u64 {
         match self.side.policy {
             Policy::Overwrite => {

@@ -1,8 +1,8 @@
 //! The writer of a ring of blocks.
 //!
 //! This module determines the cost per block. A single comparison with `limit` establishes that a
-//! block fits, that no cursor must be read, that the lap does not end, and that the caller has no
-//! other work to do. The rest of the cost is the copy and two stores of header words.
+//! block fits, that no cursor must be read, that the lap does not end, and that the caller need not
+//! regain control (`stop`). The rest of the cost is the copy and two stores of header words.
 
 use super::data::DataArea;
 use super::reserve::{BlockLayout, RingWriter};
@@ -264,7 +264,8 @@ impl BlockLayout for RecordLayout {
         writer.layout.data.address(bytes).cast_mut()
     }
 
-    /// Writes the headers of the pad record and of the block.
+    /// Writes the headers of the block and of the pad record before it, if there is one, and
+    /// advances the head. Returns the extent of the block.
     #[inline]
     fn commit(writer: &mut BlockWriter, pad: u64, length: u32) -> Extent {
         let start = writer.side.head + pad;

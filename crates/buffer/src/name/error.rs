@@ -113,8 +113,9 @@ pub enum Error {
     System(#[from] sys::Error),
 }
 
-/// Suffix of the message for [`Error::Full`] if the limit per user is reached.
+/// Suffix of the message for [`Error::Full`] if the total limit is reached.
 const CREATOR_LIMIT_SUFFIX: &str = ", the maximum of its creator: wait until one leaves";
+/// Suffix of the message for [`Error::Full`] if the limit per untrusted user is reached.
 const USER_LIMIT_SUFFIX: &str = " of this user, the maximum of its creator for another user";
 
 /// Returns the user and group of this process for an error message.

@@ -60,7 +60,8 @@ impl WriterQueue {
         Ok((Self { waiting: Mutex::default(), doorbell }, receiver))
     }
 
-    /// Adds a pending writer. Returns false if the inbox has been dropped.
+    /// Adds a pending writer. If the queue is then too long, evicts one of its writers. Returns
+    /// false if the inbox has been dropped.
     pub(super) fn add(self: &Arc<Self>, writer: PendingWriter) -> bool {
         if self.has_ended() {
             return false;

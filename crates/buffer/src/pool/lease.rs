@@ -237,7 +237,7 @@ impl Memory {
     }
 
     /// Allocates the memory of a slot, so that a lack of memory is an error here rather than SIGBUS
-    /// later (T12).
+    /// later (T12). Does nothing unless the memory is a file of the pool.
     pub(super) fn populate(&self, slot: usize) -> sys::Result<()> {
         let Backing::File(file) = &self.backing else { return Ok(()) };
         file.allocate(slot * self.segment_size(), self.segment_size())

@@ -14,7 +14,7 @@ pub(crate) struct Scaler {
     decided_at: Option<u64>,
     /// Head position and time in nanoseconds at the start of the current measurement.
     started: Option<(u64, u64)>,
-    /// Result of the time measurement in this lap; `None` if there was no measurement.
+    /// Result of the time measurement in this lap; `None` until the measurement has ended.
     timing: Option<LapTiming>,
 }
 

@@ -89,7 +89,8 @@ mod tests {
         SegmentWindow::new(scaling, SEGMENT, 1 << 20)
     }
 
-    /// Opens segments until the window is used up; readers then need `held` of them.
+    /// Opens segments until the window is used up; readers then need `held` of them. Returns true
+    /// if the window has grown.
     fn use_up(window: &mut SegmentWindow, held: usize, sides: SidePlacement) -> bool {
         let mut used = 0;
         while window.open(used) {

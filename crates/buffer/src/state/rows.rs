@@ -71,7 +71,7 @@ impl Reading {
 pub(super) enum RowRead {
     /// `out` contains the numbers of the row.
     Numbers,
-    /// The row is empty.
+    /// The row is not present.
     Nothing,
     /// The row is being changed.
     Torn,

@@ -95,7 +95,7 @@ pub const OFFER: &[u8; 8] = b"SL offer";
 
 impl Offer {
     /// Receives an offer over a socket, which then serves as this reader's doorbell. Blocks until
-    /// the offer arrives. Returns `None` if the socket is closed.
+    /// the offer arrives. Returns `None` if the writer has closed its end of the socket.
     pub fn receive(socket: OwnedFd) -> Result<Option<Self>, Refusal> {
         let mut message = [0; OFFER.len()];
         let (length, descriptors) = sys::descriptor::receive(&socket, &mut message)?;

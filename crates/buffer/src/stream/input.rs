@@ -388,13 +388,14 @@ impl Input {
     }
 
     /// Copies blocks into `out` until `out` is full or all blocks up to the last loaded position of
-    /// the writer have been copied.
+    /// the writer have been copied. Returns the number of bytes copied.
     fn fill(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
         self.fill_until(out, false).map(|(count, _)| count)
     }
 
-    /// Copies blocks like [`Input::fill`]. If `marks` is true, stops before an empty block; if the
-    /// first block is empty, passes it and returns true.
+    /// Copies blocks like [`Input::fill`], and returns the number of bytes copied. If `marks` is
+    /// true, stops before an empty block; if that is the first block, passes it and also returns
+    /// true.
     fn fill_until(&mut self, out: &mut [u8], marks: bool) -> Result<(usize, bool), Fault> {
         let mut count = 0;
         while count < out.len() {

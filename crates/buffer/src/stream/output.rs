@@ -162,7 +162,7 @@ impl Output {
     }
 
     /// Writes a block of up to `length` bytes in place: `fill` writes into the ring and returns the
-    /// number of bytes written. Blocks and fails like [`Output::write`]. [SL §5.1]
+    /// number of bytes written. Blocks, returns and fails like [`Output::write`]. [SL §5.1]
     #[inline]
     pub fn write_with(
         &mut self,

@@ -92,8 +92,8 @@ impl Output {
         usize::try_from(self.segments.shape.capacity).unwrap_or(usize::MAX)
     }
 
-    /// If the capacity of the ring can change in place, returns the number of bytes that the kernel
-    /// has allocated for the ring; otherwise `None`.
+    /// Returns the number of bytes that the kernel has allocated for a ring whose capacity changes
+    /// in place. Returns `None` for any other ring, or if the kernel does not report the number.
     #[must_use]
     pub fn resident(&self) -> Option<u64> {
         self.segments.file.as_ref()?.resident().ok()

@@ -110,7 +110,8 @@ impl SlotWalk {
         Ok((next > position && next < commit).then_some(next))
     }
 
-    /// Advances to a published position and counts the blocks before it as skipped.
+    /// Advances to a published position, and counts the blocks on the way as skipped. Does nothing
+    /// if the reader is already there or beyond.
     fn skip_to(&mut self, position: u64) {
         if position > self.side.next {
             self.side.taken.skipped += position - self.expected;

@@ -16,9 +16,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use sys::doorbell::{Peer, SocketDoorbell};
 
-/// Creates a stream of slots. Returns the writing end, and an offer for each reader. Blocks are
-/// published after every `every` blocks (T_b), and by [`SlotOutput::flush`]. Fails if the kernel
-/// refuses memory or sockets.
+/// Creates a stream of slots. Returns the writing end, and an offer for each reader. Written blocks
+/// are published once there are `every` of them (T_b), and by [`SlotOutput::flush`]. Fails if the
+/// kernel refuses memory or sockets.
 pub fn stream(config: &SlotConfig, every: usize) -> sys::Result<(SlotOutput, Vec<SlotOffer>)> {
     let (ring, rings) = share::slots(config)?;
     let (mut doorbells, mut offers) = (Vec::new(), Vec::new());
@@ -105,7 +105,7 @@ impl SlotOutput {
     }
 
     /// Writes a block of up to `length` bytes in place: `fill` writes into the slot and returns the
-    /// number of bytes written. Blocks and fails like [`SlotOutput::write`].
+    /// number of bytes written. Blocks, returns and fails like [`SlotOutput::write`].
     pub fn write_with(
         &mut self,
         length: usize,

@@ -157,9 +157,9 @@ fn writer_is_abandoned_once_no_reader_can_join() {
     assert_eq!(fault, Some(Fault::Abandoned));
 }
 
-/// A reader of a named stream stores arbitrary values into its own page. The reader is evicted and
-/// counted; if the value is a possible position, the test disconnects the reader instead. The two
-/// other readers get every byte (T3).
+/// A reader that has joined a running stream stores arbitrary values into its own page. The reader
+/// is evicted and counted; if the value is a possible position, the test disconnects the reader
+/// instead. The two other readers get every byte (T3).
 #[test]
 fn t3_hostile_cursor_costs_the_others_nothing() {
     use abi::ring::{CLOSED, PAGE, reader};

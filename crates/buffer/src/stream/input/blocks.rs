@@ -161,8 +161,8 @@ impl Input {
         self.announce(1)
     }
 
-    /// Announces a sleep like [`Input::announce_sleep`], but for a caller that need not be woken
-    /// before the writer flushes or a quarter of the ring is unread.
+    /// Announces a sleep like [`Input::announce_sleep`], with the same result and duty, but for a
+    /// caller that need not be woken before the writer flushes or a quarter of the ring is unread.
     pub fn announce_sleep_until_flush(&mut self) -> Result<bool, Fault> {
         let enough = self.ring.walk().side.capacity / 4;
         self.announce(enough)
