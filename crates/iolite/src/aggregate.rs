@@ -133,8 +133,8 @@ impl Aggregate {
     }
 
     /// Returns the entries that send this aggregate to another space: one block per slice, each
-    /// with the metadata `context`, and the first and the last block with the corresponding flags
-    /// (CONTRACT 6). Pass the aggregate as the origin of these entries to
+    /// with the metadata `context`. In addition, the first block has [`Flags::FIRST`] and the last
+    /// block has [`Flags::LAST`] (CONTRACT 6). Pass the aggregate as the origin of these entries to
     /// [`crossing::CrossingWriter::push`](buffer::crossing::CrossingWriter::push).
     pub fn entries(&self, context: BlockMetadata) -> impl Iterator<Item = Entry> {
         let last = self.slices.len().saturating_sub(1);

@@ -89,9 +89,9 @@ impl Space {
         Self::default()
     }
 
-    /// Creates a space that reads memory of its own user and of root in place, because their
-    /// processes could write this process's memory anyway (V3). Other peers are untrusted, as with
-    /// [`Space::new`].
+    /// Creates a space that reads memory in place if the memory's owner runs under the user of this
+    /// process or root: such an owner could write this process's memory anyway (V3). All other
+    /// peers are untrusted, as with [`Space::new`].
     #[must_use]
     pub fn trusting() -> Self {
         Self(Arc::new(SharedSpace { is_trusting: true, ..SharedSpace::default() }))

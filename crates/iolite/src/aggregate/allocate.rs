@@ -30,7 +30,7 @@ impl AllocationPool {
         Ok(Self { pool: Pool::new(id, config)?, access: Arc::new(access), open: None })
     }
 
-    /// Returns the access list of all data allocated here.
+    /// Returns the access list of all data in this pool.
     #[must_use]
     pub const fn access(&self) -> &Arc<AccessList> {
         &self.access
@@ -42,7 +42,7 @@ impl AllocationPool {
         &self.pool
     }
 
-    /// Returns the maximum length in bytes of a block, and so of a slice.
+    /// Returns the maximum length of a block in bytes, which is also that of a slice.
     #[must_use]
     pub fn block_max(&self) -> usize {
         self.pool.block_max()
@@ -115,8 +115,9 @@ impl AllocationPool {
         Ok(writer.finish())
     }
 
-    /// Reads once from a file into this pool, up to `max` bytes. This is `IOL_read` with a pool.
-    /// Like any read, it may return fewer bytes. Returns an empty aggregate at the end of the file.
+    /// Makes one read call on `from`, into this pool, for up to `max` bytes. Like any read, it may
+    /// return fewer bytes. Returns an empty aggregate at the end of the file. Fails with
+    /// [`io::ErrorKind::StorageFull`] if the pool is full. This is `IOL_read` with a pool.
     pub fn read(&mut self, mut from: impl Read, max: usize) -> io::Result<Aggregate> {
         if max == 0 {
             return Ok(Aggregate::new());

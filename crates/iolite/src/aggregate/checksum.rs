@@ -77,7 +77,8 @@ impl ChecksumCache {
         sum
     }
 
-    /// Returns the index of the set for a slice: a hash over all bits of id and length.
+    /// Returns the index of the set for a slice: a hash over all bits of the content id and the
+    /// length.
     fn set_index(&self, content: ContentId, length: u32) -> usize {
         const HASH_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
         let word = content.position ^ u64::from(length).rotate_left(40);

@@ -103,8 +103,8 @@ impl FrozenData {
         &self.memory
     }
 
-    /// Returns the descriptor of the data, which is sent to permitted readers together with the
-    /// length; `None` if the memory has no file.
+    /// Returns the descriptor to send to permitted readers, together with the length of the data;
+    /// `None` if the memory has no file.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.memory.file().map(AsFd::as_fd)

@@ -205,7 +205,7 @@ pub struct Grant {
     kind: MemoryKind,
 }
 
-/// The kind of memory behind a grant.
+/// The kind of memory to which a grant gives access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryKind {
     /// Sealed memory.
@@ -241,7 +241,7 @@ impl Grant {
         Self { dbuf, file, kind: MemoryKind::File }
     }
 
-    /// Returns the kind of memory behind the descriptor. The kind is sent along with the
+    /// Returns the kind of memory to which the descriptor refers. The kind is sent along with the
     /// descriptor.
     #[must_use]
     pub const fn kind(&self) -> MemoryKind {
@@ -249,6 +249,7 @@ impl Grant {
     }
 
     /// Maps a grant of frozen memory, whose first `length` bytes are data, for reading in place.
+    /// Fails in the same cases as [`FrozenData::map`].
     pub fn frozen(self, length: usize) -> Result<FrozenData, GrantRefusal> {
         FrozenData::map(self.dbuf, self.file, length)
     }

@@ -269,7 +269,8 @@ impl Receiver {
     }
 }
 
-/// An aggregate of another process: the pointers to its slices, held for this reader.
+/// A received aggregate of another process: the pointers to its slices, which the sender holds for
+/// this reader.
 #[derive(Debug)]
 #[must_use = "its memory is kept until it is given back"]
 pub struct ReceivedAggregate {
@@ -297,7 +298,7 @@ impl ReceivedAggregate {
     }
 }
 
-/// Reason why an aggregate was not sent. Nothing is then held for the reader.
+/// Reason why an aggregate was not sent. The aggregate is then not held for the reader.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SendError {
     /// The reader has no access, holds the maximum number of segments, or has departed.

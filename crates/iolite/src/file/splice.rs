@@ -33,9 +33,10 @@ pub enum SpliceCall {
 }
 
 impl SpliceCall {
-    /// Returns the best call for `length` bytes and this kind of descriptor. References in a pipe
-    /// save the copy, which pays off for one page or more. The pipe's reader may find newer
-    /// contents in the referenced pages, as any reader of a file must expect.
+    /// Returns the best call to transfer `length` bytes of a file to a descriptor of kind `to`.
+    /// `is_mapped` is true if the file is mapped. References in a pipe save the copy, which pays
+    /// off for one page or more. The pipe's reader may find newer contents in the referenced pages,
+    /// as any reader of a file must expect.
     #[must_use]
     pub const fn choose(is_mapped: bool, to: FileKind, length: usize) -> Self {
         match to {

@@ -42,7 +42,8 @@ impl<'a> AggregateBlocks<'a> {
         self.next_slice();
     }
 
-    /// Returns the next block, which is empty at the end. The slice lives as long as the aggregate.
+    /// Returns the current block: the unread bytes of the current slice, up to the block size. The
+    /// block is empty at the end. It lives as long as the aggregate.
     #[inline]
     #[must_use]
     pub const fn current_block(&self) -> &'a [u8] {

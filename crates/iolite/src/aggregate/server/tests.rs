@@ -88,7 +88,8 @@ fn q14_aggregate_over_several_pools_is_received_completely() {
     assert_eq!(leased(), 0);
 }
 
-/// A client that sends garbage or does not read is evicted, and the other clients are served (T8).
+/// A client that sends garbage or does not read is evicted, and the other clients continue to be
+/// served (T8).
 #[test]
 fn misbehaving_client_is_evicted_alone() {
     let server = GrantServer::open(Creator::new(8)).unwrap();
