@@ -99,7 +99,7 @@ pub struct WriterPosition<W> {
 }
 
 impl<W: RingWords> WriterPosition<W> {
-    /// Starts an empty ring of this size, whose reader counts as waiting for the first bytes.
+    /// Starts an empty ring of `size` bytes, whose reader counts as waiting for the first bytes.
     pub fn new(words: W, size: usize) -> Self {
         words.store(RingWord::ReaderWaits, 1);
         Self { words, size, written: 0 }
@@ -128,7 +128,8 @@ impl<W: RingWords> WriterPosition<W> {
         self.words.store(RingWord::Written, self.written);
     }
 
-    /// Returns true, once, if the reader waits for bytes, so that it must be notified.
+    /// Returns true if the reader waits for bytes, so that it must be notified. Clears the reader's
+    /// flag, so that the next call returns false unless the reader waits again.
     #[must_use]
     pub fn take_reader_waits(&self) -> bool {
         // SYNC POINT: waiting. Pairs with the fence in `ReaderPosition::announce_wait`.
@@ -211,8 +212,8 @@ impl<W: RingWords> ReaderPosition<W> {
         available.filter(|all| *all <= self.size).ok_or(PositionFault)
     }
 
-    /// Returns the state of the ring. If it is empty, takes all notifications, and requests another
-    /// one. `next_notification` reads from the socket and must not block.
+    /// Returns the state of the ring. If the ring is empty, takes all notifications, and requests
+    /// another one. `next_notification` reads from the socket and must not block.
     pub fn state(
         &self,
         mut next_notification: impl FnMut() -> Notification,

@@ -108,7 +108,8 @@ impl RingMemory {
         WriterCounts::from_words(counts::read(&self.writer, writer::COMMIT, writer::LEDGER))
     }
 
-    /// Returns the number of blocks that the writer's program has reported as lost before the ring.
+    /// Returns the number of blocks that the writer's program has reported as lost before it could
+    /// put them into the ring.
     pub(crate) fn lost_before(&self) -> u64 {
         self.writer.word(writer::LOST_BEFORE).load(Ordering::Relaxed)
     }

@@ -98,7 +98,7 @@ impl Doorbells {
         true
     }
 
-    /// Marks each reader that the ring has evicted as departed.
+    /// Marks as departed each reader that the ring has evicted.
     fn mark_evicted(&self, side: &mut WriterCursor) {
         for change in side.take_reader_changes() {
             if let ReaderChange::Left(at) = change {
@@ -118,7 +118,7 @@ impl Doorbells {
         side.disconnect(at);
     }
 
-    /// Marks each reader whose process has exited as departed. Does not block.
+    /// Marks as departed each reader whose process has exited. Does not block.
     pub fn mark_departed_readers(&self) {
         for (at, end) in self.ends.iter().enumerate().filter(|(at, _)| !self.departed.contains(*at))
         {

@@ -150,7 +150,7 @@ impl PointerWriter {
     }
 
     /// Puts and publishes all entries. [`PointerWriter::count_fitting`] must have found room for
-    /// them. `bytes` is the sum of their view lengths.
+    /// them. `bytes` is the sum of the entries' view lengths.
     pub(crate) fn put_columns(&mut self, entries: Columns<'_>, bytes: u64) {
         let slots = EntrySlots::new(&self.side.store, self.lanes);
         let Columns { pointers, context, marks } = entries;
@@ -380,7 +380,7 @@ impl PointerReader {
     }
 
     /// Copies published entries into columns of equal length, beginning at position `from`. Returns
-    /// the sum of their view lengths in bytes.
+    /// the sum of the entries' view lengths in bytes.
     pub(crate) fn copy(
         &self,
         from: u64,

@@ -52,7 +52,8 @@ struct ProcessIds {
     tree: Option<TreeCounter>,
 }
 
-/// The counter of a process tree, in shared memory. Its first word holds the last id taken.
+/// The counter of a process tree, in shared memory. The first word of the memory holds the last id
+/// taken.
 #[derive(Debug)]
 struct TreeCounter {
     file: OwnedFd,
@@ -82,8 +83,8 @@ pub fn fresh() -> Option<DbufId> {
     DbufId::new(ids.next - 1)
 }
 
-/// Returns a duplicate of the counter's descriptor for a program to inherit, numbered `from` or
-/// higher, and the value of [`VARIABLE`] for that program.
+/// Returns the value of [`VARIABLE`] for a program that is about to be started, and a duplicate of
+/// the counter's descriptor, numbered `from` or higher, for that program to inherit.
 pub fn duplicate_counter(from: i32) -> std::io::Result<(String, OwnedFd)> {
     let mut ids = IDS.lock().unwrap_or_else(PoisonError::into_inner);
     let tree = ids.tree_counter().ok_or(std::io::ErrorKind::OutOfMemory)?;

@@ -465,8 +465,8 @@ pub struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    /// Publishes the first `used` bytes as a block; `used` is limited to the length of the draft.
-    /// [`Extent::within`] returns subranges of the block.
+    /// Publishes the first `used` bytes as a block, and returns the extent of the block. `used` is
+    /// limited to the length of the draft. [`Extent::within`] returns subranges of the block.
     pub fn commit(self, used: usize) -> Extent {
         let used = used.min(self.len);
         let memory = &self.pool.memory;

@@ -84,9 +84,9 @@ impl Scaling {
         Self { low: 40, high: 60, remote: 0, ..Self::reallocation(caches) }
     }
 
-    /// Returns parameters for rings of pointers within one process, whose size in bytes is between
-    /// `least` and `most`. The size depends only on the pressure, and not on the processors of the
-    /// writer and the reader: the caches matter little, because only entries cross (decision 0093).
+    /// Returns parameters for rings of pointers within one process, with sizes from `least` to
+    /// `most` bytes. The size depends only on the pressure, and not on the processors of the writer
+    /// and the reader: the caches matter little, because only entries cross (decision 0093).
     #[must_use]
     pub const fn pointers(least: usize, most: usize) -> Self {
         let range = (least, most);

@@ -106,8 +106,8 @@ impl Notifier {
 
     /// Returns true if the other party must be notified now, and then records the notification.
     /// This is the case if the party is asleep and has not been notified, and either `position` has
-    /// reached its threshold, or `urgency` is `Last` and [`THRESHOLD_ONLY`] is not set. Call this
-    /// after `position` has been published.
+    /// reached that party's threshold, or `urgency` is `Last` and [`THRESHOLD_ONLY`] is not set.
+    /// Call this after `position` has been published.
     pub fn is_due(&mut self, page: &Region, at: usize, position: u64, urgency: Urgency) -> bool {
         if urgency != Urgency::Flow {
             // SYNC POINT: falling asleep; pairs with the fence in `announce_sleep`.

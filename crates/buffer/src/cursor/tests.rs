@@ -1,4 +1,4 @@
-//! Tests that each control word has one writer and polled words do not share cache lines.
+//! Tests that each control word has one writer, and that polled words do not share cache lines.
 
 use super::*;
 use crate::atomic::Ordering;

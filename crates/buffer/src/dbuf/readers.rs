@@ -59,8 +59,8 @@ pub struct RingReader<W, P>(pub(super) W, PhantomData<fn() -> P>);
 #[derive(Debug)]
 pub enum Local {}
 
-/// The type tag of readers in a process other than the writer's. They only copy, unless the creator
-/// of the memory is trusted (D6).
+/// The type tag of readers in a process other than the writer's. Such readers only copy, unless the
+/// creator of the memory is trusted (D6).
 #[derive(Debug)]
 pub enum Foreign {}
 
@@ -188,7 +188,8 @@ impl<W: BlockWalk, P> RingReader<W, P> {
         self.0.side().store.writer_counts()
     }
 
-    /// Returns the number of blocks that the writer's program has reported as lost before the ring.
+    /// Returns the number of blocks that the writer's program has reported as lost before it could
+    /// put them into the ring.
     #[must_use]
     pub fn lost_before(&self) -> u64 {
         self.0.side().store.lost_before()

@@ -1,5 +1,5 @@
 //! The writer of a ring, generic over the kind of ring. It reserves room for a block, writes the
-//! block, and commits and publishes it. [`BlockLayout`] determines the position of each block. Its
+//! block, and commits and publishes it. [`BlockLayout`] determines the position of each block. The
 //! invariants are those of `dbuf`.
 
 use crate::cursor::WriterCursor;

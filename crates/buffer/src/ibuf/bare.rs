@@ -31,7 +31,7 @@ impl PointerWriter {
     }
 
     /// Puts several pointers at the head, like [`PointerWriter::put_bare`]. The caller must have
-    /// checked that there is room. `bytes` is the sum of the view lengths.
+    /// checked that there is room. `bytes` is the sum of the pointers' view lengths.
     #[inline]
     pub fn put_all_bare(&mut self, pointers: &[RichPointer], bytes: u64) {
         let slots = EntrySlots::new(&self.side.store, self.lanes);

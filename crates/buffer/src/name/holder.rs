@@ -62,7 +62,7 @@ pub(super) fn connect_to_spare(
 }
 
 /// Probes candidates in order until `probe` returns a result or the deadline has passed. Returns
-/// that result, if any.
+/// the result, or `None` if there is none.
 fn probe_candidates<C, T>(
     deadline: Instant,
     candidates: impl Iterator<Item = C>,

@@ -52,9 +52,9 @@ impl Scaler {
         (self.was_full, self.started) = (true, None);
     }
 
-    /// Decides on the size at the end of the lap at `head`. `capacity` is the size of the ring and
-    /// `distance` its unread part, both in bytes. Returns `None` if a decision has already been
-    /// made at this position.
+    /// Decides on the size at the end of the lap at `head`. `capacity` is the size of the ring in
+    /// bytes, and `distance` returns the number of unread bytes. Returns `None` if a decision has
+    /// already been made at this position.
     pub(crate) fn end_lap(
         &mut self,
         head: u64,

@@ -58,8 +58,8 @@ impl SegmentWindow {
         has_room
     }
 
-    /// Decides on the size after the window was used up. `held` is the number of segments that
-    /// readers still need. Returns true if the window has grown.
+    /// Decides on the size of the window after the window has been used up. `held` is the number of
+    /// segments that readers still need. Returns true if the window has grown.
     pub fn end_round(&mut self, held: usize, sides: SidePlacement) -> bool {
         if held >= self.segments {
             self.scaler.record_wait();

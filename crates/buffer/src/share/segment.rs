@@ -43,7 +43,8 @@ pub(crate) struct OfferedSegment {
 }
 
 impl OfferedSegment {
-    /// Creates a segment for a ring of this geometry, with the existing pages of its readers.
+    /// Creates a segment for a ring of this geometry, with the existing pages of the ring's
+    /// readers.
     pub(crate) fn create(
         geometry: Geometry,
         policy: Policy,
