@@ -31,7 +31,8 @@ use sys::preload::{self, window};
 /// The file names of the programs whose reads may be lazy, because they write the bytes that they
 /// read. (For other programs see `forward`.)
 const LAZY_PROGRAMS: &[&str] = &["cat", "dd"];
-/// The alignment and the minimum size of a lazy read, in bytes; other reads copy.
+/// The number of bytes of which both the address and the size of a lazy read must be multiples. All
+/// other reads copy.
 const PAGE: usize = 4096;
 /// The minimum size of a file in bytes; smaller files are read as usual.
 const FILE_SIZE_MIN: u64 = 256 << 10;
@@ -98,7 +99,7 @@ pub(crate) struct FileRange {
 }
 
 impl FileRange {
-    /// Returns true if byte `at` of `file` follows this range.
+    /// Returns true if byte `at` of `file` is the byte directly after this range.
     pub(crate) fn is_continued_by(&self, file: &CachedFile, at: u64) -> bool {
         let same = self.file.descriptor().as_raw_fd() == file.descriptor().as_raw_fd();
         same && self.at.checked_add(self.len as u64) == Some(at)
@@ -234,7 +235,8 @@ fn lend_range(source: &mut Source, number: i32, to: usize, count: usize) -> Opti
     Some(count)
 }
 
-/// Advances the position by the `count` bytes that the kernel read.
+/// Advances the recorded position of the file by the `count` bytes that the kernel has read, or not
+/// at all if `count` is negative.
 pub(crate) fn advance(number: i32, count: isize) {
     let Some(sources) = sources() else { return };
     if let Some(source) = sources.iter().find(|source| source.numbers.contains(&number)) {

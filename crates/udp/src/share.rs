@@ -198,8 +198,8 @@ fn own_inodes() -> HashMap<u64, i32> {
 /// (`SO_ATTACH_REUSEPORT_EBPF`).
 static SELECTED_PORTS: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
 
-/// Records that a program selects the receiving socket of a port. The sockets of the port are then
-/// not promoted.
+/// Records that an attached program selects the receiving socket of a port. The sockets of the port
+/// are then not promoted.
 pub(crate) fn note_selector(port: u16) {
     selected_ports().get_or_insert_default().insert(port);
 }

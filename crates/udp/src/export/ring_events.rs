@@ -1,4 +1,4 @@
-//! The events of the sockets of an epoll set whose rings have datagrams.
+//! The events of those sockets in an epoll set whose rings have datagrams.
 
 use super::epoll::EpollEvent;
 use crate::registration::{EPOLL_READABLE, Registration};
