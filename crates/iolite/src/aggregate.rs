@@ -38,8 +38,8 @@
 //! [`overwrite`]: Aggregate::overwrite
 //!
 //! Up to four slices are stored inline; more are allocated on the heap, up to [`SLICES_MAX`]. Only
-//! a [`Writer`] joins adjacent slices, while it writes them. Operations on aggregates never do, so
-//! that cached properties of a slice ([`ContentId`]) are found again.
+//! a [`Writer`] joins adjacent slices, while it writes them. Operations on aggregates never join
+//! slices, so that properties cached under the [`ContentId`] of a slice can be found again.
 //!
 //! Deviation: bytes are never changed in place, not even if only one aggregate refers to them (the
 //! paper's footnote 2). The owner of a pool may read any of its blocks without a lease, so no
