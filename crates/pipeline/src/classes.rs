@@ -83,8 +83,9 @@ impl ClassSet {
         self.ranges.iter().any(|range| bounds.contains(*range))
     }
 
-    /// Returns the classes that pass an arc with this label, if the filter before the arc emits the
-    /// classes in `on_request` only on arcs that name them.
+    /// Returns the classes of this set that pass an arc, if the filter before the arc emits the
+    /// classes in `on_request` only on arcs that name them: the set without `on_request`, unless it
+    /// names one of those classes.
     #[must_use]
     pub fn without_unnamed(&self, on_request: Option<ValueRange>) -> Self {
         match on_request.filter(|bounds| !self.names_any(*bounds)) {

@@ -40,7 +40,8 @@ pub fn format_nanoseconds(ns: u64) -> String {
     unit.map_or_else(|| format!("{ns} ns"), |(unit, name)| format!("{} {name}", ns / unit))
 }
 
-/// Formats a time given in ns with three significant digits, such as `5.31 ms`.
+/// Formats a time given in ns in the largest unit that it reaches, such as `5.31 ms`, with three
+/// significant digits. Digits after these are cut off, except before the decimal point.
 #[must_use]
 pub fn format_rounded_duration(ns: u64) -> String {
     let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];

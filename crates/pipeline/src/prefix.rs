@@ -1,6 +1,6 @@
 //! Shared prefixes. A prefix is the beginning of a request, up to the filter that reassembles
 //! connections, or up to a later filter that keeps state per connection, such as `http`. Requests
-//! of the same user with equal prefixes can share one instance of it. [SL §7.1]
+//! of the same user with equal prefixes can share one running instance of the prefix. [SL §7.1]
 //!
 //! A prefix consists of one source of live frames, and filters that keep no state beyond a session.
 //! Two prefixes are equal if their canonical texts are equal.
@@ -125,7 +125,7 @@ fn check_source(source: &FilterTerm) -> Result<(), UnsharedReason> {
     check_place(source)
 }
 
-/// Returns true if a label passes blocks without a class.
+/// Returns true if a label passes class 0.
 fn is_passing_zero(label: &Label) -> bool {
     let is_zero = |value: &Value| matches!(value, Value::Number { value: 0, .. });
     let Classes::List(list) = &label.classes else { return true };

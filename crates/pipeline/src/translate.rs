@@ -80,8 +80,8 @@ impl Translation {
         format!("streamline {count}'{}'{shell}", self.line.replace('\'', r"'\''"))
     }
 
-    /// Returns the text that the hint proposes: the request, or the entire command if needed to run
-    /// it.
+    /// Returns the text that the hint proposes: the request or, if it needs a block limit or a
+    /// shell command, the entire command line.
     fn proposal_text(&self) -> String {
         match (&self.count, &self.shell) {
             (None, None) => self.line.clone(),
@@ -157,7 +157,8 @@ fn translate_stages(
     )
 }
 
-/// Returns the spans between the separators of a text, without surrounding white space.
+/// Returns the spans between the separators of a text, without surrounding white space. Separators
+/// within quotes do not count.
 fn stage_spans(text: &str, between: &[char]) -> Vec<Span> {
     let (mut stages, mut from, mut quote) = (Vec::new(), 0, None);
     let mut escaped = false;

@@ -19,8 +19,9 @@ pub(crate) struct ArgumentTexts<'a> {
 }
 
 /// Parses the arguments of `node` according to the parameters of `entry`, and adds the defaults.
-/// `none` must be empty; the result is a copy of `none` to which the arguments are added. Invalid
-/// arguments are omitted, and errors are appended to `mistakes`.
+/// The result begins as a copy of `none`, which must contain no arguments; it supplies what parsing
+/// needs, such as the expression compiler. Invalid arguments are omitted, and errors are appended
+/// to `mistakes`.
 pub(crate) fn parse_arguments<'a>(
     node: &'a FilterTerm,
     entry: &'static Description,
@@ -77,8 +78,8 @@ impl ArgumentTexts<'_> {
         self.node.span.end
     }
 
-    /// Converts a filter's error about an argument to a diagnostic at the position of that
-    /// argument.
+    /// Converts a filter's error to a diagnostic at the position of the argument that is at fault,
+    /// or of the filter's name if none is.
     pub(super) fn diagnostic_at(
         &self,
         mistake: Mistake,
@@ -224,8 +225,8 @@ impl<'a> ArgumentReader<'a> {
     }
 }
 
-/// Returns the span of bytes `start..end` of a value, or the span of the entire value if escape
-/// sequences shift the bytes.
+/// Returns the span of bytes `start..end` of a value. Returns the span of the entire value if it
+/// contains escape sequences, which shift the bytes, or if the bytes are not whole characters.
 fn span_within(text: &Text, start: usize, end: usize) -> Span {
     let quotes = 2 * usize::from(text.quoted);
     let straight = text.span.end - text.span.start == text.bytes.len() + quotes;
@@ -243,7 +244,7 @@ fn is_required(parameter: &Parameter) -> bool {
     parameter.default.is_none() && !parameter.optional
 }
 
-/// Formats the usage, as in `files directory [per=block|connection]`.
+/// Formats the usage of a filter, such as `files directory [per=block|connection]`.
 fn usage(entry: &Description) -> String {
     let mut usage = format!("`{}", entry.name);
     for parameter in entry.parameters {

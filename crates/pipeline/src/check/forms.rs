@@ -188,7 +188,8 @@ impl FormFlow<'_> {
         Some(FormSet::from_predicate(|form| form == Form::Stream))
     }
 
-    /// Reports forms that can arrive at a node but are not accepted there.
+    /// Reports the forms in `gives` that arrive at node `to` but are not accepted there. `giver` is
+    /// the subject and verb of the explanation, such as "`tcp` gives".
     fn check_accepted_forms(
         &self,
         draft: &Draft<'_>,
@@ -230,9 +231,10 @@ impl FormFlow<'_> {
         mistakes.push(Diagnostic::error(place, what).why(why).hint(hint));
     }
 
-    /// Returns the filters that precede `entry` in the example of its description, starting at the
-    /// last filter that accepts `from`, or `None` if no filter accepts it. Examples are preferred
-    /// because they are useful requests; a chain whose forms merely match may be useless.
+    /// Returns the part of the example of `entry` between the source and `entry`, as text. It
+    /// begins with the last filter that accepts `from`; returns `None` if no filter does. Examples
+    /// are preferred because they are useful requests; a chain whose forms merely match may be
+    /// useless.
     fn example_chain(&self, from: Form, entry: &Description) -> Option<String> {
         // An example is `replay web.pcap | tcp | http |exchange weblog access.log`.
         let parts: Vec<&str> = entry.example.split('|').collect();

@@ -197,8 +197,9 @@ impl<'d, 't> LabelReader<'d, 't> {
         classes.unwrap_or(all)
     }
 
-    /// Returns the intersection of `outer` and `label`. If the intersection is empty, reports an
-    /// error and returns the classes of `label`.
+    /// Returns the intersection of `classes`, which `outer` selects, and `inner`, which `label`
+    /// selects. Returns `inner` if there is no outer label. If two nonempty sets have no class in
+    /// common, reports an error and returns `inner`.
     fn intersect_labels(
         &mut self,
         classes: Option<ClassSet>,

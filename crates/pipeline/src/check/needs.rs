@@ -109,14 +109,15 @@ pub(super) fn one_sided_sources(graph: &Graph, registry: &dyn Registry) -> Vec<D
     found
 }
 
-/// Formats the source with an option so that it observes both directions.
+/// Returns a source, in the syntax of a request, that observes both directions on the interface of
+/// `source`.
 fn suggest_both_directions(source: &Use) -> String {
     let interface = source.arguments.text("interface");
     let interface = interface.map_or_else(String::new, |interface| format!(" {interface}"));
     format!("rx{interface} both=yes")
 }
 
-/// A search upstream of a filter for usable input.
+/// A search, upstream of a filter, for input that the filter can use.
 struct UpstreamSearch<'g> {
     graph: &'g Graph,
     of: NodeId,

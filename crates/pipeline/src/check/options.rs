@@ -143,7 +143,8 @@ fn parse_value(option: &Parameter, text: &str) -> Result<Value, String> {
     option.parse(text).map_err(|mistake| mistake.message)
 }
 
-/// Returns errors for options whose values name nodes of the graph.
+/// Checks the options whose values name nodes of the graph, and returns an error for each invalid
+/// value.
 pub(super) fn node_mistakes(request: &Request, graph: &Graph) -> Vec<Diagnostic> {
     let wrong = request.options.iter().filter_map(|option| {
         let text = option.value.as_ref()?;

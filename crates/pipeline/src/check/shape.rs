@@ -225,8 +225,8 @@ fn check_ends(draft: &mut Draft<'_>) {
     }
 }
 
-/// Reports an excess of programs, and programs in cycles. A cycle must never wait, but a program
-/// may read its input late (CONTRACT 17).
+/// Reports the first program in excess of `PROGRAMS_MAX`, and all programs in cycles. A cycle must
+/// never wait, but a program may read its input late (CONTRACT 17).
 fn check_programs(draft: &mut Draft<'_>, registry: &dyn Registry) {
     let is_program = |node: &usize| {
         draft.nodes[*node].entry.is_some_and(|entry| registry.endpoint(entry).is_program)

@@ -270,7 +270,7 @@ fn overlap_error(
 }
 
 /// Excludes the loopback interface from one of two sources, because the other source observes all
-/// its packets too. Returns false if neither source has `loopback=yes`.
+/// packets of this interface too. Returns false if neither source has `loopback=yes`.
 fn exclude_loopback(used: &mut [Option<Use>], a: NodeId, b: NodeId) -> bool {
     let can = |id: &NodeId| {
         let used = used[id.0].as_ref();

@@ -24,7 +24,7 @@ use crate::registry::Registry;
 use filter::FilterKind;
 
 /// Applies an edit of arcs to `request`, which was parsed from `text`. Also returns the graph and
-/// the diagnostics of the new text, unless the text has changed since they were read.
+/// the diagnostics of the new text, or `None` if they were read before the text was last changed.
 pub(super) fn apply(
     edit: &Edit,
     text: &str,
@@ -126,7 +126,7 @@ fn branch_for(output: &NodeOutput, term: Term) -> Result<Branch, InvalidEdit> {
     Ok(Branch { label, term, span: NEW_SPAN })
 }
 
-/// Returns another use of the node at a span, after adding a mark to the node if it has none.
+/// Returns a new use of the node at a span. Adds a mark to the node first if it has none.
 fn reference_to(request: &mut Request, at: Span, node: &str) -> Result<FilterTerm, InvalidEdit> {
     let mut fresh = FreshMarks::new(request);
     let path = path_to(request, at);
@@ -160,9 +160,9 @@ fn refuse_content(node: &str, at: Span, graph: &Graph) -> Result<(), InvalidEdit
     }
 }
 
-/// Disconnects a node from one parent, by default the first, and attaches the node and everything
-/// below it to another parent. Fails if the node is a source, if it is not below that parent, or if
-/// a cycle would result.
+/// Disconnects a node from the parent `from` (default: its first parent), and attaches the node and
+/// everything below it to the output `below`. Fails if the node is a source, if it is not below
+/// `from`, or if a cycle would result.
 fn reattach(
     request: &mut Request,
     (node, from, below): (&str, Option<&NodeOutput>, &NodeOutput),
@@ -186,8 +186,9 @@ fn reattach(
     attach(request, parent, Branch { label, ..subtree })
 }
 
-/// Rewrites the request so that one use of a node has no parent except the node's first one.
-/// Returns the span of that use.
+/// Rewrites the request so that one use of a node has no parent except the node's first parent.
+/// `first` is the span of the node's first use that has a parent. Returns the span of the rewritten
+/// use.
 fn isolate_first_parent(
     request: &mut Request,
     (node, at): (&str, Span),
@@ -350,7 +351,8 @@ fn old_parents(
     parents
 }
 
-/// Returns the subtree of a node in the form in which another path receives it.
+/// Returns the subtree of a node, or of one class of a node, as text that can be attached to
+/// another path.
 ///
 /// # Errors
 ///

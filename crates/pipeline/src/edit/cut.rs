@@ -83,7 +83,8 @@ pub(super) fn into_stages(term: Term) -> Vec<(Pipe, Term)> {
     }
 }
 
-/// Joins stages into a pipeline. The first stage's incoming arc is dropped.
+/// Joins stages into a pipeline. Drops the incoming arc of the first stage. Returns a hole if there
+/// are no stages.
 pub(super) fn from_stages(stages: Vec<(Pipe, Term)>) -> Term {
     let mut flat = Vec::new();
     for (arc, term) in stages {
@@ -127,7 +128,7 @@ pub(super) fn is_operand(request: &Request, path: &[usize]) -> bool {
 }
 
 /// Rewrites the request, without changing its graph, so that no stage follows any group that
-/// contains the filter. Fails if the filter is an operand.
+/// contains the filter. Returns the new position of the filter. Fails if the filter is an operand.
 pub(super) fn isolate(request: &mut Request, at: Span) -> Result<TermPath, InvalidEdit> {
     let mut marks = FreshMarks::new(request);
     loop {
@@ -248,8 +249,8 @@ fn remove_term(request: &mut Request, path: &[usize]) -> Option<Label> {
     }
 }
 
-/// Returns the filters whose output arrives at the filter at this position; an expression with
-/// `++`, `+*` or `!` is `None`.
+/// Returns the filters whose output arrives at the filter at this position. `None` stands for an
+/// expression with `++`, `+*` or `!`.
 pub(super) fn parents<'t>(request: &'t Request, path: &[usize]) -> Vec<Option<&'t FilterTerm>> {
     let found = (1..path.len()).rev().find_map(|level| {
         let Some(Term::Pipeline(pipeline)) = term_at(request, &path[..level]) else { return None };
@@ -283,8 +284,8 @@ pub(super) fn incoming_label(request: &Request, path: &[usize]) -> Option<String
     found
 }
 
-/// Returns the filters whose output leaves a term; a missing filter, or an expression with `++`,
-/// `+*` or `!`, is `None`.
+/// Returns the filters whose output leaves a term. `None` stands for a missing filter, or for an
+/// expression with `++`, `+*` or `!`.
 fn exits(term: &Term) -> Vec<Option<&FilterTerm>> {
     match term {
         Term::Hole(_) | Term::Not(_) => vec![None],
@@ -299,7 +300,7 @@ fn exits(term: &Term) -> Vec<Option<&FilterTerm>> {
     }
 }
 
-/// Removes the parentheses around groups of one branch.
+/// Removes the parentheses around each group that consists of one branch without a label.
 pub(super) fn remove_single_branches(term: &mut Term) {
     match term {
         Term::Hole(_) | Term::Filter(_) => {}

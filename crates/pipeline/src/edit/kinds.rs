@@ -161,7 +161,8 @@ pub struct EditResult {
 pub struct Subtree {
     /// The subtree in the syntax of a request.
     pub text: String,
-    /// The span of each filter in the text of the request, in order; `None` for a new filter.
+    /// The spans of the subtree's filters in the text of the request, in the order of the subtree;
+    /// `None` for a new filter.
     pub filters: Vec<Option<Span>>,
 }
 

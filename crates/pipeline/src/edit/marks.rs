@@ -37,14 +37,15 @@ pub(super) fn refuse_repeated(
     }
 }
 
-/// Returns the span of the use in which the node's arguments are written.
+/// Returns the span of the use in which the node's arguments are written, or `at` if no use has
+/// arguments.
 pub(super) fn use_with_arguments(request: &Request, at: Span) -> Span {
     let all = uses(request, at);
     let given = |node: &&FilterTerm| all.contains(&node.span) && !node.arguments.is_empty();
     filters(request).find(given).map_or(at, |node| node.span)
 }
 
-/// Removes the pins of the node's uses, except of the use at this span.
+/// Removes the pin from each use of the node, except from the use at this span.
 pub(super) fn unpin_uses(request: &mut Request, at: Span) {
     let all = uses(request, at);
     for term in &mut request.pipelines {
@@ -95,7 +96,7 @@ impl FreshMarks {
         Self { taken: all_marks(request), next_span: used.min().unwrap_or(usize::MAX) - 1 }
     }
 
-    /// Returns another use of a node, with its name and mark but without arguments. Adds a mark to
+    /// Returns a new use of a node, with its name and mark but without arguments. Adds a mark to
     /// the node if it has none.
     pub(super) fn reference(&mut self, node: &mut FilterTerm) -> FilterTerm {
         let mark = match &node.mark {

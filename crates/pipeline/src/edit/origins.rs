@@ -10,9 +10,9 @@ use crate::language::{Request, Span};
 pub(super) struct Origins {
     /// The name and span of each filter.
     filters: Vec<(String, Span)>,
-    /// The span of the first use of each mark.
+    /// Each mark, with the span of its first use.
     marks: Vec<(String, Span)>,
-    /// The spans of all other uses.
+    /// The spans of all later uses of marks.
     repeated: Vec<Span>,
 }
 

@@ -59,8 +59,8 @@ fn surviving_marks(
     kept.filter_map(|(node, _)| node.mark.as_ref().map(|mark| mark.text.clone())).collect()
 }
 
-/// Returns the span of the first filter at the head of a term that no source reaches any more, or
-/// `None` if there is none.
+/// Returns the span of the first filter at the head of a term, or of one of its branches, that no
+/// source reaches after the removal. Returns `None` if there is none.
 fn dead_head(survivors: &[String], term: &Term) -> Option<Span> {
     match term {
         Term::Hole(_) | Term::Not(_) => None,
@@ -102,9 +102,10 @@ fn surviving_part(survivors: &[String], term: Term) -> Option<Term> {
     }
 }
 
-/// Attaches a node and the stages after it to another use of the node. That use gets the node's
-/// arguments and pin. Adds a new pipeline if there is no other use, if stages already follow that
-/// use, or if several nodes are followed by common stages.
+/// Attaches a node and the stages after it to another use of the node. If that use has no
+/// arguments, it gets the node's arguments and, unless it is pinned, the node's pin. Adds a new
+/// pipeline if there is no other use, if stages already follow that use, or if several nodes are
+/// followed by common stages.
 pub(super) fn put_back(request: &mut Request, tail: Term) {
     let mut stages = into_stages(tail);
     let rest = stages.split_off(1);

@@ -1,4 +1,4 @@
-//! Replacement of the entire text. Filters that both texts contain are kept.
+//! Replacement of the entire text. Filters that both texts contain keep their state.
 
 use super::kinds::{EditResult, InvalidEdit};
 use super::origins::print_with_origins;

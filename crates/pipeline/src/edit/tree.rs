@@ -221,8 +221,9 @@ fn insert_branch(pipeline: &mut Pipeline, place: usize, filter: Term) {
     pipeline.rest.push(Stage { arc, term });
 }
 
-/// Removes the kernel pins of all later filters in the same pipeline when the filter at `at` leaves
-/// the kernel, because a filter can run in the kernel only if its predecessors run there.
+/// Removes the kernel pins of all filters after the filter at `at`, in the text of the same
+/// pipeline. Used when that filter leaves the kernel: a filter can run in the kernel only if its
+/// predecessors run there.
 pub(super) fn unpin_successors(request: &mut Request, at: Span) {
     let here = |term: &Term| {
         let mut found = false;
@@ -240,8 +241,8 @@ pub(super) fn unpin_successors(request: &mut Request, at: Span) {
     }
 }
 
-/// Moves a filter to another space. A move to a sandbox sets an argument of the filter; any other
-/// move sets its pin.
+/// Moves a filter to another space. A move to a sandbox sets the argument `untrusted` and removes
+/// the pin; any other move sets the pin and removes the argument.
 pub(super) fn move_to(node: FilterTerm, space: &str) -> FilterTerm {
     let mut node = without_sandbox(node);
     let named = |text: &str| Name { text: text.to_owned(), span: NEW_SPAN };

@@ -249,10 +249,11 @@ fn ring_fill(edge: &EdgeMeasurement, entries: usize) -> String {
 }
 
 /// Stores measurements in a cost table for the next plan: the cost of each filter with its
-/// arguments, and the fraction of its blocks on each arc. In a calibrated table, only the costs of
-/// filters that read whole blocks are replaced. Returns the number of filters whose cost was not
-/// learned because they received fewer than 64 blocks, or fewer than [`LEARNED_BLOCKS_MIN`] blocks
-/// in less than 2 ms of processing time.
+/// arguments, and the fraction of its blocks on each arc. Learns no costs of filters that run in a
+/// process of their own. In a calibrated table, only the costs of filters that read whole blocks
+/// are replaced. Returns the number of filters whose cost was not learned because they received
+/// fewer than 64 blocks, or fewer than [`LEARNED_BLOCKS_MIN`] blocks in less than 2 ms of
+/// processing time.
 pub fn learn(plan: &Plan, measured: &Measurements, costs: &mut Costs) -> usize {
     let mut too_few = 0;
     for (id, node) in plan.graph.ids().filter(|(_, node)| node.filter().is_some()) {

@@ -57,8 +57,10 @@ pub(super) fn node_figures(plan: &Plan, id: NodeId, figures: &DrawnFigures) -> S
 }
 
 impl DrawnFigures {
-    /// Returns the figures for the time between the earlier sample `before` and this one. Losses
-    /// still count from the start of the run. A sample of another plan is ignored.
+    /// Returns a copy of these figures in which the duration, and the numbers of blocks, calls and
+    /// nanoseconds, are those since the earlier sample `before`. All other figures, such as losses,
+    /// still count from the start of the run. If `before` is a sample of another plan, returns
+    /// these figures unchanged.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let (now, old) = (&self.measured, &before.measured);
@@ -81,7 +83,7 @@ impl DrawnFigures {
     }
 }
 
-/// Returns the rate of blocks on an edge, and the number of blocks lost on it.
+/// Returns the rate of blocks on an edge as text, and the number of blocks lost on the edge.
 pub(super) fn edge_figures(edge: usize, figures: &DrawnFigures) -> (String, u64) {
     let put = figures.measured.edges.get(edge).map_or(0, |edge| edge.put);
     let lost = figures.lost_on_edges.get(edge).copied().unwrap_or(0);

@@ -1,6 +1,6 @@
 //! Descriptions of single items of a plan: rings, replicas, programs, pipes, policies.
 //!
-//! A request may contain any text, so control characters are always replaced by visible characters.
+//! A request may contain any text, so each hidden character is always replaced by a placeholder.
 
 use super::table::COLUMNS;
 use crate::format::{format_count, format_nanoseconds};
@@ -69,7 +69,7 @@ fn format_ranges(numbers: &[usize]) -> String {
     ranges.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// Describes a latency budget and its distribution.
+/// Describes a latency budget and the share that each cause of delay gets.
 pub(super) fn describe_latency(latency: &Latency, plan: &Plan, names: &[String]) -> String {
     let parts: Vec<String> = latency
         .delays
@@ -231,8 +231,9 @@ pub(super) fn describe_program(program: &Program, plan: &Plan) -> String {
 }
 
 /// Returns the name of a sink that writes a program's frames directly from the memory into which
-/// the program stores them. Returns `None` if the frames are redirected to a socket, or if they are
-/// copied first because another node of the thread may read their bytes.
+/// the program stores them. Returns `None` if there is no such sink, if the frames are redirected
+/// to a socket, or if they are copied first because another node of the thread may read their
+/// bytes.
 fn written_in_place(program: &Program, plan: &Plan) -> Option<String> {
     let mut written = None;
     for (edge, leaves) in plan.graph.edges.iter().enumerate() {

@@ -89,9 +89,9 @@ impl Graph {
         by_operand || edge.classes.names_any(bounds)
     }
 
-    /// Returns the expression of a section with the classes that pass the arcs of its operands.
-    /// Unlike `body`, it excludes classes that the filter before the section emits only on arcs
-    /// that name them from the arcs that do not.
+    /// Returns the expression of a section with the classes that pass the arcs of its operands. The
+    /// filter before the section may emit some classes only on arcs that name them: in `body`, an
+    /// arc that does not name them can still contain these classes; in the result, it does not.
     #[must_use]
     pub fn body_on_request(&self, section: NodeId, body: &Boolean) -> Boolean {
         let made = |edge: &Edge| {
@@ -135,8 +135,8 @@ impl Boolean {
         }
     }
 
-    /// Returns the expression without the classes within `made` on each arc at which blocks enter
-    /// it, unless the arc or an arc behind it names one of them.
+    /// Removes the classes within `made` from each arc at which blocks enter the expression, unless
+    /// that arc or a later one names a class within `made`. Returns the resulting expression.
     pub(crate) fn without_unnamed(&self, made: ValueRange) -> Self {
         let links = |links: &[Link]| -> Vec<Link> {
             links.iter().map(|link| link.without_unnamed(made)).collect()

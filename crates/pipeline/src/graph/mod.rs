@@ -246,7 +246,7 @@ impl Graph {
     /// Returns the node with this id.
     ///
     /// # Panics
-    /// If the id belongs to another graph.
+    /// If the graph has no node with this id.
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.0]
     }

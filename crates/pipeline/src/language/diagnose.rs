@@ -9,7 +9,7 @@
 //!              ^^^^ did you mean `http`?  (`streamline filters` lists all 56)
 //! ```
 //!
-//! A request is untrusted input, so control characters are replaced before they reach a terminal. A
+//! A request is untrusted input, so hidden characters are replaced before they reach a terminal. A
 //! long line is shortened to the surroundings of the error.
 
 use std::fmt::Write as _;
@@ -153,7 +153,7 @@ pub fn render(text: &str, mistakes: &[Diagnostic], colour: bool) -> String {
     out
 }
 
-/// The width, in characters, of the excerpt of a long line.
+/// The length, in bytes, of the excerpt of a long line.
 const EXCERPT_WIDTH: usize = 96;
 
 fn render_one(text: &str, starts: &[usize], mistake: &Diagnostic, colour: bool, out: &mut String) {
@@ -222,8 +222,8 @@ fn char_boundary(text: &str, at: usize) -> usize {
     at
 }
 
-/// Replaces every control character with one visible character, so that columns stay aligned and
-/// the text is safe for a terminal.
+/// Replaces each tab with a space and every other hidden character with a visible placeholder, so
+/// that columns stay aligned and the text is safe for a terminal.
 fn replace_control_characters(text: &str) -> String {
     text.chars().map(|c| if c == '\t' { ' ' } else { filter::text::visible(c) }).collect()
 }

@@ -120,7 +120,7 @@ pub(super) fn is_name(word: &str) -> bool {
         && word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
 }
 
-/// Truncates a word to 40 characters for a message.
+/// Returns a word for use in a message. Truncates it after 40 characters, and then appends `…`.
 pub(crate) fn truncate_word(word: &str) -> String {
     const LENGTH_MAX: usize = 40;
     match word.char_indices().nth(LENGTH_MAX) {

@@ -137,7 +137,8 @@ impl Lexer<'_> {
         Some(kind)
     }
 
-    /// Classifies the `|` at `start`; the cursor is at the byte after it.
+    /// Reads the `|` at `start` as a pipe or as the beginning of a label, which it consumes. The
+    /// cursor must be at the byte after the `|`.
     fn read_pipe_or_label(&mut self, start: usize) -> TokenKind {
         let before = self.text.get(..start).and_then(|text| text.chars().next_back());
         let apart = match before {

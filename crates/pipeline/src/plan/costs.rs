@@ -43,7 +43,7 @@ pub struct Costs {
     pub wake: f64,
     /// The cost of receiving a frame through a packet socket and its ring.
     pub socket: f64,
-    /// The cost of calling a kernel program once per frame.
+    /// The cost of calling a kernel program that observes frames, per frame.
     pub tap: f64,
     /// The cost of calling a twin, per block.
     pub twin: f64,
@@ -158,9 +158,10 @@ impl Costs {
         self.ring + self.wake / 32.0
     }
 
-    /// Returns the cost of handing a block from the kernel to a process: storing the record,
-    /// copying it out, and 1/128 of a notification (about 128 blocks per notification at 250,000
-    /// blocks per second, because the rate of notifications is limited).
+    /// Returns the cost of handing a block of 1,024 bytes from the kernel to a process, in ns:
+    /// storing its record, fetching the record, copying the bytes, and 1/128 of a notification
+    /// (about 128 blocks per notification at 250,000 blocks per second, because the rate of
+    /// notifications is limited).
     #[must_use]
     pub fn kernel_exit_cost(&self) -> f64 {
         self.record + self.fetch + self.copy + self.notification / 128.0
@@ -338,8 +339,9 @@ fn filter_estimate(graph: &Graph, edge: &Edge) -> f64 {
     every.map_or(1.0, |every| 1.0 / every.max(1) as f64)
 }
 
-/// Returns true if the fraction of a filter's blocks that take the edge is unknown because no run
-/// has measured it.
+/// Returns true if only measurements can determine the fraction of a filter's blocks that take the
+/// edge: the edge leaves a filter that is not a source, does not pass all classes, and has no
+/// estimate by the filter.
 pub(super) fn is_share_unknown(graph: &Graph, edge: &Edge) -> bool {
     let source = graph.node(edge.from).kind() == Some(FilterKind::Source);
     let decides = graph.node(edge.from).filter().is_some() && !source;

@@ -140,8 +140,9 @@ impl Signals {
         Self { requested, adapts, ns, ns_because, entries, cache: machine.l2 / 2 }
     }
 
-    /// Returns T_b, the maximum that an adaptive T_b may reach, and the reason for T_b. `frames` is
-    /// true if the ring carries frames, whose assumed size differs from that of other blocks.
+    /// Returns T_b, the maximum that an adaptive T_b may reach, and the reason for this maximum or,
+    /// if T_b does not adapt, for T_b. `frames` is true if the ring carries frames, whose assumed
+    /// size differs from that of other blocks.
     fn blocks_range(&self, frames: bool) -> (usize, usize, &'static str) {
         let (least, because) = self.signal_blocks(frames);
         let most = match self.adapts {

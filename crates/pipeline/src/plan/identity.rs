@@ -1,4 +1,4 @@
-//! The identity of a plan, which logs and tools use to distinguish plans.
+//! The ID of a plan, by which logs and tools distinguish plans.
 
 use super::model::{Plan, PlannedEdge};
 use std::fmt::Write as _;
@@ -8,9 +8,9 @@ const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
 const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 
 impl Plan {
-    /// Returns the plan's identity: 16 hexadecimal digits that are equal for plans with the same
-    /// graph, the same space for each node, and the same kind of each edge. All processes of one
-    /// version of Streamline compute the same identity.
+    /// Returns the plan's ID: 16 hexadecimal digits that are equal for plans with the same graph,
+    /// the same space for each node, and the same kind of each edge. All processes of one version
+    /// of Streamline compute the same ID.
     #[must_use]
     pub fn id(&self) -> String {
         let mut text = self.graph.to_string();

@@ -35,7 +35,7 @@ pub struct Plan {
     pub replicas: Vec<Replicas>,
     /// Expensive filters without replicas, with the reasons.
     pub replica_refusals: Vec<ReplicaRefusal>,
-    /// The number of blocks that a thread processes at once.
+    /// The maximum number of blocks that a thread processes at once.
     pub batch: BatchSize,
     /// The latency budget, or `None` if the request does not set `--latency`.
     pub latency: Option<Latency>,
@@ -119,7 +119,8 @@ pub enum SpaceKind {
 pub struct Placement {
     /// An index into `Plan::spaces`.
     pub space: usize,
-    /// The index of the space that writes the node's input: its own, unless it is a process.
+    /// The index of the space that writes the node's input. It equals `space`, except for a
+    /// process, whose input the last thread upstream writes.
     pub input_space: usize,
     /// The index of the space that reads the node's output: its own, except for a process (the next
     /// thread) and for the kernel (the first thread of the component, which reads the rings). The
@@ -221,9 +222,9 @@ impl std::error::Error for Unplaceable {}
 pub struct Replicas {
     /// The filters, in stream order.
     pub nodes: Vec<NodeId>,
-    /// The space of each replica; the first space dispatches the blocks.
+    /// The index of each replica's space. The thread of the first one dispatches the blocks.
     pub spaces: Vec<usize>,
-    /// The space that merges the outputs.
+    /// The index of the space that merges the outputs.
     pub join: usize,
     /// The key that determines the replica of a block, or `None` if blocks are distributed by load.
     pub sharing: Option<ShardKey>,
@@ -252,7 +253,7 @@ pub struct KernelRefusal {
     pub why: String,
 }
 
-/// A latency budget and its distribution.
+/// A latency budget, and the share that each cause of delay gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Latency {
     /// The budget that the request sets, in ns.

@@ -40,7 +40,7 @@ impl Plan {
 
     /// Returns the filters that a change in the measured shares could move between the kernel and a
     /// thread. Returns an empty list if the request determines the placement, if the plan has
-    /// replicas, or if all shares are known.
+    /// replicas, or if the shares of all arcs are known without a measurement.
     ///
     /// A connected component qualifies only if exactly one kernel program observes frames for it.
     /// Then the source stays in its space, and two programs never have to be replaced at the same

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 /// The data of a plan that are stored for comparison with the next plan of the same request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PersistedPlan {
-    /// The cost of one block, in ns.
+    /// The cost of sending one block from every source through the graph, in ns.
     pub cost_ns: f64,
     /// The nodes, in request order.
     pub nodes: Vec<PersistedNode>,

@@ -65,7 +65,8 @@ impl Processors {
 }
 
 impl Plan {
-    /// Returns the maximum number of threads when a path of this plan starts.
+    /// Returns the number of threads that start together: that of the connected component with the
+    /// most threads.
     #[must_use]
     pub fn thread_count(&self) -> usize {
         let threads = self.spaces.iter().filter(|space| space.kind == SpaceKind::Thread);

@@ -59,8 +59,8 @@ pub struct KernelRing {
     /// The maximum size of a frame in bytes.
     pub record_max: u32,
     /// The number of blocks per notification of the reader (T_b). A notification may be delayed by
-    /// `apart_ns`. At 0 the reader gets no notifications, and takes frames from the host only while
-    /// it is awake.
+    /// `apart_ns`. At 0 the program sends no notifications, and takes frames from the host only
+    /// while the reader is awake.
     pub signal_blocks: u32,
     /// The minimum time in ns between two notifications (T_min).
     pub apart_ns: u64,

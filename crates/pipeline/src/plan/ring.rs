@@ -9,8 +9,8 @@ pub(super) const SIGNAL_BLOCKS: usize = 32;
 /// spend more on wakeups than a kernel program saves.
 const KERNEL_SIGNAL_NS: u64 = 10_000_000;
 
-/// The number of pointers per processor for an edge out of the kernel: the number of 1 KB frames
-/// that fit into the record buffer (4 MB).
+/// The number of pointers per processor for an edge out of the kernel: one for every 2 KB of the
+/// record buffer (8 MB).
 const KERNEL_ENTRIES: usize = 4096;
 
 /// The size of a pointer from a kernel program, in bytes.

@@ -211,8 +211,8 @@ impl<'p> StageSearch<'p> {
         loads
     }
 
-    /// Returns the minimum time per block, as limited by the busiest thread and by the number of
-    /// processors.
+    /// Returns the minimum time per block, in ns, as limited by the busiest thread and by the
+    /// number of processors.
     fn block_time_bound(&self, loads: &[f64]) -> f64 {
         let all: f64 = loads.iter().sum();
         loads.iter().copied().fold(all / self.processors as f64, f64::max)

@@ -176,7 +176,8 @@ fn check_sessions(graph: &Graph, id: NodeId, node: &Node) -> Result<(), String> 
     }
 }
 
-/// Returns all nodes upstream of a node; for an operand, also the operands before it in a chain.
+/// Returns all nodes upstream of a node; for an operand, also its section and the operands before
+/// it in a chain.
 fn upstream_nodes(graph: &Graph, id: NodeId) -> Vec<NodeId> {
     let mut found = vec![id];
     if let Some(owner) = graph.node(id).inside {

@@ -350,8 +350,8 @@ fn invalid_parameter_error(word: &str, key: &str, span: Span) -> Diagnostic {
     }
 }
 
-/// Splits `key=value` at the first `=`, ignoring the first `skip` bytes. The value is `None` if
-/// there is no `=`.
+/// Removes the first `skip` bytes, and splits the remaining `key=value` at the first `=`. The value
+/// is `None` if there is no `=`.
 fn split_value(word: &str, skip: usize) -> (&str, Option<&str>) {
     let word = word.get(skip..).unwrap_or_default();
     match word.split_once('=') {

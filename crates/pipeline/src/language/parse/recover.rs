@@ -66,8 +66,8 @@ impl Parser<'_> {
         text.ends_with(',') || (label.classes == Classes::All && !text.ends_with("all"))
     }
 
-    /// Returns a single error for consecutive labels without filters: `rx |tcp |http` means three
-    /// filters.
+    /// Returns a single error for consecutive labels without filters, such as `rx |tcp |http`,
+    /// which probably means three filters.
     fn labels_without_filter_error(&mut self, span: Span, first: Label) -> Diagnostic {
         let mut run = vec![first];
         let mut end = self.at;

@@ -294,8 +294,8 @@ impl ChainSearch<'_> {
 
 impl Plan {
     /// Returns true if the sources emit as many blocks as the path accepts, or if the request names
-    /// the policy `latency` or `throughput`. The input rate of an interface is known only while the
-    /// path runs.
+    /// `latency` or `throughput` as its policy, or `--parallel=latency`. The input rate of an
+    /// interface is known only while the path runs.
     fn is_saturated(&self) -> bool {
         let attaches =
             |node: &Node| node.filter().is_some_and(|used| used.endpoint.attach_point.is_some());
@@ -304,9 +304,9 @@ impl Plan {
         named || latency || !self.graph.nodes.iter().any(attaches)
     }
 
-    /// Adds replicas that a running path can start: replicas of stateless chains, as many as are
-    /// worthwhile at current costs. Returns the changed plan and the expected speedup, or `None` if
-    /// no replicas are worthwhile.
+    /// Plans replicas that a running path can start: replicas of stateless chains, as many as are
+    /// worthwhile at current costs. Returns this plan with these replicas in place of its own, and
+    /// the expected speedup; `None` if no replicas are worthwhile.
     #[must_use]
     pub fn with_replicas(&self, machine: &Machine) -> Option<(Self, f64)> {
         let mut plan = Self { replicas: Vec::new(), replica_refusals: Vec::new(), ..self.clone() };
