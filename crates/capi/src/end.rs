@@ -140,8 +140,8 @@ impl Reader {
         }
     }
 
-    /// Consumes located bytes; if the ring overwrites, consumes the entire block. Fails with
-    /// `ESTALE` if the writer may have overwritten the bytes since they were located.
+    /// Consumes `count` of the located bytes or, if the ring overwrites, the entire block. Fails
+    /// with `ESTALE` if the writer may have overwritten the bytes since they were located.
     pub(crate) fn release(&mut self, count: usize) -> Result<(), Failure> {
         if self.stream().take_checked(count)? { Ok(()) } else { Err(overwritten_error()) }
     }

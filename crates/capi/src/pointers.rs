@@ -153,7 +153,7 @@ impl PointerWriter {
     }
 
     /// Copies bytes into the memory of the pipe, as one block, or as several blocks if they exceed
-    /// the maximum block size.
+    /// the maximum block size. Returns the number of bytes.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Outcome<usize> {
         let output = self.pipe.output();
         let longest = output.block_max().max(1);

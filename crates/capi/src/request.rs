@@ -13,7 +13,8 @@ pub(crate) enum Run {
 }
 
 impl Run {
-    /// Blocks until the run has ended, or returns false after `limit`.
+    /// Blocks until the run has ended, but at most for `limit`, if there is one. Returns true if
+    /// the run has ended.
     pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
         match self {
             Self::Running(running) => {

@@ -88,7 +88,8 @@ pub(crate) fn register_end(kind: EndKind, descriptor: Option<OwnedFd>) -> Outcom
     }
 }
 
-/// Stores an end under the number of a descriptor that was just opened.
+/// Stores an end under the number of a descriptor that was just opened. Fails with `EMFILE` if the
+/// table has no entry for this number.
 fn store_end(number: i32, end: End) -> Result<(), Failure> {
     if usize::try_from(number).map_or(true, |at| at >= ENTRIES) {
         let text = format!("descriptor {number}: only those below {ENTRIES} can be ends");
