@@ -41,7 +41,8 @@ pub trait Source: Send {
         SourceProperties::default()
     }
 
-    /// Returns the size of the rings to which other programs write, or `None` if there are none.
+    /// Returns the largest size and the size changes of the rings to which other programs write, or
+    /// `None` if there are no such rings.
     fn ring_state(&self) -> Option<ReaderRing> {
         None
     }
@@ -123,11 +124,10 @@ pub struct SourceCounters {
     pub observed: Option<Amount>,
     /// Blocks appended to batches of the space.
     pub given: Amount,
-    /// Number of lost blocks for each location of the loss, or `None` if the counter cannot be
-    /// read.
+    /// Number of blocks lost at each location, or `None` if its counter cannot be read.
     pub dropped: Vec<(DropReason, Option<u64>)>,
-    /// Positions of the lost blocks for each location of the loss, if known. A position is an index
-    /// among all blocks that reached the location.
+    /// Positions of the blocks lost at each location, if known. A position is an index among all
+    /// blocks that reached the location.
     #[serde(deserialize_with = "crate::drop_reason::interned_keys")]
     pub missing: Vec<(&'static str, LossRanges)>,
     /// A note for the user, for example a message that the interface has been renamed.

@@ -51,7 +51,7 @@ pub enum CompressingThread {
 pub struct RetainedFrames {
     /// Number of frames.
     pub blocks: u64,
-    /// Sum of their lengths in bytes.
+    /// Sum of the lengths of these frames, in bytes.
     pub bytes: u64,
     /// Memory used for the frames, in bytes. Older frames are compressed.
     pub stored: u64,

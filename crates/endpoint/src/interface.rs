@@ -60,7 +60,8 @@ pub(crate) fn run_in_namespace<T: Send>(
 }
 
 /// Returns the interface with this name or alternative name in the network namespace of this
-/// thread, and the link type of its frames.
+/// thread, and the link type of its frames. Fails if there is no such interface, or if its link
+/// type is unknown.
 pub(crate) fn find_interface_by_name(
     call: &'static str,
     name: &str,
@@ -79,7 +80,7 @@ pub(crate) fn find_interface_by_name(
 }
 
 /// Returns the only interface that is up in the network namespace of this thread, and the link type
-/// of its frames. Ignores the loopback interface.
+/// of its frames. Ignores the loopback interface. Fails if no interface or several are up.
 pub(crate) fn find_only_interface(call: &'static str) -> Result<(Interface, LinkType), Failure> {
     const TARGET: &str = "an interface";
     let all = RouteSocket::open().and_then(|links| links.list_interfaces());
@@ -100,7 +101,8 @@ pub(crate) fn find_only_interface(call: &'static str) -> Result<(Interface, Link
     }
 }
 
-/// Returns the interface, paired with the link type of its frames.
+/// Returns the interface, paired with the link type of its frames. Fails if the link type is
+/// unknown.
 fn with_link_type(call: &'static str, found: &Interface) -> Result<(Interface, LinkType), Failure> {
     match filter::general::bpf::link_type(found.hatype) {
         Some(link) => Ok((found.clone(), link)),

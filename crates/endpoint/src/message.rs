@@ -13,13 +13,13 @@ pub const HEAD_BYTES: usize = size_of::<Entry>();
 /// Maximum length of a message in bytes.
 pub const MESSAGE_MAX: usize = BLOCK_MAX;
 
-/// Returns the length of a block's message.
+/// Returns the length of a block's message in bytes.
 pub const fn message_length(block: &Block<'_>) -> usize {
     HEAD_BYTES + block.frame.len()
 }
 
 /// Writes a block's message to `room`, which must be [`message_length`] bytes long. Returns the
-/// length.
+/// length of the message in bytes.
 pub fn write(block: &Block<'_>, room: &mut [u8]) -> usize {
     let Some((head, frame)) = room.split_at_mut_checked(HEAD_BYTES) else { return 0 };
     head.copy_from_slice(sent_entry(block).as_bytes());

@@ -26,7 +26,8 @@ pub const TAP_RING_SIZE: usize = 8 << 20;
 const DATA_OFFSET: usize = 4096;
 /// Length of the file in bytes.
 const FILE_SIZE: usize = DATA_OFFSET + TAP_RING_SIZE;
-/// Number of bytes whose memory is allocated at once, so that a shortage is an error.
+/// Minimum number of bytes for which memory is allocated in one step. Memory is allocated before it
+/// is used, so that a shortage of memory is reported as an error.
 const ALLOCATED_MIN: u64 = 256 << 10;
 
 /// The path's side of a ring.
@@ -103,7 +104,8 @@ impl TapRingWriter {
         Ok(length)
     }
 
-    /// Returns true, once, if the reader waits for bytes, so that it must be notified.
+    /// Returns true if the reader waits for bytes and has not been notified yet; the caller must
+    /// then notify it. Further calls return false until the reader waits again.
     #[must_use]
     pub fn take_reader_waits(&self) -> bool {
         self.position.take_reader_waits()
@@ -202,8 +204,9 @@ impl TapRingReader {
         }
     }
 
-    /// Takes `length` bytes, which must be available, out of the ring. Returns true, once, if the
-    /// path waits for room and there is enough, so that it must be notified.
+    /// Takes `length` bytes, which must be available, out of the ring. Returns true if the path
+    /// waits for room, there is now enough, and the path has not been notified yet; the caller must
+    /// then notify it.
     #[must_use]
     pub fn take(&mut self, length: usize) -> bool {
         self.0.take(length)
@@ -233,7 +236,7 @@ mod tests {
         (writer, reader)
     }
 
-    /// Takes `length` bytes through a pipe.
+    /// Takes `length` bytes out of the ring through a pipe, and returns them.
     fn take(reader: &mut TapRingReader, length: usize) -> Vec<u8> {
         let (mut near, far) = std::io::pipe().unwrap();
         let reading = std::thread::spawn(move || {

@@ -259,7 +259,8 @@ pub(super) struct ColdReader<'c> {
 }
 
 impl ColdReader<'_> {
-    /// Returns the bytes of the next frame, or `None` after the last frame in the chunks.
+    /// Returns the bytes of the next frame, whose length in bytes must be `length`, or `None` after
+    /// the last frame in the chunks.
     pub(super) fn next_frame(&mut self, length: usize) -> Option<&[u8]> {
         if self.frames_left == 0 {
             let chunk = self.chunks.next()?;

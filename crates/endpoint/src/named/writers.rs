@@ -26,7 +26,8 @@ pub(super) struct WriterRing {
 }
 
 impl WriterRing {
-    /// Records the size of the ring in `state`, which covers all writers, if it has changed.
+    /// If the size of the ring has changed, counts the change in `state`, which covers the rings of
+    /// all writers.
     pub(super) fn record_size(&mut self, state: &mut ReaderRing) {
         let (before, now) = (self.bytes, self.input.capacity());
         if before == now {

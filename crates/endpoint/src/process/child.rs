@@ -46,7 +46,8 @@ pub struct Process {
 
 /// Control of a child process that is not an ordinary program, such as a sandboxed filter.
 pub trait ProcessControl: fmt::Debug + Send + Sync {
-    /// Returns true if the process accepts no more input, not even input that is already available.
+    /// Returns true if the process accepts no more input, not even input that the path has already
+    /// read.
     fn has_closed_input(&self) -> bool;
 
     /// Blocks until the process has exited. Returns a message if the process failed, or `None` if
@@ -121,7 +122,8 @@ impl Process {
         Self { control: Some(control), ..Self::new_recorded(name, ProcessRole::Middle) }
     }
 
-    /// Returns true if the program accepts no more input, not even input that is already available.
+    /// Returns true if the program accepts no more input, not even input that the path has already
+    /// read.
     #[must_use]
     pub fn has_closed_input(&self) -> bool {
         match &self.control {
@@ -158,7 +160,8 @@ impl Process {
         Some(self.check_end(ended))
     }
 
-    /// Blocks until the program has exited. The caller must have closed both halves.
+    /// Blocks until the program has exited. Returns the failure if its exit was unsuccessful. The
+    /// caller must have closed both halves.
     pub fn finish(&self) -> sys::Result<Result<(), ProcessFailure>> {
         if let Some(message) = self.control.as_ref().and_then(|control| control.finish()) {
             let (command, ended) = (self.command.clone(), ProcessEnd::Status(1));

@@ -23,7 +23,7 @@ const BYTES_MAX: usize = 128 << 10;
 const FIXED_BYTES: usize = 16;
 /// Maximum number of bytes before the items.
 pub(super) const CLASSES_END_MAX: usize = classes_end(BLOCKS_MAX);
-/// Number of bytes of a stamp and an entry.
+/// Size in bytes of an item: a stamp and an entry.
 const ITEM_BYTES: usize = 16 + HEAD_BYTES;
 
 /// Bit of the first word that is set if the ring holds fragments of messages, not blocks of
@@ -92,7 +92,7 @@ pub(super) fn write_index<'r>(
 /// The index of a bundle that a reader has copied from the ring, with its progress.
 #[derive(Debug, Default)]
 pub(super) struct ReadBundle {
-    /// Number of the first block in the ring, from 0.
+    /// Number of the bundle's first block, counted from 0 over all blocks of the ring.
     pub(super) first: u64,
     framed: bool,
     count: usize,
@@ -107,8 +107,8 @@ pub(super) struct ReadBundle {
 }
 
 impl ReadBundle {
-    /// Returns the memory for the first bytes of the next bundle, of which as many are copied from
-    /// the ring as fit.
+    /// Begins the next bundle. Returns the memory into which the caller must copy as many of the
+    /// bundle's first bytes as fit.
     pub(super) fn begin(&mut self) -> &mut [u8] {
         (self.count, self.passed) = (0, 0);
         self.index.resize(CLASSES_END_MAX, 0);
@@ -168,8 +168,8 @@ impl ReadBundle {
         self.index.get_mut(from..).map(|room| (from, room))
     }
 
-    /// Returns the stamp and the unchecked entry of the next block, and the place of its frame in
-    /// the bundle. Fails if the bundle is malformed. The items must have been copied.
+    /// Returns the stamp and the unchecked entry of the next block, and the byte range of its frame
+    /// in the bundle. Fails if the bundle is malformed. The items must have been copied.
     pub(super) fn next(&self) -> Result<(SharedStamp, Entry, Range<usize>), MessageDefect> {
         let from = classes_end(self.count) + self.passed * ITEM_BYTES;
         let item = self.index.get(from..from + ITEM_BYTES).ok_or(MessageDefect::Short)?;
@@ -210,7 +210,8 @@ mod tests {
         Item { stamp, entry: Entry::new(pointer, context, Marks::bare(short)), length }
     }
 
-    /// Returns a bundle of these items whose frames consist of the number of their block.
+    /// Returns a bundle of these items. Each byte of a frame is the number of the block, modulo
+    /// 251.
     fn write(items: &[Item]) -> Vec<u8> {
         let (these, length) = next(items).unwrap();
         assert_eq!(these.len(), items.len(), "one bundle");

@@ -106,9 +106,9 @@ impl ReadMessages {
         FragmentOrigin::Whole
     }
 
-    /// Ends all open messages: adds an empty hole for each to `to`, in ascending order of sessions.
-    /// From then on, admits only messages that begin at or after block number `from`. Returns the
-    /// number of ended messages.
+    /// Ends all open messages: adds a hole of length 0 for each to `to`, in ascending order of
+    /// sessions. From then on, admits only messages that begin at or after block number `from`.
+    /// Returns the number of ended messages.
     pub(super) fn end_all(&mut self, from: u64, to: &mut Vec<Entry>) -> u64 {
         self.from = from;
         let mut open: Vec<_> = self.open.drain().collect();

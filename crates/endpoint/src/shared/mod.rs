@@ -50,7 +50,7 @@ const JOIN_ATTEMPTS_MAX: usize = 8;
 
 static STARTER: OnceLock<Starter> = OnceLock::new();
 static VACANCY_EVENT: OnceLock<EventFd> = OnceLock::new();
-/// Number of blocks that the paths of this process have lost before `share`.
+/// Number of blocks that the paths of this process have lost upstream of `share`.
 static LOST_BEFORE: AtomicU64 = AtomicU64::new(0);
 
 /// Sets the function that starts a process for a shared prefix. If none is set, only prefixes that
@@ -59,8 +59,9 @@ pub fn set_starter(starter: Starter) {
     let _ = STARTER.set(starter);
 }
 
-/// Sets the number of blocks that the paths of this process have lost in total before `share`. Each
-/// `share` reports the number to its readers with the next batch, or when its space becomes idle.
+/// Sets the number of blocks that the paths of this process have lost in total upstream of `share`.
+/// Each `share` reports the number to its readers with the next batch, or when its space becomes
+/// idle.
 pub fn set_lost_before(blocks: u64) {
     LOST_BEFORE.store(blocks, Ordering::Relaxed);
 }

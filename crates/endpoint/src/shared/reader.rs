@@ -1,11 +1,11 @@
 //! `shared`: a source that reads the streams of a shared prefix from the process that runs the
 //! prefix. A *prefix* is the sequence of filters with which several requests begin.
 //!
-//! The source copies the indices of the bundles that `share` has written, and the frames of the
-//! blocks that it takes into the pool. It emits the blocks of sessions that begin after it has
-//! joined, with a hole in place of overwritten blocks.
-//! If the process of the prefix ends while it has readers, all open sessions end, and the source
-//! connects to a new process, or fails with the reason why there is none.
+//! The source copies the index of each bundle that `share` has written. Of the frames, it copies
+//! into the pool only those of the blocks that it takes. It emits the blocks of sessions that begin
+//! after it has joined, with a hole in place of overwritten blocks. If the process of the prefix
+//! ends while it has readers, all open sessions end, and the source connects to a new process, or
+//! fails with the reason why there is none.
 
 use super::bundle::ReadBundle;
 use super::description::SHARED;
@@ -51,7 +51,8 @@ struct Shared {
     deferred: Option<DeferredBlock>,
     /// The bundle from which blocks are read.
     bundle: ReadBundle,
-    /// Dbuf id in the pointers to blocks whose bytes nobody reads, or `None` if no ids remain.
+    /// Dbuf id in the pointers to blocks whose bytes no filter or sink reads, or `None` if no ids
+    /// remain.
     absent: Option<DbufId>,
     origin: u16,
     asleep: bool,
@@ -79,7 +80,7 @@ struct Shared {
     unread: u64,
     /// Number of processes that have ended and were replaced.
     writer_exits: u64,
-    /// Number of them that have ended without any output since the last block was read.
+    /// Number of processes that have ended since the last block was read, all without any output.
     silent_exits: u64,
     /// Number of blocks that earlier processes have lost while this source read their rings.
     lost_in_earlier: u64,

@@ -66,7 +66,8 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&SHARE, open);
 const TOO_LONG: DropReason = DropReason::Named("too long");
 /// Maximum number of concurrent readers.
 const READERS_MAX: usize = 256;
-/// Time without readers after which the watched names are withdrawn, once a reader has arrived.
+/// Time without readers after which the watched names are withdrawn. Applies only after the first
+/// reader has arrived.
 const VACANCY_MAX: Duration = Duration::from_millis(500);
 /// Time after which the watched names are withdrawn if no reader has arrived at all.
 const FIRST_READER_MAX: Duration = Duration::from_secs(10);
@@ -185,7 +186,8 @@ impl Sink for Share {
 }
 
 impl Share {
-    /// Writes the live blocks of a batch, whose stamps and entries are `items`.
+    /// Writes the blocks of a batch that have not been dropped or consumed. `items` are their
+    /// stamps and entries.
     fn write_bundles(&mut self, batch: &Batch<'_>, items: &[Item]) -> Result<(), Failure> {
         let Some(output) = &mut self.output else { return Ok(()) };
         let mut done = 0;

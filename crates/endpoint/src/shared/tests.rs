@@ -9,8 +9,9 @@ fn session_block(session: u32, length: u32, flags: Flags) -> Entry {
     Entry::new(RichPointer::hole(length).with_class(Class(80)), context, Marks::bare(length))
 }
 
-/// Returns the blocks that a reader emits if it misses the blocks with these numbers. Each input
-/// block is given by its session, length and flags.
+/// Returns the session, the length and the flags of each block that a reader emits if it misses the
+/// blocks at the indices for which `is_missed` returns true. Also returns the sessions of the
+/// reader.
 fn read_without(
     written: &[Entry],
     is_missed: impl Fn(usize) -> bool,

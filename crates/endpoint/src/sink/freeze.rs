@@ -95,7 +95,7 @@ struct Freeze {
     /// The capture file being written, if any.
     capture: Option<Capture>,
     counts: FreezeCounts,
-    /// The first failure to write a file, which the end of the path reports.
+    /// The first failure to write a file. It is reported when the path ends.
     failure: Option<Failure>,
 }
 

@@ -38,8 +38,8 @@ impl<'a> Headers<'a> {
         Some(Self::new(block.frame, layers))
     }
 
-    /// Parses the headers that precede bytes which a filter has derived from a frame, such as
-    /// decompressed bytes ([`Block::headers`]). Returns `None` for other blocks.
+    /// Parses the headers that precede bytes derived by a filter from a frame, such as decompressed
+    /// bytes ([`Block::headers`]). Returns `None` for other blocks.
     pub(crate) fn of_derived_block(block: &Block<'a>) -> Option<Self> {
         let frame = block.headers();
         if block.marks.link != Marks::NO_LINK || frame.is_empty() {

@@ -177,7 +177,7 @@ impl EndpointFields {
         self.src.is_some()
     }
 
-    /// Exchanges source and destination.
+    /// Returns the fields with source and destination exchanged.
     pub(crate) fn reversed(self) -> Self {
         Self {
             src: self.dst,

@@ -81,11 +81,11 @@ pub(crate) struct Out {
 /// A block in the buffer of an output.
 #[derive(Clone, Copy, Debug)]
 struct BufferedBlock {
-    /// Offset of the end of its output, in bytes from the start of the unwritten output.
+    /// Offset of the end of the block's output, in bytes from the start of the unwritten output.
     end: usize,
     /// Number of bytes that the block views.
     bytes: u32,
-    /// Number of items (lines, packets) in its output.
+    /// Number of items (lines, packets) in the block's output.
     items: u32,
 }
 

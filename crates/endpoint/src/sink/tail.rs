@@ -63,8 +63,8 @@ pub(crate) fn repair_last_line(
 type Object = serde_json::Map<String, serde_json::Value>;
 
 /// Returns the start offset and the bytes of an unterminated last line. If the line is longer than
-/// [`LINE_MAX`], returns instead the offset [`LINE_MAX`] before the end, without bytes. Returns
-/// `None` if the file ends with a line terminator.
+/// [`LINE_MAX`], returns instead an offset [`LINE_MAX`] bytes before the end of the file, without
+/// bytes. Returns `None` if the file ends with a line terminator.
 fn last_line(file: &File, length: u64) -> io::Result<Option<(u64, Option<Vec<u8>>)>> {
     const PIECE_SIZE: u64 = 4096;
     let first = length.saturating_sub(LINE_MAX);

@@ -148,8 +148,8 @@ impl Feed {
         self.hold_piece(pool, place)
     }
 
-    /// Moves the carried bytes to a last piece, or returns [`FillOutcome::End`] if they are too few
-    /// to contain a record.
+    /// Moves the carried bytes to a last piece, or returns [`FillOutcome::End`] if they are fewer
+    /// than `wanted`.
     fn carried_as_last_piece(
         &mut self,
         pool: &Pool,

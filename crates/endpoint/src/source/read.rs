@@ -62,7 +62,7 @@ pub(crate) struct ReadSource {
     line_begins: bool,
     /// Number of lines that were cut because they are longer than a block.
     cut_lines: u64,
-    /// Length in bytes of the longest line that has not been cut, as of the last cut.
+    /// Length in bytes of the longest line that is not cut, as of the last line that was cut.
     line_max: u32,
 }
 

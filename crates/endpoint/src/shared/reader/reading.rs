@@ -1,5 +1,6 @@
 //! Reading of the bundles that the process of a shared prefix has put into its ring. The index of a
-//! bundle is copied first, and then the frames of the blocks that are taken into the pool.
+//! bundle is copied first. Then the frames of those blocks that the source takes are copied into
+//! the pool.
 
 use super::{DeferredBlock, MessageOutcome, Shared};
 use crate::message::{self, MessageDefect};
@@ -205,8 +206,8 @@ impl Shared {
         intake.put_entry(entry);
     }
 
-    /// Counts the blocks that are left in the ring: those of the current bundle, and of all others
-    /// up to number `last`.
+    /// Counts the blocks that are left in the ring: those left in the current bundle, and those of
+    /// the following bundles, up to but excluding bundle number `last`.
     pub(super) fn count_unread(&mut self, last: u64) {
         let mut unread = self.bundle.left() as u64;
         self.next_block = self.next_block.map(|next| next + unread);

@@ -15,12 +15,12 @@ const ATTEMPTS_MAX: usize = 64;
 /// A queue of flows, in the order of insertion: key, entry number and time of the last block.
 type FlowQueue = VecDeque<(FlowKey, u64, Time)>;
 
-/// The identity of a flow. Each variant begins with the index of the flow's source.
+/// The key of a flow. Each variant begins with the index of the flow's source.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum FlowKey {
     /// A session number assigned by a filter upstream.
     Session(u16, u32),
-    /// Addresses, ports and protocol in either direction.
+    /// Addresses, ports and protocol, regardless of direction.
     Pair(u16, Flow),
 }
 

@@ -243,7 +243,8 @@ fn h15_end_mark_after_its_flow_opens_no_flow() {
     }
 }
 
-/// `tcp` gives up a gap later than the flow has become idle. No header says whose gap it is.
+/// A hole that `tcp` emits after its flow has been written as idle does not open a new flow,
+/// because a hole has no headers from which its flow could be determined.
 #[test]
 fn h15_gap_after_its_flow_opens_no_flow() {
     let (frame, other) = (datagram(1, 2), datagram(3, 4));

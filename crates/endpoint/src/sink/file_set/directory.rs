@@ -136,7 +136,8 @@ impl Directory {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Reopens a file that this value has created. Fails if another file has taken its name.
+    /// Reopens the file with this name. Fails if another file has taken the name, so that the
+    /// identity differs.
     pub(super) fn reopen(&self, name: &str, identity: FileIdentity) -> io::Result<File> {
         let file = self.open_regular(name, OpenRegular::append())?;
         if FileIdentity::of_file(&file)? != identity {

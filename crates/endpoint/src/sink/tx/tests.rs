@@ -124,6 +124,7 @@ fn frame_number(frame: &[u8]) -> u64 {
 }
 
 /// Sends frames from `generate` to a sink, as a space does. Calls `between` after each batch.
+/// Returns the number of frames.
 fn send_generated_frames(
     request: &[(&str, &str)],
     sink: &mut dyn Sink,

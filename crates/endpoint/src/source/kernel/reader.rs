@@ -2,9 +2,10 @@
 //! concurrently. [SL §6.2; CONTRACT 16, 29; DESIGN §3, foreign bytes]
 //!
 //! The reader merges the rings of all processors into one sequence, and counts the frames lost per
-//! edge exactly. It never waits, and never creates a reference into a ring. A copy is valid if the
-//! writer has then reserved at most one lap beyond the frame's start; a pointer is valid if less
-//! than one lap of pointers follows it. Several frames share a check, which costs a cache miss.
+//! edge exactly. It never waits, and never creates a reference into a ring. A copy of a frame is
+//! valid if the writer, after the copy, has reserved at most one lap beyond the frame's start; a
+//! pointer is valid if less than one lap of pointers follows it. Several frames share a check,
+//! which costs a cache miss.
 //!
 //! An *exit* is an edge on which frames leave a kernel program, and a *sink* is a ring of pointers
 //! to frames. Exits share a sink if a frame has at most one of them. Each pointer in a shared sink
@@ -33,7 +34,7 @@ const RECORD_HEADER_SIZE: usize = region_offset::HEADER_SIZE as usize;
 pub struct ExportedFrame {
     /// Index of the processor.
     pub cpu: u32,
-    /// Index of the sink within the ring.
+    /// Index of the sink among the sinks of the processor.
     pub sink: u32,
     /// Number of the frame's exit.
     pub edge: u32,

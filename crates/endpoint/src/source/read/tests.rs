@@ -30,7 +30,8 @@ fn bytes_of(emitted: &[EmittedBlock]) -> Vec<&[u8]> {
     emitted.iter().map(|block| &block.bytes[..]).collect()
 }
 
-/// Returns the flags of each block: `(` for the first of a line, `)` for the last.
+/// Returns the flags of each block: `(` for the first of a line, `)` for the last, `()` for both,
+/// and `.` for neither.
 fn flags_of(emitted: &[EmittedBlock]) -> String {
     let flag = |block: &EmittedBlock| match block.entry.context.flags.0 {
         0 => ".",

@@ -35,7 +35,8 @@ pub(crate) struct Losses {
 }
 
 impl Losses {
-    /// Records the current counters of one interface, or of all, as the baseline.
+    /// Records the current counters of one interface, or of all if `index` is `None`, as the
+    /// baseline. If `receives` is true, losses at the backlog are counted too.
     pub(crate) fn begin_counting(links: RouteSocket, index: Option<u32>, receives: bool) -> Self {
         let mut losses =
             Self { links, index, counters: None, backlog: None, counts_backlog: receives };

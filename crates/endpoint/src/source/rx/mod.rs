@@ -269,7 +269,7 @@ fn check_expression(arguments: &Arguments) -> Option<Mistake> {
     flows::expression_error(arguments)
 }
 
-/// Returns the failure for an expression without a kernel program, because a packet socket cannot
+/// Creates the failure for an expression if no kernel program is used: a packet socket cannot
 /// withhold frames.
 fn expression_unsupported_failure(arguments: &Arguments) -> Failure {
     let why = attach_target(arguments, Side::Received).err();

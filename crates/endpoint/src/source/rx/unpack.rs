@@ -2,7 +2,8 @@
 //!
 //! Each frame in a segment becomes one entry and is not copied. A VLAN tag that the kernel has
 //! removed is reinserted, so that the frame equals the frame on the wire (CONTRACT 3): the two
-//! Ethernet addresses move four bytes forward, into the headroom of every packet in the ring.
+//! Ethernet addresses move four bytes towards the start of the segment, into the headroom that
+//! every packet in the ring has.
 
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
 use filter::general::bpf::link_type;
@@ -86,8 +87,9 @@ fn frame_lengths(packet: &PacketHeader, link: LinkType, segment: &mut [u8]) -> (
     )
 }
 
-/// Inserts a tag after the addresses of the frame that begins at `at`. Returns `None` if the frame
-/// is too short for a tag.
+/// Inserts a tag after the addresses of the frame that begins at `at`. The frame then begins
+/// [`TAG_SIZE`] bytes earlier. Returns `None` if the frame is too short for a tag, or if there is
+/// no room before it.
 pub(super) fn reinsert_tag_bytes(tag: VlanTag, at: usize, segment: &mut [u8]) -> Option<()> {
     let room = segment.get_mut(at.checked_sub(TAG_SIZE)?..at + ethernet::ETHERTYPE)?;
     room.copy_within(TAG_SIZE.., 0);

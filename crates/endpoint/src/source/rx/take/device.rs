@@ -93,7 +93,7 @@ const PROGRAM_NAME: &str = "streamline_take";
 const CALL_TAKE: &str = "take from";
 
 impl TakeDevice {
-    /// Redirects the frames of an interface in the requested namespace.
+    /// Opens the interface in the requested namespace, and redirects its frames to this process.
     pub(super) fn open(parameters: &TakeParameters<'_>) -> Result<Self, Failure> {
         interface::run_in_namespace(parameters.netns, || Self::open_here(parameters))
     }
