@@ -163,8 +163,9 @@ impl FormFlow<'_> {
     }
 
     /// Returns the forms that arrive at an operand, or `None` if they are unknown because of an
-    /// error. If the operand needs streams, schedules the insertion of a filter that assembles
-    /// streams. The section still outputs the original block.
+    /// error. If the operand only reads blocks and needs streams, and one read-only filter can
+    /// assemble them from the input, schedules the insertion of this filter and returns streams.
+    /// The section still outputs the original block.
     fn operand_forms(
         &mut self,
         draft: &Draft<'_>,
@@ -260,7 +261,8 @@ impl FormFlow<'_> {
     }
 
     /// Returns the shortest chain of at most `CHAIN_MAX` filters that converts `from` into one of
-    /// the forms `wanted`, or `None` if there is none.
+    /// the forms `wanted`, as text, or `None` if there is none. The chain contains no sources,
+    /// sinks or programs.
     fn shortest_chain(&self, from: Form, wanted: FormSet) -> Option<String> {
         const CHAIN_MAX: usize = 4;
         let filters: Vec<&Description> =

@@ -162,9 +162,10 @@ impl<'d, 't> LabelReader<'d, 't> {
         }
     }
 
-    /// Returns the classes that enter a section: the classes of the incoming arc or, over a plain
-    /// pipe, the union of the classes that the operands of `++` or `+*` select. Reports operands
-    /// that select no class of the arc.
+    /// Returns the classes that enter a section. They are the classes of the incoming arc or, over
+    /// a plain pipe, the union of the classes that the operands of `++` or `+*` select (all classes
+    /// except 0 for an operand without a label, and for any other section). Reports operands that
+    /// select no class of the arc.
     fn entering_classes(
         &mut self,
         classes: Option<ClassSet>,

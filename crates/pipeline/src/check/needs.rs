@@ -51,7 +51,7 @@ pub(super) fn starved_filters(graph: &Graph) -> Vec<Diagnostic> {
 
 /// Returns a warning for each arc whose classes never arrive: a classifier upstream of the arc's
 /// filter emits these classes only on arcs that name them, and none of the classifier's own arcs
-/// names them.
+/// names them. Omits arcs about whose target [`starved_filters`] warns.
 pub(super) fn unrequested_classes(graph: &Graph) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for edge in &graph.edges {

@@ -55,8 +55,8 @@ fn number_term(of: &mut Term) {
     }
 }
 
-/// Numbers the branches of `next` if `before` is a splitter and no label follows the splitter. If
-/// the splitter has no arguments, gives it the number of branches.
+/// Numbers the branches of `next` if `before` is a splitter, and `next` is a `+` group in which no
+/// branch has a label. If the splitter has no arguments, gives it the number of branches.
 fn number_branches(before: &mut Term, next: &mut Term) {
     let (Term::Filter(splitter), Term::Group(group)) = (before, next) else { return };
     let labelled = group.branches.iter().any(|branch| branch.label.is_some());

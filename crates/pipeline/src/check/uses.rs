@@ -96,8 +96,9 @@ fn name_text(name: Option<&Name>) -> Option<String> {
     name.map(|name| name.text.clone())
 }
 
-/// Reports uses of a mark whose filter, arguments or pin differ from the first use. Several uses
-/// without a mark denote one source, whose arguments `union` has already compared.
+/// Reports uses of a mark whose filter, arguments or pin differ from those of earlier uses. A use
+/// may omit the arguments and the pin. Several uses without a mark denote one source, whose
+/// arguments `union` has already compared.
 fn check_agreement(uses: &[&FilterTerm], mistakes: &mut Vec<Diagnostic>) {
     let Some((first, rest)) = uses.split_first() else { return };
     let mark = first.mark.as_ref().map_or("", |mark| mark.text.as_str());

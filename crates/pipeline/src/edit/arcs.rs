@@ -188,7 +188,7 @@ fn reattach(
 
 /// Rewrites the request so that one use of a node has no parent except the node's first parent.
 /// `first` is the span of the node's first use that has a parent. Returns the span of the rewritten
-/// use.
+/// use. Fails if there are several parents, and the first is an expression with `++`, `+*` or `!`.
 fn isolate_first_parent(
     request: &mut Request,
     (node, at): (&str, Span),

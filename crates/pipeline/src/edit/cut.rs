@@ -151,7 +151,8 @@ fn name_at(request: &Request, path: &[usize]) -> String {
 }
 
 /// Gives one branch of a group its own arc to the stages after the group. The tuple holds the path
-/// of the pipeline, the index of the group among its stages, and the index of the branch.
+/// of the pipeline, the index of the group among its stages, and the index of the branch. Fails if
+/// the group follows a `split_rr`, or if the stage after the group cannot have two incoming arcs.
 fn divide_group(
     request: &mut Request,
     (pipeline, group, branch): (&[usize], usize, usize),
@@ -264,7 +265,7 @@ pub(super) fn parents<'t>(request: &'t Request, path: &[usize]) -> Vec<Option<&'
 }
 
 /// Returns the label of the arc into the filter at a position, including the leading `|`, or `None`
-/// if the arc has no label.
+/// if the arc has no label. If several labels restrict the arc, returns the innermost one.
 pub(super) fn incoming_label(request: &Request, path: &[usize]) -> Option<String> {
     let mut found = None;
     for level in (1..path.len()).rev() {
@@ -300,7 +301,9 @@ fn exits(term: &Term) -> Vec<Option<&FilterTerm>> {
     }
 }
 
-/// Removes the parentheses around each group that consists of one branch without a label.
+/// Removes the parentheses around each group of one branch. If the branch has a label, the label
+/// moves to the pipe before the group; the parentheses stay if this pipe has a label too, or if
+/// there is no pipe.
 pub(super) fn remove_single_branches(term: &mut Term) {
     match term {
         Term::Hole(_) | Term::Filter(_) => {}

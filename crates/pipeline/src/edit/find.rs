@@ -14,7 +14,7 @@ pub fn filter_span(text: &str, node: &str) -> Result<Span, InvalidEdit> {
 
 /// Returns the span of a node's first use. `wanted` is the node's name (if unique), its mark
 /// (`tcp#X`, `#X`), or its number: `count:2` is the second node of that name, and `count#2` the
-/// second of that name without a mark, as in reports.
+/// second of that name without a mark, as in reports. Fails if no node or several nodes match.
 pub(super) fn find_filter(request: &Request, wanted: &str) -> Result<Span, InvalidEdit> {
     let (name, number) = match wanted.rsplit_once(':') {
         Some((name, number)) => (name, number.parse::<usize>().ok()),

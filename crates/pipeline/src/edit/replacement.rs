@@ -10,8 +10,8 @@ use crate::language::tree::{FilterTerm, Term};
 const EQUAL_WEIGHT: u64 = 1 << 32;
 
 /// Replaces the text. The filters in the longest common subsequence of equal filters keep their
-/// state. Between two equal filters, filters with the same name match too, because they may differ
-/// only in a writable argument.
+/// state. Among the filters between two neighbours in this subsequence, filters with the same name
+/// match too, because they may differ only in a writable argument.
 pub(super) fn replace_text(old: &Request, new: &str) -> Result<EditResult, InvalidEdit> {
     let request = parse_tree(new, "the new request")?;
     let text = |node: &FilterTerm| {
