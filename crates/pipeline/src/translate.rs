@@ -118,8 +118,9 @@ const ROUNDS_MAX: usize = 4;
 const PIPE_SEPARATORS: &[char] = &['|'];
 const OPERATOR_SEPARATORS: &[char] = &['|', '+', '(', ')', ';'];
 
-/// Finds the first stage that has an error and matches a table, and translates it. Returns the
-/// stage's span and the translation.
+/// Finds the first stage that has an error and matches a table, and translates it. Splits the text
+/// into stages at pipes and, if no such stage matches, at all operators. Returns the stage's span
+/// and the translation, or `None` if no stage matches.
 fn translate_first_error(
     text: &str,
     mistakes: &[Diagnostic],
@@ -191,7 +192,8 @@ fn stage_words(stage: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Translates the text if the stage with index `at` matches a table; otherwise returns `None`.
+/// Translates the text if the stage with index `at` is syntax of another program, a PipesFS path,
+/// or a filter with a misplaced option or with classes as arguments; otherwise returns `None`.
 fn translate_stage(
     text: &str,
     stages: &[Span],

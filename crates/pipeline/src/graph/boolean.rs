@@ -90,8 +90,9 @@ impl Graph {
     }
 
     /// Returns the expression of a section with the classes that pass the arcs of its operands. The
-    /// filter before the section may emit some classes only on arcs that name them: in `body`, an
-    /// arc that does not name them can still contain these classes; in the result, it does not.
+    /// filters before the section may emit some classes only on arcs that name them. If no incoming
+    /// arc of the section names these classes, the result lacks them on each operand's arc that
+    /// does not name them either; `body` can still contain them there.
     #[must_use]
     pub fn body_on_request(&self, section: NodeId, body: &Boolean) -> Boolean {
         let made = |edge: &Edge| {

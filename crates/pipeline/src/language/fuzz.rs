@@ -10,8 +10,9 @@ pub const STEPS_PER_BYTE: u64 = 20;
 /// Parses arbitrary bytes as a request and asserts the guarantees of the language.
 ///
 /// # Panics
-/// If a guarantee is violated: a span is outside the text, parsing takes more than linear time, or
-/// the canonical form of a text without errors is not a fixed point.
+/// If a guarantee is violated: parsing takes more than linear time, there are too many diagnostics,
+/// a span is outside the text, the rendered diagnostics are too long or contain hidden characters,
+/// or the canonical form of a text without errors is not a fixed point.
 pub fn check_language(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let (request, mistakes, steps) = parse_counted(&text);

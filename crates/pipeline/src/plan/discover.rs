@@ -145,8 +145,8 @@ pub(super) fn is_file_sink(node: &Node) -> bool {
 /// Returns true if the sinks of a node's component may write in the thread that reads from the
 /// kernel. A slow disk then delays only the output files, not the host. This requires that every
 /// source of the component reads a kernel ring for which the host does not wait, that every sink
-/// either appends to a file or does not read the bytes of its blocks, and that no other node is an
-/// external program or an untrusted filter.
+/// either appends to a file or neither reads nor sends the bytes of its blocks, and that no other
+/// node is an external program or an untrusted filter.
 fn may_write_where_read(graph: &Graph, components: &[usize], id: NodeId) -> bool {
     let mut here = graph.ids().filter(|(other, _)| components[other.0] == components[id.0]);
     here.all(|(id, node)| {
@@ -248,7 +248,8 @@ fn space_verdict(
 }
 
 /// Returns the cost of a block in a thread, in ns. For a source at an interface, it includes the
-/// cost of receiving the frame through a socket, unless the kernel cannot load programs.
+/// costs of the socket's filter and of receiving the frames that pass this filter, unless the
+/// kernel cannot load programs.
 fn thread_cost(graph: &Graph, id: NodeId, machine: &Machine) -> f64 {
     let own = machine.costs.thread_cost(graph, id);
     let used = graph.node(id).filter();

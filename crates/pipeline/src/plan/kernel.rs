@@ -253,8 +253,8 @@ pub(super) fn plan_programs(
 }
 
 /// Returns the programs that a plan would contain if it placed these nodes of a completed graph in
-/// the kernel. Used by a process that runs another user's plan: it trusts only the choice of nodes,
-/// and checks each node.
+/// the kernel. Fails with the first of these nodes that the kernel cannot run. Used by a process
+/// that runs another user's plan: it trusts only the choice of nodes, and checks each node.
 pub fn programs_for(
     graph: &Graph,
     nodes: &[NodeId],

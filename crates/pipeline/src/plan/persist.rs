@@ -43,8 +43,8 @@ impl PersistedPlan {
         Self { cost_ns: plan.choice.cost_ns, nodes: plan.graph.ids().map(node).collect() }
     }
 
-    /// Describes the nodes that moved, with the reasons. Returns an empty list if no node moved, or
-    /// if the request is a different one.
+    /// Describes the nodes that moved, with the reasons, and the total cost of both plans. Returns
+    /// an empty list if no node moved, or if the request is a different one.
     #[must_use]
     pub fn describe_changes(&self, plan: &Plan) -> Vec<String> {
         let now = Self::from_plan(plan);

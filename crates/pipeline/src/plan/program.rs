@@ -135,8 +135,9 @@ impl Program {
         }
     }
 
-    /// Returns the index of the step that executes node `id`: an existing step with an equal filter
-    /// and the same input, or a new step.
+    /// Returns the index of the step that executes node `id`: an existing step with an equal
+    /// filter, the same input and the same classes, or a new step. A sink that sends frames always
+    /// gets a new step.
     fn find_or_add_step(
         &mut self,
         graph: &Graph,

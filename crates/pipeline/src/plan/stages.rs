@@ -175,7 +175,8 @@ impl<'p> StageSearch<'p> {
     }
 
     /// Returns the current threads of the nodes. Nodes in the kernel count as nodes of the first
-    /// thread, which reads their output.
+    /// thread, which reads their output, and processes as nodes of the thread that writes their
+    /// input.
     fn current_layout(&self) -> ThreadLayout {
         let mut used: Vec<usize> = Vec::new();
         let place = |id: NodeId| {

@@ -23,8 +23,8 @@ pub(super) struct PrefixEnd {
 }
 
 /// Finds the ends of a pipeline, from the first to the last: the filter that reassembles
-/// connections, and later filters that keep state per connection. Fails with the reason if there
-/// are none.
+/// connections, and later filters that keep state per connection, up to the first filter that
+/// cannot be shared. Fails with the reason if there are none.
 pub(super) fn find_ends(
     whole: &Pipeline,
     graph: &Graph,

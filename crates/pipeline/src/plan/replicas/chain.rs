@@ -87,8 +87,8 @@ impl ChainSearch<'_> {
         }
     }
 
-    /// Returns the key by which blocks are distributed if this filter is appended to a chain with
-    /// sessions. Fails with the reason.
+    /// Returns the key by which blocks are distributed if this filter, which keeps state per
+    /// session, is appended to the chain. Fails with the reason why it cannot be appended.
     fn session_key_with(&self, chain: &Chain, id: NodeId) -> Result<Option<ShardKey>, String> {
         let graph = &self.plan.graph;
         let description = |id: NodeId| graph.node(id).filter().map(|used| used.description);
