@@ -212,8 +212,9 @@ pub(crate) struct FileEnd {
 }
 
 impl FileEnd {
-    /// Copies the file at `path` into memory that is sealed afterwards. Fails with the error of
-    /// open(2) or read(2).
+    /// Copies the file at `path` into memory that is sealed afterwards. The end reads it in blocks
+    /// of at most `block` bytes, or of any length if `block` is 0. Fails with the error of open(2)
+    /// or read(2).
     pub(crate) fn open(path: &str, block: usize) -> Outcome<Self> {
         let failed = |call, error: &std::io::Error| {
             sys::Error::new(call, path.to_owned(), error.raw_os_error().unwrap_or(0))

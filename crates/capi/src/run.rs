@@ -29,6 +29,7 @@ pub(crate) fn create_end(reads: bool) -> Outcome<(String, i32)> {
 }
 
 /// Opens a request and returns a descriptor number, which becomes readable when the run has ended.
+/// Hands over to the run the unused ends whose paths the request names.
 pub(crate) fn open(request: &str, options: Options) -> Outcome<i32> {
     let mut own = Own::default();
     let is_named = |path: &str| {

@@ -19,7 +19,8 @@ use sys::process::identity;
 use sys::raw_fd;
 
 /// Converts a configuration from C; `None` selects the defaults. The second result is true if the
-/// writer publishes every write immediately. Fails with `EINVAL`.
+/// writer publishes every write immediately. Fails with `EINVAL` if the policy is unknown or the
+/// capacity exceeds [`CAPACITY_MAX`].
 pub(crate) fn config_from_c(requested: Option<&streamline_config>) -> Outcome<(Config, bool)> {
     let Some(requested) = requested else {
         return Ok((Config { every: 1, ..default_config()?.self_sizing() }, true));
@@ -271,9 +272,9 @@ pub(crate) fn write_at(fd: i32, at: u64, bytes: &[u8]) -> Outcome<usize> {
     table::lock_entry(fd)?.end_of(fd)?.region()?.write(at, bytes)
 }
 
-/// Returns the address and length of the readable bytes in the stream, at most `longest`. Fails
-/// with `EMSGSIZE` if a block of a ring that overwrites is longer, because such blocks are read as
-/// a unit.
+/// Returns the address and length of the readable bytes in the stream, at most `longest`, or a null
+/// pointer and 0 if the end is closed. Fails with `EMSGSIZE` if a block of a ring that overwrites
+/// is longer, because such blocks are read as a unit.
 pub(crate) fn peek(fd: i32, longest: usize) -> Outcome<(*const u8, usize)> {
     let mut used = locked_end(fd, false)?;
     let end = used.end_of(fd)?;
@@ -351,8 +352,9 @@ pub(crate) fn evicted(fd: i32) -> Outcome<usize> {
 }
 
 /// Blocks until the end is ready: a reader with input or at the end of its stream, a writer with
-/// room for one byte (without limit), an inbox with a new writer, a state when its writer is gone,
-/// a run when it has ended. Returns false after `limit`.
+/// room for one byte, an inbox with a new writer, a state when its writer is gone, a run when it
+/// has ended. Returns false after `limit`, which does not apply to a writer. Returns true at once
+/// for every other kind of end.
 pub(crate) fn wait(fd: i32, limit: Option<Duration>) -> Outcome<bool> {
     let mut used = table::lock_entry(fd)?;
     match &mut used.end_of(fd)?.kind {

@@ -10,6 +10,7 @@ use iolite::interface::StreamReader;
 use iolite::splice;
 
 /// Moves up to `most` bytes. Returns the number of bytes moved, or 0 at the end of the source.
+/// Fails with `EINVAL` if both ends are the same.
 pub(crate) fn splice(from: i32, to: i32, most: usize) -> Outcome<usize> {
     if from == to {
         return Err(Failure::invalid("from an end to itself nothing can be moved"));

@@ -107,9 +107,9 @@ impl ColdChunks {
         true
     }
 
-    /// Hands the oldest uncompressed bytes to a thread, unless the thread's queue is full, there
-    /// are too few bytes, or chunks are skipped. The uncompressed bytes remain stored until the
-    /// thread has finished.
+    /// Hands the oldest uncompressed bytes to a thread as one chunk, unless the thread's queue is
+    /// full, there are too few bytes, or chunks are skipped. If there is no thread, the chunk stays
+    /// uncompressed.
     pub(super) fn send_oldest(
         &mut self,
         frames: &VecDeque<FrameHeader>,

@@ -291,8 +291,8 @@ impl NamedSink {
         }
     }
 
-    /// Blocks until a block of this length fits, or all readers have left. Returns false if the
-    /// path is stopped and no reader makes progress for [`STALL_MAX`].
+    /// Blocks until a block of this length fits, or all readers have left; then returns true.
+    /// Returns false if the path is stopped and no reader makes progress for [`STALL_MAX`].
     fn wait_for_room(&mut self, length: usize) -> Result<bool, Failure> {
         loop {
             let Some(output) = &mut self.output else { return Ok(false) };

@@ -6,8 +6,9 @@ use super::redirect::{REDIRECT, REFUSED};
 use crate::Sink;
 use filter::{Amount, Arguments, Description, Report};
 
-/// Returns a stand-in for the sink with this description. It reports the amount that the kernel has
-/// consumed. `refused` is the number of frames that the kernel has not sent.
+/// Returns a stand-in for the sink with this description, and its report. The stand-in reports the
+/// amount that the kernel has consumed. `refused` is the number of frames that the kernel has not
+/// sent.
 #[must_use]
 pub fn offloaded_sink(
     description: &Description,

@@ -33,7 +33,7 @@ impl RecentFrames {
     }
 
     /// Records the frame of a block, which must have one. Returns false if the frame is already
-    /// among the recent frames.
+    /// among the recent frames. If each block has its own frame, records nothing and returns true.
     pub(crate) fn add(&mut self, block: &Block<'_>) -> bool {
         let Some(recent) = &mut self.frames else { return true };
         let frame = (block.entry().frame().with_class(Class::NONE), block.context.time);

@@ -155,7 +155,8 @@ impl ReadSource {
             .then(|| format!("{} {noun} longer than {length} bytes {were} cut", self.cut_lines))
     }
 
-    /// Emits blocks until the batch is full or the piece contains no other complete block.
+    /// Emits blocks until the batch is full or the piece contains no other complete block. If
+    /// `ended`, no bytes follow the piece.
     fn emit_from_piece(&mut self, intake: &mut Intake<'_>, ended: bool) {
         let pool = intake.pool;
         let mut rest = self.feed.unconsumed_bytes(pool);

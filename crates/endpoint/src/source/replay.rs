@@ -168,9 +168,9 @@ impl Replay {
         }
     }
 
-    /// Emits packets until the batch is full or the next packet is not due. Returns the number of
-    /// bytes needed for the next record if the piece ends within that record. Returns `None`
-    /// otherwise.
+    /// Emits packets until the batch is full, or the next packet is not due or is later than the
+    /// intake's `until`. Returns the number of bytes needed for the next record if the piece ends
+    /// within that record. Returns `None` otherwise.
     fn emit_from_piece(&mut self, intake: &mut Intake<'_>) -> Result<Option<usize>, Failure> {
         let (pool, until, now) = (intake.pool, intake.until, intake.now);
         let bytes = self.feed.unconsumed_bytes(pool);

@@ -12,7 +12,8 @@ use buffer::Fault;
 use buffer::stream::BlockRead;
 
 impl Shared {
-    /// Reads blocks of one bundle, and emits those whose sessions are admitted, as many as fit.
+    /// Reads blocks of one bundle, and emits those whose sessions are admitted, as many as fit. If
+    /// a block has been deferred, emits that block instead.
     pub(super) fn read_blocks(
         &mut self,
         intake: &mut Intake<'_>,

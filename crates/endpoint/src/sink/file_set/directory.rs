@@ -119,7 +119,9 @@ impl Directory {
         Ok((directory, index))
     }
 
-    /// Creates the next file. Its name consists of its number, `details` and `suffix`.
+    /// Creates the next file and returns it with its name, which consists of its number, `details`
+    /// and `suffix`. Skips the numbers of existing files, but fails after [`NAME_ATTEMPTS_MAX`]
+    /// such numbers.
     pub(super) fn create(&mut self, details: &str, suffix: &str) -> io::Result<(File, String)> {
         for _ in 0..NAME_ATTEMPTS_MAX {
             let name = format!("{:06}{}{suffix}", self.next_number, sanitize_file_name(details));

@@ -53,7 +53,9 @@ impl InPlaceSources {
 }
 
 impl Pcap {
-    /// Writes the frames to which a batch's blocks refer, directly from kernel memory.
+    /// Writes the frames to which a batch's blocks refer, directly from kernel memory. If the
+    /// kernel has overwritten any of them meanwhile, takes the batch back out of the output and
+    /// writes copies of the frames that are intact.
     pub(super) fn write_in_place(
         &mut self,
         batch: &Batch<'_>,

@@ -61,8 +61,8 @@ impl SplitPcap {
         }
     }
 
-    /// Writes the block's frame unless it has been written before, and updates the state of the
-    /// block's file.
+    /// Writes the block's frame to the block's file, unless this frame has been written before;
+    /// updates the state of the file, and finishes the file if it has ended.
     fn append_block(&mut self, block: &Block<'_>) -> Result<(), Failure> {
         let is_new = self.frames.has_new_frame(block);
         let key = self.file_key(block);

@@ -34,8 +34,8 @@ pub(super) enum Transmitter {
 }
 
 impl TxDevice {
-    /// Opens the requested interface. `queued` is true if frames pass through the queueing
-    /// discipline, and `by` is the kind of socket.
+    /// Opens the requested interface or, if no interface is requested, the only one. `queued` is
+    /// true if frames pass through the queueing discipline, and `by` is the kind of socket.
     pub(super) fn open(opening: &Opening<'_>, (queued, by): (bool, &str)) -> Result<Self, Failure> {
         let arguments = opening.arguments;
         let name = arguments.text("interface").unwrap_or_default();
@@ -103,7 +103,8 @@ impl TxDevice {
 }
 
 /// Opens a ring on an interface. The ring uses memory lent by a source if this memory can be
-/// shared, which avoids copies. Otherwise the ring uses its own memory.
+/// shared, which avoids copies. Otherwise the ring uses its own memory. Fails if the interface has
+/// no Ethernet header.
 fn open_ring(found: &Interface, link: LinkType, lent: &[Arc<dyn Lender>]) -> sys::Result<Ring> {
     if link != LinkType::ETHERNET {
         let target = format!("interface {}, which has no Ethernet header", found.name);

@@ -280,8 +280,9 @@ impl Tx {
     }
 
     /// Sends the frames of a batch in order, and counts and skips the frames that cannot be sent.
-    /// Blocks while the queue is full, for at most `room_wait_max`, and then skips the frame. Fails
-    /// if the interface has been removed.
+    /// Blocks while the queue is full, for at most `room_wait_max`, and then skips the frame. After
+    /// such a timeout, skips frames without waiting until a frame is sent again. Fails if the
+    /// interface has been removed.
     fn send_batch(&mut self, outgoing: &TxBatch<'_>) -> Result<(), Failure> {
         let frames = outgoing.bytes.get(..outgoing.count).unwrap_or_default();
         let mut next = 0;
@@ -351,8 +352,8 @@ struct Backoff {
 }
 
 impl Backoff {
-    /// Sleeps for the next pause. Returns false without sleeping if the pauses so far add up to
-    /// `wait_max`.
+    /// Sleeps for the next pause, or until a socket that has no room becomes writable. Returns
+    /// false without sleeping if the pauses so far add up to `wait_max`.
     fn pause(&mut self, device: &TxDevice, wait_max: Duration) -> bool {
         if self.waited >= wait_max {
             return false;

@@ -215,8 +215,8 @@ fn full_queue_delays_frames_without_loss() {
     assert!(!statistics.contains("dropped 0,"), "the queue was never full: {statistics}");
 }
 
-/// A queue that stalls must cause only one timeout of one second, and every rejected frame must be
-/// counted.
+/// A queue that stalls must cause one timeout per stall, not one per batch, and every dropped frame
+/// must be counted.
 #[test]
 fn stalled_queue_times_out_and_drops_are_counted() {
     let Some(pair) = silent_pair() else { return };

@@ -57,7 +57,8 @@ pub enum AttachError {
 }
 
 impl AttachPoint {
-    /// Looks up the attach point in its namespace. Fails for interfaces without Ethernet frames.
+    /// Looks up the interface of an attach point in its namespace; an attach point at the host's
+    /// own sockets has none. Fails if the interface does not exist or has no Ethernet frames.
     pub fn find(attach: &Attach) -> Result<Self, AttachError> {
         if attach.own_sockets {
             return Ok(Self { attach: attach.clone(), interface: None });
@@ -117,7 +118,8 @@ impl AttachPoint {
     }
 
     /// Returns the index of another interface in the same namespace, through which the program can
-    /// send frames. Fails if that interface does not accept them.
+    /// send frames. Fails if that interface has no Ethernet frames or, for a program that
+    /// redirects, does not accept frames from XDP.
     pub fn outlet_index(&self, name: &str) -> Result<u32, AttachError> {
         let takes = self.attach.redirects;
         let found = interface::run_in_namespace(self.attach.netns.as_deref(), || {

@@ -162,7 +162,8 @@ impl<'f> BatchInPlace<'f> {
 
 /// Copies the first `length` bytes of a frame, with its VLAN tag reinserted, to the beginning of
 /// `to`, which must have room for them and for a tagged Ethernet header. Returns the number of the
-/// frame's bytes in `to`. The caller must check afterwards that the frame has not been overwritten.
+/// frame's bytes in `to`, which is 0 if the frame is outside of the ring. The caller must check
+/// afterwards that the frame has not been overwritten.
 #[must_use]
 pub fn copy_frame_start(
     rings: &Rings,

@@ -271,7 +271,7 @@ impl KernelSource {
     }
 
     /// Copies a frame, reinserts its VLAN tag and parses its headers. Returns `None` if the pool
-    /// has no memory.
+    /// has no memory. The caller must check afterwards that the frame has not been overwritten.
     fn copy_frame(&self, pool: &Pool, exported: &ExportedFrame) -> Option<FrameCopy> {
         let header = &exported.header;
         let length = in_place::captured_length(header);

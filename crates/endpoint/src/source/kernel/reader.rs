@@ -263,8 +263,9 @@ impl Reader {
         missing
     }
 
-    /// Counts the missing frames of each exit that shares this sink: the writer's count minus the
-    /// number of frames passed. Missing frames that are no longer in the ring are lost.
+    /// Adds to `missing`, for each exit that shares this sink, the frames that the writer has
+    /// counted but the reader has not passed: as unread if they are still in the ring, and as lost
+    /// otherwise.
     fn add_missing_of_shared_sink(
         &self,
         sink: &PointerRing,
@@ -358,7 +359,8 @@ impl PointerRing {
         self.prefetched = prefetched;
     }
 
-    /// Reads a pointer and its header, not yet validated. Returns `None` if out of bounds.
+    /// Reads a pointer and its header, not yet validated. Returns `None` if one of them is out of
+    /// bounds, or if the pointer's exit does not belong to this sink.
     fn read_frame(
         &self,
         region: &CpuRing<'_>,

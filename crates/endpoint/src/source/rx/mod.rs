@@ -175,8 +175,9 @@ const SENT_FACTS: EndpointFacts = EndpointFacts {
     ..EndpointFacts::NONE
 };
 
-/// Returns the link types of an interface's frames. For all interfaces or for sockets, returns
-/// every possible link type. Returns `None` for an unknown interface or an unsupported device type.
+/// Returns the link types of an interface's frames. For all interfaces, returns both link types
+/// that a packet socket can deliver; for the host's own sockets, returns [`LinkType::RAW`]. Returns
+/// `None` for an unknown interface or an unsupported device type.
 fn link_types(arguments: &Arguments) -> Option<Vec<LinkType>> {
     if arguments.flag("own") {
         return Some(vec![LinkType::RAW]);

@@ -25,7 +25,8 @@ pub(super) struct SkippedPackets {
     pub(super) missing_packets: u64,
 }
 
-/// Appends the entries of a segment whose first byte is at `position` of the dbuf.
+/// Appends the entries of a segment whose first byte is at `position` of the dbuf. Returns the
+/// numbers of packets without an entry.
 pub(super) fn unpack(
     segment: &mut [u8],
     (dbuf, position): (DbufId, u64),
@@ -71,8 +72,8 @@ fn packet_flags(packet: &PacketHeader) -> Flags {
     flags
 }
 
-/// Returns the offset, the captured length and the original length of a frame, after reinserting
-/// its tag.
+/// Reinserts the VLAN tag of a frame, if it has one and there is room for it before the frame.
+/// Returns the offset, the captured length and the original length of the resulting frame.
 fn frame_lengths(packet: &PacketHeader, link: LinkType, segment: &mut [u8]) -> (u32, u32, u32) {
     let plain = (segment_offset(packet.frame), packet.captured, packet.length);
     let Some(tag) = packet.vlan.filter(|_| link == LinkType::ETHERNET) else { return plain };

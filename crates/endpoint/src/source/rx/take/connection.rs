@@ -11,7 +11,7 @@ use filter::Arguments;
 use filter::general::bpf::flows;
 use std::net::{IpAddr, SocketAddr};
 
-/// Fails if a source's expression matches segments that the user's own connection receives on the
+/// Fails if a source's expression matches segments that the user's SSH connection receives on the
 /// source's interface, in this network namespace.
 pub fn check_own_connection(arguments: &Arguments) -> Result<(), Failure> {
     let connection = std::env::var("SSH_CONNECTION").ok();
@@ -45,7 +45,7 @@ fn parse_ssh_connection(connection: &str) -> Option<(SocketAddr, SocketAddr)> {
     Some((peer, SocketAddr::new(address(own)?, own_port.parse().ok()?)))
 }
 
-/// Returns a frame of a TCP connection without data, from `peer` to `own`.
+/// Returns a TCP segment without data, from `peer` to `own`, as an Ethernet frame.
 fn segment_between(peer: SocketAddr, own: SocketAddr) -> Vec<u8> {
     const TCP: u8 = 6;
     const ACK: u8 = 0x10;

@@ -196,7 +196,7 @@ impl TakeDevice {
 
     /// Returns a note for the user if the driver has no XDP, if frames of queues that were added
     /// later were delivered to the host, or if the program was detached by another process. Returns
-    /// `None` otherwise.
+    /// `None` otherwise. After [`Self::detach`], returns the note of that moment.
     pub(super) fn user_note(&self) -> Option<String> {
         if self.detached {
             return self.note_at_detach.clone();
@@ -234,8 +234,8 @@ impl From<sys::Error> for AttachRefusal {
     }
 }
 
-/// Opens a receiver for each queue. All receivers share the same memory. Returns the receivers, the
-/// memory, and true if packets may span several buffers.
+/// Opens a receiver for each queue. All receivers share the same memory. Returns the memory, the
+/// receivers, and true if packets may span several buffers.
 fn open_queues(
     parameters: &TakeParameters<'_>,
     index: u32,

@@ -178,8 +178,8 @@ impl Exits {
         }
     }
 
-    /// Moves up to `room` queued blocks of one edge to `into`, and sets [`Self::edge`]. Pins the
-    /// blocks that remain queued.
+    /// Moves queued blocks of one edge to `into` until `into` contains `room` blocks, and sets
+    /// [`Self::edge`]. Pins the blocks that remain queued.
     pub(super) fn take_queued_blocks(
         &mut self,
         room: usize,
