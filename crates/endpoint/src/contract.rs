@@ -267,8 +267,8 @@ pub trait Sink: Send {
         false
     }
 
-    /// Returns true if the sink reads the bytes of blocks or retains their pointers. Does not
-    /// change.
+    /// Returns true if the sink reads the bytes of blocks or retains their pointers. Returns the
+    /// same value for as long as the sink is open.
     fn reads_bytes(&self) -> bool {
         true
     }

@@ -315,8 +315,8 @@ pub const RECORD_HEADER_SIZE: usize = write::RECORD_HEADER_SIZE;
 /// Size of a pcap file header in bytes.
 pub const FILE_HEADER_SIZE: usize = write::FILE_HEADER_SIZE;
 
-/// Returns the offset of the first record boundary at or after offset `at`. `first` is the offset
-/// of the first record, which is after the file header if there is one.
+/// Returns the offset of the first record boundary at or after offset `at`, or 0 if `at` is 0.
+/// `first` is the offset of the first record, which is after the file header if there is one.
 #[must_use]
 pub fn record_boundary(records: &[u8], first: usize, at: usize) -> usize {
     let mut end = if at == 0 { 0 } else { first };

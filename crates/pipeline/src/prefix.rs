@@ -41,7 +41,7 @@ pub struct Cut {
     /// The rest of the request, with the source [`SHARED_SOURCE`] in place of the prefix.
     pub rest: String,
     /// True if the prefix outputs messages. A request that joins late then misses only the messages
-    /// that have already begun, as if it ran alone.
+    /// that have already begun, which it would also miss if it ran alone.
     pub outputs_messages: bool,
 }
 

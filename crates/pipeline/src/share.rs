@@ -7,7 +7,8 @@ use std::sync::Arc;
 use crate::graph::Graph;
 
 /// The requests that may share a request's ring of arriving frames. A process that maps a ring can
-/// read all of it, so sharing requires consent. The variants are the paper's co-location rules.
+/// read all of it, so sharing requires consent. The variants are the co-location rules of the
+/// Streamline paper.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub enum Share {
     /// The requests of the same user.

@@ -49,8 +49,8 @@ pub(super) struct Item {
     pub(super) length: usize,
 }
 
-/// Returns the first of `items`, which go into the next bundle, and the length of the bundle in
-/// bytes. Returns `None` if there are no items.
+/// Returns the items from the start of `items` that form the next bundle, and the length of this
+/// bundle in bytes. Returns `None` if there are no items.
 pub(super) fn next(items: &[Item]) -> Option<(&[Item], usize)> {
     let (mut count, mut frames) = (0, 0);
     for item in items.iter().take(BLOCKS_MAX) {
@@ -157,8 +157,8 @@ impl ReadBundle {
         classes.map(|bytes| Class::read_from_bytes(bytes).unwrap_or_default())
     }
 
-    /// Adds memory for the items to the index. Returns it with the offset of the items in the
-    /// bundle, or `None` if they have already been copied.
+    /// Adds memory for the items to the index. Returns the offset of the items in the bundle, and
+    /// the added memory, or `None` if the items have already been copied.
     pub(super) fn room_for_items(&mut self) -> Option<(usize, &mut [u8])> {
         let (from, to) = (classes_end(self.count), items_end(self.count));
         if self.index.len() >= to {
@@ -225,7 +225,8 @@ mod tests {
         bytes
     }
 
-    /// Copies the beginning of a bundle, as from a ring.
+    /// Copies the beginning of a bundle, as from a ring. Returns the bundle, and the result of
+    /// decoding it.
     fn begin(bytes: &[u8]) -> (ReadBundle, Result<(), MessageDefect>) {
         let mut bundle = ReadBundle::default();
         let room = bundle.begin();

@@ -67,8 +67,8 @@ pub fn set_lost_before(blocks: u64) {
 }
 
 /// Returns true if the process of a prefix is expected to run as long as the prefix has readers.
-/// This holds for live sources. A prefix with another source, which only a user can have started,
-/// ends with its input.
+/// This holds for live sources. A prefix with any other source ends with its input; only a user can
+/// have started such a prefix.
 fn is_endless(prefix: &str) -> bool {
     let live = [&rx::ENTRY, &rx::SENT_ENTRY].map(|entry| entry.description.name);
     prefix.split_whitespace().next().is_some_and(|source| live.contains(&source))

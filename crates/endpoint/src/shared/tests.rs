@@ -49,7 +49,7 @@ fn read_with(
 const BACKWARD: Flags = Flags::BACKWARD;
 const NO_FLAGS: Flags = Flags::NONE;
 
-/// Returns the blocks of two interleaved sessions, of which the first is complete.
+/// Returns the blocks of two interleaved sessions. Only the first session is complete.
 fn two_sessions() -> [Entry; 7] {
     [
         session_block(1, 10, NO_FLAGS),

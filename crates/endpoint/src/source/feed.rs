@@ -75,7 +75,8 @@ impl Feed {
         bytes.get(piece.consumed_bytes as usize..).unwrap_or_default()
     }
 
-    /// Returns the extent in the pool of `length` unconsumed bytes, beginning at offset `from`.
+    /// Returns the extent in the pool of `length` unconsumed bytes. The extent begins `from` bytes
+    /// after the first unconsumed byte.
     pub(crate) fn extent_of(&self, from: u32, length: u32) -> Extent {
         match &self.piece {
             Some(piece) => piece.place.within(piece.consumed_bytes + from, length),

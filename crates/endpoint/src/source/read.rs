@@ -62,7 +62,8 @@ pub(crate) struct ReadSource {
     line_begins: bool,
     /// Number of lines that were cut because they are longer than a block.
     cut_lines: u64,
-    /// Length in bytes of the longest line that is not cut, as of the last line that was cut.
+    /// Length in bytes of the first fragment of the line that was cut last, which is the maximum
+    /// length of a line that is not cut.
     line_max: u32,
 }
 

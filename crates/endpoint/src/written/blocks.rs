@@ -52,8 +52,8 @@ impl WrittenForm {
     }
 }
 
-/// Session number of the next writer. The numbers decrease, because the numbers that filters assign
-/// increase.
+/// Session number of the next writer. The numbers decrease from the highest one, so that they
+/// differ from the numbers that filters assign, which increase.
 static NEXT_SESSION: AtomicU32 = AtomicU32::new(u32::MAX - 1);
 
 /// Returns the session number for a new writer.

@@ -83,7 +83,7 @@ impl DraftEdge<'_> {
     }
 }
 
-/// An input node of a subgraph.
+/// An input node of a subgraph, with the labels of the branches that begin with this node.
 pub(super) struct Entry<'t> {
     pub(super) node: NodeId,
     pub(super) labels: Vec<&'t Label>,

@@ -122,8 +122,8 @@ struct UpstreamSearch<'g> {
     graph: &'g Graph,
     of: NodeId,
     visited: Vec<bool>,
-    /// The last producer whose usable output never arrives, with the arc that does not pass its
-    /// classes; `None` until one is found.
+    /// The producer found last whose usable output never arrives, with the arc that does not pass
+    /// its classes; `None` until one is found.
     last: Option<(&'static UsableInput, &'g Edge)>,
 }
 

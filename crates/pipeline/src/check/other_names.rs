@@ -2,8 +2,8 @@
 
 use crate::registry::Registry;
 
-/// The names, each with a hint. A hint is given only if every filter that it names in backticks is
-/// in the registry.
+/// Names from the literature that no filter of this program has, each with a hint. A hint is given
+/// only if every filter that it names in backticks is in the registry.
 const LITERATURE_NAMES: &[(&str, &str)] = &[
     (
         "log",

@@ -94,7 +94,7 @@ pub enum Edit {
     /// Applies several edits as one change: all or none.
     Sequence(Vec<Self>),
     /// Replaces the entire text. The filters in the longest common subsequence of both texts keep
-    /// their state.
+    /// their state, and so do the filters between them whose names match.
     Whole(String),
 }
 

@@ -173,8 +173,8 @@ fn place_nodes(plan: &Plan, nodes: &mut [PlacedNode]) -> Vec<(String, usize, usi
     lanes
 }
 
-/// Returns the distance in px between a column and the previous one, in which the labels of the
-/// edges that lead to the column fit.
+/// Returns the distance in px between a column and the previous one. The labels of the edges that
+/// lead to the column fit into this distance.
 fn gap_before(plan: &Plan, nodes: &[PlacedNode], column: usize) -> usize {
     let here = |edge: &Edge| nodes.iter().any(|node| node.id == edge.to && node.column == column);
     let edges = plan.graph.edges.iter().zip(&plan.edges).filter(|(edge, _)| here(edge));

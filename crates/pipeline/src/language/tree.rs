@@ -263,8 +263,8 @@ impl Value {
 }
 
 impl Label {
-    /// Returns the name in a label that consists of one name, which may be a misread filter.
-    /// Returns `None` for other labels.
+    /// Returns the name in a label that consists of one name. The author of the request may have
+    /// meant this name as a filter. Returns `None` for other labels.
     pub fn single_name(&self) -> Option<&str> {
         match &self.classes {
             Classes::List(list) => match list.as_slice() {

@@ -55,7 +55,7 @@ struct StageSearch<'p> {
     crossing: (f64, f64),
     processors: usize,
     order: Vec<NodeId>,
-    /// The sinks whose outputs must stay in a common order.
+    /// The sinks and programs whose outputs must stay in a common order.
     outputs: Vec<NodeId>,
 }
 

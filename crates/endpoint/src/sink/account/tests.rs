@@ -11,7 +11,8 @@ use wire::record::{Field, RecordKind};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Returns a UDP frame of 44 bytes between 10.0.0.A:1000 and 10.0.0.B:53.
+/// Returns a UDP frame of 44 bytes from 10.0.0.`from` to 10.0.0.`to`. The lower address has port
+/// 1000, and the higher one port 53.
 fn datagram(from: u8, to: u8) -> Vec<u8> {
     let ports = if from < to { "03e8 0035" } else { "0035 03e8" };
     decode_hex(&format!(
@@ -154,7 +155,7 @@ fn h15_blocks_without_a_flow_are_counted() {
     assert_eq!(rows[1], ("blocks without addresses and session".to_owned(), 2));
 }
 
-/// Returns the block with a session, a direction and flags.
+/// Returns the block with this session and these flags, which include the direction.
 fn in_session<'b>(mut block: Block<'b>, session: u32, flags: Flags) -> Block<'b> {
     (block.context.session, block.context.flags) = (session, flags);
     block

@@ -240,7 +240,8 @@ fn stalled_queue_times_out_and_drops_are_counted() {
     assert_eq!(sink.drops_by_reason(), [("queue full".into(), lost)]);
 }
 
-/// Returns the frames with these numbers.
+/// Returns a frame for each number in `range`: a UDP datagram with the number as its destination
+/// port and with `length` bytes of payload.
 fn numbered_frames(range: Range<u16>, length: usize) -> Vec<Vec<u8>> {
     let frame = |n| Frame::ethernet().ipv4("10.0.0.1", "10.0.0.2").udp(1, n, &vec![0; length]);
     range.map(frame).collect()

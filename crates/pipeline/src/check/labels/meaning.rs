@@ -63,7 +63,8 @@ impl<'c> ArcClassifiers<'c> {
         Self { classifiers, unknown: false, registry }
     }
 
-    /// Returns the name of the classifier that has a class or group with this name, if any.
+    /// Returns the name of the classifier that has a class or group with this name, or `None` if
+    /// none has.
     pub(super) fn classifier_with(&self, name: &str) -> Option<&'static str> {
         let has = |known: &&Classifier| {
             known.find_class(name).or_else(|| known.find_group(name)).is_some()
@@ -261,7 +262,8 @@ impl Classifier {
             || self.names.iter().any(|(_, value)| *value == class)
     }
 
-    /// Returns the largest class that the filter can return, excluding `zero`.
+    /// Returns the largest class that the filter can return, not counting the class of the number
+    /// 0.
     fn highest_class(&self) -> u32 {
         let named = self.names.iter().map(|(_, value)| *value);
         named

@@ -7,7 +7,7 @@ use crate::plan::model::SpaceKind;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReplicaGain {
     pub(super) replica_count: usize,
-    /// The minimum time per block, in ns, with replicas. The number of processors may limit it.
+    /// The minimum time per block, in ns, with replicas ([`ThreadLoad::block_time`]).
     pub(super) bound: f64,
     /// The time per block, in ns, without replicas.
     pub(super) single: f64,

@@ -40,24 +40,25 @@ const SPEEDUP_MIN: f64 = 1.1;
 const SESSION_SPEEDUP_MIN: f64 = 1.3;
 /// The default minimum utilization of all replicas together, from 0 to 1.
 const UTILISATION_MIN: f64 = 0.5;
-/// The minimum utilization of all replicas together with `--parallel=power`.
+/// The minimum utilization of all replicas together with `--parallel=power` or `--policy=power`.
 const POWER_UTILISATION_MIN: f64 = 0.75;
-/// The minimum speedup by each additional replica; with `--parallel=latency`, by all replicas
-/// together.
+/// The minimum speedup by each additional replica; with `--parallel=latency` or `--policy=latency`,
+/// by all replicas together.
 const LATENCY_SPEEDUP_MIN: f64 = 1.02;
 /// `explain` prints the reason why a filter has no replicas only if the filter costs at least this
 /// many times as much as a crossing.
 const EXPLAINED_MIN: f64 = 4.0;
 
 /// The minimum utilization of all threads together, from 0 to 1, and the minimum speedup, with
-/// `--parallel=throughput`.
+/// `--policy=throughput`.
 const THROUGHPUT_UTILISATION_MIN: f64 = 0.25;
 const THROUGHPUT_SPEEDUP_MIN: f64 = 1.05;
 
 /// The minimum benefit that justifies additional threads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Demand {
-    /// The minimum utilization of each thread.
+    /// The minimum utilization of all threads together, from 0 to 1: the speedup divided by the
+    /// number of threads.
     pub(super) used: f64,
     /// The minimum speedup of all threads together.
     pub(super) gain: f64,

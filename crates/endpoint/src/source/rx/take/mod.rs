@@ -373,7 +373,9 @@ impl TakeSource {
         Ok(SourceStatus::Wait { until, readable: true })
     }
 
-    /// Counts the packets left in the rings, and discards them.
+    /// Discards the packets left in the rings and the queued blocks, and counts them as unread on
+    /// their exits. Returns the number of these packets and blocks, plus 1 if a reassembled packet
+    /// has not been emitted.
     fn count_unread(&mut self) -> u64 {
         let mut packets = u64::from(self.reassembly.is_complete);
         if let Some(exits) = &mut self.exits {
