@@ -71,7 +71,8 @@ fn fitting_length(writer: &mut Writer, length: usize) -> Outcome<usize> {
     Ok(length)
 }
 
-/// Moves bytes to a byte stream, copying them once.
+/// Moves up to `most` bytes from `from` to a byte stream, copying them once. Returns the number of
+/// bytes moved, or 0 at the end of `from`.
 fn splice_bytes<F: StreamReader>(from: &mut F, writer: &mut Writer, most: usize) -> Outcome<usize> {
     let moved = splice::splice(from, &mut writer.output, most)?;
     if writer.eager {

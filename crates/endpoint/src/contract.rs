@@ -124,7 +124,7 @@ pub struct SourceCounters {
     pub observed: Option<Amount>,
     /// Blocks appended to batches of the space.
     pub given: Amount,
-    /// Number of blocks lost at each location, or `None` if its counter cannot be read.
+    /// Number of blocks lost at each location; `None` for a location whose counter cannot be read.
     pub dropped: Vec<(DropReason, Option<u64>)>,
     /// Positions of the blocks lost at each location, if known. A position is an index among all
     /// blocks that reached the location.
@@ -142,7 +142,8 @@ pub struct SourceCounters {
     /// Block counts per arc; empty unless the source chooses the arcs of its blocks.
     #[serde(skip)]
     pub arrived: Vec<ArcCounts>,
-    /// Counters of the filter that runs in another process and whose output this source receives.
+    /// Counters of the filter that runs in another process and whose output this source receives,
+    /// or `None` if the source receives the output of no such filter.
     #[serde(skip)]
     pub counts: Option<Counts>,
 }
@@ -179,7 +180,8 @@ pub struct Intake<'s> {
     /// Set by the source if it has not copied the frames of the appended blocks.
     pub in_place: bool,
     /// True if nothing in the space reads the bytes of blocks or passes them on. The source may
-    /// then append blocks whose pointers lead nowhere, and sets [`Self::in_place`].
+    /// then append blocks whose pointers refer to no memory, and must set [`Self::in_place`] for
+    /// them.
     pub without_bytes: bool,
     /// Index of the arc that all appended blocks follow, set by a source that selects arcs itself.
     /// If `None`, each block is routed by its class.

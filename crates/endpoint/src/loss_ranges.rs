@@ -15,7 +15,8 @@ pub struct Gap {
     pub from: u64,
     /// Position of the last lost block, inclusive.
     pub to: u64,
-    /// Processor of the stream, if each processor has its own.
+    /// Processor in whose stream the blocks were lost, or `None` if all processors share one
+    /// stream.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processor: Option<u32>,
 }
@@ -63,7 +64,7 @@ impl LossRanges {
         self.last.push_back(gap);
     }
 
-    /// Appends the ranges of another stream.
+    /// Appends the ranges of another stream, and adds its number of discarded ranges.
     pub fn append(&mut self, other: &Self) {
         other.gaps().for_each(|gap| self.push_gap(gap));
         self.more += other.more;

@@ -65,8 +65,8 @@ pub(crate) struct Stall {
 }
 
 impl Stall {
-    /// Returns true if this and all checks of the last [`STALL_MAX`] found the path stopped and
-    /// stalled.
+    /// Records a check. Returns true if `stalled` was true in all checks of at least the last
+    /// [`STALL_MAX`], this one included.
     pub(crate) fn exceeds_limit(&mut self, stalled: bool) -> bool {
         if !stalled {
             self.begin = None;

@@ -47,7 +47,7 @@ pub struct TapRingLevel(Arc<Mapping>);
 /// The error of a ring that cannot carry bytes any more.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TapRingFault {
-    /// The other side alleges a position that it cannot have.
+    /// The other side reports a position that it cannot have.
     Position,
     /// There is no memory for the bytes.
     NoMemory,
@@ -178,15 +178,15 @@ impl TapRingReader {
         Ok(Some(Self(ReaderPosition::new(file.map()?, TAP_RING_SIZE))))
     }
 
-    /// Returns the number of bytes that can be taken. Fails if the path alleges an impossible
+    /// Returns the number of bytes that can be taken. Fails if the path reports an impossible
     /// number.
     pub fn available(&self) -> Result<usize, TapRingFault> {
         Ok(self.0.available()?)
     }
 
     /// Returns the state of the ring. If it is empty, takes all notifications, and requests another
-    /// one. `next_notification` looks at the socket and does not block. Fails if the path alleges
-    /// an impossible number of bytes.
+    /// one. `next_notification` reads a notification from the socket and does not block. Fails if
+    /// the path reports an impossible number of bytes.
     pub fn state(
         &self,
         next_notification: impl FnMut() -> Notification,

@@ -134,7 +134,8 @@ impl ColdChunks {
         self.push(chunk, length, length, count);
     }
 
-    /// Takes over the chunks that the thread has compressed.
+    /// Replaces the bytes of each chunk that the thread has compressed with the result. Suspends
+    /// compression after a chunk that did not shrink.
     pub(super) fn collect(&mut self) {
         while self.sent > 0 {
             let first = self.chunks.len() - self.sent;
@@ -186,7 +187,8 @@ impl ColdChunks {
         Some((length, count))
     }
 
-    /// Suspends compression after a chunk that did not shrink.
+    /// Suspends compression after a chunk that did not shrink, for twice as many chunks as after
+    /// the previous such chunk, at most [`SKIPPED_CHUNKS_MAX`].
     fn skip(&mut self) {
         self.skipped_chunks = (self.skipped_chunks * 2).clamp(1, SKIPPED_CHUNKS_MAX);
         self.bytes_to_skip = self.skipped_chunks * self.chunk_size;

@@ -22,7 +22,7 @@ pub(super) struct PackerThread {
 struct Worker {
     jobs: SyncSender<QueuedJob>,
     /// Cloned into every job that the thread has not finished, including jobs whose chunks were
-    /// evicted; the reference count gives the number of these jobs.
+    /// evicted. The number of these jobs is the reference count minus 1.
     unfinished: Arc<()>,
     thread: JoinHandle<()>,
 }

@@ -140,7 +140,7 @@ impl ReadBundle {
         self.count - self.passed
     }
 
-    /// Passes all blocks.
+    /// Passes all remaining blocks.
     pub(super) const fn pass_all(&mut self) {
         self.passed = self.count;
     }

@@ -161,7 +161,8 @@ impl Shared {
         false
     }
 
-    /// Emits the deferred block.
+    /// Emits the deferred block. If the pool has no memory for it, defers the block again and
+    /// returns [`MessageOutcome::Full`].
     fn emit_deferred(
         &mut self,
         intake: &mut Intake<'_>,

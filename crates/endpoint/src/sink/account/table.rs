@@ -1,9 +1,9 @@
 //! A table of flows with a maximum size and an idle time. Its clock is the time of the blocks.
 //!
-//! The queue contains each flow once, with the time of its last block when it was appended. If the
-//! flow at the front has had a later block, it is appended again instead of being removed. A block
-//! therefore costs only a lookup, and the removed flow is approximately the one that has been idle
-//! the longest.
+//! A queue contains one current entry for each flow, with the time of the flow's last block when
+//! the entry was appended. If the flow at the front has had a later block, it is appended again
+//! instead of being removed. A block therefore costs only a lookup, and the removed flow is
+//! approximately the one that has been idle the longest.
 
 use filter::Time;
 use std::collections::{BTreeMap, HashMap, VecDeque};

@@ -20,7 +20,7 @@ pub(super) struct TxDevice {
     pub(super) transmitter: Transmitter,
     /// Name of the interface as in the request.
     pub(super) name: String,
-    /// Link type of its frames.
+    /// Link type of the interface's frames.
     pub(super) link: LinkType,
 }
 

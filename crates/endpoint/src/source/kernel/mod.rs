@@ -136,7 +136,7 @@ struct FrameCopy {
 struct StagedBlock {
     exported: ExportedFrame,
     entry: Entry,
-    /// True if an earlier block has already verified this copy.
+    /// True if this copy has already been verified for an earlier block.
     is_verified: bool,
 }
 
@@ -250,7 +250,8 @@ impl KernelSource {
         Some(StagedBlock { exported, entry: self.entry(&exported, pool.id(), copied), is_verified })
     }
 
-    /// Returns the entry of an exported frame in this dbuf.
+    /// Returns the entry for an exported frame, with a pointer into `copied`, which is in this
+    /// dbuf.
     fn entry(&self, exported: &ExportedFrame, dbuf: DbufId, copied: FrameCopy) -> Entry {
         let FrameCopy { place, is_checksum_unset: unset, mut marks } = copied;
         let header = &exported.header;

@@ -209,7 +209,8 @@ impl Reader {
         }
     }
 
-    /// Returns the ranges of lost frames for each exit, as far as a later frame has been read.
+    /// Returns the known ranges of lost frames for each exit. On an exit that shares its sink, a
+    /// loss becomes known when a later frame of the exit is read.
     #[must_use]
     pub fn gaps(&self) -> &[LossRanges] {
         &self.gaps

@@ -47,9 +47,10 @@ pub(super) struct RxParameters<'a> {
     /// Size of the ring in bytes. If `None`, the size is derived from the rate of the interface.
     pub(super) ring: Option<u64>,
     pub(super) promiscuous: bool,
-    /// Arguments of the filter that the kernel applies.
+    /// Arguments of the filter that the kernel applies, or `None` if it applies none.
     pub(super) pushed_filter: Option<&'a Arguments>,
-    /// Maximum time that a frame may wait in a partly filled segment, in nanoseconds.
+    /// Maximum time that a frame may wait in a partly filled segment, in nanoseconds. `None`
+    /// selects [`RETIRE_MS_DEFAULT`].
     pub(super) latency: Option<Time>,
     pub(super) steps: &'a Steps,
 }

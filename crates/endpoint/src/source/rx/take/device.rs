@@ -54,7 +54,7 @@ pub struct LoadArguments<'m> {
 /// A function that loads a program.
 pub type ProgramLoader<'m> = &'m (dyn Fn(&LoadArguments<'_>) -> Result<Program, LoadError> + Sync);
 
-/// Parameters of the device.
+/// Parameters for opening a [`TakeDevice`].
 pub(super) struct TakeParameters<'a> {
     pub(super) interface: &'a str,
     pub(super) netns: Option<&'a str>,

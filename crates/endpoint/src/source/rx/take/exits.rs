@@ -5,8 +5,8 @@
 //! A program of Streamline has written the metadata to memory that now belongs to this process. It
 //! consists of a fixed number of *slots*, each of which holds the class and the view on one exit,
 //! then the exit number of each slot, and a mask of the slots in use. Each frame becomes one block
-//! for each of its exits. Each call to `produce` emits blocks of one edge only. The blocks of the
-//! other edges are pinned and queued here.
+//! for each of its exits. Each call to `produce` emits blocks of one edge only. The blocks of all
+//! other edges are pinned and queued in [`Exits`].
 
 use crate::contract::ArcCounts;
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
@@ -109,7 +109,7 @@ impl FrameMetadata {
     }
 }
 
-/// A block that is queued until its edge is emitted.
+/// A block that is queued until the blocks of its edge are emitted.
 #[derive(Debug)]
 struct QueuedBlock {
     exit: usize,

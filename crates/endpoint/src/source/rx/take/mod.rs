@@ -303,7 +303,8 @@ impl TakeSource {
         Ok(())
     }
 
-    /// Emits a reassembled packet if one is complete and there is room.
+    /// Emits a reassembled packet if one is complete, and there is room and memory for it. A packet
+    /// that is longer than a block of the pool is counted and dropped.
     fn emit_reassembled(&mut self, intake: &Intake<'_>) {
         if !self.reassembly.is_complete || intake.room() <= self.pending_blocks() {
             return;
@@ -422,7 +423,8 @@ impl WallClock {
         Self { real, offset: real.wrapping_sub(sys::clock::monotonic()) }
     }
 
-    /// Converts a monotonic time to the time of day. Returns the current time of day for `None`.
+    /// Converts a monotonic time to the time of day. For `None`, returns the time of day at which
+    /// the clocks were measured.
     fn time_of_day(&self, stamp: Option<Time>) -> Time {
         stamp.map_or(self.real, |stamp| stamp.wrapping_add(self.offset))
     }
