@@ -254,7 +254,7 @@ fn check_programs(draft: &mut Draft<'_>, registry: &dyn Registry) {
     }
 }
 
-/// Returns the successors of every node.
+/// Returns, for each node, the indices of its successors.
 pub(super) fn successors(draft: &Draft<'_>) -> Vec<Vec<usize>> {
     let mut successors: Vec<Vec<usize>> = vec![Vec::new(); draft.nodes.len()];
     for edge in &draft.edges {

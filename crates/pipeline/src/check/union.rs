@@ -85,7 +85,7 @@ pub(super) struct UnionOperands {
     operands: Vec<Vec<NodeId>>,
 }
 
-/// A branch's first term and its other stages.
+/// A branch: its first term, which is a source, and its other stages.
 type SourceBranch<'t> = (&'t FilterTerm, &'t [Stage]);
 
 /// An operand of a `++`: one branch, or all branches that begin with the same source.

@@ -67,7 +67,8 @@ fn describe_cost_difference(ns: f64, more: Option<f64>, policy: Policy) -> Strin
     format!("{} ns, {texts}", format_one_decimal(ns))
 }
 
-/// Stores the descriptions in the candidates that were not chosen.
+/// Stores each text of `texts`, by node and space, in the candidate that it describes: a possible
+/// space of the node that was not chosen.
 pub(super) fn store_in_candidates(
     placements: &mut [Placement],
     texts: &[Vec<Option<String>>],

@@ -159,7 +159,8 @@ fn downstream(graph: &Graph, id: NodeId) -> Vec<NodeId> {
     reachable(&[id], next).split_off(1)
 }
 
-/// Returns the nodes from the source to this node, following the first incoming edge of each.
+/// Returns the nodes from the source to this node, found by following the first incoming edge of
+/// each, except back edges.
 fn upstream_chain(graph: &Graph, id: NodeId) -> Vec<NodeId> {
     let mut route = vec![id];
     let mut at = id;

@@ -23,7 +23,7 @@ pub struct Processors {
     pub sharers: Vec<usize>,
 }
 
-/// The processors on which the first threads of a path run.
+/// The processors on which the threads that start together run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ThreadPlacement {
     /// The threads run on these processors, which share a cache.

@@ -77,7 +77,7 @@ pub(super) fn insert_replicas(
     plan.replicas.push(Replicas { nodes, spaces, join, sharing, ring, because });
 }
 
-/// Inserts spaces after the space `at`, and adjusts the indices of all later spaces.
+/// Inserts spaces after the space with index `at`, and adjusts the indices of all later spaces.
 fn insert_spaces(plan: &mut Plan, at: usize, new: Vec<PlannedSpace>) {
     let more = new.len();
     plan.spaces.splice(at + 1..at + 1, new);
