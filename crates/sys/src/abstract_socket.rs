@@ -42,8 +42,8 @@ pub enum Accepts {
     Descriptors,
 }
 
-/// Connects to an abstract name. Blocks for at most `limit` while the listener's queue is full.
-/// Sends and receives on the new socket also time out after `limit`.
+/// Connects to an abstract name. If the listener's queue is full, waits for at most `limit`, then
+/// fails with EAGAIN. Sends and receives on the new socket also time out after `limit`.
 pub fn connect_to(name: &[u8], limit: Duration) -> Result<OwnedFd> {
     let socket = open_socket(Framing::Packets, SocketFlags::CLOEXEC)?;
     set_timeouts(&socket, limit)?;
@@ -125,7 +125,7 @@ fn abstract_address(name: &[u8]) -> Result<SocketAddrUnix> {
     SocketAddrUnix::new_abstract_name(name).context("bind", format_name(name))
 }
 
-/// Formats an abstract name in the style of `/proc/net/unix`.
+/// Formats an abstract name as `@` and the name, as in `/proc/net/unix`.
 fn format_name(name: &[u8]) -> String {
     format!("@{}", String::from_utf8_lossy(name))
 }

@@ -63,8 +63,8 @@ fn send_signal(child: i32, signal: libc::c_int) {
     unsafe { libc::kill(child, signal) };
 }
 
-/// Adds a child to the table of children that receive forwarded signals, unless the table is full,
-/// and sends it the last forwarded signal at once.
+/// Adds a child to the table of children that receive forwarded signals, unless the table is full.
+/// If a signal has been forwarded before, sends the last one to the child at once.
 pub fn add(child: &Child) {
     let pid = i32::try_from(child.id()).unwrap_or(0);
     for place in &CHILDREN {

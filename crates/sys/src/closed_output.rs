@@ -24,7 +24,7 @@ extern "C" fn note_closed_output() {
 }
 
 /// Makes writes to standard output fail if it was closed when the program started: replaces it with
-/// a pipe that has no reader. Called at the beginning of `main`.
+/// a pipe that has no reader. Call this at the beginning of `main`.
 pub fn fail_if_closed() -> Result<()> {
     std::hint::black_box(&NOTE_CLOSED_OUTPUT);
     if WAS_CLOSED.load(Ordering::Relaxed) {

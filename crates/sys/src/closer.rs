@@ -49,7 +49,7 @@ impl Foreign {
         Self::new(socket, uid)
     }
 
-    /// Returns the user id.
+    /// Returns the id of the user who has sent the descriptor or is the peer of the socket.
     #[must_use]
     pub const fn uid(&self) -> u32 {
         self.uid

@@ -7,8 +7,8 @@
 //! that are already open (seccomp).
 //!
 //! A refused call ends the process after the call's number has been sent over a report socket
-//! ([`set_report_socket`]), which also carries other reports about the end of the process.
-//! Receivers treat these as allegations.
+//! ([`set_report_socket`]). The same socket carries the report that the process is ready, and
+//! reports as text. Receivers treat all reports as allegations.
 //!
 //! seccomp uses an allow list. Landlock forbids nothing that the list allows. It is a second line
 //! of defense in case a later kernel extends an allowed call. Without Landlock the process runs
@@ -40,7 +40,8 @@ pub const REFUSED_CALL: u8 = b'S';
 /// First byte of a report as text. The text follows.
 pub const REPORT_TEXT: u8 = b'T';
 
-/// The newest Landlock ABI in use. Older kernels enforce only some of its rules.
+/// The Landlock ABI version that defines the access rights to deny. An older kernel denies only
+/// those that it knows.
 const LANDLOCK_ABI: ABI = ABI::V6;
 
 /// Descriptor of the report socket; -1 if none.
@@ -85,7 +86,8 @@ pub fn set_report_socket(socket: OwnedFd) {
     std::mem::forget(socket);
 }
 
-/// Sends a report as text, truncated to 511 bytes. Never blocks.
+/// Sends a report as text, truncated to 511 bytes. Never blocks: the report is lost if the socket
+/// is full or not set.
 pub fn report(text: &str) {
     let mut message = [0; 512];
     let room = message.len() - 1;
@@ -110,8 +112,9 @@ fn send_report(message: &[u8]) {
     unsafe { libc::send(socket, message.as_ptr().cast(), message.len(), flags) };
 }
 
-/// Confines this process. The caller must be its only thread. `memory` bounds the growth of the
-/// address space in bytes.
+/// Confines this process and returns the extent to which Landlock is enforced. The calling thread
+/// must be the only thread of the process. `memory` is the number of bytes by which the address
+/// space may still grow.
 pub fn confine(memory: u64) -> Result<Landlock> {
     drop_privileges()?;
     // A change of user clears the parent-death signal (prctl(2)).
@@ -184,7 +187,9 @@ fn used_address_space() -> u64 {
     pages.saturating_mul(rustix::param::page_size() as u64)
 }
 
-/// Denies opening files, connecting, using abstract sockets, and signaling other processes.
+/// Denies, through Landlock, opening files, binding and connecting TCP sockets, connecting to
+/// abstract sockets of other processes, and signaling other processes. Returns the extent to which
+/// the kernel enforces this.
 fn enforce_landlock() -> Result<Landlock> {
     let rules = || {
         let rules = Ruleset::default().handle_access(AccessFs::from_all(LANDLOCK_ABI))?;

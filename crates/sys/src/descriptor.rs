@@ -14,7 +14,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Maximum number of descriptors in one message.
+/// Maximum number of descriptors that this process sends or accepts in one message.
 pub const DESCRIPTORS_MAX: usize = 64;
 /// Maximum number of descriptors in one message that the kernel passes (SCM_MAX_FD).
 const PASSED_DESCRIPTORS_MAX: usize = 253;

@@ -69,7 +69,8 @@ impl SocketDoorbell {
         }
     }
 
-    /// Sends a notification with a few bytes and descriptors. The first byte must not be 1.
+    /// Sends a notification with a few bytes and descriptors. The first byte must not be 1, which
+    /// marks the notifications of [`SocketDoorbell::notify`].
     pub fn send(&self, note: &[u8], descriptors: &[BorrowedFd<'_>]) -> SendResult {
         use rustix::io::Errno;
         if descriptors.len() > NOTIFICATION_DESCRIPTORS_MAX {

@@ -1,5 +1,5 @@
-//! Event counters that can be polled together with descriptors and shared with untrusted peers
-//! (CONTRACT 24).
+//! Event counters that can be polled together with other descriptors and shared with untrusted
+//! peers (CONTRACT 24).
 //!
 //! A write costs 190 ns if there is no waiter. Notifications coalesce: several writes cause one
 //! wake-up.

@@ -23,7 +23,7 @@ pub struct FileStatus {
     pub uid: u32,
     /// Group id.
     pub gid: u32,
-    /// Permission bits.
+    /// Permission bits, including set-user-ID, set-group-ID and the sticky bit.
     pub mode: u32,
 }
 
@@ -80,7 +80,7 @@ pub fn access_mode(file: impl AsFd) -> Result<AccessMode> {
     })
 }
 
-/// Opens a path without opening the file behind it (O_PATH), for [`status`] followed by
+/// Opens a path without opening the file itself (O_PATH), for [`status`] followed by
 /// [`reopen_read_only`]. Neither waits for the peer of a pipe nor activates a device.
 pub fn open_path(path: &std::path::Path) -> Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
@@ -88,8 +88,8 @@ pub fn open_path(path: &std::path::Path) -> Result<OwnedFd> {
     rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).context("open", printable)
 }
 
-/// Reopens a descriptor's file for reading, whatever the descriptor's own access mode. Needs
-/// permission to read the file, and `/proc`.
+/// Reopens a descriptor's file for reading, whatever the descriptor's own access mode. The new
+/// descriptor is nonblocking. Needs permission to read the file, and `/proc`.
 pub fn reopen_read_only(file: BorrowedFd<'_>) -> Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -198,8 +198,8 @@ impl FileMapping {
 /// Maximum number of ranges per call (IOV_MAX).
 pub const RANGES_MAX: usize = 1024;
 
-/// Sends `len` bytes of a file that cannot be mapped, starting at offset `at` (`sendfile(2)`).
-/// Returns the number of bytes sent.
+/// Sends up to `len` bytes of a file that cannot be mapped, starting at offset `at`
+/// (`sendfile(2)`). Returns the number of bytes sent; 0 at the end of the file.
 pub fn send(from: impl AsFd, at: u64, len: usize, to: impl AsFd) -> Result<usize> {
     let done = retry_on_intr(|| rustix::fs::sendfile(&to, &from, Some(&mut at.clone()), len));
     done.context("sendfile", format!("{len} bytes of a file"))

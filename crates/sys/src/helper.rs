@@ -32,8 +32,8 @@ struct HelperOutcome {
 
 impl HelperProcess {
     /// Starts `program`, or this executable if `program` is `None`. The process gets `words` as
-    /// arguments, an empty environment, `socket` as standard input, `/dev/null` as standard output
-    /// and error, and its own process group.
+    /// arguments, an empty environment, `/` as working directory, `socket` as standard input,
+    /// `/dev/null` as standard output and error, and its own process group.
     pub fn start(program: Option<&Path>, words: &[&str], socket: OwnedFd) -> Result<Self> {
         // The running image, even if the file has been replaced.
         let mut command = Command::new(program.unwrap_or_else(|| Path::new("/proc/self/exe")));
@@ -92,7 +92,7 @@ impl HelperProcess {
         let _ = rustix::process::pidfd_send_signal(&self.handle, Signal::KILL);
     }
 
-    /// Returns the CPU time that the process has used in ns; `None` once the process has ended.
+    /// Returns the CPU time that the process has used, in ns; `None` once the process has ended.
     #[must_use]
     pub fn processor_ns(&self) -> Option<u64> {
         let known = self.end.lock_outcome();

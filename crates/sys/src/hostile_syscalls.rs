@@ -85,8 +85,8 @@ impl HostileAct {
         }
     }
 
-    /// Fills the first page of each writable mapping named `file` with arbitrary values (positions,
-    /// counts, sleep flags), then loops forever.
+    /// Overwrites the first page (positions, counts, sleep flags) of each writable shared mapping
+    /// whose file name contains `file` with arbitrary values, then loops forever.
     fn spoof_mappings(&self, file: &str) {
         for (address, length, ..) in
             self.shared.iter().filter(|(.., writes, name)| *writes && name.contains(file))
@@ -121,7 +121,7 @@ fn park_forever() {
     }
 }
 
-/// Sends one byte over every open socket, forever.
+/// Sends one byte over every open socket whose number is below 64, again and again.
 fn flood_sockets() {
     loop {
         for socket in 0..64 {

@@ -86,8 +86,9 @@ impl Libpcap {
         })
     }
 
-    /// Compiles an expression for a link type (`DLT_*`) and a snapshot length in bytes. On failure,
-    /// returns libpcap's error message. Blocks while host names are resolved.
+    /// Compiles an expression for a link type (`DLT_*`) and a snapshot length in bytes, with
+    /// libpcap's optimizer if `optimize` is true. On failure, returns libpcap's error message.
+    /// Blocks while host names are resolved.
     pub fn compile(
         &self,
         expression: &str,

@@ -52,7 +52,7 @@ pub fn try_lock(file: &OwnedFd) -> Result<bool> {
     }
 }
 
-/// Returns true if `name` still refers to `file`.
+/// Returns true if `name` in `directory` still refers to `file`. Does not follow a symbolic link.
 pub fn is_same_file(directory: &OwnedFd, name: &str, file: &OwnedFd) -> bool {
     let named = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
     let opened = rustix::fs::fstat(file);
@@ -183,7 +183,8 @@ pub fn hang_up(socket: impl AsFd) -> Result<()> {
     rustix::net::shutdown(socket, rustix::net::Shutdown::Both).context("shutdown", "a socket")
 }
 
-/// Returns true if the peer has closed its end. Consumes nothing.
+/// Returns true if the peer has closed its end and all data from it has been received, or if the
+/// descriptor is not a connected socket. Consumes nothing.
 #[must_use]
 pub fn is_gone(socket: impl AsFd) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;

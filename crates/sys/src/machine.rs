@@ -74,7 +74,7 @@ pub fn cache_sharers(processor: usize) -> Vec<usize> {
 }
 
 /// Returns the CPUs that share the outermost shared cache of `processor`, including `processor`
-/// itself; empty if unknown or if no cache is shared. Reads them once for each processor.
+/// itself; empty if unknown or if no cache is shared. Reads sysfs once per processor.
 #[must_use]
 pub fn last_cache_sharers(processor: usize) -> Vec<usize> {
     static KNOWN: Mutex<BTreeMap<usize, Vec<usize>>> = Mutex::new(BTreeMap::new());
@@ -90,7 +90,8 @@ fn cache_sharers_below(directory: &Path) -> Vec<usize> {
     shared_caches(directory).into_iter().next().unwrap_or_default()
 }
 
-/// Returns the CPUs that share each shared cache, the nearest cache first.
+/// Returns, for each shared cache in a CPU's sysfs `directory`, the CPUs that share it. The cache
+/// nearest to the CPU comes first.
 fn shared_caches(directory: &Path) -> Vec<Vec<usize>> {
     let shared = |index: &Path| {
         let all = parse_cpu_list(&fs::read_to_string(index.join("shared_cpu_list")).ok()?)?;

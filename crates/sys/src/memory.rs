@@ -265,8 +265,9 @@ impl ReadMapping {
 ///
 /// # Safety
 ///
-/// 1. The `segment() * segments()` bytes starting at `base()` must be page-aligned and stay mapped
-///    for reading and writing as long as the value exists. The three results must never change.
+/// 1. The `segment_size() * segment_count()` bytes starting at `base()` must be page-aligned and
+///    stay mapped for reading and writing as long as the value exists. The results of these three
+///    methods must never change.
 ///
 /// 2. The other party must not write a segment from the moment at which `has_arrived(slot)` returns
 ///    true until `give_back(slot)` is called.
@@ -278,10 +279,10 @@ pub unsafe trait Lender: Any + fmt::Debug + Send + Sync {
     /// Returns the number of segments: a power of two.
     fn segment_count(&self) -> usize;
     /// Returns true if the other party has filled this segment and passed it to this process. Has
-    /// Acquire ordering: the bytes written before are visible.
+    /// Acquire ordering: what the other party has written is visible after this call.
     fn has_arrived(&self, slot: usize) -> bool;
-    /// Returns an arrived segment to the other party. Has Release ordering: earlier reads by this
-    /// process happen before the return.
+    /// Gives an arrived segment back to the other party. Has Release ordering: the other party's
+    /// writes come after earlier reads by this process.
     fn give_back(&self, slot: usize);
 }
 

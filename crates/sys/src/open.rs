@@ -118,7 +118,7 @@ const REMOVE_ADVICE: &str = "remove it, or choose another place";
 pub enum WriteMode {
     /// Writes start at the beginning of the file.
     FromStart,
-    /// Writes start at the end of the file.
+    /// Every write appends to the file.
     Append,
 }
 
@@ -127,14 +127,15 @@ pub enum WriteMode {
 pub struct Target {
     /// The open file.
     pub file: File,
-    /// True if this call created the file. False if the file was created through a dangling link.
+    /// True if [`open_target`] created the file at its own path; false if the file existed, or was
+    /// created through a dangling symbolic link.
     pub created: bool,
 }
 
 /// Opens a destination for writing: a regular file, created with `mode` (before the umask) if
-/// missing, or a pipe, terminal or device. Never truncates. Blocks until a named pipe has a reader
-/// or a stop signal arrives. Rejects a pipe that another user may have planted in a sticky
-/// directory that other users may write.
+/// missing, or a pipe, terminal or device. Never truncates. Waits until a named pipe has a reader;
+/// fails at a stop signal or at the deadline of [`PipeWait`]. Rejects a pipe that another user may
+/// have planted in a sticky directory that other users may write.
 pub fn open_target(path: &Path, writes: WriteMode, mode: u32) -> io::Result<Target> {
     let flags = match writes {
         WriteMode::FromStart => OFlags::WRONLY,
@@ -174,7 +175,7 @@ fn set_blocking(file: &File) -> io::Result<()> {
 /// Rules of this process for waits until a named pipe has a reader.
 #[derive(Clone, Copy, Debug)]
 pub struct PipeWait {
-    /// Called once for each pipe without a reader for [`PIPE_NOTICE_AFTER`].
+    /// Called with the path of a pipe once the pipe has had no reader for [`PIPE_NOTICE_AFTER`].
     pub notify: fn(&Path),
     /// Time at which each wait fails; `None` means no limit.
     pub deadline: Option<Instant>,

@@ -11,11 +11,11 @@ use std::path::Path;
 pub struct PageFacts {
     /// Size of a huge page in bytes; 0 if the machine has no huge pages.
     pub huge: usize,
-    /// Number of reserved huge pages that are free.
+    /// Number of reserved 2 MB huge pages that are free.
     pub reserved: usize,
     /// True if the kernel backs shared memory with huge pages on request.
     pub transparent: bool,
-    /// Number of NUMA nodes that have memory.
+    /// Number of NUMA nodes that have memory; 0 if the kernel does not list nodes.
     pub nodes: usize,
 }
 

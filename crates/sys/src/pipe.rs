@@ -5,13 +5,14 @@ use rustix::pipe::SpliceFlags;
 use std::os::fd::AsFd;
 
 /// Moves up to `length` bytes of a file, starting at offset `at`, into a pipe. Returns the number
-/// of bytes moved.
+/// of bytes moved; 0 at the end of the file.
 pub fn splice_in(file: impl AsFd, mut at: u64, pipe: impl AsFd, length: usize) -> Result<usize> {
     rustix::pipe::splice(file, Some(&mut at), pipe, None, length, SpliceFlags::empty())
         .context("splice", "from a file into a pipe")
 }
 
-/// Moves up to `length` bytes out of a pipe, to `to`. Returns the number of bytes moved.
+/// Moves up to `length` bytes out of a pipe, to `to`. Returns the number of bytes moved; 0 if the
+/// pipe is empty and no process can write to it.
 pub fn splice_out(pipe: impl AsFd, to: impl AsFd, length: usize) -> Result<usize> {
     rustix::pipe::splice(pipe, None, to, None, length, SpliceFlags::empty())
         .context("splice", "out of a pipe")

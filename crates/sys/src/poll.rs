@@ -52,7 +52,7 @@ pub fn readable_or_gone(
 pub struct PollSet(OwnedFd);
 
 impl PollSet {
-    /// Creates a set. A descriptor leaves the set when it is closed.
+    /// Creates a set. A descriptor leaves the set once it and all its duplicates are closed.
     pub fn new(all: &[impl AsFd]) -> Result<Self> {
         let group = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll_create1", "")?;
         let set = Self(group);

@@ -24,10 +24,12 @@ pub struct Privilege {
     pub ambient: Capabilities,
     /// seccomp mode; `None` if the kernel does not report it.
     pub seccomp: Option<Seccomp>,
-    /// The `no_new_privs` flag, under which exec grants no privileges.
+    /// The `no_new_privs` flag, under which exec grants no privileges; `None` if the kernel does
+    /// not report it.
     pub no_new_privileges: Option<bool>,
-    /// True in a user namespace other than the initial one, whose root has no privileges outside
-    /// that namespace. `None` if the kernel does not report user namespaces.
+    /// True if this process is in a user namespace other than the initial one; root of such a
+    /// namespace has no privileges outside it. `None` if the kernel does not report user
+    /// namespaces.
     pub inner_user_namespace: Option<bool>,
 }
 
@@ -90,8 +92,8 @@ pub struct UserNamespaces {
     pub unprivileged_clone: Option<bool>,
     /// Value of `user.max_user_namespaces`; `None` if the kernel lacks user namespaces.
     pub most: Option<u64>,
-    /// Value of `kernel.apparmor_restrict_unprivileged_userns`. If true, user namespaces can be
-    /// created but grant no capabilities.
+    /// Value of `kernel.apparmor_restrict_unprivileged_userns`; `None` on kernels without this
+    /// setting. If true, user namespaces can be created but grant no capabilities.
     pub apparmor_restricted: Option<bool>,
 }
 

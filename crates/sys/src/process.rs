@@ -64,7 +64,7 @@ pub fn run_as<'c>(command: &'c mut Command, user: &UserIds) -> &'c mut Command {
     unsafe { command.pre_exec(become_user) }
 }
 
-/// Makes all descriptors from `first` on close at execve(2).
+/// Makes all descriptors whose numbers are at least `first` close at execve(2).
 fn close_on_exec_from(first: libc::c_uint) -> std::io::Result<()> {
     let (number, last) = (libc::SYS_close_range, libc::c_uint::MAX);
     // SAFETY: with this flag close_range(2) takes any numbers, and closes nothing.
@@ -181,8 +181,8 @@ pub fn set_exact_timers() {
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
 }
 
-/// Gives this thread real-time priority (`SCHED_FIFO`), above all ordinary threads, for
-/// measurements in which every event is a context switch. Needs CAP_SYS_NICE.
+/// Gives this thread real-time priority (`SCHED_FIFO`), so that it runs before all ordinary
+/// threads. Needs CAP_SYS_NICE.
 pub fn set_real_time() -> Result<()> {
     // The kernel's structure has one member. Musl has another one, and does not make this call.
     let priority: libc::c_int = 1;

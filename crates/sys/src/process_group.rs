@@ -106,7 +106,8 @@ const fn signal_name(signal: i32) -> Option<&'static str> {
 
 impl ProcessGroup {
     /// Starts a command as the leader of a new group, with the signal setup of a shell: no signal
-    /// blocked, default action for SIGPIPE.
+    /// blocked, default action for SIGPIPE. Fails with EAGAIN if the table of running groups is
+    /// full.
     pub fn start(command: &mut Command) -> Result<Self> {
         let target = command.get_program().to_string_lossy().into_owned();
         let refused = |target, errno| Error::new("execve", target, errno);
@@ -269,13 +270,13 @@ impl ProcessStat {
     }
 }
 
-/// Longest wait until a process is suspended.
+/// Maximum time to wait until a process is suspended.
 const SUSPENSION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Kills another process of Streamline and the groups of its programs. Blocks for at most a second.
 ///
-/// The process is suspended first. It then reaps no child, so that the kernel reuses no id of its
-/// groups before they are killed.
+/// Suspends the process first. A suspended process reaps no child, so the kernel cannot reuse the
+/// ids of its groups before these are killed.
 pub fn kill_with_programs(process: impl AsFd) -> Result<()> {
     let send = |signal| {
         rustix::process::pidfd_send_signal(&process, signal)

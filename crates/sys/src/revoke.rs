@@ -1,16 +1,18 @@
-//! Lazy copies: a buffer whose pages are revoked until the first access. [SL §5.3.3, lazy copying]
+//! Lazy copies: a buffer gets the bytes of its source only when the program accesses it. [SL
+//! §5.3.3, lazy copying]
 //!
-//! The buffer appears to be a copy of a source. The first access faults, and the handler restores
-//! access and copies the bytes. If there is no access, the cost is two changes to the page
-//! protection and no copy. This is an experiment, used only by `streamline bench lazy`.
+//! The buffer appears to be a copy of a source, but access to its pages is revoked. The first
+//! access faults, and the handler restores access and copies the bytes. If there is no access, the
+//! cost is two changes to the page protection and no copy. This is an experiment, used only by
+//! `streamline bench lazy`.
 //!
 //! Invariants, cited below:
 //! - L1 A slot in [`SLOTS`] belongs to one [`LazyBuffer`], which reserves the slot before
 //!   publishing its pages there, and frees the slot before unmapping these pages.
-//! - L2 `source` is nonzero only while a [`LazyCopy`] exists. It borrows the buffer and a source of
-//!   the same length as the revoked pages.
-//! - L3 The handler writes only pages that are revoked at that moment: no other thread can access
-//!   them, and the thread that has just faulted, or waits for the same fault, owns them.
+//! - L2 `source` is nonzero only while there is a [`LazyCopy`], which borrows the buffer and a
+//!   source of the same length.
+//! - L3 The handler writes only pages to which access is revoked at that moment: no other thread
+//!   can access them, and the thread that has just faulted, or waits for the same fault, owns them.
 
 use crate::error::{Error, ErrorContext as _, Result};
 use crate::memory::Mapping;

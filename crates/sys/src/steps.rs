@@ -101,7 +101,7 @@ struct Log {
 
 #[derive(Default)]
 struct LogState {
-    /// Names of the announced steps; recorded only if a fault is set.
+    /// Kind and name of each announced step; recorded only if a fault is set.
     taken: Vec<String>,
     undo: Vec<(String, RollbackAction)>,
 }
@@ -119,7 +119,8 @@ impl Steps {
         Self(Some(Arc::new(Log { fault, state: Mutex::default() })))
     }
 
-    /// Announces the next step. Fails, or stops the process, if the injected fault names this step.
+    /// Announces the next step, which creates a resource of kind `makes`; `target` names the step.
+    /// Fails, or stops the process, if the injected fault selects this step.
     pub fn announce(&self, makes: Resource, target: &str) -> Result<()> {
         let Some(log) = &self.0 else { return Ok(()) };
         if log.fault == InjectedFault::Nothing {
@@ -146,7 +147,8 @@ impl Steps {
         let _ = self.announce(Resource::Nothing, what);
     }
 
-    /// Registers a rollback action for a new object that no Rust value owns.
+    /// Registers the rollback action `back`, under the name `what`, for a new object that no Rust
+    /// value owns. Discards the action if this is [`UNLOGGED`].
     pub fn on_rollback(&self, what: impl Into<String>, back: impl FnOnce() + Send + 'static) {
         if let Some(log) = &self.0 {
             log.lock_state().undo.push((what.into(), Box::new(back)));
@@ -183,7 +185,7 @@ impl Steps {
         }
     }
 
-    /// Returns the names of the announced steps; empty if no fault is set.
+    /// Returns the kind and name of each announced step; empty if no fault is set.
     #[must_use]
     pub fn announced_steps(&self) -> Vec<String> {
         self.0.as_ref().map(|log| log.lock_state().taken.clone()).unwrap_or_default()

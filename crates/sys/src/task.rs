@@ -14,7 +14,7 @@ pub struct Task {
     pub run_state: RunState,
     /// Parent process id.
     pub parent: u32,
-    /// CPU time in ns of all threads that are still alive.
+    /// CPU time in ns; for a process, of all threads that are still alive.
     pub processor_ns: u64,
     /// CPUs that the task may use.
     pub processors: Vec<usize>,
@@ -145,7 +145,7 @@ fn thread_ids(process: u32) -> BTreeSet<u32> {
     all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Parses a CPU list such as `0-2,5`.
+/// Parses a CPU list such as `0-2,5`. Skips malformed ranges.
 pub(crate) fn parse_processor_list(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

@@ -1,4 +1,4 @@
-//! Timers that can be polled together with descriptors (timerfd_create(2)).
+//! Timers that can be polled together with other descriptors (timerfd_create(2)).
 
 use crate::error::{ErrorContext as _, Result};
 use crate::poll::timespec;

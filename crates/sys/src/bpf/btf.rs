@@ -61,7 +61,8 @@ impl BtfBuilder {
         self.push_type(name, kind::INT << 24, bytes, &[bytes * 8])
     }
 
-    /// Adds a function with named, typed parameters and returns its type id. The function has
+    /// Adds a function that returns the type with id `answer`, and returns the type id of the
+    /// function. `parameters` contains the name and the type id of each parameter. The function has
     /// global linkage, so the verifier checks it independently of its callers.
     pub fn add_function(&mut self, name: &str, answer: u32, parameters: &[(&str, u32)]) -> u32 {
         const GLOBAL: u32 = 1;

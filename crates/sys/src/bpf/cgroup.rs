@@ -25,9 +25,9 @@ pub fn cgroup_mount() -> Option<PathBuf> {
     find_mount(&fs::read_to_string(MOUNTS_FILE).unwrap_or_default())
 }
 
-/// Opens the root group.
+/// Returns a descriptor of the root group's directory.
 ///
-/// Fails with ENOENT if cgroup v2 is not mounted and this process is not allowed to mount.
+/// Fails with ENOENT if cgroup v2 is not mounted and this process cannot mount it.
 pub fn root_cgroup() -> Result<OwnedFd> {
     match cgroup_mount() {
         Some(path) => open_directory(&path),
@@ -38,7 +38,8 @@ pub fn root_cgroup() -> Result<OwnedFd> {
     }
 }
 
-/// Mounts cgroup v2 without attaching the mount to a directory.
+/// Mounts cgroup v2 without attaching the mount to a directory. Returns a descriptor of the mount's
+/// root directory.
 fn mount_detached() -> rustix::io::Result<OwnedFd> {
     let hierarchy = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_create(hierarchy.as_fd())?;

@@ -284,7 +284,7 @@ struct LinkCreateAttributes {
 // address (2).
 unsafe impl Attributes for LinkCreateAttributes {}
 
-/// `struct bpf_link_info` up to the first words of its union.
+/// `struct bpf_link_info` with the first 16 bytes of its union.
 #[derive(Default)]
 #[repr(C)]
 struct KernelLinkInfo {

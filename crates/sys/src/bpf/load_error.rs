@@ -13,7 +13,7 @@ pub struct LoadError {
     /// The verifier's log; empty if verification did not start, or if the program is too complex
     /// (E2BIG).
     pub log: String,
-    /// Capabilities for loading network programs that this thread lacks. Without CAP_PERFMON,
+    /// Capabilities that loading network programs needs and this thread lacks. Without CAP_PERFMON,
     /// programs can be loaded, but the verifier is stricter.
     pub missing: Vec<&'static str>,
 }
@@ -36,8 +36,8 @@ impl LoadError {
 
 const PERFMON: &str = "CAP_PERFMON";
 
-/// Lists the capabilities for loading network programs that the calling thread lacks. A thread with
-/// CAP_SYS_ADMIN needs none of them.
+/// Lists the capabilities that loading network programs needs and the calling thread lacks. A
+/// thread with CAP_SYS_ADMIN needs none of them.
 #[must_use]
 pub fn missing_capabilities() -> Vec<&'static str> {
     // Capabilities are per thread.

@@ -23,7 +23,7 @@ const READ_ONLY: u32 = 1 << 3;
 /// Map types (BPF_MAP_TYPE_*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapKind {
-    /// An array, in which every index exists.
+    /// An array. Every index below the capacity has a value, initially zero.
     Array = 2,
     /// An array of programs by index, for tail calls.
     Programs = 3,
@@ -102,8 +102,8 @@ impl Map {
         Self::create_with_inner(wanted, 0)
     }
 
-    /// Creates an array of maps with one empty element, which accepts a map of the same type and
-    /// sizes as `inner`.
+    /// Creates an array of maps with a single element. The element is empty and accepts a map of
+    /// the same type and sizes as `inner`.
     pub(super) fn array_of(inner: &Self, name: &str) -> Result<Self> {
         let wanted = MapSpecification::from_words(name, MapKind::Maps, 1);
         Self::create_with_inner(&wanted, inner.fd.as_raw_fd().cast_unsigned())
@@ -142,7 +142,8 @@ impl Map {
         Self::create(&MapSpecification::from_words(name, MapKind::XdpSockets, entries))
     }
 
-    /// Adopts a map from a received descriptor. The kernel reports its type and sizes.
+    /// Adopts a map from a received descriptor. The kernel reports the map's type and sizes. Fails
+    /// with EINVAL if [`MapKind`] lacks the type.
     pub fn from_received(fd: OwnedFd) -> Result<Self> {
         let info: KernelMapInfo = object_info(fd.as_raw_fd(), "a received map")?;
         let name = object_name_text(info.name);
@@ -199,7 +200,7 @@ impl Map {
     }
 
     /// Queries the kernel about the map. The receiver of a map checks the result before trusting
-    /// it.
+    /// the map.
     pub fn info(&self) -> Result<MapInfo> {
         let info: KernelMapInfo = object_info(self.fd.as_raw_fd(), &self.name)?;
         let KernelMapInfo { kind, id, key_size, value_size, entries, flags, name } = info;

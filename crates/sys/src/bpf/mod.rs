@@ -96,7 +96,7 @@ fn call_bpf<A: Attributes>(
     i32::try_from(result).ok().filter(|value| *value >= 0).ok_or_else(refused)
 }
 
-/// Calls a command that returns a new descriptor.
+/// Calls bpf(2) with a command that returns a new descriptor, and returns this descriptor.
 fn open_object<A: Attributes>(
     command: u32,
     name: &'static str,

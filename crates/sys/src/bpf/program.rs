@@ -89,8 +89,8 @@ pub struct LoadParameters<'a> {
     pub name: &'a str,
     /// Instructions, 8 bytes each.
     pub code: &'a [u8],
-    /// Attach type, for program types whose attach type the kernel checks at load time; `None` for
-    /// any.
+    /// Expected attach type. Required for the program types whose attach type the kernel checks at
+    /// load time; `None` otherwise.
     pub attach: Option<AttachType>,
     /// True if the program accepts multi-buffer XDP frames.
     pub fragments: bool,
@@ -140,7 +140,7 @@ pub struct LineInfo {
     pub number: u32,
 }
 
-/// A loaded program, not yet attached.
+/// A loaded program, owned through its descriptor.
 #[derive(Debug)]
 pub struct Program {
     pub(super) fd: OwnedFd,
@@ -279,7 +279,8 @@ impl Program {
         LoadParameters::new(kind, name, code).load()
     }
 
-    /// Adopts a program from a received descriptor. The kernel reports its type and name.
+    /// Adopts a program from a received descriptor. The kernel reports the program's type and name.
+    /// Fails with EINVAL if [`ProgramKind`] lacks the type.
     pub fn from_received(fd: OwnedFd) -> Result<Self> {
         let mut program = Self { fd, name: "a received program".to_owned(), kind: ProgramKind::Tc };
         let info = program.info()?;

@@ -120,7 +120,7 @@ impl RingsLayout {
         Self { bytes: 0, ..self }
     }
 
-    /// Returns the size of all regions in bytes; `None` if the layout is invalid.
+    /// Returns the total size of all regions in bytes; `None` if the layout is invalid.
     #[must_use]
     pub fn size(&self) -> Option<u32> {
         let Self { cpus, sinks, pointers, bytes, record_max } = *self;
@@ -196,7 +196,8 @@ impl Rings {
         self.records.as_deref().unwrap_or(self)
     }
 
-    /// Returns the layout, including that of separate records.
+    /// Returns the layout. [`RingsLayout::bytes`] is the size of the records even if separate rings
+    /// hold them.
     #[must_use]
     #[inline]
     pub fn shape(&self) -> RingsLayout {
@@ -296,8 +297,8 @@ impl<'a> CpuRing<'a> {
         self.word_of_records(region_offset::COMMITTED)
     }
 
-    /// Returns the number of pointers ever written for a sink. After this call, the records to
-    /// which they point are visible.
+    /// Returns the number of pointers ever written for a sink; 0 if there is no such sink. After
+    /// this call, the records to which these pointers point are visible.
     #[must_use]
     #[inline]
     pub fn head(&self, sink: u32) -> u64 {
@@ -308,8 +309,9 @@ impl<'a> CpuRing<'a> {
         }
     }
 
-    /// Returns the number of pointers ever written for an exit edge that shares a sink. Call this
-    /// before [`CpuRing::head`], because the writer updates the count of the edge first.
+    /// Returns the number of pointers ever written for an exit edge that shares a sink; 0 if the
+    /// edge has no count in the region. Call this before [`CpuRing::head`], because the writer
+    /// updates the count of the edge first.
     #[must_use]
     #[inline]
     pub fn count(&self, edge: u32) -> u64 {
@@ -320,7 +322,9 @@ impl<'a> CpuRing<'a> {
         count
     }
 
-    /// Returns pointer number `number` of a sink; `None` if there is no such sink.
+    /// Returns the content of the slot that belongs to pointer number `number` of a sink, counted
+    /// from 0; `None` if there is no such sink. If the program has written a whole lap of pointers
+    /// since, the slot holds a later pointer.
     #[must_use]
     #[inline]
     pub fn pointer(&self, sink: u32, number: u64) -> Option<FramePointer> {
@@ -338,8 +342,9 @@ impl<'a> CpuRing<'a> {
         })
     }
 
-    /// Copies bytes of the record at `position`, starting at offset `from`. Returns false if the
-    /// range is invalid for a record.
+    /// Fills `to` with bytes of the record at `position`, starting at offset `from` in the record.
+    /// Returns false if the range ends beyond the maximum size of a record. After the call, check
+    /// [`Self::reserved`] to detect whether the bytes were intact.
     #[must_use]
     #[inline]
     pub fn copy(&self, position: u64, from: u32, to: &mut [u8]) -> bool {
@@ -348,8 +353,8 @@ impl<'a> CpuRing<'a> {
     }
 
     /// Appends `length` bytes of the record at `position`, starting at offset `from` in the record,
-    /// to a gathering write. Returns false if the range is invalid for a record. After the write,
-    /// check [`Self::reserved`] to detect whether the bytes were intact.
+    /// to a gathering write. Returns false if the range ends beyond the maximum size of a record.
+    /// After the write, check [`Self::reserved`] to detect whether the bytes were intact.
     #[must_use]
     pub fn gather(
         &self,

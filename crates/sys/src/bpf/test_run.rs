@@ -27,9 +27,9 @@ impl Program {
         self.run(packet, (&mut [], &mut []), repeat).map(|(run, _)| run)
     }
 
-    /// Runs the program once on a packet, and also returns the first word of `cb`. A cgroup program
-    /// can report results only in `cb`, since its return value only passes or drops the packet. The
-    /// program sees the packet without its first 14 bytes.
+    /// Runs the program once on a packet. Returns the result and the first word of `cb` in
+    /// `__sk_buff`, where a cgroup program can report more than its return value, which only passes
+    /// or drops the packet. A cgroup program sees the packet without its first 14 bytes.
     pub fn test_run_with_cb(&self, packet: &[u8]) -> Result<(TestRun, u32)> {
         // All of `__sk_buff`, with room for its growth.
         let mut context = [0; 256];
@@ -38,7 +38,8 @@ impl Program {
         Ok((run, word.map_or(0, |word| u32::from_ne_bytes(*word))))
     }
 
-    /// Runs the program once and returns the modified packet.
+    /// Runs the program once on a packet. Returns the result and the packet as the program has left
+    /// it.
     pub fn test_run_output(&self, packet: &[u8]) -> Result<(TestRun, Vec<u8>)> {
         // Headroom a program may add.
         const GROWTH_MAX: usize = 256;

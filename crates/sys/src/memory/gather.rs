@@ -63,9 +63,10 @@ impl<'a> GatherWrite<'a> {
         self.length == 0
     }
 
-    /// Writes all ranges, up to 1024 of them with one system call. Blocks. If the descriptor is
+    /// Writes all ranges, at most 1024 of them per system call. Blocks. If the descriptor is
     /// nonblocking and not writable, calls `wait`, which must return once the descriptor accepts
-    /// bytes, or fail. Returns the number of bytes written, and the first error.
+    /// bytes, or fail. Returns the number of bytes written, and the error if one stopped the
+    /// writing.
     pub fn write_all(
         mut self,
         fd: impl AsFd,

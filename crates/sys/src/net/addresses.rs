@@ -5,7 +5,7 @@ use super::links::{array_at, attributes, encode_message};
 use crate::error::Result;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Size of `struct ifaddrmsg`.
+/// Size of `struct ifaddrmsg` in bytes.
 const MESSAGE_SIZE: usize = 8;
 
 /// Constants of `linux/rtnetlink.h` and `linux/if_addr.h`.

@@ -1,5 +1,5 @@
 //! Counters of the backlog queue between drivers and the network stack. The queue drops frames when
-//! full.
+//! it is full.
 //!
 //! `/proc/net/softnet_stat` has one line of hexadecimal counters per CPU, for all interfaces and
 //! namespaces together. Virtual devices and drivers without NAPI use the backlog; with receive
@@ -27,9 +27,9 @@ impl Backlog {
         Self::parse(&text).ok_or_else(|| Error::new("read", FILE, libc::EBADMSG))
     }
 
-    /// Returns the number of frames dropped because the backlog was full, since the snapshot
-    /// `earlier`. The kernel's counters have 32 bits and wrap; a CPU that is not in `earlier`
-    /// counts from 0.
+    /// Returns the number of frames that the full backlog has dropped between the snapshot
+    /// `earlier` and this one. Correct even if a kernel counter, which has 32 bits, has wrapped
+    /// once. A CPU that is not in `earlier` counts from 0.
     #[must_use]
     pub fn dropped_since(&self, earlier: &Self) -> u64 {
         let before = |(place, line): (usize, &ProcessorCounters)| match line.processor {

@@ -1,11 +1,11 @@
-//! Classification rules of a network device (ntuple filters), read with ethtool(8)'s ioctl. For
-//! reports only.
+//! Number of classification rules (ntuple filters) of a network device, queried with the ioctl that
+//! ethtool(8) uses. For reports only.
 
 use crate::error::{Error, ErrorContext as _, Result};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::os::fd::AsRawFd as _;
 
-/// ETHTOOL_GRXCLSRLCNT: the number of installed rules.
+/// ETHTOOL_GRXCLSRLCNT: command that queries the number of installed rules.
 const COUNT_RULES: u32 = 0x2e;
 /// Size in bytes of `struct ethtool_rxnfc`.
 const COMMAND_SIZE: usize = 192;
@@ -16,7 +16,7 @@ const RULE_COUNT_OFFSET: usize = 184;
 #[repr(C, align(8))]
 struct RxnfcCommand([u8; COMMAND_SIZE]);
 
-/// `struct ifreq` with an address as its value.
+/// `struct ifreq` whose value is a pointer (`ifr_data`).
 #[repr(C)]
 struct Request {
     name: [u8; libc::IFNAMSIZ],
@@ -24,7 +24,8 @@ struct Request {
     rest: [u8; 16],
 }
 
-/// Returns the number of rules installed on an interface of this thread's network namespace.
+/// Returns the number of classification rules installed on an interface of this thread's network
+/// namespace.
 ///
 /// Fails with EOPNOTSUPP if the driver does not support rules.
 pub fn device_rules(interface: &str) -> Result<u32> {

@@ -31,7 +31,7 @@ const DEVICE_INDEX: u16 = 1;
 const XDP_FEATURES: u16 = 3;
 /// NETDEV_XDP_ACT_NDO_XMIT: the device accepts redirected frames.
 const ACCEPTS_REDIRECTED_FRAMES: u64 = 4;
-/// Size of `struct genlmsghdr`.
+/// Size of `struct genlmsghdr` in bytes.
 const GENERIC_HEADER_SIZE: usize = 4;
 
 /// Returns true if an interface of this thread's namespace accepts frames redirected by XDP

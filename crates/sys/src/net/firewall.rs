@@ -1,5 +1,5 @@
-//! Detection of firewall rules. Packets that a program intercepts before the network stack bypass
-//! these rules.
+//! Detection of firewall rules. They do not apply to packets that a program takes before the
+//! network stack sees them.
 
 use super::RouteSocket;
 use super::links::encode_message;
@@ -15,7 +15,7 @@ mod number {
     pub(super) const REQUEST_DUMP: u16 = 0x301;
     /// `NFTA_CHAIN_HOOK`: attribute of a chain that packets enter from the network stack.
     pub(super) const CHAIN_HOOK: u16 = 4;
-    /// Bits of the type of an attribute, without its flags.
+    /// Mask of the type of an attribute, without the flag bits.
     pub(super) const TYPE_MASK: u16 = 0x3fff;
 }
 

@@ -86,7 +86,7 @@ impl RouteSocket {
         Ok(Self { socket: socket.context("socket", "nfnetlink")?, sequence: Mutex::new(0) })
     }
 
-    /// Lists all interfaces.
+    /// Lists all interfaces. Fails with EINTR if the list keeps changing during the queries.
     pub fn list_interfaces(&self) -> Result<Vec<Interface>> {
         for _ in 0..DUMP_ATTEMPTS_MAX {
             let (found, whole) = self.query_interfaces(0, &[], true, "the list of interfaces")?;
@@ -309,7 +309,7 @@ fn parse_xdp(value: &[u8]) -> Option<XdpProgram> {
 
 /// Iterates over the types and values of attributes, until the first invalid length.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    /// The two high bits of the type are flags.
+    /// Mask of the type; the two high bits are flags.
     const KIND: u16 = 0x3fff;
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(array_at(bytes, 0)?));

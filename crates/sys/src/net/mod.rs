@@ -55,7 +55,7 @@ pub struct Interface {
     pub link: Option<u32>,
     /// Operational state (RFC 2863): 6 up, 2 down, 7 dormant, 0 unknown.
     pub operstate: u8,
-    /// Attached XDP program, regardless of which process attached it.
+    /// Attached XDP program, regardless of which process attached it; `None` if there is none.
     pub xdp: Option<XdpProgram>,
     /// Traffic counters.
     pub counters: Counters,

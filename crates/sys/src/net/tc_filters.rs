@@ -9,7 +9,7 @@ use super::links::{
 use crate::bpf::Side;
 use crate::error::{Error, Result};
 
-/// Size of `struct tcmsg`.
+/// Size of `struct tcmsg` in bytes.
 const MESSAGE_SIZE: usize = 20;
 /// Parent handle of ingress filters under the classless qdisc `clsact`.
 const INGRESS: u32 = 0xffff_fff2;

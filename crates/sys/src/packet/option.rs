@@ -111,7 +111,7 @@ pub(super) fn attach(socket: BorrowedFd<'_>, program: &[Instruction]) -> Result<
     set(socket, libc::SOL_SOCKET, ATTACH_FILTER, &program)
 }
 
-/// Binds to an interface (0 for all) and a protocol (0 for none).
+/// Binds a socket to an interface (0 for all) and a protocol (0 for none).
 pub(super) fn bind(socket: BorrowedFd<'_>, index: u32, protocol: u16) -> Result<()> {
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET.cast_unsigned() as u16,

@@ -73,7 +73,7 @@ pub struct RingStatistics {
     pub packets: u64,
     /// Number of frames dropped for lack of room.
     pub drops: u64,
-    /// Number of times the ring froze because user space owned all segments.
+    /// Number of times the ring froze because this process still owned the next segment.
     pub freezes: u64,
 }
 
@@ -88,7 +88,7 @@ pub struct PacketRing {
     totals: Mutex<Totals>,
 }
 
-/// Running totals of the kernel's counters, which have 32 bits and are partly reset by reading.
+/// Running totals of the kernel's counters, which have 32 bits. Reading resets some of them.
 #[derive(Debug, Default)]
 struct Totals {
     ring: RingStatistics,
@@ -173,9 +173,9 @@ impl PacketRing {
         Ok(Self { memory, socket, shape, totals: Mutex::default() })
     }
 
-    /// Binds to an interface, or to all if `index` is 0, and so starts reception. The interface may
-    /// be down: [`PacketRing::error`] then reports ENETDOWN, and frames arrive once the interface
-    /// is up.
+    /// Binds the socket to an interface, or to all if `index` is 0, and so starts reception. The
+    /// interface may be down: [`PacketRing::error`] then reports ENETDOWN, and frames arrive once
+    /// the interface is up.
     pub fn bind(&self, index: u32) -> Result<()> {
         option::bind(self.socket.as_fd(), index, option::ALL_PROTOCOLS)
     }
@@ -204,8 +204,8 @@ impl PacketRing {
         Ok(totals.ring)
     }
 
-    /// Removes and returns the oldest gap if it precedes segment number `before`. Returns `None`
-    /// otherwise.
+    /// Removes and returns the oldest gap if it precedes the segment with number `before`, counted
+    /// from 0 in the order in which the segments were filled. Returns `None` otherwise.
     pub fn take_gap(&self, before: u64) -> Option<Gap> {
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         let known = &mut totals.gaps.known;

@@ -4,7 +4,7 @@
 //! The macros here expand to unsafe code in the files that export functions. Invariants, cited
 //! there:
 //! - I1 [`Symbol::address`] returns the function of that name in the next library, as found by the
-//!   loader; each is called with the type that its manual page gives.
+//!   loader. The function is called with the type that its manual page gives.
 //! - I2 The hooks of an interposed function run before or after the call and change none of its
 //!   arguments.
 
@@ -102,8 +102,8 @@ macro_rules! interpose {
 }
 
 /// Defines the functions that duplicate descriptors: `dup`, `dup2`, `dup3`, `fcntl`, `fcntl64`.
-/// `replaced` runs before a call that may close the given number; `duplicated` runs after a
-/// successful call with the numbers of the original and the copy.
+/// Before a call that may close a descriptor, `replaced` runs with the number of that descriptor.
+/// After a successful call, `duplicated` runs with the numbers of the original and the copy.
 #[macro_export]
 macro_rules! interpose_duplication {
     (replaced: $replaced:expr, duplicated: $duplicated:expr) => {
@@ -257,7 +257,7 @@ pub fn missing_function<T: From<i8>>() -> T {
     T::from(-1)
 }
 
-/// Runs `body` without unwinding into C. After a panic returns the result of `otherwise`.
+/// Runs `body` without unwinding into C. After a panic, returns the result of `otherwise`.
 pub fn catch_panic<T>(otherwise: impl FnOnce() -> T, body: impl FnOnce() -> T) -> T {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or_else(|_| otherwise())
 }
@@ -270,7 +270,8 @@ pub fn preserving_errno<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs `body` without unwinding into C, then restores `errno`. After a panic returns the default.
+/// Runs `body` without unwinding into C, then restores `errno`. After a panic, returns the default
+/// value.
 pub fn run_guarded<T: Default>(body: impl FnOnce() -> T) -> T {
     preserving_errno(|| catch_panic(T::default, body))
 }
@@ -283,8 +284,8 @@ pub fn refusal<T: From<i8>>(hook: impl FnOnce() -> Option<c_int>) -> Option<T> {
     Some(T::from(-1))
 }
 
-/// Copies integers into memory from malloc(3), which the program releases with free(3). Returns
-/// null if there is no memory.
+/// Copies integers into memory that malloc(3) allocates and the program releases with free(3).
+/// Returns null if there is no memory.
 #[must_use]
 pub fn copy_for_program(values: &[c_int]) -> *mut c_int {
     // SAFETY: malloc(3) returns memory of this size for any type, or null.

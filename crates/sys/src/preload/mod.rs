@@ -78,13 +78,15 @@ pub fn pipe_inode(number: c_int) -> Option<u64> {
     (kind == rustix::fs::FileType::Fifo).then_some(stat.st_ino)
 }
 
-/// Returns the inode of the file behind a descriptor; `None` if the descriptor is not open.
+/// Returns the inode of the file to which a descriptor refers; `None` if the descriptor is not
+/// open.
 #[must_use]
 pub fn inode(number: c_int) -> Option<u64> {
     rustix::fs::fstat(borrow(number)?).ok().map(|stat| stat.st_ino)
 }
 
-/// Returns the number of bytes waiting in a pipe, given either end.
+/// Returns the number of bytes waiting in a pipe, given either end; 0 if the kernel does not report
+/// it.
 #[must_use]
 pub fn bytes_waiting(number: c_int) -> u64 {
     borrow(number).and_then(|fd| rustix::io::ioctl_fionread(fd).ok()).unwrap_or(0)

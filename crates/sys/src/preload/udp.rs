@@ -26,7 +26,8 @@ pub struct UdpSocketFacts {
     /// True if the socket shares its port with a group of sockets, each of which receives some of
     /// the datagrams (`SO_REUSEPORT`).
     pub shares_port: bool,
-    /// A property of the socket that only the kernel can implement; `None` if there is none.
+    /// Text that names a property of the socket that only the kernel can implement; `None` if there
+    /// is no such property.
     pub obstacle: Option<&'static str>,
     /// Index of the interface to which the socket is bound; 0 for none.
     pub device: u32,
@@ -187,7 +188,8 @@ pub fn udp_socket(number: c_int) -> Option<UdpSocketFacts> {
     })
 }
 
-/// Returns the size of a socket's receive buffer, unless it is the default of the system.
+/// Returns the size of a socket's receive buffer in bytes; `None` if the size is the system's
+/// default or unknown.
 fn chosen_receive_buffer(number: c_int) -> Option<u32> {
     let size = option(number, libc::SOL_SOCKET, libc::SO_RCVBUF)?;
     let default = std::fs::read_to_string("/proc/sys/net/core/rmem_default").ok()?;
@@ -247,8 +249,8 @@ pub fn sets_receive_buffer(level: c_int, name: c_int) -> bool {
 }
 
 /// Sets the size of a socket's receive buffer in bytes, even beyond the system's maximum if the
-/// program has CAP_NET_ADMIN. Returns the previous size; `None` if the previous size is unknown or
-/// the size has not been changed.
+/// program has CAP_NET_ADMIN. Returns the previous size, half of what the kernel reports, as
+/// setsockopt(2) takes it; `None` if the previous size is unknown or the size has not been changed.
 #[must_use]
 pub fn replace_receive_buffer(number: c_int, bytes: c_int) -> Option<c_int> {
     let socket = borrow(number)?;
@@ -271,8 +273,9 @@ pub fn receive_timeout(number: c_int) -> Option<Duration> {
 /// unknown.
 #[must_use]
 pub fn kernel_drops(number: c_int) -> u32 {
-    /// Number of words of `SO_MEMINFO`, and the one that counts drops (`SK_MEMINFO_DROPS`).
+    /// Number of words of `SO_MEMINFO`.
     const WORDS: usize = 9;
+    /// Index of the word that counts drops (`SK_MEMINFO_DROPS`).
     const DROPS: usize = 8;
     let mut words = [0u32; WORDS];
     let mut size = size_of_val(&words) as libc::socklen_t;

@@ -52,8 +52,8 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Creates `frames` frames, a power of two, of one page each. The kernel permits no larger
-    /// frames, and a pool no smaller ones.
+    /// Creates `frames` frames of one page each. `frames` must be a power of two and at least 2.
+    /// The kernel permits no larger frames, and a pool no smaller ones.
     pub fn create(name: &str, frames: u32) -> Result<Arc<Self>> {
         if !frames.is_power_of_two() || frames < 2 {
             let target = format!("a memory of {frames} frames");

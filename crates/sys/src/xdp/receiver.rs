@@ -74,8 +74,9 @@ impl XdpReceiver {
         Ok(lent)
     }
 
-    /// Appends up to `most` received descriptors to `into`. Returns the number of descriptors
-    /// appended. Marks their frames as received. Fails with EBADMSG if a frame was not lent.
+    /// Appends up to `most` received descriptors to `into`, and marks their frames as received.
+    /// Returns the number of descriptors appended. Fails with EBADMSG if a frame has already been
+    /// received or is being sent.
     pub fn receive(&mut self, into: &mut Vec<Descriptor>, most: usize) -> Result<usize> {
         let Some(rx) = self.socket.rx.as_mut() else { return Ok(0) };
         let before = into.len();

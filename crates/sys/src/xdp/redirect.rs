@@ -2,9 +2,9 @@
 //!
 //! For each queue, the program counts redirected frames and frames passed to the host for lack of a
 //! socket. No other counters record the traffic that the program saw but did not redirect (CONTRACT
-//! 19). If the device leaves room before a frame, the program also writes data before each
-//! redirected frame that would otherwise be lost ([`Stamp`]): the time, and the VLAN tag that the
-//! device stripped, if the driver reports it (`bpf_xdp_metadata_rx_vlan_tag`, Linux 6.8).
+//! 19). If the device leaves room before a frame that is redirected, the program stores there what
+//! the socket could not learn otherwise ([`Stamp`]): the time, and the VLAN tag that the device
+//! stripped, if the driver reports it (`bpf_xdp_metadata_rx_vlan_tag`, Linux 6.8).
 
 use super::receiver::XdpReceiver;
 use super::socket::XdpSocket;
@@ -42,6 +42,7 @@ pub struct TagLookup {
 }
 
 /// A function that builds a program to redirect frames to the sockets in the map, by queue number.
+/// The program queries stripped VLAN tags only if it is given a [`TagLookup`].
 pub type BuildProgram<'m, E> =
     &'m dyn Fn(&Map, Option<TagLookup>) -> std::result::Result<Program, E>;
 
@@ -57,9 +58,10 @@ pub struct RedirectCounts {
 /// Data that the program stores before a frame: time and VLAN tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
-    /// Time at which the program saw the frame, in ns of the monotonic clock.
+    /// Time at which the program saw the frame, in ns of the monotonic clock; `None` if the program
+    /// stored no stamp.
     pub time: Option<u64>,
-    /// VLAN tag that the device stripped.
+    /// VLAN tag that the device stripped; `None` if there was none or the driver did not report it.
     pub tag: Option<VlanTag>,
 }
 
@@ -90,8 +92,8 @@ impl Redirect {
     }
 
     /// Creates the map and a program, and attaches the program to an interface. Prefers native
-    /// mode, and a program that queries the driver for VLAN tags. Calls `ready` before each attempt
-    /// to attach, so that sockets are in the map before the first frame arrives.
+    /// mode, and a program that queries the driver for VLAN tags. Before each attempt to attach,
+    /// calls `ready`, which can put sockets into the map before the first frame arrives.
     pub fn attach_new<E: From<LoadError> + From<Error>>(
         (name, queues, fragments): (&str, u32, bool),
         interface: u32,

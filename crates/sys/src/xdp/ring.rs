@@ -140,8 +140,8 @@ impl TxRing {
         Ok(())
     }
 
-    /// Adds descriptors until the ring is full, and returns the number added. If
-    /// [`XdpSocket::wake_tx`](super::XdpSocket::wake_tx) is needed, the caller must then call it.
+    /// Adds descriptors until the ring is full, and returns the number added. Afterwards, call
+    /// [`XdpSocket::wake_tx`](super::XdpSocket::wake_tx) if [`TxRing::needs_wakeup`] returns true.
     pub fn enqueue(&mut self, descriptors: &[Descriptor]) -> Result<usize> {
         self.0.produce(descriptors, |ring, at, descriptor| {
             let Descriptor { address, length, continues } = *descriptor;
@@ -175,7 +175,8 @@ pub(super) struct RingLayout<'a> {
 }
 
 impl RingLayout<'_> {
-    /// Returns the size of the mapping in bytes; `None` if the size overflows.
+    /// Returns the size of the mapping in bytes; `None` if the size overflows or the number of
+    /// entries is not a power of two.
     fn bytes(&self) -> Option<usize> {
         let entries = (self.size as usize).checked_mul(self.entry)?;
         let all = usize::try_from(self.offsets.entries).ok()?.checked_add(entries)?;
@@ -298,7 +299,8 @@ mod tests {
     const OFFSETS: Offsets = Offsets { producer: 0, consumer: 64, flags: 128, entries: 192 };
     const SIZE: u32 = 8;
 
-    /// Creates a ring, in which the test plays the role of the kernel.
+    /// Creates a ring. Also returns a second mapping of the ring, through which the test plays the
+    /// role of the kernel.
     fn entry_ring(entry: usize) -> (EntryRing, Mapping) {
         let shape = UmemShape { frame: 2048, frames: 4, headroom: 0 };
         let umem = &Arc::new(Umem::create("sys-test", shape).unwrap());

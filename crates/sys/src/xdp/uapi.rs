@@ -88,7 +88,8 @@ pub(super) fn get<T: OptionValue>(socket: BorrowedFd<'_>, name: SocketOption) ->
     option::get(socket, SOL_XDP, name)
 }
 
-/// Binds to a queue of an interface, and shares the memory of the socket `shared` if there is one.
+/// Binds a socket to a queue of an interface. If `shared` is given, the socket uses the memory of
+/// that socket.
 pub(super) fn bind(
     socket: BorrowedFd<'_>,
     interface: u32,
