@@ -12,9 +12,9 @@ use crate::insn::{
 };
 use crate::program::Program;
 
-/// Lists the program without the parts that only a tail call enters. A line `; filter @from..to`
-/// precedes the code of each filter, and a line `; frame` precedes code that belongs to no filter.
-/// Each instruction has a line with its slot and, for jumps, the target slot.
+/// Lists the program without the continuations that only a tail call enters. A line `; filter
+/// @from..to` precedes the code of each filter, and a line `; frame` precedes code that belongs to
+/// no filter. Each instruction has a line with its slot and, for jumps, the target slot.
 pub fn list_program(program: &Program) -> String {
     let mut out = String::new();
     let mut at = 0;

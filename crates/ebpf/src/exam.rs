@@ -1,10 +1,9 @@
 //! The exam of a twin, in which several judges rule on the same packets and must agree.
 //!
 //! Input: judges (a filter's user implementation, the interpreter, the real kernel) and packets.
-//! Output: a [`ExamTotals`], or the first packet on which the judges disagree. The first judge is
+//! Output: the [`ExamTotals`], or the first packet on which the judges disagree. The first judge is
 //! the reference. The others must give the same class and counters as the reference, and agree
-//! among themselves. The others may also be unsure, because a twin passes a block on rather than
-//! guess.
+//! among themselves. They may also be unsure, because a twin passes a block on rather than guess.
 //!
 //! [`truncations`] and `mutants` make the exam thorough: bounds checks are tested only by packets
 //! truncated to every length, and judges that accept a broken program prove nothing.

@@ -166,7 +166,8 @@ impl Program {
         relocate_code(&self.code, descriptors)
     }
 
-    /// Returns the code of each continuation, relocated like [`Program::relocate`].
+    /// Returns the code of each continuation, relocated like [`Program::relocate`]; `None` if a
+    /// descriptor is missing.
     pub fn relocate_tails(&self, descriptors: &[i32]) -> Option<Vec<Vec<Insn>>> {
         self.tails.iter().map(|part| relocate_code(&part.code, descriptors)).collect()
     }

@@ -77,8 +77,8 @@ pub(super) const TAX: PseudoInsn = non_branching(code::MISC | code::TAX, 0);
 pub(super) const TXA: PseudoInsn = non_branching(code::MISC | code::TXA, 0);
 
 /// Assembles a program. Scratch words that might be read before they are written are set to 0 at
-/// the start. Fails if the program has too many instructions, and returns the number of
-/// instructions.
+/// the start. If the program has more than [`INSTRUCTIONS_MAX`] instructions, fails with their
+/// number.
 pub(super) fn assemble_program(lines: Vec<PseudoInsn>) -> Result<Vec<Instruction>, usize> {
     let lines = remove_dead_code(lines);
     let least = lines.iter().filter(|line| !matches!(line, PseudoInsn::Bind(_))).count();
@@ -140,7 +140,8 @@ fn ends_control_flow(line: PseudoInsn) -> bool {
     }
 }
 
-/// Computes the position of each instruction and the jump distances.
+/// Converts pseudo-instructions to instructions with jump distances. A comparison whose target is
+/// too far away branches through an inserted `ja`.
 fn assemble(lines: &[PseudoInsn]) -> Vec<Instruction> {
     let mut far = vec![[false; 2]; lines.len()];
     loop {

@@ -94,14 +94,14 @@ impl Builder {
         Self { target, asm, none, unsure, finish, ..Self::default() }
     }
 
-    /// Emits the start of a program, up to its first twin. Also returns the exit through which a
-    /// block leaves if a filter does not recognize it.
+    /// Emits the start of a program, up to its first twin. Returns the builder, and the exit
+    /// through which a block leaves if a filter does not recognize it.
     pub(super) fn begin(target: Target, finish: Finish) -> (Box<Self>, Exit<'static>) {
         Self::begin_with(target, finish, None)
     }
 
-    /// Emits the start of a counting program, up to its first twin. Also returns the exit through
-    /// which frames leave the body once it has finished with them.
+    /// Emits the start of a counting program, up to its first twin. Returns the builder, and the
+    /// exit through which frames leave the body once it has finished with them.
     pub(super) fn begin_with_end(
         target: Target,
         frame_end: FrameEnd,
@@ -172,7 +172,8 @@ impl Builder {
         self.unsure
     }
 
-    /// Calls a helper. If the helper returns an error, the program is unsure about the block.
+    /// Emits a call of a helper. If the helper returns an error, the program is unsure about the
+    /// block.
     pub(super) fn call_or_unsure(&mut self, helper: Helper) {
         self.call(helper);
         self.asm.jump_if(Cond::Ne, R0, 0, self.unsure);
@@ -205,7 +206,8 @@ impl Builder {
         self.held = [None; 6];
     }
 
-    /// Returns the number of the map for the current filter's state of `size` bytes.
+    /// Returns the number of the map for the current filter's state of `size` bytes. Adds the map
+    /// to the program if it is missing.
     pub(super) fn state(&mut self, size: u16) -> u32 {
         // A filter that appears at two places of a program has one state.
         let own = |table: &ProgramMap| match table {

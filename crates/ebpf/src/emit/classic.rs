@@ -30,8 +30,9 @@ const WORDS: usize = MEMORY_WORDS as usize;
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Emits the classic program, after which execution continues only if the program accepts the
-    /// frame. The program expects Ethernet frames with inline tags. At hooks where the kernel may
-    /// store the tag outside the frame, a second copy of the code handles such frames.
+    /// frame; otherwise the frame leaves through `miss`. The program expects Ethernet frames with
+    /// inline tags. At hooks where the kernel may store the tag outside the frame, a second copy of
+    /// the code handles such frames.
     pub fn only_classic(&mut self, program: &ClassicProgram, miss: Exit<'s>) -> Result<(), Unfit> {
         let copy =
             |tagged| rewrite_for_kernel(program, tagged).map_err(|why| Unfit::new(why.to_string()));
@@ -243,7 +244,8 @@ impl<'b> Translation<'b> {
         }
     }
 
-    /// Loads bytes from the constant offset `k`.
+    /// Loads a number of `size` bytes at the constant offset `k` into the register `to`. Returns
+    /// the maximum value of the number.
     fn load_bytes_at(&mut self, k: u32, size: Size, to: Reg) -> u32 {
         let end = k.saturating_add(access_bytes(size));
         if end > self.direct_end() {
@@ -262,7 +264,8 @@ impl<'b> Translation<'b> {
         self.swap_byte_order(size, to)
     }
 
-    /// Loads bytes from offset X plus `k`.
+    /// Loads a number of `size` bytes at offset X plus `k` into A. Returns the maximum value of the
+    /// number.
     fn load_bytes_at_x(&mut self, k: u32, size: Size) -> u32 {
         let end = u64::from(self.now.x) + u64::from(k) + u64::from(access_bytes(size));
         let end = u32::try_from(end).unwrap_or(u32::MAX);
@@ -289,7 +292,7 @@ impl<'b> Translation<'b> {
         self.swap_byte_order(size, R9)
     }
 
-    /// Loads bytes through a helper, from the offset in r2.
+    /// Loads `size` bytes through a helper, from the offset in r2, into the register `to`.
     fn load_by_helper(&mut self, size: Size, to: Reg) {
         let xdp = self.b.target.hook == Hook::Xdp;
         self.push(Insn::mov(R1, R6));
@@ -300,7 +303,8 @@ impl<'b> Translation<'b> {
         self.push(Insn::load(size, to, R10, -self.scratch));
     }
 
-    /// Converts a value from network byte order. Returns the maximum value that fits in `size`.
+    /// Converts the number of `size` bytes in `reg` from network byte order. Returns the maximum
+    /// value of such a number.
     fn swap_byte_order(&mut self, size: Size, reg: Reg) -> u32 {
         self.b.swap_order(size, reg);
         match size {

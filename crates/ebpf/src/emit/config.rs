@@ -49,9 +49,9 @@ pub struct WakePolicy {
     /// a doorbell. An idle reader that knows the time of the last doorbell sleeps for at most this
     /// time.
     pub wait_ns: u32,
-    /// Number of bytes written since the last doorbell that triggers the next one.
+    /// Number of bytes, counted from the last doorbell, after which the next doorbell is sent.
     pub bytes: u32,
-    /// Number of frames written since the last doorbell that triggers the next one.
+    /// Number of frames, counted from the last doorbell, after which the next doorbell is sent.
     pub most: u32,
     /// The processes that a doorbell wakes.
     pub wakes: Wakeup,
@@ -76,7 +76,8 @@ pub enum Wakeup {
 /// The configuration of a tap that several requests share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FusedTap {
-    /// Number of processors that have a region in every map.
+    /// Number of regions in every map: one per processor or, if `user` is set, [`REGIONS_PER_CPU`]
+    /// per processor.
     pub cpus: u32,
     /// True if the program observes frames that this host sends, false if it observes received
     /// frames. Ignored at a cgroup, where the context of each packet states its direction.
@@ -123,7 +124,8 @@ pub struct Scratch {
     pub(super) marks_max: u16,
     pub(super) tallies: i16,
     pub(super) tallies_max: u16,
-    /// The slots that a frame has taken, then the views in them; 0 if there are no switched exits.
+    /// Byte offset of the bit set of the slots that a frame has taken (eight bytes), which the
+    /// views in these slots follow; 0 if there are no switched exits.
     pub(super) switched: i16,
 }
 

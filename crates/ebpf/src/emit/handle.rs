@@ -144,7 +144,8 @@ pub struct Layers<'s> {
     pub at: FramePos<'s>,
     /// Class that the last filter assigned, or 1 for an incoming frame.
     pub class: Value<'s>,
-    /// Length of the view in bytes, if the view may end before the frame does.
+    /// Length of the view in bytes if the view may end before the frame does; `None` if it ends
+    /// with the frame.
     pub length: Option<Num<'s>>,
     /// EtherType of the header at `at`, or `None` until the link layer has been parsed.
     pub next: Option<Num<'s>>,

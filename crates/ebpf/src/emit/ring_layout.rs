@@ -67,7 +67,8 @@ pub mod record {
     pub const TIME: i16 = 16;
     /// Offset of the VLAN tag that is stored outside the frame (two bytes).
     pub const TAG: i16 = 24;
-    /// Offset of the protocol of this tag, in network order (two bytes).
+    /// Offset of the protocol of the VLAN tag that is stored outside the frame, in network order
+    /// (two bytes).
     pub const TAG_PROTOCOL: i16 = 26;
     /// Offset of the GSO segment size in bytes (two bytes), which is 0 if the frame is a single
     /// segment.
@@ -101,7 +102,7 @@ pub const DELIVERIES_MAX: u32 = 31;
 pub const SWITCHED_SLOTS: u32 = 16;
 /// Number of switched exits of one pointer ring that can be open at once.
 pub const SWITCHED_EXITS: u32 = 4;
-/// Size in bytes of a machine word in the map of switches.
+/// Size in bytes of a word in the map of switches.
 pub const SWITCHED_WORD_SIZE: u32 = 4;
 /// Maximum number of exits per pointer ring. Every filter of a chain in the kernel may have an
 /// exit, so this also limits the length of a chain.

@@ -137,7 +137,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder.load(window.bytes, u16::try_from(OFF).unwrap_or(u16::MAX), T::SIZE)
     }
 
-    /// Checks bounds like [`Scope::need`], for a length that is known only during emission.
+    /// Checks bounds like [`Scope::need`], for a length that is known only during emission. Fails
+    /// unless the length is between 1 and 512 bytes.
     pub fn need_dyn(
         &mut self,
         at: FramePos<'s>,
@@ -175,7 +176,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         FramePos { usual: usual.checked_sub(at.off), ..at }
     }
 
-    /// Returns the position `by` bytes after `at`. Continues only if `by` is at most `max`.
+    /// Returns the position `by` bytes after `at`. Continues only if `by` is at most `max`;
+    /// otherwise leaves through `miss`.
     pub fn advance_by(
         &mut self,
         at: FramePos<'s>,
@@ -464,7 +466,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder.bind(next);
     }
 
-    /// Records the reason for an error and returns the error, because the twin may ignore it.
+    /// Records the reason for an error and returns the error. Because of the record, the program is
+    /// refused even if the twin ignores the returned error.
     fn unfit(&mut self, why: &'static str) -> Unfit {
         self.builder.refuse(Unfit::new(why));
         Unfit::new(why)

@@ -2,8 +2,8 @@
 //!
 //! Input: byte offsets in that state. Output: loads, atomic additions and exchanges. The layout is
 //! that of the user implementation, so the state can move with the filter (CONTRACT 15); the exam
-//! compares the two states byte for byte. All processors share the state, so there are no plain
-//! stores: a twin adds or exchanges values atomically.
+//! compares the states of the twin and the user implementation byte for byte. All processors share
+//! the state, so there are no plain stores: a twin adds or exchanges values atomically.
 //!
 //! Numbers in the state have 64 bits ([`Wide`]), while other numbers of the emitter have 32.
 
@@ -112,8 +112,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.store_wide()
     }
 
-    /// Compares and swaps the number at byte `at` of the state. Leaves through `other` if the
-    /// number is not `old`.
+    /// Atomically replaces the number at byte `at` of the state with `new` if the number is `old`;
+    /// otherwise leaves through `other`.
     pub fn replace(
         &mut self,
         state: TwinState<'s>,

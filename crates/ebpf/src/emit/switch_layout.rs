@@ -10,13 +10,13 @@ pub struct SwitchLayout {
     pub map: u32,
     /// Byte offset of the first word in the map.
     pub base: u32,
-    /// Number of places.
+    /// Number of places in the filter tree that have switched exits.
     pub places: u32,
 }
 
 impl SwitchLayout {
-    /// Number of words in the list of a pointer ring: a bit mask of the slots in it, and an entry
-    /// ([`Self::entry`]) for each exit.
+    /// Number of words in the list of a pointer ring: a bit mask of the slots of the ring's open
+    /// exits, and an entry ([`Self::entry`]) for each exit.
     pub const LIST_WORDS: u32 = 1 + SWITCHED_EXITS;
     /// Number of the lowest bit of the exit number in an entry.
     pub(in crate::emit) const EXIT_SHIFT: u32 = 8;

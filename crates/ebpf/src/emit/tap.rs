@@ -91,7 +91,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.set_held(R1, None);
     }
 
-    /// Records the delivery of the frame, with the view in `on` and this class.
+    /// Records in the scratch memory that the frame is delivered, with the view that `on` describes
+    /// and with this class.
     pub fn deliver(&mut self, delivery: Delivery, on: Layers<'s>, class: Value<'s>) {
         let length = self.view_length(on);
         let b = self.builder();
@@ -272,7 +273,7 @@ impl Builder {
         Some(scratch.mark_offset(number))
     }
 
-    /// Adds to a word of a region non-atomically. Clobbers r1.
+    /// Adds `amount` to a word of a region, non-atomically. Clobbers r1.
     pub(super) fn add_to_word(&mut self, region: Reg, word: i16, amount: impl Into<Operand>) {
         self.asm.push(Insn::load(Size::DW, R1, region, word));
         self.asm.push(Insn::alu(Alu::Add, R1, amount));

@@ -24,8 +24,8 @@ fn exit_with(code: &[Insn]) -> Vec<Insn> {
     code
 }
 
-/// Returns code that loads byte 4 of the packet, or 7 if the packet is shorter than 5 bytes. `data`
-/// and `data_end` are the offsets of the hook's packet pointers.
+/// Returns code that returns byte 4 of the packet, or 7 if the packet is shorter than 5 bytes.
+/// `data` and `data_end` are the offsets of the hook's packet pointers in the context.
 fn load_fifth_byte(data: i16, data_end: i16) -> Vec<Insn> {
     let mut asm = Asm::new();
     let short = asm.label();
@@ -210,8 +210,8 @@ fn atomic_exchanges_return_the_old_value() {
     assert_eq!(run_code(Hook::Tc, &code), Ok(900 + 30 + 4));
 }
 
-/// Every operation except negation, on which rbpf 0.4 panics for the minimum number; other tests
-/// check negation against the kernel.
+/// Every operation except negation, on which rbpf 0.4 panics for the most negative number; other
+/// tests check negation against the kernel.
 const OPERATIONS: [Alu; 12] = [
     Alu::Add,
     Alu::Sub,

@@ -157,7 +157,8 @@ pub(crate) enum Primitive {
     WlanType { value: u32, mask: u32 },
     /// A test of the direction bits of an 802.11 frame.
     WlanDirection(u32),
-    /// A test for frames with a logical link control (LLC) header, or for one kind of them.
+    /// A test for frames with a logical link control (LLC) header, or with an LLC header of one
+    /// kind.
     Llc(Llc),
 }
 

@@ -2,10 +2,10 @@
 //!
 //! Input: a condition. Output: basic blocks, each with instructions, a comparison and two
 //! successors. The successors of a block have smaller numbers, so the entry is the last block.
-//! There are two optimization passes. Jump threading redirects an edge to a comparison whose
-//! outcome is already known, and reuse drops loads of values that A or X already hold. Neither pass
-//! reorders tests or drops the first load of an offset, so a frame that is too short for a test is
-//! still rejected.
+//! There are two optimization passes. Jump threading redirects edges past comparisons whose outcome
+//! is already known on the edge, and reuse drops loads of values that A or X already hold. Neither
+//! pass reorders tests or drops the first load of an offset, so a frame that is too short for a
+//! test is still rejected.
 
 use super::super::insn::{Instruction, alu_operation, code, condition};
 use super::condition::{Comparison, Condition, PseudoInsn, Test};
@@ -70,7 +70,7 @@ impl ControlFlowGraph {
         self.drop_known_loads();
     }
 
-    /// Returns true if any path through the graph accepts the frame.
+    /// Returns true if any path through the graph ends with acceptance.
     pub(super) fn can_accept(&self) -> bool {
         let reached = self.reachable_blocks();
         let accepts =
@@ -98,7 +98,8 @@ impl ControlFlowGraph {
         reached
     }
 
-    /// Redirects every edge past blocks whose outcome is known. Returns true if any edge changed.
+    /// Redirects every edge past blocks whose outcome is known on that edge. Returns true if any
+    /// edge changed.
     fn thread_jumps(&mut self) -> bool {
         let mut known: Vec<Option<Vec<Fact>>> = vec![None; self.blocks.len()];
         if let EdgeTarget::Block(entry) = self.entry {

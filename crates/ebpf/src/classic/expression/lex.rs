@@ -163,8 +163,8 @@ pub(super) fn parse_number(text: &str) -> Result<u32, String> {
     Ok(value)
 }
 
-/// Returns the length of the name at the start of `rest`. A name begins and ends with a letter or
-/// digit, or ends with a dot.
+/// Returns the length in bytes of the name at the start of `rest`; 0 if there is none. A name
+/// begins and ends with a letter or digit, or ends with a dot.
 fn word_length(rest: &[u8]) -> usize {
     if !rest[0].is_ascii_alphanumeric() {
         return 0;

@@ -14,7 +14,7 @@ pub(super) fn nearest_word<'a>(
         .map(|(_, candidate)| candidate)
 }
 
-/// Returns the edit distance of two words, counting a transposition as one edit.
+/// Returns the edit distance between two words, counting a transposition as one edit.
 fn edit_distance(a: &[u8], b: &[u8]) -> usize {
     let mut rows = vec![vec![0usize; b.len() + 1]; a.len() + 1];
     for (i, row) in rows.iter_mut().enumerate() {

@@ -198,9 +198,9 @@ impl Builder {
         self.asm.jump_if(Cond::Eq, R1, 0, not);
     }
 
-    /// Emits code for a pointer ring. The code runs only for frames with a delivery to this ring.
-    /// `alone` is true if every frame that reaches this code has such a delivery. A register holds
-    /// the address of the ring's region.
+    /// Emits the code of `f` for a pointer ring. The code runs only for frames with a delivery to
+    /// this ring. `alone` is true if every frame that reaches this code has such a delivery. `f`
+    /// receives the register that contains the address of the ring's region.
     fn with_pointer_ring(
         &mut self,
         ours: &OutletUse<'_>,
@@ -217,7 +217,8 @@ impl Builder {
         self.asm.bind(not);
     }
 
-    /// Reserves and writes a record, and sets r7 to its address.
+    /// Reserves and writes a record, and sets r7 to the record's address. Jumps to `failed` if the
+    /// frame is empty or cannot be copied.
     fn copy_frame(&mut self, fused: &FusedTap, owner: &FrameRing, failed: Label) {
         use record::{ALIGNMENT, HEADER_SIZE};
         let (fits, known) = (self.asm.label(), self.asm.label());
@@ -258,7 +259,8 @@ impl Builder {
         self.fill_record(fused.sent, failed);
     }
 
-    /// Writes the record at the address in r7, with r8 bytes of the frame.
+    /// Writes the record at the address in r7, with r8 bytes of the frame. Jumps to `failed` if the
+    /// frame cannot be copied.
     fn fill_record(&mut self, sent: bool, failed: Label) {
         let asm = &mut self.asm;
         asm.push(Insn::store(Size::DW, R7, record::STAMP, -1));
@@ -305,9 +307,10 @@ impl Builder {
         asm.push(Insn::store(Size::DW, R7, record::STAMP, R1));
     }
 
-    /// Copies a linear frame, whose length is between `half` and twice `half` bytes, to the record
-    /// at r7, after the header. Copies the first `half` bytes and the last `half` bytes, which may
-    /// overlap. r8 holds the length.
+    /// Copies `half` to twice `half` bytes, the number in r8, of a linear frame to the record at
+    /// r7, after the header, and jumps to `copied`. Copies the first `half` bytes and the last
+    /// `half` bytes, which may overlap. Continues without a copy if the number is outside this
+    /// range or the bytes are not linear.
     fn copy_short_frame(&mut self, half: i16, copied: Label) {
         let (not, asm) = (self.asm.label(), &mut self.asm);
         asm.jump_if(Cond::Lt, R8, i32::from(half), not);

@@ -139,7 +139,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Returns code that loads the bytes at `offset` in the header of `protocol`.
+    /// Returns code that loads `size` bytes at `offset` in the header of `protocol`, and the
+    /// condition under which the frame contains this header.
     fn lower_index(
         &mut self,
         protocol: Protocol,

@@ -36,8 +36,8 @@ impl Ipv6Net {
 }
 
 impl Generator<'_> {
-    /// Tests that an address is in one of these IPv4 networks or, if `wanted` is false, in none of
-    /// them. `thing` names the networks in errors.
+    /// Returns the condition that an address of the frame is in one of these IPv4 networks or, if
+    /// `wanted` is false, in none of them. `thing` names the networks in errors.
     pub(super) fn test_nets(
         &mut self,
         q: Qualifiers,
@@ -84,8 +84,8 @@ impl Generator<'_> {
         Ok(carried.and(any.negate_unless(wanted)))
     }
 
-    /// Tests that an address is in one of these IPv6 networks or, if `wanted` is false, in none of
-    /// them.
+    /// Returns the condition that an address of the frame is in one of these IPv6 networks or, if
+    /// `wanted` is false, in none of them. `thing` names the networks in errors.
     pub(super) fn test_nets6(
         &mut self,
         q: Qualifiers,
@@ -168,8 +168,8 @@ impl Generator<'_> {
         ))
     }
 
-    /// Tests that an address of the frame belongs to a named host. If `gateway` is true, tests
-    /// instead that no address of the frame does.
+    /// Returns the condition that an address of the frame belongs to a named host or, if `gateway`
+    /// is true, that no address of the frame does.
     pub(super) fn test_host_name(
         &mut self,
         q: Qualifiers,

@@ -31,8 +31,8 @@ const AARP: u32 = 0x80f3;
 const NS: u32 = 0x0600;
 /// EtherType of Novell IPX.
 const IPX: u32 = 0x8137;
-/// Maximum payload of an 802.3 frame in bytes. Larger values of the type field are EtherTypes,
-/// smaller ones are lengths.
+/// Maximum payload of an 802.3 frame in bytes. Larger values of the type field are EtherTypes; all
+/// other values are lengths.
 const LENGTH_MAX: u32 = 1500;
 
 /// LLC service access point of IPv4.
@@ -54,7 +54,8 @@ pub(super) const ESIS: u32 = 0x82;
 pub(super) const ISIS: u32 = 0x83;
 
 impl Generator<'_> {
-    /// Tests that the frame carries `protocol`. As in libpcap, any Juniper frame passes.
+    /// Returns the condition that the frame carries `protocol`. As in libpcap, the condition holds
+    /// for every Juniper frame.
     pub(super) fn test_link_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         if self.mpls_depth > 0 {
             return self.test_protocol_after_mpls(protocol);
@@ -110,8 +111,9 @@ impl Generator<'_> {
         self.error(ErrorKind::Unsupported, what)
     }
 
-    /// Tests a one-byte protocol field. `numbers` maps each supported protocol to its value in the
-    /// field.
+    /// Returns the condition that the one-byte protocol field contains the number of `protocol`.
+    /// `numbers` maps each supported protocol to its number; the condition never holds for other
+    /// protocols.
     fn test_byte_protocol(
         &mut self,
         protocol: u32,
@@ -123,7 +125,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Tests that the version field of an IP header has this value.
+    /// Returns the condition that the version field of an IP header has this value.
     pub(super) fn test_ip_version(
         &mut self,
         base: HeaderBase,
@@ -132,9 +134,9 @@ impl Generator<'_> {
         self.test_masked_equal(base.byte(0), version << 4, 0xf0)
     }
 
-    /// Tests for `protocol` in the EtherType or, if there is an LLC header, in the LLC header. An
-    /// Ethernet frame has an LLC header if its type field is a length, and a Linux cooked frame if
-    /// its type field has a reserved value.
+    /// Returns the condition that the EtherType or, if there is an LLC header, the LLC header
+    /// indicates `protocol`. An Ethernet frame has an LLC header if its type field is a length, and
+    /// a Linux cooked frame if its type field has a reserved value.
     fn test_ethernet_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         const COOKED_LLC: u32 = 4;
         const COOKED_NOVELL: u32 = 1;
@@ -184,7 +186,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Tests for `protocol` on link types whose payload begins with an LLC header.
+    /// Returns the condition that the frame carries `protocol`, for link types whose payload begins
+    /// with an LLC header.
     fn test_llc_protocol(&mut self, protocol: u32) -> Generated<Condition> {
         match protocol {
             SAP_IP | SAP_ISO | SAP_NETBEUI => {
@@ -202,7 +205,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Tests for a SNAP header with this organization and protocol.
+    /// Returns the condition that the frame has a SNAP header with this organization and protocol.
     fn test_snap_protocol(&mut self, organization: u32, protocol: u32) -> Generated<Condition> {
         let [_, a, b, c] = organization.to_be_bytes();
         let [_, _, d, e] = protocol.to_be_bytes();
@@ -250,7 +253,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Tests the address family in the first word of the header, byte-swapped if `swapped` is true.
+    /// Returns the condition that the first word of the header is the address family of `protocol`,
+    /// byte-swapped if `swapped` is true.
     fn test_address_family(&mut self, protocol: u32, swapped: bool) -> Generated<Condition> {
         let numbers: &[u32] = match (protocol, self.options.families) {
             (IP, AddressFamilies::Any) => &[2],

@@ -13,16 +13,16 @@ use crate::classic::insn::code;
 pub(super) enum HeaderBase {
     /// The start of the frame.
     Packet,
-    /// The current link header.
+    /// The start of the current link header.
     Header,
     /// The start of the link payload: the LLC header, if there is one.
     Llc,
-    /// The protocol number field.
+    /// The start of the protocol number field.
     Protocol,
-    /// The network header after LLC and SNAP headers or, on link types without LLC, after the link
-    /// header.
+    /// The start of the network header after LLC and SNAP headers or, on link types without LLC,
+    /// after the link header.
     Network,
-    /// The network header after an LLC header without a SNAP header.
+    /// The start of the network header after an LLC header without a SNAP header.
     NetworkNoSnap,
     /// The start of the IPv4 payload.
     TransportIp4,
@@ -137,7 +137,7 @@ impl Generator<'_> {
         self.error(ErrorKind::Unsupported, what)
     }
 
-    /// Tests a field against a constant with the comparison `op`.
+    /// Returns the condition that the comparison `op` of a field with the constant `k` holds.
     pub(super) fn test_field(
         &mut self,
         field: HeaderField,
@@ -147,12 +147,12 @@ impl Generator<'_> {
         Ok(compare_k(self.load_field(field)?, op, k))
     }
 
-    /// Tests that a field equals a constant.
+    /// Returns the condition that a field equals the constant `k`.
     pub(super) fn test_equal(&mut self, field: HeaderField, k: u32) -> Generated<Condition> {
         self.test_field(field, code::JEQ, k)
     }
 
-    /// Tests that a field, masked with `mask`, equals a constant.
+    /// Returns the condition that a field, masked with `mask`, equals the constant `k`.
     pub(super) fn test_masked_equal(
         &mut self,
         field: HeaderField,
@@ -166,7 +166,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Tests a field, masked with `mask`, against a constant with the comparison `op`.
+    /// Returns the condition that the comparison `op` of a field, masked with `mask`, with the
+    /// constant `k` holds.
     pub(super) fn test_masked(
         &mut self,
         field: HeaderField,
@@ -180,13 +181,13 @@ impl Generator<'_> {
         Ok(compare_k(lines, op, k))
     }
 
-    /// Tests that a field has at least one of `bits` set.
+    /// Returns the condition that a field has at least one of `bits` set.
     pub(super) fn test_any_bit(&mut self, field: HeaderField, bits: u32) -> Generated<Condition> {
         self.test_field(field, code::JSET, bits)
     }
 
-    /// Tests that the frame contains these bytes, `offset` bytes after `base`. Compares the last
-    /// bytes first, as libpcap does.
+    /// Returns the condition that the frame contains these bytes, `offset` bytes after `base`. The
+    /// last bytes are compared first, as in libpcap.
     pub(super) fn test_bytes(
         &mut self,
         base: HeaderBase,

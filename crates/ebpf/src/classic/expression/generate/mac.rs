@@ -8,7 +8,8 @@ use super::{Generated, Generator};
 use crate::classic::link::LinkType as L;
 
 impl Generator<'_> {
-    /// Tests for a six-byte link address. `thing` names the address in errors.
+    /// Returns the condition that this six-byte link address is the source address, the destination
+    /// address, or either of them, as `direction` selects. `thing` names the address in errors.
     pub(super) fn test_mac(
         &mut self,
         direction: Option<DirQualifier>,
@@ -34,7 +35,8 @@ impl Generator<'_> {
         Ok(inner.unwrap_or(Condition::Always).and(by_direction))
     }
 
-    /// Tests for a one-byte link address.
+    /// Returns the condition that this one-byte link address is the source address, the destination
+    /// address, or either of them, as `direction` selects. `thing` names the address in errors.
     pub(super) fn test_mac8(
         &mut self,
         direction: Option<DirQualifier>,
@@ -51,7 +53,9 @@ impl Generator<'_> {
         })
     }
 
-    /// Tests for the link address of a named host.
+    /// Returns the condition that the link address of a named host is the source address, the
+    /// destination address, or either of them, as `direction` selects. `thing` names the host in
+    /// errors.
     pub(super) fn test_mac_name(
         &mut self,
         direction: Option<DirQualifier>,
@@ -68,8 +72,8 @@ impl Generator<'_> {
         self.test_mac(direction, address, thing)
     }
 
-    /// Tests for frames that pass through a gateway: they have the gateway's link address but not
-    /// its IP address.
+    /// Returns the condition that the frame passes through a gateway: it has the gateway's link
+    /// address but not the gateway's IP address.
     pub(super) fn test_gateway(&mut self, q: Qualifiers, name: &str) -> Generated<Condition> {
         match q.protocol {
             None | Some(Protocol::Ip | Protocol::Arp | Protocol::Rarp) => {}
@@ -141,7 +145,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Tests the group bit of the link address at offset `at`.
+    /// Returns the condition that the group bit of the link address at offset `at` is set.
     pub(super) fn test_group_bit(&mut self, at: u32) -> Generated<Condition> {
         self.test_any_bit(HeaderBase::Header.byte(at), 0x01)
     }

@@ -1,8 +1,8 @@
 //! Generator that turns a syntax tree into a condition, for one link type.
 //!
 //! Input: the tree, the link type, the options. Output: a [`Condition`]. The generator visits the
-//! tree from left to right. An encapsulation such as `vlan` shifts the headers that all tests to
-//! its right apply to further into the frame. The generator therefore tracks the offsets of the
+//! tree from left to right. All tests to the right of an encapsulation such as `vlan` apply to
+//! headers that begin further into the frame. The generator therefore tracks the offsets of the
 //! current header, its protocol number and its payload. Offsets that vary per frame are stored in
 //! scratch words.
 //!

@@ -14,14 +14,14 @@ const PPP_MPLS: u32 = 0x0281;
 const PPPOE_DISCOVERY: u32 = 0x8863;
 /// EtherType of a PPPoE session.
 const PPPOE_SESSION: u32 = 0x8864;
-/// Maximum 20-bit label.
+/// Maximum MPLS label, a number of 20 bits.
 const LABEL_MAX: u32 = 0xf_ffff;
 /// Length of a label stack entry in bytes.
 const ENTRY_LENGTH: u32 = 4;
 
 impl Generator<'_> {
-    /// Tests for an MPLS header, with this label if one is given. A repeated `mpls` refers to the
-    /// next entry of the label stack.
+    /// Returns the condition that the frame has an MPLS header, with this label if one is given. A
+    /// repeated `mpls` refers to the next entry of the label stack.
     pub(super) fn test_mpls(&mut self, label: Option<u32>) -> Generated<Condition> {
         let mut condition = if self.mpls_depth > 0 {
             self.test_bottom_of_stack()?.not()
@@ -48,13 +48,14 @@ impl Generator<'_> {
         Ok(condition)
     }
 
-    /// Tests that the previous entry is at the bottom of the label stack.
+    /// Returns the condition that the previous entry is at the bottom of the label stack.
     fn test_bottom_of_stack(&mut self) -> Generated<Condition> {
         self.test_any_bit(HeaderBase::Network.byte(2u32.wrapping_sub(ENTRY_LENGTH)), 0x01)
     }
 
-    /// Tests for the protocol after the label stack. Only the version field in its first four bits
-    /// identifies this protocol.
+    /// Returns the condition that the header after the label stack is that of `protocol`, which
+    /// only the version field in the first four bits of this header identifies. Fails unless
+    /// `protocol` is IPv4 or IPv6.
     pub(super) fn test_protocol_after_mpls(&mut self, protocol: u32) -> Generated<Condition> {
         let version = match protocol {
             IP => 4,
@@ -73,8 +74,8 @@ impl Generator<'_> {
         self.test_link_protocol(PPPOE_DISCOVERY)
     }
 
-    /// Tests for a PPPoE session, with this session number if one is given. Later tests apply to
-    /// the PPP frame in the session.
+    /// Returns the condition that the frame belongs to a PPPoE session, with this session number if
+    /// one is given. Later tests apply to the PPP frame in the session.
     pub(super) fn test_pppoe_session(&mut self, session: Option<u32>) -> Generated<Condition> {
         let mut condition = self.test_link_protocol(PPPOE_SESSION)?;
         if let Some(session) = session {

@@ -23,7 +23,8 @@ const DESTINATION_OFFSET: u32 = 2;
 pub(super) struct PortRange(pub(super) u16, pub(super) u16);
 
 impl Generator<'_> {
-    /// Tests for a port or port range given by number.
+    /// Returns the condition that a port of the frame has this number. `q` selects the source or
+    /// destination port and the transport.
     pub(super) fn test_port_number(&mut self, q: Qualifiers, number: u32) -> Generated<Condition> {
         let transport = self.required_transport(q)?;
         self.check_maximum("port number", number, 0xffff)?;
@@ -31,7 +32,8 @@ impl Generator<'_> {
         self.test_ports(q, PortRange(port, port), transport)
     }
 
-    /// Tests for a port given by name.
+    /// Returns the condition that a port of the frame has this name. `q` selects the source or
+    /// destination port and the transport.
     pub(super) fn test_port_name(&mut self, q: Qualifiers, name: &str) -> Generated<Condition> {
         let wanted = self.required_transport(q)?;
         let known = self.options.resolver.resolve_port(name);
@@ -41,7 +43,8 @@ impl Generator<'_> {
         self.test_ports(q, PortRange(port, port), transport)
     }
 
-    /// Tests for a port range, whose bounds are names or numbers.
+    /// Returns the condition that a port of the frame is in a range whose bounds are names or
+    /// numbers. `q` selects the source or destination port and the transport.
     pub(super) fn test_port_range(&mut self, q: Qualifiers, text: &str) -> Generated<Condition> {
         let wanted = self.required_transport(q)?;
         let (first, last) = text
@@ -106,7 +109,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Tests for these ports over IPv6 and IPv4.
+    /// Returns the condition that a port of the frame is in the range `ports`, over IPv6 or IPv4.
     fn test_ports(
         &mut self,
         q: Qualifiers,
@@ -117,7 +120,8 @@ impl Generator<'_> {
         Ok(over6.or(self.test_ports_over(HeaderBase::TransportIp4, q, ports, transport)?))
     }
 
-    /// Tests for these ports over the IP version of `base`.
+    /// Returns the condition that a port of the frame is in the range `ports`, over the IP version
+    /// of `base`.
     pub(super) fn test_ports_over(
         &mut self,
         base: HeaderBase,
@@ -148,7 +152,7 @@ impl Generator<'_> {
         Ok(tcp.or(udp).or(field(self, 132)?))
     }
 
-    /// Tests that the packet is unfragmented or a first fragment.
+    /// Returns the condition that the IPv4 packet is unfragmented or a first fragment.
     pub(super) fn test_first_fragment(&mut self) -> Generated<Condition> {
         Ok(self.test_any_bit(HeaderBase::Network.half(6), 0x1fff)?.not())
     }

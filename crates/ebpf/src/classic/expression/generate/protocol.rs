@@ -86,7 +86,7 @@ fn isis_pdu_types(protocol: Protocol) -> &'static [u32] {
 }
 
 impl Generator<'_> {
-    /// Tests that the frame carries this protocol.
+    /// Returns the condition that the frame carries this protocol.
     pub(super) fn test_protocol(&mut self, protocol: Protocol) -> Generated<Condition> {
         match protocol {
             Protocol::Sctp
@@ -126,8 +126,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Tests for `[within] proto number`, that is, for a protocol number in the header of `within`,
-    /// or of IPv4 or IPv6 if `within` is `None`.
+    /// Returns the condition of `[within] proto number`: the header of `within`, or of IPv4 or IPv6
+    /// if `within` is `None`, contains this protocol number.
     pub(super) fn test_protocol_number(
         &mut self,
         within: Option<Protocol>,
@@ -180,12 +180,12 @@ impl Generator<'_> {
         }
     }
 
-    /// Tests the protocol field of an IPv4 header.
+    /// Returns the condition that the protocol field of an IPv4 header has this value.
     pub(super) fn test_ip_protocol(&mut self, number: u32) -> Generated<Condition> {
         self.test_equal(HeaderBase::Network.byte(9), number)
     }
 
-    /// Tests the next-header field of an IPv6 header.
+    /// Returns the condition that the next-header field of an IPv6 header has this value.
     pub(super) fn test_ip6_next_header(&mut self, number: u32) -> Generated<Condition> {
         self.test_equal(HeaderBase::Network.byte(6), number)
     }

@@ -19,7 +19,7 @@ use crate::classic::link::LinkType;
 const GENEVE_PORT: u16 = 6081;
 /// UDP port of VXLAN.
 const VXLAN_PORT: u16 = 4789;
-/// Maximum 24-bit network identifier.
+/// Maximum network identifier, a number of 24 bits.
 const NETWORK_MAX: u32 = 0xff_ffff;
 /// EtherType of an inner Ethernet frame (transparent Ethernet bridging).
 const BRIDGED_ETHERNET: u32 = 0x6558;
@@ -92,8 +92,10 @@ impl Generator<'_> {
         Ok(found.and(self.enter_tunnel(&inner, lines)))
     }
 
-    /// Tests for a tunnel by its UDP port. After the test, A contains the offset of the UDP header,
-    /// less the constant part of the network header's offset.
+    /// Returns the condition that the frame is in a tunnel with this destination port and, if one
+    /// is given, this network identifier. `mark` returns the condition on the tunnel header itself.
+    /// Once the condition holds, A contains the offset of the UDP header, less the constant part of
+    /// the network header's offset.
     fn test_tunnel(
         &mut self,
         port: u16,
@@ -158,8 +160,8 @@ impl Generator<'_> {
         condition_from_code(lines)
     }
 
-    /// Tests that the tunnel carries a frame with a link header. Without one, the inner frame
-    /// begins with its payload.
+    /// Returns the condition that the tunnel carries a frame with a link header. Without a link
+    /// header, the inner frame begins with its payload.
     pub(super) fn test_inner_header(&mut self) -> Generated<Condition> {
         let (Some(header), Some(payload)) =
             (self.header.word, self.payload.and_then(|place| place.word))

@@ -82,7 +82,7 @@ impl Generator<'_> {
         Ok(in_metadata.or(inline.with_code_before(shifts)).and(id_matches))
     }
 
-    /// Tests the VLAN id of the tag, which is either inline or in metadata.
+    /// Returns the condition that the tag, which is either inline or in metadata, has this VLAN id.
     fn test_vlan_id(&mut self, number: u32) -> Generated<Condition> {
         let (in_metadata, inline, read) = (self.new_label(), self.new_label(), self.new_label());
         let compare = Comparison { op: code::JEQ, with: Some(1) };

@@ -34,8 +34,8 @@ const ADDRESS3_OFFSET: u32 = 16;
 const ADDRESS4_OFFSET: u32 = 24;
 
 impl Generator<'_> {
-    /// Tests that byte `byte` (0 or 1) of the frame control field, masked with `mask`, equals
-    /// `value`.
+    /// Returns the condition that byte `byte` (0 or 1) of the frame control field, masked with
+    /// `mask`, equals `value`.
     pub(super) fn test_wlan_field(
         &mut self,
         byte: u32,
@@ -96,7 +96,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Tests that the frame has a second address, which two kinds of control frames lack.
+    /// Returns the condition that the frame has a second address, which two kinds of control frames
+    /// lack.
     fn test_has_second_address(&mut self) -> Generated<Condition> {
         let other =
             self.test_masked_equal(HeaderBase::Header.byte(0), TYPE_CONTROL, TYPE_MASK)?.not();
@@ -105,8 +106,8 @@ impl Generator<'_> {
         Ok(other.or(cts.not().and(ack.not())))
     }
 
-    /// Tests the source address: address 2, 3 or 4 of data frames, depending on their direction,
-    /// and address 2 of management frames.
+    /// Returns the condition that the source address satisfies `test_address`: address 2, 3 or 4 of
+    /// data frames, depending on their direction, and address 2 of management frames.
     fn test_wlan_source(
         &mut self,
         test_address: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
@@ -119,8 +120,8 @@ impl Generator<'_> {
         })
     }
 
-    /// Tests the destination address: address 1 or 3 of data frames, depending on their direction,
-    /// and address 1 of management frames.
+    /// Returns the condition that the destination address satisfies `test_address`: address 1 or 3
+    /// of data frames, depending on their direction, and address 1 of management frames.
     fn test_wlan_target(
         &mut self,
         test_address: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
@@ -130,8 +131,9 @@ impl Generator<'_> {
         })
     }
 
-    /// Tests the address at offset `place` in management frames, and in data frames whose `bit` is
-    /// clear. Tests other data frames with `otherwise`.
+    /// Returns the condition that the address at offset `place` satisfies `test_address`, for
+    /// management frames and for data frames whose `bit` is clear. For other data frames, the
+    /// condition is that of `otherwise`.
     fn test_wlan_endpoint(
         &mut self,
         test_address: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
