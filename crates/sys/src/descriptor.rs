@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Maximum number of descriptors that this process sends or accepts in one message.
 pub const DESCRIPTORS_MAX: usize = 64;
-/// Maximum number of descriptors in one message that the kernel passes (SCM_MAX_FD).
+/// Maximum number of descriptors that the kernel passes in one message (SCM_MAX_FD).
 const PASSED_DESCRIPTORS_MAX: usize = 253;
 
 /// Creates a connected pair of Unix SEQPACKET sockets. Both are closed on exec, except when passed

@@ -1,9 +1,9 @@
 //! Doorbells between processes that do not trust each other. (CONTRACT 24, RELIABILITY T8, T10)
 //!
 //! A pair of doorbells is a pair of connected sockets. Neither end can make the other wait, because
-//! each call passes `MSG_DONTWAIT`. A shared eventfd has no equivalent: either process may fill the
-//! counter and clear `O_NONBLOCK`. When a process exits for any reason, the kernel signals this to
-//! the other end.
+//! each call passes `MSG_DONTWAIT`. Calls on a shared eventfd have no such flag: either process can
+//! fill the counter and clear `O_NONBLOCK`, and then the write of the other blocks. When a process
+//! exits for any reason, the kernel signals this to the other end.
 
 use crate::descriptor;
 use crate::error::Result;

@@ -1,6 +1,6 @@
 //! Unix sockets bound in a directory, and process descriptors. (RELIABILITY T10, T13)
 //!
-//! The directory is held open, so a later change of its path has no effect. A pidfd names a process
+//! The directory is held open, so a later change to its path has no effect. A pidfd names a process
 //! unambiguously even after its id has been reused.
 
 use crate::error::{Error, ErrorContext as _, Result};

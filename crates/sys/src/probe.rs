@@ -119,8 +119,8 @@ pub fn try_own_sockets() -> Result<()> {
     bpf::root_cgroup().map(drop)
 }
 
-/// Attaches an XDP program to the loopback device of a new, private network namespace. Without
-/// CAP_SYS_ADMIN the feature cannot be probed.
+/// Attaches an XDP program to the loopback device of a new, private network namespace. Fails
+/// without CAP_SYS_ADMIN, even if the kernel has the feature.
 pub fn try_xdp_link() -> Result<()> {
     // mov64 r0, 2 (XDP_PASS); exit
     const CODE: [u8; 16] = [0xb7, 0, 0, 0, 2, 0, 0, 0, 0x95, 0, 0, 0, 0, 0, 0, 0];

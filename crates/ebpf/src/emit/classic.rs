@@ -3,11 +3,11 @@
 //!
 //! Input: a program without loops. Output: code that makes the same decision about the frame as it
 //! arrived, independent of the current view. Bytes that are not directly readable are loaded by a
-//! helper, which handles fragments, so the decision is unsure only about frames with a stored tag
-//! of an unknown type. The translation differs from the kernel's in two ways. A load beyond the
-//! frame leaves through the twin's exit and is counted there. Value ranges of A, X and the scratch
-//! words are tracked during emission, so that bytes after a variable-length header are also read
-//! directly. [SL §5.2, §5.3]
+//! helper, which handles fragments, so the decision is unsure only about frames with a tag of an
+//! unknown type that is stored outside the frame. The translation differs from the kernel's in two
+//! ways. A load beyond the frame leaves through the twin's exit, which counts the frame. Value
+//! ranges of A, X and the scratch words are tracked during emission, so that bytes after a
+//! variable-length header are also read directly. [SL §5.2, §5.3]
 //!
 //! A is kept in r9, X and the scratch words in stack slots.
 

@@ -169,8 +169,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Returns the same position with a hint: its usual distance in bytes from the first byte of
-    /// the frame. Where that is cheaper, the program loads bytes from this distance, after checking
-    /// that the hint is right.
+    /// the frame. Where a load from this constant distance is cheaper, the program checks that the
+    /// hint is right, and then loads from there.
     #[must_use]
     pub fn with_usual_distance(&self, at: FramePos<'s>, usual: u16) -> FramePos<'s> {
         FramePos { usual: usual.checked_sub(at.off), ..at }

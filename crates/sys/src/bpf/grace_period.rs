@@ -25,8 +25,8 @@ impl GracePeriod {
         Ok(Self { outer, inner })
     }
 
-    /// Blocks until every program run that started before this call has ended, which takes tens of
-    /// milliseconds.
+    /// Blocks, usually for tens of milliseconds, until every program run that started before this
+    /// call has ended.
     pub fn wait(&self) -> Result<()> {
         self.outer.set(0, &self.inner.as_fd().as_raw_fd().to_ne_bytes())
     }

@@ -322,9 +322,9 @@ impl<'a> CpuRing<'a> {
         count
     }
 
-    /// Returns the content of the slot that belongs to pointer number `number` of a sink, counted
-    /// from 0; `None` if there is no such sink. If the program has written a whole lap of pointers
-    /// since, the slot holds a later pointer.
+    /// Returns the content of the slot of pointer number `number` of a sink, counted from 0; `None`
+    /// if there is no such sink. If the program has since written a pointer one or more laps
+    /// further, the slot holds this later pointer.
     #[must_use]
     #[inline]
     pub fn pointer(&self, sink: u32, number: u64) -> Option<FramePointer> {

@@ -48,8 +48,8 @@ impl Namespace {
         Ok(stat.st_ino)
     }
 
-    /// Returns true if the namespace belongs to this process's user namespace, in which case a user
-    /// id denotes the same user in both.
+    /// Returns true if the namespace belongs to this process's user namespace. A user id then
+    /// denotes the same user in the namespace as in this process.
     pub fn has_our_users(&self) -> Result<bool> {
         /// Path of this process's user namespace.
         const USER_NAMESPACE: &str = "/proc/self/ns/user";

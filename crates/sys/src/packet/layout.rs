@@ -231,7 +231,8 @@ pub fn packets(bytes: &[u8]) -> Option<Packets<'_>> {
     Some(Packets { bytes, at: block.first, left: block.packets, broken: false })
 }
 
-/// An iterator over the packets of a block. Always ends, because each header must advance.
+/// An iterator over the packets of a block. Always ends, because each header must lie beyond the
+/// previous one.
 #[derive(Clone, Debug)]
 pub struct Packets<'a> {
     bytes: &'a [u8],

@@ -203,7 +203,7 @@ pub fn shares_port(number: c_int) -> bool {
     option(number, libc::SOL_SOCKET, libc::SO_REUSEPORT).is_some_and(|value| value != 0)
 }
 
-/// Returns true if this option attaches a program that chooses among the sockets of a port.
+/// Returns true if this option attaches a BPF program that chooses among the sockets of a port.
 #[must_use]
 pub fn attaches_selector(level: c_int, name: c_int) -> bool {
     let names = [libc::SO_ATTACH_REUSEPORT_CBPF, libc::SO_ATTACH_REUSEPORT_EBPF];

@@ -120,8 +120,8 @@ impl Builder {
         label
     }
 
-    /// Emits stubs in reverse order, so that each jumps only forward: to an earlier stub, or out of
-    /// the arm.
+    /// Emits stubs in reverse order, so that each jumps only forward: to a stub created earlier, or
+    /// out of the arm.
     pub(super) fn emit_stubs(&mut self, stubs: Vec<Stub>, end: Label) {
         if stubs.iter().any(|stub| self.asm.is_used(stub.label)) {
             self.asm.jump(end);

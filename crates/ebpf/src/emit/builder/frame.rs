@@ -1,11 +1,11 @@
 //! Prologue of a program and access to the frame: packet pointers, the linear part, and the frame
 //! length.
 //!
-//! At tc, only the linear part of a frame is directly readable. A trusted program first pulls
-//! `reach` bytes (the deepest read of its twins), but at most `PULL_MAX`, into it; if the kernel
-//! cannot pull them, the program is unsure. If a bounds check fails at the end of the linear part
-//! of a non-linear frame, the program is unsure as well; it never treats the frame as too short
-//! (CONTRACT 18).
+//! At tc, only the linear part of a frame is directly readable. A program that is not hardened
+//! first pulls `reach` bytes (the deepest read of its twins), but at most `PULL_MAX`, into the
+//! linear part; if the kernel cannot pull them, the program is unsure. If a bounds check fails at
+//! the end of the linear part of a non-linear frame, the program is unsure as well; it never treats
+//! the frame as too short (CONTRACT 18).
 //!
 //! Without CAP_PERFMON the verifier rejects adding a register to a packet pointer (tried on 6.18).
 //! Hardened programs therefore use constant offsets, and copy other bytes through a helper, which

@@ -139,8 +139,8 @@ impl Builder {
         asm.push(Insn::alu(Alu::Add, R4, R3));
     }
 
-    /// Counts the frame for the exit in r0. If a pointer is written, stores the count in it.
-    /// Clobbers r0, r3 and r5.
+    /// Counts the frame for the exit in r0. If `pointer` is given, first stores the number of
+    /// earlier frames in the pointer at this address. Clobbers r0, r3 and r5.
     fn count_switched_exit(&mut self, region: Reg, pointer: Option<Reg>) {
         let (not, asm) = (self.asm.label(), &mut self.asm);
         // The exit number is always in range, which the verifier does not know.

@@ -12,8 +12,9 @@
 //! ring, so no record is valid any more, and pointers are counted but not written, since their
 //! records are gone.
 //!
-//! Frames are always copied if several requests share the copy, if no doorbells are sent or
-//! drained, or if a doorbell covers more than an entire ring.
+//! Frames are always copied if several requests share the copy, if the doorbells do not go to a
+//! consumer that drains them ([`Wakeup::Consumer`]), or if a doorbell covers more than an entire
+//! ring.
 
 use super::ring::store_ordered;
 use super::shared::{OutletUse, shared_slots};

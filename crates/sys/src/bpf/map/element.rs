@@ -37,7 +37,7 @@ impl Map {
         }
     }
 
-    /// Stores a program or socket, given by its descriptor, in an array.
+    /// Stores a program or socket, given by its descriptor, in element `entry` of an array.
     pub fn set_descriptor(&self, entry: u32, descriptor: BorrowedFd<'_>) -> Result<()> {
         self.set(entry, &descriptor.as_raw_fd().to_ne_bytes())
     }

@@ -80,8 +80,8 @@ impl Generator<'_> {
         Ok(lines)
     }
 
-    /// Returns code that loads the variable part of the offset of `base` into X, then the constant
-    /// part of the offset, and true if the offset has a variable part.
+    /// Returns three results: code that loads the variable part of the offset of `base` into X, the
+    /// constant part of the offset, and true if there is a variable part.
     pub(super) fn load_base(&mut self, base: HeaderBase) -> Generated<(Code, u32, bool)> {
         let place = self.base_offset(base)?;
         if base == HeaderBase::TransportIp4 {
@@ -109,7 +109,7 @@ impl Generator<'_> {
     }
 
     /// Returns code that loads the length of the IPv4 header into X, and adds the variable part of
-    /// the header's offset to it.
+    /// the header's offset to X.
     pub(super) fn header_length_to_x(&mut self, place: Offset) -> Code {
         let Some(word) = self.mark_offset_word(place) else {
             return vec![non_branching(code::LDX | code::MSH | code::B, place.constant)];

@@ -53,9 +53,9 @@ impl Generator<'_> {
         self.test_any_bit(HeaderBase::Network.byte(2u32.wrapping_sub(ENTRY_LENGTH)), 0x01)
     }
 
-    /// Returns the condition that the header after the label stack is that of `protocol`, which
-    /// only the version field in the first four bits of this header identifies. Fails unless
-    /// `protocol` is IPv4 or IPv6.
+    /// Returns the condition that the header after the label stack is an IP header of the version
+    /// that `protocol` names. Fails unless `protocol` is IPv4 or IPv6, because only the version
+    /// field in the first four bits identifies the header.
     pub(super) fn test_protocol_after_mpls(&mut self, protocol: u32) -> Generated<Condition> {
         let version = match protocol {
             IP => 4,

@@ -71,8 +71,8 @@ impl Generator<'_> {
         lines.extend([store_a(HEADER_WORD), TAX]);
     }
 
-    /// Emits code that computes the offset after the 802.11 header at X, and stores it in a scratch
-    /// word.
+    /// Emits code that computes the offset at which the 802.11 header at offset X ends, and stores
+    /// it in a scratch word.
     ///
     /// QoS data frames have two more bytes, and a radiotap header may declare that the header is
     /// padded to a multiple of four bytes.
