@@ -147,7 +147,7 @@ pub fn at_hook<'p>(packet: &Packet<'p>, hook: Hook) -> Option<Packet<'p>> {
     packet.tag.is_none().then_some(Packet { bytes, linear, ..*packet })
 }
 
-/// Decodes the value of map 0 as counters.
+/// Decodes the counters from the value of map 0.
 pub fn decode_counters(value: &[u8]) -> Vec<u64> {
     value.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
 }

@@ -138,7 +138,7 @@ pub struct Counter {
 pub struct Program {
     /// The hook for which the program was emitted.
     pub hook: Hook,
-    /// True if the program loads without CAP_PERFMON.
+    /// True if the program can be loaded without CAP_PERFMON.
     pub hardened: bool,
     /// True if the program modifies frames.
     pub edits: bool,

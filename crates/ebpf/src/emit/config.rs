@@ -254,7 +254,7 @@ impl FusedTap {
         self.rings.iter().map(of).chain(own).max().unwrap_or(0) + 1
     }
 
-    /// Returns the pointer ring with this number.
+    /// Returns the pointer ring with this number; `None` if there is none.
     pub(super) fn pointer_ring(&self, number: u16) -> Option<PointerRing> {
         let all = self.rings.iter().flat_map(|owner| &owner.pointer_rings);
         all.copied().nth(number.into())
@@ -396,8 +396,8 @@ impl FrameEnd {
     }
 }
 
-/// Stack slots that a counting program reserves throughout: the address of the scratch memory, and
-/// either the region number or the tag and length of the frame.
+/// Stack slots, as byte offsets from r10, that a counting program reserves throughout: the address
+/// of the scratch memory, and either the region number or the tag and length of the frame.
 pub(super) struct FixedSlots;
 
 impl FixedSlots {

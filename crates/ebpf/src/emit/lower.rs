@@ -123,7 +123,7 @@ impl Builder {
 
     // ---- positions
 
-    /// Rejects a position that was computed in an earlier `epoch`.
+    /// Refuses the program if the position was computed in an earlier `epoch`.
     fn check_epoch(&mut self, at: FramePos<'_>) {
         if let PosBase::Slot(_) = at.base {
             self.check_epoch_number(at.epoch);

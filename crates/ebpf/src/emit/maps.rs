@@ -1,4 +1,4 @@
-//! The maps of a program, except the map of its counters.
+//! The maps of a program other than the map of its counters.
 
 use crate::insn::{Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE};
 use crate::program::{FilterSpan, MapSpec};
@@ -9,7 +9,7 @@ pub(super) const PROCESSORS_MAX: i32 = 512;
 /// Base-2 logarithm of the size in bytes of a row, which has room for sixteen numbers.
 pub(super) const ROW_BITS: i32 = 7;
 
-/// A map of a program, except the map of its counters.
+/// A map of a program other than the map of its counters.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ProgramMap {
     /// The state of a filter: the filter's index in the program (`None` for code outside any

@@ -344,7 +344,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.jump_if(Cond::Ne, R0, R3, other.label);
     }
 
-    /// Sets r1 to the address of byte `at` of the state, for an access of `length` bytes.
+    /// Sets r1 to the address of byte `at` of the state, for an access of `length` bytes. Refuses
+    /// the program if the access is outside the state or `at` is not a multiple of 8.
     fn point_at_state(&mut self, state: TwinState<'s>, at: u16, length: u16) {
         let b = self.builder();
         if at.saturating_add(length) > state.size || !at.is_multiple_of(8) {

@@ -35,7 +35,8 @@ impl LiveSet {
         self.stack.iter_mut().zip(&other.stack).for_each(|(mine, theirs)| *mine |= theirs);
     }
 
-    /// Returns the stack bytes that an access covers.
+    /// Returns the liveness of each stack byte that an access covers; empty if the access is
+    /// outside the stack.
     fn stack_bytes(&mut self, offset: i16, size: Size) -> &mut [bool] {
         let from = usize::try_from(i32::from(offset) + STACK_SIZE as i32).unwrap_or(STACK_SIZE);
         self.stack.get_mut(from..from + size.bytes()).unwrap_or_default()

@@ -275,7 +275,7 @@ pub(super) fn find_word(table: &[(&str, u32)], word: &str) -> Option<u32> {
     table.iter().find(|(name, _)| name.eq_ignore_ascii_case(word)).map(|(_, value)| *value)
 }
 
-/// Returns the first word in a table that has the given meaning.
+/// Returns the first word in a table that has the given meaning; `?` if there is none.
 pub(super) fn first_word<T: PartialEq>(table: &[(&'static str, T)], meaning: &T) -> &'static str {
     table.iter().find(|(_, known)| known == meaning).map_or("?", |(word, _)| word)
 }

@@ -33,7 +33,8 @@ const TAG_END: u32 = 16;
 const TAG_LENGTH: u32 = TAG_END - TAG_START;
 
 impl CodeWriter {
-    /// Appends the rewritten form of an instruction, which may use the scratch word `free`.
+    /// Appends the rewritten form of an instruction. Fails if this form needs a scratch word and
+    /// `free` is `None`.
     pub(super) fn rewrite_for_skb_tag(
         &mut self,
         instruction: Instruction,
@@ -83,7 +84,7 @@ impl CodeWriter {
         }
     }
 
-    /// Appends a load of `size` bytes at `k` into A. Preserves X.
+    /// Appends a load of `size` bytes at `k` into A. Preserves X. May use the scratch word `free`.
     fn push_absolute_load(
         &mut self,
         k: u32,
@@ -107,7 +108,8 @@ impl CodeWriter {
         Ok(())
     }
 
-    /// Appends a load of `size` bytes at X plus `k` into A. Preserves X.
+    /// Appends a load of `size` bytes at X plus `k` into A. Preserves X. May use the scratch word
+    /// `free`.
     fn push_indirect_load(
         &mut self,
         k: u32,

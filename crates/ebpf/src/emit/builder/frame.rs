@@ -20,7 +20,7 @@ use crate::emit::target::Verdict;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R6, R7, R8, R10, Size};
 use crate::program::Hook;
 
-/// Maximum number of bytes pulled into the linear part, which covers headers but no payload.
+/// Maximum number of bytes pulled into the linear part: enough for the headers of a frame.
 pub(in crate::emit) const PULL_MAX: u32 = 256;
 
 /// Offsets of fields in `__sk_buff`.
@@ -153,8 +153,9 @@ impl Builder {
         self.redirects && !self.is_length_a_difference()
     }
 
-    /// Returns the exit for a failed direct bounds check up to byte `end`. If the position is
-    /// computed, `end` is an upper bound.
+    /// Returns the label to which a failed direct bounds check up to byte `end` jumps: `miss` if
+    /// the frame must then be too short, otherwise an exit that leaves as unsure if the frame is
+    /// long enough. If the position is computed, `end` is an upper bound.
     pub(in crate::emit) fn miss_exit(&mut self, base: PosBase, end: u32, miss: Label) -> Label {
         let direct_end = match self.target.hook {
             Hook::Socket | Hook::Cgroup => return miss,

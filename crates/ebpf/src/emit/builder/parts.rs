@@ -124,7 +124,8 @@ impl Builder {
         }
     }
 
-    /// Emits the return with the last answer.
+    /// Emits the return instruction. `finish` determines the return value for an answer with this
+    /// class.
     pub(super) fn emit_return(&mut self, finish: Finish, class: Value<'_>) {
         let hook = self.target.hook;
         self.fetch(class, R0);

@@ -232,7 +232,7 @@ impl Generator<'_> {
         Ok(self.words_end)
     }
 
-    /// Fails if `value` exceeds `maximum`.
+    /// Fails if `value`, which `what` names in the error, exceeds `maximum`.
     fn check_maximum(&self, what: &str, value: u32, maximum: u32) -> Generated<()> {
         if value <= maximum {
             return Ok(());

@@ -131,7 +131,7 @@ impl Generator<'_> {
         ]);
     }
 
-    /// Emits a jump to `target` that is taken if the comparison of A with `k` holds.
+    /// Emits a jump to `target` that is taken if the comparison `op` of A with `k` holds.
     pub(super) fn jump_if(&mut self, lines: &mut Code, op: u16, k: u32, target: JumpLabel) {
         let next = self.new_label();
         let compare = Comparison { op, with: Some(k) };

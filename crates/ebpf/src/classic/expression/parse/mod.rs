@@ -82,7 +82,8 @@ fn match_parentheses(lexemes: &[Lexeme]) -> Vec<Option<usize>> {
 }
 
 impl<'a> Parser<'a> {
-    /// Parses `term (and|or (term|identifier))*`.
+    /// Parses `term (and|or (term|identifier))*`. The first term may inherit the qualifiers in
+    /// `before`.
     fn parse_expression(&mut self, before: Option<Qualifiers>) -> Parsed<Term> {
         let (mut tree, mut qualifiers) = self.parse_term(before)?;
         loop {
@@ -138,7 +139,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Parses `not term`, `(expression)` or a primitive.
+    /// Parses `not term`, `(expression)` or a primitive, which may inherit the qualifiers in
+    /// `before`.
     fn parse_term(&mut self, before: Option<Qualifiers>) -> Parsed<Term> {
         match self.peek() {
             Token::Word(Keyword::Not) => {
