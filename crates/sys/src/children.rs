@@ -58,8 +58,8 @@ extern "C" fn on_signal(
 }
 
 fn send_signal(child: i32, signal: libc::c_int) {
-    // SAFETY: kill(2) accepts any numbers; the process was not waited for yet, so the number is its
-    // own.
+    // SAFETY: kill(2) accepts any numbers. The number is the child's own, except between the reaping
+    // of the child in `wait` and its removal from the table.
     unsafe { libc::kill(child, signal) };
 }
 
