@@ -124,8 +124,8 @@ pub struct Scratch {
     pub(super) marks_max: u16,
     pub(super) tallies: i16,
     pub(super) tallies_max: u16,
-    /// Byte offset of the bit set of the slots that a frame has taken (eight bytes), which the
-    /// views in these slots follow; 0 if there are no switched exits.
+    /// Byte offset of the bit set of the slots that a frame has taken (eight bytes), followed by
+    /// the views in these slots. 0 if there are no switched exits.
     pub(super) switched: i16,
 }
 

@@ -307,10 +307,10 @@ impl Builder {
         asm.push(Insn::store(Size::DW, R7, record::STAMP, R1));
     }
 
-    /// Copies `half` to twice `half` bytes, the number in r8, of a linear frame to the record at
-    /// r7, after the header, and jumps to `copied`. Copies the first `half` bytes and the last
-    /// `half` bytes, which may overlap. Continues without a copy if the number is outside this
-    /// range or the bytes are not linear.
+    /// Copies a linear frame to the record at r7, after the header, and jumps to `copied`. Copies
+    /// the first `half` bytes and the last `half` bytes, which may overlap. Continues without a
+    /// copy if the frame is not linear, or if the length in r8 is not between `half` and twice
+    /// `half` bytes.
     fn copy_short_frame(&mut self, half: i16, copied: Label) {
         let (not, asm) = (self.asm.label(), &mut self.asm);
         asm.jump_if(Cond::Lt, R8, i32::from(half), not);
