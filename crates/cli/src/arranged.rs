@@ -89,7 +89,7 @@ pub(crate) fn program_words(words: &[String]) -> Option<&[String]> {
 enum WordKind {
     /// A word of the request.
     Line,
-    /// An option of the command.
+    /// An argument that starts with `-` and contains its own value, if it has one.
     Flag,
     /// An option of the command whose value is the next argument.
     Option,

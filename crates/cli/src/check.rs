@@ -41,7 +41,9 @@ pub(crate) fn check(arguments: &CheckArguments) -> Status {
     }
 }
 
-/// Prints the mistakes as one JSON object.
+/// Prints the mistakes as one JSON object, with the canonical form of a correct request. If
+/// `syntax` is true, checks only the grammar. The exit status is 0 if there are no mistakes,
+/// otherwise 2.
 fn check_as_json(text: &str, syntax: bool) -> Status {
     let (request, mut mistakes) = pipeline::parse(text);
     if !syntax {

@@ -20,7 +20,8 @@ pub(crate) fn check_output(wanted: &DrawingArguments, plan: &Plan) -> Result<(),
     Err(Status::Usage)
 }
 
-/// Draws the plan as the arguments request, with the figures of a run if `figures` is given.
+/// Draws the plan in each requested form and writes it to the requested file. The drawings contain
+/// the figures of a run if `figures` is given. Returns the exit status of the first failure.
 pub(crate) fn draw(
     wanted: &DrawingArguments,
     plan: &Plan,

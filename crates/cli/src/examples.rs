@@ -46,7 +46,7 @@ pub(crate) fn examples(arguments: &ExamplesArguments) -> Status {
     }
 }
 
-/// Prints all examples as one JSON object, with the directory into which they were written.
+/// Prints all examples as one JSON object, with the directory if they were written into one.
 fn print_object(directory: Option<&Path>) -> Status {
     let example = |(name, text): &(&str, &str)| {
         let (comments, request): (Vec<&str>, Vec<&str>) =
@@ -112,7 +112,8 @@ fn print_written(folder: &Path) -> Status {
     ))
 }
 
-/// Creates a file. Returns false if it exists with other contents.
+/// Creates a file with these contents. Returns true if the file now has these contents, and false
+/// if it already existed with other contents or is not a regular file.
 fn create_file(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     match OpenOptions::new().write(true).create_new(true).open(path) {
         Ok(mut file) => file.write_all(bytes).map(|()| true),

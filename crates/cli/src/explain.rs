@@ -97,8 +97,8 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Status {
     explained.unwrap_or_else(|status| status)
 }
 
-/// Finds the programs and packet sockets of other applications on the interfaces that the request's
-/// `rx` and `tx` use. Skips `rx` with `own`, which observes sockets.
+/// Finds the kernel programs and packet sockets of other applications on the interfaces that the
+/// request's `rx` and `tx` use. Skips `rx` with `own`, which observes sockets.
 fn find_neighbors(plan: &Plan) -> NeighborFindings {
     let mut places: Vec<(Option<&str>, Option<&str>)> = Vec::new();
     for (_, node) in plan.graph.ids() {
@@ -147,8 +147,8 @@ fn devices_json(plan: &Plan) -> Vec<Object> {
     redirecting_devices(plan).into_iter().map(device).collect()
 }
 
-/// Explains that the network devices do not select the frames that a source takes away from the
-/// host.
+/// Explains, for each device from which a source takes frames away from the host, why the device
+/// does not select these frames itself. Empty if there is no such device.
 fn devices_text(plan: &Plan) -> String {
     let line = |(interface, rules): (String, Result<u32, String>)| match rules {
         Ok(rules) => format!(
@@ -160,8 +160,8 @@ fn devices_text(plan: &Plan) -> String {
     redirecting_devices(plan).into_iter().map(line).collect()
 }
 
-/// Formats the programs and packet sockets of other applications on the interfaces; empty if there
-/// are none.
+/// Formats the kernel programs and packet sockets of other applications on the interfaces; empty if
+/// there are none.
 fn neighbors_text(plan: &Plan) -> String {
     let found = find_neighbors(plan);
     match found.is_empty() {
@@ -173,7 +173,7 @@ fn neighbors_text(plan: &Plan) -> String {
 }
 
 /// Prints the privilege that the request lacks on this machine, and the remedies. Without this
-/// privilege, the request would not start, or nothing of it would run in the kernel.
+/// privilege, the request would not start, or no part of it would run in the kernel.
 fn print_denial(text: &str, plan: &Plan, machine: &Machine) {
     let live = |(id, node): (_, &pipeline::graph::Node)| {
         let name = node.filter()?.description.name;

@@ -58,8 +58,8 @@ pub(crate) fn report_open_error(error: OpenError) -> Status {
     }
 }
 
-/// Prints the reason why a plan could not be built, with the position of the filter that failed.
-/// Returns the exit status.
+/// Prints the reason why the path of a plan could not be built and, if a filter is at fault, the
+/// position of the filter in the request. Returns the exit status.
 fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
     match error {
         BuildError::Mistake { node, mistake } => {

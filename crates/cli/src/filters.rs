@@ -14,7 +14,7 @@ use streamline::report::{Object, json_line, to_object};
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
 
-/// Prints the list, or the description of one entry.
+/// Prints the list of all catalog entries, or the description of the named one.
 pub(crate) fn filters(arguments: &FiltersArguments) -> Status {
     match &arguments.name {
         None if arguments.json => terminal::print_text(&to_json(|_| true)),
@@ -81,7 +81,7 @@ pub(crate) fn entries_by_group() -> impl Iterator<Item = (&'static str, Vec<Page
     })
 }
 
-/// Formats all names with their summaries.
+/// Formats the names of all catalog entries, each with its summary, by group.
 fn format_list() -> String {
     let width = MachineRegistry::Local.names().iter().map(|name| name.len()).max().unwrap_or(0);
     let mut out = String::new();

@@ -57,7 +57,7 @@ pub(crate) fn print_mistakes(text: &str, mistakes: &[Diagnostic]) {
     terminal::print_error_text(&pipeline::render(text, mistakes, terminal::has_colour_errors()));
 }
 
-/// Prints one mistake with its position.
+/// Prints one mistake: its position `span`, its description `what`, and the remedy `hint`, if any.
 pub(crate) fn print_mistake(text: &str, span: Span, what: &str, hint: Option<&str>) {
     print_mistakes(text, &[Diagnostic::error(span, what).hint(hint.unwrap_or_default())]);
 }

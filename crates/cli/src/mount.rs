@@ -63,8 +63,9 @@ fn find_directory(directory: &Path) -> std::io::Result<PathBuf> {
     Ok(found)
 }
 
-/// Returns the command of a process that serves the file system until its standard input is closed.
-/// If `for_all` is true, all users of the machine have access, otherwise only this user.
+/// Returns a command that serves the file system on `directory` until its standard input is closed.
+/// `socket` is the directory of the daemon's sockets, and `others` is the value of `--others`. If
+/// `for_all` is true, all users of the machine have access, otherwise only this user.
 pub(crate) fn command_for_daemon(
     directory: &Path,
     (socket, others): (&Path, &str),

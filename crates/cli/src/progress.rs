@@ -28,7 +28,7 @@ pub(crate) struct ProgressPrinter {
     previous: Cell<SourceTotals>,
 }
 
-/// The sums of the counters of a run's sources.
+/// The running time, and the sums of the counters of a run's sources.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct SourceTotals {
     elapsed_ns: u64,
@@ -158,7 +158,7 @@ fn format_position(progress: &Progress) -> Option<String> {
     Some(format!("{percent} %, {} left", format_duration(left, false)))
 }
 
-/// Formats losses by location in order of decreasing number.
+/// Formats the numbers of lost blocks by reason, the largest number first.
 fn format_losses(progress: &Progress) -> String {
     let mut places: Vec<(DropReason, u64)> = Vec::new();
     for (place, n) in progress.sources.iter().flat_map(|(_, source)| &source.dropped) {

@@ -12,8 +12,8 @@ use std::path::Path;
 use streamline::record::{BuiltReplay, Differences, Recorded, compare_with_record};
 
 /// Prints the size of a record, unless `--quiet` is given. If the record reached its size limit,
-/// first prints the number of missing blocks. If recording failed, prints only the reason, and
-/// returns false.
+/// first prints the number of blocks that it lacks. If recording failed, prints only the reason,
+/// and returns false.
 pub(crate) fn print_summary(summary: &RecordingSummary, arguments: &RunArguments) -> bool {
     let target = &summary.target;
     if let Some(why) = &summary.failure {
@@ -38,7 +38,8 @@ pub(crate) fn print_summary(summary: &RecordingSummary, arguments: &RunArguments
     true
 }
 
-/// Replays a record, and prints the differences from the recorded run.
+/// Replays a record, prints the results of the replay and its differences from the recorded run,
+/// and returns the exit status.
 pub(crate) fn replay_record(path: &Path, arguments: &RunArguments) -> Result<Status, Status> {
     let recorded = Recorded::open(path).map_err(report_open_error)?;
     let file = arguments.report.as_deref().map(ReportTarget::open).transpose()?;

@@ -112,7 +112,7 @@ pub(crate) fn run_prepared(
     Ok(status)
 }
 
-/// Prints a note that the run waits for the reader of a named pipe.
+/// Prints a note that the run waits until a program opens a named pipe for reading.
 fn print_pipe_wait(pipe: &Path) {
     let pipe = pipe.display();
     terminal::print_note(&format!("waiting until a program opens `{pipe}` for reading"));
@@ -295,8 +295,8 @@ pub(crate) fn print_results(
     }
 }
 
-/// Warns that all outputs have ended because the reader of standard output has exited, and prints
-/// the totals of the run. Prints nothing unless the request has several sinks.
+/// Warns that the exit of the reader of standard output has ended all outputs, and prints the
+/// totals of the run. Prints nothing unless the request has several sinks.
 fn warn_about_ended_outputs(results: &Results) {
     let nodes = results.plan.graph.ids().filter_map(|(_, node)| node.filter());
     if nodes.filter(|used| used.is_sink()).count() > 1 {

@@ -25,7 +25,8 @@ impl SeparateProgram {
         Command::new(beside.map_or_else(|| self.name.into(), OsString::from))
     }
 
-    /// Returns a sentence about an error in starting the program, with the remedy.
+    /// Describes why the program could not be started, with a remedy if the program is not
+    /// installed.
     pub(crate) fn describe_failure(self, error: &std::io::Error) -> String {
         let Self { name, install } = self;
         match error.kind() {

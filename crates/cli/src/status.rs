@@ -44,7 +44,8 @@ impl Status {
         }
     }
 
-    /// Converts the exit status of another streamline process. Any other number becomes `Failed`.
+    /// Converts the exit status of another streamline process. Any number without a variant of its
+    /// own becomes `Failed`.
     pub(crate) fn from_exit_code(number: u8) -> Self {
         let all = [Self::Done, Self::Usage, Self::NotFound, Self::Alarmed, Self::OutputClosed];
         all.into_iter().find(|status| status.exit_code() == number).unwrap_or(Self::Failed)

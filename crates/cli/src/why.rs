@@ -89,7 +89,7 @@ fn prepare_request(arguments: &WhyArguments) -> Result<TraceInput, Status> {
     }
 }
 
-/// Runs a request to its end, with `why` as the query that follows the flow.
+/// Runs a request to its end. `why` is the query about the traced flow.
 fn run_trace(request: TraceInput, why: &Arc<FlowQuery>) -> Result<Results, Status> {
     let TraceInput { prepared, record_mode, count, .. } = request;
     let extras = PathOptions {
@@ -148,8 +148,8 @@ fn prepare_capture(file: &Path, words: &str) -> Result<TraceInput, Status> {
     Ok(TraceInput { prepared, record_mode: RecordMode::Off, count: None, gap: None })
 }
 
-/// Returns the filter expression for a flow given by its two endpoints, or `flow` itself if it is
-/// not in this form.
+/// Returns the filter expression for a flow of the form `tcp ADDRESS:PORT ADDRESS:PORT` (or `udp
+/// …`), or `flow` itself if it has another form.
 fn flow_expression(flow: &str) -> String {
     let words: Vec<&str> = flow.split_whitespace().collect();
     let ends = match words.as_slice() {
@@ -222,7 +222,8 @@ fn other_counts(row: &NodeFate) -> String {
     parts.join(", ")
 }
 
-/// Formats numbers as ranges, such as `3-5, 9`.
+/// Formats numbers as ranges, such as `3-5, 9`. If there are more than 12 ranges, `…` stands for
+/// the rest.
 fn format_ranges(numbers: &[u64]) -> String {
     const RANGES_MAX: usize = 12;
     let mut texts = consecutive_ranges(numbers.iter().copied());

@@ -279,10 +279,11 @@ pub(crate) struct RunArguments {
     /// Register with the daemon under this name
     #[arg(id = "path_name", long = "as", value_name = "NAME")]
     pub(crate) path_name: Option<String>,
-    /// Run for `streamline start`, which waits on standard input
+    /// Run for `streamline start`, which waits at the other end of standard input, a socket
     #[arg(long, hide = true)]
     pub(crate) background: bool,
-    /// Run the shared prefix of other requests, the first of which waits at standard input
+    /// Run the shared prefix of other requests, the first of which waits at the other end of
+    /// standard input, a socket
     #[arg(long, hide = true)]
     pub(crate) serves_prefix: bool,
     /// Log file to report to other clients as the output of this path
@@ -297,7 +298,7 @@ pub(crate) struct RunArguments {
 }
 
 impl RunArguments {
-    /// Creates a log of acquired resources that injects the fault of `--fault`, if any.
+    /// Creates a rollback log that injects the fault of `--fault`, if any.
     pub(crate) fn steps(&self) -> Steps {
         Steps::with_fault(self.fault.clone().unwrap_or_default())
     }

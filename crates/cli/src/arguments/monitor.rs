@@ -23,7 +23,7 @@ pub(crate) struct MonitorArguments {
 }
 
 impl MonitorArguments {
-    /// Returns these arguments as words for the command line of another command.
+    /// Returns these arguments in the form in which they are given to another command.
     pub(crate) fn words(&self) -> Vec<String> {
         let metrics = self.metrics.iter().map(|target| format!("--metrics={target}"));
         let alarms = self.alarm.iter().map(|condition| format!("--alarm={condition}"));

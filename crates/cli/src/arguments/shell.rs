@@ -44,7 +44,7 @@ pub(crate) enum PreloadPart {
     Udp,
 }
 
-/// The facts about a part in `--help`, in `explain exec` and in the book.
+/// The name of a part, and the facts about it that `--help`, `explain exec` and the book state.
 struct PartDescription {
     name: &'static str,
     purpose: &'static str,

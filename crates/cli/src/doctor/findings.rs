@@ -218,7 +218,7 @@ fn cost_checks() -> Section {
     Section { name: "what things cost", rows }
 }
 
-/// Reports the daemon, its policy, and the number of this user's paths with its quota.
+/// Reports the daemon, its policy, and the number of this user's paths, with the quota.
 fn daemon_checks() -> Section {
     let found = Client::find(None).and_then(|client| {
         let (about, allowed) = (client.describe_daemon()?, client.permissions()?);

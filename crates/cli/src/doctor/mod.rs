@@ -28,11 +28,11 @@ use streamline::report::json_line;
 struct DoctorReport {
     #[serde(flatten)]
     checkup: Checkup,
-    /// Programs and packet sockets of other applications on the interfaces.
+    /// Kernel programs and packet sockets of other applications on the interfaces.
     others: NeighborFindings,
 }
 
-/// The state of one facility, as `--json` prints it.
+/// The availability of one facility, as `--json` prints it.
 #[derive(Serialize, Debug)]
 struct FacilityState<'v> {
     version: u32,
@@ -63,8 +63,8 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Status {
     }
 }
 
-/// Prints the state of one facility. The exit status is 0 if the facility is available, and 1
-/// otherwise.
+/// Prints the availability of one facility. The exit status is 1 if the facility is unavailable or
+/// the output cannot be written, and otherwise 0.
 fn print_facility(verdict: &Verdict, json: bool) -> Status {
     let printed = terminal::print_text(&match json {
         true => json_line(&FacilityState { version: findings::VERSION, verdict }),

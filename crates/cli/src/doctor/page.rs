@@ -113,7 +113,7 @@ fn format_interfaces(all: &[InterfaceFinding], colours: bool) -> String {
     out
 }
 
-/// Formats the programs and packet sockets of other applications on the interfaces.
+/// Formats the kernel programs and packet sockets of other applications on the interfaces.
 fn format_neighbors(others: &NeighborFindings, colours: bool) -> String {
     let mut out = format!("\n{}\n", bold_text("other users of the interfaces", colours));
     if others.is_empty() {

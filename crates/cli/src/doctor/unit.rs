@@ -57,7 +57,8 @@ fn service_name(graph: &Graph) -> String {
     format!("streamline-{}", names.join("-"))
 }
 
-/// Formats the unit file.
+/// Formats the unit file. `live` is true if the request uses `rx`, `tx` or `redirect`, which need a
+/// capability.
 fn format_unit((text, service_name): (&str, &str), live: bool, program: &Binary) -> String {
     let (place, first) = service_program(program.path.as_deref());
     let capability = if live { "CAP_NET_RAW" } else { "" };

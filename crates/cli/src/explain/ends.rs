@@ -50,8 +50,9 @@ pub(super) fn reader_rings_text(plan: &Plan) -> String {
     readers + &written_sources(plan).into_iter().map(written).collect::<String>()
 }
 
-/// Returns the sinks that retain past frames. Each entry has the name of the sink, the memory for
-/// frames in bytes, and true if a separate thread compresses the frames.
+/// Returns the sinks that retain past frames. Each entry has the name of the sink, the size in
+/// bytes of its memory for uncompressed frames, and true if a separate thread of low priority
+/// compresses older frames (otherwise the sink's own thread does).
 fn retaining_sinks(plan: &Plan) -> Vec<(String, u64, bool)> {
     let names = explain::unique_names(&plan.graph);
     let used = || plan.graph.ids().filter_map(|(id, node)| Some((id, node.filter()?)));
@@ -61,7 +62,8 @@ fn retaining_sinks(plan: &Plan) -> Vec<(String, u64, bool)> {
     freezes.map(|(id, used)| (names[id.0].clone(), bytes(used), is_live)).collect()
 }
 
-/// Formats the memory of the sinks that retain past frames.
+/// Formats, for each sink that retains past frames, the size of its memory for uncompressed frames
+/// and the thread that compresses older ones.
 pub(super) fn retained_text(plan: &Plan) -> String {
     let line = |(name, bytes, is_live): (String, u64, bool)| {
         let (size, by) = (

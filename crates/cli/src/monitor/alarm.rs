@@ -102,8 +102,8 @@ impl Alarms {
         raised.iter().for_each(|(condition, value)| self.start_command(condition, *value));
     }
 
-    /// Tests the conditions on totals with the final counters, and waits for the commands. Returns
-    /// true if an alarm was raised during the run.
+    /// Tests the conditions that are not rates on the final counters, and waits for the commands,
+    /// at most [`COMMAND_TIMEOUT`]. Returns true if an alarm was raised during the run.
     pub(super) fn finish(mut self, last: &PathFigures) -> bool {
         // The last interval is too short for a rate.
         self.all.retain(|alarm| !alarm.condition.is_rate());

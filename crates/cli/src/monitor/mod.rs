@@ -120,7 +120,8 @@ fn figures_of(observer: &Observer, name: &str) -> PathFigures {
     PathFigures::from_results(name, &observer.results_so_far(), PathState::Running)
 }
 
-/// Samples the counters until `stop` is notified.
+/// Tests the alarms on a sample of the counters every second, and replaces the metrics files, until
+/// `stop` is notified. Returns the alarms.
 fn watch(
     observer: &Observer,
     mut alarms: Alarms,

@@ -132,7 +132,8 @@ fn open_foreign_file(path: &Path, uid: u32) -> Result<File, String> {
     }
 }
 
-/// Removes all complete UTF-8 sequences from the buffer and escapes them for display.
+/// Removes all complete UTF-8 sequences from the buffer and returns them as text in which hidden
+/// characters are replaced by placeholders.
 fn take_printable(bytes: &mut Vec<u8>) -> String {
     let whole = match std::str::from_utf8(bytes) {
         // An incomplete sequence stays in the buffer, and invalid bytes become replacement

@@ -136,7 +136,8 @@ fn read_policy(arguments: &DaemonArguments) -> Result<Policy, String> {
     read.map_err(|error| error.to_string())
 }
 
-/// Fails if a user who may observe `lo` could read the tokens of other users of the page there.
+/// Fails if the page listens on the loopback interface and the policy lets users capture on `lo`,
+/// where they could read the access tokens of other users of the page.
 fn check_page(arguments: &DaemonArguments, policy: &Policy) -> Result<(), String> {
     let on_loopback = arguments.page.as_ref().is_some_and(|listen| !listen.starts_with("unix:"));
     if !on_loopback || !policy.is_open_to_users("lo") {

@@ -1,5 +1,5 @@
-//! A program that serves the paths of a daemon and ends with the daemon. Its standard error becomes
-//! events of the daemon's log.
+//! A child process of the daemon that serves the daemon's paths and ends with the daemon. Each line
+//! of its standard error becomes an event in the daemon's log.
 
 use daemon::log::{EventKind, Level, Log, Record};
 use std::io::{self, Read as _};
@@ -8,7 +8,8 @@ use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::Duration;
 use sys::local_socket;
 
-/// Maximum length of a line of the program, in bytes. The rest becomes another line.
+/// Maximum length of a line of the program's output, in bytes. The rest of a longer line is treated
+/// as another line.
 const LINE_MAX: usize = 4096;
 /// Maximum number of reads after the program has ended, enough for the contents of a full pipe.
 const LAST_READS_MAX: usize = 16;
@@ -26,7 +27,7 @@ pub(super) struct Helper {
 }
 
 impl Helper {
-    /// Starts a program, which ends when its standard input is closed.
+    /// Starts a program. The program must end when its standard input is closed.
     pub(super) fn spawn(command: &mut Command, reports: Reports) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
@@ -110,7 +111,7 @@ impl Helper {
     }
 }
 
-/// The kind of event for the output of a program.
+/// The event kind and the subject for the output of a program in the daemon's log.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reports {
     pub(super) event: EventKind,

@@ -41,8 +41,8 @@ pub(super) struct PathRow {
 }
 
 impl PathRow {
-    /// Returns the row of a path after its latest query. `new` is `None` if the path was not
-    /// queried.
+    /// Returns the row of a path. `old` and `new` are the results of its last two queries; `new` is
+    /// `None` if the path was not queried.
     fn new(
         path: RegisteredPath,
         old: Option<Result<Counters, ClientError>>,
@@ -88,7 +88,7 @@ impl PathRow {
     }
 }
 
-/// Samples the counters of the user's paths, and computes rates since the previous sample.
+/// A sampler of the counters of the user's paths. Computes rates since the previous sample.
 #[derive(Default)]
 pub(super) struct PathsSampler {
     previous: BTreeMap<u32, Result<Counters, ClientError>>,

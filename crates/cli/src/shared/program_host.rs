@@ -1,6 +1,7 @@
-//! Programs of `streamline daemon`: the page (`--page`) and the mount (`--mount`). The thread of a
-//! program restarts it when it ends by itself. A program ends with the daemon, which holds its
-//! standard input open, and its standard error becomes events of the daemon's log.
+//! The programs that `streamline daemon` runs: the page (`--page`) and the mount (`--mount`). Each
+//! program has a thread, which restarts the program if it ends by itself. The daemon holds the
+//! standard input of a program open, so the program ends with the daemon, and logs the program's
+//! standard error.
 
 use super::daemon::warn;
 use super::helper::{Helper, Reports};
@@ -18,7 +19,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use sys::eventfd::EventFd;
 
-/// Pause before a program is restarted. Each restart doubles the pause.
+/// First pause before a program is restarted. The pause doubles with each restart, and is reset
+/// after the program has run for longer than [`PAUSE_MAX`].
 const PAUSE: Duration = Duration::from_secs(1);
 /// Maximum pause before a restart.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -85,8 +87,9 @@ impl Program {
         })
     }
 
-    /// Returns true if the program is restarted after it has ended with `end`. A mount that exits
-    /// with a status has been unmounted, or has reported why it cannot mount.
+    /// Returns true if the program must be restarted after it has ended with `end`: the page
+    /// always, the mount only after a signal has killed it. A mount that exits with a status has
+    /// been unmounted, or has reported why it cannot mount.
     fn is_restarted_after(&self, end: &io::Result<ExitStatus>) -> bool {
         match self {
             Self::Page { .. } => true,

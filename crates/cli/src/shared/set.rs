@@ -43,8 +43,7 @@ pub(super) fn run(arguments: &SetArguments) -> Result<Status, Status> {
     Ok(terminal::print_text(&format!("{}\n", replace_hidden(&change.message))))
 }
 
-/// Returns true if the words are a change in the language of `set`, whether or not a path can make
-/// it.
+/// Returns true if the words are a change in the language of `set`, even if no path could apply it.
 fn is_change(words: &[String]) -> bool {
     match SpaceBinding::parse(words) {
         Err(_) => false,

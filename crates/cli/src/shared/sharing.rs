@@ -20,7 +20,8 @@ pub(super) fn programs_of_path(number: u32) -> Vec<KernelProgram> {
     programs
 }
 
-/// Formats two tables: the programs, and the requests whose counts are visible.
+/// Formats two tables: the programs, and those of their requests whose counters are visible to the
+/// user. Empty if there are no programs.
 pub(super) fn format_tables(programs: &[KernelProgram], columns: usize) -> String {
     if programs.is_empty() {
         return String::new();

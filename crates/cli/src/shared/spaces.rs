@@ -50,7 +50,8 @@ struct SpaceRing {
     from: (String, String),
     /// Space and node of the reader; the space is empty for a ring between a node and its replicas.
     to: (String, String),
-    /// Capacity in blocks. `None` if the ring holds bytes, or is between a node and its replicas.
+    /// Capacity in blocks. `None` if the ring holds bytes, or if it connects a node with its
+    /// replicas.
     room: Option<u64>,
     /// Counts at both ends of the ring, or `None` if the path does not report them.
     counted: Option<RingCounts>,

@@ -100,7 +100,8 @@ pub(super) fn run(arguments: &StartArguments) -> Result<Status, Status> {
     Ok(terminal::print_text(&format!("{number}\n")))
 }
 
-/// Returns the name of the path, if it has one, and the request.
+/// Returns the name of the path, if it has one, and the request. If the name is invalid or given
+/// twice, prints an error and fails with the exit status.
 fn name_and_text(arguments: &StartArguments) -> Result<(Option<&str>, String), Status> {
     let (first, text) = split_name(&arguments.words);
     let Some(name) = arguments.path_name.as_deref() else { return Ok((first, text)) };

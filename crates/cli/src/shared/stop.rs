@@ -155,7 +155,8 @@ fn stop_all(client: &Client, places: Vec<usize>, stop_set: &mut StopSet) -> Vec<
     places.into_iter().zip(answers).map(will).collect()
 }
 
-/// Waits until all paths have ended, and prints or stores their reports. Fails if a signal arrives.
+/// Waits until all paths have ended, and prints or stores their reports. Fails with the exit status
+/// if a signal arrives.
 fn wait_drain(stop_set: &mut StopSet) -> Result<Status, Status> {
     let signals = watch_signals()?;
     let mut reported = Vec::new();
@@ -190,7 +191,8 @@ fn wait_drain(stop_set: &mut StopSet) -> Result<Status, Status> {
     Ok(wait_exit(stop_set))
 }
 
-/// Waits until the processes have exited.
+/// Waits until the processes of all paths have exited. Returns the exit status so far, or `Failed`
+/// if a signal arrives first.
 fn wait_exit(stop_set: &mut StopSet) -> Status {
     let Ok(signals) = watch_signals() else { return Status::Failed };
     for (place, to) in std::mem::take(&mut stop_set.waiting) {

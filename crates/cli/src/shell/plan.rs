@@ -1,4 +1,4 @@
-//! `streamline explain exec CMD…`: what each part of `exec` would do for a program, and why.
+//! `streamline explain exec CMD…`: explains what each part of `exec` would do for a program.
 
 use super::probe::{self, Library};
 use crate::arguments::shell::PreloadPart;

@@ -1,4 +1,4 @@
-//! Search for the libraries to preload, and checks that they can be preloaded into a program.
+//! Finds the libraries to preload, and checks that they can be preloaded into a program.
 
 use memchr::memmem;
 use std::ffi::OsString;

@@ -1,8 +1,8 @@
-//! The user's choices in a list on the screen: the selected row, the filter and the help.
+//! State of a list on the screen: the selected row, the filter, and whether the help is shown.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// The effect of a key besides a change to the view.
+/// The action that a key requests from the screen of the list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum KeyEffect {
     /// Redraw the screen.

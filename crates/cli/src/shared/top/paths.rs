@@ -69,7 +69,7 @@ impl PathOrder {
     }
 }
 
-/// The user's choices on the screen of all paths.
+/// State of the screen of all paths: the list, the order, and the latest refusal.
 #[derive(Default)]
 struct PathsView {
     list: ListState,
@@ -147,8 +147,8 @@ impl<'c> PathsScreen<'c> {
         }
     }
 
-    /// Redraws the screen until the user opens a path or quits. Returns the number of the opened
-    /// path.
+    /// Redraws the screen until the user opens a path, the user quits, or a signal arrives. Returns
+    /// the number of the opened path, or `None` if no path was opened.
     pub(super) fn choose_path(&mut self) -> Result<Option<u32>, Status> {
         let failed = |error: io::Error| {
             terminal::print_error(&format!("cannot draw: {}", terminal::reason(&error)));

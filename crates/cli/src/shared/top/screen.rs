@@ -112,7 +112,8 @@ fn heading_lines(snapshot: &Snapshot, area: Rect) -> Vec<Line<'static>> {
     lines
 }
 
-/// Formats the nodes with the index `first` and above. Highlights the selected node.
+/// Formats the nodes, starting with the node at index `first`. Highlights the node at index
+/// `selected`.
 fn node_table(
     nodes: &[&NodeRates],
     order: NodeOrder,

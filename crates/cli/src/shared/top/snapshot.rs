@@ -112,7 +112,8 @@ impl PathSampler {
         Self { about, uid, latest: Counters::default() }
     }
 
-    /// Computes a snapshot, and stores the sample for the next one.
+    /// Computes a snapshot from the previous sample and `now`, and stores `now` for the next
+    /// snapshot.
     pub(super) fn snapshot(&mut self, now: Counters) -> Snapshot {
         let before = std::mem::replace(&mut self.latest, now);
         let now = &self.latest;
@@ -145,7 +146,7 @@ impl PathSampler {
         }
     }
 
-    /// Returns all nodes in depth-first order, beginning with the sources.
+    /// Returns the rates of all nodes in depth-first order, beginning with the sources.
     fn all_node_rates(&self, before: &Counters, ns: u64) -> Vec<NodeRates> {
         let about = &self.about;
         let mut depth: Vec<Option<usize>> = vec![None; about.nodes.len()];
@@ -221,7 +222,8 @@ impl PathSampler {
         }
     }
 
-    /// Returns the rings of sources if `sources` is true, and otherwise those of sinks.
+    /// Returns the largest ring of each source to which other programs write if `sources` is true,
+    /// and otherwise the rings from which other programs read the output of sinks.
     fn named_rings(&self, sources: bool) -> Vec<SinkRing> {
         let is_source = |name: &str| self.latest.sources.iter().any(|source| source.name == name);
         let of_node = |filter: &Filter| {

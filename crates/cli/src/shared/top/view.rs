@@ -51,12 +51,12 @@ impl NodeOrder {
     }
 }
 
-/// The choices of the user.
+/// State of the interactive screen: the order, the list, and the parts that are shown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct ViewChoices {
     /// Order of the nodes.
     pub(super) order: NodeOrder,
-    /// Selected node, filter (of names and spaces) and help.
+    /// State of the list: the selected node, the filter (by name and space), and the help.
     pub(super) list: ListState,
     /// True while the graph with its rates is shown instead of the table.
     pub(super) shows_graph: bool,
