@@ -84,8 +84,8 @@ impl NeighborFindings {
         self.neighbors.is_empty() && self.unlisted.is_empty()
     }
 
-    /// Formats a table with a width of at most `columns`, followed by the effect of each kind and
-    /// by the kinds that could not be listed.
+    /// Formats the neighbors as a table with at most `columns` columns of text, followed by the
+    /// effect of each kind and by the kinds that could not be listed.
     pub fn format_table(&self, columns: usize) -> String {
         let mut table = Table::new(&["interface", "what", "program", "of"]);
         for one in &self.neighbors {
@@ -152,7 +152,9 @@ impl NeighborFinding {
         }
     }
 
-    /// Returns the owners, such as `tcpdump[4711] of user 0`.
+    /// Returns the processes that hold the program or socket open, such as `tcpdump[4711] of user
+    /// 0`, or if none is known, the user and a remark. `hidden` is the number of processes whose
+    /// descriptors could not be read.
     fn owners_text(&self, hidden: usize) -> String {
         let holder =
             |one: &HolderFinding| format!("{}[{}] of user {}", one.command, one.process, one.uid);

@@ -10,7 +10,7 @@ use sys::steps::Steps;
 /// The options of a run that are not part of the request.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Number of blocks at the sinks after which the run ends; `None` for no limit.
+    /// Number of blocks that the sinks receive before the run ends; `None` for no limit.
     pub count: Option<u64>,
     /// Time after which the run ends, or `None` for no limit.
     pub time: Option<Duration>,
@@ -23,7 +23,7 @@ pub struct Options {
     pub embedded: bool,
     /// True to keep every filter out of the kernel.
     pub outside_kernel: bool,
-    /// Name of the path in the daemon's registry, which implies `registered`; `None` for no name.
+    /// Name of the path in the daemon's registry; `None` for no name. A name implies `registered`.
     pub name: Option<String>,
     /// True to fail if no daemon registers the path, instead of running unregistered.
     pub registered: bool,

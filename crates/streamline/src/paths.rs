@@ -59,13 +59,14 @@ pub struct PathView {
     /// Version of the text and the nodes; it changes whenever the path changes. `None` if the path
     /// was not queried, did not reply, or has no version.
     pub version: Option<u64>,
-    /// True if the caller may connect to the path, but the path did not reply in time.
+    /// True if the caller may connect to the path, but the path refused the query or did not reply
+    /// in time.
     pub silent: bool,
 }
 
 impl PathView {
-    /// Returns the view of the path after a change for which this view was named as known. Returns
-    /// `None` if the reply does not determine all nodes.
+    /// Returns the view of the path after a change. `reply` must list the nodes relative to the
+    /// version of this view. Returns `None` if it does not determine all nodes.
     #[must_use]
     pub fn after_change(&self, reply: ChangedNodes) -> Option<Self> {
         let (version, line) = (reply.version, reply.line.clone());
@@ -83,8 +84,9 @@ impl PathView {
 
 /// Returns all paths that are visible to this user, with the nodes of those to which the user may
 /// connect. Paths that end during the query are omitted. The request and nodes of a path in `known`
-/// are reused if the path has not changed since that query. Uses `idle` connections, and keeps the
-/// new ones there. Blocks for at most `limit` until the paths have replied.
+/// are reused if the path has not changed since that query. Takes connections to paths from `idle`,
+/// and puts these and new ones into `idle` for later queries. Blocks for at most `limit` until the
+/// paths have replied.
 pub fn query_paths(
     client: &Client,
     known: &[PathView],
@@ -274,7 +276,7 @@ pub fn connect(client: &Client, path: &str) -> Result<PathClient, ClientError> {
     client.connect_described(path).map(|(to, _)| to)
 }
 
-/// Reason for the end of a tap after its path has ended.
+/// Reason reported when a tap ends because its path has ended.
 pub const PATH_ENDED: &str = "the path has ended";
 /// Reason reported when a tap ends because its node was removed or moved to another space.
 pub const NODE_CHANGED: &str = "its node was changed: begin it again";

@@ -62,8 +62,9 @@ pub(crate) fn share_prefix(
 }
 
 /// Replaces the prefix of a request with a source if the options permit it, the request has no
-/// option `--prefix=`, the prefix outputs messages, and a process of this user already runs the
-/// prefix. Otherwise returns the request unchanged.
+/// option `--prefix=`, the prefix outputs messages, a daemon replies, and a process of this user
+/// already runs the prefix. Otherwise, or if the run is recorded or uses worker processes, returns
+/// the request unchanged.
 fn join_running(
     (text, graph): (String, Graph),
     options: &Options,
@@ -155,8 +156,8 @@ impl Drop for LossPublisher {
     }
 }
 
-/// Returns the number of blocks that a path has lost before its sinks `share`. The readers of these
-/// sinks count what the sinks themselves lose.
+/// Returns the number of blocks that a path has lost upstream of its sinks `share`. The readers of
+/// these sinks count the blocks that the sinks themselves lose.
 fn count_lost_before(path: &Live) -> u64 {
     let mut ledger = path.totals_ledger(COUNTERS_TIMEOUT);
     let is_offer = |name: &str| name.split('#').next() == Some(shared::share::SHARE.name);

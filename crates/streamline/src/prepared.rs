@@ -91,7 +91,8 @@ impl Prepared {
         &self.workers
     }
 
-    /// Reduces a request with several workers to its first worker.
+    /// Reduces a request with several workers to the request of the first worker. A request without
+    /// workers stays unchanged.
     #[must_use]
     pub fn first_worker(mut self) -> Self {
         if !self.workers.is_empty() {

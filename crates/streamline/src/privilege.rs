@@ -55,7 +55,7 @@ pub struct Remedy {
 }
 
 impl Operation {
-    /// Returns the required capabilities in words.
+    /// Returns the names of the required capabilities, such as `CAP_NET_RAW`.
     const fn required_capabilities(self) -> &'static str {
         match self {
             Self::Packets => "CAP_NET_RAW",
@@ -64,7 +64,7 @@ impl Operation {
         }
     }
 
-    /// Returns the required capabilities in the notation of setcap(8).
+    /// Returns the required capabilities in the notation of setcap(8), such as `cap_net_raw+ep`.
     const fn setcap_notation(self) -> &'static str {
         match self {
             Self::Packets => "cap_net_raw+ep",
@@ -342,7 +342,7 @@ mod tests {
     const NET_RAW_ONLY: Capabilities = Capabilities(1 << Capabilities::NET_RAW);
     const ALL_CAPABILITIES: Capabilities = Capabilities(u64::MAX);
 
-    /// Returns a user with these capabilities and no restrictions.
+    /// Returns the privileges of an unrestricted user with these effective capabilities.
     fn user_with(effective: Capabilities) -> Privilege {
         Privilege {
             uid: 1000,

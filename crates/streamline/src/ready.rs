@@ -160,8 +160,9 @@ pub struct Finished {
 }
 
 impl Finished {
-    /// Sends an exit status and a sentence to the clients that follow the path, and ends the
-    /// registration of the path. Blocks for a limited time until the clients have read them.
+    /// Sends an exit status and a sentence about the results to the clients that follow the path,
+    /// and ends the registration of the path. Blocks for a limited time until the clients have read
+    /// both.
     pub fn end_registration(self, status: u8, sentence: String) -> Results {
         self.member.send_exit_status(status, sentence);
         self.results

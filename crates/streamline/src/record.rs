@@ -56,7 +56,7 @@ pub struct Recorded {
 /// A replay that is built and ready to run.
 #[derive(Debug)]
 pub struct BuiltReplay {
-    /// The run.
+    /// The built request that repeats the recorded run.
     pub ready: Ready,
     /// Directory for the output files of the replay, or `None` if it writes none.
     pub into: Option<PathBuf>,
@@ -174,7 +174,8 @@ fn describe_gap(record: &Record) -> Option<String> {
     }
 }
 
-/// Warns if parts of a record are missing, and notes effects that a replay omits.
+/// Raises notices about the parts that the record lacks, the changes that the replay repeats, and
+/// the effects that it omits or cannot repeat.
 fn notify_gaps(record: &Record, graphs: &[Graph], notices: &Notices) {
     describe_gap(record).iter().for_each(|gap| notices.raise_warning(gap));
     for change in &record.changes {

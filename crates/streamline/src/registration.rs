@@ -96,7 +96,7 @@ impl Registration {
     }
 
     /// Sends the exit status and the final report to the clients that follow the path. Blocks for a
-    /// limited time until the clients have read them.
+    /// limited time until the clients have read both.
     pub(crate) fn send_exit_status(self, status: u8, report: String) {
         if let Some(worker) = self.worker {
             worker.send_exit_status(Ended { status, report });

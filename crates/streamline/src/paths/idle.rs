@@ -16,7 +16,7 @@ const CONNECTIONS_MAX: usize = 256;
 pub struct IdleConnections(Mutex<HashMap<u32, PathClient>>);
 
 impl IdleConnections {
-    /// Takes the connection to a path, if there is one.
+    /// Takes the connection to the path with this number. Returns `None` if there is none.
     pub fn take(&self, number: u32) -> Option<PathClient> {
         self.lock().remove(&number)
     }
@@ -35,7 +35,8 @@ impl IdleConnections {
         self.lock().retain(|number, _| is_wanted(*number));
     }
 
-    /// Takes the connection to the path with this number in decimal.
+    /// Takes the connection to the path with this number, given in decimal. Returns `None` if there
+    /// is no connection.
     pub(super) fn take_named(&self, number: &str) -> Option<PathClient> {
         self.take(number.parse().ok()?)
     }
@@ -45,8 +46,8 @@ impl IdleConnections {
     }
 }
 
-/// Returns the counters of the paths with these owners and numbers, in the same order. The paths do
-/// not measure the time in their filters for this. Blocks for at most `limit` in total.
+/// Returns the counters of the paths with these owners and numbers, in the same order. The query
+/// does not make the paths measure the time spent in filters. Blocks for at most `limit` in total.
 pub fn query_counters(
     client: &Client,
     numbers: &[(u32, u32)],

@@ -1,5 +1,5 @@
 //! Reports on a run: the ledger as a sentence, table or JSON; losses; and the reports of the
-//! filters at the ends of the request.
+//! filters whose report is the output of the request.
 //!
 //! Formats the plan and the outcome of a run as text. Filters have the names that `explain` prints,
 //! which distinguish nodes with the same filter.
@@ -131,8 +131,7 @@ impl<'o> Report<'o> {
         places.any(|(place, blocks)| blocks.is_none() && place.is_lost())
     }
 
-    /// Describes the lost blocks by location and reason in one sentence, in order of decreasing
-    /// number.
+    /// Describes the lost blocks by location and reason in one sentence, the largest number first.
     #[must_use]
     pub fn describe_losses(&self) -> String {
         let mut places: Vec<(u64, String)> = Vec::new();
@@ -159,7 +158,8 @@ impl<'o> Report<'o> {
         format!("{} {were} lost: {}", format_count(self.lost_blocks(), "block"), phrases.join(", "))
     }
 
-    /// Formats the reports of the filters at the ends of lines, such as the output of `… | count`.
+    /// Formats the reports of the filters at the ends of pipelines, such as the output of `… |
+    /// count`.
     #[must_use]
     pub fn line_end_reports(&self, form: Form) -> String {
         self.format_line_ends(form, None)
@@ -209,8 +209,8 @@ impl<'o> Report<'o> {
         }
     }
 
-    /// Returns true if the report belongs to a filter at the end of a line, and is thus on standard
-    /// output.
+    /// Returns true if the report belongs to a filter at the end of a pipeline, and is thus on
+    /// standard output.
     fn is_line_end(&self, reported: &NodeReport) -> bool {
         self.plan.reports.iter().any(|end| end.0 == reported.planned)
     }
@@ -241,7 +241,7 @@ pub fn format_count(n: u64, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
-/// Formats a duration in ns with the unit `us`, `ms` or `s`.
+/// Formats a duration, given in ns, in `us`, `ms` or `s`.
 #[must_use]
 pub fn format_duration(ns: u64) -> String {
     match ns {

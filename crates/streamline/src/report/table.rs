@@ -261,7 +261,8 @@ pub(super) fn format_histogram(
     out
 }
 
-/// Returns a bar with a resolution of 1/8 column. Every number except 0 gets a visible bar.
+/// Returns a bar of length `width` × `n` / `most` columns, with a resolution of 1/8 column. Every
+/// number `n` except 0 gets a visible bar.
 fn format_bar(n: u64, most: u64, width: usize) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (n as f64 / most as f64 * (width * 8) as f64).round() as usize;
@@ -269,8 +270,8 @@ fn format_bar(n: u64, most: u64, width: usize) -> String {
     format!("{}{}", "█".repeat(eighths / 8), PARTS.get(eighths % 8).copied().unwrap_or_default())
 }
 
-/// Formats the rows of a filter's report. Up to three rows with one-word names are put on one line;
-/// otherwise, each row gets its own line.
+/// Formats the rows of a filter's report. Up to three rows whose names consist of letters only are
+/// put on one line; otherwise, each row gets its own line.
 pub(super) fn format_rows(rows: &[(String, u64)], indent: &str) -> String {
     const SHORT_ROWS_MAX: usize = 3;
     let word = |(name, _): &(String, u64)| name.chars().all(|c| c.is_ascii_alphabetic());

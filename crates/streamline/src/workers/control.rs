@@ -21,8 +21,8 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The number of a change and the worker's reply: a sentence that summarizes the ledger, and the
-/// text of the new request; or the reason for the refusal.
+/// The number of a change, and the worker's reply: a sentence that summarizes the ledger of the
+/// change, with the text of the new request, or the reason for the refusal.
 pub(super) type Answer = (u64, Result<(String, String), String>);
 
 /// Maximum time to wait for a worker's reply; longer than the limit that the worker applies to a
@@ -63,7 +63,8 @@ pub(crate) struct GroupControl {
     options: Options,
 }
 
-/// The running requests of all workers. The lock serializes changes.
+/// The requests that the workers run, and the state for changing them. The lock of this value
+/// serializes changes.
 #[derive(Debug)]
 struct RunningRequests {
     commands: Vec<UnixStream>,
@@ -99,8 +100,8 @@ impl GroupControl {
 }
 
 impl RunningRequests {
-    /// Switches one worker to a request, and returns a sentence that summarizes its ledger.
-    /// Blocks for at most [`CHANGE_REPLY_TIMEOUT`] per reply.
+    /// Switches one worker to a request, and returns a sentence that summarizes the ledger of the
+    /// change. Blocks for at most [`CHANGE_REPLY_TIMEOUT`] per reply.
     fn change_worker(&mut self, at: usize, line: &str) -> Result<String, ChangeError> {
         self.changes += 1;
         let command = Command::Change(self.changes, line.to_owned());

@@ -36,7 +36,7 @@ pub(super) enum Command {
     /// Requests the current counters.
     Count,
     /// Switches to this request. Filters that both requests contain keep their state. The reply
-    /// contains the same number.
+    /// contains the same change number.
     Change(u64, String),
 }
 
@@ -52,8 +52,8 @@ pub(super) enum Message {
     },
     /// The current counters of the worker.
     Counted(Box<Outcome>),
-    /// The reply to the change with this number: either a sentence with the ledger and the new
-    /// request, or the reason for the refusal.
+    /// The reply to the change with this number: either a sentence that summarizes the ledger of
+    /// the change, with the text of the new request, or the reason for the refusal.
     Changed(u64, Result<(String, String), String>),
     /// The run has ended. Contains the final counters and the last request.
     Ended(Box<Outcome>, String),

@@ -43,7 +43,7 @@ struct Worker {
     commands: UnixStream,
     /// Counts that the worker sent last, or `None` before the first.
     counts: Option<Outcome>,
-    /// Request that the worker ran last, or `None` until it has sent its final counts.
+    /// Request that the worker ran last, or `None` until the worker has sent its final counts.
     line: Option<String>,
     /// True if the worker's sources had received nothing when all workers were ready.
     quiet: bool,
@@ -363,7 +363,7 @@ impl Worker {
     }
 
     /// Describes the end of a worker that died without sending its final counts. Waits for at most
-    /// [`EXIT_TIMEOUT`] until it has exited.
+    /// [`EXIT_TIMEOUT`] until the worker's process has exited.
     fn describe_failure(&self) -> PathFailure {
         let how =
             self.process.wait(EXIT_TIMEOUT).map_or_else(|| "is gone".to_owned(), |e| e.to_string());
