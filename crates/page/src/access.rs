@@ -30,7 +30,7 @@ impl Token {
         Self(text)
     }
 
-    /// Returns the token for the URL.
+    /// Returns the text of the token, as it appears in the URL.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.0

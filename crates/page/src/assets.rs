@@ -18,7 +18,7 @@ pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'
      'self'; img-src 'self'; connect-src 'self'; form-action 'none'; base-uri 'none'; \
      frame-ancestors 'none'";
 
-/// All files.
+/// All files of the page.
 pub const ASSETS: &[Asset] = &[
     html("/", include_str!("../assets/index.html")),
     style("/style.css", include_str!("../assets/style.css")),

@@ -20,7 +20,7 @@ use streamline::paths::{self, PathClient, Tap};
 use streamline::report::format_count;
 use sys::eventfd::EventFd;
 
-/// Maximum number of running captures, and of ended captures that are listed.
+/// Maximum number of running captures. The list also contains at most this many ended captures.
 const CAPTURES_MAX: usize = 8;
 /// The limits of each capture.
 const LIMITS: Limits =
@@ -76,7 +76,8 @@ pub(crate) struct CaptureChoice {
 }
 
 impl Captures {
-    /// Starts a capture. Fails if the file exists or the node cannot be tapped.
+    /// Starts a capture, and returns its number. Fails if the file exists, the node cannot be
+    /// tapped, or [`CAPTURES_MAX`] captures are running.
     pub(crate) fn start(&self, live: &Live, given: CaptureChoice) -> Result<u32, Failure> {
         let CaptureChoice { path, node, file } = given;
         let mut known = lock(&self.0);

@@ -74,7 +74,7 @@ impl Collector {
         Ok(Self { events, client, followed, selected, figures })
     }
 
-    /// Follows the paths until there is no viewer, or the daemon ends.
+    /// Follows the paths until there is no viewer. Fails if the connection to the daemon ends.
     fn run(&mut self, live: &Live) -> Result<(), ClientError> {
         let mut next = Instant::now() + INTERVAL;
         loop {
@@ -144,8 +144,8 @@ impl Collector {
         }
     }
 
-    /// Adds an ended path to the list. If the list already has this path without a report, an entry
-    /// with a report replaces it.
+    /// Adds an ended path to the list. If the list already has an entry for this path, `end`
+    /// replaces the entry if it has a report, and is discarded otherwise.
     fn note_end(&mut self, end: EndedPath) {
         let same = |known: &EndedPath| {
             (known.path.number, known.path.started) == (end.path.number, end.path.started)
@@ -159,7 +159,8 @@ impl Collector {
         self.figures.ended.drain(..surplus);
     }
 
-    /// Connects to a path and subscribes to its counters, if the next attempt is due.
+    /// Connects to a path, if the next attempt is due. Subscribes to the path's totals or, if a
+    /// viewer has selected the path, to all its counters.
     fn follow(&mut self, number: u32, now: Instant) {
         let Some(path) = self.followed.get_mut(&number) else { return };
         if path.to.as_ref().err().is_some_and(|due| *due <= now) {

@@ -20,7 +20,8 @@ const STEP_MS: u64 = 5000;
 /// browser showed the page.
 const GAP_MS: u64 = 15_000;
 
-/// Rates at one time. The key is 0 for the sources of a path, or the index of an edge in the plan.
+/// Rates at one time: for each key, blocks, bytes and lost blocks per second. The key is 0 for the
+/// sources of a path, or the index of an edge in the plan.
 #[derive(Debug)]
 struct Sample {
     time_ms: u64,
@@ -52,8 +53,8 @@ pub struct History {
     counters: Option<Arc<Counters>>,
 }
 
-/// Columns of equal length for a plot. Times are in ms since 1970; a rate is `None` after an
-/// interval in which no browser showed the page.
+/// Columns of equal length for a plot. Times are in ms since 1970. After an interval in which no
+/// browser showed the page, a row whose rates are `None` precedes the next sample.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Columns {
     /// Times of the samples, ascending.
@@ -96,7 +97,8 @@ impl History {
 }
 
 impl Series {
-    /// Adds the sums at the time `time_ms`, unless they equal those of the last sample.
+    /// Adds the sums at the time `time_ms`, unless their running time equals that of the last
+    /// sample.
     fn push(&mut self, time_ms: u64, sums: Sums) {
         let last = self.last.as_ref();
         if last.is_some_and(|(_, last)| last.elapsed_ns == sums.elapsed_ns) {

@@ -8,8 +8,8 @@
 //!                               └──► history
 //! ```
 //!
-//! - [`access`]: which requests are admitted; [`server`]: the routes; [`assets`]: the files of the
-//!   page; [`listener`]: the sockets;
+//! - [`access`]: admission of requests; [`server`]: the routes; [`assets`]: the files of the page;
+//!   [`listener`]: the sockets;
 //! - [`users`]: the page for all users of a machine, with a process for each of them, to which
 //!   connections are handed ([`connection`]);
 //! - [`live`]: the latest figures, and the viewers that wait for them; [`collector`]: the thread

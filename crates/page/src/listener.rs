@@ -119,8 +119,8 @@ impl Drop for Listener {
     }
 }
 
-/// Creates a Unix socket that has the permissions from the beginning: it is created in a private
-/// directory, and then moved.
+/// Creates a Unix socket whose file has its final permissions as soon as it is visible at `path`:
+/// the file is created in a private directory, and then moved.
 fn bind_private(path: &Path, admission: Admission) -> io::Result<UnixListener> {
     use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
     let mode = match admission {

@@ -56,7 +56,7 @@ pub enum PathState {
     Hidden,
 }
 
-/// A path that has ended while a browser showed the page.
+/// A path that ended while a browser showed the page.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct EndedPath {
     /// The path as last listed by the daemon.
@@ -83,7 +83,8 @@ struct ListedPath<'f> {
 #[derive(Serialize)]
 struct SelectedPath<'f> {
     number: u32,
-    /// Identity of the plan, which changes if the nodes or edges change.
+    /// Hash of the request and its plan ([`plan_identity`]), which changes if the nodes or edges
+    /// change.
     plan: String,
     counters: &'f Counters,
     /// Reasons for drops that the request specifies. Drops for any other reason are losses.
@@ -178,7 +179,8 @@ struct Viewers {
 }
 
 impl Live {
-    /// Creates the figures of the daemon in `directory`, or else in the standard directories.
+    /// Creates empty figures for the paths of the daemon in `directory`, or of the first standard
+    /// directory in which a daemon listens if `directory` is `None`.
     #[must_use]
     pub fn new(directory: Option<PathBuf>) -> Arc<Self> {
         let latest = watch::Sender::new(Arc::default());
@@ -213,7 +215,8 @@ impl Live {
         lock(&self.viewers).collects
     }
 
-    /// Returns the request of a path as last listed.
+    /// Returns the request of a path as last listed, or `None` if the path is unknown or its
+    /// request is hidden from this user.
     pub(crate) fn request_of(&self, number: u32) -> Option<String> {
         self.latest.borrow().paths.get(&number)?.path.line.clone()
     }

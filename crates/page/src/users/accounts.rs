@@ -14,7 +14,7 @@ use sys::process::UserIds;
 const PER_USER_MAX: usize = 8;
 /// Maximum number of accounts.
 const ACCOUNTS_MAX: usize = 4096;
-/// Maximum number of groups in all accounts, for each of which the kernel allows 65,536.
+/// Maximum total number of groups of all accounts. The kernel allows 65,536 groups per process.
 const GROUPS_MAX: usize = 1 << 20;
 
 /// The token and the process of a user who has requested the page, for one set of ids (user id,
@@ -67,10 +67,10 @@ impl Accounts {
         found.cloned()
     }
 
-    /// Returns the account of a user; adds it if it is missing. Fails for another user if this
-    /// process cannot act as other users. If `renew` is true, first removes all accounts of the
-    /// user, whatever their groups; the tokens of these accounts become invalid, and their
-    /// processes end.
+    /// Returns the account of a user; adds it if it is missing, and removes the oldest account of
+    /// the user if there are too many. Fails for another user than root if this process cannot act
+    /// as other users. If `renew` is true, first removes all accounts of the user, whatever their
+    /// groups; the tokens of these accounts become invalid, and their processes end.
     pub fn open(&self, who: &UserIds, renew: bool) -> Result<Arc<Account>, Fault> {
         let (own, _) = sys::process::identity();
         if own != 0 && who.uid != own && who.uid != 0 {
@@ -120,9 +120,9 @@ impl Accounts {
     }
 }
 
-/// Removes accounts until there is room for another account with this number of groups: the oldest
-/// account whose process has never run, or else the oldest account without a running process. Fails
-/// if all remaining accounts have a running process.
+/// Removes accounts one by one until there is room for another account with this number of groups:
+/// the oldest account whose process has never run, or else the oldest account without a running
+/// process. Fails if all remaining accounts have a running process.
 fn make_room(all: &mut Vec<Arc<Account>>, groups: usize) -> Result<(), Fault> {
     let kept: usize = all.iter().map(|account| account.who().groups.len()).sum();
     let mut kept = kept + groups;

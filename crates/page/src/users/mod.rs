@@ -132,7 +132,7 @@ impl Host {
     }
 
     /// Finds the user of a connection, and hands the connection to the user's process. Replies
-    /// itself if the connection requests a file of the page, or if no user has its token.
+    /// itself if the request is for a file of the page, or if no user has the token of the request.
     async fn receive(
         self: Arc<Self>,
         socket: Socket,

@@ -120,7 +120,7 @@ fn serve_callers(listener: &OwnedFd, accounts: &Accounts) {
     }
 }
 
-/// Accepts a connection, unless its user has too many.
+/// Accepts a connection. Closes it at once if its user, or all users together, have too many.
 fn accept(listener: &OwnedFd, callers: &mut Vec<Caller>) -> sys::Result<()> {
     let Some(socket) = local_socket::accept(listener)? else { return Ok(()) };
     let Some(who) = peer_ids(&socket) else { return Ok(()) };
