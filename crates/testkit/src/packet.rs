@@ -114,7 +114,7 @@ impl Frame {
         self.tag_with_ethertype(0x8100, control)
     }
 
-    /// Appends a VLAN tag with a different EtherType, such as 0x88a8 or 0x9100.
+    /// Appends a VLAN tag with an EtherType other than 0x8100, such as 0x88a8 or 0x9100.
     #[must_use]
     pub fn tag_with_ethertype(mut self, ethertype: u16, control: u16) -> Self {
         self.set_next_type(ethertype);
@@ -305,7 +305,7 @@ impl Frame {
         self.network.as_mut().expect("the frame has an IP header")
     }
 
-    /// Writes the type of the next layer into the last header.
+    /// Writes the type of the next layer into the last header, if the header has a field for it.
     fn set_next_type(&mut self, ethertype: u16) {
         match self.next {
             NextField::Absent => {}

@@ -74,8 +74,8 @@ impl Resources {
         self
     }
 
-    /// Adds the entries of these users in the machine's public directories (`/tmp`, `/dev/shm`, …),
-    /// without subdirectories.
+    /// Adds the entries that belong to these users in the machine's public directories (`/tmp`,
+    /// `/dev/shm`, …), without subdirectories.
     #[must_use]
     pub fn with_files_of_users(mut self, users: &[u32]) -> Self {
         for folder in ["/dev/shm", "/dev/mqueue", "/run", "/run/user", "/tmp", "/var/tmp"] {

@@ -3,7 +3,7 @@
 use crate::traffic::mixed_traffic;
 use wire::LinkType;
 
-/// A capture file format with its byte order, time unit and snapshot length.
+/// A capture file format: pcap or pcapng, its byte order, its time unit and its snapshot length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct FileFormat {
     /// True for pcapng, false for the classic pcap format.
@@ -47,7 +47,7 @@ impl FileFormat {
     }
 
     /// Returns a capture file with these frames. A pcapng file has one interface for each link
-    /// type; a classic file contains only the first link type and its frames.
+    /// type; a classic file contains only the frames of the first link type.
     pub(super) fn encode(self, interfaces: &[(LinkType, TimedFrames<'_>)]) -> Vec<u8> {
         match self.is_pcapng {
             true => self.encode_pcapng(interfaces),

@@ -6,8 +6,8 @@ use crate::random::Random;
 use crate::traffic::{CLIENT, CLIENT6, Capture, SERVER, SERVER6, content, mixed_traffic};
 use wire::LinkType;
 
-/// Splits the payload of an IP packet into fragments of at most `most` bytes, a multiple of 8.
-/// Returns the frames in order.
+/// Splits the payload `transport` of an IP packet into fragments of at most `most` bytes; `most`
+/// must be a multiple of 8. `base` is the frame up to the IP header. Returns the frames in order.
 fn split_into_fragments(base: &Frame, protocol: u8, transport: &[u8], most: usize) -> Vec<Vec<u8>> {
     let last = transport.len().div_ceil(most).saturating_sub(1);
     let piece = |(at, bytes): (usize, &[u8])| {

@@ -1,5 +1,5 @@
 //! Private networks for tests: network namespaces, pairs of virtual Ethernet devices between them,
-//! and waits for their state.
+//! and functions that wait until a device or a listening socket is ready.
 //!
 //! Each namespace name contains the process id (`sl-<process>-<number>`), so concurrent tests never
 //! share a namespace. Dropping a value removes its namespace and kills all processes in it. If a
@@ -131,7 +131,7 @@ impl Namespace {
         done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Switches offload features of a device on or off, as in `offload("client0", "tso off gso
+    /// Switches offload features of a device on or off, as in `set_offload("client0", "tso off gso
     /// off")`. If `ethtool` is not installed, reports a skip and returns `None`.
     ///
     /// # Panics

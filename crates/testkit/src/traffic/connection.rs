@@ -98,7 +98,7 @@ impl Connection {
             .collect()
     }
 
-    /// Captures an acknowledgement by `side` of all data that it has received so far.
+    /// Captures an acknowledgement, sent by `side`, of all data that `side` has received so far.
     pub(crate) fn acknowledge(&self, capture: &mut Capture, side: Side) {
         capture.add(90, self.segment_frame(side, ACK, &[], &[]));
     }
