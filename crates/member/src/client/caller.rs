@@ -132,7 +132,7 @@ impl Caller {
     }
 }
 
-/// A successful reply, with its result.
+/// A reply whose parameters are parsed directly as the result of the call.
 #[derive(Deserialize)]
 struct DirectReply<T> {
     parameters: T,
@@ -142,8 +142,8 @@ struct DirectReply<T> {
 /// Beginning of the replies that this library sends.
 const REPLY_START: &[u8] = b"{\"parameters\":{";
 
-/// Reads the result of a call from the bytes of its reply, in one pass if it is a result in the
-/// form of this library. Fails if the reply is an error.
+/// Parses the result of a call from the bytes of its reply: in one pass if the reply has the form
+/// in which this library writes a result. Fails if the reply is an error.
 fn read_result<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ClientError> {
     if bytes.len() <= REPLY_MAX
         && bytes.starts_with(REPLY_START)

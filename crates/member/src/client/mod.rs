@@ -102,7 +102,7 @@ impl Client {
         &self.directory
     }
 
-    /// Returns the identity of the daemon.
+    /// Returns the version, process, user, start time and policy file of the daemon.
     pub fn describe_daemon(&self) -> Result<About, ClientError> {
         self.caller.call("io.streamline.About", &NoParameters {})
     }
@@ -209,8 +209,9 @@ impl Client {
         self.call_all_over(paths, |_| None, limit, take)
     }
 
-    /// Queries many paths as [`call_all`](Self::call_all) does, over idle connections where there
-    /// are some: `idle` returns the connection to a path, on which no reply is outstanding.
+    /// Queries many paths as [`call_all`](Self::call_all) does, over idle connections if possible.
+    /// `idle` returns an idle connection to a path, on which no reply is outstanding, or `None` if
+    /// there is none; in this case, opens a connection through the daemon.
     pub fn call_all_over<R>(
         &self,
         paths: &[(u32, (String, Vec<Call>))],
@@ -258,9 +259,10 @@ impl Client {
         answers
     }
 
-    /// Replaces the errors of ended paths with [`ClientError::Timeout`] for paths that the daemon
-    /// still lists after [`END_GRACE`]: a path that runs closes the connection of a client for
-    /// which it has no room.
+    /// Waits for up to [`END_GRACE`] until the daemon no longer lists the paths that seem to have
+    /// ended. Replaces the error of each path that is still listed then by
+    /// [`ClientError::Timeout`]: such a path is running, and has closed the connection because it
+    /// has too many clients.
     fn check_ends<R>(
         &self,
         paths: &[(u32, (String, Vec<Call>))],

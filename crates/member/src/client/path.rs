@@ -32,8 +32,8 @@ const INVALID_PARAMETER: &str = "org.varlink.service.InvalidParameter";
 /// Maximum time to wait until another path has prepared for a change. That path may itself
 /// coordinate a move and wait for a third path; its move then fails too.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum time to wait for the reply of a path that has prepared for a change. It exceeds any time
-/// for which a process can be stopped.
+/// Maximum time to wait for the reply of a path that has prepared for a change. At more than 11
+/// days, it is in practice unlimited, so a process that is stopped and resumed does not exceed it.
 const DECIDED_TIMEOUT: Duration = Duration::from_secs(1_000_000);
 /// Error number that means that the process does not exist.
 const ESRCH: i32 = 3;
