@@ -180,7 +180,8 @@ type AttachedRings = (DelegatedProgram, u64, Caller);
 /// The mapped rings, and the handle to the request.
 type MappedRings = (KernelAttachment, Arc<RemoteRequest>);
 
-/// Returns the identity of this thread's network namespace; empty if it cannot be read.
+/// Returns text that identifies this thread's network namespace: the device and inode numbers of
+/// the namespace file. Empty if they cannot be read.
 #[must_use]
 pub fn network_namespace_id() -> String {
     let about = std::fs::metadata("/proc/thread-self/ns/net");

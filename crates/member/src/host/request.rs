@@ -136,8 +136,8 @@ impl RemoteRequest {
         self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a message for at most [`RETRY_INTERVAL`]. Returns true if the request is still
-    /// attached.
+    /// Waits for at most [`RETRY_INTERVAL`] for a message about the request. Returns true if the
+    /// request is still attached.
     fn is_attached(&self) -> bool {
         sys::poll::readable_within(&[self.caller.as_fd()], Some(RETRY_INTERVAL));
         Attachment::export_failure(self).is_none() && self.ended.get().is_none()
