@@ -75,7 +75,7 @@ pub struct Change {
 /// Reply to `Change`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ChangeReply {
-    /// A sentence with the ledger of the change.
+    /// Sentence that summarizes the ledger of the change.
     #[serde(rename = "said")]
     pub message: String,
     /// Text of the request that is now running.
@@ -177,9 +177,9 @@ pub struct FreezeHistory {
 pub struct TapStart {
     /// Sequence number of the tap's first block among all blocks that have left the node.
     pub block: u64,
-    /// Number of retained frames at the start of the tap.
+    /// Number of retained frames with which the tap starts.
     pub past: u64,
-    /// Age of the first retained frame, in ns; 0 if the tap does not start with retained frames.
+    /// Age of the first of these frames, in ns; 0 if the tap does not start with retained frames.
     pub ago_ns: u64,
     /// True if the path retains this node's output.
     pub remembers: bool,

@@ -13,7 +13,7 @@ pub struct Attach {
     /// The kernel part of the request, in the form of
     /// [`engine::kernel::delegation::KernelPart::to_text`].
     pub part: String,
-    /// Identity of the caller's network namespace, as returned by
+    /// Text that identifies the caller's network namespace, as returned by
     /// [`network_namespace_id`](crate::host::network_namespace_id).
     pub network: String,
     /// Version of the calling program.
@@ -40,8 +40,8 @@ pub struct Replacement {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetTaps {
-    /// Indices of the taps to open, first that of the source, then those of the steps. All other
-    /// taps are closed.
+    /// Indices of the taps to open: 0 for the source, then one index for each step. All other taps
+    /// are closed.
     pub open: Vec<u64>,
 }
 

@@ -62,7 +62,8 @@ pub struct Register {
     pub number: Option<u32>,
     /// Start time in seconds since 1970.
     pub started: Option<u64>,
-    /// Identity of the path's plan.
+    /// Id of the path's plan; `None` if the path has no plan, or if the daemon does not know this
+    /// parameter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
 }
@@ -81,7 +82,7 @@ pub struct PathNumber {
 pub struct RequestChange {
     /// Text of the request that is now running.
     pub line: String,
-    /// Identity of the new request's plan.
+    /// Id of the new request's plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
 }
@@ -146,7 +147,7 @@ pub struct Admit {
     pub uid: u32,
 }
 
-/// Reply to `About`: the identity of the daemon.
+/// Reply to `About`: the version, process, user, start time and policy file of the daemon.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct About {
     /// Version of the daemon.
