@@ -183,7 +183,7 @@ const fn is_false(value: &bool) -> bool {
     !*value
 }
 
-/// Deserializes a value, with `null` for the default value.
+/// Deserializes a value; `null` becomes the default value.
 fn null_as_default<'d, T: Deserialize<'d> + Default, D: serde::Deserializer<'d>>(
     from: D,
 ) -> Result<T, D::Error> {

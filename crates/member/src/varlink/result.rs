@@ -1,7 +1,7 @@
 //! The parameters of a reply as JSON text.
 //!
-//! Replies carry the counters of whole paths. Their text is written from the result and read into
-//! it, without a tree of values in between.
+//! Replies carry the counters of whole paths. A result is serialized directly to text, and the text
+//! is parsed directly into a result, without an intermediate tree of JSON values.
 
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
