@@ -118,7 +118,8 @@ impl Service {
     }
 }
 
-/// Returns the reason for a refusal, without the beginning of the error message.
+/// Describes an error of a call to the other path. For a refusal, contains only the reason that the
+/// other path gives.
 fn reason(error: &ClientError) -> String {
     match error {
         ClientError::Refused(fault) if !fault.text("why").is_empty() => {

@@ -218,8 +218,9 @@ impl Service {
         }
     }
 
-    /// Changes the path for the machine as it was within the last second. If that fails, tries
-    /// again for the machine as it is now, because the rights of this process may have changed.
+    /// Plans and applies an edit, with an inspection of the machine that is at most one second old.
+    /// If that fails, repeats both with a new inspection, because the rights of this process may
+    /// have changed.
     fn change_live(&self, live: &Live, edit: &Edit) -> Result<SwitchReport, ChangeError> {
         let began = sys::clock::monotonic();
         loop {

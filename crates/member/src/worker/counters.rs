@@ -153,8 +153,8 @@ pub(super) fn counters_page(all: &Counters, first: usize) -> CountReply {
 }
 
 /// Returns the first items that fit into `room` bytes when serialized, and subtracts their length
-/// from `room`. The length of an item counts as at most [`PAGE_MAX`], so that every item fits into
-/// an empty page.
+/// from `room`; sets `room` to 0 if an item does not fit. The length of an item counts as at most
+/// [`PAGE_MAX`], so that every item fits into an empty page.
 fn take_while_fits<T: Clone + Serialize>(items: &[T], room: &mut usize) -> Vec<T> {
     let fits = |item: &&T| {
         let length = serialized_length(*item).min(PAGE_MAX);

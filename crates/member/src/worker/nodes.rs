@@ -21,10 +21,10 @@ pub(super) struct DescribedNodes {
     /// Number of each node. A node keeps its number when the request is changed.
     numbers: Vec<usize>,
     nodes: Vec<DescribedNode>,
-    /// The version before this one, with the index of each node there, or -1 if the node is new or
-    /// has changed.
+    /// The previous version and, for each node, the index of the node in that version, or -1 if the
+    /// node is new or has changed.
     before: Option<(u64, Vec<i64>)>,
-    /// True if the plan has changed since.
+    /// True if the plan has changed since its nodes were described.
     is_outdated: bool,
 }
 
@@ -76,8 +76,9 @@ impl DescribedNodes {
         self.is_outdated = true;
     }
 
-    /// Returns the equal node, with its index, and leaves an empty one in its place. `at` is the
-    /// index of the node in the new plan.
+    /// Takes the described node that equals `like`, and returns it with its index. Leaves an empty
+    /// node in its place. `at` is the index of `like` in the new plan. Returns `None` if no node
+    /// equals `like`.
     fn take_node(&mut self, at: usize, like: &NodeDetails) -> Option<(usize, DescribedNode)> {
         let number = like.id?;
         let is_number = |known: &usize| *known as u64 == number;
@@ -90,7 +91,7 @@ impl DescribedNodes {
     }
 
     /// Returns the nodes after a change. If the caller has the version before the change, nodes
-    /// that are equal are omitted.
+    /// that have not changed are omitted.
     pub(super) fn changed(&self, known: Option<u64>) -> NodesPage<'_> {
         let version = Some(self.version);
         let before = self.before.as_ref().filter(|(before, _)| known == Some(*before));

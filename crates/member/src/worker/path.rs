@@ -21,8 +21,8 @@ pub trait WorkerGroup: Send + Sync + std::fmt::Debug {
     /// Returns the name and the process id of each worker.
     fn processes(&self) -> Vec<(String, u32)>;
 
-    /// Applies an edit in all processes or in none. Returns a sentence with the ledger, and the new
-    /// plan. Fails with the reason why nothing was changed.
+    /// Applies an edit in all processes or in none. Returns a sentence that summarizes the ledger
+    /// of the change, and the new plan. Fails with the reason why nothing was changed.
     fn change(&self, edit: &Edit) -> Result<(String, Plan), String>;
 }
 
@@ -95,7 +95,7 @@ impl PathInfo {
         }
     }
 
-    /// Returns the identity of the plan, or `None` if there is no plan.
+    /// Returns the id of the plan, or `None` if there is no plan.
     pub(super) fn plan_id(&self) -> Option<String> {
         self.plan.as_ref().map(Plan::id)
     }

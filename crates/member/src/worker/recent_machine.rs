@@ -27,7 +27,7 @@ impl RecentMachine {
     }
 
     /// Drops the latest inspection if it was before the time `now`, in ns of the monotonic clock.
-    /// Returns true if it did.
+    /// Returns true if an inspection was dropped.
     pub(super) fn forget_before(&self, now: u64) -> bool {
         self.latest.borrow_mut().take_if(|(at, _)| *at < now).is_some()
     }

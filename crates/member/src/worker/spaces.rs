@@ -43,7 +43,7 @@ pub(super) fn space_status<'e>(
     }
 }
 
-/// Describes a worker process.
+/// Converts a worker process to the protocol type of a space.
 pub(super) fn worker_status((name, process): (String, u32)) -> Space {
     let task = Task::read_process(process);
     let task = task.as_ref();

@@ -25,8 +25,8 @@ pub(super) struct UpdateSchedule {
     every: u64,
     next: u64,
     form: UpdateForm,
-    /// Interval between updates that contain all counters instead of totals, or `None` if no update
-    /// does.
+    /// Interval at which an update with all counters replaces an update with totals; `None` means
+    /// never.
     counters_every: Option<u64>,
     /// Time of the next update with all counters.
     counters_next: u64,
@@ -55,7 +55,7 @@ impl UpdateSchedule {
     }
 
     /// Returns the form of the update that is due at `now`, and computes the time of the next
-    /// update. Missed updates are skipped.
+    /// update. If updates were missed, the next one is due at once, and the others are skipped.
     fn advance(&mut self, now: u64) -> UpdateForm {
         self.next = (self.next + self.every).max(now);
         match self.counters_every {
