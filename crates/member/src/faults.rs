@@ -53,8 +53,8 @@ pub fn not_in_kernel(node: usize, by: &str, why: &str) -> Fault {
     Fault::new(NOT_IN_KERNEL, &json!({ "node": node, "by": by, "why": why }))
 }
 
-/// Value of the parameter `by` of a refusal that is due to a restart of the daemon during the call.
-/// The caller may repeat the call.
+/// Value of the parameter `by` of `NotInKernel` if the daemon was restarted during the call. The
+/// caller may repeat the call.
 pub const AGAIN_CAUSE: &str = "again";
 
 /// Name of the error made by [`not_in_kernel`].

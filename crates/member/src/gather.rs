@@ -28,7 +28,8 @@ struct Query<P> {
 /// answer is `None` if it was incomplete after `limit`. Blocks for at most `limit`.
 ///
 /// `begin` sends the query and should not block; an `Err` contains the answer. `next` is called
-/// whenever the peer is readable, and returns the complete answer as `Break`.
+/// whenever the peer is readable. It returns the complete answer as `Break`, or the peer as
+/// `Continue` if more of the answer is to come.
 pub fn gather<A, P: AsFd, R>(
     peers: &[(u32, A)],
     limit: Duration,

@@ -41,7 +41,8 @@ pub fn page_directory(directory: Option<&Path>) -> PathBuf {
     name.into()
 }
 
-/// Replies to a call on the page's socket. `open` returns the URL for the caller.
+/// Returns the bytes of the reply to a call on the page's socket. `open` returns the URL for the
+/// caller.
 pub fn reply_to(call: &[u8], open: impl FnOnce(OpenPage) -> Result<String, Fault>) -> Vec<u8> {
     let reply = Call::read(call).map_err(|_| Fault::invalid_parameter("method")).and_then(|call| {
         let (named, method) = call.interface_and_method();

@@ -62,7 +62,8 @@ pub fn search_directories() -> Vec<PathBuf> {
     }
 }
 
-/// Returns true if `directory` is the machine-wide directory, and its owner is this user.
+/// Returns true if `directory` is the machine-wide directory, belongs to the user `uid`, and is
+/// writable by this user only.
 pub(crate) fn is_machine_owner(directory: &Path, uid: u32) -> bool {
     directory == Path::new(MACHINE_DIRECTORY)
         && fs::symlink_metadata(directory)
