@@ -13,8 +13,8 @@ use streamline::paths::{
 /// The result of a change to the tree.
 #[derive(Debug)]
 pub(crate) enum ChangeResult {
-    /// The change is made. The nodes are those of the path after the change, if it has returned
-    /// them.
+    /// The change has been made. Contains the nodes of the path after the change, if the path has
+    /// returned them.
     Made(Option<ChangedNodes>),
     /// A path has started, with this number.
     Started(u32),

@@ -167,7 +167,8 @@ impl Tree {
         way.pop()
     }
 
-    /// Returns true if a directory of the tree contains only the placeholder of an empty output.
+    /// Returns true if the directory of an output contains only the placeholder for an empty
+    /// output, or if the tree does not contain the directory.
     pub(super) fn is_empty(&self, place: &DirectoryId) -> bool {
         let Some(directory) = self.directory(place) else { return true };
         directory.children.iter().all(|(_, child)| match child {

@@ -144,8 +144,8 @@ pub(crate) fn make_directory(
     PathEdit::plan(tree, below.node, &["add", &filter.text, "below", &below.words])
 }
 
-/// Plans mkdir(2) in the root. The name of a source starts a path with this source; any other name
-/// starts a path of this name with an empty stream.
+/// Plans mkdir(2) in the root. The name of a source starts a path with this source; the name of any
+/// other filter is refused; any other name starts a path of this name with an empty stream.
 fn begin_path(name: &str, may: &MountPermissions) -> Result<PlannedChange, Refusal> {
     match read_filter(name, may)? {
         Some(filter) if filter.is_source => {

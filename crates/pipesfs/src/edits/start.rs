@@ -1,5 +1,5 @@
-//! Paths that are started by creating a directory in the root. Each is a process of the caller,
-//! started with the command `streamline start`.
+//! Paths that are started by creating a directory in the root. Each path runs in a process of the
+//! caller, which the command `streamline start` starts.
 
 use super::Refusal;
 use super::carry_out::Caller;
