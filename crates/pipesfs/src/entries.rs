@@ -100,7 +100,7 @@ pub struct Entry {
     pub key: Key,
 }
 
-/// Name of the space of programs in the kernel.
+/// Name of the kernel space.
 const KERNEL: &str = "kernel";
 /// Name of the unlisted directory with the streams.
 const STREAMS: &str = ".streams";

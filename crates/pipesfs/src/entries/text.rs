@@ -9,17 +9,17 @@ pub enum Text {
     Error,
     /// Programs and packet sockets of other applications on an interface.
     Others,
-    /// The manual of a filter, by the name of the filter.
+    /// The manual of the filter with this name.
     Manual(String),
     /// The request of a path.
     Request,
-    /// The value of an argument, by the name of the argument.
+    /// The value of the argument with this name.
     Argument(String),
-    /// The space in which a node runs.
+    /// The spaces in which the nodes of a directory run.
     Space,
     /// The reason for the placement of a node.
     Why,
-    /// The number of threads that run a node.
+    /// The number of replicas of a node; 1 for a node without replicas.
     Replicas,
     /// The hook of the kernel at which the program of a node is attached.
     Hook,
@@ -37,9 +37,9 @@ pub enum Text {
     Bytes,
     /// Mean time that a filter spends on a block, in ns.
     NsPerBlock,
-    /// The number of blocks lost for a reason, by its name.
+    /// The number of blocks lost for the reason with this name.
     Lost(String),
-    /// A state that a filter publishes, by its name.
+    /// The state that a filter publishes under this name.
     State(String),
     /// Number of bytes that programs have read from the streams of a directory.
     Read,
