@@ -1,8 +1,8 @@
 //! Messages of the kernel's FUSE protocol, version 7.31 (linux/fuse.h), that this server uses.
 //!
-//! The protocol is implemented here, because a signal must end a blocked read by the process that
-//! receives it. The kernel then sends INTERRUPT, which the available library refuses, so the caller
-//! would wait forever.
+//! The protocol is implemented here, because a signal must end a blocked read of the process that
+//! receives the signal. The kernel sends INTERRUPT for this purpose. The available library refuses
+//! INTERRUPT, so the caller would wait forever.
 
 mod edits;
 mod replies;

@@ -157,8 +157,8 @@ impl<'d> Reply<'d> {
         Reply { device, unique: 0 }.send(&message);
     }
 
-    /// Writes a message. The error ENOENT means that the caller no longer waits, and any other
-    /// error that the file system is unmounted.
+    /// Writes a message. Ignores errors: ENOENT means that the caller no longer waits, and any
+    /// other error means that the file system is unmounted.
     fn send(self, message: &[u8]) {
         let mut device = self.device;
         let _: io::Result<usize> = device.write(message);

@@ -12,7 +12,7 @@ pub struct Header {
     opcode: u32,
     /// Number of the request.
     pub unique: u64,
-    /// Inode number of the object of the request.
+    /// Inode number of the object to which the request refers.
     pub inode: u64,
     /// User id of the caller.
     pub uid: u32,
@@ -88,9 +88,9 @@ pub enum Operation {
         /// True if the kernel requests the attributes of the entries too.
         plus: bool,
     },
-    /// Returns facts about the file system.
+    /// Returns the statistics of the file system (statfs(2)).
     StatFs,
-    /// Queries if a read would block, and optionally requests a later notification.
+    /// Queries whether a read would block, and optionally requests a later notification.
     Poll {
         /// The open file.
         handle: u64,
