@@ -11,9 +11,9 @@ const PERMISSIONS: u32 = 0o7777;
 
 impl Server {
     /// Changes the attributes of an object. The kernel has checked that the caller is the owner of
-    /// the object or root. The permissions of a path are at most those of its inputs, and its owner
-    /// is the user of its process. A writable file can be truncated to length 0, which has no
-    /// effect, because the file stores nothing.
+    /// the object or root. Refuses permissions that the inputs of the path do not allow, and
+    /// another owner, because the owner is the user of the path's process. A writable file can be
+    /// truncated to length 0, which has no effect, because the file stores nothing.
     pub(super) fn set_attributes(
         &self,
         header: &Header,

@@ -46,7 +46,7 @@ const REQUEST_MAX: usize = WRITE_MAX as usize + 4096;
 const RECEIVING_THREADS: usize = 2;
 /// Number of threads for requests that query paths.
 const QUERY_THREADS_MAX: usize = 4;
-/// Name of these threads.
+/// Name of the threads that query paths.
 const QUERY_THREAD_NAME: &str = "pipesfs asks";
 
 /// The server of one mount.
@@ -280,7 +280,8 @@ impl Server {
         }
     }
 
-    /// Records the reason for a failure. The user can read it in `.error`.
+    /// Records the reason for a user's failure, which the user can read in `.error`. Returns
+    /// `errno`.
     fn fail(&self, uid: u32, errno: i32, why: String) -> i32 {
         self.failures.set(uid, why);
         errno
@@ -300,14 +301,14 @@ impl Server {
 /// The thread that executes a request.
 #[derive(Clone, Copy, Debug)]
 enum Executor {
-    /// The thread that has received it.
+    /// The thread that received the request.
     Receiver,
     /// A thread that queries paths. The number of the request is in `asking`.
     Asks,
     /// A thread that makes changes. The number of the request is in `editing`.
     Edits,
-    /// The thread that has received it, which has left the receiving ones until the reply. The
-    /// number of the request is in `editing`.
+    /// The thread that received the request, which does not count as a receiving thread until it
+    /// has replied. The number of the request is in `editing`.
     EditingReceiver,
 }
 

@@ -1,4 +1,5 @@
-//! The threads that receive requests: which thread executes a request, and who may reply to it.
+//! The threads that receive requests, the choice of the thread that executes a request, and the
+//! rule for the thread that may reply.
 
 use super::{ENODEV, Executor, REQUEST_MAX, Server, lock};
 use crate::protocol::{Operation, Reply, Request, errno};
