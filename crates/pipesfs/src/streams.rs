@@ -42,7 +42,7 @@ pub struct Streams {
 struct OpenStream {
     input: StreamInput,
     /// The origin of the bytes, or `None` while the end of the stream is examined. Dropping the
-    /// origin ends it.
+    /// origin ends the tap or the thread from which the bytes come.
     origin: Option<StreamOrigin>,
     /// True if the stream ends with an error, or `None` until this is known.
     failed: Option<bool>,
@@ -70,7 +70,7 @@ struct OpenStream {
 struct Rest {
     /// A sealed memory file.
     file: File,
-    /// Number of bytes that were read.
+    /// Number of bytes of the file that were sent to readers.
     bytes_read: u64,
 }
 
@@ -106,7 +106,8 @@ const READABLE: u32 = 0x001 | 0x040;
 const CLOSED: u32 = 0x010;
 
 impl Streams {
-    /// Creates the set of open streams of a mount.
+    /// Creates the set of open streams of a mount. Also returns the receiver for
+    /// [`examine_ends`](Self::examine_ends).
     pub fn new(device: Arc<File>, failures: Arc<Failures>) -> sys::Result<(Self, StreamEnds)> {
         let (ends, endings) = mpsc::channel();
         let (open, watcher) = (Mutex::default(), Watcher::new()?);
@@ -172,7 +173,8 @@ impl Streams {
         self.watch(handle, stream);
     }
 
-    /// Replies to a poll. If `wake` is set, callers are notified later under that number.
+    /// Replies to a poll. If no event is ready and `wake` is set, callers are notified later under
+    /// that number.
     pub fn poll(&self, handle: u64, unique: u64, wake: Option<u64>) {
         let mut open = self.lock();
         let reply = Reply::new(&self.device, unique);

@@ -25,7 +25,7 @@ pub struct StreamEnd {
     is_closed: bool,
 }
 
-/// Reason of a stream whose path exited without a report of the tap.
+/// Failure reason for a stream whose path exited without a report of the tap.
 const KILLED: &str = "a stream may be incomplete: the process of its path was killed, or failed, \
                       and did not report what was skipped";
 

@@ -19,12 +19,12 @@ pub struct TapConnection(Mutex<TapState>);
 #[derive(Debug)]
 struct TapState {
     path: PathClient,
-    /// The last report, if it was received in place of an earlier one.
+    /// The last report of the tap, if it was received in reply to a query for the current state.
     last_report: Option<TapEndReport>,
 }
 
 impl TapConnection {
-    /// Adopts the connection of a tap.
+    /// Takes over the connection of a tap, and requests the last report of the tap.
     #[must_use]
     pub fn new(path: PathClient) -> Arc<Self> {
         // If it cannot be sent, the path has exited, which the next call reports.
