@@ -100,8 +100,8 @@ pub struct Directory {
     reserved: &'static [&'static str],
 }
 
-/// Number of children of a directory that are searched one by one, which is faster than building an
-/// index.
+/// Maximum number of children of a directory that are searched one by one; up to this number, the
+/// search is faster than building an index.
 const SEARCHED_MAX: usize = 16;
 
 impl Directory {
@@ -136,7 +136,7 @@ pub struct Tree {
     /// The directories; the first is the root.
     pub directories: Vec<Directory>,
     places: HashMap<DirectoryId, usize>,
-    /// The parent of each node.
+    /// The parent below which each node is shown.
     nesting_parents: NestingParents,
     /// The directory of each node that is shown.
     directory_of: HashMap<NodeIndex, usize>,
@@ -275,7 +275,8 @@ impl Tree {
         }
     }
 
-    /// Returns the directory of a class of the blocks that leave a node.
+    /// Returns the index of the directory of a class of the blocks that leave the node of the
+    /// directory `at`. Adds the directory if it is missing.
     fn class_directory(&mut self, at: usize, class: &str) -> usize {
         let DirectoryId::Node(path, node) = self.directories[at].place.clone() else { return at };
         let place = DirectoryId::Class(path, node, class.to_owned());
@@ -291,7 +292,8 @@ impl Tree {
         added
     }
 
-    /// Adds a directory for equal nodes. More directories may be added below it.
+    /// Adds a directory for equal nodes, and appends its index to `open`, the directories whose
+    /// children have yet to be added.
     fn add_node(&mut self, parent: usize, members: Vec<NodeIndex>, open: &mut VecDeque<usize>) {
         let Some(first) = members.first().copied() else { return };
         let Some(node) = self.node(first) else { return };
@@ -360,7 +362,8 @@ pub fn sort_paths(paths: &mut [PathView]) {
     paths.sort_by_key(|view| (view.path.uid != 0, view.path.number));
 }
 
-/// Returns the nodes that have no parent.
+/// Returns the indexes of the nodes that have no parent. Omits operands, and sinks that the request
+/// does not contain.
 fn top_nodes(nodes: &[NodeDetails], parents: &Parents) -> Vec<usize> {
     let top = |at: &usize| {
         let node = &nodes[*at];

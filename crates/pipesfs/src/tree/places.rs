@@ -3,7 +3,7 @@
 use super::DirectoryId;
 
 impl DirectoryId {
-    /// Returns the directory of the node to which the directory of a class belongs; another
+    /// Returns the directory of the node to which the directory of a class belongs; any other
     /// directory is returned unchanged.
     #[must_use]
     pub fn node(&self) -> Self {
