@@ -1,4 +1,4 @@
-//! The text of files. Each file except the manual contains one value and a newline.
+//! The text of files. Most files contain one value and a newline.
 
 use crate::entries::{Key, Part, Text};
 use crate::tree::{DirectoryId, NodeIndex, Tree};
@@ -9,8 +9,8 @@ use streamline::paths::{self, Counters, Filter, Loss, Space};
 /// Counters of paths, by path number.
 pub type CountersByPath = HashMap<u32, Arc<Counters>>;
 
-/// Returns the text of a file, or `None` if the file does not exist. Texts that contain counters
-/// need the counters of [`counted_paths`].
+/// Returns the text of a file, or `None` if the file does not exist or its text is not derived from
+/// the tree. For a text that contains counters, `counters` must contain those of [`counted_paths`].
 #[must_use]
 pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String> {
     let Part::Text(text) = &key.part else { return None };

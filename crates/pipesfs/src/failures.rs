@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of users whose latest failure is stored.
 const USERS_MAX: usize = 4096;
-/// Age from which a reason is shown with its age, because the user's latest failure may have
-/// another reason.
+/// Minimum age at which a reason is shown together with its age. The user's latest failure may then
+/// be a later one for which no reason was stored.
 const AGE_DISPLAY_MIN: Duration = Duration::from_secs(5);
 
 /// The reason for the latest failure of each user, and its time.

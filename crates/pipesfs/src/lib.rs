@@ -11,11 +11,11 @@
 //!   file system;
 //! - [`edits`]: changes to the tree, which are edits of paths;
 //! - [`streams`]: open streams, each a separate tap, and [`transfer`] of their bytes; [`writers`]:
-//!   open files that are written; [`totals`]: byte counts of both; [`events`]: the events of the
-//!   daemon;
+//!   files that are open for writing; [`totals`]: byte counts of streams and writers; [`events`]:
+//!   the events of the daemon;
 //! - [`protocol`]: messages to and from the kernel; [`inodes`]: inode numbers of objects;
-//!   [`server`]: the operations; `threads`: those in which they may block; [`failures`]: reasons
-//!   for failures; [`mount`]: mounting.
+//!   [`server`]: the operations; `threads`: threads for operations that may block; [`failures`]:
+//!   reasons for failures; [`mount`]: mounting.
 //!
 //! An object that no process opens costs the paths nothing. A request that can block, because it
 //! asks a path or waits for a block, never occupies the thread that answers the others, and ends

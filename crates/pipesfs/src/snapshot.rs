@@ -84,8 +84,8 @@ struct ChangedPaths {
 }
 
 impl Snapshots {
-    /// Creates an empty snapshot of the paths of the daemon in `directory`, or of a daemon in a
-    /// standard directory if `directory` is `None`.
+    /// Creates an empty snapshot of the paths of the daemon in `directory`, or of the first
+    /// standard directory in which a daemon listens if `directory` is `None`.
     #[must_use]
     pub fn new(directory: Option<PathBuf>) -> Self {
         let (latest, client) = Default::default();
@@ -335,7 +335,7 @@ impl Snapshots {
         (first.collect(), second.collect())
     }
 
-    /// Returns the directory of the daemon, if it is not in a standard directory.
+    /// Returns the directory of the daemon, or `None` if the standard directories are searched.
     #[must_use]
     pub fn directory(&self) -> Option<&std::path::Path> {
         self.directory.as_deref()

@@ -1,6 +1,6 @@
 //! Transfer of bytes from a tap to the reader of its stream. The bytes arrive through a pipe or, if
 //! the path shares its memory, in a ring, from which the kernel copies them to the reader. The path
-//! and the server notify each other of changes of a ring over a socket, which closes when the tap
+//! and the server notify each other of changes to a ring over a socket, which closes when the tap
 //! ends.
 
 use crate::protocol::{REPLY_HEADER_LENGTH, Reply};
