@@ -14,7 +14,8 @@ use streamline::{Notice, Notices, OpenError, Options};
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
 
-/// Prints all mistakes in a request. The exit status is 0 if there are none, otherwise 2.
+/// Prints all mistakes in a request. The exit status is 2 if a mistake is an error, and otherwise
+/// (no mistakes, or only warnings) 0.
 pub(crate) fn check(arguments: &CheckArguments) -> Status {
     let text = match line::request_text(&arguments.line) {
         Ok(text) => text,
@@ -42,8 +43,8 @@ pub(crate) fn check(arguments: &CheckArguments) -> Status {
 }
 
 /// Prints the mistakes as one JSON object, with the canonical form of a correct request. If
-/// `syntax` is true, checks only the grammar. The exit status is 0 if there are no mistakes,
-/// otherwise 2.
+/// `syntax` is true, checks only the grammar. The exit status is 2 if a mistake is an error,
+/// otherwise 0.
 fn check_as_json(text: &str, syntax: bool) -> Status {
     let (request, mut mistakes) = pipeline::parse(text);
     if !syntax {

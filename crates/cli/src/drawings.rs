@@ -7,7 +7,8 @@ use pipeline::explain::{self, DrawnFigures};
 use pipeline::plan::Plan;
 use std::path::Path;
 
-/// Fails if a drawing and the output of the request would both be written to standard output.
+/// Prints an error and fails with the exit status if a drawing and the output of the request would
+/// both be written to standard output.
 pub(crate) fn check_output(wanted: &DrawingArguments, plan: &Plan) -> Result<(), Status> {
     if !wanted.writes_to_stdout() || (plan.reports.is_empty() && !progress::has_printing_sink(plan))
     {

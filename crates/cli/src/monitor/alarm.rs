@@ -121,7 +121,8 @@ impl Alarms {
         self.raised
     }
 
-    /// Starts the command of `--alarm-exec`, if there is one.
+    /// Starts the command of `--alarm-exec`, if there is one. Prints a warning instead if
+    /// [`COMMANDS_MAX`] commands are still running.
     fn start_command(&mut self, condition: &str, value: f64) {
         let Some(text) = &self.command else { return };
         self.children.retain_mut(is_running);

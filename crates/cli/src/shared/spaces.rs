@@ -94,8 +94,8 @@ pub(super) fn run(arguments: &SpacesArguments) -> Result<Status, Status> {
     }))
 }
 
-/// Returns the spaces of the user's paths that reply. Prints the numbers of the other paths, except
-/// those that have ended.
+/// Returns the spaces of the user's paths that reply. Prints a message about each of the other
+/// paths, except those that have ended.
 fn query_user_paths(client: &Client, listed: Vec<RegisteredPath>) -> Vec<PathSpaces> {
     let listed: Vec<RegisteredPath> = listed.into_iter().filter(|path| path.yours).collect();
     let names: Vec<_> = listed.iter().map(|path| (path.uid, path.number.to_string())).collect();

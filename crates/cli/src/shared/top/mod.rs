@@ -122,7 +122,7 @@ fn sleep_or_signal(signals: BorrowedFd<'_>, limit: Duration) -> bool {
     sys::poll::readable(&[signals], Some(limit)).contains(&true)
 }
 
-/// Prints one object per sample until the path ends.
+/// Prints one object per sample until the path ends, a signal arrives or the output is closed.
 fn print_objects(
     client: &PathClient,
     sampler: &mut PathSampler,
@@ -186,7 +186,7 @@ fn render_text(snapshot: &Snapshot) -> String {
     text
 }
 
-/// Redraws the screen until the path ends or the user quits.
+/// Redraws the screen until the path ends, the user quits or a signal arrives.
 fn run_screen(
     client: &PathClient,
     sampler: &mut PathSampler,
