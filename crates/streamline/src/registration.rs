@@ -16,8 +16,8 @@ use sys::steps::Resource;
 #[derive(Debug, Default)]
 pub(crate) struct Registration {
     worker: Option<Worker>,
-    /// A poll set of the caller's and the daemon's stop descriptors, if both exist. It becomes
-    /// readable when either descriptor does.
+    /// A poll set of the stop descriptors of the caller and of the path's clients, if both exist.
+    /// It becomes readable when either descriptor does.
     stop: Option<PollSet>,
 }
 
@@ -78,8 +78,8 @@ impl Registration {
         self.worker.as_ref().map(Worker::reporter).unwrap_or_default()
     }
 
-    /// Returns a descriptor that becomes readable when the caller or the daemon ends the run, or
-    /// `None` if neither can. `caller_stop` is the descriptor with which the caller ends the run.
+    /// Returns a descriptor that becomes readable when the caller or a client stops the run, or
+    /// `None` if neither can. `caller_stop` is the descriptor with which the caller stops the run.
     pub(crate) fn stop_descriptor<'a>(
         &'a mut self,
         caller_stop: Option<BorrowedFd<'a>>,

@@ -47,7 +47,8 @@ impl IdleConnections {
 }
 
 /// Returns the counters of the paths with these owners and numbers, in the same order. The query
-/// does not make the paths measure the time spent in filters. Blocks for at most `limit` in total.
+/// does not make the paths measure the time spent in filters. Blocks for at most `limit` in total,
+/// plus `limit` for each path of an older version, which is queried again.
 pub fn query_counters(
     client: &Client,
     numbers: &[(u32, u32)],

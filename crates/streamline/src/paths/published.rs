@@ -6,7 +6,7 @@ use member::gather::gather;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-/// Returns the state that a filter of this user publishes under a name: a line with the column
+/// Returns the state that a filter of the user `uid` publishes under a name: a line with the column
 /// names, and a line for each row, with tabs between the columns. Fails with the reason if there is
 /// no such state, or if the filter's process does not reply within `limit`.
 pub fn published_state(uid: u32, name: &str, limit: Duration) -> Result<String, String> {

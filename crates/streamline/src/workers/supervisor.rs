@@ -182,7 +182,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Releases all workers, merges their output, and blocks until they have ended.
+    /// Releases all workers, and blocks until they have ended and their output has been written.
     pub(crate) fn run(
         mut self,
         plan: Plan,
