@@ -177,8 +177,8 @@ pub(crate) async fn stop(
     Ok(Json(serde_json::json!({})))
 }
 
-/// Edits a path, and returns the sentence that reports the ledger of the change. Fails if the path
-/// no longer runs the request for which the edit was written.
+/// Edits a path. The reply contains a sentence that reports the ledger of the change, and the new
+/// request. Fails if the path no longer runs the request for which the edit was written.
 pub(crate) async fn change(
     State(server): State<Server>,
     Json(given): Json<PathEdit>,
@@ -207,7 +207,8 @@ pub(crate) async fn messages(
     Ok(Sse::new(events).keep_alive(KeepAlive::default()))
 }
 
-/// Traces a flow, and returns a row for each filter that received its frames.
+/// Traces a flow. Returns the output of `streamline why --json`, with the numbers of collected and
+/// skipped frames.
 pub(crate) async fn trace_flow(
     State(server): State<Server>,
     Json(given): Json<FlowChoice>,

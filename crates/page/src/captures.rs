@@ -160,8 +160,9 @@ impl Known {
     }
 }
 
-/// Writes the frames of a tap to a file until the tap ends or the capture is stopped. Then stores
-/// in `state` a sentence that describes how the capture ended. `to` is the connection of the tap.
+/// Writes the frames of a tap to a file until the tap ends, the capture is stopped, a limit is
+/// reached, or an error occurs. Then stores in `state` a sentence that describes how the capture
+/// ended. `to` is the connection of the tap.
 fn write_capture(
     to: &PathClient,
     mut pipe: File,

@@ -34,8 +34,8 @@ pub(crate) struct FlowChoice {
     seconds: Option<u64>,
 }
 
-/// Traces a flow, and returns a row for each filter that received frames of the flow. Blocks while
-/// frames are captured and then traced.
+/// Traces a flow. Returns the output of `streamline why --json`, with the numbers of collected and
+/// skipped frames. Blocks while frames are captured and then traced.
 pub(crate) fn trace(live: &Live, program: &Program, given: &FlowChoice) -> Result<Value, Failure> {
     let refuse = |text: &str| Failure::new(StatusCode::BAD_REQUEST, text);
     let failed = |error: io::Error| {

@@ -86,7 +86,8 @@ fn run(given: Arguments) -> Result<(), String> {
     }
 }
 
-/// Prints the URL of the page that the daemon serves. Returns false if there is none.
+/// Prints the URL of the page that the daemon serves. Returns false if there is no page, or, after
+/// printing a note, if the page cannot be queried. With `--renew`, fails in both cases.
 fn print_shared_page(given: &Arguments) -> Result<bool, String> {
     let renew = given.renew.then_some(true);
     match find_page(given.socket.as_deref(), OpenPage { renew }) {

@@ -61,8 +61,8 @@ pub struct HostOptions {
     pub of_daemon: bool,
 }
 
-/// Serves the page to all users until a signal arrives, or standard input is closed for a page of
-/// the daemon.
+/// Serves the page until a signal arrives, or standard input is closed for a page of the daemon. If
+/// root runs it, the page serves all users, and otherwise only the user who runs it.
 pub fn serve(options: HostOptions) -> Result<(), String> {
     let signals = sys::signal::watch().map_err(|error| error.to_string())?;
     // The process of a user uses three descriptors of the host, and each connection one.
@@ -114,7 +114,8 @@ struct Host {
 }
 
 impl Host {
-    /// Accepts connections until the listener fails.
+    /// Accepts connections without end; after an error, pauses and continues. Fails only if the
+    /// listener cannot be used asynchronously.
     async fn accept(self: Arc<Self>, listener: &Listener) -> io::Result<()> {
         let places = Places::new(CONNECTIONS_MAX);
         let accepts = AsyncListener::new(listener)?;

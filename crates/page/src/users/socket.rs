@@ -38,8 +38,8 @@ pub struct PageSocket {
 }
 
 impl PageSocket {
-    /// Creates the socket of the page beside the directory `daemon`. Fails with a sentence for the
-    /// user.
+    /// Creates the socket of the page beside the directory `daemon`, or beside the machine-wide
+    /// directory if this is `None`. Fails with a sentence for the user.
     pub fn open(daemon: Option<&Path>, admission: Admission) -> Result<Self, String> {
         let directory = page_directory(daemon);
         let (mode, socket_mode) = match admission {
