@@ -42,7 +42,7 @@ pub struct PathInfo {
     /// The plan, or `None` for a path without a detailed description.
     pub plan: Option<Plan>,
     /// True if the path always measures the time spent in filters; otherwise, only while a client
-    /// is connected.
+    /// that has requested counters is connected.
     pub timed: bool,
     /// Kernel that plans assume if a daemon loads programs for this process. `None` for the kernel
     /// features that this process itself may use.

@@ -44,7 +44,8 @@ pub(super) struct Service {
     next: u64,
     pub(super) start: u64,
     losses: LossWatch,
-    /// True if the time spent in filters is measured only because a client is connected.
+    /// True if the time spent in filters is measured only because a client that has requested
+    /// counters is connected.
     measures: bool,
 }
 
