@@ -69,7 +69,7 @@ impl Connection {
         Self::from_foreign(Foreign::from_peer_socket(socket), framing)
     }
 
-    /// Creates a connection on a socket that belongs to another user.
+    /// Creates a connection on a socket whose peer is the user recorded in `socket`.
     #[must_use]
     pub fn from_foreign(socket: Foreign, framing: Framing) -> Self {
         let (partial, out) = (Vec::new(), VecDeque::new());
