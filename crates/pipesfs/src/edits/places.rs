@@ -21,7 +21,8 @@ pub(super) struct Output {
 }
 
 impl Tree {
-    /// Returns the names from the root to an object, for messages.
+    /// Returns the path from the root to an object, for messages. For a file or a link, this is the
+    /// path of its directory.
     #[must_use]
     pub fn path_to(&self, key: &Key) -> String {
         let mut names = Vec::new();

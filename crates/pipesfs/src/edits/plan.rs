@@ -54,8 +54,9 @@ impl PathEdit {
     }
 }
 
-/// Parses the name of a directory as a filter; `None` if no filter has this name. Fails with EPERM
-/// if the mount does not permit the filter.
+/// Parses the name of a directory as a filter; `None` if no filter has this name. Fails if the name
+/// is malformed, if the mount does not permit the filter, or if the filter would open a file below
+/// the mount.
 pub(super) fn read_filter(
     name: &str,
     may: &MountPermissions,

@@ -17,7 +17,7 @@ const OUTPUT_MAX: u64 = 16 << 10;
 const DAEMON_VARIABLE: &str = "STREAMLINE_DAEMON";
 
 /// Starts a path in the background, as a process of the caller. Returns its number. Blocks until
-/// the path is running.
+/// the path is running, but not beyond the caller's deadline.
 pub(super) fn start(
     daemon: Option<&Path>,
     (name, request): (Option<&str>, &str),
