@@ -4,8 +4,8 @@ use super::{Key, Part};
 use crate::tree::{Child, Tree};
 
 impl Tree {
-    /// Returns the directory of the node with the number in a name such as `count#7`, even if the
-    /// node's name is now `count`: the program may have listed the directory before.
+    /// Returns the directory `count` for a name such as `count#7`, if its node has the number 7.
+    /// The directory may have had this longer name when the program listed it.
     pub(super) fn lookup_numbered(&self, key: &Key, name: &str) -> Option<Key> {
         let (stem, number) = name.split_once('#')?;
         let number: u64 = number.parse().ok()?;

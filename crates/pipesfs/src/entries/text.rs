@@ -50,8 +50,8 @@ pub enum Text {
 }
 
 impl Text {
-    /// Returns true if the length of the text is known without a query of the path. Other files
-    /// have the size 0, like those of `/proc`.
+    /// Returns true if the size of the file is the length of its text, because the text is derived
+    /// from the tree without counters. Other files have the size 0, like those of `/proc`.
     #[must_use]
     pub const fn has_size(&self) -> bool {
         matches!(
