@@ -264,9 +264,10 @@ impl Server {
         }
     }
 
-    /// Ends the request with the number `unique`, whose caller received a signal. If the request is
-    /// unknown, replies EAGAIN to the request `own`, so that the kernel sends the interrupt again
-    /// unless `unique` has been answered in the meantime.
+    /// Ends the request with the number `unique`, whose caller received a signal, unless the
+    /// request is a change, which always runs to its end. If the request is unknown, replies EAGAIN
+    /// to the request `own`, so that the kernel sends the interrupt again unless `unique` has been
+    /// answered in the meantime.
     fn interrupt(&self, unique: u64, own: u64) {
         if self.streams.interrupt(unique) || self.writers.interrupt(unique) {
             return;

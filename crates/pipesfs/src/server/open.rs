@@ -237,7 +237,7 @@ impl Server {
 
     /// Returns the time per block in the nodes of a directory as text, measured over a short
     /// interval. Connects to the paths for that interval, because a path measures time only while a
-    /// client is connected.
+    /// client that has requested counters is connected.
     fn time_per_block(&self, (tree, key): (&Tree, &Key), uid: u32) -> Result<String, i32> {
         let wanted = content::counted_paths(tree, &key.place);
         let samples = self.snapshots.two_samples(&wanted);

@@ -62,7 +62,8 @@ impl Server {
         self.execute(&request, Executor::EditingReceiver);
     }
 
-    /// Passes a request to threads that may block, and adds its number to `executing`.
+    /// Passes a request to threads that may block, and adds its number to `executing`. Replies
+    /// EAGAIN if no thread can be started.
     fn pass_on(
         &self,
         request: Request,
