@@ -77,8 +77,8 @@ impl Streams {
         }
     }
 
-    /// Removes the marks of the streams of these nodes. A stream whose node has left its path, and
-    /// that has no continuation, ends.
+    /// Removes the marks of the streams of these nodes, except of those that have a continuation. A
+    /// stream without a continuation whose node has left its path ends.
     pub fn end_moves(&self, nodes: &HashSet<DirectoryId>) {
         for stream in self.lock().values_mut() {
             if !stream.place.as_ref().is_some_and(|(place, _)| nodes.contains(&place.node())) {
@@ -95,7 +95,8 @@ impl Streams {
         }
     }
 
-    /// Continues a stream whose tap has ended, if its filter moves. Returns false if the stream
+    /// Continues a stream whose tap has ended with the tap at the new place of its node, or keeps
+    /// the stream waiting for that tap if the node is being moved. Returns false if the stream
     /// ends.
     pub(super) fn outlives_tap(
         &self,
