@@ -58,8 +58,8 @@ fn push_escaped(name: &mut String, letter: char) {
 
 /// Returns the name of a filter with its arguments, such as `rx:eth0` or `bpf:tcp port 80`.
 ///
-/// A single argument is not quoted. Several arguments are separated by spaces, and arguments that
-/// contain a space are quoted.
+/// A single argument is not quoted. Several arguments are separated by spaces. An argument among
+/// several is quoted if it is empty or contains a space or a quotation mark.
 #[must_use]
 pub fn filter_name(filter: &str, arguments: &[&str]) -> String {
     let quoted = |text: &&str| match text.is_empty() || text.contains([' ', '"']) {
@@ -73,8 +73,8 @@ pub fn filter_name(filter: &str, arguments: &[&str]) -> String {
     }
 }
 
-/// Returns the name of a new entry: the escaped name or, if it is too long or `is_taken` returns
-/// true for it, the escaped name with the number appended.
+/// Returns the name of a new entry: the escaped name or, if it is empty, too long, or taken
+/// according to `is_taken`, the escaped name with the number appended, such as `count#7`.
 pub fn free_name(escaped: String, number: u64, is_taken: impl Fn(&str) -> bool) -> String {
     let mut name = escaped;
     if name.len() > ESCAPED_NAME_MAX {

@@ -127,7 +127,8 @@ impl Snapshots {
     }
 
     /// Queries all paths or, if the latest snapshot is younger than `age`, only the paths that have
-    /// changed since that snapshot. Blocks until the paths have replied, for a limited time.
+    /// changed since that snapshot, over idle connections. If one of these queries fails, queries
+    /// all paths. Blocks until the paths have replied, for a limited time.
     pub fn refresh(&self, age: Duration) -> Arc<Snapshot> {
         let mut client = lock(&self.client);
         // Changes that are noted from now on need another query.

@@ -146,8 +146,8 @@ impl Streams {
         self.lock().contains_key(&handle)
     }
 
-    /// Replies to a read immediately if the stream has data or has ended, or if `waits` is false.
-    /// Otherwise sends the reply later.
+    /// Replies to a read immediately if data is available, if `waits` is false and the stream has
+    /// not ended, or if the reason for its end is known. Otherwise sends the reply later.
     pub fn read(&self, handle: u64, (unique, size): (u64, u32), waits: bool) {
         let mut open = self.lock();
         let reply = Reply::new(&self.device, unique);

@@ -47,7 +47,8 @@ impl<R: Send + 'static> RequestThreads<R> {
     }
 
     /// Passes a request to an idle thread, or to a new one. If the maximum number of threads is
-    /// running, queues the request. Does not block. Fails if no thread can be started.
+    /// running, queues the request. Does not block. Fails if no thread is running and none can be
+    /// started.
     pub(crate) fn pass(&mut self, request: R) -> std::io::Result<()> {
         let mut queue = self.shared.lock();
         queue.requests.push_back(request);
