@@ -89,7 +89,8 @@ pub(crate) fn program_words(words: &[String]) -> Option<&[String]> {
 enum WordKind {
     /// A word of the request.
     Line,
-    /// An argument that starts with `-` and contains its own value, if it has one.
+    /// An argument that starts with `-`. If it is an option with a value, it also contains the
+    /// value.
     Flag,
     /// An option of the command whose value is the next argument.
     Option,

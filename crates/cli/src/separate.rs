@@ -51,7 +51,7 @@ pub(crate) const PAGE: SeparateProgram = SeparateProgram {
               it in place",
 };
 
-/// Replaces this process by the program. Returns only on failure.
+/// Replaces this process with the program. Returns only on failure.
 pub(crate) fn execute(program: SeparateProgram, words: &[OsString]) -> Status {
     let SeparateProgram { name, install } = program;
     let error = program.command().args(words).exec();

@@ -45,9 +45,9 @@ const HELP: [&str; 9] = [
 /// A view of a run.
 #[derive(Debug)]
 pub(crate) struct RunView {
-    /// Notified when the user ends the path.
+    /// Doorbell that is notified when the user ends the path.
     stop: Arc<EventFd>,
-    /// Notified when the run has ended.
+    /// Doorbell that is notified when the run has ended.
     closed: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }

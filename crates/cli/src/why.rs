@@ -34,7 +34,7 @@ pub(crate) fn trace_flow(arguments: &WhyArguments) -> Status {
     print_trace(arguments, &flow_expression(&arguments.flow)).unwrap_or_else(|status| status)
 }
 
-/// A request to trace.
+/// A prepared request through which a flow is traced.
 #[derive(Debug)]
 struct TraceInput {
     prepared: Prepared,

@@ -24,7 +24,8 @@ pub(super) struct Alarms {
     all: Vec<Alarm>,
     command: Option<String>,
     path: String,
-    /// The previous sample of the path's counters, from which rates are computed.
+    /// The previous sample of the path's counters, from which rates are computed; `None` before the
+    /// first sample.
     previous: Option<PathFigures>,
     children: Vec<Child>,
     raised: bool,

@@ -19,7 +19,8 @@ const LAST_READS_MAX: usize = 16;
 pub(super) struct Helper {
     child: Child,
     process: OwnedFd,
-    /// Standard error of the program and of its child processes, which may outlive it.
+    /// Standard error of the program and of its child processes, which may outlive the program;
+    /// `None` after the end of the output.
     messages: Option<ChildStderr>,
     /// Beginning of an incomplete line.
     line: Vec<u8>,

@@ -85,7 +85,7 @@ fn change_words(path: &str, words: &[&str], candidates: &dyn PathCandidates) -> 
     }
 }
 
-/// Returns the writable arguments of a node in the form `every=`.
+/// Returns the writable arguments of a node, each followed by `=`, such as `every=`.
 fn writable_arguments(node: &str) -> Vec<String> {
     let name = node.split(['#', ':']).next().unwrap_or(node);
     let parameters = MachineRegistry::Local.find(name).map_or(&[][..], |entry| entry.parameters);

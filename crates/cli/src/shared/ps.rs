@@ -46,7 +46,7 @@ pub(super) fn run(arguments: &PsArguments) -> Result<Status, Status> {
     }))
 }
 
-/// Samples the counters of the user's paths twice.
+/// Samples the counters of the user's paths twice, and returns the rows of the paths.
 fn sample_rows(client: &Client, paths: Vec<RegisteredPath>) -> Result<Vec<PathRow>, Status> {
     let began = Instant::now();
     let mut sampler = PathsSampler::default();

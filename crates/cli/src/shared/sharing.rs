@@ -42,7 +42,7 @@ pub(super) fn format_tables(programs: &[KernelProgram], columns: usize) -> Strin
     text
 }
 
-/// Formats a program: `lo received: program 7, 2 requests of 2 users; for several: ip (2)`.
+/// Formats a program, such as `lo received: program 7, 2 requests of 2 users; for several: ip (2)`.
 pub(super) fn program_sentence(program: &KernelProgram) -> String {
     let mut users: Vec<u32> = program.lines.iter().map(|line| line.uid).collect();
     users.sort_unstable();
@@ -122,7 +122,7 @@ fn request_cells(program: &KernelProgram, line: &KernelRequest) -> [String; 8] {
     ]
 }
 
-/// Formats a process: `tcpdump[812]`.
+/// Formats a process, such as `tcpdump[812]`.
 fn format_process(process: u32, command: Option<&str>) -> String {
     format!("{}[{process}]", replace_hidden(command.unwrap_or_default()))
 }

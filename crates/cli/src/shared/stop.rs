@@ -73,11 +73,11 @@ struct StopResult {
     path: String,
     /// True if the process of the path has exited.
     ended: bool,
-    /// Exit status that the path reported.
+    /// Exit status that the path reported, or `None` if it reported none.
     status: Option<u8>,
-    /// Report of the path.
+    /// Report of the path, or `None` if it sent none.
     report: Option<String>,
-    /// Reason why the path was not stopped.
+    /// Reason why the path was not stopped, or `None` if it was stopped.
     error: Option<String>,
 }
 

@@ -266,7 +266,7 @@ fn program_name(stage: &Stage) -> &str {
 }
 
 /// Creates an edge. If the programs are `preloadable` but the rendezvous sockets cannot be created,
-/// the edge is only a kernel pipe, and the reason is returned.
+/// the edge is only a kernel pipe, and the reason is returned; otherwise the reason is `None`.
 fn create_edge(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
     let (reader, writer) = sys::descriptor::pipe()?;
     let rendezvous = if preloadable { Some(create_rendezvous()) } else { None };

@@ -98,7 +98,8 @@ fn find_profile(path: &Path) -> Option<PathBuf> {
     (profile.is_file() && !is_disabled).then_some(profile)
 }
 
-/// Returns the usual file name of a program's profile: its path with dots in place of slashes.
+/// Returns the usual file name of a program's profile, such as `usr.sbin.named` for the program
+/// `/usr/sbin/named`. Returns `None` if the path of the program is relative or not in UTF-8.
 fn profile_name(path: &Path) -> Option<String> {
     Some(path.to_str()?.strip_prefix('/')?.replace('/', "."))
 }

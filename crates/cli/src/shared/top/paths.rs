@@ -74,7 +74,7 @@ impl PathOrder {
 struct PathsView {
     list: ListState,
     order: PathOrder,
-    /// Reason why the last selected path could not be opened.
+    /// Reason why the last selected path could not be opened; `None` once another key is pressed.
     refusal: Option<String>,
 }
 

@@ -37,7 +37,7 @@ pub(super) struct Snapshot {
     pub(super) lost: Vec<Loss>,
     /// Spaces that did not reply in time.
     pub(super) silent_space: Vec<String>,
-    /// Latest change that the path made automatically.
+    /// Latest change that the path made automatically, or `None` if it made none.
     pub(super) adapted: Option<String>,
     /// Latency, if the request bounds it.
     pub(super) latency: Option<Latency>,
@@ -257,7 +257,7 @@ impl PathSampler {
     }
 }
 
-/// Describes a space that did not reply in time.
+/// Describes a space that did not reply in time. Returns `None` if the space replied.
 fn describe_silent_space(space: &Space) -> Option<String> {
     Some(format!("{}: {}", space.name, space.late.as_ref()?))
 }
