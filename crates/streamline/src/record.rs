@@ -89,14 +89,15 @@ impl Recorded {
         !self.record.changes.is_empty()
     }
 
-    /// Returns why frames of the run are missing from the record, or `None` if it is complete.
+    /// Returns the reason why frames of the run are missing from the record, or `None` if the
+    /// record is complete.
     #[must_use]
     pub fn gap_reason(&self) -> Option<String> {
         describe_gap(&self.record)
     }
 
     /// Returns the request, the record in the form that [`Prepared::build_with`] accepts, and the
-    /// recorded block limit.
+    /// block limit of the recorded run, or `None` if the run had no limit.
     #[must_use]
     pub fn into_parts(self) -> (Prepared, RecordMode, Option<u64>) {
         let count = self.record.head.count;
@@ -155,7 +156,8 @@ fn recorded_graphs(record: &Record, plan: &Plan) -> Vec<Graph> {
     graphs
 }
 
-/// Returns why a replay of the record does not repeat the whole run, or `None` if it does.
+/// Returns the reason why a replay of the record does not repeat the whole run, or `None` if it
+/// does.
 fn describe_gap(record: &Record) -> Option<String> {
     let target = record.target();
     match &record.whole {

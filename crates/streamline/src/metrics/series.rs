@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-/// Maximum number of series of a family, not counting the series labeled `other`, which combine all
-/// further ones: one for each reason, and at most [`SERIES_MAX`] of them.
+/// Maximum number of series of a family. Further series are combined in series with the label value
+/// `other`, one for each reason. These have the same maximum, and are not counted here.
 pub const SERIES_MAX: usize = 1000;
 /// Maximum length of a label value, in characters.
 const LABEL_MAX: usize = 100;
