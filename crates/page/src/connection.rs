@@ -105,7 +105,7 @@ pub struct Connection {
     socket: Socket,
     /// Received bytes that the routes have not read.
     received: Vec<u8>,
-    /// Future whose completion ends the connection.
+    /// Future whose completion ends the connection, or `None` if no future ends it.
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// True once `end` has completed.
     has_ended: bool,
@@ -226,7 +226,8 @@ impl axum::serve::Listener for Incoming {
     }
 }
 
-/// Returns the value of the first `Authorization` header in the head of a request.
+/// Returns the value of the first `Authorization` header in the head of a request, or `None` if
+/// there is no such header.
 #[must_use]
 pub fn authorization(head: &[u8]) -> Option<&str> {
     let end = head.windows(4).position(|window| window == b"\r\n\r\n").unwrap_or(head.len());

@@ -49,7 +49,7 @@ struct Series {
 pub struct History {
     sources: Series,
     edges: Series,
-    /// Counters of the last sample of the edges.
+    /// Counters of the last sample of the edges, or `None` before the first sample.
     counters: Option<Arc<Counters>>,
 }
 
@@ -189,7 +189,7 @@ mod tests {
         Totals { elapsed_ns: seconds * 1_000_000_000, given, lost: 0 }
     }
 
-    /// Counters with an edge for each index, start, end and number of blocks.
+    /// Returns counters of edges, each given as its index, start, end and number of blocks.
     fn counters(edges: &[(usize, &str, &str, u64)], seconds: u64) -> Arc<Counters> {
         let amount = |blocks: u64| serde_json::json!({ "blocks": blocks, "bytes": 0 });
         let edges = edges.iter().map(|(number, from, to, blocks)| {

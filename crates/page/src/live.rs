@@ -34,9 +34,10 @@ pub struct PathFigures {
     pub path: RegisteredPath,
     /// The state of the connection to the path.
     pub state: PathState,
-    /// The latest totals.
+    /// The latest totals, or `None` before the first.
     pub totals: Option<Totals>,
-    /// The latest counters; recent only while the path is selected by a viewer.
+    /// The latest counters, or `None` before the first; recent only while the path is selected by a
+    /// viewer.
     pub counters: Option<Arc<Counters>>,
     /// Output rate of the sources.
     pub rate: Rate,

@@ -33,7 +33,8 @@ impl Account {
     }
 }
 
-/// Returns the ids of the user at the other end of a Unix socket.
+/// Returns the ids of the user at the other end of a Unix socket, or `None` if the kernel does not
+/// report them.
 pub(super) fn peer_ids(socket: impl AsFd) -> Option<UserIds> {
     let peer = sys::abstract_socket::peer_credentials(socket).ok()?;
     Some(UserIds { uid: peer.uid, gid: peer.gid, groups: peer.groups })
@@ -56,7 +57,8 @@ impl Accounts {
         Arc::new(Self { address, daemon, idle, all: Mutex::default() })
     }
 
-    /// Returns the account with the token in the value of an `Authorization` header.
+    /// Returns the account with the token in the value of an `Authorization` header, or `None` if
+    /// no account has this token.
     #[must_use]
     pub fn find(&self, authorization: &str) -> Option<Arc<Account>> {
         let all = lock(&self.all);

@@ -11,11 +11,11 @@ use super::process::lock;
 /// State of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
-    /// Its head has not arrived.
+    /// The head of the request has not arrived.
     Head,
-    /// It receives a file of the page.
+    /// The connection receives a file of the page.
     File,
-    /// It is being handed to the process of a user.
+    /// The connection is being handed to the process of a user.
     Handover,
 }
 

@@ -27,11 +27,11 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 /// The time at which the process of a user was last used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LastUse {
-    /// It has never run.
+    /// The process has never run.
     Never,
-    /// It has run.
+    /// The process has run.
     Earlier,
-    /// It runs.
+    /// The process is running.
     Now,
 }
 

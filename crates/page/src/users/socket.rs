@@ -18,13 +18,13 @@ use sys::process::UserIds;
 
 /// Pause after the kernel has refused a connection, for lack of descriptors or memory.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-/// Time within which a call must arrive after the connection.
+/// Time after the opening of a connection within which a call must arrive.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum length of a call in bytes.
 const CALL_MAX: usize = 4096;
 /// Maximum number of simultaneous connections of a user.
 const PER_USER_MAX: usize = 16;
-/// Maximum number of simultaneous connections.
+/// Maximum number of simultaneous connections of all users together.
 const CALLERS_MAX: usize = 1024;
 /// Maximum number of connections that wait to be accepted.
 const BACKLOG_MAX: i32 = 64;

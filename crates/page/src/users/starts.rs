@@ -22,7 +22,7 @@ pub(super) struct Starts {
     early_ends: u32,
     /// Earliest time of the next start, or `None` if a process can start at once.
     next: Option<Instant>,
-    /// Time of the latest report of a refused request.
+    /// Time of the latest report of a refused request, or `None` before the first report.
     reported: Option<Instant>,
     /// Number of refused requests since that report.
     refused: u64,
@@ -36,8 +36,8 @@ impl Starts {
         (!pause.is_zero()).then_some((self.early_ends, pause))
     }
 
-    /// Counts the end of a process. After several early ends, the next process starts after a
-    /// pause.
+    /// Counts the end of a process. An end that was not early resets the count. From the second
+    /// consecutive early end on, the next process starts after a pause.
     pub(super) fn end(&mut self, now: Instant, was_steady: bool) {
         if was_steady {
             (self.early_ends, self.next) = (0, None);
