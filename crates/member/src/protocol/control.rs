@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct PathDescription {
     /// Number of the path in the daemon's registry.
     pub number: u32,
-    /// Name that the user chose for the path.
+    /// Name that the user chose for the path, or `None` for an unnamed path.
     pub name: Option<String>,
     /// Text of the request that the path runs.
     pub line: String,
@@ -16,7 +16,7 @@ pub struct PathDescription {
     pub process: u32,
     /// Start time in seconds since 1970.
     pub started: u64,
-    /// Name of the log file that contains the path's output.
+    /// Name of the log file that contains the path's output, or `None` if there is none.
     pub log: Option<String>,
     /// Nodes of the path's plan.
     pub nodes: Vec<Node>,
@@ -63,11 +63,12 @@ pub struct Change {
     /// Request that the other path of a move must be running; `None` for any request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other: Option<String>,
-    /// True to return the nodes of the new plan, too.
+    /// True to return the nodes of the new plan, too; false by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<bool>,
-    /// Version of the nodes that the caller has. If the path also has it, the reply omits the nodes
-    /// that the change has left as they were.
+    /// Version of the nodes that the caller has, or `None` if the caller has none. If the path had
+    /// the same version before the change, the reply omits the nodes that the change has left as
+    /// they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<u64>,
 }
@@ -120,8 +121,8 @@ pub struct Tap {
     pub all: Option<bool>,
     /// Time in ms after which the tap ends if its reader does not read from the pipe.
     pub patience_ms: Option<u64>,
-    /// Number of the node, which does not change when the request is changed. Takes precedence over
-    /// `node`.
+    /// Number of the node, which does not change when the request is changed; takes precedence over
+    /// `node`. `None` to identify the node by `node`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
     /// Classes of the blocks, in the syntax after `|` in a request; empty for a plain pipe; `None`
@@ -145,8 +146,8 @@ pub struct Tap {
 pub struct WriteTo {
     /// Node to whose output the blocks are added; `None` for the source.
     pub node: Option<String>,
-    /// Number of the node, which does not change when the request is changed. Takes precedence over
-    /// `node`.
+    /// Number of the node, which does not change when the request is changed; takes precedence over
+    /// `node`. `None` to identify the node by `node`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
     /// Class of the blocks, in the syntax after `|` in a request; `None` for the class of a source.
@@ -163,8 +164,8 @@ pub struct WriteTo {
 pub struct FreezeHistory {
     /// Source whose retained output is frozen; `None` for the first source.
     pub node: Option<String>,
-    /// Number of the node, which does not change when the request is changed. Takes precedence over
-    /// `node`.
+    /// Number of the node, which does not change when the request is changed; takes precedence over
+    /// `node`. `None` to identify the node by `node`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
     /// Duration of the freeze, starting now, in ms; 0 ends an earlier freeze.

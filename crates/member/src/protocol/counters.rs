@@ -83,7 +83,7 @@ pub struct Source {
     pub observed: Option<Amount>,
     /// Blocks emitted into the path.
     pub given: Amount,
-    /// Drops before the path, by location.
+    /// Blocks dropped before they entered the path, by location.
     pub lost: Vec<Loss>,
 }
 
@@ -197,7 +197,7 @@ pub struct Space {
     pub thread: Option<u32>,
     /// Numbers of the processors on which the space may run.
     pub processors: Vec<usize>,
-    /// Number of the processor on which the space is running, or ran last.
+    /// Number of the processor on which the space is running, or ran last; `None` if unknown.
     pub processor: Option<usize>,
     /// State of the space just before the query: `runs`, `sleeps`, `waits`, `stopped` or `ended`.
     pub state: String,
@@ -205,7 +205,7 @@ pub struct Space {
     pub waits: Option<String>,
     /// Processor time used by the space's threads, in ns.
     pub processor_ns: u64,
-    /// Memory in bytes: the pools of a thread, or the resident set of a process.
+    /// Memory in bytes: the pools of a thread, or the resident set of a process; `None` if unknown.
     pub memory: Option<u64>,
     /// Reason why the space did not reply, in which case its counters are older; `None` if it
     /// replied.
@@ -240,7 +240,7 @@ pub struct CountReply {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Follow {
-    /// Interval between updates, in ms.
+    /// Interval between updates, in ms; `None` for the default of 1000 ms.
     pub every_ms: Option<u64>,
     /// Form of the updates. `None` means [`UpdateForm::Whole`], the only form in older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -278,12 +278,13 @@ pub struct Totals {
 /// Replies to `Follow`: counters or totals while the path runs, and finally its exit status.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PathUpdate {
-    /// Current counters; after the first page of an update, only those of filters and edges.
+    /// Current counters, or `None` if the update contains totals; after the first page of an
+    /// update, only those of filters and edges.
     pub counters: Option<Counters>,
     /// Index of the first filter or edge in the next reply, or `None` if the update is complete.
     #[serde(default)]
     pub next: Option<usize>,
-    /// Current totals, instead of counters.
+    /// Current totals, or `None` if the update contains counters.
     #[serde(default)]
     pub totals: Option<Totals>,
     /// The end of the path; present only in the last reply.

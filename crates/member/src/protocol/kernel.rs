@@ -18,7 +18,8 @@ pub struct Attach {
     pub network: String,
     /// Version of the calling program.
     pub version: String,
-    /// The request that this one replaces when `Switch` is called; see [`AttachReply::switched`].
+    /// The running request that this one replaces when `Switch` is called, or `None` if this one
+    /// replaces none; see [`AttachReply::switched`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instead: Option<Replacement>,
 }
@@ -49,7 +50,7 @@ pub struct SetTaps {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CountRequest {
-    /// Number of the call, which its reply repeats.
+    /// Number of the call, if the caller has given it one; the reply repeats the number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,
 }
@@ -122,11 +123,11 @@ pub struct KernelProgram {
     pub rings: Vec<KernelRing>,
 }
 
-/// A request that runs in a kernel program. Counts are `None` unless the request belongs to the
-/// caller, or the caller is root or the user who runs the daemon.
+/// A request that runs in a kernel program. The process, its name and all counts are `None` unless
+/// the request belongs to the caller, or the caller is root or the user who runs the daemon.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct KernelRequest {
-    /// Number of the path that runs the request.
+    /// Number of the path that runs the request, or `None` if no registered path runs it.
     pub path: Option<u32>,
     /// User id of the request's owner.
     pub uid: u32,

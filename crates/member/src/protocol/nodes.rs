@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct Nodes {
     /// Index of the first node to return; the default is 0.
     pub first: Option<usize>,
-    /// Version of the nodes that the caller already has. If it is the current version, the reply
-    /// contains no nodes.
+    /// Version of the nodes that the caller already has, or `None` if the caller has none. If this
+    /// is the current version, the reply contains no nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub known: Option<u64>,
 }
@@ -76,7 +76,8 @@ pub struct NodeDetails {
     pub filter: String,
     /// True if the node is a sink that the request does not contain.
     pub implied: bool,
-    /// Index of the Boolean section in which the node is an operand; an operand has no arcs.
+    /// Index of the Boolean section in which the node is an operand, or `None` for any other node;
+    /// an operand has no arcs.
     pub inside: Option<usize>,
     /// Arguments of the filter, including defaults.
     pub arguments: Vec<Argument>,

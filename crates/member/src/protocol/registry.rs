@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct RegisteredPath {
     /// Number in the daemon's registry.
     pub number: u32,
-    /// Name that the user chose for the path.
+    /// Name that the user chose for the path, or `None` for an unnamed path.
     pub name: Option<String>,
     /// User id of the owner.
     pub uid: u32,
@@ -17,7 +17,7 @@ pub struct RegisteredPath {
     pub started: Option<u64>,
     /// Text of the request that the path runs.
     pub line: Option<String>,
-    /// Name of the log file that contains the path's output.
+    /// Name of the log file that contains the path's output, or `None` if there is none.
     pub log: Option<String>,
     /// True if the caller may connect to the path.
     pub yours: bool,
@@ -52,15 +52,15 @@ pub struct Event {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Register {
-    /// Name that the user chose for the path.
+    /// Name that the user chose for the path, or `None` for an unnamed path.
     pub name: Option<String>,
     /// Text of the request that the path runs.
     pub line: String,
-    /// Name of the log file that contains the path's output.
+    /// Name of the log file that contains the path's output, or `None` if there is none.
     pub log: Option<String>,
-    /// Number that a previous daemon assigned to the path.
+    /// Number that a previous daemon assigned to the path, or `None` at the first registration.
     pub number: Option<u32>,
-    /// Start time in seconds since 1970.
+    /// Start time in seconds since 1970, or `None` for the time of the registration.
     pub started: Option<u64>,
     /// Id of the path's plan; `None` if the path has no plan, or if the daemon does not know this
     /// parameter.
@@ -82,7 +82,7 @@ pub struct PathNumber {
 pub struct RequestChange {
     /// Text of the request that is now running.
     pub line: String,
-    /// Id of the new request's plan.
+    /// Id of the new request's plan; `None` in the same cases as in [`Register::plan`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
 }
