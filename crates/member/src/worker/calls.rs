@@ -143,8 +143,8 @@ impl Service {
         Ok(None)
     }
 
-    /// Returns the state of a tap. With `more`, the reply is sent when the path ends, by
-    /// [`Service::finish_taps`].
+    /// Returns the state of a tap. With `more`, returns `None`, and [`Service::finish_taps`] sends
+    /// the state when the path ends.
     fn report_tap(&mut self, id: u64, call: &Call) -> Result<Option<Reply>, Fault> {
         let NoParameters {} = call.deserialize_parameters()?;
         let client = self.clients.get_mut(&id);

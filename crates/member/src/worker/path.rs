@@ -29,11 +29,11 @@ pub trait WorkerGroup: Send + Sync + std::fmt::Debug {
 /// The description of a path for its registration.
 #[derive(Clone, Debug, Default)]
 pub struct PathInfo {
-    /// Name that the user chose for the path.
+    /// Name that the user chose for the path, or `None` for an unnamed path.
     pub name: Option<String>,
     /// Text of the request that the path runs.
     pub line: String,
-    /// Name of the log file that contains the path's output.
+    /// Name of the log file that contains the path's output, or `None` if there is none.
     pub log: Option<PathBuf>,
     /// Nodes of the path's plan.
     pub nodes: Vec<Node>,

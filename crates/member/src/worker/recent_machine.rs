@@ -10,7 +10,8 @@ const CURRENT_NS: u64 = 1_000_000_000;
 /// The latest inspection of the machine.
 #[derive(Debug, Default)]
 pub(super) struct RecentMachine {
-    /// The machine, and the monotonic time of the inspection in ns.
+    /// The machine, and the monotonic time of the inspection in ns; `None` if there is no
+    /// inspection.
     latest: RefCell<Option<(u64, Machine)>>,
 }
 

@@ -29,7 +29,7 @@ pub(super) struct Service {
     pub(super) about: PathDescription,
     /// Value of the path's change counter at the last update of `about`.
     pub(super) changes: u64,
-    /// Nodes of the plan, as last described to a client.
+    /// Nodes of the plan, as last described to a client; `None` before the first description.
     pub(super) described: Option<DescribedNodes>,
     pub(super) lives: Vec<Live>,
     pub(super) recent_machine: RecentMachine,
@@ -54,11 +54,11 @@ pub(super) struct Service {
 pub(super) struct AdmittedClient {
     pub(super) connection: Connection,
     pub(super) schedule: Option<UpdateSchedule>,
-    /// Update of which some pages have not been sent yet.
+    /// Update of which some pages have not been sent yet, or `None` if all have been sent.
     pub(super) unsent_pages: Option<UnsentPages>,
-    /// Counters of which the client has not read all pages yet.
+    /// Counters of which the client has not read all pages yet, or `None` if there are none.
     pub(super) unread_counters: Option<Counters>,
-    /// The client's tap; it ends with the connection.
+    /// The client's tap, or `None` if it has none; the tap ends with the connection.
     pub(super) tap: Option<runtime::space::tap::Tap>,
     /// True if the client awaits the last report of its tap when the path ends.
     pub(super) awaits_tap_end: bool,
