@@ -78,7 +78,7 @@ struct QueryQueue {
     users: BTreeMap<u32, UserQueries>,
     share: usize,
     free: usize,
-    /// User of the latest query, for the round-robin order.
+    /// User of the latest query, for the round-robin order; `None` before the first query.
     last_user: Option<u32>,
 }
 

@@ -20,7 +20,7 @@ pub const PAGE_SOCKET: &str = "io.streamline.page";
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OpenPage {
-    /// True to invalidate earlier tokens of the caller.
+    /// True to invalidate the earlier tokens of the caller; false by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub renew: Option<bool>,
 }
