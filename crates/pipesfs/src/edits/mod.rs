@@ -56,7 +56,7 @@ pub(crate) struct MountPermissions {
 }
 
 /// Returns the subdirectory that an edit has added to the directory `parent`: the new subdirectory
-/// with this name, or else the first new one.
+/// with this name, or else the first new one. Returns `None` if there is no new one.
 pub(crate) fn new_child((old, new): (&Tree, &Tree), (parent, name): (&Key, &str)) -> Option<Key> {
     let directory = new.directory(&parent.place)?;
     let is_new = |key: &Key| old.directory(&key.place).is_none();

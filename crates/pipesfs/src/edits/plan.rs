@@ -95,7 +95,8 @@ pub(super) fn read_filter(
     }
 }
 
-/// Returns the first file that a filter would open and that is below the mount.
+/// Returns the first file that a filter would open and that is below the mount, or `None` if there
+/// is none.
 fn below_own_mount<'f>(filter: &'f NewFilter, may: &MountPermissions) -> Option<&'f str> {
     let inside = |file: &&String| leads_into_mount(&may.mount, Path::new(file));
     filter.files.iter().find(inside).map(String::as_str)
