@@ -6,7 +6,8 @@ use crate::tree::{DirectoryId, Tree};
 use streamline::paths;
 
 impl Tree {
-    /// Returns the object with this name in a directory, listed or not.
+    /// Returns the object with this name in a directory, listed or not. Returns `None` if there is
+    /// none. `names` is as in [`entries`](Self::entries).
     #[must_use]
     pub fn lookup(&self, key: &Key, name: &str, names: &[String]) -> Option<Key> {
         let directory = self.directory(&key.place).filter(|_| key.part == Part::Whole);
@@ -62,7 +63,7 @@ impl Tree {
     }
 
     /// Returns the stream that a name with a start in the past denotes, such as `all@-5s` or
-    /// `all.pcap@block:4711`.
+    /// `all.pcap@block:4711`. Returns `None` for any other name.
     fn past(&self, key: &Key, name: &str) -> Option<Part> {
         let (stem, from) = name.split_once('@')?;
         let (form, _) = self.forms(&key.place).into_iter().find(|(_, known)| *known == stem)?;
