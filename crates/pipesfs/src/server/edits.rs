@@ -252,7 +252,7 @@ fn moved_nodes(
 }
 
 /// Returns the directory of a path that has just started: the path's own directory, or that of its
-/// source.
+/// source. Returns `None` if the tree does not contain the path.
 fn started(tree: &Tree, number: u32) -> Option<Key> {
     let at = tree.paths.iter().position(|view| view.path.number == number)?;
     let own = DirectoryId::Path(key_of(tree.paths.get(at)?));
