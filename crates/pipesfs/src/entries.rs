@@ -231,6 +231,7 @@ impl Tree {
     }
 
     /// Returns the entries of a directory that are neither filters nor links between filters.
+    /// Returns `None` if the directory does not exist. `names` is as in [`entries`](Self::entries).
     fn fixed_entries(&self, key: &Key, names: &[String]) -> Option<Vec<Entry>> {
         match &key.place {
             DirectoryId::Root => Some(root_entries(key)),

@@ -64,7 +64,8 @@ impl KnownCounters {
 pub struct Snapshots {
     directory: Option<PathBuf>,
     latest: RwLock<Arc<Snapshot>>,
-    /// The connection to the daemon. Its lock lets one thread at a time send queries.
+    /// The connection to the daemon, or `None` before the first query. The lock lets one thread at
+    /// a time send queries.
     client: Mutex<Option<Client>>,
     /// Counters by path.
     counters: Mutex<HashMap<u32, KnownCounters>>,
@@ -75,7 +76,7 @@ pub struct Snapshots {
     changed: Mutex<ChangedPaths>,
 }
 
-/// The numbers of paths that this process has changed since it has queried them.
+/// The numbers of paths that this process has changed since it last queried them.
 #[derive(Debug, Default)]
 struct ChangedPaths {
     numbers: BTreeSet<u32>,

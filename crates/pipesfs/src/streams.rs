@@ -46,7 +46,8 @@ struct OpenStream {
     origin: Option<StreamOrigin>,
     /// True if the stream ends with an error, or `None` until this is known.
     failed: Option<bool>,
-    /// The bytes that follow those in the input, after the path has ended.
+    /// The bytes that follow those in the input, after the path has ended; `None` if there are
+    /// none.
     rest: Option<Rest>,
     /// True if blocks were skipped or messages cut in an earlier tap of the stream.
     is_incomplete: bool,
@@ -61,7 +62,8 @@ struct OpenStream {
     is_watched: bool,
     /// The node or class whose blocks the stream carries, and their form; `None` for events.
     place: Option<(DirectoryId, StreamForm)>,
-    /// The state of a move of the node to another path, during and after such an edit.
+    /// The state of a move of the node to another path, during and after such an edit; `None` if
+    /// the stream has no mark.
     moving: Option<Move>,
 }
 

@@ -105,7 +105,7 @@ pub struct Directory {
 const SEARCHED_MAX: usize = 16;
 
 impl Directory {
-    /// Returns the directory or link with this name.
+    /// Returns the directory or link with this name, or `None` if there is none.
     #[must_use]
     pub fn child(&self, name: &str) -> Option<&Child> {
         let found = match self.children.len() <= SEARCHED_MAX {
@@ -181,19 +181,20 @@ impl Tree {
         tree
     }
 
-    /// Returns the directory with this identity.
+    /// Returns the directory with this identity, or `None` if there is none.
     #[must_use]
     pub fn directory(&self, place: &DirectoryId) -> Option<&Directory> {
         self.directories.get(*self.places.get(place)?)
     }
 
-    /// Returns the details of the node `member`.
+    /// Returns the details of the node `member`, or `None` if there is no such node.
     #[must_use]
     pub fn node(&self, member: NodeIndex) -> Option<&NodeDetails> {
         self.paths.get(member.path)?.nodes.get(member.node)
     }
 
-    /// Returns the first node that a directory shows, with its path.
+    /// Returns the first node that a directory shows, with its path. Returns `None` if the
+    /// directory shows no node.
     #[must_use]
     pub fn first_node(&self, directory: &Directory) -> Option<(&PathView, &NodeDetails)> {
         let member = *directory.members.first()?;
