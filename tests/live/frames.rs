@@ -175,7 +175,8 @@ fn multicast_copies_for_this_host_are_not_observed() {
     let sent = Observer::start(&pair.server, &format!("tx {SERVER_DEVICE} | pcap sent.pcap"));
     let member = pair.server.run_inside(|| {
         let socket = UdpSocket::bind(("0.0.0.0", 5300)).expect("a port");
-        socket.join_multicast_v4(&group, &SERVER).expect("it joins");
+        let here = SERVER.parse().expect("an address");
+        socket.join_multicast_v4(&group, &here).expect("it joins");
         socket.send_to(b"from this host", (group, 5300)).expect("it sends");
         socket
     });

@@ -311,7 +311,7 @@ impl Pool {
         count.set(count.get().checked_add(1)?);
         // The new pin may need all of the segment.
         self.needed.get(slot)?.set(0);
-        Some(SegmentPin(self.memory.slots.segment_in(slot)))
+        Some(SegmentPin(self.memory.slots.segment_number_in(slot)))
     }
 
     /// Removes a pin. The bytes stay at least until the next [`Pool::end_pass`], so a block can be
@@ -319,7 +319,7 @@ impl Pool {
     /// the pin is not valid, only counts the mistake and returns false.
     pub fn unpin(&self, pin: SegmentPin) -> bool {
         let slot = self.memory.slots.slot_of(pin.0);
-        let resident = self.memory.slots.segment_in(slot) == pin.0;
+        let resident = self.memory.slots.segment_number_in(slot) == pin.0;
         let count = self.pins.get(slot).filter(|count| resident && count.get() > 0);
         match count {
             Some(count) => count.set(count.get() - 1),
@@ -356,7 +356,7 @@ impl Pool {
         let half = self.memory.segment_size() as u64 / 2;
         for (index, pins) in self.pins.iter().take(self.populated.get()).enumerate() {
             let is_mostly_unused = open == Some(index) && self.end.get() - self.next.get() > half;
-            if is_mostly_unused || pins.get() > 0 || slots.segment_in(index) == FREE {
+            if is_mostly_unused || pins.get() > 0 || slots.segment_number_in(index) == FREE {
                 continue;
             }
             // M3: `&mut self`. M4: `recycle` refuses while there are leases.
@@ -376,7 +376,7 @@ impl Pool {
         let slots = &self.memory.slots;
         let mut usage = PoolUsage { segments: slots.len(), ..PoolUsage::default() };
         for (index, pins) in self.pins.iter().enumerate() {
-            usage.free += usize::from(slots.segment_in(index) == FREE);
+            usage.free += usize::from(slots.segment_number_in(index) == FREE);
             usage.pinned += usize::from(pins.get() > 0);
             usage.leased += usize::from(slots.lease_count(index) > 0);
         }
@@ -394,7 +394,7 @@ impl Pool {
     /// `None` if no slot is free or there is not enough memory.
     fn open_segment(&self) -> Option<()> {
         let slots = &self.memory.slots;
-        let index = (0..slots.len()).find(|&index| slots.segment_in(index) == FREE)?;
+        let index = (0..slots.len()).find(|&index| slots.segment_number_in(index) == FREE)?;
         if index >= self.populated.get() || self.is_hole(index) {
             // Out of memory: same as a pool with fewer segments.
             self.memory.populate(index).ok()?;

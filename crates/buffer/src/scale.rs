@@ -207,7 +207,7 @@ pub struct SizingState {
     /// The last round after which the size changed, and the decision after it.
     last_change: Option<(RoundMeasurements, SizeDecision)>,
     /// Number of the first round in which the ring may shrink again.
-    patient_until: u64,
+    shrinkable_from_round: u64,
     /// Number of rounds for which shrinking is suspended after the ring was full.
     patience: u64,
     /// True if the ring has shrunk since it was last full.
@@ -226,8 +226,8 @@ impl SizingState {
             shrunk: 0,
             last: None,
             last_change: None,
-            patient_until: 0,
-            patience: INITIAL_PATIENCE,
+            shrinkable_from_round: 0,
+            patience: INITIAL_PATIENCE_ROUNDS,
             has_shrunk: false,
             remote: RemoteTrial::new(),
         }
@@ -242,7 +242,7 @@ impl SizingState {
     /// Decides on the size of the ring after a round.
     pub fn decide(&mut self, round: RoundMeasurements) -> SizeDecision {
         self.rounds += 1;
-        let step = if self.is_remote(&round) {
+        let step = if self.should_exceed_caches(&round) {
             SizeDecision { capacity: self.scaling.remote, why: SizeReason::Remote }
         } else {
             self.next_step(round)
@@ -251,7 +251,7 @@ impl SizingState {
             if std::mem::take(&mut self.has_shrunk) {
                 self.patience = (self.patience * 2).min(PATIENCE_MAX);
             }
-            self.patient_until = self.rounds + self.patience;
+            self.shrinkable_from_round = self.rounds + self.patience;
         }
         self.has_shrunk |= step.why == SizeReason::Slack;
         self.last = Some((round, step));
@@ -293,7 +293,7 @@ impl SizingState {
     /// two compared sizes. Returns true if the ring should exceed the caches. Ends the trial and
     /// returns false if the writer and the reader share a processor, or if the ring must not exceed
     /// the caches.
-    fn is_remote(&mut self, round: &RoundMeasurements) -> bool {
+    fn should_exceed_caches(&mut self, round: &RoundMeasurements) -> bool {
         let range = self.scaling.size_range(SidePlacement::DifferentProcessors);
         if round.sides == SidePlacement::SameProcessor || self.scaling.remote <= *range.end() {
             self.remote.stop();
@@ -330,14 +330,14 @@ impl SizingState {
         }
         match capacity / 2 {
             half if half < *range.start() => to(capacity, SizeReason::Bound),
-            _ if self.rounds < self.patient_until => to(capacity, SizeReason::WasFull),
+            _ if self.rounds < self.shrinkable_from_round => to(capacity, SizeReason::WasFull),
             half => to(half, SizeReason::Slack),
         }
     }
 }
 
 /// Number of rounds for which shrinking is suspended at first.
-const INITIAL_PATIENCE: u64 = 64;
+const INITIAL_PATIENCE_ROUNDS: u64 = 64;
 const PATIENCE_MAX: u64 = 1 << 20;
 
 /// Returns the pressure of a round in percent.

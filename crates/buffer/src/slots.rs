@@ -55,7 +55,7 @@ impl Slots {
     }
 
     /// Returns the number of the segment in a slot, or [`FREE`] if there is none.
-    pub(crate) fn segment_in(&self, slot: usize) -> u64 {
+    pub(crate) fn segment_number_in(&self, slot: usize) -> u64 {
         self.slot(slot).segment.load(Ordering::Relaxed)
     }
 
@@ -66,7 +66,7 @@ impl Slots {
 
     /// Assigns a new segment to a free slot, in which `filled` is 0.
     pub(crate) fn open(&self, slot: usize, segment: u64) {
-        debug_assert!(self.segment_in(slot) == FREE && self.slot_of(segment) == slot);
+        debug_assert!(self.segment_number_in(slot) == FREE && self.slot_of(segment) == slot);
         self.slot(slot).segment.store(segment, Ordering::Release);
     }
 
@@ -103,7 +103,7 @@ impl Slots {
 
     /// Returns true if a block's position belongs to the segment in a slot.
     pub(crate) fn contains_position(&self, slot: usize, place: Extent) -> bool {
-        let resident = self.segment_in(slot);
+        let resident = self.segment_number_in(slot);
         let low_bits = (1 << (Extent::POSITION_BITS - self.shift)) - 1;
         resident != FREE && resident & low_bits == place.position() >> self.shift
     }

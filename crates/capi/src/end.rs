@@ -73,7 +73,7 @@ pub(crate) struct Reader {
 pub(crate) struct Writer {
     pub(crate) output: Output,
     /// True if the writer publishes every write at once and wakes readers.
-    pub(crate) eager: bool,
+    pub(crate) publishes_at_once: bool,
     pub(crate) room: Option<Room>,
 }
 
@@ -157,8 +157,8 @@ impl Reader {
 }
 
 impl Writer {
-    pub(crate) const fn new(output: Output, eager: bool) -> Self {
-        Self { output, eager, room: None }
+    pub(crate) const fn new(output: Output, publishes_at_once: bool) -> Self {
+        Self { output, publishes_at_once, room: None }
     }
 
     /// Writes all bytes as one block, or as several blocks if they exceed the maximum block size;
@@ -175,7 +175,7 @@ impl Writer {
         } else {
             bytes.chunks(longest).try_for_each(|block| self.put(block))?;
         }
-        if self.eager {
+        if self.publishes_at_once {
             self.output.flush();
         }
         Ok(bytes.len())
@@ -194,7 +194,7 @@ impl Writer {
             count += block.len();
         }
         // Readers make room, so they must see what was written.
-        if self.eager || count < bytes.len() {
+        if self.publishes_at_once || count < bytes.len() {
             self.output.flush();
         }
         if count == 0 && !bytes.is_empty() { Err(no_room()) } else { Ok(count) }
@@ -234,7 +234,7 @@ impl Writer {
         if !self.output.commit(room, used)? {
             return Err(Failure::invalid("something was written between reserve and commit"));
         }
-        if self.eager {
+        if self.publishes_at_once {
             self.output.flush();
         }
         Ok(())

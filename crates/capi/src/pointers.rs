@@ -47,7 +47,7 @@ pub(crate) fn grants() -> Outcome<Arc<GrantServer>> {
 }
 
 /// Returns an id that no other dbuf has had. Fails with `ENOSPC` if all ids are used.
-pub(crate) fn fresh_id() -> Outcome<DbufId> {
+pub(crate) fn fresh_dbuf_id() -> Outcome<DbufId> {
     streamline::use_daemon_ids();
     let used_up = || {
         Failure::new(
@@ -143,13 +143,13 @@ impl PointerReader {
 pub(crate) struct PointerWriter {
     pub(crate) pipe: mpipe::PointerWriter,
     /// True if every write is published immediately and wakes readers.
-    eager: bool,
+    publishes_at_once: bool,
 }
 
 impl PointerWriter {
     pub(crate) fn open(end: OwnedFd) -> Outcome<Self> {
-        let (pipe, every) = mpipe::open_pointer_write(end, fresh_id()?, grants()?.as_ref())?;
-        Ok(Self { pipe, eager: every == 1 })
+        let (pipe, every) = mpipe::open_pointer_write(end, fresh_dbuf_id()?, grants()?.as_ref())?;
+        Ok(Self { pipe, publishes_at_once: every == 1 })
     }
 
     /// Copies bytes into the memory of the pipe, as one block, or as several blocks if they exceed
@@ -158,7 +158,7 @@ impl PointerWriter {
         let output = self.pipe.output();
         let longest = output.block_max().max(1);
         bytes.chunks(longest).try_for_each(|block| output.write(block).map(|_| ()))?;
-        self.flush_if_eager();
+        self.flush_if_requested();
         Ok(bytes.len())
     }
 
@@ -166,8 +166,8 @@ impl PointerWriter {
         self.pipe.output().flush();
     }
 
-    fn flush_if_eager(&mut self) {
-        if self.eager {
+    fn flush_if_requested(&mut self) {
+        if self.publishes_at_once {
             self.flush();
         }
     }
@@ -178,7 +178,7 @@ impl PointerWriter {
         let grants = grants()?;
         let space = from.space.clone();
         let moved = self.pipe.splice_from(from.stream(), Some(&space), most, &grants)?;
-        self.flush_if_eager();
+        self.flush_if_requested();
         Ok(moved.bytes)
     }
 
@@ -186,7 +186,7 @@ impl PointerWriter {
     /// the end of the file.
     pub(crate) fn splice_file(&mut self, from: &mut FileEnd, most: usize) -> Outcome<usize> {
         let moved = self.pipe.splice_from(&mut from.reader, None, most, &from.grants)?;
-        self.flush_if_eager();
+        self.flush_if_requested();
         Ok(moved.bytes)
     }
 
@@ -198,7 +198,7 @@ impl PointerWriter {
         most: usize,
     ) -> Outcome<usize> {
         let moved = iolite::splice::splice(from, self.pipe.output(), most)?;
-        self.flush_if_eager();
+        self.flush_if_requested();
         Ok(moved.bytes)
     }
 }
@@ -220,7 +220,7 @@ impl FileEnd {
             sys::Error::new(call, path.to_owned(), error.raw_os_error().unwrap_or(0))
         };
         let file = File::open(path).map_err(|error| failed("open", &error))?;
-        let id = fresh_id()?;
+        let id = fresh_dbuf_id()?;
         let frozen =
             FrozenData::read(id, file, usize::MAX).map_err(|error| failed("read", &error))?;
         let grants = grants()?;

@@ -3,7 +3,7 @@
 use crate::config::streamline_config;
 use crate::end::{End, EndKind, Reader, Region, Writer};
 use crate::failure::{Failure, Outcome, wrong_end};
-use crate::pointers::{FileEnd, PointerReader, PointerWriter, fresh_id};
+use crate::pointers::{FileEnd, PointerReader, PointerWriter, fresh_dbuf_id};
 use crate::table::{self, LockedEntry, duplicate_descriptor, not_an_end_error, register_end};
 use abi::DbufId;
 use abi::access::AccessList;
@@ -52,7 +52,7 @@ fn default_config() -> Outcome<Config> {
 /// Returns the configuration with an id that no other ring has had. Fails with `ENOSPC` if all ids
 /// are used.
 fn with_id(mut config: Config) -> Outcome<Config> {
-    config.ring.id = fresh_id()?;
+    config.ring.id = fresh_dbuf_id()?;
     Ok(config)
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn create(name: &str, config: Option<&streamline_config>) -> Outcome<
         let why = "a named stream carries bytes: streamline_mpipe_with() makes pipes of pointers";
         return Err(Failure::invalid(why));
     }
-    let (shape, eager) = config_from_c(config)?;
+    let (shape, publishes_at_once) = config_from_c(config)?;
     let mode = config.map_or(0, |config| config.mode);
     let limits = config.map_or_else(ReaderLimits::default, |config| {
         let usual = ReaderLimits::default();
@@ -97,7 +97,7 @@ pub(crate) fn create(name: &str, config: Option<&streamline_config>) -> Outcome<
     let mode = if mode == 0 { 0o600 } else { mode };
     let shape = with_id(shape)?;
     let output = run_on_host(|host| host.create(name, access_list(mode), &shape, limits))?;
-    register_end(EndKind::Writer(Writer::new(output, eager)), None)
+    register_end(EndKind::Writer(Writer::new(output, publishes_at_once)), None)
 }
 
 pub(crate) fn create_region(name: &str, bytes: usize, mode: u32) -> Outcome<i32> {
@@ -127,7 +127,7 @@ pub(crate) fn accept(fd: i32, limit: Option<Duration>) -> Outcome<i32> {
 }
 
 pub(crate) fn open(name: &str, write: bool, config: Option<&streamline_config>) -> Outcome<i32> {
-    let (shape, eager) = config_from_c(config)?;
+    let (shape, publishes_at_once) = config_from_c(config)?;
     let address: Address = name.parse().map_err(Failure::from)?;
     match (name::open_address(&address)?, write) {
         (OpenedObject::Stream(input), false) => register_reader(*input),
@@ -138,7 +138,7 @@ pub(crate) fn open(name: &str, write: bool, config: Option<&streamline_config>) 
         // The inbox was opened for reading; open it again for writing.
         (OpenedObject::Inbox(_), true) => {
             let output = name::open_write(name, &with_id(shape)?)?;
-            register_end(EndKind::Writer(Writer::new(output, eager)), None)
+            register_end(EndKind::Writer(Writer::new(output, publishes_at_once)), None)
         }
         (OpenedObject::Inbox(_), false) => Err(wrong_end("to be read: it is an inbox")),
         (OpenedObject::Stream(_), true) => Err(wrong_end("to be written: its creator does that")),
@@ -162,7 +162,7 @@ pub(crate) fn pipe(fds: &mut [i32], config: Option<&streamline_config>) -> Outco
             let ring = indirect::Config {
                 policy: shape.ring.policy,
                 every: shape.every,
-                ..indirect::Config::new(fresh_id()?)
+                ..indirect::Config::new(fresh_dbuf_id()?)
             };
             // The size of a ring that drops or overwrites decides what is lost.
             let bytes = shape.scaling.is_none().then_some(shape.ring.capacity);

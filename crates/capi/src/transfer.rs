@@ -75,7 +75,7 @@ fn fitting_length(writer: &mut Writer, length: usize) -> Outcome<usize> {
 /// bytes moved, or 0 at the end of `from`.
 fn splice_bytes<F: StreamReader>(from: &mut F, writer: &mut Writer, most: usize) -> Outcome<usize> {
     let moved = splice::splice(from, &mut writer.output, most)?;
-    if writer.eager {
+    if writer.publishes_at_once {
         writer.output.flush();
     }
     Ok(moved.bytes)

@@ -13,7 +13,9 @@ use crate::run::{self, StartNotifier};
 use crate::shell::plan;
 use crate::status::Status;
 use crate::{arranged, drawings, line, sharers, terminal};
-use ends::{keeps_json, reader_rings_json, reader_rings_text, retained_text, writer_rings_json};
+use ends::{
+    format_retained_frames, format_ring_sizes, keeps_json, reader_rings_json, writer_rings_json,
+};
 use engine::doctor::Refusal;
 use engine::doctor::neighbors::{Neighbors, device_rules};
 use pipeline::explain;
@@ -85,10 +87,10 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Status {
                     sharers::format_prefixes(plan) + &sharers::format_similar_requests(&text);
                 explain::format_plan(plan, machine)
                     + &shared
-                    + &reader_rings_text(plan)
-                    + &retained_text(plan)
+                    + &format_ring_sizes(plan)
+                    + &format_retained_frames(plan)
                     + &devices_text(plan)
-                    + &neighbors_text(plan)
+                    + &explain_neighbors(plan)
             }
         });
         print_denial(&text, plan, machine);
@@ -162,7 +164,7 @@ fn devices_text(plan: &Plan) -> String {
 
 /// Formats the kernel programs and packet sockets of other applications on the interfaces; empty if
 /// there are none.
-fn neighbors_text(plan: &Plan) -> String {
+fn explain_neighbors(plan: &Plan) -> String {
     let found = find_neighbors(plan);
     match found.is_empty() {
         true => String::new(),

@@ -117,9 +117,9 @@ fn format_line(time: &str, progress: &Progress, now: SourceTotals, before: Sourc
         " {}  {}  {}  {} blocks/s  {}/s",
         time,
         format_count(now.blocks, "block"),
-        short_bytes(now.bytes),
+        format_bytes_short(now.bytes),
         rate(now.blocks, before.blocks),
-        short_bytes(rate(now.bytes, before.bytes)),
+        format_bytes_short(rate(now.bytes, before.bytes)),
     );
     if let Some(part) = format_position(progress) {
         let _ = write!(line, "  {part}");
@@ -185,7 +185,7 @@ fn format_duration(ns: u64, tenths: bool) -> String {
 }
 
 /// Formats a number of bytes with three significant digits, such as `999 B` or `31.2 MB`.
-pub(crate) fn short_bytes(bytes: u64) -> String {
+pub(crate) fn format_bytes_short(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
     if bytes < 1000 {
         return format!("{bytes} B");
@@ -239,7 +239,7 @@ mod tests {
             (u64::MAX, "18.4 EB"),
         ];
         for (bytes, text) in cases {
-            assert_eq!(short_bytes(bytes), text);
+            assert_eq!(format_bytes_short(bytes), text);
         }
         assert_eq!(format_duration(250_000_000, true), "0.2 s");
         assert_eq!(format_duration(59_999_999_999, false), "59 s");

@@ -6,7 +6,7 @@
 
 use crate::arguments::RunArguments;
 use crate::screen::{Screen, style_graph_row};
-use crate::shared::short_rate;
+use crate::shared::format_rate_short;
 use crate::status::Status;
 use crate::{progress, terminal};
 use member::client::replace_hidden;
@@ -212,7 +212,7 @@ impl Session {
         let heading = format!(
             "{}   {} blocks/s   {} blocks   lost {lost}",
             format_rounded_duration(measured.elapsed_ns),
-            short_rate(rate),
+            format_rate_short(rate),
             blocks(&figures),
         );
         let graph = explain::format_drawing(&results.plan, Some(&recent));

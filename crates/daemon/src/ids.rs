@@ -24,9 +24,9 @@ pub(crate) const IDS_FILE: &str = "ids";
 /// Number of ids in a range.
 const IDS_PER_RANGE: u32 = 64;
 /// Number of ids available to one kind of daemon.
-const DAEMON_KIND_IDS: u32 = 1 << 22;
+const IDS_PER_DAEMON_KIND: u32 = 1 << 22;
 /// Maximum number of ids that one user other than root may get.
-const USER_IDS_MAX: u32 = DAEMON_KIND_IDS / 8;
+const USER_IDS_MAX: u32 = IDS_PER_DAEMON_KIND / 8;
 const ROOT_UID: u32 = 0;
 
 /// The state of id allocation: the next free id, the number of ids that each user has received, and
@@ -48,7 +48,7 @@ impl DbufIdRanges {
     /// Creates the state for the daemon of the machine if `machine` is true, else for the daemon of
     /// a user.
     pub(crate) fn new(machine: bool) -> Self {
-        let first = if machine { MACHINE_FIRST } else { MACHINE_FIRST + DAEMON_KIND_IDS };
+        let first = if machine { MACHINE_FIRST } else { MACHINE_FIRST + IDS_PER_DAEMON_KIND };
         let (by_user, holders) = (BTreeMap::new(), BTreeSet::new());
         Self { first, file: None, next: first, by_user, holders, continues: false }
     }
@@ -84,7 +84,7 @@ impl DbufIdRanges {
         let end = self
             .next
             .checked_add(IDS_PER_RANGE)
-            .filter(|end| *end <= self.first + DAEMON_KIND_IDS)?;
+            .filter(|end| *end <= self.first + IDS_PER_DAEMON_KIND)?;
         self.file.as_ref()?.write_all_at(format!("{end:010}\n").as_bytes(), 0).ok()?;
         let range = IdRange { first: self.next, count: IDS_PER_RANGE };
         self.next = end;
@@ -102,7 +102,7 @@ impl DbufIdRanges {
         let stored = text.trim().parse();
         self.continues = stored.is_ok();
         let stored = stored.unwrap_or(self.first);
-        self.next = stored.clamp(self.first, self.first + DAEMON_KIND_IDS);
+        self.next = stored.clamp(self.first, self.first + IDS_PER_DAEMON_KIND);
         self.file = Some(file);
         Some(())
     }

@@ -4,7 +4,7 @@ use filter::{Counts, Description, Holds};
 use runtime::space::node::Node;
 
 /// Maximum number of bytes that a filter may hold, over all sessions.
-pub(crate) const HOLD_BYTES: u64 = 64 << 20;
+pub(crate) const HOLD_BYTES_MAX: u64 = 64 << 20;
 
 /// Returns counters that are all zero, with an entry for each reason and each counter of this
 /// description.
@@ -17,6 +17,6 @@ pub(crate) fn with_description(mut node: Node, description: &'static Description
     node.reasons = description.reasons;
     node.counters = description.counters;
     node.numbers_sessions = description.state.writes_session_numbers;
-    node.holds = Holds::new(description.state.held_max, HOLD_BYTES);
+    node.holds = Holds::new(description.state.held_max, HOLD_BYTES_MAX);
     node
 }

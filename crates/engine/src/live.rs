@@ -33,7 +33,7 @@ pub struct Live {
 }
 
 /// Maximum number of automatic changes remembered per path.
-const ADAPTED_MAX: usize = 32;
+const ADAPTATIONS_MAX: usize = 32;
 
 /// The counters of a path at one point in time.
 #[derive(Clone, Debug, Default)]
@@ -216,14 +216,14 @@ impl Live {
         }
     }
 
-    /// Appends an automatic change to the list of the latest [`ADAPTED_MAX`] changes, and calls the
-    /// listener, if any.
+    /// Appends an automatic change to the list of the latest [`ADAPTATIONS_MAX`] changes, and calls
+    /// the listener, if any.
     pub(crate) fn add_adapted(&self, what: String) {
         if let Some(whole) = self.running_path() {
             let mut state = whole.state();
             let listener = state.listener.clone();
             state.adapted.push_back(what.clone());
-            if state.adapted.len() > ADAPTED_MAX {
+            if state.adapted.len() > ADAPTATIONS_MAX {
                 state.adapted.pop_front();
             }
             drop(state);

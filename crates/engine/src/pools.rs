@@ -8,7 +8,7 @@ use runtime::space::node::{Node, Operator};
 use sys::steps::{Resource, Steps};
 
 /// Minimum segment size of an intake pool, in bytes.
-const SEGMENT_MIN: usize = 128 << 10;
+const SEGMENT_BYTES_MIN: usize = 128 << 10;
 
 /// Returns the configuration of an intake pool for the sources among these nodes: the default
 /// amount of memory, divided into segments so small that the two or three segments in use at a time
@@ -25,7 +25,7 @@ pub(crate) fn intake_config(nodes: &[Node]) -> PoolConfig {
 pub(crate) fn intake_config_for_length(longest: usize) -> PoolConfig {
     let whole = PoolConfig::default();
     let total = whole.segment * whole.segments;
-    let segment = longest.next_power_of_two().clamp(SEGMENT_MIN, whole.segment);
+    let segment = longest.next_power_of_two().clamp(SEGMENT_BYTES_MIN, whole.segment);
     PoolConfig { segment, segments: total / segment }
 }
 

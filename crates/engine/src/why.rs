@@ -81,7 +81,7 @@ struct QueryState {
 }
 
 /// Maximum number of frames whose packet numbers are remembered, and of packets listed per node.
-const NUMBERS_MAX: usize = 1 << 20;
+const PACKET_NUMBERS_MAX: usize = 1 << 20;
 
 impl FlowQuery {
     /// Creates a query for the frames that match `expression`, on a path of this graph. Fails if
@@ -141,7 +141,7 @@ impl FlowQuery {
     }
 
     /// Assigns the next packet number to a block from a source. Remembers the number if the block
-    /// is a frame of the flow, for at most [`NUMBERS_MAX`] frames.
+    /// is a frame of the flow, for at most [`PACKET_NUMBERS_MAX`] frames.
     fn number_packet(&self, planned: usize, block: &Block<'_>) {
         let mut state = self.state();
         let number = state.packets.entry(planned).or_default();
@@ -149,7 +149,7 @@ impl FlowQuery {
         let number = *number;
         if block.marks.is_frame()
             && state.matcher.matches(block)
-            && state.numbers.len() < NUMBERS_MAX
+            && state.numbers.len() < PACKET_NUMBERS_MAX
         {
             state.numbers.entry(frame_key(block)).or_insert(number);
         }
@@ -288,11 +288,11 @@ impl QueryState {
 
 impl NodeFate {
     /// Adds the number of a packet, unless it is `None` or already in the list, or the list has
-    /// [`NUMBERS_MAX`] numbers.
+    /// [`PACKET_NUMBERS_MAX`] numbers.
     fn add_packet(&mut self, number: Option<u64>) {
         let Some(number) = number else { return };
         if let (Err(at), true) =
-            (self.packets.binary_search(&number), self.packets.len() < NUMBERS_MAX)
+            (self.packets.binary_search(&number), self.packets.len() < PACKET_NUMBERS_MAX)
         {
             self.packets.insert(at, number);
         }

@@ -12,7 +12,7 @@ use wire::ip::protocol;
 
 /// The position of a block in its text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct TextPiece {
+pub(crate) struct TextPosition {
     /// Session of the text, or `None` if the text consists of one block.
     pub(crate) session: Option<u64>,
     /// True for the backward direction of the session.
@@ -27,7 +27,7 @@ pub(crate) struct TextPiece {
     pub(crate) is_description: bool,
 }
 
-impl TextPiece {
+impl TextPosition {
     /// Returns the position of a block in its text.
     #[inline]
     pub(crate) fn from_block(block: &Block<'_>) -> Self {

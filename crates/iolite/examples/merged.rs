@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "{} blocks, in order: {}, {} late",
         times.len(),
         times.is_sorted(),
-        merged.late_blocks()
+        merged.late_block_count()
     );
     while let Some(gone) = merged.departed() {
         let left = gone.put.resident(&gone.taken);

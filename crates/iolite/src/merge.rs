@@ -159,10 +159,10 @@ impl Merged {
     /// Returns the number of late blocks: those that the reader returned after a block with a later
     /// timestamp.
     #[must_use]
-    pub const fn late_blocks(&self) -> u64 {
+    pub const fn late_block_count(&self) -> u64 {
         match &self.order {
             Order::Fair(_) => 0,
-            Order::Stamped(stamped) => stamped.late_blocks,
+            Order::Stamped(stamped) => stamped.late_block_count,
         }
     }
 

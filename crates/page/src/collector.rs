@@ -18,7 +18,7 @@ pub const INTERVAL: Duration = Duration::from_millis(500);
 /// Interval between two samples of the edges of a path that is not selected.
 const EDGE_INTERVAL: Duration = Duration::from_secs(5);
 /// Time without totals after which a path counts as silent.
-const SILENCE_MIN: Duration = Duration::from_secs(3);
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time until the next attempt to reach a daemon or a path.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Maximum time to wait for the daemon to pass a connection to a path.
@@ -32,7 +32,7 @@ const ENDED_MAX: usize = 8;
 /// again.
 pub(crate) fn collect(live: &Live) {
     let mut failure = None;
-    while live.keeps_collecting() {
+    while live.continue_collecting() {
         let ended = match Collector::connect(live) {
             Ok(mut collector) => collector.run(live),
             Err(error) => Err(error),
@@ -84,7 +84,7 @@ impl Collector {
                 continue;
             }
             next = now.max(next + INTERVAL);
-            if !live.keeps_collecting() {
+            if !live.continue_collecting() {
                 return Ok(());
             }
             self.selected = live.selected();
@@ -194,7 +194,7 @@ impl Collector {
 
     fn mark_silent(&mut self, now: Instant) {
         for (number, path) in &self.followed {
-            let silent = now.duration_since(path.last) > SILENCE_MIN;
+            let silent = now.duration_since(path.last) > SILENCE_TIMEOUT;
             if let (true, Some(known)) = (silent, self.figures.paths.get_mut(number)) {
                 known.state = PathState::Silent;
                 (known.rate, known.lost_rate) = (Rate::default(), 0.0);
@@ -208,7 +208,7 @@ impl Collector {
         let now = Instant::now();
         match to.next_update() {
             Ok(PathUpdate { ended: Some(ended), .. }) => {
-                path.to = Err(now + SILENCE_MIN);
+                path.to = Err(now + SILENCE_TIMEOUT);
                 if let Some(known) = self.figures.paths.get(&number) {
                     let path = known.path.clone();
                     self.note_end(EndedPath { path, ended: Some(ended), time_ms: now_ms() });

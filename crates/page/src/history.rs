@@ -11,9 +11,9 @@ use streamline::paths::rates;
 use streamline::paths::{Amount, Counters, Totals};
 
 /// Number of samples at full resolution: two minutes at two samples a second.
-const RECENT_MAX: usize = 240;
+const RECENT_SAMPLES_MAX: usize = 240;
 /// Number of samples for the hour before the last two minutes.
-const HOUR_MAX: usize = 720;
+const HOUR_SAMPLES_MAX: usize = 720;
 /// Interval between two samples for the hour before the last two minutes, in ms.
 const STEP_MS: u64 = 5000;
 /// Maximum time between two samples from which a rate is computed, in ms. In a longer interval, no
@@ -105,10 +105,10 @@ impl Series {
             return;
         }
         let sums = Arc::new(sums);
-        add(&mut self.recent, RECENT_MAX, &mut self.last, (time_ms, &sums));
+        add(&mut self.recent, RECENT_SAMPLES_MAX, &mut self.last, (time_ms, &sums));
         let due = self.last_step.as_ref().is_none_or(|(then, _)| time_ms >= then + STEP_MS);
         if due {
-            add(&mut self.hour, HOUR_MAX, &mut self.last_step, (time_ms, &sums));
+            add(&mut self.hour, HOUR_SAMPLES_MAX, &mut self.last_step, (time_ms, &sums));
         }
     }
 
@@ -269,7 +269,7 @@ mod tests {
             history.push_totals(half * 500, &sample);
         }
         let columns = history.columns(None);
-        assert!(columns.time_ms.len() <= RECENT_MAX + HOUR_MAX);
+        assert!(columns.time_ms.len() <= RECENT_SAMPLES_MAX + HOUR_SAMPLES_MAX);
         let (first, last) = (columns.time_ms[0], *columns.time_ms.last().unwrap());
         assert!(last - first >= 3_590_000, "{} s", (last - first) / 1000);
     }

@@ -84,7 +84,7 @@ struct ListedPath<'f> {
 #[derive(Serialize)]
 struct SelectedPath<'f> {
     number: u32,
-    /// Hash of the request and its plan ([`plan_identity`]), which changes if the nodes or edges
+    /// Hash of the request and its plan ([`plan_hash`]), which changes if the nodes or edges
     /// change.
     plan: String,
     counters: &'f Counters,
@@ -118,7 +118,7 @@ impl Figures {
         let selected = selected.and_then(|number| {
             let known = self.paths.get(&number)?;
             let counters = known.counters.as_ref()?;
-            let plan = plan_identity(known.path.line.as_deref().unwrap_or_default(), counters);
+            let plan = plan_hash(known.path.line.as_deref().unwrap_or_default(), counters);
             Some(SelectedPath { number, plan, counters, by_request: by_request(counters) })
         });
         let event = LiveEvent {
@@ -137,7 +137,7 @@ impl Figures {
 /// Returns a hash of a request and of the nodes, edges and spaces in its counters, which lets a
 /// browser notice a change to the plan.
 #[must_use]
-pub fn plan_identity(line: &str, counters: &Counters) -> String {
+pub fn plan_hash(line: &str, counters: &Counters) -> String {
     use std::hash::{DefaultHasher, Hash as _, Hasher as _};
     let mut hasher = DefaultHasher::new();
     line.hash(&mut hasher);
@@ -229,7 +229,7 @@ impl Live {
 
     /// Returns true if there is a viewer. Otherwise, marks the collector as ended, so that the next
     /// viewer starts another one.
-    pub(crate) fn keeps_collecting(&self) -> bool {
+    pub(crate) fn continue_collecting(&self) -> bool {
         let mut viewers = lock(&self.viewers);
         viewers.collects = viewers.count > 0;
         viewers.collects

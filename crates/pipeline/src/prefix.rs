@@ -70,7 +70,7 @@ pub fn split_prefix(text: &str, registry: &dyn Registry) -> Result<SharedPrefixe
     for end in ends.iter().rev() {
         let rest = whole.rest.get(end.stage + 1..).unwrap_or_default();
         let Some(next) = rest.first() else { continue };
-        if next.arc.label.as_ref().is_some_and(is_passing_zero) {
+        if next.arc.label.as_ref().is_some_and(passes_class_zero) {
             why = "the next pipe also passes blocks outside of connections";
             continue;
         }
@@ -126,7 +126,7 @@ fn check_source(source: &FilterTerm) -> Result<(), UnsharedReason> {
 }
 
 /// Returns true if a label passes class 0.
-fn is_passing_zero(label: &Label) -> bool {
+fn passes_class_zero(label: &Label) -> bool {
     let is_zero = |value: &Value| matches!(value, Value::Number { value: 0, .. });
     let Classes::List(list) = &label.classes else { return true };
     label.inverted

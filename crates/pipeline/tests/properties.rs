@@ -6,7 +6,7 @@ mod common;
 use common::{Random, read_cases, request_text, trees, writer};
 use pipeline::language::fuzz::check_language;
 use pipeline::language::limits::{
-    CLASSES_MAX, DEPTH_MAX, FILTERS_MAX, MISTAKES_MAX, NAMES_MAX, TEXT_MAX,
+    CLASSES_MAX, DEPTH_MAX, FILTERS_MAX, MARKS_MAX, MISTAKES_MAX, TEXT_MAX,
 };
 use pipeline::language::parse;
 
@@ -191,8 +191,8 @@ fn text_over_each_limit_fails_with_its_own_message() {
     let named = |names: usize| {
         (0..names).map(|n| format!("a --name=X{n} | a --name=X{n}")).collect::<Vec<_>>().join("|")
     };
-    assert!(parse(&named(NAMES_MAX)).1.is_empty());
-    mistake_start(&named(NAMES_MAX + 3), "more than 64 names");
+    assert!(parse(&named(MARKS_MAX)).1.is_empty());
+    mistake_start(&named(MARKS_MAX + 3), "more than 64 names");
 
     let listed = |classes: usize| format!("a |{} b", vec!["7"; classes].join(","));
     assert!(parse(&listed(CLASSES_MAX)).1.is_empty());

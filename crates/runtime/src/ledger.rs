@@ -363,11 +363,11 @@ impl NodeEntry {
         (self.input(BLOCKS), self.accounted(BLOCKS))
     }
 
-    fn input(&self, of: Projection) -> u64 {
+    fn input(&self, of: AmountField) -> u64 {
         of(&self.taken) + of(&self.made)
     }
 
-    fn accounted(&self, of: Projection) -> u64 {
+    fn accounted(&self, of: AmountField) -> u64 {
         let dropped: u64 = self.dropped.iter().map(|(_, amount)| of(amount)).sum();
         let rest = [&self.passed, &self.unselected, &self.consumed, &self.held];
         dropped + rest.into_iter().map(of).sum::<u64>()
@@ -385,9 +385,9 @@ fn add_by_name(to: &mut Vec<(String, u64)>, more: Vec<(String, u64)>) {
 }
 
 /// A function that extracts either the blocks or the bytes from an amount.
-type Projection = fn(&Amount) -> u64;
-const BLOCKS: Projection = |amount| amount.blocks;
-const BYTES: Projection = |amount| amount.bytes;
+type AmountField = fn(&Amount) -> u64;
+const BLOCKS: AmountField = |amount| amount.blocks;
+const BYTES: AmountField = |amount| amount.bytes;
 
 impl Ledger {
     /// Appends the entries of the ledger of another path.

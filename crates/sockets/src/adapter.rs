@@ -14,7 +14,7 @@ use std::time::Duration;
 use sys::preload;
 
 /// The maximum size of one read, in bytes.
-const READ_MAX: usize = 64 << 10;
+const READ_BYTES_MAX: usize = 64 << 10;
 
 /// Starts an adapter that copies the rest of the stream into a new pipe. The descriptors `numbers`,
 /// which are read ends of the old pipe, then refer to the new pipe. Returns the ring if no adapter
@@ -45,7 +45,7 @@ pub(crate) fn start(input: Box<RingInput>, numbers: &[i32]) -> Result<(), Box<Ri
 
 /// Copies the stream to `to` until the stream ends or `to` has no reader.
 fn copy_stream(mut input: Box<RingInput>, old: i32, to: &OwnedFd) {
-    let mut room = vec![0; READ_MAX];
+    let mut room = vec![0; READ_BYTES_MAX];
     // Bytes in the pipe from before the ring was made.
     while preload::bytes_waiting(old) > 0 {
         if !copy_available(old, to, &mut room) {

@@ -24,13 +24,13 @@ const NOT_AN_END: u8 = 1;
 const FIRST_EDGE: u8 = 2;
 
 /// The number of yields before a sleep if only one processor is available.
-const YIELDS_MAX: usize = 8;
+const YIELDS_BEFORE_SLEEP: usize = 8;
 
 static DESCRIPTOR_MARKS: [AtomicU8; DESCRIPTORS_MAX] =
     [const { AtomicU8::new(UNKNOWN) }; DESCRIPTORS_MAX];
 static SHARED_EDGES: OnceLock<Vec<SharedEdge>> = OnceLock::new();
 /// True if the program has edges; false before start-up and in a forked child.
-static ACTIVE: AtomicBool = AtomicBool::new(false);
+static HAS_EDGES: AtomicBool = AtomicBool::new(false);
 
 /// An edge with one end in this program.
 #[derive(Debug)]
@@ -69,18 +69,18 @@ pub(crate) fn start() {
         abi::edge::parse_edges(&variable).filter(fits).map(SharedEdge::new).collect();
     let any = !shared_edges.is_empty();
     if SHARED_EDGES.set(shared_edges).is_ok() {
-        ACTIVE.store(any, Ordering::Release);
+        HAS_EDGES.store(any, Ordering::Release);
     }
 }
 
 /// Forgets all edges. Called in a forked child, whose parent keeps them.
 pub(crate) fn stop() {
-    ACTIVE.store(false, Ordering::Release);
+    HAS_EDGES.store(false, Ordering::Release);
 }
 
 /// Returns the edges of this process.
 pub(crate) fn shared_edges() -> &'static [SharedEdge] {
-    match ACTIVE.load(Ordering::Acquire) {
+    match HAS_EDGES.load(Ordering::Acquire) {
         true => SHARED_EDGES.get().map_or(&[], Vec::as_slice),
         false => &[],
     }
@@ -94,7 +94,7 @@ pub(crate) fn yields_before_sleep() -> u32 {
     let mut yields = YIELDS.load(Ordering::Relaxed);
     if yields == usize::MAX {
         let alone = std::thread::available_parallelism().is_ok_and(|count| count.get() == 1);
-        yields = if alone { YIELDS_MAX } else { 0 };
+        yields = if alone { YIELDS_BEFORE_SLEEP } else { 0 };
         YIELDS.store(yields, Ordering::Relaxed);
     }
     u32::try_from(yields).unwrap_or(0)
@@ -103,7 +103,7 @@ pub(crate) fn yields_before_sleep() -> u32 {
 /// Returns the edge of which this descriptor is an end, or `None` if it is not an end.
 #[inline]
 pub(crate) fn find(number: i32) -> Option<&'static SharedEdge> {
-    if !ACTIVE.load(Ordering::Relaxed) {
+    if !HAS_EDGES.load(Ordering::Relaxed) {
         return None;
     }
     let known = DESCRIPTOR_MARKS.get(usize::try_from(number).ok()?)?;
@@ -181,7 +181,7 @@ impl SharedEdge {
     }
 
     /// Shuts down the rendezvous socket permanently.
-    pub(crate) fn shut_rendezvous(&self) {
+    pub(crate) fn shut_down_rendezvous(&self) {
         if is_open(&self.edge) {
             preload::shut_down(self.edge.socket);
         }

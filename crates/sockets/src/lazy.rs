@@ -37,9 +37,9 @@ const PAGE: usize = 4096;
 /// The minimum size of a file in bytes; smaller files are read as usual.
 const FILE_SIZE_MIN: u64 = 256 << 10;
 /// The maximum number of bytes that one system call writes from a file.
-const PIECE_MAX: usize = 512 << 10;
+const WRITE_BYTES_MAX: usize = 512 << 10;
 /// The number of bytes by which the page tables are populated ahead of the program.
-const AHEAD_BYTES: u64 = 32 << 20;
+const PREFAULT_BYTES: u64 = 32 << 20;
 
 /// The number of misaligned reads of a file after which it is read as usual.
 const MISSES_MAX: u32 = 4;
@@ -59,16 +59,16 @@ struct Source {
     at: Arc<AtomicU64>,
     size: u64,
     /// True if the kernel's position is lower than `at`.
-    kernel_lags: bool,
+    kernel_position_lags: bool,
     /// True if the kernel's position may have changed: the next lazy read sets `at` to it.
-    position_stale: bool,
+    is_position_stale: bool,
     /// The number of reads so far.
     reads: u64,
     /// The number of reads that were not lazy because they were misaligned: the address or the size
     /// was not a multiple of [`PAGE`].
     misses: u32,
     /// True if a thread populates the page tables.
-    runs_ahead: bool,
+    has_prefault_thread: bool,
     /// Set to true to stop the thread that populates the page tables.
     is_stopped: Arc<AtomicBool>,
 }
@@ -144,11 +144,11 @@ pub(crate) fn record_open(number: i32) {
         file,
         at: Arc::default(),
         size,
-        kernel_lags: false,
-        position_stale: true,
+        kernel_position_lags: false,
+        is_position_stale: true,
         reads: 0,
         misses: 0,
-        runs_ahead: false,
+        has_prefault_thread: false,
         is_stopped: Arc::default(),
     });
     HAS_SOURCES.store(true, Ordering::Relaxed);
@@ -213,7 +213,7 @@ pub(crate) fn read(number: i32, to: usize, count: usize) -> Option<usize> {
 }
 
 fn lend_range(source: &mut Source, number: i32, to: usize, count: usize) -> Option<usize> {
-    if std::mem::take(&mut source.position_stale) {
+    if std::mem::take(&mut source.is_position_stale) {
         source.at.store(preload::position(number)?, Ordering::Release);
     }
     let at = source.at.load(Ordering::Relaxed);
@@ -230,7 +230,7 @@ fn lend_range(source: &mut Source, number: i32, to: usize, count: usize) -> Opti
         sync_source_position(source);
         return None;
     }
-    source.kernel_lags = true;
+    source.kernel_position_lags = true;
     source.at.store(at + count as u64, Ordering::Release);
     Some(count)
 }
@@ -274,7 +274,7 @@ pub(crate) fn write(range: &FileRange, to: i32) -> Result<usize, i32> {
     let mut done = 0;
     while done < range.len {
         let Some(fd) = preload::borrow(to) else { return Err(preload::EBADF) };
-        let piece = (range.len - done).min(PIECE_MAX);
+        let piece = (range.len - done).min(WRITE_BYTES_MAX);
         let length = u32::try_from(piece).unwrap_or(0);
         let place = Extent::new(range.at + done as u64, length);
         match range.file.splice_by(SpliceCall::Write, place, fd) {
@@ -299,7 +299,7 @@ pub(crate) fn sync_position(number: i32) {
     let Some(mut sources) = sources() else { return };
     if let Some(source) = sources.iter_mut().find(|source| source.numbers.contains(&number)) {
         sync_source_position(source);
-        source.position_stale = true;
+        source.is_position_stale = true;
     }
 }
 
@@ -325,7 +325,7 @@ pub(crate) fn stop() {
 }
 
 fn sync_source_position(source: &mut Source) {
-    if std::mem::take(&mut source.kernel_lags)
+    if std::mem::take(&mut source.kernel_position_lags)
         && let Some(number) = source.numbers.first()
     {
         preload::seek(*number, source.at.load(Ordering::Relaxed));
@@ -339,24 +339,25 @@ fn start_prefault_thread(range: &FileRange) {
     let fits = |source: &&mut Source| {
         source.file.descriptor().as_raw_fd() == range.file.descriptor().as_raw_fd()
     };
-    let Some(source) = sources.iter_mut().find(fits).filter(|source| !source.runs_ahead) else {
+    let Some(source) = sources.iter_mut().find(fits).filter(|source| !source.has_prefault_thread)
+    else {
         return;
     };
-    source.runs_ahead = true;
+    source.has_prefault_thread = true;
     let (file, size) = (source.file.clone(), source.size);
     let (at, over) = (source.at.clone(), source.is_stopped.clone());
     let mut next = at.load(Ordering::Relaxed);
     let ahead = move || {
         while next < size && !over.load(Ordering::Acquire) {
-            if next > at.load(Ordering::Acquire).saturating_add(AHEAD_BYTES) {
+            if next > at.load(Ordering::Acquire).saturating_add(PREFAULT_BYTES) {
                 std::thread::yield_now();
                 continue;
             }
-            let length = u32::try_from((size - next).min(PIECE_MAX as u64)).unwrap_or(0);
+            let length = u32::try_from((size - next).min(WRITE_BYTES_MAX as u64)).unwrap_or(0);
             if file.populate(Extent::new(next, length)).is_err() {
                 return;
             }
-            next += PIECE_MAX as u64;
+            next += WRITE_BYTES_MAX as u64;
         }
     };
     // Without the thread, the pages fault in one by one.

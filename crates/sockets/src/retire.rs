@@ -33,7 +33,7 @@ pub(crate) fn retire_all_edges(why: Occasion) {
 /// Turns an edge into a pipe permanently, unless another thread or an interrupted call is using it.
 /// In a program with threads, a reader keeps its ring across a fork.
 pub(crate) fn edge(shared_edge: &'static SharedEdge, why: Occasion) {
-    shared_edge.shut_rendezvous();
+    shared_edge.shut_down_rendezvous();
     // If another thread is in a call, or a signal handler forks during one, that call owns the
     // state, and the edge stays as it is.
     let Some(mut locked) = shared_edge.try_lock_for_call() else { return };

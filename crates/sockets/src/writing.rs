@@ -92,8 +92,8 @@ impl Bytes<'_> {
 #[derive(Debug)]
 pub(crate) enum Writing {
     /// The end writes to the pipe. `written` is the number of bytes so far; when it reaches
-    /// `look_at`, the writer checks for a request for a ring.
-    Pipe { written: u64, look_at: u64 },
+    /// `next_check_at`, the writer checks for a request for a ring.
+    Pipe { written: u64, next_check_at: u64 },
     /// The end writes to the ring.
     Ring {
         /// The ring's writing side.
@@ -109,7 +109,7 @@ pub(crate) enum Writing {
 
 impl Default for Writing {
     fn default() -> Self {
-        Self::Pipe { written: 0, look_at: PIPE_BYTES_MIN }
+        Self::Pipe { written: 0, next_check_at: PIPE_BYTES_MIN }
     }
 }
 
@@ -128,13 +128,13 @@ impl Writing {
         loop {
             match self {
                 Self::Plain => return count_pipe(edge, real()),
-                Self::Pipe { written, look_at } => {
-                    if *written < *look_at {
+                Self::Pipe { written, next_check_at } => {
+                    if *written < *next_check_at {
                         let count = count_pipe(edge, real());
                         *written += u64::try_from(count).unwrap_or(0);
                         return count;
                     }
-                    *look_at = *written + PIPE_BYTES_MIN / 4;
+                    *next_check_at = *written + PIPE_BYTES_MIN / 4;
                     self.switch_to_ring(edge, number);
                     if let Self::Pipe { written, .. } = self {
                         let count = count_pipe(edge, real());

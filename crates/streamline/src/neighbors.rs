@@ -93,7 +93,7 @@ impl NeighborFindings {
                 one.interface.clone().unwrap_or_else(|| "all".to_owned()),
                 one.kind_text(),
                 one.name_and_id(),
-                one.owners_text(self.hidden),
+                one.format_holders(self.hidden),
             ]);
         }
         let mut out = if table.is_empty() { String::new() } else { table.format_within(columns) };
@@ -155,7 +155,7 @@ impl NeighborFinding {
     /// Returns the processes that hold the program or socket open, such as `tcpdump[4711] of user
     /// 0`, or if none is known, the user and a remark. `hidden` is the number of processes whose
     /// descriptors could not be read.
-    fn owners_text(&self, hidden: usize) -> String {
+    fn format_holders(&self, hidden: usize) -> String {
         let holder =
             |one: &HolderFinding| format!("{}[{}] of user {}", one.command, one.process, one.uid);
         if !self.holders.is_empty() {

@@ -127,7 +127,7 @@ pub fn confine(memory: u64) -> Result<Landlock> {
     restore_fault_actions()?;
     report_refused_calls()?;
     let program = seccomp_filter()?;
-    seccompiler::apply_filter(&program).map_err(|error| library_error("seccomp", &error))?;
+    seccompiler::apply_filter(&program).map_err(|error| error_from_library("seccomp", &error))?;
     Ok(landlock)
 }
 
@@ -199,7 +199,7 @@ fn enforce_landlock() -> Result<Landlock> {
         rules.create()?.restrict_self()
     };
     let status =
-        rules().map_err(|error: landlock::RulesetError| library_error("landlock", &error))?;
+        rules().map_err(|error: landlock::RulesetError| error_from_library("landlock", &error))?;
     Ok(match status.ruleset {
         RulesetStatus::FullyEnforced => Landlock::Whole,
         RulesetStatus::PartiallyEnforced => Landlock::Partly,
@@ -209,7 +209,7 @@ fn enforce_landlock() -> Result<Landlock> {
 
 /// Converts a library's error to [`Error`]. Keeps the errno if there is one; otherwise uses EINVAL
 /// and the error's text.
-fn library_error(call: &'static str, error: &(dyn std::error::Error + 'static)) -> Error {
+fn error_from_library(call: &'static str, error: &(dyn std::error::Error + 'static)) -> Error {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(found) = cause {
         let number = found.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error);
@@ -316,7 +316,7 @@ fn seccomp_filter() -> Result<BpfProgram> {
         // Called by abort(3).
         (libc::SYS_tgkill, vec![(0, Is::Eq, own), (2, Is::Eq, bits(libc::SIGABRT))]),
     ];
-    let wrong = |error: seccompiler::BackendError| library_error("seccomp", &error);
+    let wrong = |error: seccompiler::BackendError| error_from_library("seccomp", &error);
     for (call, conditions) in rest {
         let conditions: std::result::Result<Vec<_>, _> = conditions
             .into_iter()

@@ -65,7 +65,7 @@ pub fn mount_by_helper(directory: &Path) -> Result<OwnedFd> {
     let status = child.wait().context("waitpid", target())?;
     let device = received.ok().and_then(|(_, descriptors)| descriptors.into_iter().next());
     device.filter(|_| status.success()).ok_or_else(|| {
-        let (reason, errno) = helper_failure(&words);
+        let (reason, errno) = parse_helper_failure(&words);
         let reason = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
         Error::new("mount", format!("{} by {HELPER}{reason}", directory.display()), errno)
     })
@@ -74,7 +74,7 @@ pub fn mount_by_helper(directory: &Path) -> Result<OwnedFd> {
 /// Splits the helper's message, such as `fusermount3: failed to open /dev/fuse: Permission denied`,
 /// into the failed operation and the error number. The number is EPERM if the message does not end
 /// with the text of an expected error.
-fn helper_failure(words: &str) -> (&str, i32) {
+fn parse_helper_failure(words: &str) -> (&str, i32) {
     let words = words.trim();
     let words =
         words.strip_prefix(HELPER).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(words);
@@ -146,11 +146,11 @@ mod tests {
     #[test]
     fn message_of_the_helper_is_split_into_reason_and_error() {
         let message = "fusermount3: failed to open /dev/fuse: Permission denied\n";
-        assert_eq!(helper_failure(message), ("failed to open /dev/fuse", libc::EACCES));
+        assert_eq!(parse_helper_failure(message), ("failed to open /dev/fuse", libc::EACCES));
         let message = "fusermount3: mount failed: Operation not permitted";
-        assert_eq!(helper_failure(message), ("mount failed", libc::EPERM));
-        assert_eq!(helper_failure("fusermount3: busy"), ("busy", libc::EPERM));
-        assert_eq!(helper_failure(""), ("", libc::EPERM));
+        assert_eq!(parse_helper_failure(message), ("mount failed", libc::EPERM));
+        assert_eq!(parse_helper_failure("fusermount3: busy"), ("busy", libc::EPERM));
+        assert_eq!(parse_helper_failure(""), ("", libc::EPERM));
         let error =
             Error::new("mount", "/m by fusermount3 (failed to open /dev/fuse)", libc::EACCES);
         assert!(error.to_string().ends_with("permit it by `chmod 666 /dev/fuse`"), "{error}");

@@ -60,7 +60,7 @@ impl HostileAct {
             #[expect(clippy::panic, reason = "the act is a panic")]
             "panic" => panic!("this filter panics on purpose"),
             "ptrace" => ptrace(self.parent),
-            "ring" => self.write_read_only_ring(),
+            "ring" => self.make_ring_writable(),
             "segment" => write_word(8),
             "setuid" => setuid(),
             "signal" => kill(self.parent, libc::SIGTERM),
@@ -72,7 +72,7 @@ impl HostileAct {
     }
 
     /// Makes a read-only mapping of a ring writable, and writes to it.
-    fn write_read_only_ring(&self) {
+    fn make_ring_writable(&self) {
         let found = self
             .shared
             .iter()

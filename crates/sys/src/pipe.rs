@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn capacity_and_length_of_a_pipe() {
+    fn pipe_reports_its_capacity_and_length() {
         let (reading, mut writing) = std::io::pipe().unwrap();
         assert_eq!(set_capacity(&writing, 8192).unwrap(), 8192);
         std::io::Write::write_all(&mut writing, b"four").unwrap();

@@ -271,7 +271,7 @@ impl ProcessStat {
 }
 
 /// Maximum time to wait until a process is suspended.
-const SUSPENSION_TIMEOUT: Duration = Duration::from_secs(1);
+const SUSPENSION_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Kills another process of Streamline and the groups of its programs. Blocks for at most a second.
 ///
@@ -284,7 +284,7 @@ pub fn kill_with_programs(process: impl AsFd) -> Result<()> {
     };
     let Some(id) = pidfd_process_id(process.as_fd()) else { return send(Signal::KILL) };
     send(Signal::STOP)?;
-    let until = std::time::Instant::now() + SUSPENSION_TIMEOUT;
+    let until = std::time::Instant::now() + SUSPENSION_WAIT_MAX;
     let own = loop {
         let Some(stat) = ProcessStat::read(id) else { return send(Signal::KILL) };
         if stat.is_suspended || stat.is_zombie || std::time::Instant::now() > until {

@@ -25,8 +25,8 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Maximum number of lazy buffers at one time.
-const BUFFERS_MAX: usize = 8;
-static SLOTS: [BufferSlot; BUFFERS_MAX] = [const { BufferSlot::free() }; BUFFERS_MAX];
+const LAZY_BUFFERS_MAX: usize = 8;
+static SLOTS: [BufferSlot; LAZY_BUFFERS_MAX] = [const { BufferSlot::free() }; LAZY_BUFFERS_MAX];
 static INSTALL_HANDLER: Once = Once::new();
 
 /// The addresses of a buffer, which the signal handler reads.

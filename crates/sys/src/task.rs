@@ -101,7 +101,7 @@ impl Task {
 /// another user or may not be traced.
 #[must_use]
 pub fn directory_being_made(thread: u32) -> Option<Vec<u8>> {
-    for _ in 0..CALL_ATTEMPTS_MAX {
+    for _ in 0..SYSCALL_READ_ATTEMPTS_MAX {
         // The number of the system call and its arguments, or `running`.
         let text = fs::read_to_string(format!("/proc/{thread}/syscall")).ok()?;
         let mut words = text.split_whitespace();
@@ -131,7 +131,7 @@ fn read_text_at(process: u32, address: u64) -> Option<Vec<u8>> {
 /// Maximum length of a path in bytes, including the final zero.
 const PATH_MAX: usize = 4096;
 /// Maximum number of attempts to read the system call of a thread that is still running.
-const CALL_ATTEMPTS_MAX: usize = 1000;
+const SYSCALL_READ_ATTEMPTS_MAX: usize = 1000;
 /// System calls that create a directory, each with the index of its path argument.
 #[cfg(target_arch = "x86_64")]
 const MKDIR_CALLS: [(libc::c_long, usize); 2] = [(libc::SYS_mkdir, 0), (libc::SYS_mkdirat, 1)];

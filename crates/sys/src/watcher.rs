@@ -39,7 +39,7 @@ pub struct WatchEvent {
 }
 
 /// Maximum number of events returned at once.
-const EVENTS_MAX: usize = 256;
+const EVENTS_PER_WAIT_MAX: usize = 256;
 
 impl Watcher {
     /// Creates an empty set.
@@ -73,7 +73,7 @@ impl Watcher {
     /// Returns the events, at most 256.
     pub fn wait(&self, limit: Option<Duration>) -> Vec<WatchEvent> {
         let limit = limit.map(timespec);
-        let mut space = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_MAX];
+        let mut space = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_PER_WAIT_MAX];
         let Ok((events, _)) = epoll::wait(&self.0, &mut space, limit.as_ref()) else {
             return Vec::new();
         };

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 #[derive(Debug)]
 pub(super) struct Shared {
     /// Memories into which entries may point (C5).
-    memories: [OnceLock<Arc<Memory>>; MEMORIES_MAX],
+    memories: [OnceLock<Arc<Memory>>; CROSSING_POOLS_MAX],
     /// Leases of a writer that has exited, held for the remaining readers (C3).
     pub(super) orphaned: Mutex<Vec<InFlightSegment>>,
     pub(super) writer_doorbell: Arc<Doorbell>,
@@ -20,7 +20,7 @@ pub(super) struct Shared {
 }
 
 /// Maximum number of pools whose blocks one crossing can carry.
-const MEMORIES_MAX: usize = 64;
+const CROSSING_POOLS_MAX: usize = 64;
 
 impl Shared {
     /// Creates the state of a crossing without any registered memory.

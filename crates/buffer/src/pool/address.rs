@@ -56,7 +56,7 @@ impl Memory {
         }
         let segment = self.segment_size();
         let (slot, inside) = (at / segment, at % segment);
-        let number = self.slots.segment_in(slot);
+        let number = self.slots.segment_number_in(slot);
         let position = number.checked_mul(segment as u64)?;
         let length = u32::try_from(slice.len()).ok()?;
         // Resident segment and filled length are checked as for any pointer.

@@ -62,7 +62,7 @@ impl Pool {
         let open = self.end.get().checked_sub(1).map(|last| slots.slot_of_position(last));
         let mut pinned = BTreeMap::new();
         for (slot, pins) in self.pins.iter().enumerate() {
-            let number = slots.segment_in(slot);
+            let number = slots.segment_number_in(slot);
             let is_pinned = number != FREE && pins.get() > 0 && open != Some(slot);
             if is_pinned {
                 pinned.insert(slot, number);

@@ -46,7 +46,7 @@ impl Pool {
         let Ok((slot, at)) = self.memory.locate(place) else { return };
         let only = self.pins.get(slot).is_some_and(|pins| pins.get() == 1);
         if let (true, true, Some(needed)) =
-            (only, self.memory.slots.segment_in(slot) == pin.0, self.needed.get(slot))
+            (only, self.memory.slots.segment_number_in(slot) == pin.0, self.needed.get(slot))
         {
             needed.set(at);
         }

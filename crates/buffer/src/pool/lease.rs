@@ -76,7 +76,7 @@ impl Lease {
         let slots = &self.memory.slots;
         let slot = slots.slot_of_position(place.position());
         // The segment is kept in its slot, so its number has the high bits.
-        place.complete(slots.segment_in(slot) * slots.segment_size() as u64)
+        place.complete(slots.segment_number_in(slot) * slots.segment_size() as u64)
     }
 
     /// Returns the memory that contains the segment.

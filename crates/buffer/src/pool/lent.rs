@@ -67,7 +67,7 @@ impl Pool {
     fn open_arrived(&self, slot: usize, number: u64) -> Option<Draft<'_>> {
         let slots = &self.memory.slots;
         let has_arrived = self.memory.lender()?.has_arrived(slot);
-        if self.drafting.get() || slots.segment_in(slot) != FREE || !has_arrived {
+        if self.drafting.get() || slots.segment_number_in(slot) != FREE || !has_arrived {
             return None;
         }
         // M3: free since the end of a pass, or since the pool was created. M7: arrived.
@@ -89,7 +89,7 @@ impl Pool {
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         let slots = &self.memory.slots;
-        self.is_lent() && slots.segment_in(slots.slot_of(self.next_number_min.get())) != FREE
+        self.is_lent() && slots.segment_number_in(slots.slot_of(self.next_number_min.get())) != FREE
     }
 
     /// Returns all segments that have neither pins nor leases to the lender.
@@ -110,7 +110,7 @@ impl Pool {
         let mut oldest_held = self.next_number_min.get();
         for number in (self.oldest.get()..self.next_number_min.get()).rev() {
             let slot = slots.slot_of(number);
-            if slots.segment_in(slot) == number && !give_back(slot) {
+            if slots.segment_number_in(slot) == number && !give_back(slot) {
                 oldest_held = number;
             }
         }

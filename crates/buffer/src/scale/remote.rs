@@ -13,7 +13,7 @@
 //! work, and the ring shrinks again. It also shrinks periodically, because nothing else would
 //! detect that the processors now share a cache.
 
-use super::{INITIAL_PATIENCE, PATIENCE_MAX};
+use super::{INITIAL_PATIENCE_ROUNDS, PATIENCE_MAX};
 
 /// The time that the writer took for some blocks of a lap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +34,7 @@ impl LapTiming {
 /// Range of costs, in nanoseconds per 4 KB, that indicates transfers between remote caches. 4 KB
 /// take 80 to 120 ns between processors that share a cache, and 1500 to 2500 ns between others;
 /// higher costs indicate the writer's own work.
-const REMOTE_COST: std::ops::Range<u64> = 600..5000;
+const REMOTE_COST_NS: std::ops::Range<u64> = 600..5000;
 /// Number of laps per evaluation.
 const EVALUATION_LAPS: u64 = 16;
 /// Minimum number of slow laps in an evaluation that starts a trial.
@@ -48,7 +48,7 @@ const TRIAL_LAPS: u64 = 4;
 /// ring is retained.
 const COST_PERCENT_MAX: u64 = 70;
 /// Number of laps in the larger ring after which the smaller one is measured again.
-const RECHECK_INTERVAL: u64 = 256;
+const RECHECK_LAPS: u64 = 256;
 
 /// State of the comparison between two ring sizes: within the caches, and beyond them.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -79,7 +79,7 @@ impl RemoteTrial {
             cost: 0,
             smaller_ring_cost: 0,
             pause: 0,
-            patience: INITIAL_PATIENCE,
+            patience: INITIAL_PATIENCE_ROUNDS,
         }
     }
 
@@ -107,7 +107,7 @@ impl RemoteTrial {
     fn evaluate(&mut self, cost: Option<u64>) {
         self.pause = self.pause.saturating_sub(1);
         self.laps += 1;
-        if let Some(cost) = cost.filter(|cost| REMOTE_COST.contains(cost)) {
+        if let Some(cost) = cost.filter(|cost| REMOTE_COST_NS.contains(cost)) {
             self.cost = self.cost.saturating_add(cost);
             self.slow_laps += 1;
         }
@@ -132,13 +132,13 @@ impl RemoteTrial {
                 && self.cost.saturating_mul(100)
                     <= self.smaller_ring_cost.saturating_mul(COST_PERCENT_MAX);
             if is_better {
-                self.patience = INITIAL_PATIENCE;
+                self.patience = INITIAL_PATIENCE_ROUNDS;
             } else {
                 self.pause = self.patience;
                 self.patience = (self.patience * 2).min(PATIENCE_MAX);
                 self.set_trial(false);
             }
-        } else if self.laps >= RECHECK_INTERVAL {
+        } else if self.laps >= RECHECK_LAPS {
             self.set_trial(false);
         }
     }
@@ -170,7 +170,7 @@ mod tests {
         assert!(laps_until(&mut trial, 2000, true).is_some_and(|laps| laps < 2 * EVALUATION_LAPS));
         // Laps that touch memory for the first time do not count; later ones are much faster.
         assert!((0..WARMUP_LAPS).all(|_| record_lap(&mut trial, 9000)));
-        assert!((0..RECHECK_INTERVAL - WARMUP_LAPS - 1).all(|_| record_lap(&mut trial, 400)));
+        assert!((0..RECHECK_LAPS - WARMUP_LAPS - 1).all(|_| record_lap(&mut trial, 400)));
         assert!(!record_lap(&mut trial, 400), "the smaller ring is measured again");
         assert_eq!(laps_until(&mut trial, 2000, true), Some(EVALUATION_LAPS), "and left again");
         // Now the processors share a cache: the larger ring is no faster than before.
@@ -190,7 +190,12 @@ mod tests {
             .collect();
         assert_eq!(
             tried,
-            [EVALUATION_LAPS, INITIAL_PATIENCE, 2 * INITIAL_PATIENCE, 4 * INITIAL_PATIENCE]
+            [
+                EVALUATION_LAPS,
+                INITIAL_PATIENCE_ROUNDS,
+                2 * INITIAL_PATIENCE_ROUNDS,
+                4 * INITIAL_PATIENCE_ROUNDS
+            ]
         );
     }
 

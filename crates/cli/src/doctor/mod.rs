@@ -34,7 +34,7 @@ struct DoctorReport {
 
 /// The availability of one facility, as `--json` prints it.
 #[derive(Serialize, Debug)]
-struct FacilityState<'v> {
+struct FacilityAvailability<'v> {
     version: u32,
     #[serde(flatten)]
     verdict: &'v Verdict,
@@ -67,7 +67,7 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Status {
 /// the output cannot be written, and otherwise 0.
 fn print_facility(verdict: &Verdict, json: bool) -> Status {
     let printed = terminal::print_text(&match json {
-        true => json_line(&FacilityState { version: findings::VERSION, verdict }),
+        true => json_line(&FacilityAvailability { version: findings::VERSION, verdict }),
         false => page::format_verdict(verdict, terminal::has_colour_output()),
     });
     match (printed, verdict.open) {

@@ -2,7 +2,7 @@
 
 use super::DoctorReport;
 use super::findings::{CheckFinding, CheckResult, Checkup, InterfaceFinding, Section, Verdict};
-use crate::progress::short_bytes;
+use crate::progress::format_bytes_short;
 use streamline::neighbors::NeighborFindings;
 use streamline::privilege::{self, COLUMNS};
 
@@ -17,8 +17,9 @@ pub(super) fn format_findings(
     DoctorReport { checkup, others }: &DoctorReport,
     colours: bool,
 ) -> String {
-    let memory =
-        checkup.memory.map_or_else(String::new, |n| format!(", {} of memory", short_bytes(n)));
+    let memory = checkup
+        .memory
+        .map_or_else(String::new, |n| format!(", {} of memory", format_bytes_short(n)));
     let Checkup { program, release, processors, .. } = checkup;
     let mut out = String::new();
     let head = format!("streamline {program} on Linux {release}, {processors} processors{memory}");

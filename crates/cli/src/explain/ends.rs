@@ -31,7 +31,7 @@ fn written_sources(plan: &Plan) -> Vec<String> {
 }
 
 /// Formats the sizes of the rings from which other programs read, and of those to which they write.
-pub(super) fn reader_rings_text(plan: &Plan) -> String {
+pub(super) fn format_ring_sizes(plan: &Plan) -> String {
     let line = |(name, (least, most), is_given)| {
         let (least, most) = (least >> 10, most >> 10);
         let sizes = match (is_given, least < most) {
@@ -64,7 +64,7 @@ fn retaining_sinks(plan: &Plan) -> Vec<(String, u64, bool)> {
 
 /// Formats, for each sink that retains past frames, the size of its memory for uncompressed frames
 /// and the thread that compresses older ones.
-pub(super) fn retained_text(plan: &Plan) -> String {
+pub(super) fn format_retained_frames(plan: &Plan) -> String {
     let line = |(name, bytes, is_live): (String, u64, bool)| {
         let (size, by) = (
             bytes >> 10,

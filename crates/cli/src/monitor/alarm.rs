@@ -74,7 +74,7 @@ impl Alarms {
         let mut raised = Vec::new();
         for alarm in &mut self.all {
             let Some(value) = alarm.condition.value(now, previous) else { continue };
-            let (condition, name) = (&alarm.condition, alarm.condition.number_name());
+            let (condition, name) = (&alarm.condition, alarm.condition.metric_name());
             if !condition.holds(value) {
                 alarm.since = None;
                 if std::mem::take(&mut alarm.is_raised) {

@@ -27,7 +27,7 @@ struct Metric {
 }
 
 /// All counters and rates that a condition can test.
-const NUMBERS: [Metric; 11] = [
+const METRICS: [Metric; 11] = [
     total("lost", lost),
     rate("lost/s", lost),
     total("dropped", dropped),
@@ -134,7 +134,7 @@ impl Condition {
     }
 
     /// Returns the name of the counter or rate, such as `lost/s`.
-    pub(crate) const fn number_name(&self) -> &'static str {
+    pub(crate) const fn metric_name(&self) -> &'static str {
         self.number.name
     }
 }
@@ -157,8 +157,8 @@ impl FromStr for Condition {
                 .to_owned()
         })?);
         let name = name.trim();
-        let number = NUMBERS.into_iter().find(|number| number.name == name).ok_or_else(|| {
-            let all = NUMBERS.map(|number| number.name);
+        let number = METRICS.into_iter().find(|number| number.name == name).ok_or_else(|| {
+            let all = METRICS.map(|number| number.name);
             let meant = nearest(name, all)
                 .map_or_else(String::new, |meant| format!(", did you mean `{meant}`?"));
             format!("there is no number `{name}`{meant}: use {}", all.join(", "))

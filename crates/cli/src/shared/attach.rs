@@ -4,7 +4,7 @@
 use super::connect::{connect_path, format_age, user_name, wait_readable, watch_signals};
 use crate::arguments::paths::AttachArguments;
 use crate::failure::report_client_error;
-use crate::progress::short_bytes;
+use crate::progress::format_bytes_short;
 use crate::status::Status;
 use crate::terminal;
 use abi::text::VisibleLines;
@@ -74,7 +74,11 @@ fn progress_line(totals: &Totals) -> String {
     let Totals { elapsed_ns, given, lost } = *totals;
     let time = format_age(elapsed_ns / 1_000_000_000);
     let lost = if lost > 0 { format!("  lost: {lost}") } else { String::new() };
-    format!(" {time}  {}  {}{lost}", format_count(given.blocks, "block"), short_bytes(given.bytes))
+    format!(
+        " {time}  {}  {}{lost}",
+        format_count(given.blocks, "block"),
+        format_bytes_short(given.bytes)
+    )
 }
 
 /// The log file of a path. Only text that is appended after the file was opened is read.

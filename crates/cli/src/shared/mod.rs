@@ -28,7 +28,7 @@ mod table;
 mod tap;
 mod top;
 
-pub(crate) use rates::short_rate;
+pub(crate) use rates::format_rate_short;
 
 use crate::arguments::paths::PathCommand;
 use crate::status::Status;

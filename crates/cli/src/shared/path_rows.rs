@@ -3,7 +3,7 @@
 use super::connect::{format_age, user_name};
 use super::rates::{self, Rate};
 use crate::failure::is_path_gone;
-use crate::progress::short_bytes;
+use crate::progress::format_bytes_short;
 use member::client::{Client, ClientError, replace_hidden};
 use member::protocol::{Counters, RegisteredPath};
 use serde::Serialize;
@@ -80,8 +80,8 @@ impl PathRow {
             path.name.as_deref().map_or_else(dash, replace_hidden),
             user_name(path.uid),
             if self.state == PathState::Silent { "silent".to_owned() } else { time },
-            rate(|rate| rates::short_rate(rate.blocks)),
-            rate(|rate| short_bytes(rate.bytes as u64)),
+            rate(|rate| rates::format_rate_short(rate.blocks)),
+            rate(|rate| format_bytes_short(rate.bytes as u64)),
             self.lost.map_or_else(dash, |lost| lost.to_string()),
             line,
         ]

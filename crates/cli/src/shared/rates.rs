@@ -32,7 +32,7 @@ pub(super) fn describe_latency(counters: &Counters) -> Option<String> {
 }
 
 /// Formats a number of blocks per second in at most six columns, such as `4012` or `1.25M`.
-pub(crate) fn short_rate(number: f64) -> String {
+pub(crate) fn format_rate_short(number: f64) -> String {
     match number {
         n if n < 9.95 && n > 0.0 => format!("{n:.1}"),
         n if n < 99_999.5 => format!("{n:.0}"),
@@ -52,7 +52,7 @@ mod tests {
         for (number, text) in
             [(0.0, "0"), (0.5, "0.5"), (4012.0, "4012"), (1_250_000.0, "1.25M"), (2e9, "2.0G")]
         {
-            assert_eq!(short_rate(number), text);
+            assert_eq!(format_rate_short(number), text);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::connect::user_name;
 use super::table::format_table;
-use crate::progress::short_bytes;
+use crate::progress::format_bytes_short;
 use member::client::{Client, replace_hidden};
 use member::protocol::{KernelProgram, KernelRequest, KernelStep};
 
@@ -95,7 +95,7 @@ fn program_cells(program: &KernelProgram) -> [String; 6] {
             (None, Some(group)) => format!("group:{}", replace_hidden(group)),
             (None, None) => "world".to_owned(),
         };
-        format!("{whose} {}{lines}", short_bytes(ring.bytes))
+        format!("{whose} {}{lines}", format_bytes_short(ring.bytes))
     });
     [
         attach_point(program),

@@ -6,7 +6,7 @@ use super::sharing;
 use super::table::format_table;
 use crate::arguments::paths::SpacesArguments;
 use crate::failure::{is_path_gone, report_client_error};
-use crate::progress::{consecutive_ranges, short_bytes};
+use crate::progress::{consecutive_ranges, format_bytes_short};
 use crate::status::Status;
 use crate::terminal;
 use member::client::{Client, ClientError, DESCRIBE, QUERY_TIMEOUT, replace_hidden};
@@ -248,7 +248,7 @@ fn space_cells(row: &SpaceRow) -> [String; 7] {
         },
         replace_hidden(&space.state),
         if runs { format_rounded_duration(space.processor_ns) } else { dash() },
-        space.memory.map_or_else(dash, short_bytes),
+        space.memory.map_or_else(dash, format_bytes_short),
         match filters.is_empty() {
             true => dash(),
             false => filters.iter().map(|name| replace_hidden(name)).collect::<Vec<_>>().join(" "),

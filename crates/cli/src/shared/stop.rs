@@ -46,7 +46,7 @@ fn stop_paths(
             let killed = client.connect(&path).and_then(|to| to.kill().map(|()| to));
             stop_set.add_reply(place, killed);
         }
-        return Ok(wait_exit(stop_set));
+        return Ok(wait_until_exited(stop_set));
     }
     if arguments.no_wait {
         stop_all(client, (0..stop_set.results.len()).collect(), stop_set);
@@ -63,7 +63,7 @@ fn stop_paths(
     let stopped = stop_all(client, places, stop_set);
     let mut stopped = stopped.into_iter();
     stop_set.waiting.retain(|_| stopped.next() == Some(true));
-    wait_drain(stop_set)
+    wait_until_drained(stop_set)
 }
 
 /// The result for one path.
@@ -157,7 +157,7 @@ fn stop_all(client: &Client, places: Vec<usize>, stop_set: &mut StopSet) -> Vec<
 
 /// Waits until all paths have ended, and prints or stores their reports. Fails with the exit status
 /// if a signal arrives.
-fn wait_drain(stop_set: &mut StopSet) -> Result<Status, Status> {
+fn wait_until_drained(stop_set: &mut StopSet) -> Result<Status, Status> {
     let signals = watch_signals()?;
     let mut reported = Vec::new();
     while !stop_set.waiting.is_empty() {
@@ -188,12 +188,12 @@ fn wait_drain(stop_set: &mut StopSet) -> Result<Status, Status> {
         }
     }
     stop_set.waiting = reported;
-    Ok(wait_exit(stop_set))
+    Ok(wait_until_exited(stop_set))
 }
 
 /// Waits until the processes of all paths have exited. Returns the exit status so far, or `Failed`
 /// if a signal arrives first.
-fn wait_exit(stop_set: &mut StopSet) -> Status {
+fn wait_until_exited(stop_set: &mut StopSet) -> Status {
     let Ok(signals) = watch_signals() else { return Status::Failed };
     for (place, to) in std::mem::take(&mut stop_set.waiting) {
         if wait_readable(&[to.process()], signals, None).is_none() {

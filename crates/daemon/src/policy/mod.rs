@@ -36,7 +36,7 @@ use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 /// Maximum size of a policy file in bytes.
-const FILE_MAX: u64 = 1 << 20;
+const POLICY_FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The rights and quotas of users.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -154,7 +154,7 @@ impl Policy {
         };
         check_trusted(&opened).map_err(wrong)?;
         let mut text = String::new();
-        opened.take(FILE_MAX).read_to_string(&mut text).map_err(reason)?;
+        opened.take(POLICY_FILE_BYTES_MAX).read_to_string(&mut text).map_err(reason)?;
         let policy =
             Self::parse(&text, (&rights::user_number, &rights::group_number)).map_err(wrong)?;
         Ok(Self { file: Some(file.to_owned()), ..policy })

@@ -136,7 +136,7 @@ impl Server {
         (steps, kept): (&Steps, Stored),
     ) -> Result<Self, DirectoryError> {
         let Stored { paths, kernel, lines, .. } = kept;
-        let begun = Self::start_steps(&sockets, &policy, (steps, kernel));
+        let begun = Self::run_start_steps(&sockets, &policy, (steps, kernel));
         let (watcher, kernel, running) = match begun {
             Ok(begun) => begun,
             Err(error) => {
@@ -175,7 +175,7 @@ impl Server {
     }
 
     /// Performs those steps of the start that can fail.
-    fn start_steps(
+    fn run_start_steps(
         sockets: &[(OwnedFd, Framing)],
         policy: &Policy,
         (steps, kept): (&Steps, Vec<(String, OwnedFd)>),

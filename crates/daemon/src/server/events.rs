@@ -14,7 +14,7 @@ use member::varlink::{Call, Fault};
 /// Name of the method with which a path reports an event.
 const REPORT: &str = "io.streamline.Report";
 /// Maximum length of a report, in bytes.
-const REPORT_MAX: usize = 4096;
+const REPORT_BYTES_MAX: usize = 4096;
 /// Maximum number of characters of a method's name in the log.
 const METHOD_CHARS_MAX: usize = 80;
 /// Maximum number of messages read from a path that has ended.
@@ -36,7 +36,7 @@ impl Server {
     /// Logs an event of a path with its request.
     pub(super) fn log_path(&self, event: EventKind, entry: &PathEntry, what: &str) {
         let request = Some(entry.line.clone());
-        self.log.write(&Record { request, ..path_record((event, Level::Info), entry, what) });
+        self.log.write(&Record { request, ..new_path_record((event, Level::Info), entry, what) });
     }
 
     /// Replaces the request of the path that a client has registered, and announces the change.
@@ -63,11 +63,11 @@ impl Server {
 
     /// Handles a report of a path: logs it, or stores a report of the path's end, which is logged
     /// when the path is removed from the registry.
-    pub(super) fn receive_report(&mut self, id: u64, report: PathReport) -> Result<Answer, Fault> {
+    pub(super) fn handle_report(&mut self, id: u64, report: PathReport) -> Result<Answer, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         let path = client.path.as_mut().ok_or_else(Fault::permission_denied)?;
-        if report.text.len() > REPORT_MAX {
-            return Err(refused("report", &format!("it is longer than {REPORT_MAX} bytes")));
+        if report.text.len() > REPORT_BYTES_MAX {
+            return Err(refused("report", &format!("it is longer than {REPORT_BYTES_MAX} bytes")));
         }
         if report.event == PathEvent::Ended {
             path.ended = Some((report.status.unwrap_or_default(), report.text));
@@ -92,7 +92,7 @@ impl Server {
         };
         if let Some(entry) = self.registry.get(number) {
             let request = (event == EventKind::PathChanged).then(|| entry.line.clone());
-            let record = path_record((event, level), entry, what);
+            let record = new_path_record((event, level), entry, what);
             self.log.write(&Record { reason: Some(text), request, ..record });
         }
     }
@@ -106,7 +106,7 @@ impl Server {
             let Ok(call) = Call::read(&bytes) else { return };
             let report = call.deserialize_parameters::<PathReport>();
             match report {
-                Ok(report) if call.method != REPORT || report.text.len() > REPORT_MAX => {}
+                Ok(report) if call.method != REPORT || report.text.len() > REPORT_BYTES_MAX => {}
                 Ok(report) if report.event == PathEvent::Ended => {
                     path.ended = Some((report.status.unwrap_or_default(), report.text));
                 }
@@ -123,7 +123,7 @@ impl Server {
             Some((status, _)) => (Level::Warning, format!("ended with status {status}")),
             None => (Level::Warning, "ended without a report".to_owned()),
         };
-        let record = path_record((EventKind::PathEnded, level), entry, &what);
+        let record = new_path_record((EventKind::PathEnded, level), entry, &what);
         let (status, reason) = ended.unzip();
         self.log.write(&Record { status, reason, ..record });
     }
@@ -159,7 +159,7 @@ impl Server {
 
     /// Logs a change to the request that a client has in the kernel. `why` is the reason if the
     /// client did not request the change.
-    pub(super) fn log_kernel(&self, event: EventKind, id: u64, why: Option<String>) {
+    pub(super) fn log_kernel_change(&self, event: EventKind, id: u64, why: Option<String>) {
         let Some(client) = self.clients.get(&id) else { return };
         let (uid, process) = (client.who.uid, client.process);
         let entry = self.registry.all().find(|entry| entry.process == process);
@@ -186,7 +186,7 @@ impl Server {
 }
 
 /// Creates a line about a path, without its request.
-fn path_record((event, level): (EventKind, Level), entry: &PathEntry, what: &str) -> Record {
+fn new_path_record((event, level): (EventKind, Level), entry: &PathEntry, what: &str) -> Record {
     let message = format!("{} of user {} {what}", describe_path(entry), entry.uid);
     Record {
         path: Some(entry.number),

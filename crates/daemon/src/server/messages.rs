@@ -14,7 +14,7 @@ use sys::watcher::WatchEvent;
 /// Maximum number of messages handled per client in one event.
 const MESSAGES_PER_EVENT: usize = 8;
 /// Maximum number of messages that a client may queue while a reply is outstanding.
-const DEFERRED_MAX: usize = 16;
+const DEFERRED_MESSAGES_MAX: usize = 16;
 
 impl Server {
     /// Handles an event on a client's connection: sends queued replies, and handles or defers up to
@@ -35,7 +35,7 @@ impl Server {
                 }
                 // Replies must be in the order of the calls.
                 Received::Message(..)
-                    if client.is_waiting() && client.deferred.len() >= DEFERRED_MAX =>
+                    if client.is_waiting() && client.deferred.len() >= DEFERRED_MESSAGES_MAX =>
                 {
                     return self.leaving.push(id);
                 }

@@ -102,7 +102,7 @@ impl Server {
                 call.deserialize_parameters().and_then(|change| self.replace_request(id, change))
             }
             "Report" => {
-                call.deserialize_parameters().and_then(|report| self.receive_report(id, report))
+                call.deserialize_parameters().and_then(|report| self.handle_report(id, report))
             }
             "Attach" => {
                 let asked = call.deserialize_parameters()?;
@@ -290,7 +290,7 @@ impl Server {
         }
         let untaken = |error: sys::Error| faults::refused("path", &error.to_string());
         self.steps.announce(Resource::Descriptor, "the process of a path").map_err(untaken)?;
-        let admissions = admission_socket(client, descriptors)?;
+        let admissions = extract_admission_socket(client, descriptors)?;
         let gone = |_| faults::refused("process", "it has ended");
         let process = local_socket::open_peer_process(client.connection.as_fd()).map_err(gone)?;
         let who = (client.who.uid, client.process);
@@ -378,7 +378,10 @@ impl Server {
 /// Extracts the descriptor of a registration: the socket over which the path's process accepts
 /// connections. Fails unless the client is connected through a packet socket, and there is exactly
 /// one descriptor, which is also a packet socket.
-fn admission_socket(client: &Client, descriptors: Vec<Foreign>) -> Result<Connection, Fault> {
+fn extract_admission_socket(
+    client: &Client,
+    descriptors: Vec<Foreign>,
+) -> Result<Connection, Fault> {
     if client.connection.framing() != Framing::Packets {
         return Err(faults::needs_descriptors(PACKET_SOCKET));
     }

@@ -35,7 +35,7 @@ pub(crate) struct Registry {
 }
 
 /// Largest number of a path, after which numbering continues at 1.
-const NUMBER_MAX: u32 = 1_000_000;
+const PATH_NUMBER_MAX: u32 = 1_000_000;
 
 impl Registry {
     /// Registers a path of this user. Fails if another path of the user has the name, a field is
@@ -73,7 +73,7 @@ impl Registry {
         let named =
             entry.name.as_ref().is_some_and(|name| self.find_named(entry.uid, name).is_some());
         let (number, known) = (entry.number, self.entries.contains_key(&entry.number));
-        if named || known || !(1..=NUMBER_MAX).contains(&number) {
+        if named || known || !(1..=PATH_NUMBER_MAX).contains(&number) {
             return false;
         }
         self.last_number = self.last_number.max(number);
@@ -156,14 +156,15 @@ impl Registry {
 
     /// Allocates the number `preferred` if it is free, or else the next free number.
     fn allocate_number(&mut self, preferred: Option<u32>) -> u32 {
-        let free =
-            |number: &u32| (1..=NUMBER_MAX).contains(number) && !self.entries.contains_key(number);
+        let free = |number: &u32| {
+            (1..=PATH_NUMBER_MAX).contains(number) && !self.entries.contains_key(number)
+        };
         if let Some(number) = preferred.filter(free) {
             return number;
         }
-        let after = (self.last_number + 1..=NUMBER_MAX).chain(1..=self.last_number);
+        let after = (self.last_number + 1..=PATH_NUMBER_MAX).chain(1..=self.last_number);
         // A free number always exists, since there are far fewer paths than numbers.
-        let next = after.into_iter().find(free).unwrap_or(NUMBER_MAX);
+        let next = after.into_iter().find(free).unwrap_or(PATH_NUMBER_MAX);
         self.last_number = next;
         next
     }

@@ -53,7 +53,7 @@ const DETACHING_PREFIX: &str = "leaves-";
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum size of a stored entry in bytes. An entry contains a request, a name and the name of a
 /// log file.
-const ENTRY_MAX: usize = 256 << 10;
+const ENTRY_BYTES_MAX: usize = 256 << 10;
 
 /// The descriptors returned by the service manager, by purpose.
 #[derive(Debug, Default)]
@@ -138,7 +138,8 @@ pub(super) fn sort_descriptors(given: Vec<(String, OwnedFd)>) -> Stored {
 
 fn from_descriptors(mut parts: BTreeMap<String, OwnedFd>) -> Option<StoredPath> {
     let text = File::from(parts.remove(ENTRY_SUFFIX)?);
-    let mut bytes = vec![0; usize::try_from(text.metadata().ok()?.len()).ok()?.min(ENTRY_MAX)];
+    let mut bytes =
+        vec![0; usize::try_from(text.metadata().ok()?.len()).ok()?.min(ENTRY_BYTES_MAX)];
     text.read_exact_at(&mut bytes, 0).ok()?;
     let entry = serde_json::from_slice(&bytes).ok()?;
     Some(StoredPath {

@@ -186,8 +186,9 @@ mod tests {
                 let original = compiled(expression, link);
                 let code = rewrite_for_ethernet(original.instructions(), link).unwrap();
                 let rewritten = ClassicProgram::new(code).unwrap();
-                for (ethertype, payload) in
-                    [0x0800, 0x0806, 0x86dd].iter().flat_map(|t| payloads.iter().map(move |p| (*t, p)))
+                for (ethertype, payload) in [0x0800, 0x0806, 0x86dd]
+                    .iter()
+                    .flat_map(|t| payloads.iter().map(move |p| (*t, p)))
                 {
                     let [frame, packet] = frame_and_packet(ethertype, payload, link);
                     // The kernel's length of a cooked packet does not include the header.
@@ -207,7 +208,8 @@ mod tests {
             let original = compiled("udp port 53", link);
             let code = rewrite_for_ethernet(original.instructions(), link).unwrap();
             let rewritten = ClassicProgram::new(code).unwrap();
-            for (ethertype, want) in [(0x8100, true), (0x88a8, true), (0x05ff, true), (0x600, false)]
+            for (ethertype, want) in
+                [(0x8100, true), (0x88a8, true), (0x05ff, true), (0x600, false)]
             {
                 let [frame, _] = frame_and_packet(ethertype, &[0; 60], link);
                 assert_eq!(rewritten.run(&frame, 74, &Metadata::EMPTY) > 0, want, "{ethertype:x}");

@@ -16,7 +16,7 @@ mod arms;
 mod frame;
 mod parts;
 
-pub(super) use frame::{PULL_MAX, skb, xdp};
+pub(super) use frame::{PULLED_BYTES_MAX, skb, xdp};
 
 use super::config::{Delivery, FrameEnd, PointerRing, Scratch};
 use super::handle::{Brand, Exit, SlotDepth};
@@ -45,7 +45,7 @@ pub(super) struct Builder {
     stubs: Vec<Stub>,
     /// For each position variable, its maximum distance from the frame's first byte, and the
     /// `epoch` in which it was set.
-    pub(super) at_reach: Vec<(u32, u16)>,
+    pub(super) position_reaches: Vec<(u32, u16)>,
     /// Number of times that computed positions were invalidated, by an edit of the frame, a reset
     /// of the verifier's state, or a new part.
     pub(super) epoch: u16,

@@ -11,7 +11,7 @@
 //!
 //! A is kept in r9, X and the scratch words in stack slots.
 
-use super::builder::{Builder, PULL_MAX, skb};
+use super::builder::{Builder, PULLED_BYTES_MAX, skb};
 use super::handle::{Exit, SlotDepth};
 use super::scope::{Cmp, Meta, Scope};
 use super::unfit::Unfit;
@@ -236,11 +236,11 @@ impl<'b> Translation<'b> {
 
     /// Returns the end offset of the directly readable bytes: those pulled by the prologue, or the
     /// first buffer at XDP. Returns 0 if all bytes are read through a helper.
-    fn direct_end(&self) -> u32 {
+    fn directly_readable_end(&self) -> u32 {
         match self.b.target.hook {
             Hook::Socket | Hook::Cgroup => 0,
             Hook::Tc if self.b.target.hardened => 0,
-            Hook::Tc | Hook::Xdp => PULL_MAX,
+            Hook::Tc | Hook::Xdp => PULLED_BYTES_MAX,
         }
     }
 
@@ -248,7 +248,7 @@ impl<'b> Translation<'b> {
     /// the maximum value of the number.
     fn load_bytes_at(&mut self, k: u32, size: Size, to: Reg) -> u32 {
         let end = k.saturating_add(access_bytes(size));
-        if end > self.direct_end() {
+        if end > self.directly_readable_end() {
             // `rewrite_for_kernel` rejected offsets beyond the reach of every helper.
             self.push(Insn::mov(R2, k.cast_signed()));
             self.load_by_helper(size, to);
@@ -271,7 +271,7 @@ impl<'b> Translation<'b> {
         let end = u32::try_from(end).unwrap_or(u32::MAX);
         let computed = !self.b.target.hardened;
         self.push(Insn::load(Size::DW, R2, R10, -self.x));
-        if computed && end <= self.direct_end() {
+        if computed && end <= self.directly_readable_end() {
             // The bound holds already, but the verifier may have lost it at a join.
             self.b.asm.jump_if(Cond::Gt, R2, self.now.x.cast_signed(), self.no);
             self.push(Insn::alu(Alu::Add, R2, R7));

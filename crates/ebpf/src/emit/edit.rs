@@ -19,7 +19,7 @@ use super::builder::Builder;
 use super::handle::{
     Exit, FrameOffset, FramePos, Layers, Num, PosBase, Transport, Value, Width, be16,
 };
-use super::lower::{REACH_MAX, offset_too_far};
+use super::lower::{REACH_BYTES_MAX, offset_too_far};
 use super::scope::{Cmp, Scope};
 use super::unfit::Unfit;
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R4, R5, R6, R7, R8, R10, Reg, Size};
@@ -306,7 +306,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         let end = to.reach + u32::from(length);
         let b = self.builder();
-        if end > REACH_MAX {
+        if end > REACH_BYTES_MAX {
             b.refuse(offset_too_far());
         }
         b.reach = b.reach.max(end);

@@ -28,5 +28,5 @@ pub(super) fn program_with_end(
         scope.builder().begin_body(known, out.label);
     }
     body(&mut scope, Layers::unparsed(target.hook), out)?;
-    scope.into_builder().end_with_frame_end()
+    scope.into_builder().finish_counting_program()
 }

@@ -130,7 +130,7 @@ pub struct Var<'s>(pub(super) Num<'s>);
 #[derive(Clone, Copy, Debug)]
 pub struct FramePosVar<'s> {
     pub(super) slot: SlotDepth,
-    /// Index in the builder's `at_reach`.
+    /// Index in the builder's `position_reaches`.
     pub(super) reach: usize,
     pub(super) brand: Brand<'s>,
 }

@@ -15,7 +15,7 @@ use std::ops::RangeInclusive;
 
 const STACK_BYTES: SlotDepth = 512;
 /// Maximum packet offset in bytes that the verifier tracks.
-pub(super) const REACH_MAX: u32 = 0xffff;
+pub(super) const REACH_BYTES_MAX: u32 = 0xffff;
 
 pub(super) fn offset_too_far() -> Unfit {
     Unfit::new("it may look further than 65,535 bytes into a frame")
@@ -174,7 +174,7 @@ impl Builder {
         self.check_epoch(at);
         let end = at.reach + u32::from(length);
         let last = u32::from(at.off) + u32::from(length);
-        if end > REACH_MAX || last > i16::MAX.unsigned_abs().into() {
+        if end > REACH_BYTES_MAX || last > i16::MAX.unsigned_abs().into() {
             self.refuse(offset_too_far());
         }
         self.reach = self.reach.max(end);
@@ -288,7 +288,7 @@ impl Builder {
         self.asm.push(Insn::alu(Alu::Add, R1, R0));
         let slot = self.store_new(R1).slot;
         let reach = at.reach + u32::from(max);
-        if reach > REACH_MAX {
+        if reach > REACH_BYTES_MAX {
             self.refuse(offset_too_far());
         }
         FramePos { base: PosBase::Slot(slot), reach, epoch: self.epoch, ..FramePos::START }
@@ -296,8 +296,8 @@ impl Builder {
 
     pub(super) fn position_var<'s>(&mut self, at: FramePos<'s>) -> FramePosVar<'s> {
         let slot = self.allocate_slots(1);
-        self.at_reach.push((0, self.epoch));
-        let var = FramePosVar { slot, reach: self.at_reach.len() - 1, brand: at.brand };
+        self.position_reaches.push((0, self.epoch));
+        let var = FramePosVar { slot, reach: self.position_reaches.len() - 1, brand: at.brand };
         self.set_position(var, at);
         var
     }
@@ -306,7 +306,7 @@ impl Builder {
         self.fetch_position(at, R1);
         self.put(var.slot, R1);
         let now = self.epoch;
-        if let Some((reach, epoch)) = self.at_reach.get_mut(var.reach) {
+        if let Some((reach, epoch)) = self.position_reaches.get_mut(var.reach) {
             *reach = at.reach.max(*reach);
             *epoch = now.min(*epoch);
         }
@@ -316,7 +316,7 @@ impl Builder {
         self.fetch_slot(var.slot, R1);
         let slot = self.store_new(R1).slot;
         let (reach, epoch) =
-            self.at_reach.get(var.reach).copied().unwrap_or((REACH_MAX, self.epoch));
+            self.position_reaches.get(var.reach).copied().unwrap_or((REACH_BYTES_MAX, self.epoch));
         FramePos { base: PosBase::Slot(slot), off: 0, reach, epoch, usual: None, brand: var.brand }
     }
 }

@@ -203,7 +203,7 @@ impl Builder {
         }
         asm.push(Insn::store(Size::DW, R10, FixedSlots::LENGTH, R0));
         asm.push(Insn::call(Helper::KtimeNs));
-        asm.push(Insn::store(Size::DW, R10, PACKET_TIME, R0));
+        asm.push(Insn::store(Size::DW, R10, FRAME_TIME_SLOT, R0));
         asm.push(Insn::mov(R1, R6));
         asm.push(Insn::mov(R2, -bytes));
         asm.push(Insn::call(Helper::XdpAdjustHead));
@@ -241,10 +241,10 @@ impl Builder {
             None => asm.push(Insn::mov(R1, 0)),
         }
         asm.push(Insn::store(Size::DW, R7, rest + 8, R1));
-        asm.push(Insn::load(Size::DW, R1, R10, PACKET_TIME));
+        asm.push(Insn::load(Size::DW, R1, R10, FRAME_TIME_SLOT));
         asm.push(Insn::store(Size::DW, R7, rest + 16, R1));
     }
 }
 
 /// Stack slot for the frame's time, used only after the body.
-const PACKET_TIME: i16 = -32;
+const FRAME_TIME_SLOT: i16 = -32;

@@ -18,7 +18,7 @@ pub mod offset {
     pub const DRAINED_AT_POLL: i16 = 24;
     /// Offset of the position at which the number at [`DRAINED_AT_POLL`] was first observed (eight
     /// bytes).
-    pub const TAKEN_AT: i16 = 32;
+    pub const DRAIN_OBSERVED_AT: i16 = 32;
     /// Offset of the flag that is 1 while the program may be writing for a consumer that it has
     /// found awake (eight bytes).
     pub const WRITING: i16 = 40;
@@ -58,7 +58,7 @@ pub mod offset {
 pub mod record {
     /// Offset of the record's position (eight bytes). The position is -1 while the record is being
     /// written.
-    pub const STAMP: i16 = 0;
+    pub const RECORD_POSITION: i16 = 0;
     /// Offset of the length of the frame in bytes (four bytes).
     pub const LENGTH: i16 = 8;
     /// Offset of the number of captured bytes of the frame (four bytes).

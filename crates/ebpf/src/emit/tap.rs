@@ -207,7 +207,7 @@ impl Builder {
 
     /// Sets r9 to the address of this processor's scratch memory, and clears the words of the
     /// previous frame.
-    pub(super) fn find_scratch(&mut self, frame_end: &FrameEnd) {
+    pub(super) fn point_at_scratch(&mut self, frame_end: &FrameEnd) {
         let scratch = frame_end.scratch();
         let known = self.asm.label();
         if let FrameEnd::Tap(FusedTap { user: Some(own), .. }) = frame_end {

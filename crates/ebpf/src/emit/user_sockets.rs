@@ -30,7 +30,7 @@ pub const CLAIM_FAILURES: i16 = 8;
 
 const CLAIM_BYTES: i32 = 16;
 /// Offsets of the claim words of a processor's regions.
-const CLAIM_WORDS: [i16; REGIONS_PER_CPU as usize] = [0, 16, 32, 48];
+const CLAIM_WORD_OFFSETS: [i16; REGIONS_PER_CPU as usize] = [0, 16, 32, 48];
 
 /// Fails unless the hook is tc or, for a tap on a user's sockets, a cgroup.
 pub(super) fn check_hook(hook: Hook, own: Option<&UserSockets>) -> Result<(), Unfit> {
@@ -81,7 +81,7 @@ impl Builder {
         let asm = &mut self.asm;
         asm.push(Insn::store(Size::DW, R10, FixedSlots::CPU, R0));
         asm.index_map(R3, FIRST_CALLER_MAP + own.claims, R0, CLAIMS_STRIDE.cast_signed());
-        for (region, word) in (0..).zip(CLAIM_WORDS) {
+        for (region, word) in (0..).zip(CLAIM_WORD_OFFSETS) {
             let next = asm.label();
             asm.push(Insn::mov(R0, 0));
             asm.push(Insn::mov(R1, 1));
@@ -117,7 +117,7 @@ impl Builder {
 
     /// Loads the flags of a record into r1. A packet without an ingress interface gets the flag for
     /// sent packets.
-    pub(super) fn load_record_marks(&mut self) {
+    pub(super) fn load_record_flags(&mut self) {
         let received = self.asm.label();
         let asm = &mut self.asm;
         asm.push(Insn::load(Size::W, R2, R6, skb::INGRESS_IFINDEX));

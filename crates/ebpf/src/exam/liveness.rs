@@ -37,7 +37,7 @@ impl LiveSet {
 
     /// Returns the liveness of each stack byte that an access covers; empty if the access is
     /// outside the stack.
-    fn stack_bytes(&mut self, offset: i16, size: Size) -> &mut [bool] {
+    fn live_stack_bytes(&mut self, offset: i16, size: Size) -> &mut [bool] {
         let from = usize::try_from(i32::from(offset) + STACK_SIZE as i32).unwrap_or(STACK_SIZE);
         self.stack.get_mut(from..from + size.bytes()).unwrap_or_default()
     }
@@ -99,13 +99,13 @@ fn update_live_set(insn: Insn, live: &mut LiveSet) -> bool {
                 live.registers &= !(1 << insn.dst);
                 live.mark_register(insn.src);
                 if insn.src == R10.number() {
-                    live.stack_bytes(insn.off, Size::from_opcode(insn.code)).fill(true);
+                    live.live_stack_bytes(insn.off, Size::from_opcode(insn.code)).fill(true);
                 }
             }
             is_live
         }
         class::ST | class::STX if insn.dst == R10.number() && insn.code & 0xe0 == mode::MEM => {
-            let slot = live.stack_bytes(insn.off, Size::from_opcode(insn.code));
+            let slot = live.live_stack_bytes(insn.off, Size::from_opcode(insn.code));
             let is_live = slot.iter().any(|byte| *byte);
             slot.fill(false);
             if is_live && insn.class() == class::STX {

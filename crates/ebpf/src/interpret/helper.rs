@@ -127,8 +127,8 @@ impl Run<'_, '_> {
         self.context_argument()?;
         let (old, new) = (self.read_register(3)? as u32, self.read_register(4)? as u32);
         match self.read_register(5)? {
-            2 => self.replace_checksum(|sum| replace_16(sum, old as u16, new as u16)),
-            4 => self.replace_checksum(|sum| replace_32(sum, old, new)),
+            2 => self.replace_checksum(|sum| update_checksum_16(sum, old as u16, new as u16)),
+            4 => self.replace_checksum(|sum| update_checksum_32(sum, old, new)),
             _ => Err(FaultKind::Argument(5)),
         }
     }
@@ -154,7 +154,7 @@ impl Run<'_, '_> {
                 _ if may_be_absent && sum == 0 => 0,
                 true if flags & PSEUDO == 0 => sum,
                 true => !fold_sum(add_with_carry(add_with_carry(sum.into(), !old), new)),
-                false => replace_32(sum, old, new),
+                false => update_checksum_32(sum, old, new),
             };
             if may_be_absent && new == 0 && sum != 0 { 0xffff } else { new }
         })
@@ -182,7 +182,7 @@ impl Run<'_, '_> {
 }
 
 /// Updates a checksum for a change to a 16-bit number, like the kernel's `csum_replace2`.
-fn replace_16(sum: u16, old: u16, new: u16) -> u16 {
+fn update_checksum_16(sum: u16, old: u16, new: u16) -> u16 {
     let add = |left: u16, right: u16| {
         let (sum, carry) = left.overflowing_add(right);
         sum + u16::from(carry)
@@ -191,7 +191,7 @@ fn replace_16(sum: u16, old: u16, new: u16) -> u16 {
 }
 
 /// Updates a checksum for a change to a 32-bit number, like the kernel's `csum_replace4`.
-fn replace_32(sum: u16, old: u32, new: u32) -> u16 {
+fn update_checksum_32(sum: u16, old: u32, new: u32) -> u16 {
     fold_sum(add_with_carry(add_with_carry(!u32::from(sum), !old), new))
 }
 

@@ -32,7 +32,7 @@ pub(super) struct ColdChunks {
     bytes_to_skip: usize,
     /// Number of chunks to skip after the latest chunk that did not shrink. Doubles with each such
     /// chunk, up to [`SKIPPED_CHUNKS_MAX`]; 0 after a chunk that shrank.
-    skipped_chunks: usize,
+    chunks_to_skip: usize,
     /// Number of chunks that a thread has not compressed yet. These are the newest chunks.
     sent: usize,
     /// Total number of bytes compressed so far, and their total size after compression.
@@ -72,7 +72,7 @@ impl ColdChunks {
             frame_count: 0,
             stored_size: 0,
             bytes_to_skip: 0,
-            skipped_chunks: 0,
+            chunks_to_skip: 0,
             sent: 0,
             totals: (0, 0),
         }
@@ -190,12 +190,12 @@ impl ColdChunks {
     /// Suspends compression after a chunk that did not shrink, for twice as many chunks as after
     /// the previous such chunk, at most [`SKIPPED_CHUNKS_MAX`].
     fn skip(&mut self) {
-        self.skipped_chunks = (self.skipped_chunks * 2).clamp(1, SKIPPED_CHUNKS_MAX);
-        self.bytes_to_skip = self.skipped_chunks * self.chunk_size;
+        self.chunks_to_skip = (self.chunks_to_skip * 2).clamp(1, SKIPPED_CHUNKS_MAX);
+        self.bytes_to_skip = self.chunks_to_skip * self.chunk_size;
     }
 
     fn record_packed(&mut self, length: usize, packed: usize) {
-        self.skipped_chunks = 0;
+        self.chunks_to_skip = 0;
         self.totals.0 += length as u64;
         self.totals.1 += packed as u64;
     }

@@ -102,7 +102,7 @@ const IDS_DESCRIPTOR_MIN: i32 = 700;
 
 /// Lock that is held while a descriptor of the counter is inheritable. Without the lock, another
 /// program started in the meantime could inherit the descriptor.
-static INHERITABLE: Mutex<()> = Mutex::new(());
+static INHERITANCE_LOCK: Mutex<()> = Mutex::new(());
 
 /// Starts a program. Fails if the program or one of its halves cannot be created. The program is
 /// killed if all of its halves are dropped before it has exited.
@@ -114,7 +114,7 @@ fn start(opening: &Opening<'_>, role: ProcessRole) -> Result<StartedProcess, Fai
     let mut shell = Command::new(SHELL);
     shell.arg("-c").arg(command);
     // Without the counter, the program assigns dbuf ids independently of this process.
-    let inheritable = INHERITABLE.lock().unwrap_or_else(PoisonError::into_inner);
+    let inheritable = INHERITANCE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let ids = buffer::ids::duplicate_counter(IDS_DESCRIPTOR_MIN).ok();
     if let Some((variable, _)) = &ids {
         shell.env(buffer::ids::VARIABLE, variable);

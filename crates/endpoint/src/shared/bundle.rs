@@ -20,7 +20,7 @@ pub(super) const BLOCKS_MAX: usize = filter::LANES;
 /// at once. A longer block is a bundle of its own.
 const BYTES_MAX: usize = 128 << 10;
 /// Number of bytes before the classes: the number of the first block and the count.
-const FIXED_BYTES: usize = 16;
+const CLASSES_OFFSET: usize = 16;
 /// Maximum number of bytes before the items.
 pub(super) const CLASSES_END_MAX: usize = classes_end(BLOCKS_MAX);
 /// Size in bytes of an item: a stamp and an entry.
@@ -32,7 +32,7 @@ const FRAMED_BIT: u64 = 1 << 63;
 
 /// Returns the offset of the first item in a bundle of `count` blocks.
 const fn classes_end(count: usize) -> usize {
-    FIXED_BYTES + (count * size_of::<Class>()).next_multiple_of(8)
+    CLASSES_OFFSET + (count * size_of::<Class>()).next_multiple_of(8)
 }
 
 /// Returns the offset of the first frame in a bundle of `count` blocks.
@@ -76,8 +76,8 @@ pub(super) fn write_index<'r>(
     let word = first & !FRAMED_BIT | if framed { FRAMED_BIT } else { 0 };
     head.fill(0);
     head.get_mut(..8)?.copy_from_slice(&word.to_ne_bytes());
-    head.get_mut(8..FIXED_BYTES)?.copy_from_slice(&(count as u64).to_ne_bytes());
-    let classes = head.get_mut(FIXED_BYTES..)?.chunks_exact_mut(size_of::<Class>());
+    head.get_mut(8..CLASSES_OFFSET)?.copy_from_slice(&(count as u64).to_ne_bytes());
+    let classes = head.get_mut(CLASSES_OFFSET..)?.chunks_exact_mut(size_of::<Class>());
     let rooms = classes.zip(list.chunks_exact_mut(ITEM_BYTES));
     for (item, (class, room)) in items.iter().zip(rooms) {
         class.copy_from_slice(item.entry.pointer.class.as_bytes());
@@ -122,7 +122,7 @@ impl ReadBundle {
             let bytes = self.index.get(at..)?.first_chunk::<8>()?;
             Some(u64::from_ne_bytes(*bytes))
         };
-        let fixed = word(0).zip(word(8)).filter(|_| length >= FIXED_BYTES);
+        let fixed = word(0).zip(word(8)).filter(|_| length >= CLASSES_OFFSET);
         let (number, count) = fixed.ok_or(MessageDefect::Short)?;
         let count = usize::try_from(count).ok().filter(|count| (1..=BLOCKS_MAX).contains(count));
         let count = count.ok_or(MessageDefect::StateRecord)?;
@@ -152,7 +152,7 @@ impl ReadBundle {
 
     /// Returns the classes of the blocks.
     pub(super) fn classes(&self) -> impl Iterator<Item = Class> + '_ {
-        let classes = self.index.get(FIXED_BYTES..).unwrap_or_default();
+        let classes = self.index.get(CLASSES_OFFSET..).unwrap_or_default();
         let classes = classes.chunks_exact(size_of::<Class>()).take(self.count);
         classes.map(|bytes| Class::read_from_bytes(bytes).unwrap_or_default())
     }

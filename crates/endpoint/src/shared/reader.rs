@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 mod reading;
 mod rest;
 
-use rest::{REST, Rest};
+use rest::{REST_DURATION_NS, Rest};
 
 /// The catalog entry of `shared`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&SHARED, open);
@@ -96,7 +96,7 @@ struct DeferredBlock {
 }
 
 /// Result of reading blocks.
-enum MessageOutcome {
+enum ReadBlocksOutcome {
     Emitted,
     Nothing,
     Full,
@@ -166,29 +166,31 @@ impl Source for Shared {
                 }
             }
             match self.read_blocks(intake)? {
-                MessageOutcome::Emitted => {}
-                MessageOutcome::Full => break again,
-                MessageOutcome::Nothing if self.emitted.blocks > before => break again,
-                MessageOutcome::Nothing if std::mem::take(&mut self.has_read) => {
-                    let until = intake.now + REST;
+                ReadBlocksOutcome::Emitted => {}
+                ReadBlocksOutcome::Full => break again,
+                ReadBlocksOutcome::Nothing if self.emitted.blocks > before => break again,
+                ReadBlocksOutcome::Nothing if std::mem::take(&mut self.has_read) => {
+                    let until = intake.now + REST_DURATION_NS;
                     self.announce_rest(until);
                     break SourceStatus::Wait { until: Some(until), readable: true };
                 }
-                MessageOutcome::Nothing => match self.announce_sleep() {
+                ReadBlocksOutcome::Nothing => match self.announce_sleep() {
                     true => {}
                     false => break SourceStatus::AWAITS_INPUT,
                 },
-                MessageOutcome::End | MessageOutcome::WriterEnded if self.end_number.is_some() => {
+                ReadBlocksOutcome::End | ReadBlocksOutcome::WriterEnded
+                    if self.end_number.is_some() =>
+                {
                     self.disconnect();
                     self.is_over = true;
                 }
-                MessageOutcome::End if !is_endless(&self.prefix) => {
+                ReadBlocksOutcome::End if !is_endless(&self.prefix) => {
                     self.disconnect();
                     self.is_over = true;
                 }
                 // A process may also close its ring before it ends: if its source fails, if it is
                 // stopped, or if it has seen no reader yet.
-                MessageOutcome::End | MessageOutcome::WriterEnded => {
+                ReadBlocksOutcome::End | ReadBlocksOutcome::WriterEnded => {
                     self.disconnect();
                     self.begin_rejoin()?;
                 }

@@ -70,10 +70,10 @@ const READERS_MAX: usize = 256;
 /// reader has arrived.
 const VACANCY_MAX: Duration = Duration::from_millis(500);
 /// Time after which the watched names are withdrawn if no reader has arrived at all.
-const FIRST_READER_MAX: Duration = Duration::from_secs(10);
+const FIRST_READER_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Maximum time in ns for which readers stay asleep while blocks arrive continuously. A kernel
 /// ring, for example, may never be empty.
-const FLUSH_INTERVAL: Time = 10_000_000;
+const FLUSH_INTERVAL_NS: Time = 10_000_000;
 /// Interval between counts of the readers.
 const COUNT_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -153,7 +153,7 @@ impl Sink for Share {
         written?;
         if let Some(output) = self.output.as_mut().filter(|_| now >= self.flush_at) {
             output.flush();
-            self.flush_at = now + FLUSH_INTERVAL;
+            self.flush_at = now + FLUSH_INTERVAL_NS;
         }
         Ok(())
     }
@@ -162,7 +162,7 @@ impl Sink for Share {
         if let Some(output) = &mut self.output {
             output.report_lost_before(super::LOST_BEFORE.load(Ordering::Relaxed));
             output.flush();
-            self.flush_at = self.last_time + FLUSH_INTERVAL;
+            self.flush_at = self.last_time + FLUSH_INTERVAL_NS;
         }
         Ok(())
     }
@@ -260,7 +260,7 @@ fn lock_watched_names() -> MutexGuard<'static, Vec<(Arc<Host>, Address)>> {
 }
 
 fn watch_readers(stop: &EventFd) {
-    let mut deadline = Instant::now() + FIRST_READER_MAX;
+    let mut deadline = Instant::now() + FIRST_READER_WAIT_MAX;
     while sys::poll::readable(&[stop.as_fd()], Some(COUNT_INTERVAL)) == [false] {
         let names = lock_watched_names();
         let readers = names.iter().flat_map(|(host, _)| host.names()).map(|name| name.readers);

@@ -2,7 +2,7 @@
 
 use super::counting::CountingSink;
 use super::drop::DROP;
-use super::redirect::{REDIRECT, REFUSED};
+use super::redirect::{REDIRECT, REFUSED_REASON};
 use crate::Sink;
 use filter::{Amount, Arguments, Description, Report};
 
@@ -25,7 +25,8 @@ pub fn offloaded_sink(
     let refused = if sends { refused.min(consumed.blocks) } else { 0 };
     // The kernel does not count the bytes of refused frames.
     sink.consumed.blocks -= refused;
-    sink.refused = (refused > 0).then(|| (REFUSED.into(), Amount { blocks: refused, bytes: 0 }));
+    sink.refused =
+        (refused > 0).then(|| (REFUSED_REASON.into(), Amount { blocks: refused, bytes: 0 }));
     let first = if sends { "sent by the kernel" } else { "blocks" };
     let rows = [(first, sink.consumed.blocks), ("bytes", sink.consumed.bytes)];
     let mut report = Report::from_rows(rows);

@@ -9,14 +9,14 @@ use filter::{Block, Form, Time};
 
 /// Number of recent frames with which a frame is compared. Blocks that view the same frame arrive
 /// close together, but not always consecutively.
-const RECENT_FRAMES: usize = 16;
+const RECENT_FRAME_COUNT: usize = 16;
 
 /// The most recent frames. Two frames that occupied the same memory are distinguished by their
 /// times.
 #[derive(Debug)]
 pub(crate) struct RecentFrames {
     /// Ring of the most recent frames. `None` if each block of this form has its own frame.
-    frames: Option<[(RichPointer, Time); RECENT_FRAMES]>,
+    frames: Option<[(RichPointer, Time); RECENT_FRAME_COUNT]>,
     next: usize,
 }
 
@@ -24,7 +24,10 @@ impl RecentFrames {
     /// Creates an empty ring for blocks of this form.
     pub(crate) fn new(form: Form) -> Self {
         let shared = matches!(form, Form::Stream | Form::Message);
-        Self { frames: shared.then_some([(RichPointer::default(), 0); RECENT_FRAMES]), next: 0 }
+        Self {
+            frames: shared.then_some([(RichPointer::default(), 0); RECENT_FRAME_COUNT]),
+            next: 0,
+        }
     }
 
     /// Returns true if several blocks may view the same frame.
@@ -40,7 +43,7 @@ impl RecentFrames {
         if recent.contains(&frame) {
             return false;
         }
-        if let Some(place) = recent.get_mut(self.next % RECENT_FRAMES) {
+        if let Some(place) = recent.get_mut(self.next % RECENT_FRAME_COUNT) {
             *place = frame;
         }
         self.next += 1;

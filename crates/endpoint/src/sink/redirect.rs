@@ -52,7 +52,7 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&REDIRECT, open)
     .with_facts(EndpointFacts { outlet: Some(outlet_of), ..EndpointFacts::NONE });
 
 /// Drop reason for frames that were not sent, as printed in the ledger.
-pub(super) const REFUSED: &str = "refused by the kernel";
+pub(super) const REFUSED_REASON: &str = "refused by the kernel";
 
 fn outlet_of(arguments: &Arguments) -> Outlet {
     Outlet {

@@ -16,10 +16,10 @@ pub(super) const PAUSE_MAX_NS: u64 = 3_600_000_000_000;
 /// Factor by which the pause grows after each undone change.
 pub(super) const PAUSE_FACTOR: u64 = 8;
 /// Fraction of time spent asleep above which a thread has spare capacity.
-const IDLE_RATIO_MIN: f64 = 0.3;
+const SPARE_IDLE_RATIO_MIN: f64 = 0.3;
 /// Minimum ratio of the throughput with replicas to the throughput without, for the replicas to
 /// stay.
-const GAIN_MIN: f64 = 1.08;
+const THROUGHPUT_RATIO_MIN: f64 = 1.08;
 /// Fraction of one processor. If all threads together use less, a single instance can process all
 /// blocks.
 const SINGLE_INSTANCE_BUSY_MAX: f64 = 0.5;
@@ -129,7 +129,8 @@ impl ReplicaPolicy {
     }
 
     fn should_add_replicas(&mut self, at: u64, inputs: &ReplicaInputs) -> bool {
-        if !inputs.gain_predicted || inputs.idle > IDLE_RATIO_MIN || at < self.pause_until_ns {
+        if !inputs.gain_predicted || inputs.idle > SPARE_IDLE_RATIO_MIN || at < self.pause_until_ns
+        {
             self.votes.clear();
             return false;
         }
@@ -142,7 +143,7 @@ impl ReplicaPolicy {
     }
 
     fn reason_to_remove(&mut self, at: u64, inputs: &ReplicaInputs) -> Option<String> {
-        let little = inputs.busy < SINGLE_INSTANCE_BUSY_MAX && inputs.idle > IDLE_RATIO_MIN;
+        let little = inputs.busy < SINGLE_INSTANCE_BUSY_MAX && inputs.idle > SPARE_IDLE_RATIO_MIN;
         self.underused = if little { self.underused + 1 } else { 0 };
         if self.underused >= 2 * self.rate_policy.agreeing_observations && at >= self.pause_until_ns
         {
@@ -151,14 +152,14 @@ impl ReplicaPolicy {
             return Some(format!("all threads together keep {percent:.0} % of one processor busy"));
         }
         let rate_without_replicas =
-            self.rate_without_replicas.filter(|_| inputs.idle <= IDLE_RATIO_MIN)?;
+            self.rate_without_replicas.filter(|_| inputs.idle <= SPARE_IDLE_RATIO_MIN)?;
         self.votes.push(inputs.rate);
         if self.votes.len() < self.rate_policy.agreeing_observations as usize {
             return None;
         }
         let rate = mean_rate(&self.votes);
         self.votes.clear();
-        if rate >= rate_without_replicas * GAIN_MIN {
+        if rate >= rate_without_replicas * THROUGHPUT_RATIO_MIN {
             // The replicas pay off, so the pause is reset.
             (self.rate_without_replicas, self.pause_ns) = (None, self.rate_policy.pause_ns);
             return None;

@@ -23,7 +23,7 @@ use runtime::control::ControlEvent;
 use std::sync::mpsc::Receiver;
 
 /// Length of the observed period, in ns.
-const PERIOD_NS: u64 = 2_000_000_000;
+const START_PERIOD_NS: u64 = 2_000_000_000;
 /// Rate policy during the period. Counters are read every 100 ms and two readings must agree, so a
 /// wrong placement is corrected after a tenth of the period.
 const RATE_POLICY: RatePolicy =
@@ -33,9 +33,9 @@ const RATE_POLICY: RatePolicy =
 const REPORTED_SHARE_MAX: f64 = 0.9;
 
 impl PathObserver {
-    /// Waits for the first blocks, then observes the path for [`PERIOD_NS`], or for up to twice as
-    /// long while newly added threads are evaluated. Ends earlier if counters cannot be read.
-    /// Returns false if the path ends.
+    /// Waits for the first blocks, then observes the path for [`START_PERIOD_NS`], or for up to
+    /// twice as long while newly added threads are evaluated. Ends earlier if counters cannot be
+    /// read. Returns false if the path ends.
     pub(super) fn observe_first_seconds(&mut self, wakes: &Receiver<Wake>) -> bool {
         loop {
             match wakes.recv() {
@@ -46,13 +46,13 @@ impl PathObserver {
         }
         let table = self.costs.clone();
         self.move_policy = MovePolicy::new(RATE_POLICY, MoveThreshold::START);
-        let end = sys::clock::monotonic().saturating_add(PERIOD_NS);
+        let end = sys::clock::monotonic().saturating_add(START_PERIOD_NS);
         let (mut begin, mut moves) = (None, self.adapt.moves == MovePeriod::Start);
         while moves || self.adapt.stages {
             let now = sys::clock::monotonic();
             // Newly added threads are evaluated before the period ends.
             let judges = self.adapt.stages && self.replica_policy.is_imminent();
-            if now >= end && !(judges && now < end.saturating_add(PERIOD_NS)) {
+            if now >= end && !(judges && now < end.saturating_add(START_PERIOD_NS)) {
                 break;
             }
             let Some(before) =
@@ -65,7 +65,7 @@ impl PathObserver {
                 return false;
             }
             let looked =
-                if moves { self.check_counters(&before, &table) } else { CounterCheck::Restart };
+                if moves { self.adapt_to_counters(&before, &table) } else { CounterCheck::Restart };
             let busy = judges || self.adapt.stages && self.is_saturated(&before);
             match looked {
                 CounterCheck::Continue => begin = Some(before),
@@ -108,7 +108,7 @@ impl PathObserver {
 
     /// Compares the counters with the snapshot `before`, and moves filters if the fractions of
     /// blocks that took each arc since then justify it.
-    fn check_counters(&mut self, before: &CounterSnapshot, table: &Costs) -> CounterCheck {
+    fn adapt_to_counters(&mut self, before: &CounterSnapshot, table: &Costs) -> CounterCheck {
         let after = CounterSnapshot::capture(&self.lives, SPACE_WAIT_MAX);
         let plan = self.lives.first().and_then(Live::plan);
         let Some((after, plan)) = after.zip(plan) else { return CounterCheck::Unreadable };

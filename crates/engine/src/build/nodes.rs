@@ -188,7 +188,8 @@ fn convert_section<N>(
 ) -> Result<Section<N>, BuildError> {
     type Parts<N> = Vec<(SelectedClasses, Section<N>)>;
     let links = |links: &[Link]| -> Result<Parts<N>, BuildError> {
-        let part = |l: &Link| Ok((wanted_classes(&l.classes), convert_section(&l.body, node)?));
+        let part =
+            |l: &Link| Ok((to_selected_classes(&l.classes), convert_section(&l.body, node)?));
         links.iter().map(part).collect()
     };
     Ok(match body {
@@ -204,6 +205,6 @@ fn convert_section<N>(
     })
 }
 
-pub(super) fn wanted_classes(classes: &ClassSet) -> SelectedClasses {
+pub(super) fn to_selected_classes(classes: &ClassSet) -> SelectedClasses {
     SelectedClasses::ranges(classes.ranges().to_vec())
 }

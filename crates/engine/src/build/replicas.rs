@@ -6,7 +6,7 @@
 //! from its last filter leave the join.
 
 use super::builder::{Builder, Draft, Local};
-use super::nodes::wanted_classes;
+use super::nodes::to_selected_classes;
 use super::rings::RingEnds;
 use crate::error::BuildError;
 use buffer::ibuf::EntryColumns;
@@ -286,7 +286,7 @@ impl Builder<'_> {
             let edges = self.plan.graph.edges.iter().enumerate();
             for (at, edge) in edges.filter(|(_, edge)| edge.from == *near && edge.to == *far) {
                 let number = self.ids.edges[at];
-                let wanted = wanted_classes(&self.plan.classes_on(edge));
+                let wanted = to_selected_classes(&self.plan.classes_on(edge));
                 draft.assembly.add_arc(*from, *to, wanted, false, number);
             }
         }
@@ -318,7 +318,7 @@ impl Builder<'_> {
         let last = copied.nodes.last().copied();
         let edges = self.plan.graph.edges.iter().filter(|edge| Some(edge.from) == last);
         let classes: Vec<ClassSet> = edges.map(|edge| self.plan.classes_on(edge)).collect();
-        wanted_classes(&ClassSet::union_of(&classes))
+        to_selected_classes(&ClassSet::union_of(&classes))
     }
 
     /// Builds the node that reads a ring into the space, and connects it to `to`.

@@ -2,7 +2,7 @@
 //! which spaces sleep.
 
 use super::builder::{Builder, Draft, Local};
-use super::nodes::wanted_classes;
+use super::nodes::to_selected_classes;
 use crate::error::BuildError;
 use crate::path::running::RunningRing;
 use crate::record::RecordMode;
@@ -198,7 +198,7 @@ impl Builder<'_> {
             if self.is_within_replicas(index) {
                 continue;
             }
-            let wanted = wanted_classes(&self.plan.classes_on(edge));
+            let wanted = to_selected_classes(&self.plan.classes_on(edge));
             let number = self.ids.edges[index];
             let ring = rings.iter_mut().find(|ends| ends.edges.contains(&index));
             // A program has one half in this space, and the neighbor may be the other half.

@@ -17,7 +17,7 @@ use wire::emit::udp_frame;
 ///
 /// A kernel ring with few blocks notifies its reader within a millisecond, so every thread with
 /// work runs during the window.
-const IDLE_NS: u64 = 50_000;
+const IDLE_CPU_NS_MAX: u64 = 50_000;
 /// Interval between two checks that all threads are idle.
 const IDLE_WINDOW: Duration = Duration::from_millis(4);
 /// Maximum number of checks before the wait for idle threads ends.
@@ -59,7 +59,7 @@ pub(super) fn measure_processor_ns(count: u32, send: impl FnOnce()) -> f64 {
         sys::poll::readable(&[], Some(IDLE_WINDOW));
         let before = std::mem::replace(&mut now, sys::clock::process());
         looks += 1;
-        if now - before < IDLE_NS || looks == CHECKS_MAX {
+        if now - before < IDLE_CPU_NS_MAX || looks == CHECKS_MAX {
             return (before - begin) as f64 / f64::from(count);
         }
     }

@@ -20,7 +20,7 @@
 
 use super::calibration::{Calibration, Result, min_call_ns, min_of_rounds};
 use super::load::{measure_processor_ns, measure_while_running, open_datagram_sockets};
-use super::twins::{self, empty_program_ns, load_program};
+use super::twins::{self, load_program, measure_empty_program_ns};
 use ebpf::insn::{Helper, Insn, R0, R1, R2, R3, R4, R6, R7, R10, Size};
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Anchor, Link, Map, ProgramKind, RingBuffer, Rings, RingsLayout, Side};
@@ -48,7 +48,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
     let mut beyond_nothing = |name, measure: fn() -> Result<f64>| {
         calibration.record_cost(
             name,
-            empty_program_ns().and_then(|empty| Ok((measure()? - empty).max(0.0))),
+            measure_empty_program_ns().and_then(|empty| Ok((measure()? - empty).max(0.0))),
         );
     };
     beyond_nothing("record", measure_record_copy);
@@ -199,7 +199,7 @@ fn measure_record_fetch() -> sys::Result<f64> {
 fn measure_doorbell() -> Result<f64> {
     const FORCE_WAKEUP: i32 = 2;
     /// Number of doorbell entries of 16 bytes that fit in the ring.
-    const NOTIFICATIONS: u32 = 8_192;
+    const NOTIFICATION_COUNT: u32 = 8_192;
     let mut ring = RingBuffer::create("calibrate", 256 << 10)?;
     let descriptor = ring.map().as_fd().as_raw_fd().cast_unsigned();
     let mut code = vec![Insn::store(Size::DW, R10, -8, 0)];
@@ -215,7 +215,7 @@ fn measure_doorbell() -> Result<f64> {
     ]);
     let program = load_program(ProgramKind::Tc, &code)?;
     min_of_rounds(ROUNDS, || {
-        let ran = program.test_run(&[0; 64], NOTIFICATIONS)?;
+        let ran = program.test_run(&[0; 64], NOTIFICATION_COUNT)?;
         ring.drain(|_| ());
         Ok(ran.duration_ns.into())
     })

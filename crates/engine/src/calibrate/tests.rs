@@ -33,12 +33,12 @@ fn calibration_measures_copies_rings_and_wakeups() {
 fn o3_twins_are_measured_where_the_kernel_takes_programs() {
     let mut calibration = Calibration { costs: Costs::default(), missing: Vec::new() };
     twins::measure(&mut calibration);
-    if let Err(why) = twins::empty_program_ns() {
+    if let Err(why) = twins::measure_empty_program_ns() {
         println!("skipped: figures of twins: {why}");
         assert!(!calibration.missing.is_empty() && calibration.costs.filters.is_empty());
         return;
     }
     assert_eq!(calibration.missing, [], "every twin loads");
-    assert_eq!(calibration.costs.filters.len(), twins::measurable().count());
+    assert_eq!(calibration.costs.filters.len(), twins::filters_with_twins().count());
     assert!(calibration.costs.filters.iter().all(|cost| cost.kernel && cost.block.is_finite()));
 }

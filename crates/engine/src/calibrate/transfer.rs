@@ -51,20 +51,20 @@ fn measure_ring() -> Result<f64> {
 /// Measures the time, in ns, of the call that wakes a sleeping thread. Returns the median over all
 /// wake-ups.
 fn measure_wakeup() -> Result<f64> {
-    const WAKES: u32 = 200;
+    const WAKEUP_COUNT: u32 = 200;
     /// Minimum sleep before a wake-up in ns, long enough for the processor to halt.
     const SLEEP_NS_MIN: u64 = 100_000;
     let woken = Arc::new(AtomicU32::new(0));
     let wake_count = Arc::clone(&woken);
     let sleeper = std::thread::Builder::new().spawn(move || {
-        while wake_count.load(Ordering::Acquire) < WAKES {
+        while wake_count.load(Ordering::Acquire) < WAKEUP_COUNT {
             std::thread::park();
             wake_count.fetch_add(1, Ordering::Release);
         }
     });
     let sleeper = sleeper?;
     let mut costs = Vec::new();
-    while woken.load(Ordering::Acquire) < WAKES && !sleeper.is_finished() {
+    while woken.load(Ordering::Acquire) < WAKEUP_COUNT && !sleeper.is_finished() {
         let begin = sys::clock::monotonic();
         while sys::clock::monotonic() - begin < SLEEP_NS_MIN {
             std::hint::spin_loop();

@@ -24,17 +24,18 @@ const SINGLE_RUN: u32 = 1;
 const SINGLE_RUN_CALLS: usize = 2_000;
 
 pub(super) fn measure(calibration: &mut Calibration) {
-    let empty_program_ns = match empty_program_ns() {
-        Ok(empty_program_ns) => empty_program_ns,
+    let measure_empty_program_ns = match measure_empty_program_ns() {
+        Ok(measure_empty_program_ns) => measure_empty_program_ns,
         Err(why) => {
             return calibration.record_missing_figures(&["filters in the kernel"], &*why);
         }
     };
     let mut all = Vec::new();
-    for description in measurable() {
+    for description in filters_with_twins() {
         let measured = match description.kind {
-            FilterKind::Editing => editing_cost(description),
-            _ => measure_cost(description, &Attach::observing("")).map(|ns| ns - empty_program_ns),
+            FilterKind::Editing => measure_editing_cost(description),
+            _ => measure_cost(description, &Attach::observing(""))
+                .map(|ns| ns - measure_empty_program_ns),
         };
         let measured = measured.map(|ns| ns.max(0.0));
         all.extend(measured.as_ref().ok());
@@ -46,27 +47,27 @@ pub(super) fn measure(calibration: &mut Calibration) {
 }
 
 /// Returns the filters that have a kernel twin.
-pub(super) fn measurable() -> impl Iterator<Item = &'static Description> {
+pub(super) fn filters_with_twins() -> impl Iterator<Item = &'static Description> {
     let all = filter::catalog::FILTERS.iter().copied();
     all.filter(|description| description.kernel.is_some())
 }
 
 /// Measures the additional time, in ns, of the twin of an editing filter, compared with a program
 /// that does nothing.
-fn editing_cost(description: &Description) -> Result<f64> {
-    let empty_program_ns = min_round_ns(
+fn measure_editing_cost(description: &Description) -> Result<f64> {
+    let measure_empty_program_ns = min_round_ns(
         &load_program(ProgramKind::Xdp, &[Insn::mov(R0, XDP_PASS), Insn::exit()])?,
         (SINGLE_RUN, SINGLE_RUN_CALLS),
     )?;
     measure_cost(description, &Attach { redirects: true, ..Attach::observing("") })
-        .map(|ns| ns - empty_program_ns)
+        .map(|ns| ns - measure_empty_program_ns)
 }
 
 /// The action XDP_PASS, which passes a frame to the host's network stack.
 const XDP_PASS: i32 = 2;
 
 /// Measures the time, in ns, of one run of a program that does nothing.
-pub(super) fn empty_program_ns() -> Result<f64> {
+pub(super) fn measure_empty_program_ns() -> Result<f64> {
     min_run_ns(&load_program(ProgramKind::Tc, &[Insn::mov(R0, -1), Insn::exit()])?)
 }
 

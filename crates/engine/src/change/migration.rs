@@ -126,7 +126,7 @@ impl FilterMigration {
             taken.iter_mut().find_map(|(target, _)| target.process_half(number, entrance_of));
         entrance.map_or(Ok(()), |to| to.restore(saved)).map_err(|why| refused(&why))?;
         let exit = taken.iter_mut().find_map(|(target, _)| target.process_half(number, exit_of));
-        exit.map_or(Ok(()), Exit::wait_restored).map_err(|why| refused(&why))
+        exit.map_or(Ok(()), Exit::wait_until_restored).map_err(|why| refused(&why))
     }
 
     /// Undoes the migration: the old filter resumes, and the new filter loses the restored state.

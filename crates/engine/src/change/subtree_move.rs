@@ -163,13 +163,13 @@ fn leaving_filter(
     if used.published_as().is_some() {
         return refused("others read its state by name");
     }
-    match scope_of(used) {
+    match state_scope(used) {
         StateScope::Pinned(why) if node.kind() != Some(FilterKind::Sink) => refused(why),
         StateScope::Private => Ok((Some(state.ids.nodes[id.0]), name)),
         _ => Ok((None, name)),
     }
 }
 
-fn scope_of(used: &Use) -> StateScope {
+fn state_scope(used: &Use) -> StateScope {
     used.description.state.scope
 }

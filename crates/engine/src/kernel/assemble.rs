@@ -116,13 +116,13 @@ impl Emitter<'_> {
                 target,
                 fused,
                 |s, on, done| self.emit_body(s, on, done),
-                |s, on| self.emit_unreadable(s, on),
+                |s, on| self.emit_unreadable_frame(s, on),
             ),
             FrameAction::Redirect(take, _) => redirect::redirect(
                 target,
                 take,
                 |s, on, done| self.emit_body(s, on, done),
-                |s, on| self.emit_unreadable(s, on),
+                |s, on| self.emit_unreadable_frame(s, on),
             ),
         }
     }
@@ -299,7 +299,7 @@ impl Emitter<'_> {
     }
 
     /// Emits code for a frame whose headers the program cannot read.
-    fn emit_unreadable<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
+    fn emit_unreadable_frame<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
         self.emit_count(s, CounterId::Ran, on);
         self.taps.emit(s, None, on);
         for gate in 0..self.fused.gates.len() {

@@ -16,7 +16,7 @@ const BYTES_MAX: u64 = 1 << 27;
 const TOTAL_BYTES_MAX: u64 = 128 << 20;
 /// The records over all processors take at most one part in this many of the machine's memory,
 /// unless the request sets a size.
-const MEMORY_PART: u64 = 64;
+const MEMORY_DIVISOR: u64 = 64;
 
 /// Returns the layout of rings with this number of outputs
 /// ([`TreeExit::sink`](super::tree::TreeExit)). `asked` is the size of the records over all
@@ -50,11 +50,11 @@ pub(super) fn rings_layout(
 /// Returns the size of a region's records in bytes, a power of two: `asked` bytes divided by the
 /// number of regions, at least the start of `planned`. By default the end of `planned`, or less if
 /// all regions together would exceed [`TOTAL_BYTES_MAX`] or their part of `memory`
-/// ([`MEMORY_PART`]).
+/// ([`MEMORY_DIVISOR`]).
 fn region_size(asked: Option<u64>, regions: u32, planned: RangeInclusive<u32>, memory: u64) -> u32 {
     let (all, most) = match asked {
         Some(all) => (all, BYTES_MAX),
-        None => (TOTAL_BYTES_MAX.min(memory / MEMORY_PART), u64::from(*planned.end())),
+        None => (TOTAL_BYTES_MAX.min(memory / MEMORY_DIVISOR), u64::from(*planned.end())),
     };
     let least = u64::from(*planned.start());
     1 << (all / u64::from(regions.max(1))).clamp(least, most.max(least)).ilog2()

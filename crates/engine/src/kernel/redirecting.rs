@@ -180,7 +180,7 @@ impl ProgramInputs<'_> {
         let given = [self.counters.as_fd(), self.counters.as_fd(), making.sockets.as_fd()];
         let loaded = load(&code, how, &given.map(|map| map.as_raw_fd()), self.steps, |_| None);
         let loaded = loaded.map_err(|failed: LoadFailure| {
-            let at = self.words.iter().position(|word| failed.is_at(word));
+            let at = self.words.iter().position(|word| failed.stopped_in(word));
             let node = at.and_then(|step| self.tree.steps.get(step)?.nodes.first().copied());
             KernelRefusal { node: node.unwrap_or(self.source), why: failed.why }
         })?;

@@ -40,9 +40,9 @@ pub struct ProgramTotals {
 }
 
 /// Drop reason for a delivered frame that was overwritten before this process read it.
-const LAPPED: &str = "lapped";
+const LAPPED_REASON: &str = "lapped";
 /// Drop reason for a frame that the program could not copy to user space.
-const NOT_COPIED: &str = "not copied";
+const NOT_COPIED_REASON: &str = "not copied";
 
 impl Kernel {
     /// Returns the nodes and edges of all generations. The programs must no longer run.
@@ -285,10 +285,11 @@ impl Generation {
             let blocks = |blocks| Amount { blocks, bytes: 0 };
             let unread = blocks(unread);
             let why = [(DropReason::Ring, blocks(ring)), (DropReason::Unread, unread)];
-            let why = [(LAPPED.into(), blocks(lapped))].into_iter().chain(why);
-            let why = why.chain([(NOT_COPIED.into(), failed)]);
+            let why = [(LAPPED_REASON.into(), blocks(lapped))].into_iter().chain(why);
+            let why = why.chain([(NOT_COPIED_REASON.into(), failed)]);
             edge.dropped = why.filter(|(_, amount)| amount.blocks > 0).collect();
-            edge.missing = Vec::from_iter((!missing.is_empty()).then_some((LAPPED, missing)));
+            edge.missing =
+                Vec::from_iter((!missing.is_empty()).then_some((LAPPED_REASON, missing)));
             ways.push((number, edge));
         }
         // Each of these frames is missing at one exit or more. The remainder counts at the busiest

@@ -10,7 +10,7 @@ use sys::bpf::{Program, ProgramKind, RunStatistics};
 /// The frame that the test runs process.
 const FRAME: [u8; 64] = [0; 64];
 /// Number of test runs.
-const RUNS: u32 = 10_000;
+const TEST_RUNS: u32 = 10_000;
 
 /// A guard that keeps the kernel's run-time statistics enabled.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Timing {
 fn measure_empty_run() -> Option<f64> {
     let program = encode(&[Insn::mov(R0, 0), Insn::exit()]);
     let program = Program::load(ProgramKind::Tc, "nothing", &program).ok()?;
-    program.test_run(&FRAME, RUNS).ok()?;
+    program.test_run(&FRAME, TEST_RUNS).ok()?;
     program.info().ok()?.ns_per_run()
 }
 

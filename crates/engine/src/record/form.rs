@@ -40,7 +40,7 @@ const SHB_USERAPPL_CODE: u16 = 4;
 /// Minimum length of a block in bytes: its type, and its length twice.
 const BLOCK_MIN: usize = 12;
 /// Maximum length of a block in bytes: a block of data with its metadata.
-const BLOCK_LIMIT: usize = BLOCK_MAX + (1 << 20);
+const FILE_BLOCK_BYTES_MAX: usize = BLOCK_MAX + (1 << 20);
 
 /// The kind of a block in the range for local use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -249,7 +249,8 @@ pub(super) struct FileBlock<'b> {
 pub(super) fn block_length(bytes: &[u8]) -> Option<(u32, usize)> {
     let mut take = ValueReader(bytes);
     let (kind, length) = (take.read_u32()?, take.read_size()?);
-    ((BLOCK_MIN..=BLOCK_LIMIT).contains(&length) && length % 4 == 0).then_some((kind, length))
+    ((BLOCK_MIN..=FILE_BLOCK_BYTES_MAX).contains(&length) && length % 4 == 0)
+        .then_some((kind, length))
 }
 
 /// Returns the block at the start of `bytes`, or `None` if it is truncated or malformed.

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 pub const VERSION: u32 = 3;
 /// The oldest version of the format that can be read. Recordings of this version contain no changes
 /// to the path.
-pub(super) const FIRST_VERSION: u32 = 1;
+pub(super) const READABLE_VERSION_MIN: u32 = 1;
 /// The first version in which session numbers are unique in the request. In earlier versions each
 /// filter numbered its sessions independently.
 pub(super) const UNIQUE_NUMBERS_VERSION: u32 = 3;

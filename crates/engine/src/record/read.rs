@@ -7,7 +7,7 @@
 
 use super::change::{self, Change};
 use super::form::{self, FileBlock, LOCAL_BLOCK_TYPE, LocalBlockKind, ValueReader};
-use super::head::{FIRST_VERSION, RecordingHead, VERSION};
+use super::head::{READABLE_VERSION_MIN, RecordingHead, VERSION};
 use super::write::MissingInput;
 use crate::error::reason_text;
 use sha2::{Digest, Sha256};
@@ -83,7 +83,7 @@ pub enum RecordError {
     },
     /// The file is a recording of an unsupported version.
     #[error(
-        "{target} has record format {version}, and this version reads {FIRST_VERSION} to \
+        "{target} has record format {version}, and this version reads {READABLE_VERSION_MIN} to \
          {VERSION}: replay it with the version that wrote it; its frames can be read as a capture"
     )]
     Version {
@@ -208,7 +208,7 @@ impl Scan {
         let block = self.current_block().filter(|_| whole).and_then(|block| block.local_block());
         let Some((LocalBlockKind::RecordingHead, mut take)) = block else { return Err(capture()) };
         let version = take.read_u32().unwrap_or_default();
-        if !(FIRST_VERSION..=VERSION).contains(&version) {
+        if !(READABLE_VERSION_MIN..=VERSION).contains(&version) {
             return Err(RecordError::Version { target, version });
         }
         let mut pairs = Vec::new();

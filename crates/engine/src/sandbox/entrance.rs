@@ -203,7 +203,7 @@ impl Entrance {
         while self.in_flight.front().is_some_and(|(number, _)| *number <= taken) {
             self.in_flight.pop_front();
         }
-        self.supervisor.note_input(put, taken);
+        self.supervisor.set_input_counts(put, taken);
     }
 
     /// Ends the stream, and counts the blocks not yet consumed as dropped.

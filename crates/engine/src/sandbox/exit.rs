@@ -117,7 +117,7 @@ impl Exit {
 
     /// Blocks until the filter confirms that its state is restored. Fails with the reason if its
     /// process exits or misbehaves.
-    pub(crate) fn wait_restored(&mut self) -> Result<(), String> {
+    pub(crate) fn wait_until_restored(&mut self) -> Result<(), String> {
         while let Some(input) = &mut self.input {
             match input.read_block(&mut self.message) {
                 Ok(BlockRead::Block(length)) => {

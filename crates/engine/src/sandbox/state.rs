@@ -15,7 +15,7 @@
 //! State from a process is untrusted; it is bounded and checked before use ([`StateCollector`]).
 
 use super::message::{self, HEAD_BYTES, MESSAGE_MAX, MessageDefect};
-use crate::described::HOLD_BYTES;
+use crate::described::HOLD_BYTES_MAX;
 use abi::{BlockMetadata, Entry, Flags};
 use filter::{Counts, Description};
 use runtime::space::node::Node;
@@ -25,10 +25,10 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 /// The flag that marks a message as a state record. No block may have this flag.
 const RECORD_FLAG: Flags = Flags(1 << 15);
 /// Maximum size of a filter's state in bytes, without held blocks.
-const STATE_MAX: usize = 256 << 20;
+const STATE_BYTES_MAX: usize = 256 << 20;
 /// Minimum size charged for each session in bytes, so that the number of empty sessions is bounded
 /// too.
-const SESSION_MIN: usize = 64;
+const SESSION_BYTES_MIN: usize = 64;
 /// Maximum number of lists of held blocks in a session.
 const LISTS_MAX: u64 = 64;
 
@@ -135,7 +135,7 @@ impl<'m> StateRecord<'m> {
             ACCOUNT => {
                 let (taken, given, received_or_made, accounted_for) =
                     (read_word(from)?, read_word(from)?, read_word(from)?, read_word(from)?);
-                let (unanswered, counters) = (read_words(from)?, read_words(from)?);
+                let (unanswered, counters) = (read_u64_list(from)?, read_u64_list(from)?);
                 Self::Account(Account {
                     taken,
                     given,
@@ -201,7 +201,7 @@ fn read_word(from: &mut &[u8]) -> Option<u64> {
 /// Decodes a list of at most 256 integers of 64 bits, preceded by its length. Returns `None` if the
 /// list is truncated or longer. The limit suffices, because a filter has at most 255 counters of
 /// each kind.
-fn read_words(from: &mut &[u8]) -> Option<Vec<u64>> {
+fn read_u64_list(from: &mut &[u8]) -> Option<Vec<u64>> {
     let count = read_word(from)?;
     (count <= 256).then(|| (0..count).map(|_| read_word(from)).collect()).flatten()
 }
@@ -271,7 +271,7 @@ impl StateCollector {
             let (_, blocks, bytes) = &mut self.so_far;
             *blocks += 1;
             *bytes += u64::from(entry.pointer.length());
-            if *blocks > self.held_max || *bytes > HOLD_BYTES {
+            if *blocks > self.held_max || *bytes > HOLD_BYTES_MAX {
                 return Err(MessageDefect::TooMuch);
             }
             list.push(SavedBlock {
@@ -287,8 +287,8 @@ impl StateCollector {
                 if lists > LISTS_MAX || last.is_some_and(|last| last >= key) {
                     return Err(MessageDefect::State);
                 }
-                self.so_far.0 += bytes.len().max(SESSION_MIN);
-                if self.so_far.0 > STATE_MAX {
+                self.so_far.0 += bytes.len().max(SESSION_BYTES_MIN);
+                if self.so_far.0 > STATE_BYTES_MAX {
                     return Err(MessageDefect::TooMuch);
                 }
                 let lists = (0..lists).map(|_| Vec::new()).collect();
@@ -411,7 +411,7 @@ mod tests {
         // The state exceeds the size that a filter may have.
         let mut gathering = StateCollector::new(0, 1);
         let long = vec![0; MESSAGE_MAX - HEAD_BYTES - 16];
-        let refused = (0..=STATE_MAX / long.len() as usize)
+        let refused = (0..=STATE_BYTES_MAX / long.len() as usize)
             .map(|key| gathering.add_message(&StateRecord::Session(key as u64, 0, &long).encode()))
             .find_map(Result::err);
         assert_eq!(refused, Some(MessageDefect::TooMuch));

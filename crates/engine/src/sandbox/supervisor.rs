@@ -120,7 +120,7 @@ impl Supervisor {
 
     /// Records the number of messages written to the process's input ring, and the number that the
     /// process reports as consumed.
-    pub(super) fn note_input(&self, put: u64, taken: u64) {
+    pub(super) fn set_input_counts(&self, put: u64, taken: u64) {
         self.put.store(put, Ordering::Relaxed);
         self.taken.store(taken.min(put), Ordering::Relaxed);
     }

@@ -13,7 +13,7 @@
 use crate::automaton::{Automaton, CompileOptions, MatchState};
 use crate::layers;
 use crate::prelude::*;
-use crate::texts::TextPiece;
+use crate::texts::TextPosition;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Catalog entry of `ssh`, which recognizes SSH by its version line.
@@ -103,7 +103,7 @@ const RECOGNIZER_DEFAULTS: Description = Description {
     classes: Classes::YesNo,
     reasons: &["undecided", "not recognised"],
     counters: &["evicted sessions"],
-    state: StateFacts::sessions::<SessionVerdicts>(),
+    state: StateFacts::sessions::<SignatureSession>(),
     ..Description::EMPTY
 };
 
@@ -216,15 +216,15 @@ struct Recognizer {
     server: Option<Automaton>,
     search_max: u32,
     sessions_max: usize,
-    sessions: Sessions<SessionVerdicts>,
+    sessions: Sessions<SignatureSession>,
 }
 
 /// The search states of a session's two directions.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
 #[repr(C)]
-struct SessionVerdicts {
-    forward: TextVerdict,
-    backward: TextVerdict,
+struct SignatureSession {
+    forward: SignatureSearch,
+    backward: SignatureSearch,
     /// Fingerprint of the automata to which the search states belong.
     fingerprint: u32,
 }
@@ -232,7 +232,7 @@ struct SessionVerdicts {
 /// The search state of one text: a message, or one direction of a session.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Clone, Copy, PartialEq, Debug)]
 #[repr(C)]
-struct TextVerdict {
+struct SignatureSearch {
     state: MatchState,
     /// Number of bytes searched.
     searched_bytes: u32,
@@ -244,15 +244,15 @@ struct TextVerdict {
     has_ended: u8,
 }
 
-/// [`TextVerdict::verdict`] of a text that matched the signature.
+/// [`SignatureSearch::verdict`] of a text that matched the signature.
 const VERDICT_YES: u16 = 1;
-/// [`TextVerdict::verdict`] of a text that can no longer match.
+/// [`SignatureSearch::verdict`] of a text that can no longer match.
 const VERDICT_NO: u16 = 2;
 
-impl Session for SessionVerdicts {}
+impl Session for SignatureSession {}
 
-impl SessionVerdicts {
-    fn text_verdicts(&mut self, backward: bool) -> (&mut TextVerdict, &mut TextVerdict) {
+impl SignatureSession {
+    fn text_verdicts(&mut self, backward: bool) -> (&mut SignatureSearch, &mut SignatureSearch) {
         let Self { forward, backward: other, .. } = self;
         if backward { (other, forward) } else { (forward, other) }
     }
@@ -263,10 +263,10 @@ impl Classify for Recognizer {
 
     #[inline]
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
-        let piece = TextPiece::from_block(block);
+        let piece = TextPosition::from_block(block);
         let verdict = match piece.session {
             None => {
-                let mut side = TextVerdict::default();
+                let mut side = SignatureSearch::default();
                 self.search(&mut side, piece, narrow_to_payload(block).bytes());
                 side.verdict
             }
@@ -311,7 +311,7 @@ impl Recognizer {
     fn search_session(
         &mut self,
         session: u64,
-        piece: TextPiece,
+        piece: TextPosition,
         bytes: &[u8],
         cx: &mut ClassifyContext<'_>,
     ) -> u16 {
@@ -321,12 +321,14 @@ impl Recognizer {
         let fingerprint =
             self.automaton_for(true).fingerprint() ^ self.any.fingerprint().rotate_left(1);
         if known.fingerprint != fingerprint {
-            known = SessionVerdicts { fingerprint, ..SessionVerdicts::default() };
+            known = SignatureSession { fingerprint, ..SignatureSession::default() };
         }
         let (side, other) = known.text_verdicts(piece.backward);
         if piece.is_first {
-            *side =
-                TextVerdict { is_message: piece.is_description.into(), ..TextVerdict::default() };
+            *side = SignatureSearch {
+                is_message: piece.is_description.into(),
+                ..SignatureSearch::default()
+            };
         }
         let apart = side.is_message | other.is_message != 0;
         if side.verdict == 0 && (apart || other.verdict != VERDICT_YES) {
@@ -336,10 +338,13 @@ impl Recognizer {
             if !apart && other.verdict == VERDICT_YES { VERDICT_YES } else { side.verdict };
         if piece.is_last {
             let verdict = if apart { 0 } else { side.verdict };
-            *side =
-                TextVerdict { verdict, has_ended: verdict.min(1) as u8, ..TextVerdict::default() };
+            *side = SignatureSearch {
+                verdict,
+                has_ended: verdict.min(1) as u8,
+                ..SignatureSearch::default()
+            };
         }
-        if piece.is_last && (*other == TextVerdict::default() || other.has_ended != 0) {
+        if piece.is_last && (*other == SignatureSearch::default() || other.has_ended != 0) {
             self.sessions.remove(session);
         } else {
             *self.sessions.get_or_create(session) = known;
@@ -348,7 +353,7 @@ impl Recognizer {
     }
 
     /// Continues the search over the next bytes of an undecided text.
-    fn search(&self, side: &mut TextVerdict, piece: TextPiece, bytes: &[u8]) {
+    fn search(&self, side: &mut SignatureSearch, piece: TextPosition, bytes: &[u8]) {
         let automaton = self.automaton_for(piece.backward);
         let room = self.search_max.saturating_sub(side.searched_bytes) as usize;
         let here = bytes.get(..room).unwrap_or(bytes);

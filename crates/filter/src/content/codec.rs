@@ -165,12 +165,12 @@ impl Decoder {
     ) -> Result<(usize, usize), CodecError> {
         /// Half of the initial size of the output buffer in bytes. The buffer is doubled until the
         /// output fits.
-        const INITIAL_OUTPUT_SIZE: usize = 16 * 1024;
+        const HALF_INITIAL_OUTPUT_SIZE: usize = 16 * 1024;
         let (mut taken, mut made) = (0, used);
         loop {
             // The output may exceed the limit by one byte, to distinguish output that is too large
             // from output of exactly the maximum size.
-            let room = (made.max(INITIAL_OUTPUT_SIZE) * 2).min(limit + 1);
+            let room = (made.max(HALF_INITIAL_OUTPUT_SIZE) * 2).min(limit + 1);
             if self.out.len() < room {
                 self.out.resize(room, 0);
             }

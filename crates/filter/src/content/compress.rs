@@ -60,7 +60,7 @@ struct Compress {
 
 impl Stream for Compress {
     fn process_block<'a>(&mut self, block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
-        if super::has_nothing_to_code(&block) {
+        if super::has_nothing_to_compress(&block) {
             return cx.pass(block);
         }
         let Some(whole) = cx.complete_block(block).filter(Block::has_all_bytes) else {

@@ -49,7 +49,7 @@ struct Decompress {
 impl Lanes for Decompress {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         for l in lanes(batch.live()) {
-            if super::has_nothing_to_code(&batch.block(l)) {
+            if super::has_nothing_to_compress(&batch.block(l)) {
                 continue;
             }
             let Some(block) = cx.complete_block(batch, l) else { continue };

@@ -22,7 +22,7 @@ fn replace_block<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a
 
 /// Returns true for a block without bytes to compress or decompress: a gap, the end of a connection
 /// or the description of a message.
-fn has_nothing_to_code(block: &Block<'_>) -> bool {
+fn has_nothing_to_compress(block: &Block<'_>) -> bool {
     block.pointer.is_hole() || block.length() == 0 && block.marks.is_description()
 }
 

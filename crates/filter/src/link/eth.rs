@@ -81,7 +81,7 @@ impl Lanes for Eth {
 fn link_header(block: &mut Block<'_>) -> Result<(u16, u16), Reason> {
     /// Offset of the EtherType in a Linux cooked header of version 2. In every other link header,
     /// the EtherType is the last field.
-    const COOKED2_TYPE: usize = 0;
+    const COOKED2_TYPE_OFFSET: usize = 0;
     if let Some(ethertype) = layers::marked_ethertype(block) {
         return Ok((ethertype, block.marks.network));
     }
@@ -91,8 +91,11 @@ fn link_header(block: &mut Block<'_>) -> Result<(u16, u16), Reason> {
     };
     if link.tags.count > 0 {
         let at = usize::from(link.tags.at);
-        let from =
-            if link.link == LinkType::LINUX_SLL2 { COOKED2_TYPE } else { at.saturating_sub(2) };
+        let from = if link.link == LinkType::LINUX_SLL2 {
+            COOKED2_TYPE_OFFSET
+        } else {
+            at.saturating_sub(2)
+        };
         let field = layers::head_bytes(block)
             .get(from..)
             .and_then(|rest| rest.first_chunk::<2>())

@@ -145,12 +145,12 @@ fn strip_bytes(block: Block<'_>, bytes: u32) -> Result<Block<'_>, Reason> {
 }
 
 /// Total length in bytes of the link addresses, the tag, and the EtherType after the tag.
-const TAGGED_SIZE: usize = ethernet::HEADER_LENGTH + vlan::TAG_LENGTH;
+const TAGGED_HEADER_SIZE: usize = ethernet::HEADER_LENGTH + vlan::TAG_LENGTH;
 
 fn has_tag(block: &Block<'_>) -> bool {
     let kind = block.frame.get(ETHERTYPE..).and_then(|rest| rest.first_chunk::<2>());
     block.marks.link == LinkType::ETHERNET.0
-        && block.frame.len() >= TAGGED_SIZE
+        && block.frame.len() >= TAGGED_HEADER_SIZE
         && kind.is_some_and(|kind| vlan::is_tag(u16::from_be_bytes(*kind)))
 }
 
@@ -240,11 +240,11 @@ fn emit_tag<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitRes
         s.only(kind, Cmp::Ne, u32::from(vlan::STACKED), unsure);
         s.pop_tag();
     } else {
-        let header = s.need::<TAGGED_SIZE>(on.frame, no_tag);
+        let header = s.need::<TAGGED_HEADER_SIZE>(on.frame, no_tag);
         let words =
             [s.load(header, be32::<0>()), s.load(header, be32::<4>()), s.load(header, be32::<8>())];
         let to = FrameOffset::from_start(vlan::TAG_LENGTH as u16);
-        s.make_writable(FrameOffset::from_start(TAGGED_SIZE as u16));
+        s.make_writable(FrameOffset::from_start(TAGGED_HEADER_SIZE as u16));
         for (at, word) in (0..).step_by(4).zip(words) {
             s.put::<u32>(to.plus_bytes(at), word);
         }

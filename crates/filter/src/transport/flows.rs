@@ -229,14 +229,14 @@ impl<R: FlowRecord> FlowTable<R> {
                 shared.session = next;
                 next
             }
-            next => self.next_reused(next),
+            next => self.next_reused_number(next),
         }
     }
 
     /// Returns the next session number to reuse. `next` is the number after the last assigned one,
     /// or `None` if the last assigned one was the highest of the range.
     #[cold]
-    fn next_reused(&mut self, next: Option<u32>) -> u32 {
+    fn next_reused_number(&mut self, next: Option<u32>) -> u32 {
         let next = next.and_then(|next| {
             let taken = self.used_numbers.take().unwrap_or_else(|| self.used_numbers_from(next));
             self.first_free_number(next, taken)

@@ -54,7 +54,7 @@ impl ChecksumCache {
 
     /// Returns the numbers of cache hits and misses.
     #[must_use]
-    pub const fn hits_and_misses(&self) -> (u64, u64) {
+    pub const fn hit_and_miss_counts(&self) -> (u64, u64) {
         (self.hits, self.misses)
     }
 
@@ -185,7 +185,7 @@ mod tests {
             assert!(equal_sums(sum, reference_checksum(&response.to_vec())));
         }
         assert_eq!(summed.get(), 100 * 77 + 30_001, "the file once");
-        assert_eq!(cache.hits_and_misses(), (99, 101));
+        assert_eq!(cache.hit_and_miss_counts(), (99, 101));
     }
 
     #[test]

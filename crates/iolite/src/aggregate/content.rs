@@ -68,7 +68,7 @@ impl Aggregate {
     pub fn write_to(&self, mut out: impl Write) -> io::Result<()> {
         let mut reader = self.reader();
         loop {
-            let mut parts = [IoSlice::new(&[]); VECTORED_MAX];
+            let mut parts = [IoSlice::new(&[]); VECTORED_SLICES_MAX];
             let count = reader.io_slices(&mut parts);
             if count == 0 {
                 return Ok(());
@@ -85,7 +85,7 @@ impl Aggregate {
 
 /// Maximum number of slices per vectored write. An array of this many slices takes 1 KB of stack;
 /// the kernel accepts up to 1024 slices.
-const VECTORED_MAX: usize = 64;
+const VECTORED_SLICES_MAX: usize = 64;
 
 /// A reader of an aggregate's bytes. Implements [`Read`], and [`BufRead`] without a copy.
 #[derive(Clone, Debug)]

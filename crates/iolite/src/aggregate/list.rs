@@ -30,7 +30,7 @@ impl SliceList {
     }
 
     pub(super) fn push_back(&mut self, slice: Slice) {
-        if !self.fits_inline() {
+        if !self.spill_unless_fits_inline() {
             self.heap.push_back(slice);
         } else if let Some(place) = self.inline.get_mut(self.count) {
             *place = Some(slice);
@@ -39,7 +39,7 @@ impl SliceList {
     }
 
     pub(super) fn push_front(&mut self, slice: Slice) {
-        if !self.fits_inline() {
+        if !self.spill_unless_fits_inline() {
             self.heap.push_front(slice);
         } else {
             self.push_back(slice);
@@ -74,7 +74,7 @@ impl SliceList {
 
     /// Returns true if one more slice fits inline. Otherwise ensures that all slices are on the
     /// heap, and returns false.
-    fn fits_inline(&mut self) -> bool {
+    fn spill_unless_fits_inline(&mut self) -> bool {
         if self.count == INLINE_SLICES {
             self.heap.reserve(2 * INLINE_SLICES);
             self.heap.extend(self.inline.iter_mut().filter_map(Option::take));

@@ -24,7 +24,7 @@ pub struct FileReader {
     at: u64,
     /// Bytes copied by [`StreamReader::peek`].
     peeked: Vec<u8>,
-    ahead_at: u64,
+    peeked_at: u64,
     /// True if blocks are lent as pointers ([`FileReader::by_pointer`]); false if none are lent, so
     /// that a splice copies them.
     lends_pointers: bool,
@@ -38,7 +38,7 @@ impl CachedFile {
             file: self.clone(),
             at: 0,
             peeked: Vec::new(),
-            ahead_at: 0,
+            peeked_at: 0,
             lends_pointers: false,
         }
     }
@@ -68,7 +68,7 @@ impl FileReader {
 
     /// Returns the peeked bytes that have not been consumed.
     fn peeked_bytes(&self) -> &[u8] {
-        let from = self.at.checked_sub(self.ahead_at).and_then(|from| usize::try_from(from).ok());
+        let from = self.at.checked_sub(self.peeked_at).and_then(|from| usize::try_from(from).ok());
         from.and_then(|from| self.peeked.get(from..)).unwrap_or_default()
     }
 
@@ -116,7 +116,7 @@ impl StreamReader for FileReader {
     /// file. Never returns `None`. A slice of the file itself cannot be created.
     fn peek(&mut self) -> Result<Option<&[u8]>, Fault> {
         if self.peeked_bytes().is_empty() {
-            self.ahead_at = self.at;
+            self.peeked_at = self.at;
             self.peeked.resize(PEEK_MAX, 0);
             let read = self.file.read_at(self.at, &mut self.peeked);
             self.peeked.truncate(*read.as_ref().unwrap_or(&0));

@@ -85,7 +85,7 @@ struct Current {
 }
 
 /// Value of `dbuf_offset` for an entry that has been lent for forwarding without mapping its dbuf.
-const UNMAPPED: usize = usize::MAX;
+const UNMAPPED_OFFSET: usize = usize::MAX;
 /// Number of consumed bytes after which passed entries are released, even if they are few.
 const OWED_BYTES_MAX: u64 = 64 << 10;
 
@@ -144,7 +144,7 @@ impl Input {
         let current = match self.validate_next() {
             Ok(Some(current)) => current,
             Ok(None) => return Ok(self.is_at_end()?.then_some(&[])),
-            Err(fault) => return Err(self.pass_invalid(fault)),
+            Err(fault) => return Err(self.pass_invalid_entry(fault)),
         };
         if self.keeper.is_followed() {
             self.publish_peek(current);
@@ -153,7 +153,7 @@ impl Input {
             return Ok(self.in_place());
         }
         if let Err(fault) = self.stage(current) {
-            return Err(self.pass_invalid(fault));
+            return Err(self.pass_invalid_entry(fault));
         }
         Ok(Some(self.staging.get(current.consumed..).unwrap_or_default()))
     }
@@ -324,7 +324,7 @@ impl StreamReader for Input {
                 Ok(None) => break,
                 // Bytes already copied are returned first; the fault occurs again in the next call.
                 Err(_) if count > 0 => break,
-                Err(fault) => return Err(self.pass_invalid(fault)),
+                Err(fault) => return Err(self.pass_invalid_entry(fault)),
             };
             let to = out.get_mut(count..).unwrap_or_default();
             let length = to.len().min(current.unread_length());
@@ -333,7 +333,7 @@ impl StreamReader for Input {
                 match view.copy(current.dbuf_offset + current.consumed, to) {
                     Ok(()) => {}
                     Err(_) if count > 0 => break,
-                    Err(fault) => return Err(self.pass_invalid(fault)),
+                    Err(fault) => return Err(self.pass_invalid_entry(fault)),
                 }
             }
             count += length;
@@ -370,7 +370,7 @@ impl StreamReader for Input {
             (Some(current), _) => self.advance(current, count.min(current.unread_length())),
             (None, Some(lent)) if count >= lent.length() as usize => self.pass_entry(lent),
             (None, Some(pointer)) => {
-                let (dbuf_offset, consumed, in_place) = (UNMAPPED, count, None);
+                let (dbuf_offset, consumed, in_place) = (UNMAPPED_OFFSET, count, None);
                 self.current = Some(Current { pointer, dbuf_offset, consumed, in_place });
             }
             (None, None) => return,
@@ -393,7 +393,7 @@ impl StreamReader for Input {
         if self.policy == Policy::Overwrite {
             return Ok(None);
         }
-        let Some((whole, view)) = self.next_unmapped()? else { return Ok(None) };
+        let Some((whole, view)) = self.next_unmapped_entry()? else { return Ok(None) };
         let short = whole.length().min(u32::try_from(max).unwrap_or(u32::MAX));
         let pointer = whole.within(0, short);
         self.lent = Some(whole);

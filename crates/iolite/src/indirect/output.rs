@@ -191,7 +191,7 @@ impl Output {
         }
         let from = block.as_ptr().addr().wrapping_sub(self.hot.address);
         if from.saturating_add(block.len()) > self.hot.filled || block.is_empty() {
-            return self.write_outside_hot(block);
+            return self.write_outside_hot_segment(block);
         }
         self.put(self.hot.pointer(from, block.len()));
         Ok(true)

@@ -24,7 +24,7 @@ pub struct Stamped {
     /// between.
     skipped_producer: Option<ProducerId>,
     /// Number of blocks that were returned after a block with a later timestamp.
-    pub(super) late_blocks: u64,
+    pub(super) late_block_count: u64,
 }
 
 impl Stamped {
@@ -42,7 +42,7 @@ impl Stamped {
             patience,
             last_stamp: 0,
             skipped_producer: None,
-            late_blocks: 0,
+            late_block_count: 0,
         }
     }
 }
@@ -68,7 +68,7 @@ const STAGED_BLOCKS_MAX: usize = 4096;
 /// Maximum size in bytes of the waiting blocks of one producer.
 const STAGED_BYTES_MAX: usize = 1 << 20;
 /// Initial buffer size in bytes; longer blocks are rare.
-const BUFFER_MIN: usize = 2048;
+const INITIAL_BUFFER_SIZE: usize = 2048;
 
 impl StagedBlocks {
     pub(super) fn is_empty(&self) -> bool {
@@ -98,7 +98,7 @@ impl Merged {
         for producer in &mut self.producers {
             while !producer.stage.is_due(stamped.window) {
                 let mut room = producer.stage.spare.pop().unwrap_or_default();
-                room.resize(room.capacity().max(BUFFER_MIN), 0);
+                room.resize(room.capacity().max(INITIAL_BUFFER_SIZE), 0);
                 let taken = match producer.take(&mut room) {
                     // The ring has validated the length that it claims.
                     Err(Fault::TooLong { length, .. }) => {
@@ -147,7 +147,7 @@ impl Merged {
         };
         to.copy_from_slice(block);
         let is_late = stamp < stamped.last_stamp;
-        stamped.late_blocks += u64::from(is_late);
+        stamped.late_block_count += u64::from(is_late);
         stamped.skipped_producer = is_late.then_some(producer.id);
         stamped.last_stamp = stamped.last_stamp.max(stamp);
         if let Some((_, block)) = producer.stage.blocks.pop_front() {

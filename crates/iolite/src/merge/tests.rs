@@ -142,7 +142,7 @@ fn stamped_merge_yields_the_oldest_of_all_producers() {
         let counts: Vec<u64> = outputs.iter().map(|(_, number)| *number).collect();
         drop(outputs);
         let all = read_to_end(&mut merged);
-        assert_eq!(merged.late_blocks(), 0);
+        assert_eq!(merged.late_block_count(), 0);
         assert_eq!(all, sent);
         assert_all_delivered(&mut merged, &all, &counts);
     }
@@ -188,7 +188,7 @@ fn read_in_time_beside_silent_producer() -> bool {
     }
     drop((quick, slow));
     let rest = read_to_end(&mut merged);
-    assert_eq!((rest.len(), merged.late_blocks()), (14, 5));
+    assert_eq!((rest.len(), merged.late_block_count()), (14, 5));
     true
 }
 

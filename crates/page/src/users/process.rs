@@ -20,7 +20,7 @@ use sys::process::UserIds;
 /// Search path of a process that does not inherit the search path of the host.
 const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 /// Environment variables that a process inherits from a host that runs as root.
-const INHERITED: [&str; 3] = ["LANG", "LC_ALL", "TZ"];
+const INHERITED_VARIABLES: [&str; 3] = ["LANG", "LC_ALL", "TZ"];
 /// Time within which a process must end after the host has closed its socket.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
@@ -241,7 +241,7 @@ fn command(who: &UserIds, control: OwnedFd) -> Result<Command, String> {
 /// Sets the environment of a command to that of a user, without the variables of this process.
 fn set_environment(command: &mut Command, uid: u32) {
     command.env_clear().env("PATH", SEARCH_PATH);
-    for name in INHERITED {
+    for name in INHERITED_VARIABLES {
         command.envs(std::env::var_os(name).map(|value| (name, value)));
     }
     if let Some(name) = user_name(uid) {

@@ -21,7 +21,7 @@ pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// Time after the opening of a connection within which a call must arrive.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum length of a call in bytes.
-const CALL_MAX: usize = 4096;
+const CALL_BYTES_MAX: usize = 4096;
 /// Maximum number of simultaneous connections of a user.
 const PER_USER_MAX: usize = 16;
 /// Maximum number of simultaneous connections of all users together.
@@ -134,7 +134,7 @@ fn accept(listener: &OwnedFd, callers: &mut Vec<Caller>) -> sys::Result<()> {
 
 /// Replies to a call. Returns true if the connection is no longer needed.
 fn reply(caller: &Foreign, who: &UserIds, accounts: &Accounts) -> bool {
-    let mut call = [0; CALL_MAX];
+    let mut call = [0; CALL_BYTES_MAX];
     let length = match sys::descriptor::try_receive(caller, &mut call) {
         Ok(None) => return false,
         Ok(Some((length, descriptors))) => {
@@ -175,7 +175,7 @@ mod tests {
         std::thread::spawn(move || {
             assert!(reply(&Foreign::from_peer_socket(here), &who, &accounts))
         });
-        let mut bytes = [0; CALL_MAX];
+        let mut bytes = [0; CALL_BYTES_MAX];
         // A socket that is closed with a call in its queue may reset the connection before its
         // reply is read. If the thread waited, the caller's timeout would pass.
         match sys::descriptor::receive(&caller, &mut bytes) {

@@ -18,7 +18,7 @@ use crate::language::{Diagnostic, Span};
 use crate::registry::Registry;
 
 /// The warning about a repeated arc between two marked nodes.
-pub(crate) const REPEATED_ARC: &str = "this arc is given twice";
+pub(crate) const REPEATED_ARC_MESSAGE: &str = "this arc is given twice";
 
 /// The graph of a request while the checks complete it.
 pub(super) struct Draft<'t> {
@@ -365,7 +365,7 @@ impl<'t> Draft<'t> {
             edge.from == from && edge.to == entry.node && text(edge.arc, &edge.branch) == wanted
         })?;
         self.mistakes.push(
-            Diagnostic::warning(pipe.span, REPEATED_ARC)
+            Diagnostic::warning(pipe.span, REPEATED_ARC_MESSAGE)
                 .why("equal marks are one node, so blocks pass it once"),
         );
         Some(EdgeId(at))

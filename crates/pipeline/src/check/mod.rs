@@ -33,7 +33,7 @@ use crate::workers;
 
 pub(crate) use arguments::parse_arguments;
 pub use labels::classes_leaving;
-pub(crate) use lower::REPEATED_ARC;
+pub(crate) use lower::REPEATED_ARC_MESSAGE;
 pub use options::OPTIONS;
 
 /// Checks a request against a registry.
@@ -82,7 +82,7 @@ pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnost
     draft.mistakes.extend(send_loops::find_send_loops(&graph));
     draft.mistakes.extend(standard_streams::find_mixed_output(&graph));
     draft.mistakes.extend(standard_streams::find_shared_input(&graph));
-    draft.mistakes.extend(needs::starved_filters(&graph));
+    draft.mistakes.extend(needs::warn_of_missing_input(&graph));
     draft.mistakes.extend(needs::unrequested_classes(&graph));
     draft.mistakes.extend(needs::one_sided_sources(&graph, registry));
     draft.mistakes.extend(workers::worker_mistakes(&graph));

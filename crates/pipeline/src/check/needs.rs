@@ -11,7 +11,7 @@ use crate::registry::Registry;
 use filter::{Classes, FilterKind, OutputForm, UsableInput, ValueRange};
 
 /// Returns a warning for each filter or sink without usable input.
-pub(super) fn starved_filters(graph: &Graph) -> Vec<Diagnostic> {
+pub(super) fn warn_of_missing_input(graph: &Graph) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for (id, node) in graph.ids() {
         let Some(used) =
@@ -51,7 +51,7 @@ pub(super) fn starved_filters(graph: &Graph) -> Vec<Diagnostic> {
 
 /// Returns a warning for each arc whose classes never arrive: a classifier upstream of the arc's
 /// filter emits these classes only on arcs that name them, and none of the classifier's own arcs
-/// names them. Omits arcs about whose target [`starved_filters`] warns.
+/// names them. Omits arcs about whose target [`warn_of_missing_input`] warns.
 pub(super) fn unrequested_classes(graph: &Graph) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for edge in &graph.edges {

@@ -15,7 +15,7 @@ use super::marks::{self, FreshMarks, uses};
 use super::origins::{Origins, print_with_origins};
 use super::remove::{node_at, put_back, remove};
 use super::tree::{NEW_SPAN, filters, parse_filter, parse_tree};
-use crate::check::REPEATED_ARC;
+use crate::check::REPEATED_ARC_MESSAGE;
 use crate::graph::{Edge, Graph, NodeId, reachable};
 use crate::language::tree::{Branch, FilterTerm, Term};
 use crate::language::{Request, Severity, Span};
@@ -86,7 +86,8 @@ pub(super) fn apply(
         refuse_losses(&edited, &origins, text)?;
     }
     if let Edit::Join { node, below } | Edit::Reattach { node, below, .. } = edit
-        && (has_equal_arcs(&after) || mistakes.iter().any(|known| known.what == REPEATED_ARC))
+        && (has_equal_arcs(&after)
+            || mistakes.iter().any(|known| known.what == REPEATED_ARC_MESSAGE))
     {
         return Err(InvalidEdit(format!("`{node}` is below `{below}` already")));
     }

@@ -29,7 +29,9 @@ pub(super) fn remove(
             gone.push(cut(request, at)?.term);
         }
         // A pipeline that continues after a removed node has lost its input.
-        while let Some(at) = request.pipelines.iter().find_map(|term| dead_head(&survivors, term)) {
+        while let Some(at) =
+            request.pipelines.iter().find_map(|term| first_unreached_head(&survivors, term))
+        {
             gone.push(cut(request, at)?.term);
         }
         // A term that is put back may lead to the removed node again.
@@ -61,15 +63,17 @@ fn surviving_marks(
 
 /// Returns the span of the first filter at the head of a term, or of one of its branches, that no
 /// source reaches after the removal. Returns `None` if there is none.
-fn dead_head(survivors: &[String], term: &Term) -> Option<Span> {
+fn first_unreached_head(survivors: &[String], term: &Term) -> Option<Span> {
     match term {
         Term::Hole(_) | Term::Not(_) => None,
         Term::Filter(node) => {
             let dead = !survivors.contains(&node.mark.as_ref()?.text);
             dead.then_some(node.span)
         }
-        Term::Group(group) => group.branches.iter().find_map(|b| dead_head(survivors, &b.term)),
-        Term::Pipeline(pipeline) => dead_head(survivors, &pipeline.first),
+        Term::Group(group) => {
+            group.branches.iter().find_map(|b| first_unreached_head(survivors, &b.term))
+        }
+        Term::Pipeline(pipeline) => first_unreached_head(survivors, &pipeline.first),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::language::Request;
 use crate::language::tree::{FilterTerm, Term};
 
 /// The weight of a match of equal filters. It exceeds the total weight of all matches by name.
-const EQUAL_WEIGHT: u64 = 1 << 32;
+const EQUAL_FILTER_WEIGHT: u64 = 1 << 32;
 
 /// Replaces the text. The filters in the longest common subsequence of equal filters keep their
 /// state. Among the filters between two neighbours in this subsequence, filters with the same name
@@ -23,7 +23,7 @@ pub(super) fn replace_text(old: &Request, new: &str) -> Result<EditResult, Inval
         after.iter().map(|node| text(node)).collect(),
     );
     let weight = |i: usize, j: usize| match old_texts[i] == new_texts[j] {
-        true => EQUAL_WEIGHT,
+        true => EQUAL_FILTER_WEIGHT,
         false => u64::from(before[i].name.text == after[j].name.text),
     };
     // These are the weights of the heaviest common subsequences of all pairs of suffixes.

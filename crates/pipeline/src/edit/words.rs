@@ -14,9 +14,9 @@ pub(super) const USAGE: &str = "write `insert FILTER before|after|at NODE`, `rem
      several edits are one change";
 
 /// The keyword that precedes the new parent of a node.
-const BELOW: &str = "below";
+const BELOW_KEYWORD: &str = "below";
 /// The keyword of `remove` that makes it fail if there are nodes below the node.
-const LEAF: &str = "leaf";
+const LEAF_KEYWORD: &str = "leaf";
 /// The keyword of `remove` that also removes everything below the node.
 const ALL: &str = "all";
 
@@ -46,24 +46,24 @@ impl Edit {
                 let place = known.ok_or_else(|| InvalidEdit(USAGE.to_owned()))?;
                 Self::Insert { filter: filter.join(" "), place, node: owned(node) }
             }
-            ["add", filter @ .., BELOW, output] if !filter.is_empty() => {
+            ["add", filter @ .., BELOW_KEYWORD, output] if !filter.is_empty() => {
                 Self::Add { filter: filter.join(" "), below: Some(NodeOutput::parse(output)) }
             }
             ["add", filter @ ..] if !filter.is_empty() => {
                 Self::Add { filter: filter.join(" "), below: None }
             }
-            ["remove", node, what] if [LEAF, ALL].contains(what) => {
+            ["remove", node, what] if [LEAF_KEYWORD, ALL].contains(what) => {
                 Self::RemoveBelow { node: owned(node), all: *what == ALL }
             }
-            ["move", node, BELOW, output] => {
+            ["move", node, BELOW_KEYWORD, output] => {
                 Self::Reattach { node: owned(node), from: None, below: NodeOutput::parse(output) }
             }
-            ["move", node, "from", from, BELOW, output] => Self::Reattach {
+            ["move", node, "from", from, BELOW_KEYWORD, output] => Self::Reattach {
                 node: owned(node),
                 from: Some(NodeOutput::parse(from)),
                 below: NodeOutput::parse(output),
             },
-            ["join", node, BELOW, output] => {
+            ["join", node, BELOW_KEYWORD, output] => {
                 Self::Join { node: owned(node), below: NodeOutput::parse(output) }
             }
             ["sever", node, "from", output] => {
@@ -100,20 +100,22 @@ impl Edit {
             Self::Add { filter, below: None } => &["add", filter],
             Self::Add { filter, below: Some(below) } => {
                 output = below.to_string();
-                &["add", filter, BELOW, &output]
+                &["add", filter, BELOW_KEYWORD, &output]
             }
-            Self::RemoveBelow { node, all } => &["remove", node, if *all { ALL } else { LEAF }],
+            Self::RemoveBelow { node, all } => {
+                &["remove", node, if *all { ALL } else { LEAF_KEYWORD }]
+            }
             Self::Reattach { node, from: None, below } => {
                 output = below.to_string();
-                &["move", node, BELOW, &output]
+                &["move", node, BELOW_KEYWORD, &output]
             }
             Self::Reattach { node, from: Some(from), below } => {
                 (parent, output) = (from.to_string(), below.to_string());
-                &["move", node, "from", &parent, BELOW, &output]
+                &["move", node, "from", &parent, BELOW_KEYWORD, &output]
             }
             Self::Join { node, below } => {
                 output = below.to_string();
-                &["join", node, BELOW, &output]
+                &["join", node, BELOW_KEYWORD, &output]
             }
             Self::Sever { node, from } => {
                 output = from.to_string();
@@ -133,7 +135,9 @@ impl PathMove {
     /// Parses `move NODE into PATH below NODE[/CLASS]`. Returns `None` for other edits.
     pub fn parse<W: AsRef<str>>(words: &[W]) -> Option<Self> {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
-        let ["move", node, "into", path, BELOW, output] = words.as_slice() else { return None };
+        let ["move", node, "into", path, BELOW_KEYWORD, output] = words.as_slice() else {
+            return None;
+        };
         let (node, path) = ((*node).to_owned(), (*path).to_owned());
         Some(Self { node, path, below: NodeOutput::parse(output) })
     }
@@ -142,7 +146,7 @@ impl PathMove {
     #[must_use]
     pub fn to_words(&self) -> Vec<String> {
         let Self { node, path, below } = self;
-        let words = ["move", node, "into", path, BELOW, &below.to_string()];
+        let words = ["move", node, "into", path, BELOW_KEYWORD, &below.to_string()];
         words.map(str::to_owned).to_vec()
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn draw_nodes(
     (names, figures): (&[String], Option<&DrawnFigures>),
 ) -> String {
     let node = |id| DrawnNode {
-        text: drawn_text(plan, id, names),
+        text: drawn_node_text(plan, id, names),
         figures: figures.map_or_else(String::new, |figures| node_figures(plan, id, figures)),
         symbol: match plan.graph.node(id).kind() {
             Some(FilterKind::Source) => Symbol::Source,
@@ -70,7 +70,7 @@ fn drawn_graph(plan: &Plan, node: impl Fn(NodeId) -> DrawnNode) -> DrawnGraph {
 /// Formats the text of a node: the classes of its incoming arcs, the node, the number of its
 /// replicas, and its back edges. For a sink that the planner added, the reason replaces the
 /// classes.
-fn drawn_text(plan: &Plan, id: NodeId, names: &[String]) -> String {
+fn drawn_node_text(plan: &Plan, id: NodeId, names: &[String]) -> String {
     let graph = &plan.graph;
     let mut text = match completion_reason(plan, id, names) {
         Some(why) => format!("{}  (added: {why})", node_text(graph, id)),

@@ -14,7 +14,7 @@ use filter::text::visible;
 use std::fmt::Write as _;
 
 /// Width of a character in px.
-const CHARACTER: usize = 8;
+const CHARACTER_WIDTH: usize = 8;
 /// Height of a line of text in px.
 const LINE: usize = 16;
 /// Distance between the text of a node and its border, in px.
@@ -22,13 +22,13 @@ const PADDING: usize = 10;
 /// Minimum distance between two columns, in px. The labels of edges are drawn between the columns.
 const COLUMN_GAP: usize = 130;
 /// Width of a character of a label in px, rounded up.
-const LABEL_CHARACTER: usize = 7;
+const LABEL_CHARACTER_WIDTH: usize = 7;
 /// Distance between a label and the node to which its edge leads, in px.
 const LABEL_DISTANCE: usize = 14;
 /// Distance between two rows, and between lanes, in px.
 const ROW_GAP: usize = 18;
 /// Height of the title of a lane in px.
-const TITLE: usize = 24;
+const TITLE_HEIGHT: usize = 24;
 /// Maximum length of a node's text, in characters.
 const TEXT_MAX: usize = 40;
 
@@ -108,7 +108,8 @@ fn measured_nodes(plan: &Plan, figures: Option<&DrawnFigures>) -> Vec<PlacedNode
             lines.push("in the kernel too".to_owned());
         }
         let longest = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
-        let (width, height) = (longest * CHARACTER + 2 * PADDING, lines.len() * LINE + PADDING);
+        let (width, height) =
+            (longest * CHARACTER_WIDTH + 2 * PADDING, lines.len() * LINE + PADDING);
         PlacedNode { id, column: columns[id.0], lines, x: 0, y: 0, width, height }
     });
     placed.collect()
@@ -153,9 +154,9 @@ fn place_nodes(plan: &Plan, nodes: &mut [PlacedNode]) -> Vec<(String, usize, usi
     let mut lanes = Vec::new();
     let mut y = ROW_GAP / 2;
     for (number, space) in plan.spaces.iter().enumerate() {
-        let mut bottom = y + TITLE;
+        let mut bottom = y + TITLE_HEIGHT;
         for column in 0..=last {
-            let mut next = y + TITLE;
+            let mut next = y + TITLE_HEIGHT;
             for (wanted, index) in lane_rows(plan, nodes, (column, number)) {
                 let node = &mut nodes[index];
                 node.y = next.max(wanted);
@@ -179,7 +180,7 @@ fn gap_before(plan: &Plan, nodes: &[PlacedNode], column: usize) -> usize {
     let here = |edge: &Edge| nodes.iter().any(|node| node.id == edge.to && node.column == column);
     let edges = plan.graph.edges.iter().zip(&plan.edges).filter(|(edge, _)| here(edge));
     let lengths = edges.map(|(edge, planned)| {
-        edge_label(&plan.graph, edge, planned).chars().count() * LABEL_CHARACTER
+        edge_label(&plan.graph, edge, planned).chars().count() * LABEL_CHARACTER_WIDTH
     });
     let longest = lengths.max().unwrap_or(0);
     COLUMN_GAP.max(longest + 2 * LABEL_DISTANCE)

@@ -171,10 +171,10 @@ fn render_one(text: &str, starts: &[usize], mistake: &Diagnostic, colour: bool, 
         "{}{word}{}: {}",
         paint.strong,
         paint.plain,
-        replace_control_characters(&mistake.what)
+        replace_hidden_characters(&mistake.what)
     );
     if !mistake.why.is_empty() {
-        let _ = write!(out, ": {}", replace_control_characters(&mistake.why));
+        let _ = write!(out, ": {}", replace_hidden_characters(&mistake.why));
     }
     if starts.len() > 1 {
         let _ = write!(out, " (line {})", line + 1);
@@ -182,7 +182,7 @@ fn render_one(text: &str, starts: &[usize], mistake: &Diagnostic, colour: bool, 
     let head = if excerpt.start > from { "…" } else { "" };
     let tail = if excerpt.end < to { "…" } else { "" };
     let source = text.get(excerpt.clone()).unwrap_or_default();
-    let _ = writeln!(out, "\n  {head}{}{tail}", replace_control_characters(source));
+    let _ = writeln!(out, "\n  {head}{}{tail}", replace_hidden_characters(source));
 
     let before = text.get(excerpt.start..start).unwrap_or_default();
     let marked = text.get(start..end.min(excerpt.end)).unwrap_or_default();
@@ -190,7 +190,7 @@ fn render_one(text: &str, starts: &[usize], mistake: &Diagnostic, colour: bool, 
     let carets = "^".repeat(marked.chars().count().max(1));
     let _ = write!(out, "{:indent$}{}{carets}{}", "", paint.mark, paint.plain);
     if !mistake.hint.is_empty() {
-        let _ = write!(out, " {}", replace_control_characters(&mistake.hint));
+        let _ = write!(out, " {}", replace_hidden_characters(&mistake.hint));
     }
     out.push('\n');
 }
@@ -224,7 +224,7 @@ fn char_boundary(text: &str, at: usize) -> usize {
 
 /// Replaces each tab with a space and every other hidden character with a visible placeholder, so
 /// that columns stay aligned and the text is safe for a terminal.
-fn replace_control_characters(text: &str) -> String {
+fn replace_hidden_characters(text: &str) -> String {
     text.chars().map(|c| if c == '\t' { ' ' } else { filter::text::visible(c) }).collect()
 }
 

@@ -17,7 +17,7 @@ pub const FILTERS_MAX: usize = 1000;
 pub const PROGRAMS_MAX: usize = 64;
 
 /// Maximum number of distinct `--name=` marks.
-pub const NAMES_MAX: usize = 64;
+pub const MARKS_MAX: usize = 64;
 
 /// Maximum number of diagnostics reported in full. Further diagnostics are only counted.
 pub const MISTAKES_MAX: usize = 100;

@@ -10,11 +10,11 @@ use crate::graph::{Edge, Graph, NodeId, reachable};
 use filter::{Form, Forms};
 
 /// The default maximum time in ns before the reader of a block is notified. [Th §5.2.2]
-const SIGNAL_NS: u64 = 1_000_000;
+const SIGNAL_NS_MAX: u64 = 1_000_000;
 /// The assumed size, in bytes, of a frame or of its contents.
 const FRAME_BYTES: usize = 2048;
 /// The assumed size, in bytes, of any other block.
-const OTHER_BYTES: usize = 16 << 10;
+const OTHER_BLOCK_BYTES: usize = 16 << 10;
 /// Maximum number of entries of a ring. A ring of 4,096 entries of 64 bytes takes a quarter of the
 /// second-level cache of most machines. A larger ring brings no benefit (decision 0093).
 const RING_ENTRIES: usize = 4096;
@@ -130,7 +130,7 @@ impl Signals {
     /// Returns the notification frequency for `rings` rings with `entries` entries each.
     fn new(graph: &Graph, rings: usize, entries: usize, machine: &Machine) -> Self {
         let rings = rings.max(1);
-        let ns = SIGNAL_NS / rings as u64;
+        let ns = SIGNAL_NS_MAX / rings as u64;
         let ns_because = match rings {
             1 => "T_t by default".to_owned(),
             _ => format!("T_t: 1 ms by default over {rings} rings"),
@@ -162,7 +162,7 @@ impl Signals {
     fn signal_blocks(&self, frames: bool) -> (usize, &'static str) {
         let requested =
             self.requested.map_or(SIGNAL_BLOCKS, |n| usize::try_from(n).unwrap_or(usize::MAX));
-        let cached = (self.cache / if frames { FRAME_BYTES } else { OTHER_BYTES }).max(1);
+        let cached = (self.cache / if frames { FRAME_BYTES } else { OTHER_BLOCK_BYTES }).max(1);
         let reason = if self.requested.is_some() { "T_b by `--batch`" } else { "T_b by default" };
         let bounds = [
             (requested.max(1), reason),

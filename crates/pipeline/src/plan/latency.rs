@@ -30,7 +30,7 @@ pub(super) fn distribute_latency(plan: &mut Plan) {
             }
             _ => continue,
         }
-        let weight = own_edge_delays(plan, edge);
+        let weight = edge_delays_without_replicas(plan, edge);
         if weight > 0 {
             delays.push(Delay::Edge(edge, share * weight));
         }
@@ -117,11 +117,11 @@ fn node_delays(plan: &Plan, node: NodeId) -> u64 {
 /// Returns the number of delays on an edge: rings, doorbells, and rings to and from replicas.
 fn edge_delays(plan: &Plan, edge: usize) -> u64 {
     let replicas = plan.replicas.iter().map(|replicas| replica_delays(plan, replicas, edge));
-    own_edge_delays(plan, edge) + replicas.sum::<u64>()
+    edge_delays_without_replicas(plan, edge) + replicas.sum::<u64>()
 }
 
 /// Returns the number of rings and doorbells of an edge, excluding rings to and from replicas.
-fn own_edge_delays(plan: &Plan, edge: usize) -> u64 {
+fn edge_delays_without_replicas(plan: &Plan, edge: usize) -> u64 {
     let program = plan.programs.iter().find(|program| program.has_exit(edge));
     // Frames taken from the host are in the memory of the process, which is woken immediately.
     let doorbell = u64::from(program.is_some_and(|program| !program.attach.redirects));

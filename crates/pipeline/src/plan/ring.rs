@@ -11,7 +11,7 @@ const KERNEL_SIGNAL_NS: u64 = 10_000_000;
 
 /// The number of pointers per processor for an edge out of the kernel: one for every 2 KB of the
 /// record buffer (8 MB).
-const KERNEL_ENTRIES: usize = 4096;
+const KERNEL_RING_ENTRIES: usize = 4096;
 
 /// The size of a pointer from a kernel program, in bytes.
 const POINTER_BYTES: usize = 16;
@@ -45,8 +45,8 @@ impl RingPlan {
     /// Returns the default ring of an edge out of the kernel, without reasons.
     pub(super) const fn kernel_default() -> Self {
         Self {
-            entries: KERNEL_ENTRIES,
-            entries_min: KERNEL_ENTRIES,
+            entries: KERNEL_RING_ENTRIES,
+            entries_min: KERNEL_RING_ENTRIES,
             stride: POINTER_BYTES,
             signal_blocks: SIGNAL_BLOCKS,
             signal_blocks_max: SIGNAL_BLOCKS,

@@ -20,9 +20,9 @@ use crate::graph::{Graph, NodeId, Step, Use};
 use filter::{FilterKind, ReadDepth, StateScope, Value};
 
 /// Minimum gain in throughput, as a factor, for moving a stage.
-const FURTHER_GAIN_MIN: f64 = 1.02;
+const STAGE_MOVE_GAIN_MIN: f64 = 1.02;
 /// Number of blocks per wakeup of a reader. [Th §5.2.2]
-const EVENT_BLOCKS: f64 = 32.0;
+const BLOCKS_PER_WAKEUP: f64 = 32.0;
 
 /// A division of a connected component into stages.
 #[derive(Debug, Clone, PartialEq)]
@@ -167,7 +167,7 @@ impl<'p> StageSearch<'p> {
         Some(Self {
             plan,
             work,
-            crossing: (costs.ring + costs.wake / EVENT_BLOCKS, costs.ring),
+            crossing: (costs.ring + costs.wake / BLOCKS_PER_WAKEUP, costs.ring),
             processors: machine.processors.max(1),
             order: graph.order().into_iter().filter(here).collect(),
             outputs: ids().filter(|id| is_order_sensitive(graph, *id)).collect(),
@@ -234,7 +234,7 @@ impl<'p> StageSearch<'p> {
                 (bound, next)
             });
             let best = next.min_by(|one, other| one.0.total_cmp(&other.0));
-            match best.filter(|(bound, _)| bound * FURTHER_GAIN_MIN <= then_ns) {
+            match best.filter(|(bound, _)| bound * STAGE_MOVE_GAIN_MIN <= then_ns) {
                 Some((bound, next)) => (then_ns, layout) = (bound, next),
                 None => break,
             }

@@ -18,7 +18,7 @@ use filter::LANES;
 impl LocalGraph {
     /// Emits the next part of the final output. Returns false if nothing was emitted, either
     /// because the join must wait for a replica or because no output remains.
-    pub(super) fn join_final(&mut self, gather: &mut ReplicaJoin) -> Result<bool, Fault> {
+    pub(super) fn merge_final_output(&mut self, gather: &mut ReplicaJoin) -> Result<bool, Fault> {
         let Some((way, place, end)) = lowest_remote_position(gather)? else { return Ok(false) };
         let mut final_sessions = match gather.final_sessions.take() {
             Some(final_sessions) => final_sessions,

@@ -17,7 +17,7 @@ use filter::{BatchMemory, LANES};
 impl Space {
     /// Takes at most one batch of the blocks dispatched to the replica in this space, and passes it
     /// through the graph.
-    pub(super) fn walk_dispatched(&mut self, i: usize, pass: &mut PassResult) {
+    pub(super) fn walk_dispatched_batch(&mut self, i: usize, pass: &mut PassResult) {
         let Input::Replica { node, import, ended, own } = &mut self.inputs.list[i] else { return };
         if *ended {
             return;
@@ -76,7 +76,7 @@ impl Space {
         }
         let at = gather.node;
         let graph = &mut self.graph;
-        let moved = graph.join_next(gather);
+        let moved = graph.join_next_batch(gather);
         match moved {
             Ok(true) => (pass.open, pass.moved) = (true, true),
             Ok(false) => match gather.is_finished() {
@@ -115,11 +115,11 @@ impl Space {
 impl LocalGraph {
     /// Joins the next batch or, after the last batch, final output. Returns true if it made
     /// progress.
-    fn join_next(&mut self, gather: &mut ReplicaJoin) -> Result<bool, Fault> {
+    fn join_next_batch(&mut self, gather: &mut ReplicaJoin) -> Result<bool, Fault> {
         // This is read before the batch id: once the chain is closed, no further batch follows.
         let closed = gather.progress.is_closed();
         if gather.progress.next_undispatched() <= gather.batch_id {
-            return if closed { self.join_final(gather) } else { Ok(false) };
+            return if closed { self.merge_final_output(gather) } else { Ok(false) };
         }
         let shares = gather.shares()?;
         let whole = !shares.is_empty() && shares.iter().all(|share| share.is_complete);

@@ -80,12 +80,15 @@ impl Space {
             match player.next_event() {
                 Some(SpaceEvent::Pull { node, now, count, edge, failure }) => {
                     last = now;
-                    self.play_pull(&mut *player, &RecordedPull { node, now, count, edge, failure });
+                    self.replay_pull(
+                        &mut *player,
+                        &RecordedPull { node, now, count, edge, failure },
+                    );
                 }
                 Some(SpaceEvent::Import { node, now, count }) => {
                     last = now;
                     self.set_claims(&*player, 0);
-                    self.play_import(node, now, count);
+                    self.replay_import(node, now, count);
                 }
                 Some(SpaceEvent::Tick { now }) => {
                     last = now;
@@ -129,7 +132,7 @@ impl Space {
         }
         if whole {
             if self.drain(last) {
-                self.fail_invalid("the run ends here, and has not taken all blocks");
+                self.fail_as_invalid_record("the run ends here, and has not taken all blocks");
             }
             self.take_closing_notes(&mut *player);
         } else {
@@ -168,7 +171,7 @@ impl Space {
     fn take_closing_notes(&mut self, player: &mut dyn EventReader) {
         let (claimed, contradiction) = player.closing_notes();
         if let Some(what) = contradiction {
-            self.fail_invalid(what);
+            self.fail_as_invalid_record(what);
         }
         if let ClaimPolicy::Replayed(left) = &mut self.graph.pass.claims {
             *left = claimed;
@@ -198,7 +201,7 @@ impl Space {
     }
 
     /// Fails the path because the last event of the record is invalid.
-    fn fail_invalid(&mut self, what: &str) {
+    fn fail_as_invalid_record(&mut self, what: &str) {
         let byte = self.ports.stall.as_ref().map_or(0, |here| here.0.byte());
         self.fail_as_recorded(Some(&format!("the record is invalid at byte {byte}: {what}")));
     }
@@ -212,7 +215,7 @@ impl Space {
             && self.graph.pass.failure.is_none()
         {
             let arrived = count - missing;
-            self.fail_invalid(&format!(
+            self.fail_as_invalid_record(&format!(
                 "{count} blocks were read from a ring, and {arrived} arrive"
             ));
         }
@@ -231,16 +234,17 @@ impl Space {
 
     /// Copies recorded blocks of a source into the general intake and passes them through the
     /// graph. Then fails the path if the source failed in the recorded run.
-    fn play_pull(&mut self, player: &mut dyn EventReader, pulled: &RecordedPull) {
+    fn replay_pull(&mut self, player: &mut dyn EventReader, pulled: &RecordedPull) {
         let node = pulled.node;
         let is_source =
             |input: &Input| matches!(input, Input::Source { node: n, .. } if *n == node);
         if !self.inputs.list.iter().any(is_source) {
             // The record belongs to another path.
-            return self.fail_invalid("it names a source that does not exist");
+            return self.fail_as_invalid_record("it names a source that does not exist");
         }
         if pulled.edge.is_some_and(|arc| arc >= self.graph.nodes[node].arcs.len()) {
-            return self.fail_invalid("it names an output of its source that does not exist");
+            return self
+                .fail_as_invalid_record("it names an output of its source that does not exist");
         }
         let planned = self.graph.nodes[node].planned;
         let mut left = pulled.count;
@@ -257,7 +261,7 @@ impl Space {
                     break;
                 };
                 if bytes.len() > BLOCK_MAX {
-                    return self.fail_invalid("a block of it is longer than blocks are");
+                    return self.fail_as_invalid_record("a block of it is longer than blocks are");
                 }
                 let Some(entry) = self.copy_recorded_block(entry, bytes, &mut pins) else { return };
                 amount.add(entry.pointer.length());
@@ -322,10 +326,10 @@ impl Space {
 
     /// Takes `count` blocks from a ring and passes them through the graph. Waits until they are
     /// available. Fails the path if the ring closes before.
-    fn play_import(&mut self, node: NodeId, now: Time, count: usize) {
+    fn replay_import(&mut self, node: NodeId, now: Time, count: usize) {
         let at = |input: &Input| matches!(input, Input::Ring { node: n, .. } if *n == node);
         let Some(i) = self.inputs.list.iter().position(at) else {
-            return self.fail_invalid("it names a ring that is not there");
+            return self.fail_as_invalid_record("it names a ring that is not there");
         };
         let mut left = count;
         while left > 0 && self.graph.pass.failure.is_none() {

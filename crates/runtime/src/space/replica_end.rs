@@ -29,7 +29,7 @@ impl Walk<'_, '_> {
         while leaving.next_rank().is_some() && self.pass.failure.is_none() {
             self.finish_session(at, &mut leaving);
         }
-        self.call_unprompted(at, true, RANK_LAST);
+        self.call_without_input(at, true, RANK_LAST);
     }
 
     /// Restores the next session in its filter, and ends the filter with only this session.
@@ -43,7 +43,7 @@ impl Walk<'_, '_> {
             let back = state.put_session(moved, &mut node.holds);
             debug_assert!(back.is_ok(), "{back:?}");
         }
-        self.call_unprompted(at, true, rank);
+        self.call_without_input(at, true, rank);
     }
 }
 

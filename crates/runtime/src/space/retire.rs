@@ -65,7 +65,7 @@ impl Space {
         while self.graph.pass.failure.is_none() {
             let mut pass = PassResult::default();
             match &self.inputs.list[i] {
-                Input::Replica { ended: false, .. } => self.walk_dispatched(i, &mut pass),
+                Input::Replica { ended: false, .. } => self.walk_dispatched_batch(i, &mut pass),
                 Input::Join(gather) if !gather.ended => self.join_replicas(i, &mut pass),
                 _ => return true,
             }

@@ -175,7 +175,7 @@ impl Space {
                     self.pull_in_time_order(i, (*node, *intake), next, &mut pass);
                 }
                 Input::Ring { .. } => self.import(i, &mut pass),
-                Input::Replica { .. } => self.walk_dispatched(i, &mut pass),
+                Input::Replica { .. } => self.walk_dispatched_batch(i, &mut pass),
                 Input::Join(_) => self.join_replicas(i, &mut pass),
             }
         }

@@ -130,7 +130,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             let at = self.shape.order[at];
             if self.nodes[at].wake.is_some_and(|wake| wake <= self.now) {
                 self.nodes[at].wake = None;
-                self.call_unprompted(at, false, self.pass.order);
+                self.call_without_input(at, false, self.pass.order);
             }
         }
     }
@@ -139,7 +139,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     pub(crate) fn finish(&mut self, at: NodeId) {
         match (&self.nodes[at].operator, self.nodes[at].is_replica) {
             (Operator::Filter(Filter::Stream(_)), true) => self.finish_replica(at),
-            _ => self.call_unprompted(at, true, 0),
+            _ => self.call_without_input(at, true, 0),
         }
     }
 
@@ -172,7 +172,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// the filter ends, and passes its output through the graph. The output of a replica gets the
     /// sequence number `order`. If the node is a section of operands, instead releases all blocks
     /// that wait in it.
-    pub(super) fn call_unprompted(&mut self, at: NodeId, last: bool, order: u32) {
+    pub(super) fn call_without_input(&mut self, at: NodeId, last: bool, order: u32) {
         if let Operator::OperandSection(_) = self.nodes[at].operator {
             let ran = self.release_section(at);
             return self.walk_released(at, ran);

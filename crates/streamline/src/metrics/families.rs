@@ -99,10 +99,10 @@ fn source_families(paths: &[PathFigures]) -> Vec<Family> {
 
 /// A family of filter metrics: name, unit, kind, help text, and the function that computes a
 /// filter's value.
-type FilterColumn = (&'static str, Unit, SeriesKind, &'static str, fn(&Filter) -> u64);
+type FilterFamily = (&'static str, Unit, SeriesKind, &'static str, fn(&Filter) -> u64);
 
 /// Families of filter counters.
-const FILTER_COUNTS: [FilterColumn; 7] = [
+const FILTER_COUNTS: [FilterFamily; 7] = [
     (
         "streamline_filter",
         Unit::Blocks,
@@ -189,10 +189,10 @@ fn filter_families(paths: &[PathFigures]) -> Vec<Family> {
 }
 
 /// A family of ring metrics: name, kind, help text, and the function that computes a ring's value.
-type RingColumn = (&'static str, SeriesKind, &'static str, fn(&Edge) -> u64);
+type RingFamily = (&'static str, SeriesKind, &'static str, fn(&Edge) -> u64);
 
 /// Families of ring counters.
-const RING_COUNTS: [RingColumn; 3] = [
+const RING_COUNTS: [RingFamily; 3] = [
     ("streamline_ring_put", SeriesKind::Counter, "Blocks put into a ring", |edge| edge.put.blocks),
     ("streamline_ring_taken", SeriesKind::Counter, "Blocks taken out of a ring", |edge| {
         edge.taken.blocks

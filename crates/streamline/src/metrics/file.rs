@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Permission bits of the file. All users can read the file, including the user that runs the
 /// collector.
-const MODE: u32 = 0o644;
+const FILE_PERMISSIONS: u32 = 0o644;
 
 /// Replaces the content of a file with rename(2), so that a reader sees either the old or the new
 /// text. All users can read the file. A symbolic link stays, and the file to which it points is
@@ -26,7 +26,7 @@ pub fn write_file(path: &Path, text: &str) -> io::Result<()> {
     // The collector ignores files whose names do not end with `.prom`.
     let new = target.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
     let written = fs::write(&new, text)
-        .and_then(|()| fs::set_permissions(&new, Permissions::from_mode(MODE)))
+        .and_then(|()| fs::set_permissions(&new, Permissions::from_mode(FILE_PERMISSIONS)))
         .and_then(|()| fs::rename(&new, &target));
     if written.is_err() {
         // The first error says more than a failed removal.

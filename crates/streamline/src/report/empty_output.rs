@@ -32,7 +32,7 @@ impl Report<'_> {
         while let Some(node) = open.pop() {
             for edge in self.plan.graph.inputs(node).filter(|edge| !edge.back) {
                 if self.input_blocks(edge.from) > 0 {
-                    ends.push(self.describe_fate(edge));
+                    ends.push(self.explain_unused_edge(edge));
                 } else if !visited.contains(&edge.from) {
                     visited.push(edge.from);
                     open.push(edge.from);
@@ -47,7 +47,7 @@ impl Report<'_> {
     }
 
     /// Describes why no block of the node at which `edge` begins took this edge.
-    fn describe_fate(&self, edge: &Edge) -> String {
+    fn explain_unused_edge(&self, edge: &Edge) -> String {
         let (name, input_blocks) = (&self.names[edge.from.0], self.input_blocks(edge.from));
         let mut text = format!("`{name}` had {}", format_count(input_blocks, "block"));
         let mut reasons: Vec<(u64, String)> = Vec::new();

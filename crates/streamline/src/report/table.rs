@@ -223,9 +223,9 @@ fn format_notes(report: &Report<'_>) -> String {
 }
 
 /// Maximum width of a bar, in columns.
-const BAR_MAX: usize = 50;
+const BAR_WIDTH_MAX: usize = 50;
 /// Minimum width of a bar, in columns; a narrower terminal shows no bars.
-const BAR_MIN: usize = 8;
+const BAR_WIDTH_MIN: usize = 8;
 
 /// Formats the rows of a histogram with a bar for each bucket, or without bars if the terminal is
 /// too narrow or all buckets are empty. `totals` names the rows without a bar; `columns` is the
@@ -240,8 +240,8 @@ pub(super) fn format_histogram(
     let number = rows.iter().map(|(_, n)| n.to_string().len()).max().unwrap_or(0);
     let label = buckets().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let most = buckets().map(|(_, n)| *n).max().unwrap_or(0);
-    let width = columns.saturating_sub(indent.len() + number + label + 4).min(BAR_MAX);
-    if width < BAR_MIN || most == 0 {
+    let width = columns.saturating_sub(indent.len() + number + label + 4).min(BAR_WIDTH_MAX);
+    if width < BAR_WIDTH_MIN || most == 0 {
         return format_rows(rows, indent);
     }
     let mut out = String::new();

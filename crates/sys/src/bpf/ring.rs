@@ -348,7 +348,7 @@ impl<'a> CpuRing<'a> {
     #[must_use]
     #[inline]
     pub fn copy(&self, position: u64, from: u32, to: &mut [u8]) -> bool {
-        let at = self.offset_in_record(position, from, to.len());
+        let at = self.offset_in_mapping(position, from, to.len());
         at.is_some_and(|at| self.records.memory.copy(at, to))
     }
 
@@ -362,14 +362,14 @@ impl<'a> CpuRing<'a> {
         (from, length): (u32, usize),
         to: &mut GatherWrite<'a>,
     ) -> bool {
-        let at = self.offset_in_record(position, from, length);
+        let at = self.offset_in_mapping(position, from, length);
         at.is_some_and(|at| to.push_mapped(&self.records.memory, at, length))
     }
 
     /// Returns the offset in the mapping of `length` bytes of a record, which start at offset
     /// `from` in the record; `None` if no record is that long.
     #[inline]
-    fn offset_in_record(&self, position: u64, from: u32, length: usize) -> Option<usize> {
+    fn offset_in_mapping(&self, position: u64, from: u32, length: usize) -> Option<usize> {
         let shape = self.records.shape;
         let most = (region_offset::HEADER_SIZE + shape.record_max) as usize;
         (from as usize).checked_add(length).filter(|end| *end <= most)?;

@@ -14,7 +14,7 @@ const AVX_LENGTH_MIN: usize = 192;
 /// Minimum length in bytes at which copies within our own memory use libc's memcpy.
 pub const LIBC_MIN: usize = 1 << 20;
 /// Minimum length in bytes at which aligning stores to 32 bytes gains more than it costs.
-const ALIGN_MIN: usize = 1024;
+const ALIGNED_LENGTH_MIN: usize = 1024;
 
 /// Copies `length` bytes: 64 at a time, then 16 at a time, then the last 16 again, overlapping.
 ///
@@ -100,9 +100,9 @@ pub fn copy_into_words(bytes: &[u8], words: &[AtomicU64]) {
 }
 
 /// Copies at least [`AVX_LENGTH_MIN`] bytes with AVX: 128 at a time, then the last 128 again. A
-/// copy of at least [`ALIGN_MIN`] bytes first copies 32 bytes and continues at a 32-byte boundary
-/// of the destination. Blocks of a ring follow their headers, so without this alignment every
-/// second store would cross a cache line.
+/// copy of at least [`ALIGNED_LENGTH_MIN`] bytes first copies 32 bytes and continues at a 32-byte
+/// boundary of the destination. Blocks of a ring follow their headers, so without this alignment
+/// every second store would cross a cache line.
 ///
 /// # Safety
 ///
@@ -156,7 +156,7 @@ unsafe fn copy_wide(from: *const u8, to: *mut u8, length: usize) {
             to = inout(reg) to => _,
             left = inout(reg) length => _,
             skip = out(reg) _,
-            lined = const ALIGN_MIN,
+            lined = const ALIGNED_LENGTH_MIN,
             a = out(xmm_reg) _,
             b = out(xmm_reg) _,
             c = out(xmm_reg) _,

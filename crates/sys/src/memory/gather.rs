@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 
 /// Maximum number of ranges per system call (UIO_MAXIOV).
-const PARTS_MAX: usize = 1024;
+const RANGES_PER_CALL_MAX: usize = 1024;
 
 /// A list of memory ranges, in the order in which they are to be written.
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ impl<'a> GatherWrite<'a> {
         let fd = borrowed.as_raw_fd();
         let (mut first, mut done) = (0, 0);
         while let Some(rest) = self.parts.get(first..).filter(|rest| !rest.is_empty()) {
-            let count = libc::c_int::try_from(rest.len().min(PARTS_MAX)).unwrap_or(1);
+            let count = libc::c_int::try_from(rest.len().min(RANGES_PER_CALL_MAX)).unwrap_or(1);
             // SAFETY: writev(2) reads `count` parts, which are in `rest`, and the bytes that they
             // name: borrowed slices, or ranges of borrowed mappings. It writes to none of them.
             let wrote = unsafe { libc::writev(fd, rest.as_ptr(), count) };
@@ -136,7 +136,7 @@ mod tests {
         // More bytes than a pipe holds.
         assert!(gather.push_mapped(&readable, 100, 1 << 19));
         gather.push_bytes(b"");
-        for _ in 0..2 * PARTS_MAX {
+        for _ in 0..2 * RANGES_PER_CALL_MAX {
             gather.push_bytes(b"x");
         }
         assert!(!gather.push_mapped(&readable, 1 << 20, 1), "behind the end");
@@ -150,7 +150,7 @@ mod tests {
         let (done, outcome) = gather.write_all(&writer, |_| Ok(()));
         assert_eq!((done, outcome.is_ok()), (length, true));
         drop(writer);
-        let expected = [&b"begin"[..], &[7; 1 << 19], &[b'x'; 2 * PARTS_MAX]].concat();
+        let expected = [&b"begin"[..], &[7; 1 << 19], &[b'x'; 2 * RANGES_PER_CALL_MAX]].concat();
         assert!(reading.join().unwrap() == expected);
     }
 

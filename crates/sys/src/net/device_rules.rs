@@ -6,7 +6,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::os::fd::AsRawFd as _;
 
 /// ETHTOOL_GRXCLSRLCNT: command that queries the number of installed rules.
-const COUNT_RULES: u32 = 0x2e;
+const GET_RULE_COUNT: u32 = 0x2e;
 /// Size in bytes of `struct ethtool_rxnfc`.
 const COMMAND_SIZE: usize = 192;
 /// Byte offset of `rule_cnt` in `struct ethtool_rxnfc`.
@@ -37,7 +37,7 @@ pub fn device_rules(interface: &str) -> Result<u32> {
     );
     let socket = socket.context("socket", "ethtool")?;
     let mut command = RxnfcCommand([0; COMMAND_SIZE]);
-    command.0[..4].copy_from_slice(&COUNT_RULES.to_ne_bytes());
+    command.0[..4].copy_from_slice(&GET_RULE_COUNT.to_ne_bytes());
     let mut request = Request { name: [0; libc::IFNAMSIZ], data: &raw mut command, rest: [0; 16] };
     let name = interface.bytes().take(libc::IFNAMSIZ - 1);
     request.name.iter_mut().zip(name).for_each(|(to, from)| *to = from);

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_are_rejected_as_namespace() {
+    fn files_other_than_namespaces_are_rejected() {
         let pipe = std::env::temp_dir().join(format!("sys-namespace-{}", std::process::id()));
         let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, fifo, mode, 0).unwrap();

@@ -310,7 +310,7 @@ impl RealLookup {
         static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
         let mut address = FOUND.load(Ordering::Acquire);
         if address.is_null() {
-            address = find_real_lookup()?.as_ptr();
+            address = find_real_dlsym()?.as_ptr();
             FOUND.store(address, Ordering::Release);
         }
         // SAFETY: I1; a function pointer and an optional function have the same size, and null is
@@ -355,7 +355,7 @@ impl LibraryHandle {
 /// Finds the C library's `dlsym` by its symbol version. A search by name alone would call the
 /// `dlsym` that replaces it.
 #[cfg(target_env = "gnu")]
-fn find_real_lookup() -> Option<NonNull<c_void>> {
+fn find_real_dlsym() -> Option<NonNull<c_void>> {
     [c"GLIBC_2.34", c"GLIBC_2.17", c"GLIBC_2.2.5"].iter().find_map(|version| {
         // SAFETY: dlvsym(3) takes C strings.
         let found = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) };
@@ -365,7 +365,7 @@ fn find_real_lookup() -> Option<NonNull<c_void>> {
 
 /// Returns `None`: libraries are preloaded only into programs of the GNU C library.
 #[cfg(not(target_env = "gnu"))]
-const fn find_real_lookup() -> Option<NonNull<c_void>> {
+const fn find_real_dlsym() -> Option<NonNull<c_void>> {
     None
 }
 

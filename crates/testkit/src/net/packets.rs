@@ -53,11 +53,11 @@ pub fn is_observing(space: &Namespace, process: u32) -> bool {
     let targets = open.filter_map(|entry| fs::read_link(entry.path()).ok());
     targets
         .filter_map(|target| target.into_os_string().into_string().ok())
-        .any(|target| names.contains(&target) || LINKS.contains(&target.as_str()))
+        .any(|target| names.contains(&target) || BPF_LINK_TARGETS.contains(&target.as_str()))
 }
 
 /// The link targets in `/proc/PID/fd` that denote a BPF link.
-const LINKS: [&str; 2] = ["anon_inode:bpf_link", "anon_inode:bpf-link"];
+const BPF_LINK_TARGETS: [&str; 2] = ["anon_inode:bpf_link", "anon_inode:bpf-link"];
 
 fn read_net_file(name: &str) -> String {
     fs::read_to_string(format!("/proc/thread-self/net/{name}")).expect("the kernel has a network")

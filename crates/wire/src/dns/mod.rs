@@ -27,9 +27,9 @@ use crate::read::{be16, be32};
 /// Length of the header in bytes.
 pub const HEADER_LENGTH: usize = 12;
 /// Minimum length in bytes of a question: the length of a question about the root.
-const QUESTION_MIN: usize = 5;
+const QUESTION_LENGTH_MIN: usize = 5;
 /// Minimum length in bytes of a record: the length of a record about the root that has no data.
-const RECORD_MIN: usize = 11;
+const RECORD_LENGTH_MIN: usize = 11;
 
 /// A section of a message that contains records.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -170,7 +170,8 @@ impl<'m> Message<'m> {
             Opcode::STATEFUL | Opcode::STATUS => questions + all == 0,
             _ => questions > 0,
         };
-        is_usual && HEADER_LENGTH + questions * QUESTION_MIN + all * RECORD_MIN <= length
+        is_usual
+            && HEADER_LENGTH + questions * QUESTION_LENGTH_MIN + all * RECORD_LENGTH_MIN <= length
     }
 
     /// Returns true if the questions and records that the header states fit into `length` bytes,
@@ -181,7 +182,8 @@ impl<'m> Message<'m> {
         let all: usize = sections.iter().map(|section| usize::from(self.records(*section))).sum();
         let questions = usize::from(self.questions());
         let has_content = questions + all > 0 || self.is_response();
-        has_content && HEADER_LENGTH + questions * QUESTION_MIN + all * RECORD_MIN <= length
+        has_content
+            && HEADER_LENGTH + questions * QUESTION_LENGTH_MIN + all * RECORD_LENGTH_MIN <= length
     }
 
     /// Returns true if the bytes are exactly one complete message, even with an unusual header: a

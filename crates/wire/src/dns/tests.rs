@@ -265,7 +265,7 @@ fn parser_terminates_on_flipped_bits_and_noise() {
             let mut bytes = bytes.clone();
             bytes[at] ^= 1 << bit;
             let (lines, _) = format_message(&bytes);
-            assert!(lines.len() <= bytes.len() / QUESTION_MIN);
+            assert!(lines.len() <= bytes.len() / QUESTION_LENGTH_MIN);
         }
     }
     let mut random = testkit::Random::replayable();

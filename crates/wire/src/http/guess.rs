@@ -22,7 +22,7 @@ pub enum Guess {
 }
 
 /// Maximum length in bytes of a word that [`guess_protocol`] accepts as a method.
-const METHOD_MAX: usize = 24;
+const METHOD_LENGTH_MAX: usize = 24;
 
 /// Guesses the protocol from the first bytes of one direction. Skips line ends and white space
 /// before a head.
@@ -52,10 +52,10 @@ pub fn guess_protocol(bytes: &[u8]) -> Guess {
 /// Returns [`Guess::Request`] if the bytes begin with a method and a space, [`Guess::TooShort`] if
 /// they could do so with more bytes, and [`Guess::Other`] otherwise.
 fn guess_request(rest: &[u8]) -> Guess {
-    let end = rest.iter().take(METHOD_MAX + 1).position(|byte| !is_token_byte(*byte));
+    let end = rest.iter().take(METHOD_LENGTH_MAX + 1).position(|byte| !is_token_byte(*byte));
     match end {
         Some(end) if end > 0 && rest.get(end) == Some(&b' ') => Guess::Request,
-        None if rest.len() <= METHOD_MAX => Guess::TooShort,
+        None if rest.len() <= METHOD_LENGTH_MAX => Guess::TooShort,
         _ => Guess::Other,
     }
 }

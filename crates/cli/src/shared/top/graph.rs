@@ -1,6 +1,6 @@
 //! The graph of a path with its rates, in the form in which `explain` draws a plan.
 
-use super::super::rates::short_rate;
+use super::super::rates::format_rate_short;
 use super::snapshot::{NodeRates, Snapshot};
 use member::client::replace_hidden;
 use pipeline::explain::{DrawnEdge, DrawnGraph, DrawnNode, Symbol};
@@ -58,8 +58,9 @@ pub(super) fn graph_rows(snapshot: &Snapshot) -> Vec<String> {
 
 /// Formats the rate of a node, its time per block and its losses.
 fn figures(rates: &NodeRates) -> String {
-    let mut text = format!("{:>8}/s", short_rate(rates.rate.blocks));
-    let time = rates.block_ns.map_or_else(String::new, |ns| format!("{} ns", short_rate(ns)));
+    let mut text = format!("{:>8}/s", format_rate_short(rates.rate.blocks));
+    let time =
+        rates.block_ns.map_or_else(String::new, |ns| format!("{} ns", format_rate_short(ns)));
     let _ = write!(text, "  {time:>9}");
     if rates.lost > 0 {
         let _ = write!(text, "  lost {}", rates.lost);

@@ -2,14 +2,14 @@
 
 use super::super::connect::watch_signals;
 use super::super::path_rows::{PathRow, PathState, PathsSampler, RIGHT_ALIGNED, TITLES};
-use super::super::rates::short_rate;
+use super::super::rates::format_rate_short;
 use super::super::sharing::{self, program_sentence};
 use super::choice::{KeyEffect, ListState, next_value};
 use super::widgets::{
-    colour, head_row, highlight_row, input_line, key_lines, right_aligned, section_paragraph,
+    colour, highlight_row, input_line, key_lines, right_aligned, section_paragraph, title_row,
 };
 use crate::failure::report_client_error;
-use crate::progress::short_bytes;
+use crate::progress::format_bytes_short;
 use crate::screen::Screen;
 use crate::status::Status;
 use crate::terminal;
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 /// Time limit for a sample of all paths, during which the screen does not react to keys.
 const SAMPLE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Number of samples after which silent paths are queried again.
-const SILENT_SAMPLES: usize = 5;
+const SILENT_QUERY_INTERVAL: usize = 5;
 /// Maximum number of lines for kernel programs.
 const PROGRAMS_MAX: usize = 4;
 
@@ -194,7 +194,7 @@ impl<'c> PathsScreen<'c> {
 
     fn sample(&mut self) -> Result<(), ClientError> {
         let paths = self.client.list_paths()?;
-        let asks_silent = self.samples.is_multiple_of(SILENT_SAMPLES);
+        let asks_silent = self.samples.is_multiple_of(SILENT_QUERY_INTERVAL);
         self.samples += 1;
         let rows = self.sampler.sample(self.client, paths, (SAMPLE_TIMEOUT, asks_silent));
         self.latest = PathsSnapshot { rows, kernel: sharing::fetch_programs(self.client) };
@@ -240,8 +240,8 @@ fn heading(rows: &[PathRow]) -> Line<'static> {
     let text = format!(
         "{} {noun}   {} blocks/s   {}/s   lost {lost}",
         rows.len(),
-        short_rate(blocks),
-        short_bytes(bytes as u64),
+        format_rate_short(blocks),
+        format_bytes_short(bytes as u64),
     );
     Line::styled(text, Style::new().add_modifier(Modifier::BOLD))
 }
@@ -280,7 +280,7 @@ fn path_table(rows: &[&PathRow], view: &PathsView, height: usize) -> Table<'stat
         };
         highlight_row(line, first + number == selected)
     });
-    let head = head_row(&TITLES, |column| RIGHT_ALIGNED.contains(&column), view.order.title());
+    let head = title_row(&TITLES, |column| RIGHT_ALIGNED.contains(&column), view.order.title());
     Table::new(table_rows.collect::<Vec<_>>(), widths).header(head).column_spacing(2)
 }
 

@@ -2,13 +2,13 @@
 //! It fits on a screen of 80×24 characters.
 
 use super::super::connect::{format_age, user_name};
-use super::super::rates::short_rate;
+use super::super::rates::format_rate_short;
 use super::super::sharing::program_sentence;
 use super::graph::graph_rows;
-use super::snapshot::{Loss, NodeRates, Past, RingFill, SinkRing, Snapshot};
+use super::snapshot::{Loss, NamedRing, NodeRates, Past, RingFill, Snapshot};
 use super::view::{NodeOrder, ViewChoices};
 use super::widgets::{
-    colour, head_row, highlight_row, input_line, key_lines, right_aligned, section_paragraph,
+    colour, highlight_row, input_line, key_lines, right_aligned, section_paragraph, title_row,
 };
 use crate::screen::style_graph_row;
 use crate::{progress, terminal};
@@ -37,7 +37,7 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
     let details = nodes.get(selected).filter(|_| view.is_open);
     let rings = match details {
         Some(_) => DETAIL_LINES,
-        None => ring_line_count(snapshot).min(LINES_MAX),
+        None => detail_line_count(snapshot).min(LINES_MAX),
     };
     let lost = snapshot.lost.len().clamp(1, LINES_MAX);
     let rows = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -77,7 +77,7 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
         let lines = snapshot.rings.iter().map(ring_line);
         let lines = lines.chain(snapshot.reader_rings.iter().map(sink_ring_line));
         let lines = lines.chain(snapshot.writer_rings.iter().map(source_ring_line));
-        let lines = lines.chain(snapshot.kept.iter().map(past_line));
+        let lines = lines.chain(snapshot.kept.iter().map(past_frames_line));
         let lines: Vec<Line<'_>> = lines.take(LINES_MAX).collect();
         frame.render_widget(section_paragraph("rings", lines), ring);
     }
@@ -100,8 +100,8 @@ fn heading_lines(snapshot: &Snapshot, area: Rect) -> Vec<Line<'static>> {
         path.number,
         user_name(snapshot.uid),
         format_age(snapshot.elapsed_ns / 1_000_000_000),
-        short_rate(snapshot.rate.blocks),
-        progress::short_bytes(snapshot.rate.bytes as u64),
+        format_rate_short(snapshot.rate.blocks),
+        progress::format_bytes_short(snapshot.rate.bytes as u64),
         snapshot.given.blocks,
     );
     let line: String = replace_hidden(&path.line.replace('\n', " "));
@@ -132,7 +132,7 @@ fn node_table(
         Constraint::Length(6),
         Constraint::Length(6),
     ];
-    let head = head_row(&head, |column| column > 1, order.column());
+    let head = title_row(&head, |column| column > 1, order.column());
     Table::new(rows, widths).header(head).column_spacing(1)
 }
 
@@ -148,17 +148,17 @@ fn node_row(node_rates: &NodeRates, is_indented: bool) -> Row<'static> {
         replace_hidden(&label),
         replace_hidden(&node_rates.name)
     );
-    let time = node_rates.block_ns.map_or_else(|| "-".to_owned(), short_rate);
-    let dash = |n: u64| if n == 0 { "-".to_owned() } else { short_rate(n as f64) };
+    let time = node_rates.block_ns.map_or_else(|| "-".to_owned(), format_rate_short);
+    let dash = |n: u64| if n == 0 { "-".to_owned() } else { format_rate_short(n as f64) };
     let lost = match node_rates.lost {
         0 => right_aligned("-".to_owned()),
-        n => right_aligned(short_rate(n as f64)).style(colour(Color::Red)),
+        n => right_aligned(format_rate_short(n as f64)).style(colour(Color::Red)),
     };
     Row::new([
         Cell::from(name),
         Cell::from(replace_hidden(&node_rates.space)),
-        right_aligned(short_rate(node_rates.rate.blocks)),
-        right_aligned(progress::short_bytes(node_rates.rate.bytes as u64)),
+        right_aligned(format_rate_short(node_rates.rate.blocks)),
+        right_aligned(progress::format_bytes_short(node_rates.rate.bytes as u64)),
         right_aligned(time),
         right_aligned(dash(node_rates.held)),
         lost,
@@ -180,27 +180,29 @@ fn ring_line(ring: &RingFill) -> Line<'static> {
 }
 
 /// Formats the ring of a sink, such as `  user → its readers  2.1 MB (the ring was full)`.
-fn sink_ring_line(sink: &SinkRing) -> Line<'static> {
-    let (from, size) = (replace_hidden(&sink.from), progress::short_bytes(sink.ring.bytes));
+fn sink_ring_line(sink: &NamedRing) -> Line<'static> {
+    let (from, size) = (replace_hidden(&sink.from), progress::format_bytes_short(sink.ring.bytes));
     Line::from(format!("  {from} → its readers  {size}{}", reason(&sink.ring.because)))
 }
 
 /// Formats the rings of a source's writers, such as `  its writers → buffer  2.1 MB`.
-fn source_ring_line(source: &SinkRing) -> Line<'static> {
-    let (to, size) = (replace_hidden(&source.from), progress::short_bytes(source.ring.bytes));
+fn source_ring_line(source: &NamedRing) -> Line<'static> {
+    let (to, size) =
+        (replace_hidden(&source.from), progress::format_bytes_short(source.ring.bytes));
     Line::from(format!("  its writers → {to}  {size}{}", reason(&source.ring.because)))
 }
 
 /// Formats the past frames of a node, such as `  freeze keeps 312 MB in 64 MB, 240000 frames`.
-fn past_line(past: &Past) -> Line<'static> {
+fn past_frames_line(past: &Past) -> Line<'static> {
     let Past { node, kept } = past;
-    let (bytes, stored) = (progress::short_bytes(kept.bytes), progress::short_bytes(kept.stored));
+    let (bytes, stored) =
+        (progress::format_bytes_short(kept.bytes), progress::format_bytes_short(kept.stored));
     let node = replace_hidden(node);
     Line::from(format!("  {node} keeps {bytes} in {stored}, {} frames", kept.blocks))
 }
 
 /// Returns the number of lines for rings and past frames.
-fn ring_line_count(snapshot: &Snapshot) -> usize {
+fn detail_line_count(snapshot: &Snapshot) -> usize {
     let named = snapshot.reader_rings.len() + snapshot.writer_rings.len();
     snapshot.rings.len() + named + snapshot.kept.len()
 }

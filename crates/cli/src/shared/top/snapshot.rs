@@ -28,9 +28,9 @@ pub(super) struct Snapshot {
     pub(super) given: Amount,
     pub(super) nodes: Vec<NodeRates>,
     pub(super) rings: Vec<RingFill>,
-    pub(super) reader_rings: Vec<SinkRing>,
+    pub(super) reader_rings: Vec<NamedRing>,
     /// Sources to which other programs write, with the largest of their rings.
-    pub(super) writer_rings: Vec<SinkRing>,
+    pub(super) writer_rings: Vec<NamedRing>,
     /// Nodes that retain past frames.
     pub(super) kept: Vec<Past>,
     /// Losses by location and reason, in descending order.
@@ -83,7 +83,7 @@ pub(super) struct RingFill {
 /// The ring from which other programs read a sink's output, or the largest ring by which they write
 /// to a source.
 #[derive(Serialize, Debug)]
-pub(super) struct SinkRing {
+pub(super) struct NamedRing {
     /// Name of the sink or source.
     pub(super) from: String,
     #[serde(flatten)]
@@ -224,10 +224,10 @@ impl PathSampler {
 
     /// Returns the largest ring of each source to which other programs write if `sources` is true,
     /// and otherwise the rings from which other programs read the output of sinks.
-    fn named_rings(&self, sources: bool) -> Vec<SinkRing> {
+    fn named_rings(&self, sources: bool) -> Vec<NamedRing> {
         let is_source = |name: &str| self.latest.sources.iter().any(|source| source.name == name);
         let of_node = |filter: &Filter| {
-            Some(SinkRing { from: filter.name.clone(), ring: filter.ring.clone()? })
+            Some(NamedRing { from: filter.name.clone(), ring: filter.ring.clone()? })
         };
         let filters = self.latest.filters.iter();
         filters.filter(|filter| is_source(&filter.name) == sources).filter_map(of_node).collect()

@@ -13,7 +13,7 @@ pub(super) fn colour(wanted: Color) -> Style {
 }
 
 /// Formats the titles of a table, with a mark at the title `ordered_by`.
-pub(super) fn head_row(
+pub(super) fn title_row(
     titles: &[&str],
     is_right: impl Fn(usize) -> bool,
     ordered_by: &str,

@@ -69,9 +69,9 @@ impl Account {
 /// Minimum interval between two measurements, in ns.
 const MEASURE_INTERVAL_NS: u64 = 900_000_000;
 /// Number of descriptors that the daemon holds per request.
-const REQUEST_DESCRIPTORS: u64 = 4;
+const DESCRIPTORS_PER_REQUEST: u64 = 4;
 /// Number of descriptors that the daemon holds per ring for frames.
-const RING_DESCRIPTORS: u64 = 1;
+const DESCRIPTORS_PER_RING: u64 = 1;
 
 impl Accounts {
     pub(super) const fn new(costs: Costs) -> Self {
@@ -101,7 +101,7 @@ impl Accounts {
             (
                 "descriptors",
                 used.descriptors,
-                REQUEST_DESCRIPTORS + new * RING_DESCRIPTORS,
+                DESCRIPTORS_PER_REQUEST + new * DESCRIPTORS_PER_RING,
                 quota.descriptors,
             ),
         ];
@@ -181,13 +181,13 @@ impl Accounts {
         for entry in self.lines.values().filter(|entry| entry.uid == uid) {
             rings += 1;
             bytes += entry.bytes.0;
-            descriptors += REQUEST_DESCRIPTORS;
+            descriptors += DESCRIPTORS_PER_REQUEST;
             kernel_ns += entry.kernel_time_ns.1;
             if !frames.contains(&(&entry.at, entry.frame_ring_key())) {
                 frames.push((&entry.at, entry.frame_ring_key()));
                 rings += 1;
                 bytes += entry.bytes.1;
-                descriptors += RING_DESCRIPTORS;
+                descriptors += DESCRIPTORS_PER_RING;
             }
         }
         Quota {
@@ -256,7 +256,7 @@ impl Accounts {
                 let Some(line) = status.each.iter().find(|line| line.number == entry.number) else {
                     continue;
                 };
-                let kernel_time_ns = estimate_ns(&self.costs, line, status.lines);
+                let kernel_time_ns = estimate_kernel_time_ns(&self.costs, line, status.lines);
                 entry.kernel_time_ns =
                     (kernel_time_ns, each((kernel_time_ns - entry.kernel_time_ns.0).max(0.0)));
             }
@@ -267,7 +267,7 @@ impl Accounts {
 /// Estimates the kernel time that a request has used so far, in ns. `lines` is the number of
 /// requests in the program, which share the cost of receiving a frame equally. Requests that share
 /// a filter also share its cost equally.
-fn estimate_ns(costs: &Costs, line: &RequestStatus, lines: usize) -> f64 {
+fn estimate_kernel_time_ns(costs: &Costs, line: &RequestStatus, lines: usize) -> f64 {
     let steps = line.steps.iter();
     let steps = steps.map(|(_, lines, blocks)| *blocks as f64 / (*lines).max(1) as f64);
     let copied = line.given.bytes as f64 / 1024.0 * costs.copy;

@@ -194,7 +194,7 @@ impl Server {
                 let attached = AttachReply { layout, line: Some(id), ..AttachReply::default() };
                 let reply = Reply { continues: true, ..Reply::new(&attached) };
                 if !waits {
-                    self.log_kernel(EventKind::KernelAttached, id, None);
+                    self.log_kernel_change(EventKind::KernelAttached, id, None);
                 }
                 self.send(id, reply, vec![records, pointers, doorbell]);
                 self.steps.checkpoint("the connection of a guest is kept");
@@ -238,7 +238,7 @@ impl Server {
         };
         let runs = client.line == RequestState::Running;
         if runs {
-            self.log_kernel(EventKind::KernelSwitched, id, None);
+            self.log_kernel_change(EventKind::KernelSwitched, id, None);
         }
         self.send(id, reply, Vec::new());
         self.steps.checkpoint("a guest knows that its line is changed");
@@ -260,7 +260,7 @@ impl Server {
         let Some(client) = self.clients.get_mut(&id) else { return };
         client.line = RequestState::None;
         self.steps.checkpoint("a guest is told what its line has counted");
-        self.log_kernel(EventKind::KernelDetached, id, why.clone());
+        self.log_kernel_change(EventKind::KernelDetached, id, why.clone());
         let attached = AttachReply { ended: Some(ended.to_text()), why, ..AttachReply::default() };
         self.send(id, Reply::new(&attached), Vec::<OwnedFd>::new());
         self.steps.checkpoint("the connection of a guest is kept no more");

@@ -19,7 +19,7 @@ pub(super) struct Layout {
     pub(super) nl: u32,
     /// Offset of the network header, relative to the payload, in frames with an LLC header but no
     /// SNAP header.
-    pub(super) nl_nosnap: u32,
+    pub(super) network_offset_without_snap: u32,
     /// True if the offset of the link header varies and must be computed.
     pub(super) has_varying_header: bool,
     /// True if the offset of the payload varies and must be computed.
@@ -27,13 +27,18 @@ pub(super) struct Layout {
 }
 
 /// Returns the layout of frames whose fields have fixed offsets.
-const fn fixed_layout(protocol: u32, payload: u32, nl: u32, nl_nosnap: u32) -> Layout {
+const fn fixed_layout(
+    protocol: u32,
+    payload: u32,
+    nl: u32,
+    network_offset_without_snap: u32,
+) -> Layout {
     Layout {
         header: 0,
         protocol: Some(protocol),
         payload: Some(payload),
         nl,
-        nl_nosnap,
+        network_offset_without_snap,
         has_varying_header: false,
         has_varying_payload: false,
     }

@@ -2,10 +2,10 @@
 //! length.
 //!
 //! At tc, only the linear part of a frame is directly readable. A program that is not hardened
-//! first pulls `reach` bytes (the deepest read of its twins), but at most `PULL_MAX`, into the
-//! linear part; if the kernel cannot pull them, the program is unsure. If a bounds check fails at
-//! the end of the linear part of a non-linear frame, the program is unsure as well; it never treats
-//! the frame as too short (CONTRACT 18).
+//! first pulls `reach` bytes (the deepest read of its twins), but at most `PULLED_BYTES_MAX`, into
+//! the linear part; if the kernel cannot pull them, the program is unsure. If a bounds check fails
+//! at the end of the linear part of a non-linear frame, the program is unsure as well; it never
+//! treats the frame as too short (CONTRACT 18).
 //!
 //! Without CAP_PERFMON the verifier rejects adding a register to a packet pointer (tried on 6.18).
 //! Hardened programs therefore use constant offsets, and copy other bytes through a helper, which
@@ -21,7 +21,7 @@ use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R6, R7, R8, R10, Size};
 use crate::program::Hook;
 
 /// Maximum number of bytes pulled into the linear part: enough for the headers of a frame.
-pub(in crate::emit) const PULL_MAX: u32 = 256;
+pub(in crate::emit) const PULLED_BYTES_MAX: u32 = 256;
 
 /// Offsets of fields in `__sk_buff`.
 pub(in crate::emit) mod skb {
@@ -69,7 +69,7 @@ impl Builder {
         self.asm.push(Insn::mov(R6, R1));
         let frame_end = self.frame_end.take();
         if let Some(frame_end) = &frame_end {
-            self.find_scratch(frame_end);
+            self.point_at_scratch(frame_end);
         }
         let tags = frame_end.as_ref().and_then(FrameEnd::tag_kfunc);
         self.frame_end = frame_end;
@@ -157,18 +157,18 @@ impl Builder {
     /// the frame must then be too short, otherwise an exit that leaves as unsure if the frame is
     /// long enough. If the position is computed, `end` is an upper bound.
     pub(in crate::emit) fn miss_exit(&mut self, base: PosBase, end: u32, miss: Label) -> Label {
-        let direct_end = match self.target.hook {
+        let directly_readable_end = match self.target.hook {
             Hook::Socket | Hook::Cgroup => return miss,
             // A single-buffer frame ends where its buffer does.
             Hook::Xdp if self.target.single => return miss,
             Hook::Tc if self.target.hardened => 0,
-            Hook::Tc | Hook::Xdp => PULL_MAX,
+            Hook::Tc | Hook::Xdp => PULLED_BYTES_MAX,
         };
-        if end <= direct_end {
+        if end <= directly_readable_end {
             return miss;
         }
         self.push_stub(
-            StubTask::Deep(if base == PosBase::Frame { end } else { direct_end + 1 }),
+            StubTask::Deep(if base == PosBase::Frame { end } else { directly_readable_end + 1 }),
             miss,
         )
     }

@@ -4,7 +4,7 @@
 
 use std::mem;
 
-use super::{Builder, PULL_MAX, skb};
+use super::{Builder, PULLED_BYTES_MAX, skb};
 use crate::asm::{Asm, Label};
 use crate::emit::config::FrameEnd;
 use crate::emit::handle::{Answer, Value};
@@ -16,7 +16,7 @@ use crate::program::{Hook, MapSpec, Program, TailProgram};
 
 /// Number of instructions after which a part ends at the next twin. The longest twins have a
 /// quarter as many, and the verifier needs a few milliseconds for a part.
-const PART_INSNS_MAX: usize = 4_000;
+const PART_END_INSNS: usize = 4_000;
 /// Number of instructions between two resets of the verifier's state. Without resets, the number of
 /// paths that the verifier explores doubles with each header parsed.
 const VERIFIER_RESET_INSNS: usize = 500;
@@ -26,7 +26,7 @@ impl Builder {
     /// because a program that calls a kfunc for tags cannot be entered by a tail call.
     pub(in crate::emit) fn may_end_part(&self) -> bool {
         let may = self.depth == 0 && !self.target.hardened && !self.redirects;
-        may && self.stubs.is_empty() && self.asm.next_slot() >= PART_INSNS_MAX
+        may && self.stubs.is_empty() && self.asm.next_slot() >= PART_END_INSNS
     }
 
     /// Returns true if enough code has been emitted since the last reset of the verifier's state to
@@ -167,7 +167,7 @@ impl Builder {
     }
 
     /// Finishes a counting program, after its body.
-    pub(in crate::emit) fn end_with_frame_end(mut self: Box<Self>) -> Result<Program, Unfit> {
+    pub(in crate::emit) fn finish_counting_program(mut self: Box<Self>) -> Result<Program, Unfit> {
         self.filter = None;
         self.attribute_code();
         let (stubs, done) = (mem::take(&mut self.stubs), self.none);
@@ -195,7 +195,7 @@ impl Builder {
     }
 
     pub(super) fn assemble(self: Box<Self>) -> Result<Program, Unfit> {
-        let pulled = self.reach.min(PULL_MAX).cast_signed();
+        let pulled = self.reach.min(PULLED_BYTES_MAX).cast_signed();
         if let Some(unfit) = self.unfit {
             return Err(unfit);
         }

@@ -14,7 +14,7 @@
 //! full barrier in between. So either the program finds the consumer asleep, or the consumer finds
 //! the program writing, or the frame written.
 
-use super::unread::CONSUMER_POSITION;
+use super::unread::QUERY_CONSUMER_POSITION;
 use crate::emit::builder::Builder;
 use crate::emit::config::Wakeup;
 use crate::emit::handle::Exit;
@@ -46,7 +46,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         // Sync point: awake.
         b.asm.push(Insn::atomic(Size::DW, atomic::XCHG, region, offset::WRITING, R0));
         b.asm.push_wide(Insn::load_map(R1, FIRST_CALLER_MAP + outlet.doorbell_map));
-        b.asm.push(Insn::mov(R2, CONSUMER_POSITION));
+        b.asm.push(Insn::mov(R2, QUERY_CONSUMER_POSITION));
         b.call(Helper::RingbufQuery);
         b.asm.jump_if(Cond::Ne, R0, 0, awake);
         let region = b.region_of(outlet.map, outlet.stride, R1);

@@ -5,7 +5,7 @@
 //! before a pointer to it, and the pointer before the number of pointers. x86 processors keep this
 //! order; on others, an exchange does. A frame that cannot be copied is counted per delivery.
 
-use super::shared::{OutletUse, shared_slots};
+use super::shared::{PointerRingUse, shared_slots};
 use crate::asm::Label;
 use crate::emit::builder::{Builder, skb};
 use crate::emit::config::{Delivery, Egress, FrameRing, FusedTap, Scratch, Wakeup};
@@ -34,7 +34,7 @@ const SEGMENT: i16 = 176;
 /// Lengths in bytes. A frame whose length is between one of these and twice its value is copied
 /// word by word, because the copying helper costs 20 ns more, both in test runs and under a flood
 /// of frames.
-const SHORT_FRAMES: [i16; 2] = [64, 32];
+const SHORT_COPY_LENGTHS: [i16; 2] = [64, 32];
 
 /// Returns the instruction that stores r2 in a word of a region in release order and before any
 /// later store. An x86 processor keeps stores in order. Other processors need an exchange, because
@@ -57,7 +57,7 @@ impl Builder {
         self.mark_switched(fused);
         let mut number = 0;
         for owner in &fused.rings {
-            let outlets: Vec<OutletUse<'_>> = owner
+            let outlets: Vec<PointerRingUse<'_>> = owner
                 .pointer_rings
                 .iter()
                 .zip(number..)
@@ -65,7 +65,7 @@ impl Builder {
                     let to = |delivery: &&Delivery| delivery.ring_and_bit().0 == number;
                     let deliveries = deliveries.iter().filter(to).copied().collect();
                     let word = fused.scratch.delivery_word_offset(number);
-                    OutletUse { outlet, word, number, deliveries }
+                    PointerRingUse { outlet, word, number, deliveries }
                 })
                 .collect();
             number += u16::try_from(outlets.len()).unwrap_or(u16::MAX);
@@ -118,7 +118,7 @@ impl Builder {
     }
 
     /// Copies the frame for one owner, writes the pointers, and sends doorbells.
-    fn deliver_to(&mut self, fused: &FusedTap, owner: &FrameRing, outlets: &[OutletUse<'_>]) {
+    fn deliver_to(&mut self, fused: &FusedTap, owner: &FrameRing, outlets: &[PointerRingUse<'_>]) {
         let (next, written, failed) = (self.asm.label(), self.asm.label(), self.asm.label());
         for (at, ours) in outlets.iter().enumerate() {
             let to = if at == 0 { R1 } else { R2 };
@@ -203,7 +203,7 @@ impl Builder {
     /// receives the register that contains the address of the ring's region.
     fn with_pointer_ring(
         &mut self,
-        ours: &OutletUse<'_>,
+        ours: &PointerRingUse<'_>,
         alone: bool,
         f: impl FnOnce(&mut Self, Reg),
     ) {
@@ -263,7 +263,7 @@ impl Builder {
     /// frame cannot be copied.
     fn fill_record(&mut self, sent: bool, failed: Label) {
         let asm = &mut self.asm;
-        asm.push(Insn::store(Size::DW, R7, record::STAMP, -1));
+        asm.push(Insn::store(Size::DW, R7, record::RECORD_POSITION, -1));
         for (size, from, to) in [
             (Size::W, FRAME_LENGTH_SLOT, record::LENGTH),
             (Size::DW, RECORD_TIME_SLOT, record::TIME),
@@ -281,7 +281,7 @@ impl Builder {
             asm.push(Insn::store(Size::H, R7, to, R1));
         }
         if self.target.hook == Hook::Cgroup {
-            self.load_record_marks();
+            self.load_record_flags();
         } else {
             // The field is 1 for a frame with a tag, which is the value of TAGGED.
             self.asm.push(Insn::load(Size::W, R1, R6, skb::TAG_PRESENT));
@@ -293,7 +293,7 @@ impl Builder {
         let copied = self.asm.label();
         // Packet-pointer arithmetic needs CAP_PERFMON.
         if self.target.hook == Hook::Tc && !self.target.hardened {
-            SHORT_FRAMES.iter().for_each(|half| self.copy_short_frame(*half, copied));
+            SHORT_COPY_LENGTHS.iter().for_each(|half| self.copy_short_frame(*half, copied));
         }
         let asm = &mut self.asm;
         asm.push(Insn::mov(R1, R6));
@@ -304,7 +304,7 @@ impl Builder {
         asm.jump_if(Cond::Ne, R0, 0, failed);
         asm.bind(copied);
         asm.push(Insn::load(Size::DW, R1, R10, RECORD_POSITION_SLOT));
-        asm.push(Insn::store(Size::DW, R7, record::STAMP, R1));
+        asm.push(Insn::store(Size::DW, R7, record::RECORD_POSITION, R1));
     }
 
     /// Copies a linear frame to the record at r7, after the header, and jumps to `copied`. Copies
@@ -336,7 +336,7 @@ impl Builder {
     }
 
     /// Writes the pointers of a ring, then the number of pointers, in release order.
-    fn write_pointers(&mut self, fused: &FusedTap, ours: &OutletUse<'_>, region: Reg) {
+    fn write_pointers(&mut self, fused: &FusedTap, ours: &PointerRingUse<'_>, region: Reg) {
         let outlet = ours.outlet;
         for place in shared_slots(&ours.deliveries) {
             let delivery = place.first;

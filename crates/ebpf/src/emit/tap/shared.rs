@@ -20,7 +20,7 @@ use crate::insn::{Alu, Cond, Insn, R1, R3, R4, R5, R9, Reg, Size};
 
 /// A pointer ring, the offset of its word in the scratch memory (the bit set of the frame's
 /// deliveries to this ring), and all deliveries that the program may make to this ring.
-pub(super) struct OutletUse<'j> {
+pub(super) struct PointerRingUse<'j> {
     pub(super) outlet: &'j PointerRing,
     pub(super) word: i16,
     /// Number of the pointer ring.
@@ -56,7 +56,7 @@ impl Builder {
     pub(super) fn count_exit(
         &mut self,
         scratch: Scratch,
-        ours: &OutletUse<'_>,
+        ours: &PointerRingUse<'_>,
         delivery: Delivery,
         region: Reg,
         pointer: Option<Reg>,

@@ -9,7 +9,7 @@
 //! the number of requests that share it. All switched exits of a pointer ring lead to one reader,
 //! and the pointer contains the number of the exit.
 
-use super::shared::OutletUse;
+use super::shared::PointerRingUse;
 use super::store_ordered;
 use crate::asm::Label;
 use crate::emit::builder::Builder;
@@ -95,7 +95,7 @@ impl Builder {
             asm.jump_if(Cond::Eq, R2, 0, next);
             asm.push(Insn::load(Size::DW, R3, R9, word));
             asm.push(Insn::mov(R2, 1));
-            asm.push(Insn::alu(Alu::Shl, R2, SWITCHED_BIT));
+            asm.push(Insn::alu(Alu::Shl, R2, SWITCHED_BIT_NUMBER));
             asm.push(Insn::alu(Alu::Or, R3, R2));
             asm.push(Insn::store(Size::DW, R9, word, R3));
             asm.bind(next);
@@ -104,10 +104,15 @@ impl Builder {
     }
 
     /// Writes a pointer for each open exit of a pointer ring that the frame has taken.
-    pub(super) fn write_switched(&mut self, fused: &FusedTap, ours: &OutletUse<'_>, region: Reg) {
+    pub(super) fn write_switched(
+        &mut self,
+        fused: &FusedTap,
+        ours: &PointerRingUse<'_>,
+        region: Reg,
+    ) {
         self.for_each_switched(fused, ours, |b| {
             let (outlet, view) = (ours.outlet, fused.scratch.switched + 8);
-            b.find_pointer(outlet, region);
+            b.point_at_next_pointer(outlet, region);
             let asm = &mut b.asm;
             asm.push(Insn::load(Size::DW, R3, R10, super::ring::RECORD_POSITION_SLOT));
             asm.push(Insn::store(Size::DW, R4, 0, R3));
@@ -124,13 +129,18 @@ impl Builder {
 
     /// Counts the frame for each open exit that it has taken, without writing a pointer. The reader
     /// detects the gap.
-    pub(super) fn count_switched(&mut self, fused: &FusedTap, ours: &OutletUse<'_>, region: Reg) {
+    pub(super) fn count_switched(
+        &mut self,
+        fused: &FusedTap,
+        ours: &PointerRingUse<'_>,
+        region: Reg,
+    ) {
         self.for_each_switched(fused, ours, |b| b.count_switched_exit(region, None));
     }
 
     /// Sets r2 to the number of pointers written for the reader so far, and r4 to the address of
     /// the next one. Clobbers r3.
-    fn find_pointer(&mut self, outlet: &PointerRing, region: Reg) {
+    fn point_at_next_pointer(&mut self, outlet: &PointerRing, region: Reg) {
         let asm = &mut self.asm;
         asm.push(Insn::load(Size::DW, R2, region, offset::HEADS));
         asm.compute(R3, R2, Alu::And, outlet.pointers.cast_signed() - 1);
@@ -159,11 +169,16 @@ impl Builder {
     /// Calls `f` for each exit in the list of a pointer ring, for code that runs only if the exit
     /// is open and the frame has taken it. r0 holds the exit number; r5 plus the offset of the
     /// first view is the address of the view.
-    fn for_each_switched(&mut self, fused: &FusedTap, ours: &OutletUse<'_>, f: impl Fn(&mut Self)) {
+    fn for_each_switched(
+        &mut self,
+        fused: &FusedTap,
+        ours: &PointerRingUse<'_>,
+        f: impl Fn(&mut Self),
+    ) {
         let (Some(switches), scratch) = (fused.switches, fused.scratch) else { return };
         let none = self.asm.label();
         self.asm.push(Insn::load(Size::DW, R1, R9, ours.word));
-        self.asm.push(Insn::alu(Alu::Shr, R1, SWITCHED_BIT));
+        self.asm.push(Insn::alu(Alu::Shr, R1, SWITCHED_BIT_NUMBER));
         self.asm.jump_if(Cond::Eq, R1, 0, none);
         for exit in 0..SWITCHED_EXITS {
             let not: Label = self.asm.label();
@@ -190,7 +205,7 @@ impl Builder {
 
 /// Number of the bit, in the word of a pointer ring, that is set if the frame has taken an open
 /// exit. All higher bits are clear.
-const SWITCHED_BIT: i32 = 32;
+const SWITCHED_BIT_NUMBER: i32 = 32;
 
 impl FrameEnd {
     /// Returns the layout of the switches, if there are any.

@@ -17,7 +17,7 @@
 //! ring.
 
 use super::ring::store_ordered;
-use super::shared::{OutletUse, shared_slots};
+use super::shared::{PointerRingUse, shared_slots};
 use crate::asm::Label;
 use crate::emit::builder::Builder;
 use crate::emit::config::{FrameRing, FusedTap, Wakeup};
@@ -26,7 +26,7 @@ use crate::emit::ring_layout::{UNREAD_LAPS, offset};
 use crate::insn::{Alu, Cond, Helper, Insn, R0, R1, R2, R3, R7, R8, Reg, Size};
 
 /// BPF_RB_CONS_POS: query the position of the consumer.
-pub(super) const CONSUMER_POSITION: i32 = 2;
+pub(super) const QUERY_CONSUMER_POSITION: i32 = 2;
 
 impl Builder {
     /// Emits the check, after which control continues at `next` if the frame is only counted. Emits
@@ -35,7 +35,7 @@ impl Builder {
         &mut self,
         fused: &FusedTap,
         owner: &FrameRing,
-        outlets: &[OutletUse<'_>],
+        outlets: &[PointerRingUse<'_>],
         next: Label,
     ) {
         let [ours] = outlets else { return };
@@ -71,7 +71,7 @@ impl Builder {
     fn poll_consumer(
         &mut self,
         owner: &FrameRing,
-        ours: &OutletUse<'_>,
+        ours: &PointerRingUse<'_>,
         (records, region): (Reg, Reg),
         copied: Label,
     ) {
@@ -79,7 +79,7 @@ impl Builder {
         let asm = &mut self.asm;
         let ring = owner.bytes.cast_signed();
         asm.push_wide(Insn::load_map(R1, FIRST_CALLER_MAP + ours.outlet.doorbell_map));
-        asm.push(Insn::mov(R2, CONSUMER_POSITION));
+        asm.push(Insn::mov(R2, QUERY_CONSUMER_POSITION));
         asm.push(Insn::call(Helper::RingbufQuery));
         // Offset by one, so that 0 means never polled.
         asm.push(Insn::alu(Alu::Add, R0, 1));
@@ -92,7 +92,7 @@ impl Builder {
         // requests, without a doorbell for this one.
         asm.compute(R3, R1, Alu::Sub, R2);
         asm.jump_if(Cond::Ge, R3, ring, restart);
-        asm.push(Insn::load(Size::DW, R2, region, offset::TAKEN_AT));
+        asm.push(Insn::load(Size::DW, R2, region, offset::DRAIN_OBSERVED_AT));
         asm.compute(R3, R1, Alu::Sub, R2);
         asm.push(Insn::alu(Alu::Shr, R3, UNREAD_LAPS.cast_signed()));
         asm.jump_if(Cond::Lt, R3, ring, late);
@@ -106,7 +106,7 @@ impl Builder {
         asm.bind(drained);
         asm.push(Insn::store(Size::DW, region, offset::DRAINED_AT_POLL, R0));
         asm.bind(restart);
-        asm.push(Insn::store(Size::DW, region, offset::TAKEN_AT, R1));
+        asm.push(Insn::store(Size::DW, region, offset::DRAIN_OBSERVED_AT, R1));
         asm.bind(late);
         asm.push(Insn::alu(Alu::Add, R1, ring));
         asm.push(Insn::store(Size::DW, records, offset::POLL_FROM, R1));

@@ -2,7 +2,7 @@
 //! bundle is copied first. Then the frames of those blocks that the source takes are copied into
 //! the pool.
 
-use super::{DeferredBlock, MessageOutcome, Shared};
+use super::{DeferredBlock, ReadBlocksOutcome, Shared};
 use crate::message::{self, MessageDefect};
 use crate::shared::bundle::ReadBundle;
 use crate::shared::sessions::{Admission, SharedStamp};
@@ -17,47 +17,47 @@ impl Shared {
     pub(super) fn read_blocks(
         &mut self,
         intake: &mut Intake<'_>,
-    ) -> Result<MessageOutcome, Failure> {
+    ) -> Result<ReadBlocksOutcome, Failure> {
         if let Some(deferred) = self.deferred.take() {
             return Ok(self.emit_deferred(intake, deferred));
         }
         if self.bundle.left() == 0 {
             match self.open_bundle()? {
-                MessageOutcome::Emitted => self.select_blocks(intake),
+                ReadBlocksOutcome::Emitted => self.select_blocks(intake),
                 other => return Ok(other),
             }
         }
         while self.bundle.left() > 0 && intake.room() > 0 && self.deferred.is_none() {
             match self.read_block(intake)? {
-                MessageOutcome::Emitted => {}
+                ReadBlocksOutcome::Emitted => {}
                 other => return Ok(other),
             }
         }
-        Ok(MessageOutcome::Emitted)
+        Ok(ReadBlocksOutcome::Emitted)
     }
 
     /// Copies the beginning of the next bundle from the ring.
-    fn open_bundle(&mut self) -> Result<MessageOutcome, Failure> {
-        let Some(input) = &mut self.input else { return Ok(MessageOutcome::WriterEnded) };
+    fn open_bundle(&mut self) -> Result<ReadBlocksOutcome, Failure> {
+        let Some(input) = &mut self.input else { return Ok(ReadBlocksOutcome::WriterEnded) };
         if self.end_number.is_some_and(|last| self.next >= last) {
-            return Ok(MessageOutcome::End);
+            return Ok(ReadBlocksOutcome::End);
         }
         let read = match input.open_block(self.bundle.begin()) {
             Ok(read) => read,
-            Err(Fault::Abandoned) => return Ok(MessageOutcome::WriterEnded),
+            Err(Fault::Abandoned) => return Ok(ReadBlocksOutcome::WriterEnded),
             Err(fault) => return Err(self.invalid_message(&fault)),
         };
         self.next = input.next_number().unwrap_or(self.next);
         let length = match read {
             BlockRead::Block(length) => length,
-            BlockRead::End => return Ok(MessageOutcome::End),
-            BlockRead::Nothing if self.end_number.is_some() => return Ok(MessageOutcome::End),
-            BlockRead::Nothing => return Ok(MessageOutcome::Nothing),
+            BlockRead::End => return Ok(ReadBlocksOutcome::End),
+            BlockRead::Nothing if self.end_number.is_some() => return Ok(ReadBlocksOutcome::End),
+            BlockRead::Nothing => return Ok(ReadBlocksOutcome::Nothing),
         };
         (self.has_read, self.silent_exits) = (true, 0);
         let begun = self.bundle.decode(length).and_then(|()| self.count_gap());
         begun.map_err(|defect| self.invalid_message(&defect))?;
-        Ok(MessageOutcome::Emitted)
+        Ok(ReadBlocksOutcome::Emitted)
     }
 
     /// Counts the blocks that were overwritten before the current bundle. Fails if the bundle does
@@ -97,21 +97,21 @@ impl Shared {
     }
 
     /// Reads the next block of the bundle, and emits it if its session is admitted.
-    fn read_block(&mut self, intake: &mut Intake<'_>) -> Result<MessageOutcome, Failure> {
+    fn read_block(&mut self, intake: &mut Intake<'_>) -> Result<ReadBlocksOutcome, Failure> {
         let invalid = |defect| self.invalid_message(&defect);
         let (stamp, entry, frame) = self.bundle.next().map_err(invalid)?;
         let is_taken = intake.taken.contains(entry.pointer.class);
         if !is_taken && stamp.framed {
             self.untaken += 1;
             self.pass_block(frame.end);
-            return Ok(MessageOutcome::Emitted);
+            return Ok(ReadBlocksOutcome::Emitted);
         }
         let length = frame.len();
         let entry = message::checked_entry(entry, length, 1).map_err(invalid)?;
         if !is_taken {
             self.pass_block(frame.end);
             self.untaken += u64::from(self.admit(stamp, &entry));
-            return Ok(MessageOutcome::Emitted);
+            return Ok(ReadBlocksOutcome::Emitted);
         }
         let without_bytes = intake.without_bytes && self.absent.is_some();
         let mut draft = None;
@@ -119,28 +119,28 @@ impl Shared {
             // A block without bytes still needs an address.
             let room = length.max(1);
             let Some(mut copied) = intake.pool.draft(room, room) else {
-                return Ok(MessageOutcome::Full);
+                return Ok(ReadBlocksOutcome::Full);
             };
             let to = copied.get_mut(..length).unwrap_or_default();
             if !self.input.as_mut().is_some_and(|input| input.copy_opened(frame.start, to)) {
                 // As in `select_blocks`.
                 self.bundle.pass_all();
-                return Ok(MessageOutcome::Emitted);
+                return Ok(ReadBlocksOutcome::Emitted);
             }
             draft = Some(copied);
         }
         self.pass_block(frame.end);
         if !self.admit(stamp, &entry) {
-            return Ok(MessageOutcome::Emitted);
+            return Ok(ReadBlocksOutcome::Emitted);
         }
         if self.created.len() >= intake.room() {
             let bytes = draft.and_then(|draft| draft.get(..length).map(<[u8]>::to_vec));
             self.deferred = Some(DeferredBlock { entry, bytes });
-            return Ok(MessageOutcome::Emitted);
+            return Ok(ReadBlocksOutcome::Emitted);
         }
         let place = draft.map(|draft| draft.commit(length.max(1)));
         self.emit_in_order(intake, place, entry);
-        Ok(MessageOutcome::Emitted)
+        Ok(ReadBlocksOutcome::Emitted)
     }
 
     /// Passes the next block of the bundle, whose frame ends at this offset.
@@ -162,12 +162,12 @@ impl Shared {
     }
 
     /// Emits the deferred block. If the pool has no memory for it, defers the block again and
-    /// returns [`MessageOutcome::Full`].
+    /// returns [`ReadBlocksOutcome::Full`].
     fn emit_deferred(
         &mut self,
         intake: &mut Intake<'_>,
         deferred: DeferredBlock,
-    ) -> MessageOutcome {
+    ) -> ReadBlocksOutcome {
         let Some(bytes) = &deferred.bytes else {
             let mut entry = deferred.entry;
             if !intake.without_bytes && !entry.pointer.is_hole() {
@@ -176,7 +176,7 @@ impl Shared {
                 entry.pointer = hole.with_class(entry.pointer.class);
             }
             self.emit_in_order(intake, None, entry);
-            return MessageOutcome::Emitted;
+            return ReadBlocksOutcome::Emitted;
         };
         let copied = intake.pool.append(bytes.len().max(1), |room| {
             room.get_mut(..bytes.len()).unwrap_or_default().copy_from_slice(bytes);
@@ -184,10 +184,10 @@ impl Shared {
         });
         let Some((place, _)) = copied else {
             self.deferred = Some(deferred);
-            return MessageOutcome::Full;
+            return ReadBlocksOutcome::Full;
         };
         self.emit_in_order(intake, Some(place), deferred.entry);
-        MessageOutcome::Emitted
+        ReadBlocksOutcome::Emitted
     }
 
     /// Emits a block after the blocks that were created to precede it. `place` is the place of its
@@ -214,7 +214,7 @@ impl Shared {
         let mut unread = self.bundle.left() as u64;
         self.next_block = self.next_block.map(|next| next + unread);
         self.bundle = ReadBundle::default();
-        while self.next < last && matches!(self.open_bundle(), Ok(MessageOutcome::Emitted)) {
+        while self.next < last && matches!(self.open_bundle(), Ok(ReadBlocksOutcome::Emitted)) {
             let left = self.bundle.left() as u64;
             unread += left;
             self.next_block = self.next_block.map(|next| next + left);

@@ -5,7 +5,7 @@
 use super::Shared;
 
 /// Duration of a pause in ns. While blocks arrive, a block waits at most this long for its reader.
-pub(super) const REST: u64 = 10_000_000;
+pub(super) const REST_DURATION_NS: u64 = 10_000_000;
 
 /// A pause of limited duration. The writer ends it early only if the reader has many unread blocks.
 #[derive(Clone, Copy)]

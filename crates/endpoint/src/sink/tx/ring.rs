@@ -16,7 +16,7 @@ use sys::xdp::{Frames, SocketSettings, TxPacket, XdpSender};
 /// Number of entries in the transmit ring and in the completion ring.
 const RING_ENTRIES: u32 = 4096;
 /// Number of frame buffers if no source lends memory.
-const FRAME_BUFFERS: u32 = 1024;
+const FRAME_BUFFER_COUNT: u32 = 1024;
 /// Interval between two queries of the interface's MTU.
 const MTU_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval between two checks for completed transmissions.
@@ -84,7 +84,7 @@ impl Ring {
 
     /// Opens a transmitter with its own memory.
     pub(super) fn with_own_memory(found: &Interface, links: RouteSocket) -> sys::Result<Self> {
-        Self::open(&Frames::create("streamline-send", FRAME_BUFFERS)?, found, links)
+        Self::open(&Frames::create("streamline-send", FRAME_BUFFER_COUNT)?, found, links)
     }
 
     /// Sends frames in order until the kernel rejects one. The caller must send the rejected frame

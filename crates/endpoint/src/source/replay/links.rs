@@ -7,7 +7,7 @@ use wire::LinkType;
 use wire::capture::{Reader, Step};
 
 /// Number of bytes read at the start of a capture.
-const EXAMINED_SIZE: u64 = 1 << 20;
+const EXAMINED_BYTES_MAX: u64 = 1 << 20;
 
 /// Returns the link types declared in the first mebibyte of a capture; for pcapng, the link types
 /// of all interfaces described there. Returns `None` unless the input is a readable regular file:
@@ -18,7 +18,7 @@ pub(super) fn declared_link_types(arguments: &Arguments) -> Option<Vec<LinkType>
         return None;
     }
     let mut bytes = Vec::new();
-    File::open(path).ok()?.take(EXAMINED_SIZE).read_to_end(&mut bytes).ok()?;
+    File::open(path).ok()?.take(EXAMINED_BYTES_MAX).read_to_end(&mut bytes).ok()?;
     let (mut reader, mut links, mut rest) = (Reader::new(), Vec::new(), bytes.as_slice());
     loop {
         let step = reader.next(rest);

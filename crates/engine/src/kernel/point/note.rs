@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 
 /// Maximum size of a note in bytes.
-const NOTE_MAX: u64 = 4 << 20;
+const NOTE_BYTES_MAX: u64 = 4 << 20;
 
 /// Persisted descriptors of an attach point. A key is the name of a descriptor without its prefix,
 /// which consists of `kernel-` and the number of the point's link.
@@ -34,7 +34,7 @@ pub(super) fn take_newest_note(given: &mut PersistedDescriptors) -> Option<(u64,
     let numbers = given.keys().filter_map(|name| name.strip_prefix("note")?.parse::<u64>().ok());
     let number = numbers.max()?;
     let file = File::from(given.remove(&format!("note{number}"))?);
-    let mut bytes = vec![0; usize::try_from(file.metadata().ok()?.len().min(NOTE_MAX)).ok()?];
+    let mut bytes = vec![0; usize::try_from(file.metadata().ok()?.len().min(NOTE_BYTES_MAX)).ok()?];
     file.read_exact_at(&mut bytes, 0).ok()?;
     Some((number, serde_json::from_slice(&bytes).ok()?))
 }

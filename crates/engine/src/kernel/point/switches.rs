@@ -253,7 +253,7 @@ fn words_to_store(
 mod tests {
     use super::*;
 
-    const PLACES: u32 = 4;
+    const PLACE_COUNT: u32 = 4;
     const LINES: u32 = 2;
 
     /// Switches in plain memory, with the open taps.
@@ -265,7 +265,7 @@ mod tests {
 
     impl Memory {
         fn new() -> Self {
-            let layout = SwitchLayout { map: 0, base: 0, places: PLACES };
+            let layout = SwitchLayout { map: 0, base: 0, places: PLACE_COUNT };
             let switches = Switches { layout, slots: BTreeMap::new(), next_slot: 0 };
             let words = vec![0; layout.list(LINES) as usize];
             Self { switches, words, open: Vec::new() }
@@ -292,7 +292,8 @@ mod tests {
         /// Returns the taps taken by a frame that passes all places, as the program computes them
         /// if it reads the places, the masks and the entries at three different moments.
         fn taken(&self, [places, masks, entries]: [&[u32]; 3]) -> Vec<OpenTap> {
-            let noted = |slot: u32| places[..PLACES as usize].iter().position(|p| *p == slot + 1);
+            let noted =
+                |slot: u32| places[..PLACE_COUNT as usize].iter().position(|p| *p == slot + 1);
             let slots = (0..SWITCHED_SLOTS).filter(|slot| noted(*slot).is_some());
             let bits: u32 = slots.map(|slot| 1 << slot).sum();
             let mut taken = Vec::new();
@@ -313,14 +314,14 @@ mod tests {
 
     /// Returns the taps that `bits` selects: one bit for each place of each request.
     fn taps(bits: u32) -> Vec<OpenTap> {
-        let all = (0..LINES).flat_map(|line| (0..PLACES).map(move |place| tap(place, line)));
+        let all = (0..LINES).flat_map(|line| (0..PLACE_COUNT).map(move |place| tap(place, line)));
         (0..).zip(all).filter(|(bit, _)| bits >> bit & 1 > 0).map(|(_, tap)| tap).collect()
     }
 
     #[test]
     fn frame_takes_the_right_taps_while_others_open_and_close() {
         let mut memory = Memory::new();
-        let changes = (0..1_u32 << (PLACES * LINES)).map(|n| n.wrapping_mul(151) % 256);
+        let changes = (0..1_u32 << (PLACE_COUNT * LINES)).map(|n| n.wrapping_mul(151) % 256);
         for bits in changes {
             let before = memory.open.clone();
             let moments = memory.set(taps(bits));

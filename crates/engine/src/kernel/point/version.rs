@@ -102,7 +102,7 @@ impl Version {
         };
         let made = load::load(code, how, &descriptors, steps, kept);
         let Loaded { program, maps } = made.map_err(|failed: LoadFailure| {
-            let at = words.iter().position(|word| failed.is_at(word));
+            let at = words.iter().position(|word| failed.stopped_in(word));
             let node = at.map(|step| fused.node(&members, step));
             let at = node.map(|(line, node)| (numbers[line], node));
             let (why, full) = (failed.why, failed.too_large);
@@ -110,7 +110,7 @@ impl Version {
         })?;
         let numbered =
             |word: &ebpf::FilterSpan| state_of(word).map(|(line, own)| (numbers[line], own));
-        let (counters, states, tables) = sort_maps(code, maps, numbered);
+        let (counters, states, tables) = partition_maps(code, maps, numbered);
         steps.announce(Resource::Memory, "a view of a desk").map_err(VersionError::from_reason)?;
         let memory = tallies.map().map_err(VersionError::from_reason)?;
         let open: Vec<Option<&AttachedRequest>> = lines.iter().copied().map(Some).collect();
@@ -282,7 +282,7 @@ fn group_by_owner<'l>(lines: &[&'l AttachedRequest]) -> Vec<&'l AttachedRequest>
 
 /// Divides the maps of a program into the map of reason counters, the new state maps, each with the
 /// request number and the step number, and all other maps.
-fn sort_maps(
+fn partition_maps(
     code: &ebpf::Program,
     maps: Vec<Option<Map>>,
     step_of: impl Fn(&ebpf::FilterSpan) -> Option<(u32, usize)>,

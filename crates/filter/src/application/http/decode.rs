@@ -9,7 +9,7 @@
 //! requires, a truncated body.
 
 use super::reasons;
-use super::walk::BlockPass;
+use super::walk::BlockWalk;
 use crate::prelude::*;
 use abi::BLOCK_MAX;
 use brotli_decompressor::Decompressor;
@@ -17,7 +17,7 @@ use flate2::{Decompress, FlushDecompress, Status};
 use std::io::Read;
 use wire::http::{Coding, Codings};
 
-impl BlockPass<'_, '_, '_> {
+impl BlockWalk<'_, '_, '_> {
     /// Holds the block's bytes from offset `from` to the current offset as a piece of the open
     /// message's coded body. If the held body becomes too large, abandons the decoding and emits
     /// the bytes. If the piece cannot be held, it is lost: abandons the decoding, and marks the

@@ -3,7 +3,7 @@
 
 use super::reasons;
 use super::state::HttpDirection;
-use super::walk::BlockPass;
+use super::walk::BlockWalk;
 use crate::application::endpoints::Endpoints;
 use crate::prelude::*;
 use base64::Engine;
@@ -13,9 +13,9 @@ use wire::http::{Head, Start};
 use wire::record::{Field, Record, RecordKind, Writer};
 
 /// Upper bound on the size of a description in bytes, excluding the texts copied from the head.
-const BASE_SIZE: usize = 256;
+const TEXTLESS_DESCRIPTION_SIZE: usize = 256;
 
-impl<'a> BlockPass<'_, '_, 'a> {
+impl<'a> BlockWalk<'_, '_, 'a> {
     /// Emits the description of the message with this head. `alone` is true if no fragments of the
     /// message follow. If the message broke off within its head, the description is marked as
     /// incomplete. The description of a request is also held until its response ends, and that of a
@@ -27,7 +27,7 @@ impl<'a> BlockPass<'_, '_, 'a> {
         let ends = self.endpoints();
         let time = self.message_start_time();
         let broken = self.direction().is_broken != 0;
-        let room = BASE_SIZE
+        let room = TEXTLESS_DESCRIPTION_SIZE
             + head_texts_size(head)
             + asked.map_or(0, |(_, record)| description_texts_size(&record));
         let mut context = self.block.context;
@@ -95,7 +95,7 @@ impl<'a> BlockPass<'_, '_, 'a> {
         request_body: Option<Record<'a>>,
         response: Option<(Record<'a>, u32, ObservedBody)>,
     ) {
-        let room = BASE_SIZE
+        let room = TEXTLESS_DESCRIPTION_SIZE
             + request.map_or(0, |record| description_texts_size(&record))
             + response.map_or(0, |(record, ..)| description_texts_size(&record));
         let mut context = self.block.context;
@@ -142,7 +142,7 @@ impl<'a> BlockPass<'_, '_, 'a> {
     /// exchange. Returns `None` if memory runs out.
     pub(super) fn create_body_record(&mut self, observed: ObservedBody) -> Option<Block<'a>> {
         let context = self.block.context;
-        self.cx.describe(BASE_SIZE, Class::YES, context, |room| {
+        self.cx.describe(TEXTLESS_DESCRIPTION_SIZE, Class::YES, context, |room| {
             let mut writer = Writer::new(room, RecordKind::HttpRequest);
             writer.add_number(Field::RequestBody, observed.bytes);
             if observed.missing > 0 {

@@ -4,7 +4,7 @@
 use super::options::EmittedParts;
 use super::reasons;
 use super::state::{HttpDirection, Phase, Protocol};
-use super::walk::BlockPass;
+use super::walk::BlockWalk;
 use wire::http::{
     Body, Fields, Guess, Head, HeadError, HeadSearch, ParseMode, Start, guess_protocol,
     method_number,
@@ -17,7 +17,7 @@ const STRAY_BYTES_MAX: usize = 256;
 /// Number of bytes at the start of a connection that suffice to detect its protocol.
 const DETECTION_SIZE: usize = 32;
 
-impl BlockPass<'_, '_, '_> {
+impl BlockWalk<'_, '_, '_> {
     /// Parses the head at the current offset, where a message should begin. Begins the message if
     /// the head is complete, and holds the bytes if they may be the beginning of a head. Otherwise
     /// emits bytes without a class up to the next possible start of a message.

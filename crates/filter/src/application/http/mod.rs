@@ -30,7 +30,7 @@ use crate::prelude::*;
 use decode::BodyDecoder;
 use options::{EmittedParts, Options};
 use state::{HttpConnection, Protocol};
-use walk::BlockPass;
+use walk::BlockWalk;
 use wire::http::{METHODS, OTHER, ParseMode};
 
 /// Catalog entry of `http`, which extracts, classifies and describes HTTP/1 messages.
@@ -278,7 +278,7 @@ impl Http {
         };
         let connection = self.connections.get_or_create(key);
         let before = connection.protocol_number;
-        BlockPass::new(
+        BlockWalk::new(
             &self.options,
             &mut self.head_buffer,
             &mut self.decoder,
@@ -325,14 +325,14 @@ impl Http {
     ) {
         let before = connection.protocol_number;
         for direction in 0..2 {
-            let block = walk::end_hole(key, direction, cx.now);
+            let block = walk::make_end_hole(key, direction, cx.now);
             let (text, decoder) = (&mut self.head_buffer, &mut self.decoder);
-            BlockPass::new(&self.options, text, decoder, cx, &mut connection, block)
+            BlockWalk::new(&self.options, text, decoder, cx, &mut connection, block)
                 .close_direction();
         }
-        let block = walk::end_hole(key, 0, cx.now);
+        let block = walk::make_end_hole(key, 0, cx.now);
         let (text, decoder) = (&mut self.head_buffer, &mut self.decoder);
-        BlockPass::new(&self.options, text, decoder, cx, &mut connection, block)
+        BlockWalk::new(&self.options, text, decoder, cx, &mut connection, block)
             .drop_pending_requests();
         if before == 0 && connection.has_bytes() {
             self.count_protocol(Protocol::Other.stored_number());

@@ -5,10 +5,10 @@
 use super::options::EmittedParts;
 use super::reasons;
 use super::state::Phase;
-use super::walk::BlockPass;
+use super::walk::BlockWalk;
 use crate::prelude::*;
 
-impl<'a> BlockPass<'_, '_, 'a> {
+impl<'a> BlockWalk<'_, '_, 'a> {
     pub(super) fn emit_head(&mut self, from: u32, to: u32) {
         self.offset = to;
         self.direction().held_bytes = 0;
@@ -50,7 +50,7 @@ impl<'a> BlockPass<'_, '_, 'a> {
         }
     }
 
-    /// Emits the pending fragment of the open message: the bytes from [`BlockPass::fragment_start`]
+    /// Emits the pending fragment of the open message: the bytes from [`BlockWalk::fragment_start`]
     /// to the current offset. If `last` is true, the message ends at this offset.
     pub(super) fn flush_fragment(&mut self, last: bool) {
         let from = self.fragment_start.take().filter(|from| last || *from < self.offset);

@@ -8,7 +8,7 @@
 use super::describe::{ObservedBody, is_interim};
 use super::reasons;
 use super::state::Phase;
-use super::walk::BlockPass;
+use super::walk::BlockWalk;
 use crate::prelude::*;
 use wire::http::RequestMethod;
 use wire::record::{Field, Record};
@@ -18,7 +18,7 @@ const RESPONSE_KEY: u32 = 2;
 /// Mask of the key bits that distinguish a request, its body and its response.
 const PART_MASK: u32 = 3;
 
-impl<'a> BlockPass<'_, '_, 'a> {
+impl<'a> BlockWalk<'_, '_, 'a> {
     /// Returns the oldest pending request and its key. The next response belongs to this request.
     /// Returns `None` if no request is pending.
     pub(super) fn pending_request(&self) -> Option<(u32, Record<'a>)> {

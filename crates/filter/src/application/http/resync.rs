@@ -6,7 +6,7 @@
 
 use super::reasons;
 use super::state::Phase;
-use super::walk::BlockPass;
+use super::walk::BlockWalk;
 use crate::prelude::*;
 use wire::http::{Guess, METHODS, guess_protocol, method_number};
 
@@ -28,7 +28,7 @@ struct ExpectedKinds {
     responses: bool,
 }
 
-impl BlockPass<'_, '_, '_> {
+impl BlockWalk<'_, '_, '_> {
     /// Returns the kinds of messages that may begin here: both kinds until the first message has
     /// been recognized.
     fn expected_messages(&self) -> ExpectedKinds {
@@ -40,7 +40,7 @@ impl BlockPass<'_, '_, '_> {
     /// which a message may begin, or at the end of the block.
     pub(super) fn skip_to_next_start(&mut self, reason: Reason) {
         let rest = self.unprocessed_bytes();
-        let Some(found) = next_start(rest, self.expected_messages()) else {
+        let Some(found) = find_next_start(rest, self.expected_messages()) else {
             self.pass_unanswered(reason);
             if rest.ends_with(b"\n") {
                 self.direction().enter(Phase::LostAtLine);
@@ -90,7 +90,7 @@ impl BlockPass<'_, '_, '_> {
 
 /// Returns the first line after the current one with which a message may begin, or `None` if there
 /// is no such line.
-fn next_start(rest: &[u8], expected: ExpectedKinds) -> Option<Candidate> {
+fn find_next_start(rest: &[u8], expected: ExpectedKinds) -> Option<Candidate> {
     let mut ends = memchr::memchr_iter(b'\n', rest);
     ends.find_map(|end| {
         let at = end + 1;

@@ -13,7 +13,7 @@ use crate::prelude::*;
 use wire::http::{BodyPart, Codings};
 
 /// The processing of one block, with the state of the block's connection.
-pub(super) struct BlockPass<'w, 'c, 'a> {
+pub(super) struct BlockWalk<'w, 'c, 'a> {
     pub(super) options: &'w Options,
     pub(super) head_buffer: &'w mut Vec<u8>,
     pub(super) decoder: &'w mut BodyDecoder,
@@ -40,7 +40,7 @@ pub(super) fn into_hole(block: Block<'_>) -> Block<'_> {
 }
 
 /// Returns a hole of length 0 with the end flag, for a direction that ended without a FIN.
-pub(super) fn end_hole<'a>(key: u64, direction: usize, now: Time) -> Block<'a> {
+pub(super) fn make_end_hole<'a>(key: u64, direction: usize, now: Time) -> Block<'a> {
     let back = if direction == 1 { Flags::BACKWARD } else { Flags::NONE };
     let context = BlockMetadata {
         time: now,
@@ -51,7 +51,7 @@ pub(super) fn end_hole<'a>(key: u64, direction: usize, now: Time) -> Block<'a> {
     Block { pointer: RichPointer::hole(0), frame: &[], marks: Marks::bare(0), context }
 }
 
-impl<'w, 'c, 'a> BlockPass<'w, 'c, 'a> {
+impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
     pub(super) fn new(
         options: &'w Options,
         head_buffer: &'w mut Vec<u8>,

@@ -13,7 +13,7 @@
 
 use crate::automaton::{Automaton, CompileOptions, MatchState};
 use crate::prelude::*;
-use crate::texts::TextPiece;
+use crate::texts::TextPosition;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Catalog entry of `regex`, which classifies by the first regular expression with a match that
@@ -151,7 +151,7 @@ impl Classify for Regex {
 
     #[inline]
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
-        let piece = TextPiece::from_block(block);
+        let piece = TextPosition::from_block(block);
         let found = match piece.session {
             // Neither has bytes, but neither is an empty text.
             None if piece.is_hole || piece.is_description => None,
@@ -182,7 +182,7 @@ impl Regex {
     fn search_session(
         &mut self,
         session: u64,
-        piece: TextPiece,
+        piece: TextPosition,
         bytes: &[u8],
         cx: &mut ClassifyContext<'_>,
     ) -> Option<u32> {

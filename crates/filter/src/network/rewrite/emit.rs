@@ -1,7 +1,7 @@
 //! The twin of `rewrite`. It parses the headers, checks that all requested fields can be edited,
 //! saves their old values, and then edits them.
 
-use super::{CHECKSUM_PROTOCOLS, RewriteFields, UNSUPPORTED_PROTOCOLS};
+use super::{CHECKSUM_PROTOCOLS, RewriteFields, UNSUPPORTED_CHECKSUM_PROTOCOLS};
 use crate::prelude::*;
 use crate::twin::{self, EmitResult, TwinExits};
 use ebpf::Hook;
@@ -117,7 +117,7 @@ impl<'s> OldHeaders<'s> {
     ) -> Result<(), Unfit> {
         if wanted.has_addresses() {
             let other = s.absent("other checksum", out);
-            for known in UNSUPPORTED_PROTOCOLS {
+            for known in UNSUPPORTED_CHECKSUM_PROTOCOLS {
                 s.only(l4.protocol, Cmp::Ne, u32::from(known), other);
             }
         }

@@ -87,7 +87,7 @@ const OTHER_CHECKSUM: Reason = REWRITE.reason("other checksum");
 const PORT: Type = Type::Number { low: 0, high: 0xffff };
 /// Protocol numbers of DCCP and UDP-Lite. Their checksums cover the addresses, and this filter
 /// cannot update these checksums.
-const UNSUPPORTED_PROTOCOLS: [u8; 2] = [33, 136];
+const UNSUPPORTED_CHECKSUM_PROTOCOLS: [u8; 2] = [33, 136];
 
 /// The new values of the header fields; `None` for each field that stays unchanged.
 #[derive(Clone, Copy, Debug)]
@@ -273,7 +273,7 @@ impl RewriteFields {
         if !self.has_addresses() && !self.has_ports() {
             return Ok(None);
         }
-        if self.has_addresses() && UNSUPPORTED_PROTOCOLS.contains(&packet.protocol) {
+        if self.has_addresses() && UNSUPPORTED_CHECKSUM_PROTOCOLS.contains(&packet.protocol) {
             return Err(OTHER_CHECKSUM);
         }
         let checked = CHECKSUM_PROTOCOLS.iter().find(|(protocol, ..)| *protocol == packet.protocol);

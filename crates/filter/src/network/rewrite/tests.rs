@@ -11,7 +11,7 @@ fn with_valid_checksums(mut frame: Frame) -> Frame {
     let sum = checksum::compute(&frame.bytes[14..34]);
     frame.overwrite(24, &sum.to_be_bytes());
     let at = 34 + if frame.bytes[23] == protocol::TCP { tcp::CHECKSUM } else { udp::CHECKSUM };
-    let sum = transport_sum(&frame.bytes);
+    let sum = compute_transport_checksum(&frame.bytes);
     let sum = if sum == 0 { 0xffff } else { sum };
     frame.overwrite(at, &sum.to_be_bytes());
     frame
@@ -19,7 +19,7 @@ fn with_valid_checksums(mut frame: Frame) -> Frame {
 
 /// Returns the checksum of the segment and its pseudo-header, including the checksum field. The
 /// result is 0 if the checksum in the field is valid.
-fn transport_sum(frame: &[u8]) -> u16 {
+fn compute_transport_checksum(frame: &[u8]) -> u16 {
     let [source, target] =
         [26, 30].map(|at| Ipv4Addr::from(*frame[at..].first_chunk::<4>().unwrap()).into());
     let length = frame.len() as u32 - 34;
@@ -69,7 +69,7 @@ fn i6_rewritten_frames_have_valid_checksums() {
             (&address.octets()[..], &port.to_be_bytes()[..])
         );
         assert_eq!(checksum::compute(&bytes[14..34]) % 0xffff, 0, "the header of {bytes:02x?}");
-        assert_eq!(transport_sum(&bytes) % 0xffff, 0, "the transport of {bytes:02x?}");
+        assert_eq!(compute_transport_checksum(&bytes) % 0xffff, 0, "the transport of {bytes:02x?}");
     }
 }
 

@@ -105,7 +105,7 @@ pub(super) const SCALE_MAX: u8 = 14;
 /// §2.3).
 pub(super) const DISTANCE_MAX: u32 = 1 << 30;
 /// Maximum size of a window that is not scaled, in bytes (RFC 9293 §3.1).
-const UNSCALED_WINDOW: u32 = 0xffff;
+const UNSCALED_WINDOW_MAX: u32 = 0xffff;
 /// Number of bytes beyond the known window that are still accepted, since the capture may lack the
 /// newest window update.
 const WINDOW_SLACK: u32 = 1 << 20;
@@ -177,7 +177,7 @@ impl StreamSide {
         (self.start, self.next, self.is_fin_pending) = (sequence, sequence, 0);
         // Bytes before the first that was observed may have been sent before the capture, or
         // captured late.
-        let before = if begun { 0 } else { UNSCALED_WINDOW };
+        let before = if begun { 0 } else { UNSCALED_WINDOW_MAX };
         self.abandoned = Span { from: sequence.wrapping_sub(before), to: sequence };
         self.flags |= OPEN | if begun { BEGUN } else { 0 };
     }

@@ -23,7 +23,7 @@ impl StreamSide {
         }
         let here = block.length().min(span.to.wrapping_sub(span.from));
         let captured = Span { to: span.from.wrapping_add(here), ..span };
-        let late = captured.shared_bytes(self.abandoned);
+        let late = captured.shared_byte_count(self.abandoned);
         if late > 0 {
             output.cx.count(LATE_BYTES, late.into());
         }

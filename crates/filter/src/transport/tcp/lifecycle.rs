@@ -240,7 +240,7 @@ impl TcpConnection {
         rules: Rules,
         cx: &mut StreamContext<'_, '_>,
     ) {
-        if self.reset_until(rules).is_some_and(|until| until < now) {
+        if self.reset_effective_at(rules).is_some_and(|until| until < now) {
             return self.close(rules, cx);
         }
         let time = self.identity.word;
@@ -259,7 +259,7 @@ impl TcpConnection {
     pub(super) fn next_timeout(&self, rules: Rules) -> Option<Time> {
         let waiting = self.sides.iter().filter(|side| side.is_waiting());
         let gaps = waiting.map(|side| side.gap_start.saturating_add(rules.gap_timeout));
-        gaps.chain(self.reset_until(rules)).min()
+        gaps.chain(self.reset_effective_at(rules)).min()
     }
 
     /// Returns side `number` of the connection, and the output for the blocks of this side.

@@ -69,7 +69,7 @@ impl SegmentPolicy {
 
 impl Span {
     /// Returns the number of bytes that this range shares with another.
-    pub(super) const fn shared_bytes(self, other: Self) -> u32 {
+    pub(super) const fn shared_byte_count(self, other: Self) -> u32 {
         if !self.overlaps(other) {
             return 0;
         }
@@ -124,7 +124,7 @@ impl StreamSide {
 
     /// Holds the parts of a new block that no held block covers. If there is no such part, consumes
     /// the block as a duplicate.
-    pub(super) fn hold_between<'a>(
+    pub(super) fn hold_uncovered_parts<'a>(
         &mut self,
         output: &mut SideOutput<'_, '_, 'a>,
         came: &Block<'a>,

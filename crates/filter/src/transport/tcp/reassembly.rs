@@ -154,7 +154,7 @@ impl StreamSide {
             return;
         }
         self.trim_held_segments(output, span);
-        self.hold_between(output, &block, span);
+        self.hold_uncovered_parts(output, &block, span);
     }
 
     /// Records the current time as the start of a gap, unless blocks are held already.
@@ -230,7 +230,7 @@ impl StreamSide {
             let next =
                 self.prepare_output(output.class, output.context, block.narrow(known, length));
             output.cx.release_front(&mut list, |_| next);
-            let missing = truncated_bytes(block);
+            let missing = truncated_byte_count(block);
             if missing > 0 {
                 let front = output.cx.front(&list).map(|(key, _)| key);
                 let until = self.next.wrapping_add(missing);
@@ -395,7 +395,7 @@ fn make_hole<'a>(output: &SideOutput<'_, '_, '_>, length: u32) -> Block<'a> {
 }
 
 /// Returns the number of bytes of the segment that follow the view and were not captured.
-fn truncated_bytes(mut block: Block<'_>) -> u32 {
+fn truncated_byte_count(mut block: Block<'_>) -> u32 {
     let end = block.marks.view + block.length();
     if block.marks.captured >= block.marks.wire_length || end != block.marks.captured {
         return 0;

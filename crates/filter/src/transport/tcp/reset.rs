@@ -29,7 +29,7 @@ impl TcpConnection {
     }
 
     /// Returns the time at which a pending RST takes effect, or `None` if no RST is pending.
-    pub(super) fn reset_until(&self, rules: Rules) -> Option<Time> {
+    pub(super) fn reset_effective_at(&self, rules: Rules) -> Option<Time> {
         self.is_reset().then(|| self.identity.word.saturating_add(rules.gap_timeout))
     }
 

@@ -93,7 +93,7 @@ impl HoldingLanes for Tcp {
         let mut old = self.gap_timeouts.take_due(cx.now);
         old.sort_unstable_by_key(|timer| timer.session);
         for timer in old {
-            self.check_gap(timer, cx);
+            self.handle_gap_timer(timer, cx);
         }
         self.request_tick(cx);
     }
@@ -115,7 +115,7 @@ impl HoldingLanes for Tcp {
         (self.idle_timeouts, self.gap_timeouts) =
             (Wheel::new(self.timeout), Wheel::new(self.rules.gap_timeout));
         for key in self.flows.keys_by_session() {
-            self.rebuild_timeouts(key);
+            self.start_timers(key);
         }
         Ok(())
     }
@@ -136,7 +136,7 @@ impl FilterState for Tcp {
         let key = moved.key;
         self.flows.put_session(moved, holds)?;
         if key != PRIVATE_KEY {
-            self.rebuild_timeouts(key);
+            self.start_timers(key);
         }
         Ok(())
     }
@@ -163,7 +163,7 @@ impl Tcp {
     }
 
     /// Starts the timers of a connection that has no timers yet.
-    fn rebuild_timeouts(&mut self, key: u64) {
+    fn start_timers(&mut self, key: u64) {
         let (rules, timeout) = (self.rules, self.timeout);
         if let Some(connection) = self.flows.find(key) {
             let timer = TimerEntry { key, session: connection.identity.session };
@@ -270,7 +270,7 @@ impl Tcp {
     fn is_known(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) -> bool {
         let (timeout, rules) = (self.timeout, self.rules);
         let Some(connection) = self.flows.find(key) else { return false };
-        if connection.reset_until(rules).is_some_and(|until| until < info.time) {
+        if connection.reset_effective_at(rules).is_some_and(|until| until < info.time) {
             connection.close(rules, cx);
             let timer = TimerEntry { key, session: connection.identity.session };
             self.idle_timeouts.add(timer, connection.expires_at(timeout), cx.now);
@@ -349,7 +349,7 @@ impl Tcp {
     /// Abandons the expired gaps of the timer's connection, or closes the connection if its pending
     /// RST has taken effect. Restarts its gap timer. Does nothing if the connection no longer
     /// exists.
-    fn check_gap(&mut self, timer: TimerEntry, cx: &mut StreamContext<'_, '_>) {
+    fn handle_gap_timer(&mut self, timer: TimerEntry, cx: &mut StreamContext<'_, '_>) {
         if self.connection_of_timer(timer).is_none() {
             return;
         }

@@ -5,7 +5,7 @@
 //! bytes are covered, this word begins within the token. The twin therefore never loads single
 //! bytes, nor bytes after the datagram.
 
-use super::{COVERED_BYTES_MAX, NUMBER_SIZE, RESIDUES, TOKEN_SIZE, TokenArguments};
+use super::{COVERED_BYTES_MAX, NUMBER_SIZE, RESIDUE_COUNT, TOKEN_SIZE, TokenArguments};
 use crate::prelude::*;
 use crate::twin::{self, EmitResult, TwinExits};
 use ebpf::emit::{
@@ -61,10 +61,10 @@ pub(super) fn emit_twin<'s>(
     let tag = load_word(s, both, NUMBER_SIZE as u16)?;
     s.only_wide(tag, Cmp::Eq, right, forged);
     let number = load_word(s, both, 0)?;
-    let used_numbers = s.state((RESIDUES * WORD) as u16);
+    let used_numbers = s.state((RESIDUE_COUNT * WORD) as u16);
     let low = s.narrow(number);
-    let place = s.and(low, RESIDUES as u32 - 1);
-    s.raise_nth(used_numbers, (0, RESIDUES as u16), place, number, replayed);
+    let place = s.and(low, RESIDUE_COUNT as u32 - 1);
+    s.raise_nth(used_numbers, (0, RESIDUE_COUNT as u16), place, number, replayed);
     let at = s.advance(token, TOKEN_SIZE as u16);
     let (protocol, rest) = (s.constant(protocol::UDP.into()), s.get(rest));
     let l4 = Some(Transport { at: l4, protocol, length: rest });

@@ -104,7 +104,7 @@ const NUMBER_SIZE: usize = 8;
 /// Maximum number of data bytes that the tag covers.
 const COVERED_BYTES_MAX: u16 = 1024;
 /// Modulus of the residues for which used numbers are recorded; a power of two.
-const RESIDUES: usize = 256;
+const RESIDUE_COUNT: usize = 256;
 
 /// The parsed arguments of `token`.
 struct TokenArguments {
@@ -134,12 +134,12 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct UsedNumbers {
-    numbers: [u64; RESIDUES],
+    numbers: [u64; RESIDUE_COUNT],
 }
 
 impl Default for UsedNumbers {
     fn default() -> Self {
-        Self { numbers: [0; RESIDUES] }
+        Self { numbers: [0; RESIDUE_COUNT] }
     }
 }
 
@@ -149,7 +149,7 @@ impl UsedNumbers {
     /// Returns true if this number is greater than every accepted number of its residue, and
     /// records it as accepted. The number 0 is therefore never accepted.
     fn is_new(&mut self, number: u64) -> bool {
-        let place = self.numbers.get_mut(number as usize % RESIDUES);
+        let place = self.numbers.get_mut(number as usize % RESIDUE_COUNT);
         let new = place.filter(|largest| **largest < number);
         new.map(|largest| *largest = number).is_some()
     }
@@ -167,7 +167,7 @@ struct TokenFilter {
 impl Lanes for TokenFilter {
     fn process<'a>(&mut self, batch: &mut Batch<'a>, cx: &mut LaneContext<'_, 'a>) {
         cx.answer_each(batch, |block, _| {
-            let (data, end) = self.data_range(block)?;
+            let (data, end) = self.accept_token(block)?;
             *block = block.view_at(data, end.saturating_sub(data)).with_class(Class::YES);
             Ok(())
         });
@@ -182,7 +182,7 @@ impl TokenFilter {
     /// Validates the token of a datagram and records its number as used. Returns the start and end
     /// offsets of the data in the frame. Fails with the reason if the token is missing, invalid or
     /// already used.
-    fn data_range(&mut self, block: &mut Block<'_>) -> Result<(u32, u32), Reason> {
+    fn accept_token(&mut self, block: &mut Block<'_>) -> Result<(u32, u32), Reason> {
         if self.is_fallback && self.used_numbers.is_empty() {
             return Err(UNSURE);
         }

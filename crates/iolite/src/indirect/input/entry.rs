@@ -1,6 +1,6 @@
 //! Validation and consumption of ring entries, all of which are untrusted (RELIABILITY T3, T4).
 
-use super::{Current, Input, UNMAPPED};
+use super::{Current, Input, UNMAPPED_OFFSET};
 use crate::interface::StreamReader as _;
 use crate::view::count_leading_inside;
 use abi::RichPointer;
@@ -35,7 +35,7 @@ impl Input {
     #[inline]
     pub(super) fn validate_next(&mut self) -> Result<Option<Current>, Fault> {
         match self.current {
-            Some(current) if current.dbuf_offset == UNMAPPED => {
+            Some(current) if current.dbuf_offset == UNMAPPED_OFFSET => {
                 let at = self.validate(current.pointer)?;
                 let first = self.direct_address(current.pointer, at);
                 self.current = Some(Current { dbuf_offset: at, in_place: first, ..current });
@@ -62,7 +62,7 @@ impl Input {
     /// Returns the unread part of the next entry for forwarding, without mapping its dbuf. Returns
     /// `None` if no entry is published. A hole, or an entry with flags, is passed, counted as lost
     /// and reported as [`Fault::Hole`].
-    pub(super) fn next_unmapped(&mut self) -> Result<Option<Allegation>, Fault> {
+    pub(super) fn next_unmapped_entry(&mut self) -> Result<Option<Allegation>, Fault> {
         loop {
             let pointer = match self.current {
                 Some(current) => current.unread_pointer(),
@@ -70,7 +70,7 @@ impl Input {
                 None => self.ring.bare_pointer(self.ring.side.next),
             };
             if pointer.flags() != 0 || pointer.is_hole() {
-                return Err(self.pass_invalid(Fault::Hole));
+                return Err(self.pass_invalid_entry(Fault::Hole));
             }
             if pointer.length() > 0 {
                 let view = self.translation.mapped(pointer.dbuf());
@@ -114,7 +114,7 @@ impl Input {
                         count_leading_inside(rest, |pointer| view.outside_bits(pointer))
                     })
                 }
-                Err(fault) if good == 0 => return Err(self.pass_invalid(fault)),
+                Err(fault) if good == 0 => return Err(self.pass_invalid_entry(fault)),
                 Err(_) => break,
             };
             // The first pointer is valid, and so are the following ones accepted by the table.
@@ -153,7 +153,7 @@ impl Input {
 
     /// Moves past the next entry of the ring because of `fault`, counts the entry as lost, and
     /// returns the fault. Does not move if the ring is damaged.
-    pub(super) fn pass_invalid(&mut self, fault: Fault) -> Fault {
+    pub(super) fn pass_invalid_entry(&mut self, fault: Fault) -> Fault {
         let broken = matches!(fault, Fault::Poisoned { .. } | Fault::Damaged { .. });
         if !broken {
             (self.current, self.lent) = (None, None);
@@ -237,7 +237,7 @@ impl Input {
             match looked {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(None),
-                Err(fault) => return Err(self.pass_invalid(fault)),
+                Err(fault) => return Err(self.pass_invalid_entry(fault)),
             }
         }
         Ok(None)

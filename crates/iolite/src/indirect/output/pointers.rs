@@ -8,7 +8,7 @@ use buffer::{Fault, foreign};
 impl Output {
     /// Writes a block whose bytes are not in the segment in which the last write found its bytes.
     /// Blocks, returns and fails like `StreamWriter::write`.
-    pub(super) fn write_outside_hot(&mut self, block: &[u8]) -> Result<bool, Fault> {
+    pub(super) fn write_outside_hot_segment(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if let Some(index) = self.ranges.find(block.as_ptr().addr())
             && self.write_pointer_into(index, block)
         {

@@ -17,7 +17,7 @@ use super::Parser;
 use crate::language::diagnose::{Diagnostic, Span};
 use crate::language::label::{is_name, truncate_word};
 use crate::language::lex::TokenKind;
-use crate::language::limits::{FILTERS_MAX, NAMES_MAX};
+use crate::language::limits::{FILTERS_MAX, MARKS_MAX};
 use crate::language::tree::{Argument, FilterTerm, Name, RequestOption, Term, Text};
 
 impl Parser<'_> {
@@ -25,7 +25,7 @@ impl Parser<'_> {
         let mut options = Vec::new();
         while let Some(word) = self.word().filter(|word| word.starts_with("--")) {
             let span = self.bump().span;
-            let (key, value) = split_value(&word, 2);
+            let (key, value) = split_key_and_value(&word, 2);
             let key = Name {
                 text: key.to_owned(),
                 span: Span::new(span.start, span.start + 2 + key.len()),
@@ -110,7 +110,7 @@ impl Parser<'_> {
         } else if let Some(pin) = word.strip_prefix('@') {
             self.parse_pin(pin, span, node);
         } else if word.contains('=') {
-            let (key, value) = split_value(word, 0);
+            let (key, value) = split_key_and_value(word, 0);
             if !is_key(key) {
                 self.mistakes.push(invalid_parameter_error(word, key, span));
                 return;
@@ -173,8 +173,8 @@ impl Parser<'_> {
             return;
         }
         let new = self.marks.insert(mark.to_owned());
-        if new && self.marks.len() == NAMES_MAX + 1 {
-            self.report(span, format!("the request has more than {NAMES_MAX} names"), "");
+        if new && self.marks.len() == MARKS_MAX + 1 {
+            self.report(span, format!("the request has more than {MARKS_MAX} names"), "");
         }
         let span = Span::new(span.end - mark.len(), span.end);
         node.mark = Some(Name { text: mark.to_owned(), span });
@@ -352,7 +352,7 @@ fn invalid_parameter_error(word: &str, key: &str, span: Span) -> Diagnostic {
 
 /// Removes the first `skip` bytes, and splits the remaining `key=value` at the first `=`. The value
 /// is `None` if there is no `=`.
-fn split_value(word: &str, skip: usize) -> (&str, Option<&str>) {
+fn split_key_and_value(word: &str, skip: usize) -> (&str, Option<&str>) {
     let word = word.get(skip..).unwrap_or_default();
     match word.split_once('=') {
         Some((key, value)) => (key, Some(value)),

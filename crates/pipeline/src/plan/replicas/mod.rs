@@ -37,9 +37,9 @@ const SPEEDUP_MIN: f64 = 1.1;
 /// merge waits for the slowest replica of a batch, a delay that the sum of costs does not include
 /// (`bench parallel`, tcp and http: two replicas had 0.76 to 1.03 times the throughput of one, in
 /// several runs).
-const SESSION_SPEEDUP_MIN: f64 = 1.3;
+const SESSION_SPEEDUP_FACTOR: f64 = 1.3;
 /// The default minimum utilization of all replicas together, from 0 to 1.
-const UTILISATION_MIN: f64 = 0.5;
+const DEFAULT_UTILISATION_MIN: f64 = 0.5;
 /// The minimum utilization of all replicas together with `--parallel=power` or `--policy=power`.
 const POWER_UTILISATION_MIN: f64 = 0.75;
 /// The minimum speedup by each additional replica; with `--parallel=latency` or `--policy=latency`,
@@ -47,7 +47,7 @@ const POWER_UTILISATION_MIN: f64 = 0.75;
 const LATENCY_SPEEDUP_MIN: f64 = 1.02;
 /// `explain` prints the reason why a filter has no replicas only if the filter costs at least this
 /// many times as much as a crossing.
-const EXPLAINED_MIN: f64 = 4.0;
+const EXPLAINED_COST_RATIO_MIN: f64 = 4.0;
 
 /// The minimum utilization of all threads together, from 0 to 1, and the minimum speedup, with
 /// `--policy=throughput`.
@@ -79,17 +79,17 @@ impl Demand {
         if options.number("latency").is_some() || options.text("engines").is_some() {
             return None;
         }
-        (named != Some("deepest")).then(|| Self::of_policy(named))
+        (named != Some("deepest")).then(|| Self::from_policy(named))
     }
 
-    fn of_policy(policy: Option<&str>) -> Self {
+    fn from_policy(policy: Option<&str>) -> Self {
         match policy {
             Some("power") => Self { used: POWER_UTILISATION_MIN, gain: SPEEDUP_MIN },
             Some("latency") => Self { used: 0.0, gain: LATENCY_SPEEDUP_MIN },
             Some("throughput") => {
                 Self { used: THROUGHPUT_UTILISATION_MIN, gain: THROUGHPUT_SPEEDUP_MIN }
             }
-            _ => Self { used: UTILISATION_MIN, gain: SPEEDUP_MIN },
+            _ => Self { used: DEFAULT_UTILISATION_MIN, gain: SPEEDUP_MIN },
         }
     }
 }
@@ -108,8 +108,10 @@ enum Parallelism {
 impl Parallelism {
     fn from_graph(graph: &Graph) -> Self {
         match graph.options.text("parallel") {
-            Some("auto") => Self::Measured(Demand::of_policy(graph.options.text("policy"))),
-            Some(policy @ ("power" | "latency")) => Self::Measured(Demand::of_policy(Some(policy))),
+            Some("auto") => Self::Measured(Demand::from_policy(graph.options.text("policy"))),
+            Some(policy @ ("power" | "latency")) => {
+                Self::Measured(Demand::from_policy(Some(policy)))
+            }
             Some(number) => number.parse().map_or(Self::No, Self::Number),
             // Replicas prevent changes of a running path and recording, so they are off by default.
             None => Self::No,
@@ -234,7 +236,7 @@ impl ChainSearch<'_> {
                 best = Some(next);
             }
         }
-        let more = if chain.sharing.is_some() { SESSION_SPEEDUP_MIN } else { 1.0 };
+        let more = if chain.sharing.is_some() { SESSION_SPEEDUP_FACTOR } else { 1.0 };
         best.filter(|best| best.bound * gain * more <= single)
     }
 
@@ -251,7 +253,7 @@ impl ChainSearch<'_> {
         let graph = &self.plan.graph;
         let requested = matches!(parallelism, Parallelism::Number(_));
         let costly = |id: NodeId| {
-            self.weighted_cost(id) >= EXPLAINED_MIN * self.machine.costs.crossing_cost()
+            self.weighted_cost(id) >= EXPLAINED_COST_RATIO_MIN * self.machine.costs.crossing_cost()
         };
         let is_eligible = |id: &NodeId| {
             let node = graph.node(*id);

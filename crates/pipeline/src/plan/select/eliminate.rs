@@ -30,7 +30,7 @@ struct SearchStep {
 pub(super) fn eliminate_nodes(search: &Search<'_>) -> Option<((f64, Assignment), u64, bool)> {
     let graph = search.graph;
     let order = graph.order();
-    let last = last_uses(graph, &order);
+    let last = last_dependent_positions(graph, &order);
     let mut assignment = Assignment::unplaced(graph.nodes.len());
     let mut steps: Vec<SearchStep> = Vec::new();
     let mut candidates: Vec<(BorderNodes, f64, usize)> = vec![(Vec::new(), 0.0, usize::MAX)];
@@ -75,7 +75,7 @@ pub(super) fn eliminate_nodes(search: &Search<'_>) -> Option<((f64, Assignment),
 
 /// Returns, for every node, the last position in `order` whose cost depends on the node's
 /// placement.
-fn last_uses(graph: &Graph, order: &[NodeId]) -> Vec<usize> {
+fn last_dependent_positions(graph: &Graph, order: &[NodeId]) -> Vec<usize> {
     let mut last = vec![0; graph.nodes.len()];
     for (at, id) in order.iter().enumerate() {
         let before = graph.inputs(*id).filter(|edge| !edge.back).map(|edge| edge.from);

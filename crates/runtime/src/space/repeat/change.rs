@@ -64,7 +64,7 @@ impl Space {
                 Some(SpaceEvent::Import { node, now, count }) => {
                     player.next_event();
                     self.set_claims(&*player, 0);
-                    self.play_import(node, now, count);
+                    self.replay_import(node, now, count);
                 }
                 Some(SpaceEvent::Claim { .. }) => drop(player.next_event()),
                 _ => break,

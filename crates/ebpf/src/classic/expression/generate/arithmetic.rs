@@ -49,7 +49,7 @@ impl Generator<'_> {
             }
             (Some(a), None) => {
                 let value = self.lower_value(right, 0)?;
-                let (op, wanted) = comparison_operator(swap_sides(relation));
+                let (op, wanted) = comparison_operator(swap_relation_sides(relation));
                 return Ok(value.given.and(compare_k(value.lines, op, a).negate_unless(wanted)));
             }
             (None, None) => {
@@ -99,7 +99,7 @@ impl Generator<'_> {
                 given: Condition::Always,
             });
         }
-        if free >= self.words_end {
+        if free >= self.lowest_offset_word {
             return Err(self.invalid_error("the value is too deep: no scratch word is left"));
         }
         match value {
@@ -231,7 +231,7 @@ impl Generator<'_> {
 }
 
 /// Returns the relation that holds for swapped operands: `<` for `>`, `=` for `=`, and so on.
-fn swap_sides(relation: Cond) -> Cond {
+fn swap_relation_sides(relation: Cond) -> Cond {
     match relation {
         Cond::Gt => Cond::Lt,
         Cond::Lt => Cond::Gt,

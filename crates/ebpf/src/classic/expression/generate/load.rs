@@ -103,7 +103,7 @@ impl Generator<'_> {
             HeaderBase::Llc => payload()?,
             HeaderBase::Protocol => self.protocol.ok_or_else(|| self.no_offset_error())?,
             HeaderBase::Network | HeaderBase::TransportIp4 => payload()?.plus(self.nl),
-            HeaderBase::NetworkNoSnap => payload()?.plus(self.nl_nosnap),
+            HeaderBase::NetworkNoSnap => payload()?.plus(self.network_offset_without_snap),
             HeaderBase::TransportIp6 => payload()?.plus(self.nl).plus(40),
         })
     }

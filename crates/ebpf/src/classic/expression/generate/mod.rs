@@ -75,13 +75,13 @@ pub(super) fn generate(
             word: moving(layout.has_varying_payload, PAYLOAD_WORD),
         }),
         nl: layout.nl,
-        nl_nosnap: layout.nl_nosnap,
+        network_offset_without_snap: layout.network_offset_without_snap,
         mpls_depth: 0,
         vlan_depth: 0,
         is_in_tunnel: false,
         header_used: false,
         payload_used: false,
-        words_end: PAYLOAD_WORD,
+        lowest_offset_word: PAYLOAD_WORD,
         labels: 0,
         tests: 0,
         span: 0..0,
@@ -120,7 +120,7 @@ struct Generator<'a> {
     /// Offset of the current payload, or `None` if it is unknown.
     payload: Option<Offset>,
     nl: u32,
-    nl_nosnap: u32,
+    network_offset_without_snap: u32,
     mpls_depth: u32,
     vlan_depth: u32,
     /// True if the current header is the link header inside a Geneve or VXLAN tunnel. Geneve may
@@ -130,7 +130,7 @@ struct Generator<'a> {
     payload_used: bool,
     /// Number of the lowest scratch word that is used for an offset. Lower words are for pending
     /// values.
-    words_end: u32,
+    lowest_offset_word: u32,
     labels: u32,
     tests: usize,
     /// Span of the current primitive in the text.
@@ -224,12 +224,12 @@ impl Generator<'_> {
 
     /// Allocates a scratch word for an offset. Fails if all words are in use.
     fn allocate_word(&mut self) -> Generated<u32> {
-        if self.words_end <= 1 {
+        if self.lowest_offset_word <= 1 {
             let what = "too many headers inside each other: no scratch word is left";
             return Err(self.invalid_error(what));
         }
-        self.words_end -= 1;
-        Ok(self.words_end)
+        self.lowest_offset_word -= 1;
+        Ok(self.lowest_offset_word)
     }
 
     /// Fails if `value`, which `what` names in the error, exceeds `maximum`.

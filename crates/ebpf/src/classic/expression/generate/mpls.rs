@@ -17,7 +17,7 @@ const PPPOE_SESSION: u32 = 0x8864;
 /// Maximum MPLS label, a number of 20 bits.
 const LABEL_MAX: u32 = 0xf_ffff;
 /// Length of a label stack entry in bytes.
-const ENTRY_LENGTH: u32 = 4;
+const LABEL_ENTRY_LENGTH: u32 = 4;
 
 impl Generator<'_> {
     /// Returns the condition that the frame has an MPLS header, with this label if one is given. A
@@ -42,15 +42,15 @@ impl Generator<'_> {
                 mask,
             )?);
         }
-        self.nl += ENTRY_LENGTH;
-        self.nl_nosnap += ENTRY_LENGTH;
+        self.nl += LABEL_ENTRY_LENGTH;
+        self.network_offset_without_snap += LABEL_ENTRY_LENGTH;
         self.mpls_depth += 1;
         Ok(condition)
     }
 
     /// Returns the condition that the previous entry is at the bottom of the label stack.
     fn test_bottom_of_stack(&mut self) -> Generated<Condition> {
-        self.test_any_bit(HeaderBase::Network.byte(2u32.wrapping_sub(ENTRY_LENGTH)), 0x01)
+        self.test_any_bit(HeaderBase::Network.byte(2u32.wrapping_sub(LABEL_ENTRY_LENGTH)), 0x01)
     }
 
     /// Returns the condition that the header after the label stack is an IP header of the version
@@ -87,7 +87,7 @@ impl Generator<'_> {
         self.protocol = Some(header);
         self.payload = Some(header.plus(2));
         self.nl = 0;
-        self.nl_nosnap = 0;
+        self.network_offset_without_snap = 0;
         Ok(condition)
     }
 

@@ -30,7 +30,7 @@ const L1_PSNP: u32 = 26;
 /// PDU type of an IS-IS level 2 partial sequence number PDU.
 const L2_PSNP: u32 = 27;
 /// Maximum IS-IS PDU type.
-const PDU_MAX: u32 = 31;
+const PDU_TYPE_MAX: u32 = 31;
 
 /// Returns the IP protocol number of a protocol, or `None` if it has none.
 pub(super) fn ip_protocol_number(protocol: Protocol) -> Option<u32> {
@@ -154,11 +154,14 @@ impl Generator<'_> {
             }
             Some(Protocol::Iso) => self.test_iso_protocol(number),
             Some(Protocol::Isis) => {
-                self.check_maximum("IS-IS PDU type", number, PDU_MAX)?;
+                self.check_maximum("IS-IS PDU type", number, PDU_TYPE_MAX)?;
                 let isis = self.test_iso_protocol(link::ISIS)?;
                 let at = if matches!(self.link, L::C_HDLC | L::HDLC) { 5 } else { 4 };
-                let kind =
-                    self.test_masked_equal(HeaderBase::NetworkNoSnap.byte(at), number, PDU_MAX)?;
+                let kind = self.test_masked_equal(
+                    HeaderBase::NetworkNoSnap.byte(at),
+                    number,
+                    PDU_TYPE_MAX,
+                )?;
                 Ok(isis.and(kind))
             }
             Some(other) => Err(self.invalid_qualifier_error(other.keyword(), "proto")),

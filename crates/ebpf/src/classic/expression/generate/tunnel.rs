@@ -20,7 +20,7 @@ const GENEVE_PORT: u16 = 6081;
 /// UDP port of VXLAN.
 const VXLAN_PORT: u16 = 4789;
 /// Maximum network identifier, a number of 24 bits.
-const NETWORK_MAX: u32 = 0xff_ffff;
+const NETWORK_ID_MAX: u32 = 0xff_ffff;
 /// EtherType of an inner Ethernet frame (transparent Ethernet bridging).
 const BRIDGED_ETHERNET: u32 = 0x6558;
 /// Length of the UDP header in bytes.
@@ -36,7 +36,7 @@ struct InnerWords {
 impl Generator<'_> {
     pub(super) fn test_geneve(&mut self, network: Option<u32>) -> Generated<Condition> {
         if let Some(network) = network {
-            self.check_maximum("Geneve VNI", network, NETWORK_MAX)?;
+            self.check_maximum("Geneve VNI", network, NETWORK_ID_MAX)?;
         }
         let version = |g: &mut Self, base: HeaderBase| {
             g.test_masked_equal(base.byte(UDP_HEADER_LENGTH), 0, 0xc0)
@@ -74,7 +74,7 @@ impl Generator<'_> {
 
     pub(super) fn test_vxlan(&mut self, network: Option<u32>) -> Generated<Condition> {
         if let Some(network) = network {
-            self.check_maximum("VXLAN VNI", network, NETWORK_MAX)?;
+            self.check_maximum("VXLAN VNI", network, NETWORK_ID_MAX)?;
         }
         let flags =
             |g: &mut Self, base: HeaderBase| g.test_equal(base.byte(UDP_HEADER_LENGTH), 0x08);
