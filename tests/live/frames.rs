@@ -171,6 +171,7 @@ fn tags_removed_by_device_or_driver_are_restored() {
 fn multicast_copies_for_this_host_are_not_observed() {
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let group = Ipv4Addr::new(239, 1, 1, 1);
+    pair.server.run_ip(&format!("route add 239.0.0.0/8 dev {SERVER_DEVICE}"));
     let observed = Observer::start(&pair.server, &format!("rx {SERVER_DEVICE} | pcap seen.pcap"));
     let sent = Observer::start(&pair.server, &format!("tx {SERVER_DEVICE} | pcap sent.pcap"));
     let member = pair.server.run_inside(|| {
