@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
 mod common;
+#[path = "udp_door/conditions.rs"]
+mod conditions;
 #[path = "udp_door/descriptors.rs"]
 mod descriptors;
 #[path = "udp_door/drops.rs"]
@@ -32,7 +34,7 @@ use std::process::Command;
 use std::time::Duration;
 use sys::bpf::{Side, tcx_chain};
 use sys::net::RouteSocket;
-use testkit::net::{Cable, Pair, SERVER, SERVER_DEVICE};
+use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE};
 use testkit::{need, wait_until};
 
 const STREAMLINE: &str = env!("CARGO_BIN_EXE_streamline");

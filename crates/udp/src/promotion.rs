@@ -30,9 +30,38 @@ impl From<String> for Refusal {
     }
 }
 
+/// The facts outside of the socket on which the flows of its ring depend.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct PromotionConditions {
+    /// The socket's share of the flows of its port.
+    share: FlowShare,
+    /// The addresses at which the socket receives datagrams, by interface index.
+    hosts: Vec<(u32, Vec<IpAddr>)>,
+}
+
+impl PromotionConditions {
+    /// Returns true if the conditions are still those of the promotion and there are no firewall
+    /// rules.
+    pub(crate) fn still_apply(&self, number: i32) -> bool {
+        let Some(facts) = udp::udp_socket(number) else { return false };
+        let found = find_interfaces(&facts);
+        FlowShare::find(number, &facts) == Ok(self.share)
+            && found.is_ok_and(|found| list_hosts(&found) == self.hosts)
+            && (report::has_word("force") || !has_packet_rules().unwrap_or(false))
+    }
+}
+
+/// Returns the addresses of interfaces, by interface index.
+fn list_hosts(found: &[(Interface, Vec<IpAddr>)]) -> Vec<(u32, Vec<IpAddr>)> {
+    found.iter().map(|(interface, hosts)| (interface.index, hosts.clone())).collect()
+}
+
 /// Opens a ring for the socket's share of the datagrams of its port. Returns the ring and the
-/// share. Fails with the reason if the socket cannot have a ring.
-pub(crate) fn promote(number: i32, facts: &UdpSocketFacts) -> Result<(Ring, FlowShare), Refusal> {
+/// conditions on which its flows depend. Fails with the reason if the socket cannot have a ring.
+pub(crate) fn promote(
+    number: i32,
+    facts: &UdpSocketFacts,
+) -> Result<(Ring, PromotionConditions), Refusal> {
     if let Some(why) = facts.obstacle {
         return Err(why.to_owned().into());
     }
@@ -65,7 +94,9 @@ pub(crate) fn promote(number: i32, facts: &UdpSocketFacts) -> Result<(Ring, Flow
     }
     let (port, peer, receive_buffer) = (facts.local.port(), facts.peer, facts.receive_buffer);
     let flows = TakenFlows { port, peer, share, receive_buffer };
-    Ok((Ring::open(find_interfaces(facts)?, flows)?, share))
+    let interfaces = find_interfaces(facts)?;
+    let conditions = PromotionConditions { share, hosts: list_hosts(&interfaces) };
+    Ok((Ring::open(interfaces, flows)?, conditions))
 }
 
 /// True if firewall rules existed when the program started; unset if this could not be determined.

@@ -6,10 +6,10 @@ mod sets;
 
 use crate::control::ReceivedForm;
 use crate::drops::Drops;
+use crate::promotion::PromotionConditions;
 use crate::registration::Registration;
 use crate::report::{self, Totals};
 use crate::ring::{Datagram, Ring};
-use crate::share::FlowShare;
 use crate::table;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -59,9 +59,9 @@ struct SocketState {
     /// Time of the last measurement of the ring's share, the number of datagrams received by then,
     /// and the number of those that came from the ring.
     measured_share: Option<(Instant, u64, u64)>,
-    /// The part of the port's flows that the ring takes, and the time at which it was last checked;
-    /// `None` if the socket does not share its port.
-    share: Option<(FlowShare, Instant)>,
+    /// The conditions of the last promotion, and the time at which they were last checked; `None` if
+    /// the socket has never been promoted.
+    conditions: Option<(PromotionConditions, Instant)>,
     /// Earliest time of the next promotion, once the ring has ended.
     not_before: Option<Instant>,
     /// True if the socket must not be promoted again once its ring has ended.
@@ -117,7 +117,7 @@ impl Socket {
             is_awake: false,
             measured: None,
             measured_share: None,
-            share: None,
+            conditions: None,
             not_before: None,
             is_final: false,
         };

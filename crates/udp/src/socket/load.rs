@@ -2,11 +2,10 @@
 
 use super::{Socket, SocketState, Stage};
 use crate::control::ReceivedForm;
-use crate::promotion::{Refusal, promote};
+use crate::promotion::{PromotionConditions, Refusal, promote};
 use crate::registration::Registration;
 use crate::report;
 use crate::ring::Ring;
-use crate::share::FlowShare;
 use crate::table;
 use crate::waiting;
 use std::sync::atomic::Ordering;
@@ -40,8 +39,8 @@ const WAKING_INTERVAL: Duration = Duration::from_micros(50);
 /// Size in bytes of the placeholder's receive buffer during the promotion. The promotion takes
 /// milliseconds, during which the program does not read the socket.
 const PROMOTION_BUFFER: i32 = 8 << 20;
-/// Minimum time between two checks of which sockets share the port.
-const SHARE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// Minimum time between two checks of the conditions of the promotion.
+const CONDITIONS_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// Time after the end of a ring, or after a refused promotion, before the next attempt, if the
 /// reason may have ceased to apply.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
@@ -93,9 +92,8 @@ impl Socket {
         state.stage = Stage::Kernel;
         let is_waited_for = !state.registrations.is_empty() || waiting::is_known(number);
         match begin_ring(number, &facts, &state.registrations, is_waited_for) {
-            Ok((ring, share)) => {
-                let may_share = facts.shares_address || facts.shares_port;
-                state.share = may_share.then(|| (share, Instant::now()));
+            Ok((ring, conditions)) => {
+                state.conditions = Some((conditions, Instant::now()));
                 let (is_v6, control) =
                     (facts.local.is_ipv6(), ControlMessages::requested_by(number));
                 state.form = ReceivedForm { is_v6, control };
@@ -190,19 +188,22 @@ impl Socket {
         }
     }
 
-    /// Checks, once in [`SHARE_CHECK_INTERVAL`], that the sockets of the port are the same as at
-    /// the promotion. Otherwise returns the socket to the kernel until the next promotion.
-    pub(super) fn check_share(&self, number: i32) {
+    /// Checks, once in [`CONDITIONS_CHECK_INTERVAL`], that the sockets of the port and the addresses
+    /// of the interfaces are the same as at the promotion, and that there are no firewall rules.
+    /// Otherwise returns the socket to the kernel until the next promotion.
+    pub(super) fn check_conditions(&self, number: i32) {
         let Some(mut locked) = self.lock() else { return };
-        let Some((share, checked)) = &mut locked.state.share else { return };
-        if checked.elapsed() < SHARE_CHECK_INTERVAL {
+        if !matches!(locked.state.stage, Stage::Promoted(_)) {
+            return;
+        }
+        let Some((conditions, checked)) = &mut locked.state.conditions else { return };
+        if checked.elapsed() < CONDITIONS_CHECK_INTERVAL {
             return;
         }
         *checked = Instant::now();
-        let share = *share;
+        let conditions = conditions.clone();
         drop(locked);
-        let facts = udp::udp_socket(number);
-        if !facts.is_some_and(|facts| FlowShare::find(number, &facts) == Ok(share)) {
+        if !conditions.still_apply(number) {
             self.release();
         }
     }
@@ -215,7 +216,7 @@ fn begin_ring(
     facts: &udp::UdpSocketFacts,
     registrations: &[Registration],
     is_waited_for: bool,
-) -> Result<(Ring, FlowShare), Refusal> {
+) -> Result<(Ring, PromotionConditions), Refusal> {
     if registrations.iter().any(|known| !known.can_have_ring()) {
         let why = "an epoll set reports it once, or to one of several waiters";
         return Err(why.to_owned().into());

@@ -85,8 +85,8 @@ impl Socket {
     /// Returns true if this call must read the placeholder before the ring, whatever the ring
     /// contains. This is true once in [`PLACEHOLDER_PERIOD`] calls, unless the ring is asleep; a
     /// sleeping ring is read before newer datagrams in the placeholder. Once in that period, also
-    /// returns a socket to the kernel whose ring no longer pays off or whose port has other sockets
-    /// now.
+    /// returns a socket to the kernel whose ring no longer pays off or whose promotion would now have
+    /// other conditions.
     pub(crate) fn reads_placeholder_first(&self, number: i32) -> bool {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         if call % PLACEHOLDER_PERIOD != PLACEHOLDER_PERIOD - 1 {
@@ -94,7 +94,7 @@ impl Socket {
         }
         self.check_rate();
         self.check_ring_share();
-        self.check_share(number);
+        self.check_conditions(number);
         self.lock().is_some_and(|locked| locked.state.is_awake)
     }
 

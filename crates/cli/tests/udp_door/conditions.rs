@@ -1,0 +1,69 @@
+//! Tests of rings whose conditions change after the promotion: what the kernel would no longer
+//! deliver to the socket must not reach the server from its ring.
+
+use super::*;
+
+/// Number of datagrams between two tests of whether the server still answers.
+const BURST: usize = 200;
+/// Time without an answer after which the server is regarded as unreachable.
+const SILENCE: Duration = Duration::from_millis(300);
+
+/// Sends bursts of datagrams until the server no longer answers.
+fn send_until_unanswered(client: &UdpSocket) {
+    client.set_read_timeout(Some(SILENCE)).unwrap();
+    wait_until("the server no longer answers", || {
+        let mut answers = 0;
+        let mut room = [0; 100];
+        for _ in 0..BURST {
+            client.send_to(b"request", address()).unwrap();
+            if client.recv_from(&mut room).is_err() {
+                break;
+            }
+            answers += 1;
+        }
+        answers == 0
+    });
+    client.set_read_timeout(Some(LIMIT)).unwrap();
+}
+
+#[test]
+fn firewall_rule_added_later_applies_to_a_promoted_socket() {
+    let Some((pair, _folder, program)) = prepare() else { return };
+    if need::require_command("iptables").is_none() {
+        return;
+    }
+    let program = program.display().to_string();
+    let server = Server::start(&pair, &[&program, "5400", "level", "recvfrom"]);
+    let client = server.client();
+    exchange_numbered(&client, PROMOTING_DATAGRAMS);
+    assert_eq!(ingress_programs(&pair), 1);
+    pair.server.run_program("iptables", "-A INPUT -p udp --dport 5400 -j DROP");
+    send_until_unanswered(&client);
+    wait_until("the ring has ended", || ingress_programs(&pair) == 0);
+    pair.server.run_program("iptables", "-F INPUT");
+    exchange_numbered(&client, 10);
+    server.finish(&client);
+}
+
+#[test]
+fn datagrams_for_a_removed_address_do_not_reach_the_server() {
+    let Some((pair, _folder, program)) = prepare() else { return };
+    let program = program.display().to_string();
+    let server = Server::start(&pair, &[&program, "5400", "level", "recvfrom"]);
+    let client = server.client();
+    exchange_numbered(&client, PROMOTING_DATAGRAMS);
+    let path = format!("/sys/class/net/{SERVER_DEVICE}/address");
+    let hardware = pair.server.run_program("cat", &path);
+    pair.server.run_ip(&format!("address add 10.77.0.22/24 dev {SERVER_DEVICE}"));
+    pair.client.run_ip(&format!(
+        "neigh replace {SERVER} lladdr {} nud permanent dev {CLIENT_DEVICE}",
+        hardware.trim()
+    ));
+    pair.server.run_ip(&format!("address del {SERVER}/24 dev {SERVER_DEVICE}"));
+    pair.server.run_ip(&format!("address replace 10.77.0.22/24 dev {SERVER_DEVICE}"));
+    send_until_unanswered(&client);
+    pair.server.run_ip(&format!("address del 10.77.0.22/24 dev {SERVER_DEVICE}"));
+    pair.server.run_ip(&format!("address add {SERVER}/24 dev {SERVER_DEVICE}"));
+    exchange_numbered(&client, 10);
+    server.finish(&client);
+}
