@@ -1,11 +1,11 @@
-//! `bench pcap`: stock tcpdumps at one interface that capture through libpcap, compared with the
+//! `bench pcap`: stock tcpdumps that capture through libpcap, compared with the
 //! same command lines under `streamline exec`, which read one ring. [SL §4.3, fig. 15] Goal G20
 //!
 //! Frames of 1400 bytes are sent over a veth pair to a host that receives them: at full rate to ten
 //! tcpdumps that capture whole frames or 96 bytes of each, and at 100,000 per second to one
-//! tcpdump. All tcpdumps write to /dev/null and have the default buffer sizes. Under `exec`, the
-//! programs run alone, or with a daemon, which gives all of them one kernel program and one ring.
-//! They run on the second processor.
+//! tcpdump. Whole frames are also captured at the device `any`. All tcpdumps write to /dev/null and
+//! have the default buffer sizes. Under `exec`, the programs run alone, or with a daemon, which
+//! gives all of them one kernel program and one ring. They run on the second processor.
 //!
 //! The cost has two parts: in the kernel, the additional time of sending compared with an
 //! unobserved veth pair ([`crate::observed`]); and the processor time of the processes, the daemon
@@ -24,6 +24,7 @@ use crate::row::Row;
 use crate::tcpdump::TCPDUMP;
 use crate::temp_directory::TempDirectory;
 use programs::{Launch, RunningCaptures};
+use testkit::net::SERVER_DEVICE;
 
 /// Length of each frame in bytes.
 const FRAME_LENGTH: usize = 1400;
@@ -45,12 +46,30 @@ struct PcapSetting {
     rate: Option<f64>,
     /// Snapshot length in bytes, or `None` for whole frames.
     snapshot: Option<u32>,
+    /// The device of the captures.
+    device: &'static str,
 }
 
-const SETTINGS: [PcapSetting; 3] = [
-    PcapSetting { name: "ten, full rate", programs: 10, rate: None, snapshot: None },
-    PcapSetting { name: "ten, full rate, -s 96", programs: 10, rate: None, snapshot: Some(96) },
-    PcapSetting { name: "one, 100 kpps", programs: 1, rate: Some(1e5), snapshot: None },
+const WHOLE_FRAMES: PcapSetting = PcapSetting {
+    name: "ten, full rate",
+    programs: 10,
+    rate: None,
+    snapshot: None,
+    device: SERVER_DEVICE,
+};
+
+const SETTINGS: [PcapSetting; 5] = [
+    WHOLE_FRAMES,
+    PcapSetting { name: "ten, full rate, -s 96", snapshot: Some(96), ..WHOLE_FRAMES },
+    PcapSetting { name: "ten, full rate, -i any", device: "any", ..WHOLE_FRAMES },
+    PcapSetting { name: "one, 100 kpps", programs: 1, rate: Some(1e5), ..WHOLE_FRAMES },
+    PcapSetting {
+        name: "one, 100 kpps, -i any",
+        programs: 1,
+        rate: Some(1e5),
+        device: "any",
+        ..WHOLE_FRAMES
+    },
 ];
 
 /// The observers of a sample.
@@ -99,7 +118,7 @@ fn measure(
         &pair.server,
         &folder.0,
         launch,
-        (setting.programs, setting.snapshot),
+        (setting.programs, setting.snapshot, setting.device),
     )?;
     let sample = ObserverSample::measure(floods, &captures.process_ids(), frames)?;
     let lost = captures.stop((WARM_UP_FRAMES + FRAMES_PER_SAMPLE) as u64)?;

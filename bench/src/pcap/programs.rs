@@ -7,7 +7,7 @@ use crate::tcpdump::TCPDUMP;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use testkit::net::{Namespace, SERVER_DEVICE, wait_until};
+use testkit::net::{Namespace, wait_until};
 
 /// The setup in which tcpdumps run: without `streamline exec` or under it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,13 +30,13 @@ pub(super) struct RunningCaptures {
 }
 
 impl RunningCaptures {
-    /// Starts `count` tcpdumps on the second processor, each with this snapshot length, and waits
-    /// until all are capturing.
+    /// Starts `count` tcpdumps on the second processor, each with this snapshot length and device,
+    /// and waits until all are capturing.
     pub(super) fn start(
         space: &Namespace,
         folder: &Path,
         launch: Launch,
-        (count, snapshot): (usize, Option<u32>),
+        (count, snapshot, device): (usize, Option<u32>, &str),
     ) -> Result<Self, String> {
         let (daemon, tcpdumps) = (Children::default(), Children::default());
         let mut all = Self { folder: folder.to_owned(), launch, daemon, tcpdumps, count };
@@ -51,7 +51,7 @@ impl RunningCaptures {
                 Launch::Stock => all.with_files(Command::new(TCPDUMP), &number.to_string()),
                 _ => all.command(&["exec", TCPDUMP], &number.to_string()),
             }?;
-            command.args(["-n", "-Z", "root", "-i", SERVER_DEVICE, "-w", "/dev/null"]);
+            command.args(["-n", "-Z", "root", "-i", device, "-w", "/dev/null"]);
             command.args(snapshot.map(|bytes| format!("-s{bytes}")));
             all.tcpdumps.add(start_on_second_processor(space, &mut command)?);
         }
