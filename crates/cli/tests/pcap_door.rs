@@ -282,6 +282,31 @@ fn start_daemon(pair: &Pair, folder: &Folder) -> Guard {
 }
 
 #[test]
+fn capture_continues_when_the_daemon_is_killed() {
+    let Some((pair, folder)) = prepare("tcpdump") else { return };
+    for device in [SERVER_DEVICE, "any"] {
+        let mut daemon = start_daemon(&pair, &folder);
+        let file = folder.path().join(format!("{device}.pcap"));
+        let name = file.display().to_string();
+        let words =
+            ["tcpdump", "-Z", "root", "-U", "-n", "-i", device, "-w", &name, "udp port 5300"];
+        let ours = Observer::start((&pair, &folder), true, (&words, LISTENING));
+        let written = |count: usize| {
+            wait_until("the packets are written", || read_packets(&file).len() >= count);
+        };
+        send(&pair, PORT, [64; 5]);
+        written(5);
+        daemon.0.kill().unwrap();
+        wait_until("the interruption is reported", || ours.errors().contains("continues"));
+        send(&pair, PORT, [64; 5]);
+        written(10);
+        let errors = ours.interrupt();
+        assert!(errors.contains("10 of 10 packets came from the ring; 0 lost"), "{errors}");
+        assert!(errors.contains("the daemon has ended"), "{errors}");
+    }
+}
+
+#[test]
 fn dumpcap_without_own_rights_reads_through_the_daemon() {
     let Some((pair, folder)) = prepare("dumpcap") else { return };
     let _daemon = start_daemon(&pair, &folder);

@@ -232,12 +232,12 @@ impl Live {
         Filter::new(instructions, LinkType(self.datalink().cast_unsigned()), index)
     }
 
-    /// Adds the doorbells of a changed capture to the selectable descriptor.
+    /// Adds the descriptors of a changed capture to the selectable descriptor.
     fn select_new_doorbells(&self, capture: &Capture) {
         let Some(selectable) = self.selectable.get() else { return };
-        for doorbell in capture.doorbells() {
+        for descriptor in capture.doorbells().chain(capture.connections()) {
             // Those of directions that were not replaced are in the set already.
-            let _ = selectable.set.add(doorbell.as_fd());
+            let _ = selectable.set.add(descriptor);
         }
         // The program looks once, because frames from before may be unread.
         selectable.timer.set(Some(Duration::ZERO));

@@ -42,6 +42,16 @@ pub(crate) fn report_fallback(device: &str, why: &str) {
     }
 }
 
+/// Prints the reason why a capture was interrupted before it continued.
+pub(crate) fn report_interruption(device: &str, why: &str) {
+    if !has_word("quiet") {
+        print_message(&format!(
+            "{device}: {why}; the capture continues with programs of its own, without the packets \
+             that arrived in between"
+        ));
+    }
+}
+
 /// Prints the counts of a handle that was read from a ring, if the user has requested `report`.
 /// `place` is a phrase that names the component that ran the filter.
 pub(crate) fn print_totals(device: &str, totals: &Totals, place: &str) {

@@ -276,6 +276,13 @@ impl Capture {
         self.directions.iter().map(|direction| direction.attached.doorbell.as_fd())
     }
 
+    /// Returns the connections to the daemon; none if this process runs the programs. Each is
+    /// readable if [`Self::check`] may fail, until the next check.
+    pub fn connections(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let running = self.directions.iter().filter(|direction| !direction.has_ended);
+        running.filter_map(|direction| direction.attached.handle.connection())
+    }
+
     /// Returns the current numbers of frames.
     #[must_use]
     pub fn counts(&self) -> CaptureCounts {

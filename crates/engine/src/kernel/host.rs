@@ -10,6 +10,7 @@ use pipeline::graph::{Graph, NodeId};
 pub(crate) use pipeline::plan::KernelRefusal;
 use pipeline::plan::Program as Planned;
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use sys::bpf::{RingBuffer, Rings};
@@ -71,6 +72,12 @@ pub trait AttachmentHandle: Attachment {
     /// Returns the number of the request at its attach point, or `None` if another process owns the
     /// point.
     fn number(&self) -> Option<u32> {
+        None
+    }
+    /// Returns the connection to the process that runs the request; `None` if this process runs it.
+    /// The connection is readable when the other process has sent a message, for example that the
+    /// request has ended, or when it has exited.
+    fn connection(&self) -> Option<BorrowedFd<'_>> {
         None
     }
     /// Opens and closes taps of the running request until exactly the taps in `open` are open.

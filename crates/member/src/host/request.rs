@@ -10,7 +10,7 @@ use engine::kernel::delegation::{Attachment, Failure, FinalCounters, OpenTaps};
 use engine::kernel::{
     AttachmentHandle, KernelRequest, PreparedSuccessor, ProgramSwitch, SwitchError,
 };
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -223,6 +223,10 @@ impl Attachment for RemoteRequest {
 impl AttachmentHandle for RemoteRequest {
     fn final_counters(&self) -> &FinalCounters {
         self.finish(EndCause::Detached)
+    }
+
+    fn connection(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.caller.as_fd())
     }
 
     fn query_counters(&self, limit: Duration) -> Option<FinalCounters> {

@@ -5,6 +5,7 @@ use super::Live;
 use crate::any::{AllInterfaces, FRAME_OFFSET, Packet};
 use crate::filter::{CookedStart, Filter};
 use crate::handle::{Handle, lock, status};
+use crate::report;
 use ebpf::classic::LinkType;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::atomic::Ordering;
@@ -86,14 +87,15 @@ impl Live {
                 reading.load(self);
                 has_loaded = true;
             } else {
-                if self.is_nonblocking() {
+                if self.is_nonblocking() && !reading.has_messages() {
                     return 0;
                 }
                 if self.timeout.is_some_and(|timeout| begun.elapsed() >= timeout) {
                     return 0;
                 }
                 self.store_counts(reading);
-                if !self.wait(reading, begun)
+                let is_ready = self.wait(reading, begun);
+                if (!is_ready || reading.has_messages())
                     && let Err(why) = reading.check(self)
                 {
                     return handle.set_error(&why);
@@ -142,7 +144,14 @@ impl Reading {
     /// Returns the descriptors that are readable when packets may be available.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let all = self.all.iter().flat_map(AllInterfaces::descriptors);
-        self.capture.doorbells().chain(all)
+        self.capture.doorbells().chain(self.capture.connections()).chain(all)
+    }
+
+    /// Returns true if the daemon has sent a message, or has exited, since the last check.
+    fn has_messages(&self) -> bool {
+        let connections: Vec<BorrowedFd<'_>> = self.capture.connections().collect();
+        !connections.is_empty()
+            && sys::poll::readable(&connections, Some(Duration::ZERO)).contains(&true)
     }
 
     /// Returns true if a packet has arrived and has not been read.
@@ -165,13 +174,23 @@ impl Reading {
         self.capture.load();
     }
 
-    /// Checks that the capture continues. Fails with the reason. A capture of `any` continues
-    /// without the interfaces that can no longer be captured.
+    /// Checks that the capture continues. If the daemon has ended it, continues it with programs of
+    /// this process, if possible, and reports the interruption. Fails with the reason if no
+    /// interface can be captured any longer.
     fn check(&mut self, live: &Live) -> Result<(), String> {
         let Err(failure) = self.capture.check() else { return Ok(()) };
-        let Some(all) = &mut self.all else { return Err(failure.to_string()) };
-        if all.update(&mut self.capture)? {
+        let is_continued = match &mut self.all {
+            Some(all) => all.update(&mut self.capture)?,
+            None => {
+                self.capture.forget_failed_interfaces();
+                let added = self.capture.add_interface(&live.device);
+                added.map_err(|_| failure.to_string())?;
+                true
+            }
+        };
+        if is_continued {
             live.select_new_doorbells(&self.capture);
+            report::report_interruption(&live.device, &failure.to_string());
         }
         Ok(())
     }
