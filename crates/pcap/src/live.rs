@@ -3,6 +3,7 @@
 //! The thread that calls `pcap_loop`, `pcap_dispatch` or `pcap_next` reads the rings itself. While
 //! it reads, it owns the [`Reading`], so callbacks may call any function except these three.
 
+mod device;
 pub(crate) mod reading;
 
 use crate::any::{AllInterfaces, ETHERNET_TYPES};
@@ -10,6 +11,7 @@ use crate::filter::Filter;
 use crate::handle::{Handle, Settings, lock};
 use crate::kernel_filter::{KernelFilter, kernel_part};
 use crate::report::{self, Totals};
+use device::{DeviceKind, capture_settings, interface_drops};
 use ebpf::classic::{Instruction, LinkType};
 use reading::{CHECK_INTERVAL, Reading, TakeFrame, direction};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
@@ -17,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use streamline::Options;
-use streamline::capture::{Capture, CaptureSettings};
+use streamline::capture::Capture;
 use sys::eventfd::EventFd;
 use sys::packet::{PacketSender, PacketSocket, Qdisc, SendStop};
 use sys::poll::PollSet;
@@ -27,15 +29,6 @@ use sys::timer::Timer;
 const SNAPSHOT_MAX: usize = 262_144;
 /// Name of the pseudo-device that captures on all interfaces.
 pub(crate) const ANY: &str = "any";
-/// `DLT_EN10MB`.
-const ETHERNET: i32 = 1;
-/// `DLT_DOCSIS`, which libpcap offers for interfaces with Ethernet frames.
-const DOCSIS: i32 = 143;
-/// `DLT_LINUX_SLL`.
-const COOKED_V1: i32 = 113;
-/// `DLT_LINUX_SLL2`.
-const COOKED_V2: i32 = 276;
-
 /// The counters that `pcap_stats(3)` returns.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Statistics {
@@ -70,19 +63,6 @@ pub(crate) struct Live {
     /// Number of frames that the interface had dropped before activation.
     interface_drops: u64,
     counts: Counts,
-}
-
-/// The kind of a device.
-#[derive(Clone, Copy, Debug)]
-enum DeviceKind {
-    /// An interface.
-    Interface {
-        /// Index of the interface.
-        index: u32,
-        is_loopback: bool,
-    },
-    /// The device `any`.
-    All,
 }
 
 /// The counts of frames as of the last read of the rings, for a signal handler that interrupts a
@@ -381,44 +361,4 @@ impl Live {
     pub(crate) fn report_at_exit(&self) {
         report::print_totals(&self.device, &self.totals(), "");
     }
-}
-
-impl DeviceKind {
-    /// Returns the link types of the device, the default first.
-    const fn datalinks(self) -> &'static [i32] {
-        match self {
-            Self::Interface { is_loopback: true, .. } => &[ETHERNET],
-            Self::Interface { is_loopback: false, .. } => &[ETHERNET, DOCSIS],
-            Self::All => &[COOKED_V1, COOKED_V2],
-        }
-    }
-}
-
-/// Returns the settings of the capture.
-fn capture_settings(settings: &Settings) -> CaptureSettings {
-    let timeout_ms = u64::try_from(settings.timeout_ms).unwrap_or(0);
-    let delay_ns = match settings.is_immediate {
-        true => Some(0),
-        false => (timeout_ms > 0).then(|| timeout_ms.saturating_mul(1_000_000)),
-    };
-    CaptureSettings {
-        interface: settings.device.clone(),
-        ring: u64::try_from(settings.buffer).ok().filter(|bytes| *bytes > 0).map(ring_size),
-        delay_ns,
-        ..CaptureSettings::default()
-    }
-}
-
-/// Returns the size of the rings in bytes, given the buffer size that the program has requested.
-fn ring_size(buffer: u64) -> u64 {
-    buffer.clamp(512 << 10, 4 << 30)
-}
-
-/// Returns the number of frames that the interface has dropped, as libpcap counts them.
-fn interface_drops(device: &str) -> u64 {
-    let count = |name| {
-        let text = std::fs::read_to_string(format!("/sys/class/net/{device}/statistics/{name}"));
-        text.ok().and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0)
-    };
-    count("rx_missed_errors") + count("rx_fifo_errors")
 }

@@ -4,17 +4,17 @@
 use super::*;
 
 /// Number of datagrams between two tests of whether the server still answers.
-const BURST: usize = 200;
+const ROUND_DATAGRAMS: usize = 200;
 /// Time without an answer after which the server is regarded as unreachable.
 const SILENCE: Duration = Duration::from_millis(300);
 
-/// Sends bursts of datagrams until the server no longer answers.
+/// Sends rounds of datagrams until the server no longer answers.
 fn send_until_unanswered(client: &UdpSocket) {
     client.set_read_timeout(Some(SILENCE)).unwrap();
     wait_until("the server no longer answers", || {
         let mut answers = 0;
         let mut room = [0; 100];
-        for _ in 0..BURST {
+        for _ in 0..ROUND_DATAGRAMS {
             client.send_to(b"request", address()).unwrap();
             if client.recv_from(&mut room).is_err() {
                 break;

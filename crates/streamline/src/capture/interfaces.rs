@@ -1,6 +1,7 @@
 //! The interfaces of a capture, which may come and go while frames arrive.
 
-use super::{Capture, CapturedInterface, Direction};
+use super::Capture;
+use super::direction::{CapturedInterface, Direction};
 use crate::error::OpenError;
 
 impl Capture {

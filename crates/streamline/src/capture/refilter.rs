@@ -5,7 +5,8 @@
 //! may drop its privileges in between. Each frame is processed by exactly one of the two programs.
 //! Frames that the old program has copied can still be read, before those of the new program.
 
-use super::{Capture, CaptureSettings, Direction, Planned, plan_source};
+use super::direction::{Direction, Planned, plan_source};
+use super::{Capture, CaptureSettings};
 use crate::error::OpenError;
 use engine::kernel::SwitchError;
 use engine::kernel::direct::DirectSuccessor;

@@ -1,0 +1,67 @@
+//! The kinds of devices: their link types, the settings of their captures, and the frames that they
+//! have dropped.
+
+use crate::handle::Settings;
+use streamline::capture::CaptureSettings;
+
+/// `DLT_EN10MB`.
+const ETHERNET: i32 = 1;
+/// `DLT_DOCSIS`, which libpcap offers for interfaces with Ethernet frames.
+const DOCSIS: i32 = 143;
+/// `DLT_LINUX_SLL`.
+const COOKED_V1: i32 = 113;
+/// `DLT_LINUX_SLL2`.
+const COOKED_V2: i32 = 276;
+
+/// The kind of a device.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum DeviceKind {
+    /// An interface.
+    Interface {
+        /// Index of the interface.
+        index: u32,
+        is_loopback: bool,
+    },
+    /// The device `any`.
+    All,
+}
+
+impl DeviceKind {
+    /// Returns the link types of the device, the default first.
+    pub(super) const fn datalinks(self) -> &'static [i32] {
+        match self {
+            Self::Interface { is_loopback: true, .. } => &[ETHERNET],
+            Self::Interface { is_loopback: false, .. } => &[ETHERNET, DOCSIS],
+            Self::All => &[COOKED_V1, COOKED_V2],
+        }
+    }
+}
+
+/// Returns the settings of the capture.
+pub(super) fn capture_settings(settings: &Settings) -> CaptureSettings {
+    let timeout_ms = u64::try_from(settings.timeout_ms).unwrap_or(0);
+    let delay_ns = match settings.is_immediate {
+        true => Some(0),
+        false => (timeout_ms > 0).then(|| timeout_ms.saturating_mul(1_000_000)),
+    };
+    CaptureSettings {
+        interface: settings.device.clone(),
+        ring: u64::try_from(settings.buffer).ok().filter(|bytes| *bytes > 0).map(ring_size),
+        delay_ns,
+        ..CaptureSettings::default()
+    }
+}
+
+/// Returns the size of the rings in bytes, given the buffer size that the program has requested.
+fn ring_size(buffer: u64) -> u64 {
+    buffer.clamp(512 << 10, 4 << 30)
+}
+
+/// Returns the number of frames that the interface has dropped, as libpcap counts them.
+pub(super) fn interface_drops(device: &str) -> u64 {
+    let count = |name| {
+        let text = std::fs::read_to_string(format!("/sys/class/net/{device}/statistics/{name}"));
+        text.ok().and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    count("rx_missed_errors") + count("rx_fifo_errors")
+}

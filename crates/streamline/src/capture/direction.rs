@@ -1,0 +1,141 @@
+//! The frames of an interface in one direction, and the request that captures them.
+
+use super::CaptureSettings;
+use crate::error::OpenError;
+use crate::hosts::Hosts;
+use crate::options::Options;
+use crate::prepared::Prepared;
+use endpoint::Failure;
+use endpoint::source::kernel::reader::Reader;
+use engine::kernel::direct::{DirectAttachment, attach_directly};
+use pipeline::plan::Plan;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// The frames of an interface in one direction: received or sent.
+#[derive(Debug)]
+pub(super) struct Direction {
+    /// The source in the request: `rx` or `tx`.
+    pub(super) source: &'static str,
+    pub(super) interface: CapturedInterface,
+    pub(super) reader: Reader,
+    pub(super) attached: DirectAttachment,
+    /// True if the program of this direction has ended, or has been replaced by the program of a
+    /// newer filter. Frames that it has copied can still be read.
+    pub(super) has_ended: bool,
+    /// The daemon or this process, whichever runs the kernel program; kept until the program is
+    /// detached.
+    pub(super) host: Arc<Hosts>,
+}
+
+/// The name and the index of a captured interface.
+#[derive(Clone, Debug)]
+pub(super) struct CapturedInterface {
+    pub(super) name: String,
+    pub(super) index: u32,
+}
+
+impl Direction {
+    /// Plans and attaches the capture of one source. Returns the frames in that direction, and the
+    /// maximum interval between notifications, in nanoseconds.
+    pub(super) fn open(
+        source: &'static str,
+        interface: CapturedInterface,
+        (settings, options): (&CaptureSettings, &Options),
+    ) -> Result<(Self, u64), OpenError> {
+        let Planned { text, plan, host } = plan_source((source, &interface), settings, options)?;
+        let wait_ns = plan.programs.first().map_or(0, |program| program.ring.signal_ns);
+        let attached = attach_directly(&plan, &host, &options.steps).map_err(|error| {
+            options.steps.roll_back();
+            OpenError::Build { text, plan: Box::new(plan), error: Box::new(error) }
+        })?;
+        Ok((Self::new(source, interface, attached, Arc::new(host)), wait_ns))
+    }
+
+    pub(super) fn new(
+        source: &'static str,
+        interface: CapturedInterface,
+        attached: DirectAttachment,
+        host: Arc<Hosts>,
+    ) -> Self {
+        let sinks = attached.exits.iter().map(|exit| exit.sink).collect();
+        let reader = Reader::new(Arc::clone(&attached.rings), sinks);
+        Self { source, interface, reader, attached, has_ended: false, host }
+    }
+
+    /// Fails with the reason if the program is no longer attached.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        let Self { attached, .. } = self;
+        if attached.place.is_gone() {
+            return Err(attached.place.removed_failure(None));
+        }
+        attached.handle.export_failure().map_or(Ok(()), Err)
+    }
+}
+
+/// The plan of a request for one direction.
+pub(super) struct Planned {
+    pub(super) text: String,
+    pub(super) plan: Plan,
+    pub(super) host: Hosts,
+}
+
+/// Plans the request for one direction.
+pub(super) fn plan_source(
+    (source, interface): (&str, &CapturedInterface),
+    settings: &CaptureSettings,
+    options: &Options,
+) -> Result<Planned, OpenError> {
+    let request = request_text(source, &interface.name, settings);
+    let Prepared { text, mut plan, hosts: host, .. } = Prepared::read(&request, options)?;
+    for program in &mut plan.programs {
+        if let Some(delay) = settings.delay_ns {
+            program.ring.signal_ns = delay.clamp(DELAY_MIN_NS, program.ring.signal_ns);
+            program.ring.apart_ns = program.ring.signal_ns / 2;
+        }
+        if settings.host_wakes {
+            program.ring.signal_blocks = 0;
+        }
+        if let Some(bytes) = settings.filter.bytes {
+            program.ring.record_max = program.ring.record_max.min(bytes.max(RECORD_MAX_LEAST));
+        }
+    }
+    Ok(Planned { text, plan, host })
+}
+
+/// Smallest permitted limit on the number of bytes copied from a frame.
+const RECORD_MAX_LEAST: u32 = 64;
+/// Smallest permitted maximum interval between notifications, in nanoseconds.
+const DELAY_MIN_NS: u64 = 1_000_000;
+
+/// Returns the request for one direction. Its sink represents the calling program.
+fn request_text(source: &str, interface: &str, settings: &CaptureSettings) -> String {
+    let CaptureSettings { filter, ring, take, .. } = settings;
+    let mut text = format!("{source} {}", quote(interface));
+    if let Some(expression) = take {
+        let _ = write!(text, " take {}", quote(expression));
+    }
+    if let Some(bytes) = ring {
+        let _ = write!(text, " ring={bytes}");
+    }
+    text.push_str(" @kernel");
+    if let Some(expression) = &filter.expression {
+        let _ = write!(text, " | bpf {}", quote(expression));
+    }
+    text.push_str(" | pcap /dev/null");
+    text
+}
+
+/// Quotes a word of a request.
+fn quote(word: &str) -> String {
+    let mut quoted = String::with_capacity(word.len() + 2);
+    quoted.push('"');
+    for letter in word.chars() {
+        if matches!(letter, '"' | '\\') {
+            quoted.push('\\');
+        }
+        quoted.push(letter);
+    }
+    quoted.push('"');
+    quoted
+}
