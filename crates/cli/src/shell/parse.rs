@@ -23,7 +23,7 @@ pub(super) enum Stage {
 
 /// Shell builtins that differ from the program of the same name, or that have no such program.
 const BUILTINS: &[&str] = &[
-    ".", ":", "[", "alias", "bg", "break", "cd", "command", "continue", "echo", "eval", "exec",
+    ".", ":", "[", "alias", "bg", "break", "cd", "chdir", "command", "continue", "echo", "eval", "exec",
     "exit", "export", "false", "fg", "getopts", "hash", "jobs", "kill", "local", "printf", "pwd",
     "read", "readonly", "return", "set", "shift", "source", "test", "time", "times", "trap",
     "true", "type", "ulimit", "umask", "unalias", "unset", "wait",
@@ -36,7 +36,47 @@ const RESERVED_WORDS: &[&str] = &[
 
 /// Splits a plain pipeline into stages. Fails with the reason why the text is not a plain pipeline.
 pub(super) fn parse_pipeline(text: &str) -> Result<Vec<Stage>, String> {
-    split_at_pipes(text.trim())?.into_iter().map(parse_stage).collect()
+    let text = join_continued_lines(text);
+    split_at_pipes(trim_blanks(&text))?.into_iter().map(parse_stage).collect()
+}
+
+/// Removes each backslash before a line end together with the line end, as a shell does outside of
+/// single quotes. A comment, in which a shell does not, is not plain with or without it.
+fn join_continued_lines(text: &str) -> String {
+    let mut joined = String::with_capacity(text.len());
+    let mut quote = None;
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        match (quote, letter) {
+            (Some('\''), '\'') | (Some('"'), '"') => quote = None,
+            (None, '\'' | '"') => quote = Some(letter),
+            (None | Some('"'), '\\') => {
+                match letters.next() {
+                    Some('\n') => {}
+                    escaped => joined.extend(Some('\\').into_iter().chain(escaped)),
+                }
+                continue;
+            }
+            _ => {}
+        }
+        joined.push(letter);
+    }
+    joined
+}
+
+/// Returns whether a shell separates words at the character. Other white space, such as a carriage
+/// return or a no-break space, belongs to a word.
+fn is_blank(letter: char) -> bool {
+    matches!(letter, ' ' | '\t' | '\n')
+}
+
+/// Removes blanks from both ends of a command, except an escaped one at its end.
+fn trim_blanks(text: &str) -> &str {
+    let text = text.trim_start_matches(is_blank);
+    let end = text.trim_end_matches(is_blank);
+    let backslashes = end.len() - end.trim_end_matches('\\').len();
+    // The blank has one byte.
+    text.get(..end.len() + backslashes % 2).unwrap_or(text)
 }
 
 /// Splits at each `|` outside quotes. Fails with the reason why the text is not a plain pipeline.
@@ -50,7 +90,8 @@ fn split_at_pipes(text: &str) -> Result<Vec<&str>, String> {
             (Some('\''), '\'') | (Some('"'), '"') => quote = None,
             (Some('\''), _) => {}
             (_, '\\') => drop(letters.next()),
-            (Some(_), '`') | (None, '`') => return Err("it holds `…`".into()),
+            (_, '`') => return Err("it holds `…`".into()),
+            (_, '$') => check_expansion(text.get(at + 1..).unwrap_or_default(), quote)?,
             (Some(_), _) => {}
             (None, '\'' | '"') => quote = Some(letter),
             (None, '(' | ')') => return Err("it holds parentheses".into()),
@@ -60,7 +101,7 @@ fn split_at_pipes(text: &str) -> Result<Vec<&str>, String> {
             (None, '<') if letters.peek().is_some_and(|(_, next)| *next == '<') => {
                 return Err("it holds a here-document".into());
             }
-            (None, '#') if last.is_whitespace() || last == '|' => {
+            (None, '#') if is_blank(last) || "|<>".contains(last) => {
                 return Err("it holds a comment".into());
             }
             (None, '|') if last == '>' => {}
@@ -82,12 +123,30 @@ fn split_at_pipes(text: &str) -> Result<Vec<&str>, String> {
     Ok(parts)
 }
 
+/// Fails if the text after a `$` is an expansion that can contain quotes or a `|` of its own, such as
+/// `${x:-a|b}` or `"$(a "b")"`.
+fn check_expansion(after: &str, quote: Option<char>) -> Result<(), String> {
+    if let Some(braced) = after.strip_prefix('{') {
+        let name = braced.split('}').next().unwrap_or_default();
+        if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+            return Err("it holds an expansion with an operator".into());
+        }
+    }
+    if quote.is_some() && after.starts_with('(') {
+        return Err("it holds `$(…)`".into());
+    }
+    if quote.is_none() && after.starts_with(['\'', '"']) {
+        return Err("it holds quotes after `$`".into());
+    }
+    Ok(())
+}
+
 fn parse_stage(text: &str) -> Result<Stage, String> {
-    let text = text.trim();
+    let text = trim_blanks(text);
     if text.is_empty() {
         return Err("a command is missing".into());
     }
-    let first: String = text.chars().take_while(|c| !c.is_whitespace()).collect();
+    let first: String = text.chars().take_while(|c| !is_blank(*c)).collect();
     if RESERVED_WORDS.contains(&first.as_str()) {
         return Err(format!("`{first}` begins more than a command"));
     }
@@ -114,7 +173,7 @@ fn literal_words(text: &str) -> Option<Vec<String>> {
     let mut letters = text.chars();
     while let Some(letter) = letters.next() {
         match letter {
-            c if c.is_whitespace() => words.extend(word.take()),
+            c if is_blank(c) => words.extend(word.take()),
             '\'' => loop {
                 let word = word.get_or_insert_default();
                 match letters.next()? {
@@ -175,6 +234,22 @@ mod tests {
     }
 
     #[test]
+    fn continued_lines_are_one_command() {
+        let stages = parse_pipeline("cat f \\\n  | gr\\\nep \"x\\\ny\" 'z\\\n' \\\n").unwrap();
+        let grep = program_stage(&["grep", "xy", "z\\\n"]);
+        assert_eq!(stages, [program_stage(&["cat", "f"]), grep]);
+    }
+
+    #[test]
+    fn words_end_only_at_blanks_of_the_shell() {
+        let stages = parse_pipeline("a b\u{a0}c\rd | e f\r\n").unwrap();
+        assert_eq!(stages, [program_stage(&["a", "b\u{a0}c\rd"]), program_stage(&["e", "f\r"])]);
+        let stages = parse_pipeline(r"a b\ | c $d\ | e f\\ ").unwrap();
+        let shell = shell_stage(r"c $d\ ", Some("c"));
+        assert_eq!(stages, [program_stage(&["a", "b "]), shell, program_stage(&["e", r"f\"])]);
+    }
+
+    #[test]
     fn command_with_expansion_goes_to_a_shell() {
         assert_eq!(
             parse_pipeline("cat $F | grep x > out 2>&1").unwrap(),
@@ -183,6 +258,10 @@ mod tests {
         assert_eq!(
             parse_pipeline("A=1 sort *.txt | echo a").unwrap(),
             [shell_stage("A=1 sort *.txt", None), shell_stage("echo a", None)]
+        );
+        assert_eq!(
+            parse_pipeline("a ${F}x | b \"$F $\"").unwrap(),
+            [shell_stage("a ${F}x", Some("a")), shell_stage("b \"$F $\"", Some("b"))]
         );
         assert_eq!(parse_pipeline("a ~/x | b >| c").unwrap()[1], shell_stage("b >| c", Some("b")));
     }
@@ -207,6 +286,11 @@ mod tests {
             "a | { b; }",
             "",
             "a |& b",
+            "a ${x:-b|c} | d",
+            "a \"${x:-\"b|c\"}\" | d",
+            "a \"$(b \"c|d\")\" | e",
+            "a $'b' | c",
+            "a >#b | c",
         ] {
             assert!(parse_pipeline(text).is_err(), "{text}");
         }
