@@ -271,7 +271,10 @@ fn report_before_discard_is_the_output() {
     assert_eq!(reports("replay a | ((count | discard) + (udp | count))"), ["count#1", "count#2"]);
     assert!(reports("replay a | count | pcap b").is_empty());
     assert!(reports("replay a | count | (discard + pcap b)").is_empty());
-    assert_eq!(reports("replay a | hist | count | discard"), ["count"], "only the last");
+    assert_eq!(reports("replay a | hist | count | discard"), ["hist", "count"], "all before it");
+    assert_eq!(reports("replay a | count | tcp | count"), ["count#1", "count#2"]);
+    assert_eq!(reports("replay a | ((count | pcap b) + (udp | count))"), ["count#1", "count#2"]);
+    assert_eq!(reports("replay a | !count | count"), ["count#2"], "an operand prints nothing");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Completion of open ends. A request without a sink prints one line per block or, if its last
-//! filter has a final report, that report. The report is also printed if the request itself ends
-//! with the sink `discard`.
+//! filter has a final report, that report and those of the filters before it. They are also printed
+//! if the request itself ends with the sink `discard`.
 
 use crate::classes::ClassSet;
 use crate::graph::{Edge, Graph, Node, NodeId, Step, Use};
@@ -8,21 +8,20 @@ use crate::language::Span;
 use crate::registry::Registry;
 use filter::{Arguments, FilterKind, Form};
 
-/// Adds a sink to every open end. Returns the graph, and the nodes whose final report is the
-/// request's output: filters such as `count` that are followed by nothing or only by `discard`.
+/// Adds a sink to every open end. Returns the graph, and the nodes whose final reports are the
+/// request's output. If a filter such as `count` is followed by nothing or only by `discard`, these
+/// are all such filters of the request, since one before it would otherwise report nothing. If no
+/// such filter ends the request, its output is something else, and there are none.
 #[must_use]
 pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId>) {
-    let ids = graph.ids().map(|(id, _)| id);
-    let mut reports: Vec<NodeId> = ids.filter(|id| reports_before_discard(&graph, *id)).collect();
+    let mut has_reporting_end = graph.ids().any(|(id, _)| reports_before_discard(&graph, id));
     for end in graph.ends() {
         let node = graph.node(end);
         if needs_no_sink(node) {
             continue;
         }
         let reports_at_end = node.filter().is_some_and(|used| used.description.ends_with_report());
-        if reports_at_end {
-            reports.push(end);
-        }
+        has_reporting_end |= reports_at_end;
         let Some(sink) = registry.find(if reports_at_end { "discard" } else { "print" }) else {
             continue;
         };
@@ -54,19 +53,24 @@ pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId
             (end, if reports_at_end { ClassSet::all() } else { ClassSet::plain_pipe() });
         graph.edges.push(Edge { from, to, classes, span, back: false });
     }
-    reports.sort_unstable();
+    let reporting = graph.ids().filter(|(_, node)| has_reporting_end && has_final_report(node));
+    let reports = reporting.map(|(id, _)| id).collect();
     (graph, reports)
+}
+
+/// Returns true if the node is a filter with a final report, and not part of an operand.
+fn has_final_report(node: &Node) -> bool {
+    node.inside.is_none()
+        && node.kind() != Some(FilterKind::Sink)
+        && node.filter().is_some_and(|used| used.description.ends_with_report())
 }
 
 /// Returns true if the node has a final report, and all its blocks go to `discard`, so that the
 /// report is the only output.
 fn reports_before_discard(graph: &Graph, id: NodeId) -> bool {
-    let node = graph.node(id);
-    let has_report = node.filter().is_some_and(|used| used.description.ends_with_report());
     let name = |id: NodeId| graph.node(id).filter().map(|used| used.description.name);
     let mut targets = graph.outputs(id).map(|edge| name(edge.to)).peekable();
-    node.inside.is_none()
-        && has_report
+    has_final_report(graph.node(id))
         && targets.peek().is_some()
         && targets.all(|target| target == Some("discard"))
 }
