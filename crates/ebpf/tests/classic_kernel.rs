@@ -5,7 +5,8 @@
 //! this project's expressions, and random programs with loads around the tag. The frames are
 //! captured, random or steered, complete or truncated, and have every kind of tag. Each frame is
 //! judged unchanged, and with its bytes 12 to 15 interpreted as a tag in the skb. Every socket
-//! filter must also pass the kernel's check. `SEED=` repeats a run, and `ROUNDS=` extends it.
+//! filter must also pass the kernel's check. The inverse is tested with the same frames: a program
+//! for a tag in the skb, rewritten for the frame with its tag restored. `SEED=` repeats a run, and `ROUNDS=` extends it.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "the test prints its counts")]
 
@@ -20,7 +21,9 @@ mod programs;
 
 use cases::{all_frames, case_folder};
 use ebpf::classic::insn::code;
-use ebpf::classic::kernel::{ACCEPT_WHOLE, Direction, SocketFilterError, socket_filter};
+use ebpf::classic::kernel::{
+    ACCEPT_WHOLE, Direction, SocketFilterError, rewrite_for_restored_tags, socket_filter,
+};
 use ebpf::classic::{
     ClassicProgram, INSTRUCTIONS_MAX, LinkType, Metadata, Options, VlanTag, compile,
 };
@@ -55,7 +58,45 @@ struct JudgeCounts {
 struct FilterPair<'p> {
     program: &'p ClassicProgram,
     filter: ClassicProgram,
+    restored: RestoredPair<'p>,
     name: &'p str,
+}
+
+/// A program for frames whose tag is in the skb, and the one made from it for frames whose tag has
+/// been restored.
+struct RestoredPair<'p> {
+    program: &'p ClassicProgram,
+    rewritten: ClassicProgram,
+}
+
+impl<'p> RestoredPair<'p> {
+    fn new(program: &'p ClassicProgram) -> Self {
+        let rewritten = rewrite_for_restored_tags(program);
+        Self { program, rewritten: rewritten.unwrap_or_else(|why| panic!("{why}\n{program}")) }
+    }
+
+    /// Compares what the two return for a frame, which has an Ethernet header and whose outermost
+    /// tag, if any, is in the skb for the first.
+    fn judge(&self, bytes: &[u8], wire_length: u32) -> u32 {
+        let Some(&[a, b]) = bytes.get(12..14) else { return 0 };
+        let tpid = u16::from_be_bytes([a, b]);
+        let wanted = match (bytes.get(TAG_RANGE), wire_length.checked_sub(4)) {
+            (Some(&[_, _, c, d]), Some(length)) if matches!(tpid, 0x8100 | 0x88a8) => {
+                let vlan = Some(VlanTag { tpid, tci: u16::from_be_bytes([c, d]) });
+                let stripped = [&bytes[..TAG_RANGE.start], &bytes[TAG_RANGE.end..]].concat();
+                self.program.run(&stripped, length, &Metadata { vlan, ..Metadata::EMPTY })
+            }
+            _ if matches!(tpid, 0x8100 | 0x88a8) => return 0,
+            _ => self.program.run(bytes, wire_length, &Metadata::EMPTY),
+        };
+        let found = self.rewritten.run(bytes, wire_length, &Metadata::EMPTY);
+        assert_eq!(
+            found, wanted,
+            "{bytes:02x?} of {wire_length}\n{}\n{}",
+            self.program, self.rewritten
+        );
+        wanted
+    }
 }
 
 impl<'p> FilterPair<'p> {
@@ -65,7 +106,7 @@ impl<'p> FilterPair<'p> {
                 check_classic(&filter);
                 counts.programs += 1;
                 counts.longest = counts.longest.max(filter.instructions().len());
-                Some(Self { program, filter, name })
+                Some(Self { program, filter, restored: RestoredPair::new(program), name })
             }
             Err(SocketFilterError::BackwardJump) => {
                 assert!(program.has_loop());
@@ -92,6 +133,7 @@ impl<'p> FilterPair<'p> {
         let plain = Metadata { hardware_type: 1, ..Metadata::EMPTY };
         let found = self.filter.run(bytes, *wire_length, &plain);
         assert_eq!(found, wanted, "{}: {bytes:02x?}\n{}\n{}", self.name, self.program, self.filter);
+        self.restored.judge(bytes, *wire_length);
         counts.frames += 1;
         counts.accepted += usize::from(wanted > 0);
         for tpid in [0x8100, 0x88a8, 0x9100] {
@@ -110,6 +152,7 @@ impl<'p> FilterPair<'p> {
         };
         let tag = VlanTag { tpid, tci: u16::from_be_bytes([c, d]) };
         bytes[TAG_RANGE][..2].copy_from_slice(&tpid.to_be_bytes());
+        self.restored.judge(&bytes, wire_length);
         let wanted = match self.program.run(&bytes, wire_length, &Metadata::EMPTY) {
             // The kernel removes tags of two types. The filter accepts frames with other tags
             // untested.
@@ -250,6 +293,29 @@ fn project_expressions_decide_alike_with_tag_in_skb() {
     }
     println!("{counts:?}");
     assert!(silent * 10 < counts.programs, "{silent} programs accept no frame that they should");
+}
+
+/// Expressions for live captures also read the tag from the skb.
+#[test]
+fn live_expressions_decide_alike_with_restored_tag() {
+    let (seed, rounds) = (env_number("SEED", 20_261_121), env_number("ROUNDS", 1) as usize);
+    println!("live_expressions_decide_alike_with_restored_tag: SEED={seed}");
+    for (index, expression) in EXPRESSIONS.iter().enumerate() {
+        for optimize in [true, false] {
+            let options = Options { optimize, live_metadata: true, ..Options::default() };
+            let program = compile(expression, LinkType::EN10MB, &options).unwrap();
+            let pair = RestoredPair::new(&program);
+            let mut random = Random(seed ^ (index as u64) << 32);
+            let mut accepted = 0;
+            for _ in 0..1000 * rounds {
+                let mut frame = random_frame(&mut random);
+                insert_tags(&mut frame, &mut random);
+                steer_frame(&program, &mut frame, &mut Metadata::default(), &mut random);
+                accepted += usize::from(pair.judge(&frame.bytes, frame.wire_length) > 0);
+            }
+            assert!(accepted > 0 || !expression.contains("vlan"), "{expression}");
+        }
+    }
 }
 
 #[test]

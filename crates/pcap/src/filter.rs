@@ -1,7 +1,16 @@
 //! The program's own filter, as given to `pcap_setfilter`.
+//!
+//! With libpcap, the kernel runs the filter on frames without their outermost VLAN tag, which it
+//! keeps beside the frame, and libpcap restores the tag afterwards. So `udp` also matches tagged
+//! frames, and a length excludes the tag. The frames of our rings have their tag in place; a filter
+//! is run on a copy without it, and rewritten for the kernel.
 
 use ebpf::classic::insn::code;
-use ebpf::classic::{ClassicProgram, Instruction, LinkType, Metadata};
+use ebpf::classic::kernel::rewrite_for_restored_tags;
+use ebpf::classic::{
+    ClassicProgram, Instruction, LinkType, Metadata, VlanTag, cooked_layout, rewrite_for_ethernet,
+    write_numbers,
+};
 use streamline::capture::{CapturedFrame, FRAME_MAX};
 use wire::cooked::CookedHeader;
 
@@ -11,6 +20,11 @@ const PACKET_OUTGOING: u8 = 4;
 const RETURN: u16 = code::RET | code::K;
 /// `ARPHRD_ETHER`.
 const HARDWARE_ETHERNET: u16 = 1;
+/// Range of the outermost VLAN tag in a frame, and the types of tags that the kernel removes.
+const TAG_RANGE: std::ops::Range<usize> = 12..16;
+const TAG_TYPES: [u16; 2] = [0x8100, 0x88a8];
+/// End of what may be read to find the tag and the type of the frame that it tags.
+const TYPE_END: usize = 18;
 /// Maximum length of an IPv4 header in bytes: the largest result of `ldx 4*([k]&0xf)`.
 const HEADER_MAX: usize = 60;
 
@@ -20,6 +34,8 @@ pub(crate) struct Filter {
     program: ClassicProgram,
     /// Link type of the packets for which the program compiled the filter.
     pub(crate) link: LinkType,
+    /// True if the program expects tags in the frame, as libpcap compiles it for a capture file.
+    expects_tags: bool,
     /// Number of bytes at the beginning of a frame on which the result depends.
     pub(crate) reach: usize,
     /// Index of the interface; 0 for the device `any`.
@@ -30,12 +46,15 @@ impl Filter {
     /// Returns the filter of these instructions; `None` if they are not a valid program.
     pub(crate) fn new(
         instructions: Vec<Instruction>,
-        link: LinkType,
+        (link, expects_tags): (LinkType, bool),
         interface_index: u32,
     ) -> Option<Self> {
         let program = ClassicProgram::new(instructions).ok()?;
-        let reach = reach(program.instructions()).unwrap_or(FRAME_MAX);
-        Some(Self { program, link, reach, interface_index })
+        let reach = reach(program.instructions()).map_or(FRAME_MAX, |reach| {
+            let with_tag = reach.saturating_add(TAG_RANGE.len()).max(TYPE_END);
+            if expects_tags { reach } else { with_tag.min(FRAME_MAX) }
+        });
+        Some(Self { program, link, expects_tags, reach, interface_index })
     }
 
     /// Returns true if every frame matches.
@@ -43,22 +62,37 @@ impl Filter {
         matches!(self.program.instructions(), [Instruction { code: RETURN, k: 1.., .. }])
     }
 
-    /// Returns the instructions.
-    pub(crate) fn instructions(&self) -> &[Instruction] {
-        self.program.instructions()
+    /// Returns the filter for frames with their tag in place, as an expression of `bpf`, or the
+    /// reason why there is none.
+    pub(crate) fn expression(&self) -> Result<String, String> {
+        let instructions = self.program.instructions();
+        match () {
+            () if cooked_layout(self.link).is_some() => {
+                rewrite_for_ethernet(instructions, self.link)
+                    .map(|rewritten| write_numbers(&rewritten))
+                    .map_err(|why| why.to_string())
+            }
+            () if self.expects_tags => Ok(write_numbers(instructions)),
+            () => rewrite_for_restored_tags(&self.program)
+                .map(|rewritten| write_numbers(rewritten.instructions()))
+                .map_err(|why| why.to_string()),
+        }
     }
 
     /// Returns the number of bytes of the frame to keep, or 0 to reject it.
     pub(crate) fn run(&self, frame: &CapturedFrame, bytes: &[u8]) -> usize {
-        let ethertype = bytes.get(12..14).and_then(|two| two.try_into().ok());
+        let vlan = outermost_tag(bytes).filter(|_| !self.expects_tags);
+        let stripped = vlan.map(|_| [&bytes[..TAG_RANGE.start], &bytes[TAG_RANGE.end..]].concat());
+        let tag_length = if vlan.is_some() { TAG_RANGE.len() as u32 } else { 0 };
+        let bytes = stripped.as_deref().unwrap_or(bytes);
         let metadata = Metadata {
+            vlan,
             packet_type: if frame.is_sent { PACKET_OUTGOING } else { 0 },
-            protocol: ethertype.map_or(0, u16::from_be_bytes),
+            protocol: be16(bytes, TAG_RANGE.start).unwrap_or(0),
             interface_index: self.interface_index,
             hardware_type: HARDWARE_ETHERNET,
-            ..Metadata::EMPTY
         };
-        self.program.run(bytes, frame.wire_length, &metadata) as usize
+        self.program.run(bytes, frame.wire_length.saturating_sub(tag_length), &metadata) as usize
     }
 }
 
@@ -94,6 +128,16 @@ impl CookedStart {
         let packet = self.0.get(HEADER_MAX - written..).unwrap_or_default();
         filter.program.run(packet, length, &metadata) as usize
     }
+}
+
+/// Returns the outermost tag of a frame, if it is one that the kernel removes.
+fn outermost_tag(bytes: &[u8]) -> Option<VlanTag> {
+    let tpid = be16(bytes, TAG_RANGE.start).filter(|tpid| TAG_TYPES.contains(tpid))?;
+    Some(VlanTag { tpid, tci: be16(bytes, TAG_RANGE.start + 2)? })
+}
+
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..at + 2).and_then(|two| two.try_into().ok()).map(u16::from_be_bytes)
 }
 
 /// Returns the number of bytes at the beginning of a frame on which the result of a program

@@ -8,7 +8,6 @@
 //! runs only in the program's thread.
 
 use crate::filter::Filter;
-use ebpf::classic::{CookedError, cooked_layout, rewrite_for_ethernet, write_numbers};
 use streamline::capture::{Capture, CaptureFilter, PreparedFilter};
 
 /// The filter that runs in the kernel, and the filter that may replace it.
@@ -29,27 +28,15 @@ const COPIED_BYTES_MIN: usize = 256;
 const WHOLE_FRAME_BYTES: usize = 1500;
 
 /// Returns the filter for the kernel, given the program's filter and the snapshot length: an
-/// expression, and the number of bytes to copy from each frame. Also returns the reason why the
-/// expression is not that of the program, if so; the kernel then copies all frames.
-pub(crate) fn kernel_part(
-    filter: &Filter,
-    snapshot: usize,
-) -> (CaptureFilter, Option<CookedError>) {
+/// expression, and the number of bytes to copy from each frame.
+pub(crate) fn kernel_part(filter: &Filter, snapshot: usize) -> CaptureFilter {
     let bytes = snapshot.max(filter.reach);
     let bytes =
         (bytes < WHOLE_FRAME_BYTES).then(|| bytes.next_power_of_two().max(COPIED_BYTES_MIN));
-    let (expression, refusal) = match () {
-        () if filter.accepts_all() => (None, None),
-        () if cooked_layout(filter.link).is_none() => {
-            (Some(write_numbers(filter.instructions())), None)
-        }
-        () => match rewrite_for_ethernet(filter.instructions(), filter.link) {
-            Ok(rewritten) => (Some(write_numbers(&rewritten)), None),
-            Err(error) => (None, Some(error)),
-        },
-    };
-    let bytes = bytes.and_then(|bytes| u32::try_from(bytes).ok());
-    (CaptureFilter { expression, bytes }, refusal)
+    CaptureFilter {
+        expression: filter.expression().ok().filter(|_| !filter.accepts_all()),
+        bytes: bytes.and_then(|bytes| u32::try_from(bytes).ok()),
+    }
 }
 
 impl KernelFilter {
@@ -67,7 +54,7 @@ impl KernelFilter {
     pub(crate) fn set(
         &mut self,
         capture: Option<&mut Capture>,
-        (wanted, refusal): (CaptureFilter, Option<CookedError>),
+        (filter, wanted): (&Filter, CaptureFilter),
     ) -> Result<(), String> {
         let replaced = match capture {
             Some(capture) => {
@@ -79,7 +66,7 @@ impl KernelFilter {
             None => Err("it was set while the handle was read".to_owned()),
         };
         match replaced {
-            Ok(()) => self.refusal = refusal.map(|error| error.to_string()),
+            Ok(()) => self.refusal = filter.expression().err(),
             Err(why) if self.active == CaptureFilter::default() => self.refusal = Some(why),
             Err(why) => return Err(format!("the filter in the kernel was not replaced: {why}")),
         }

@@ -51,6 +51,8 @@ pub(crate) struct Live {
     datalink: AtomicI32,
     direction: AtomicI32,
     filter: Mutex<Option<Arc<Filter>>>,
+    /// The last compiled program that expects VLAN tags in frames, although it will run live.
+    stored_program: Mutex<Option<Vec<Instruction>>>,
     kernel_filter: Mutex<KernelFilter>,
     /// The capture; `None` while a thread reads it.
     reading: Mutex<Option<Box<Reading>>>,
@@ -131,6 +133,7 @@ impl Live {
             datalink: AtomicI32::new(kind.datalinks()[0]),
             direction: AtomicI32::new(direction::BOTH),
             filter: Mutex::new(None),
+            stored_program: Mutex::new(None),
             kernel_filter: Mutex::default(),
             reading: Mutex::new(Some(Box::new(reading))),
             wake: EventFd::new().map_err(text)?,
@@ -176,11 +179,28 @@ impl Live {
         self.is_nonblocking.store(value, Ordering::Relaxed);
     }
 
+    /// Notes that the last compiled program expects tags in frames.
+    pub(crate) fn note_stored_program(&self, instructions: Vec<Instruction>) {
+        *lock(&self.stored_program) = Some(instructions);
+    }
+
+    /// Returns the filter of these instructions for the current link type; `None` if they are not a
+    /// valid program.
+    fn filter_of(&self, instructions: Vec<Instruction>) -> Option<Filter> {
+        let index = match self.kind {
+            DeviceKind::Interface { index, .. } => index,
+            DeviceKind::All => 0,
+        };
+        let expects_tags = lock(&self.stored_program).as_ref() == Some(&instructions);
+        let link = LinkType(self.datalink().cast_unsigned());
+        Filter::new(instructions, (link, expects_tags), index)
+    }
+
     /// Loads a filter that the program has compiled and may set later.
     pub(crate) fn prepare_filter(&self, instructions: Vec<Instruction>) {
-        let filter = self.filter(instructions);
+        let filter = self.filter_of(instructions);
         if let (Some(filter), Some(reading)) = (filter, lock(&self.reading).as_ref()) {
-            let (wanted, _) = kernel_part(&filter, self.snapshot);
+            let wanted = kernel_part(&filter, self.snapshot);
             lock(&self.kernel_filter).prepare(&reading.capture, wanted);
         }
     }
@@ -188,28 +208,18 @@ impl Live {
     /// Replaces the filter. Fails with the reason if the instructions are not a valid program, or
     /// if an earlier filter remains in the kernel.
     pub(crate) fn set_filter(&self, instructions: Vec<Instruction>) -> Result<(), String> {
-        let Some(filter) = self.filter(instructions) else {
+        let Some(filter) = self.filter_of(instructions) else {
             return Err("BPF program is not valid".to_owned());
         };
         let wanted = kernel_part(&filter, self.snapshot);
         let mut reading = lock(&self.reading);
         let mut capture = reading.as_mut().map(|reading| &mut reading.capture);
-        lock(&self.kernel_filter).set(capture.as_deref_mut(), wanted)?;
+        lock(&self.kernel_filter).set(capture.as_deref_mut(), (&filter, wanted))?;
         *lock(&self.filter) = Some(Arc::new(filter));
         if let Some(capture) = capture {
             self.select_new_doorbells(capture);
         }
         Ok(())
-    }
-
-    /// Returns the filter of these instructions for the current link type; `None` if they are not a
-    /// valid program.
-    fn filter(&self, instructions: Vec<Instruction>) -> Option<Filter> {
-        let index = match self.kind {
-            DeviceKind::Interface { index, .. } => index,
-            DeviceKind::All => 0,
-        };
-        Filter::new(instructions, LinkType(self.datalink().cast_unsigned()), index)
     }
 
     /// Adds the descriptors of a changed capture to the selectable descriptor.

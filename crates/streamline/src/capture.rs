@@ -31,8 +31,17 @@ use endpoint::source::kernel::clock_offset::ClockOffset;
 use endpoint::source::kernel::in_place::{captured_length, copy_frame_start};
 use endpoint::source::kernel::reader::ExportedFrame;
 use endpoint::source::kernel::wire_length;
+use engine::registry::MachineRegistry;
+use pipeline::registry::Registry as _;
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
+
+/// Returns a resolver that looks up names as those in a request.
+#[must_use]
+pub fn name_resolver() -> Option<Arc<dyn filter::NameResolver>> {
+    MachineRegistry::Local.resolver()
+}
 
 /// Maximum length of a captured frame in bytes, including its VLAN tag.
 pub const FRAME_MAX: usize = (64 << 10) + 64 + 4;

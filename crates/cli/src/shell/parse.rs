@@ -23,9 +23,9 @@ pub(super) enum Stage {
 
 /// Shell builtins that differ from the program of the same name, or that have no such program.
 const BUILTINS: &[&str] = &[
-    ".", ":", "[", "alias", "bg", "break", "cd", "chdir", "command", "continue", "echo", "eval", "exec",
-    "exit", "export", "false", "fg", "getopts", "hash", "jobs", "kill", "local", "printf", "pwd",
-    "read", "readonly", "return", "set", "shift", "source", "test", "time", "times", "trap",
+    ".", ":", "[", "alias", "bg", "break", "cd", "chdir", "command", "continue", "echo", "eval",
+    "exec", "exit", "export", "false", "fg", "getopts", "hash", "jobs", "kill", "local", "printf",
+    "pwd", "read", "readonly", "return", "set", "shift", "source", "test", "time", "times", "trap",
     "true", "type", "ulimit", "umask", "unalias", "unset", "wait",
 ];
 /// Reserved words that start or continue compound commands.

@@ -5,6 +5,8 @@ use std::process::Output;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
+use sys::packet::{PacketSender, Qdisc};
+use testkit::net::CLIENT_DEVICE;
 
 /// The line that `STREAMLINE_PCAP=report` prints if the kernel has filtered the capture.
 const IN_KERNEL: &str = ", filtered in the kernel";
@@ -23,6 +25,61 @@ fn tcpdump_that_drops_its_privileges_is_filtered_in_the_kernel() {
     assert_eq!(folder.read("ours.out").lines().count(), 20);
     assert_eq!(number_before(&errors, " packets received by filter"), 20, "{errors}");
     assert!(errors.contains(IN_KERNEL), "{errors}");
+}
+
+/// Returns an Ethernet frame with these tags (type and control information), and a UDP datagram to
+/// [`PORT`] with `length` bytes of payload.
+fn tagged_frame(tags: &[(u16, u16)], length: u8) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8];
+    for (tpid, tci) in tags {
+        frame.extend([tpid.to_be_bytes(), tci.to_be_bytes()].concat());
+    }
+    frame.extend([8, 0, 0x45, 0, 0, 28 + length, 0, 0, 0, 0, 64, 17, 0, 0]);
+    frame.extend([198, 18, 0, 1, 198, 19, 0, 1, 0x27, 0x10]);
+    frame.extend([PORT.to_be_bytes(), [0, 8 + length], [0, 0]].concat());
+    frame.resize(frame.len() + usize::from(length), 7);
+    frame
+}
+
+/// Captures frames with all numbers of tags twice: by libpcap, and from the rings. libpcap's filter
+/// does not see the outermost tag, which is beside the frame.
+#[test]
+fn filters_under_exec_select_tagged_frames_like_libpcap() {
+    let tags: [&[(u16, u16)]; 6] = [
+        &[],
+        &[(0x8100, 100)],
+        &[(0x8100, 7)],
+        &[(0x88a8, 100), (0x8100, 7)],
+        &[(0x8100, 0xe000)],
+        &[(0x9100, 100)],
+    ];
+    let mut frames: Vec<Vec<u8>> = tags.iter().map(|tags| tagged_frame(tags, 22)).collect();
+    // The last frame matches every filter.
+    frames.push(tagged_frame(&[(0x8100, 100)], 200));
+    let filters = [
+        ("udp port 5300", 5),
+        ("vlan", 6),
+        ("vlan 100 and udp", 3),
+        ("vlan and vlan 7 or greater 240", 2),
+        ("udp or vlan 100", 7),
+        ("ether proto 0x8100 or greater 240", 2),
+        ("len > 64 and not ip6", 3),
+        ("vlan and port domain or greater 240", 1),
+    ];
+    for (filter, expected) in filters {
+        let captured = capture_twice(&["--immediate-mode", filter], expected, |pair| {
+            pair.client.run_inside(|| {
+                let index = sys::net::interface(CLIENT_DEVICE).unwrap().index;
+                let mut sender = PacketSender::open(index, Qdisc::Through).unwrap();
+                let parts: Vec<&[u8]> = frames.iter().map(Vec::as_slice).collect();
+                assert_eq!(sender.send(&parts).frames, frames.len());
+            });
+        });
+        let Some((packets, errors)) = captured else { return };
+        assert_eq!([packets[0].len(), packets[1].len()], [expected; 2], "{filter}: {packets:?}");
+        assert_same(&packets);
+        assert!(errors.contains(IN_KERNEL), "{filter}: {errors}");
+    }
 }
 
 #[test]

@@ -23,8 +23,21 @@ use crate::twin::EmitResult;
 use compile::{Programs, compile};
 use ebpf::classic::{self, ClassicProgram, Metadata};
 use ebpf::emit::{Answer, Exit, Layers, Scope, Unfit};
-use names::record_names;
+use names::{RecordedNames, record_names};
 use validate::{known_programs, match_warning, remark};
+
+/// Compiles an expression as libpcap does for a live capture of Ethernet frames: the program expects
+/// the outermost VLAN tag in the skb. Returns `None` if the built-in compiler cannot compile it.
+#[must_use]
+pub fn compile_live(
+    expression: &str,
+    options: &classic::Options<'_>,
+    names: std::sync::Arc<dyn NameResolver>,
+) -> Option<ClassicProgram> {
+    let resolver = RecordedNames::from_machine(names);
+    let options = classic::Options { live_metadata: true, resolver: &resolver, ..*options };
+    classic::compile(expression, classic::LinkType::EN10MB, &options).ok()
+}
 
 /// Catalog entry of `bpf`, which tests whether a pcap-filter(7) expression accepts the frame.
 pub const BPF: Description = Description {

@@ -1,11 +1,13 @@
 //! Facts about a handle, its errors, and calls that need a handle only for its link type.
 
-use super::reading::{FilterProgram, instructions_of};
+use super::reading::{FilterProgram, instructions_of, replace_instructions};
 use super::{End, Get, Pcap, Set, find_live_handle};
 use crate::handle::{Handle, status};
 use crate::live::Live;
+use ebpf::classic::{ClassicProgram, LinkType, Options};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
+use streamline::filter::general::bpf::compile_live;
 use sys::preload::interpose::{catch_panic, copy_for_program};
 
 type OpenDead = unsafe extern "C" fn(c_int, c_int, u32) -> Pcap;
@@ -197,8 +199,10 @@ pub unsafe extern "C" fn pcap_perror(p: Pcap, prefix: *const c_char) {
     }
 }
 
-/// Implements `pcap_compile(3)`: libpcap compiles for the link type of the handle. The filter is
-/// also loaded into the kernel now, while the program still has its privileges.
+/// Implements `pcap_compile(3)`: libpcap compiles for the link type of the handle, but as for a
+/// capture file, since it knows only from a handle of its own that frames are live. An expression
+/// for which that makes a difference, such as `vlan`, is compiled again. The filter is also loaded
+/// into the kernel now, while the program still has its privileges.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -221,11 +225,51 @@ pub unsafe extern "C" fn pcap_compile(
         (result == 0).then_some(result)
     });
     if compiled.is_some() {
+        // SAFETY: L2: the expression is a C string, or null for the empty one.
+        let text = (!expression.is_null()).then(|| unsafe { CStr::from_ptr(expression) });
+        let text = text.unwrap_or_default().to_string_lossy();
+        let snapshot = u32::try_from(live.snapshot).unwrap_or(u32::MAX);
+        let options = Options { snaplen: snapshot, optimize: optimize != 0, ..Options::default() };
+        let link = LinkType(live.datalink().cast_unsigned());
+        match catch_panic(|| LiveForm::Same, || live_form(&text, link, &options)) {
+            LiveForm::Same => {}
+            LiveForm::Other(other) => {
+                // SAFETY: libpcap has filled the program.
+                unsafe { replace_instructions(program, other.instructions()) };
+            }
+            LiveForm::Unknown => {
+                // SAFETY: libpcap has filled the program.
+                live.note_stored_program(unsafe { instructions_of(program) });
+            }
+        }
         // SAFETY: libpcap has filled the program.
         let instructions = unsafe { instructions_of(program) };
         catch_panic(|| (), || live.prepare_filter(instructions));
     }
     compiled.unwrap_or(status::ERROR)
+}
+
+/// The program of an expression for a live capture.
+enum LiveForm {
+    /// That for a capture file.
+    Same,
+    /// Another one.
+    Other(ClassicProgram),
+    /// It cannot be compiled here.
+    Unknown,
+}
+
+/// Compiles an expression for a live capture.
+fn live_form(expression: &str, link: LinkType, options: &Options<'_>) -> LiveForm {
+    // Only this test depends on it, of those that libpcap compiles for a capture file.
+    if link != LinkType::EN10MB || !expression.contains("vlan") {
+        return LiveForm::Same;
+    }
+    let names = streamline::capture::name_resolver();
+    match names.and_then(|names| compile_live(expression, options, names)) {
+        Some(program) => LiveForm::Other(program),
+        None => LiveForm::Unknown,
+    }
 }
 
 /// Defines a function that creates a capture file for the packets of a handle.

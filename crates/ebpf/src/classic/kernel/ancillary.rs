@@ -2,6 +2,9 @@
 
 use super::super::insn::ANCILLARY;
 
+/// Ancillary offset of the EtherType, that of the tag's content if a tag is in the skb
+/// (`SKF_AD_PROTOCOL`).
+pub(super) const PROTOCOL_OFFSET: u32 = ANCILLARY;
 /// Ancillary offset of the packet type (`SKF_AD_PKTTYPE`).
 pub(super) const PACKET_TYPE_OFFSET: u32 = ANCILLARY + 4;
 /// Ancillary offset of the device type (`SKF_AD_HATYPE`).

@@ -27,6 +27,7 @@
 mod ancillary;
 mod error;
 mod reachability;
+mod restored;
 mod tagged;
 mod writer;
 
@@ -93,6 +94,32 @@ pub fn rewrite_for_kernel(
     let mut writer = CodeWriter::default();
     let tag = if tagged { TagPlacement::InSkb } else { TagPlacement::Inline };
     writer.copy_program(program, tag)?;
+    writer.finish()
+}
+
+/// Rewrites a program that was compiled for a live capture, and thus expects the outermost tag in the
+/// skb, for Ethernet frames whose tag has been restored, at bytes 12 to 15. The rewritten program
+/// returns for such a frame what the program returns in the kernel, and for an untagged frame what
+/// the program returns for this frame.
+pub fn rewrite_for_restored_tags(
+    program: &ClassicProgram,
+) -> Result<ClassicProgram, SocketFilterError> {
+    if program.has_loop() {
+        return Err(SocketFilterError::BackwardJump);
+    }
+    let mut writer = CodeWriter::default();
+    let (plain, tagged) = (writer.new_label(), writer.new_label());
+    writer.load_half(reachability::TAG_START);
+    for tpid in TPIDS {
+        let next = writer.new_label();
+        writer.branch_if_equal(tpid, tagged, next);
+        writer.bind(next);
+    }
+    writer.jump(plain);
+    writer.bind(tagged);
+    writer.copy_program(program, TagPlacement::Restored)?;
+    writer.bind(plain);
+    writer.copy_program(program, TagPlacement::Absent)?;
     writer.finish()
 }
 

@@ -26,11 +26,11 @@ use super::reachability::TAG_START;
 use super::writer::CodeWriter;
 
 /// Offset of the second half of an inline tag, its control information.
-const TCI_OFFSET: u32 = 14;
+pub(super) const TCI_OFFSET: u32 = 14;
 /// Offset at which an inline tag ends.
-const TAG_END: u32 = 16;
+pub(super) const TAG_END: u32 = 16;
 /// Length of a tag in bytes.
-const TAG_LENGTH: u32 = TAG_END - TAG_START;
+pub(super) const TAG_LENGTH: u32 = TAG_END - TAG_START;
 
 impl CodeWriter {
     /// Appends the rewritten form of an instruction. Fails if this form needs a scratch word and
@@ -91,8 +91,16 @@ impl CodeWriter {
         size: u32,
         free: Result<u32, SocketFilterError>,
     ) -> Result<(), SocketFilterError> {
-        let parts = split_load(k, size);
-        let [first, rest @ ..] = parts.as_slice() else { return Ok(()) };
+        self.push_load_parts(&split_load(k, size), free)
+    }
+
+    /// Appends a load into A of the value of which these are the parts. Preserves X.
+    pub(super) fn push_load_parts(
+        &mut self,
+        parts: &[LoadPart],
+        free: Result<u32, SocketFilterError>,
+    ) -> Result<(), SocketFilterError> {
+        let [first, rest @ ..] = parts else { return Ok(()) };
         self.push_all(first.load());
         if rest.is_empty() {
             return Ok(());
@@ -170,10 +178,10 @@ impl CodeWriter {
 
 /// One of the loads that together replace a load across a boundary of the tag.
 #[derive(Clone, Copy, Debug)]
-struct LoadPart {
-    size: u32,
+pub(super) struct LoadPart {
+    pub(super) size: u32,
     /// Offset in the frame, or ancillary offset of one half of the tag.
-    from: u32,
+    pub(super) from: u32,
     /// The byte that this part uses from the loaded half of the tag, or `None` if it uses the
     /// entire loaded value.
     cut: Option<ByteOfHalf>,
@@ -221,7 +229,7 @@ fn split_load(k: u32, size: u32) -> Vec<LoadPart> {
 
 /// Yields at most two loads, of one, two or four bytes each, that together cover the frame bytes
 /// `from..to`.
-fn split_frame_bytes(from: u32, to: u32) -> impl Iterator<Item = LoadPart> {
+pub(super) fn split_frame_bytes(from: u32, to: u32) -> impl Iterator<Item = LoadPart> {
     let size = to.saturating_sub(from);
     let sizes = if size == 3 { [2, 1] } else { [size, 0] };
     let places = [from, from.saturating_add(sizes[0])];
@@ -230,7 +238,7 @@ fn split_frame_bytes(from: u32, to: u32) -> impl Iterator<Item = LoadPart> {
 }
 
 /// Returns the size code of a load of `size` bytes.
-const fn size_code(size: u32) -> u16 {
+pub(super) const fn size_code(size: u32) -> u16 {
     match size {
         1 => code::B,
         2 => code::H,

@@ -12,6 +12,7 @@ use super::super::insn::{Instruction, code};
 use super::super::program::{ClassicProgram, MEMORY_WORDS};
 use super::error::SocketFilterError;
 use super::reachability::{InsnFate, instruction_fates};
+use super::restored::rewrite_for_absent_tag;
 
 /// Return value for an accepted frame, which keeps the entire frame.
 pub const ACCEPT_WHOLE: u32 = u32::MAX;
@@ -23,6 +24,17 @@ pub(super) enum TagPlacement {
     Inline,
     /// The tag is in the skb, so the frame is four bytes shorter than on the wire.
     InSkb,
+    /// The tag is in the frame, at bytes 12 to 15, and the program expects it in the skb.
+    Restored,
+    /// The frame has no tag, and the program may load tags from the skb.
+    Absent,
+}
+
+impl TagPlacement {
+    /// Returns true if the copy returns what the program returns, instead of [`ACCEPT_WHOLE`] or 0.
+    const fn keeps_returned_values(self) -> bool {
+        matches!(self, Self::Restored | Self::Absent)
+    }
 }
 
 /// Code under construction.
@@ -64,6 +76,11 @@ impl CodeWriter {
         self.code.push(non_branching(code::LD | code::ABS | code::W, k));
     }
 
+    /// Appends a load into A of the 16-bit word at the constant offset `k`.
+    pub(super) fn load_half(&mut self, k: u32) {
+        self.code.push(non_branching(code::LD | code::ABS | code::H, k));
+    }
+
     /// Appends a jump to `label`.
     pub(super) fn jump(&mut self, label: JumpLabel) {
         self.code.push(PseudoInsn::Goto(label));
@@ -90,8 +107,10 @@ impl CodeWriter {
         let labels: Vec<JumpLabel> = instructions.iter().map(|_| self.new_label()).collect();
         let free = find_unused_word(instructions);
         let instruction_fates = match tag {
-            TagPlacement::Inline => vec![InsnFate::Unchanged; instructions.len()],
             TagPlacement::InSkb => instruction_fates(instructions),
+            TagPlacement::Inline | TagPlacement::Restored | TagPlacement::Absent => {
+                vec![InsnFate::Unchanged; instructions.len()]
+            }
         };
         // Programs expect A to be zero, unless they load A first.
         if instructions.first().is_none_or(|first| first.class() != code::LD) {
@@ -103,6 +122,7 @@ impl CodeWriter {
         {
             self.bind(labels[at]);
             let target = |distance: usize| match instructions.get(at + 1 + distance) {
+                Some(_) if tag.keeps_returned_values() => labels[at + 1 + distance],
                 Some(end) if end.code == code::RET | code::K && end.k == 0 => self.reject,
                 Some(end) if end.code == code::RET | code::K => self.pass,
                 // Targets of a validated program lie inside it.
@@ -121,6 +141,9 @@ impl CodeWriter {
                     }
                 }
                 code::JMP => self.jump(target(instruction.k as usize)),
+                code::RET if tag.keeps_returned_values() => {
+                    self.push_all([PseudoInsn::NonBranching(*instruction)]);
+                }
                 code::RET if instruction.code == code::RET | code::A => {
                     self.branch_if_equal(0, self.reject, self.pass);
                 }
@@ -138,6 +161,14 @@ impl CodeWriter {
         tag: TagPlacement,
         free: Option<u32>,
     ) -> Result<(), SocketFilterError> {
+        match tag {
+            TagPlacement::Restored => return self.rewrite_for_restored_tag(instruction, free),
+            TagPlacement::Absent => {
+                self.push_all([rewrite_for_absent_tag(instruction)]);
+                return Ok(());
+            }
+            TagPlacement::Inline | TagPlacement::InSkb => {}
+        }
         if is_beyond_every_frame(instruction) {
             self.jump(self.reject);
             return Ok(());

@@ -32,6 +32,11 @@ struct RecordedName {
 }
 
 impl RecordedNames {
+    /// Returns a resolver that asks the machine for every name.
+    pub(super) const fn from_machine(machine: Arc<dyn NameResolver>) -> Self {
+        Self { written: None, machine: Some(machine) }
+    }
+
     /// Reads the names recorded in the arguments. If none are recorded, the name resolver of the
     /// arguments, if any, will be used instead.
     pub(super) fn from_arguments(arguments: &Arguments) -> Result<Self, Mistake> {
