@@ -47,8 +47,8 @@ use std::process::ExitCode;
 use streamline::Served;
 
 fn main() -> ExitCode {
-    // After a failure, writing to a closed standard output is not reported as an error.
-    let _ = sys::closed_output::fail_if_closed();
+    // After a failure, the use of a closed standard stream is not reported as an error.
+    let _ = sys::closed_streams::fail_if_closed();
     streamline::use_daemon_ids();
     match streamline::serve_if_asked(&failure::notice_handler(false)) {
         Some(Served::Filter(status)) => return ExitCode::from(status),
@@ -70,8 +70,8 @@ fn main() -> ExitCode {
                 terminal::print_error_text(&VisibleLines(&error.render().to_string()).to_string());
             } else {
                 let printed = error.print();
-                if status == Status::Done && printed.is_err() {
-                    return Status::OutputClosed.into();
+                if let (Status::Done, Err(error)) = (status, printed) {
+                    return terminal::report_write_error(&error).into();
                 }
             }
             return status.into();

@@ -39,7 +39,8 @@ pub(crate) fn print_summary(summary: &RecordingSummary, arguments: &RunArguments
 }
 
 /// Replays a record, prints the results of the replay and its differences from the recorded run,
-/// and returns the exit status.
+/// and returns the exit status. Fails, like the replay of a damaged capture, if the record is
+/// truncated or was modified, because its output may then be that of another run.
 pub(crate) fn replay_record(path: &Path, arguments: &RunArguments) -> Result<Status, Status> {
     let recorded = Recorded::open(path).map_err(report_open_error)?;
     let file = arguments.report.as_deref().map(ReportTarget::open).transpose()?;
@@ -56,6 +57,13 @@ pub(crate) fn replay_record(path: &Path, arguments: &RunArguments) -> Result<Sta
     }
     let sentence = finished.results.sentence();
     let results = finished.end_registration(status.exit_code(), sentence);
+    if whole.is_damaged() && status == Status::Done {
+        terminal::print_error(&format!(
+            "the replay is not the recorded run, because {} is damaged",
+            path.display()
+        ));
+        return Ok(Status::Failed);
+    }
     let found = compare_with_record(&whole, &results);
     Ok(found.map_or(status, |found| print_differences(&found, arguments, status)))
 }

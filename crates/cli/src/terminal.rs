@@ -95,12 +95,18 @@ pub(crate) fn print_text(text: &str) -> Status {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Status::Done,
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Status::OutputClosed,
-        Err(error) => {
-            print_error(&format!("cannot write standard output: {}", reason(&error)));
-            Status::Failed
-        }
+        Err(error) => report_write_error(&error),
     }
+}
+
+/// Prints why standard output could not be written, unless its reader has closed it. Returns the
+/// exit status.
+pub(crate) fn report_write_error(error: &io::Error) -> Status {
+    if error.kind() == ErrorKind::BrokenPipe {
+        return Status::OutputClosed;
+    }
+    print_error(&format!("cannot write standard output: {}", reason(error)));
+    Status::Failed
 }
 
 /// Messages that are held back while a view (`run --view`) covers the terminal; `None` without a

@@ -45,6 +45,8 @@ struct TraceInput {
     /// A sentence about the packets that are missing from the record; `None` if none are missing or
     /// if the input is a capture.
     gap: Option<String>,
+    /// True if the record is truncated or was modified.
+    is_damaged: bool,
 }
 
 fn print_trace(arguments: &WhyArguments, expression: &str) -> Result<Status, Status> {
@@ -55,6 +57,7 @@ fn print_trace(arguments: &WhyArguments, expression: &str) -> Result<Status, Sta
             Status::Usage
         })?;
     let why = Arc::new(why);
+    let is_damaged = request.is_damaged;
     let mut incomplete: Vec<String> = request.gap.iter().cloned().collect();
     incomplete.iter().for_each(|gap| terminal::print_warning(gap));
     silence_space_panics();
@@ -66,7 +69,8 @@ fn print_trace(arguments: &WhyArguments, expression: &str) -> Result<Status, Sta
     let failures = outcome.failures.iter().filter(|failure| !failure.is_quiet());
     let failures: Vec<String> = failures.map(ToString::to_string).collect();
     failures.iter().for_each(|failure| terminal::print_error(failure));
-    let status = if failures.is_empty() { Status::Done } else { Status::Failed };
+    let is_whole = failures.is_empty() && !is_damaged;
+    let status = if is_whole { Status::Done } else { Status::Failed };
     incomplete.extend(failures);
     let rows = why.node_fates();
     if rows.iter().all(|row| row.packets.is_empty()) {
@@ -123,9 +127,9 @@ fn open_record(file: &Path) -> Result<TraceInput, Status> {
         ));
         return Err(Status::Failed);
     }
-    let gap = recorded.gap_reason();
+    let (gap, is_damaged) = (recorded.gap_reason(), recorded.is_damaged());
     let (prepared, record_mode, count) = recorded.into_parts();
-    Ok(TraceInput { prepared, record_mode, count, gap })
+    Ok(TraceInput { prepared, record_mode, count, gap, is_damaged })
 }
 
 /// Prepares a request that reads the packets of a capture.
@@ -145,7 +149,8 @@ fn prepare_capture(file: &Path, words: &str) -> Result<TraceInput, Status> {
     let options = Options { outside_kernel: true, notices, ..Options::default() };
     let prepared = Prepared::read(&text, &options).map_err(report_open_error)?;
     let prepared = prepared.first_worker();
-    Ok(TraceInput { prepared, record_mode: RecordMode::Off, count: None, gap: None })
+    let record_mode = RecordMode::Off;
+    Ok(TraceInput { prepared, record_mode, count: None, gap: None, is_damaged: false })
 }
 
 /// Returns the filter expression for a flow of the form `tcp ADDRESS:PORT ADDRESS:PORT` (or `udp

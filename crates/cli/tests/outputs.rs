@@ -538,5 +538,21 @@ fn version_is_not_printed_to_a_closed_output() {
     for words in ["--version", "--help", "run --help"] {
         let ran = folder.shell(&format!("streamline {words} >&-")).status().unwrap();
         assert_eq!(ran.code(), Some(141), "{words}");
+        let full = folder.shell(&format!("streamline {words} > /dev/full 2> full.txt")).status();
+        assert_eq!(full.unwrap().code(), Some(1), "{words}");
+        assert!(folder.read("full.txt").contains("no space left on device"), "{words}");
     }
+}
+
+#[test]
+fn closed_standard_input_is_not_an_empty_one() {
+    let folder = Folder::new();
+    for request in ["read -", "read - lines=yes", "replay -"] {
+        let ran = folder.shell(&format!("streamline run '{request} | count' <&- 2> err.txt"));
+        assert_eq!({ ran }.status().unwrap().code(), Some(1), "{request}");
+        let err = folder.read("err.txt");
+        assert!(err.contains("standard input: bad file descriptor"), "{request}: {err}");
+    }
+    let unread = folder.shell("streamline run -q 'generate count=1 | discard' <&-").status();
+    assert_eq!(unread.unwrap().code(), Some(0), "it is not read");
 }

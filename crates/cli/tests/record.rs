@@ -47,8 +47,9 @@ fn v10_unrepeatable_record_is_refused_with_a_reason() {
     let bytes = fs::read(folder.path().join("r.pcapng")).unwrap();
     fs::write(folder.path().join("cut.pcapng"), &bytes[..bytes.len() / 2]).unwrap();
     let cut = folder.run(&["run", "--replay", "cut.pcapng"]);
-    assert_eq!(cut.status, Some(0), "{cut:?}");
+    assert_eq!(cut.status, Some(1), "{cut:?}");
     assert!(cut.err.contains("warning: cut.pcapng is truncated at byte "), "{}", cut.err);
+    assert!(cut.err.contains("not the recorded run, because cut.pcapng is damaged"), "{}", cut.err);
     assert!(made.out.starts_with(&cut.out) && !cut.out.is_empty(), "{}", cut.out);
 
     let changed = bytes.len() - 10;
@@ -57,6 +58,7 @@ fn v10_unrepeatable_record_is_refused_with_a_reason() {
     fs::write(folder.path().join("changed.pcapng"), &other).unwrap();
     let played = folder.run(&["run", "--replay", "changed.pcapng"]);
     assert!(played.err.contains("was modified"), "{}", played.err);
+    assert_eq!(played.status, Some(1), "{played:?}");
     assert_eq!(played.out, made.out);
     let missing = folder.run(&["run", "--replay", "nothing.pcapng"]);
     assert_eq!(missing.status, Some(3), "{missing:?}");

@@ -184,6 +184,13 @@ fn v12_incomplete_input_is_reported() {
     assert!(ran.err.contains("was full before the run ended"), "{ran:?}");
     let value: Value = serde_json::from_str(&ran.out).unwrap();
     assert!(value["incomplete"][0].as_str().unwrap().contains("was full"), "{value}");
+    assert_eq!(ran.status, Some(0), "it is as it was written: {ran:?}");
+
+    let record = std::fs::read(folder.path().join("r.pcapng")).unwrap();
+    std::fs::write(folder.path().join("cut.pcapng"), &record[..100_000]).unwrap();
+    let ran = folder.run(&["why", "--json", "len > 0", "cut.pcapng"]);
+    assert_eq!(ran.status, Some(1), "{ran:?}");
+    assert!(ran.err.contains("cut.pcapng is truncated at byte"), "{ran:?}");
     let ran = folder.run(&["why", "--json", "tcp", "examples/web.pcap", "tcp | discard"]);
     let value: Value = serde_json::from_str(&ran.out).unwrap();
     assert_eq!(value["incomplete"].as_array().map(Vec::len), Some(0));

@@ -96,6 +96,13 @@ impl Recorded {
         describe_gap(&self.record)
     }
 
+    /// Returns true if the record is truncated or was modified, so that its replay may differ from
+    /// the recorded run.
+    #[must_use]
+    pub const fn is_damaged(&self) -> bool {
+        self.record.whole.is_damaged()
+    }
+
     /// Returns the request, the record in the form that [`Prepared::build_with`] accepts, and the
     /// block limit of the recorded run, or `None` if the run had no limit.
     #[must_use]

@@ -57,6 +57,15 @@ pub enum Completeness {
     Changed,
 }
 
+impl Completeness {
+    /// Returns true if the recording is not as it was written, so that a replay may differ from the
+    /// run. A recording that reached its size limit is as it was written.
+    #[must_use]
+    pub const fn is_damaged(&self) -> bool {
+        matches!(self, Self::Truncated { .. } | Self::Changed)
+    }
+}
+
 /// A failure to open a recording. No part of the file can then be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
