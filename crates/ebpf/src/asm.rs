@@ -166,7 +166,8 @@ impl Asm {
         }
     }
 
-    /// Resolves all jumps. Returns the code, or the first error.
+    /// Resolves all jumps and returns the code. Fails if the program has an error; of several
+    /// errors, only one is returned.
     pub fn finish(mut self) -> Result<Vec<Insn>, AsmError> {
         if let Some(error) = self.error {
             return Err(error);

@@ -19,7 +19,7 @@ const ETHERNET_SIZE: u32 = 14;
 const ETHERTYPE_OFFSET: u32 = 12;
 /// Smallest EtherType; smaller values are lengths.
 const ETHERTYPE_MIN: u32 = 0x0600;
-/// Result of the rewritten filter for frames that it cannot decide about.
+/// Result of the rewritten filter for frames about which it cannot decide.
 const ACCEPT: u32 = 0x0004_0000;
 
 /// The reason why a filter for cooked packets cannot be rewritten.
@@ -59,11 +59,12 @@ pub const fn cooked_layout(link: LinkType) -> Option<(u32, u32)> {
     }
 }
 
-/// Rewrites a filter for cooked packets of this link type for Ethernet frames.
+/// Rewrites a filter for cooked packets of type `link` as a filter for Ethernet frames.
 ///
 /// # Errors
 ///
-/// Fails if the filter depends on what only the cooked packet contains.
+/// Fails if `link` is not a cooked link type, if the filter depends on something that an Ethernet
+/// frame lacks, or if a jump becomes too long.
 pub fn rewrite_for_ethernet(
     instructions: &[Instruction],
     link: LinkType,

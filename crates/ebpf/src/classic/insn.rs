@@ -97,7 +97,7 @@ pub mod code {
 /// packet.
 pub const ANCILLARY: u32 = 0xffff_f000;
 
-/// Offsets of ancillary loads from [`ANCILLARY`], with the names of the loads in listings.
+/// Offsets of ancillary loads, relative to [`ANCILLARY`], with the names of the loads in listings.
 pub(super) const ANCILLARY_NAMES: &[(u32, &str)] = &[
     (0, "proto"),
     (4, "type"),

@@ -107,7 +107,7 @@ impl ClassicProgram {
     /// Runs the program over a frame. Returns the number of bytes to keep, or 0 to reject the
     /// frame.
     ///
-    /// `frame` is the captured bytes, and `wire_length` is the length on the wire in bytes.
+    /// `frame` contains the captured bytes, and `wire_length` is the length on the wire in bytes.
     pub fn run(&self, frame: &[u8], wire_length: u32, metadata: &Metadata) -> u32 {
         let mut machine = Registers { frame, wire_length, metadata, ..Registers::EMPTY };
         let mut at = 0usize;

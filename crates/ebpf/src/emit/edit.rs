@@ -448,8 +448,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         total
     }
 
-    /// Leaves through `other` if a checksum equals the sum of the pseudo header, because it has
-    /// then not been filled in. Does nothing at tc, where the kernel tracks this state.
+    /// Leaves through `other` if a checksum has not been filled in, that is, if it equals the sum
+    /// of the pseudo header. Does nothing at tc, where the kernel tracks this state.
     pub fn only_filled_checksum(&mut self, sum: Num<'s>, pseudo: Num<'s>, other: Exit<'s>) {
         if self.hook() == Hook::Xdp {
             self.only(sum, Cmp::Ne, pseudo, other);

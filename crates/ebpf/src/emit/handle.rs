@@ -167,8 +167,8 @@ pub struct Transport<'s> {
     pub at: FramePos<'s>,
     /// Protocol number.
     pub protocol: Num<'s>,
-    /// Number of bytes from the start of the transport header according to IP. The frame may
-    /// contain fewer bytes, or padding after them.
+    /// Length in bytes of the transport header and its payload, according to the IP header. The
+    /// frame may contain fewer bytes, or padding after them.
     pub length: Num<'s>,
 }
 

@@ -258,8 +258,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         Exit { label: self.builder.counting_exit(counter, then.label), brand: then.brand }
     }
 
-    /// Returns the exit for blocks that this code cannot decide. The user implementation then
-    /// decides.
+    /// Returns the exit for blocks about which this code is unsure. The filter's user
+    /// implementation then decides.
     pub fn unsure(&self) -> Exit<'s> {
         Exit { label: self.builder.unsure(), brand: Brand::default() }
     }

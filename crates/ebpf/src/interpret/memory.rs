@@ -25,7 +25,8 @@ const STACK_BASE: u64 = region_base(3);
 const STACK_BYTES: usize = 512;
 /// Initial value of r10, which is the end of the stack.
 pub(super) const STACK_TOP: u64 = STACK_BASE + STACK_BYTES as u64;
-/// Region number of the value of map 0. The value of map n has the region number `MAPS + n`.
+/// Region number of the value of map 0. The value of map n has the region number `FIRST_MAP_REGION
+/// + n`.
 const FIRST_MAP_REGION: u64 = 16;
 /// Tag bit that distinguishes the handle of a map from an address.
 const HANDLE_TAG: u64 = 1 << 63;
@@ -213,7 +214,8 @@ impl<'m, 'p> Memory<'m, 'p> {
         Ok(())
     }
 
-    /// Returns bytes for writing, and marks stack bytes as written.
+    /// Returns the `size` bytes at `address` for writing. If they are on the stack, marks them as
+    /// written.
     pub(super) fn bytes_mut(&mut self, address: u64, size: usize) -> Result<&mut [u8], FaultKind> {
         let outside = FaultKind::OutsideRegions { address, size };
         let (region, range) = split_address(address, size).ok_or(outside)?;

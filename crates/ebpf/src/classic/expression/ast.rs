@@ -136,9 +136,9 @@ pub(crate) enum Primitive {
     Id(Qualifiers, Id),
     /// A comparison of two computed values.
     Relation { op: Cond, left: Arithmetic, right: Arithmetic },
-    /// A test for broadcast frames of the given protocol, or of the link layer.
+    /// A test for broadcast frames of the given protocol or, if it is `None`, of the link layer.
     Broadcast(Option<Protocol>),
-    /// A test for multicast frames of the given protocol, or of the link layer.
+    /// A test for multicast frames of the given protocol or, if it is `None`, of the link layer.
     Multicast(Option<Protocol>),
     /// A test for a frame length of at most this number of bytes.
     Less(u32),

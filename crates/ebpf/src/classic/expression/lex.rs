@@ -164,7 +164,7 @@ pub(super) fn parse_number(text: &str) -> Result<u32, String> {
 }
 
 /// Returns the length in bytes of the name at the start of `rest`; 0 if there is none. A name
-/// begins and ends with a letter or digit, or ends with a dot.
+/// begins with a letter or digit, and ends with a letter, a digit or a dot.
 fn word_length(rest: &[u8]) -> usize {
     if !rest[0].is_ascii_alphanumeric() {
         return 0;

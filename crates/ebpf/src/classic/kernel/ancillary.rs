@@ -11,7 +11,8 @@ pub(super) const PACKET_TYPE_OFFSET: u32 = ANCILLARY + 4;
 pub(super) const HARDWARE_TYPE_OFFSET: u32 = ANCILLARY + 28;
 /// Ancillary offset of the control information of the VLAN tag (`SKF_AD_VLAN_TAG`).
 pub(super) const VLAN_TCI_OFFSET: u32 = ANCILLARY + 44;
-/// Ancillary offset of the presence of a VLAN tag, 1 or 0 (`SKF_AD_VLAN_TAG_PRESENT`).
+/// Ancillary offset of the flag that is 1 if the frame has a VLAN tag in the skb, else 0
+/// (`SKF_AD_VLAN_TAG_PRESENT`).
 pub(super) const VLAN_PRESENT_OFFSET: u32 = ANCILLARY + 48;
 /// Ancillary offset of the EtherType of the VLAN tag (`SKF_AD_VLAN_TPID`).
 pub(super) const VLAN_TPID_OFFSET: u32 = ANCILLARY + 60;

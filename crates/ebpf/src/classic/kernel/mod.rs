@@ -55,10 +55,10 @@ pub enum Direction {
     Both,
 }
 
-/// Builds the socket filter that accepts frames of this direction if the program for their device
-/// accepts them: `ethernet` for Ethernet and loopback devices, `raw` for devices whose frames begin
-/// with IP. If a program is `None`, all frames of its devices are accepted, as are those of all
-/// other devices.
+/// Builds a socket filter that rejects frames of any other direction, and tests all other frames
+/// with the program for their device: `ethernet` for Ethernet and loopback devices, `raw` for
+/// devices whose frames begin with IP. If this program is `None`, or if the device is of another
+/// type, the filter accepts the frame.
 pub fn socket_filter(
     direction: Direction,
     ethernet: Option<&ClassicProgram>,

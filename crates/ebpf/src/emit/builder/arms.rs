@@ -57,7 +57,7 @@ impl Builder {
     }
 
     /// Closes a twin like an arm, but first moves the answer's slots to the bottom of the released
-    /// part of the stack.
+    /// part of the stack. Returns the answer with its new slots.
     pub(in crate::emit) fn close_with_answer(
         &mut self,
         mark: ArmState,
@@ -99,7 +99,8 @@ impl Builder {
         (map_slots(answer, slot_after), top)
     }
 
-    /// Releases every slot except those of the answer. Releases nothing inside an arm.
+    /// Releases every slot except those of the answer. Releases nothing inside an arm. Returns the
+    /// answer with its new slots.
     pub(in crate::emit) fn release_unused_slots(&mut self, answer: Answer<'_>) -> Answer<'static> {
         let floor = if self.depth == 0 { self.floor } else { self.top };
         let (moved, top) = self.move_slots(floor, answer);

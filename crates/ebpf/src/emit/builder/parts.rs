@@ -51,7 +51,7 @@ impl Builder {
     }
 
     /// Returns the numbers of two maps: the rows for values passed between parts, and the program
-    /// array of the parts.
+    /// array of the parts. Adds these maps to the program if they are missing.
     pub(in crate::emit) fn link_maps(&mut self) -> (u32, u32) {
         let rows = self.tables.iter().position(|table| matches!(table, ProgramMap::Rows));
         let rows = rows.unwrap_or_else(|| {

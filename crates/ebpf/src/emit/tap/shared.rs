@@ -52,7 +52,8 @@ pub(in crate::emit) fn shared_slots(deliveries: &[Delivery]) -> Vec<SharedSlot> 
 
 impl Builder {
     /// Counts a frame for its exit if the exit shares a reader. If `pointer` is given, first stores
-    /// the number of earlier frames in the pointer at this address. Clobbers r1, r3 and r5.
+    /// the number of the exit's earlier frames in the pointer whose address this register contains.
+    /// Clobbers r1, r3 and r5.
     pub(super) fn count_exit(
         &mut self,
         scratch: Scratch,

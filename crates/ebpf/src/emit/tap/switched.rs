@@ -25,7 +25,8 @@ use crate::emit::unfit::Unfit;
 use crate::insn::{Alu, Cond, Insn, R0, R1, R2, R3, R4, R5, R9, R10, Reg, Size};
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    /// Continues only if an exit at this place is open; otherwise leaves through `miss`.
+    /// Continues only if an exit at this place is open; otherwise leaves through `miss`. Emits
+    /// nothing if the program has no switches.
     pub fn only_switched(&mut self, place: u32, miss: Exit<'s>) {
         let b = self.builder();
         if let Some(switches) = b.switches() {
@@ -34,7 +35,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Notes the frame, with the view given by `on`, in the slot of the open exits at this place.
+    /// Records the frame, with the view given by `on`, in the slot of the open exits at this place.
     /// Does nothing if no exit is open.
     pub fn note_switched(&mut self, place: u32, on: Layers<'s>) {
         let length = self.view_length(on);
@@ -149,8 +150,9 @@ impl Builder {
         asm.push(Insn::alu(Alu::Add, R4, R3));
     }
 
-    /// Counts the frame for the exit in r0. If `pointer` is given, first stores the number of
-    /// earlier frames in the pointer at this address. Clobbers r0, r3 and r5.
+    /// Counts the frame for the exit in r0. If `pointer` is given, first stores the number of the
+    /// exit's earlier frames in the pointer whose address this register contains. Clobbers r0, r3
+    /// and r5.
     fn count_switched_exit(&mut self, region: Reg, pointer: Option<Reg>) {
         let (not, asm) = (self.asm.label(), &mut self.asm);
         // The exit number is always in range, which the verifier does not know.

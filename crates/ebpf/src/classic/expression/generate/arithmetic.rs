@@ -90,8 +90,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Returns code that computes a value in A. The code stores pending values in scratch words
-    /// from `free` on.
+    /// Returns code that computes a value in A, and the condition under which the frame contains
+    /// the value. The code stores pending values in scratch words from `free` on.
     fn lower_value(&mut self, value: &Arithmetic, free: u32) -> Generated<LoweredValue> {
         if let Some(number) = self.fold_constant(value)? {
             return Ok(LoweredValue {

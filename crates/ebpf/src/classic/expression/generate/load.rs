@@ -137,7 +137,7 @@ impl Generator<'_> {
         self.error(ErrorKind::Unsupported, what)
     }
 
-    /// Returns the condition that the comparison `op` of a field with the constant `k` holds.
+    /// Returns the condition that the comparison `op` holds between a field and the constant `k`.
     pub(super) fn test_field(
         &mut self,
         field: HeaderField,
@@ -166,8 +166,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Returns the condition that the comparison `op` of a field, masked with `mask`, with the
-    /// constant `k` holds.
+    /// Returns the condition that the comparison `op` holds between a field masked with `mask` and
+    /// the constant `k`.
     pub(super) fn test_masked(
         &mut self,
         field: HeaderField,

@@ -94,8 +94,8 @@ impl Generator<'_> {
 
     /// Returns the condition that the frame is in a tunnel with this destination port and, if one
     /// is given, this network identifier. `mark` returns the condition on the tunnel header itself.
-    /// Once the condition holds, A contains the offset of the UDP header, less the constant part of
-    /// the network header's offset.
+    /// If the condition holds, its code leaves in A the offset of the UDP header, less the constant
+    /// part of the network header's offset.
     fn test_tunnel(
         &mut self,
         port: u16,

@@ -257,7 +257,8 @@ impl Parser<'_> {
         }
     }
 
-    /// Returns the error for a link-layer keyword that libpcap supports and this compiler does not.
+    /// Returns the error for the lexeme at index `at`, a keyword that libpcap supports and this
+    /// compiler does not.
     fn unsupported_keyword_error(&self, at: usize) -> ExpressionError {
         let span = self.lexemes[at].span.clone();
         let what = format!("`{}` is compiled by libpcap alone", &self.text[span.clone()]);
