@@ -87,9 +87,9 @@ pub(crate) fn take_descriptors(control: &mut RecvAncillaryBuffer<'_>) -> Vec<Own
     descriptors
 }
 
-/// Blocks until a message arrives. Returns its length in bytes, which is 0 if the peer has closed,
-/// and its descriptors, which are closed on exec. Fails with EMSGSIZE if the message or its
-/// descriptors were truncated.
+/// Blocks until a message arrives. Returns its length in bytes, which is 0 if the peer has closed
+/// its end, and its descriptors, which are closed on exec. Fails with EMSGSIZE if the message or
+/// its descriptors were truncated.
 pub fn receive(socket: impl AsFd, message: &mut [u8]) -> Result<(usize, Vec<OwnedFd>)> {
     receive_with(socket, message, RecvFlags::empty())
 }
@@ -127,7 +127,7 @@ fn receive_with(
 }
 
 /// Blocks until a message arrives, and copies its beginning without consuming the message or its
-/// descriptors. Returns the number of bytes copied, 0 if the peer has closed.
+/// descriptors. Returns the number of bytes copied, which is 0 if the peer has closed its end.
 pub fn peek(socket: impl AsFd, message: &mut [u8]) -> Result<usize> {
     let received = retry_on_intr(|| rustix::net::recv(&socket, &mut *message, RecvFlags::PEEK));
     received.map(|(bytes, _)| bytes).context("recv", "a socket")

@@ -86,7 +86,9 @@ impl SocketDoorbell {
         }
     }
 
-    /// Removes one pending notification and returns its bytes and descriptors.
+    /// Removes one pending notification and returns its bytes and descriptors. Returns
+    /// [`DrainResult::Nothing`] if none is pending, or [`DrainResult::Gone`] if the other end is
+    /// closed.
     pub fn drain(&self) -> DrainResult {
         match self.drain_once() {
             // Reported once, before what is queued here, if the other end was closed with unread

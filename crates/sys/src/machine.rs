@@ -51,8 +51,8 @@ impl Machine {
         }
     }
 
-    /// Returns major and minor version of the kernel, for example (6, 18); `None` if the release
-    /// does not begin with two numbers.
+    /// Returns the major and the minor version of the kernel, for example (6, 18); `None` if the
+    /// release does not begin with two numbers.
     #[must_use]
     pub fn kernel(&self) -> Option<(u32, u32)> {
         let mut numbers = self.release.split(|c: char| !c.is_ascii_digit());

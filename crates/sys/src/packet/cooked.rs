@@ -64,8 +64,8 @@ impl CookedSocket {
         Ok(Self(socket))
     }
 
-    /// Receives the packets of all interfaces from now on, except of those with the indices in
-    /// `excluded`. Needs no privilege.
+    /// Receives the packets of all interfaces from now on, except those of the interfaces with the
+    /// indices in `excluded`. Needs no privilege.
     ///
     /// Fails with EINVAL if more than [`EXCLUDED_INTERFACES_MAX`] interfaces are excluded.
     pub fn start(&self, excluded: &[u32]) -> Result<()> {
@@ -88,8 +88,8 @@ impl CookedSocket {
         option::set(self.0.as_fd(), libc::SOL_SOCKET, option::RECEIVE_BUFFER, &bytes)
     }
 
-    /// Returns the number of packets that were dropped because the receive buffer was full since
-    /// the last call.
+    /// Returns the number of packets that have been dropped since the last call because the receive
+    /// buffer was full.
     pub fn take_drops(&self) -> Result<u32> {
         let statistics: libc::tpacket_stats =
             option::get(self.0.as_fd(), libc::SOL_PACKET, option::STATISTICS)?;
@@ -172,7 +172,8 @@ fn word64(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// Returns a program that accepts the packets of all interfaces but the excluded ones.
+/// Returns a program that accepts the packets of all interfaces but the excluded ones; `None` if
+/// more than [`EXCLUDED_INTERFACES_MAX`] are excluded.
 fn filter_program(excluded: &[u32]) -> Option<Vec<super::Instruction>> {
     let count = excluded.len();
     if count > EXCLUDED_INTERFACES_MAX {

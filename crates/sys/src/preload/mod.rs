@@ -293,7 +293,8 @@ pub fn exit(status: c_int) -> ! {
     unsafe { libc::_exit(status) }
 }
 
-/// Returns true if the process has more than one thread.
+/// Returns true if the process has more than one thread, or if the number of its threads is
+/// unknown.
 #[must_use]
 pub fn has_threads() -> bool {
     std::fs::read_dir("/proc/self/task").map_or(true, |tasks| tasks.take(2).count() > 1)
