@@ -22,7 +22,8 @@ pub(crate) fn check_output(wanted: &DrawingArguments, plan: &Plan) -> Result<(),
 }
 
 /// Draws the plan in each requested form and writes it to the requested file. The drawings contain
-/// the figures of a run if `figures` is given. Returns the exit status of the first failure.
+/// the figures of a run if `figures` is given. Returns the exit status of the first failure, or
+/// success if there is none.
 pub(crate) fn draw(
     wanted: &DrawingArguments,
     plan: &Plan,

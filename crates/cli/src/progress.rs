@@ -158,7 +158,7 @@ fn format_position(progress: &Progress) -> Option<String> {
     Some(format!("{percent} %, {} left", format_duration(left, false)))
 }
 
-/// Formats the numbers of lost blocks by reason, the largest number first.
+/// Formats the numbers of lost blocks by reason, in descending order.
 fn format_losses(progress: &Progress) -> String {
     let mut places: Vec<(DropReason, u64)> = Vec::new();
     for (place, n) in progress.sources.iter().flat_map(|(_, source)| &source.dropped) {

@@ -30,7 +30,7 @@ impl ReportTarget {
             .map_err(|error| print_error(path, &error))
     }
 
-    /// Writes the report to the destination.
+    /// Writes the report to the destination. Returns the exit status.
     pub(crate) fn write(self, text: &str) -> Status {
         match self {
             Self::Output => terminal::print_text(text),

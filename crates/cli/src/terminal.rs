@@ -29,14 +29,14 @@ pub(crate) fn drawing_columns() -> Option<usize> {
     Some(terminal_columns()).filter(|columns| *columns < usize::MAX && !is_dumb())
 }
 
-/// Returns true if messages are colored: standard error is a capable terminal, and NO_COLOR is
-/// empty or not set.
+/// Returns true if messages are colored: standard error is a terminal that interprets control
+/// sequences, and NO_COLOR is empty or not set.
 pub(crate) fn has_colour_errors() -> bool {
     io::stderr().is_terminal() && may_colour()
 }
 
-/// Returns true if standard output is colored: it is a capable terminal, and NO_COLOR is empty or
-/// not set.
+/// Returns true if standard output is colored: it is a terminal that interprets control sequences,
+/// and NO_COLOR is empty or not set.
 pub(crate) fn has_colour_output() -> bool {
     io::stdout().is_terminal() && may_colour()
 }
@@ -87,7 +87,7 @@ pub(crate) fn show_status(line: &str) {
 pub(crate) fn erase_status() {
     print_error_text("");
 }
-/// Writes a text to standard output.
+/// Writes a text to standard output. Returns the exit status.
 pub(crate) fn print_text(text: &str) -> Status {
     // Standard output and standard error may be the same terminal.
     erase_status();
@@ -124,7 +124,8 @@ pub(crate) fn release_messages() {
     held.iter().for_each(|text| print_error_text(text));
 }
 
-/// Returns the last line of the held messages, without color sequences.
+/// Returns the last line of the held messages, without color sequences; `None` if no message is
+/// held.
 pub(crate) fn last_held_message() -> Option<String> {
     let held = held_messages();
     let line = held.as_ref()?.lines().next_back()?;

@@ -103,7 +103,7 @@ impl Alarms {
         raised.iter().for_each(|(condition, value)| self.start_command(condition, *value));
     }
 
-    /// Tests the conditions that are not rates on the final counters, and waits for the commands,
+    /// Tests, on the final counters, the conditions that are not rates. Waits for the commands, for
     /// at most [`COMMAND_TIMEOUT`]. Returns true if an alarm was raised during the run.
     pub(super) fn finish(mut self, last: &PathFigures) -> bool {
         // The last interval is too short for a rate.

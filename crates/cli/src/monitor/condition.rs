@@ -100,9 +100,9 @@ const OPERATORS: [(&str, ComparisonOperator); 6] = [
 ];
 
 impl Condition {
-    /// Returns the current value of the counter or rate. `before` is an earlier sample, and the
-    /// time between that sample and `now` in ns. Returns `None` for a rate if there is no earlier
-    /// sample, or if the time is 0.
+    /// Returns the current value of the counter or rate. `before` contains an earlier sample, and
+    /// the time in ns between that sample and `now`. Returns `None` for a rate if there is no
+    /// earlier sample, or if the time is 0.
     pub(crate) fn value(
         &self,
         now: &PathFigures,

@@ -20,7 +20,8 @@ const UPDATE_INTERVAL: Duration = Duration::from_secs(60);
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
 
-/// Stops all named paths in parallel. Returns the exit status of the last failure.
+/// Stops all named paths in parallel. Returns the exit status of the last failure, or success if
+/// there is none.
 pub(super) fn run(arguments: &StopArguments) -> Result<Status, Status> {
     let client = connect_daemon()?;
     let mut stop_set = StopSet::new(arguments);

@@ -96,7 +96,8 @@ pub(crate) fn run_preloaded(arguments: &ExecArguments) -> ExitCode {
 }
 
 /// Returns a note for each program in the command into which libraries cannot be preloaded, such as
-/// `sudo` in `timeout 5 sudo tcpdump`. Returns no notes if none of the programs uses libpcap.
+/// `sudo` in `timeout 5 sudo tcpdump`. Returns no notes if live captures are not among the parts to
+/// take over, or if none of the programs uses libpcap.
 fn capture_preload_notes(arguments: &ExecArguments) -> Vec<String> {
     let pcap = PreloadPart::Pcap;
     let is_asked = arguments.with.is_empty() && pcap.is_default() || arguments.with.contains(&pcap);

@@ -38,11 +38,11 @@ enum PathOrder {
     /// Ascending numbers.
     #[default]
     Number,
-    /// The busiest path first, in blocks per second.
+    /// Descending rates in blocks per second.
     Blocks,
-    /// The busiest path first, in bytes per second.
+    /// Descending rates in bytes per second.
     Bytes,
-    /// The path with the most lost blocks first.
+    /// Descending numbers of lost blocks.
     Lost,
 }
 

@@ -11,15 +11,15 @@ pub(super) enum NodeOrder {
     /// The order of the graph, with nodes indented by the number of forks before them.
     #[default]
     Graph,
-    /// The busiest node first, in blocks per second.
+    /// Descending rates in blocks per second.
     Blocks,
-    /// The busiest node first, in bytes per second.
+    /// Descending rates in bytes per second.
     Bytes,
-    /// The node with the longest time per block first.
+    /// Descending times per block.
     Time,
-    /// The node that holds the most blocks first.
+    /// Descending numbers of held blocks.
     Held,
-    /// The node with the most lost blocks first.
+    /// Descending numbers of lost blocks.
     Lost,
 }
 
