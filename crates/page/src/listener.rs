@@ -47,7 +47,7 @@ impl Address {
     /// The address of a page for which the user specifies no address.
     pub const DEFAULT: Self = Self::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7575));
 
-    /// Describes why the server cannot listen at this address.
+    /// Describes why the server cannot listen on this address.
     #[must_use]
     pub fn describe_failure(&self, error: &io::Error) -> String {
         let (place, used) = match self {

@@ -23,7 +23,7 @@ pub struct Figures {
     pub failure: Option<String>,
     /// Paths that are visible to this user, by number.
     pub paths: BTreeMap<u32, PathFigures>,
-    /// Paths of this user that have ended, the latest last.
+    /// Paths of this user that have ended, oldest first.
     pub ended: Vec<EndedPath>,
 }
 

@@ -135,7 +135,8 @@ impl NeighborFinding {
         }
     }
 
-    /// Returns the kind, the direction and the mode, such as `TCX received, link 7`.
+    /// Returns the kind, the direction and the property that depends on the kind, such as `TCX
+    /// received, link 7`.
     fn kind_text(&self) -> String {
         let side = self.side.map_or_else(String::new, |side| format!(" {side}"));
         let how = if self.how.is_empty() { String::new() } else { format!(", {}", self.how) };
@@ -153,7 +154,7 @@ impl NeighborFinding {
     }
 
     /// Returns the processes that hold the program or socket open, such as `tcpdump[4711] of user
-    /// 0`, or if none is known, the user and a remark. `hidden` is the number of processes whose
+    /// 0`, or, if none is known, the user and a remark. `hidden` is the number of processes whose
     /// descriptors could not be read.
     fn format_holders(&self, hidden: usize) -> String {
         let holder =

@@ -258,7 +258,7 @@ fn hook_name(attach: &Attach) -> String {
 }
 
 /// Parses a request. Returns its graph, and the id of `node` in this graph. Fails with the first
-/// mistake, or if the request does not contain the node.
+/// error in the request if there is one, or if the request does not contain the node.
 fn find_node(line: &str, node: &NodeDetails) -> Result<(Graph, NodeId), String> {
     let (graph, diagnostics) = pipeline::read_request(line, &MachineRegistry::Local);
     if let Some(mistake) = diagnostics.iter().find(|mistake| mistake.is_error()) {

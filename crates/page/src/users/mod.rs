@@ -114,7 +114,7 @@ struct Host {
 }
 
 impl Host {
-    /// Accepts connections without end; after an error, pauses and continues. Fails only if the
+    /// Accepts connections indefinitely; after an error, pauses and continues. Fails only if the
     /// listener cannot be used asynchronously.
     async fn accept(self: Arc<Self>, listener: &Listener) -> io::Result<()> {
         let places = Places::new(CONNECTIONS_MAX);

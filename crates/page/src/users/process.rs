@@ -159,7 +159,7 @@ impl UserProcess {
         }
     }
 
-    /// Returns when the process was last used.
+    /// Returns the time at which the process was last used.
     pub(super) fn last_use(&self) -> LastUse {
         // The lock is held while a connection is handed over.
         let Ok(state) = self.state.try_lock() else { return LastUse::Now };

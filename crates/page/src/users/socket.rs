@@ -1,4 +1,4 @@
-//! A socket at which each user receives the URL of the page with the user's token. The kernel
+//! A socket over which each user receives the URL of the page with the user's token. The kernel
 //! identifies the user.
 
 use super::accounts::{Accounts, peer_ids};

@@ -131,7 +131,7 @@ impl<'o> Report<'o> {
         places.any(|(place, blocks)| blocks.is_none() && place.is_lost())
     }
 
-    /// Describes the lost blocks by location and reason in one sentence, the largest number first.
+    /// Describes in one sentence where and why blocks were lost, with the largest losses first.
     #[must_use]
     pub fn describe_losses(&self) -> String {
         let mut places: Vec<(u64, String)> = Vec::new();

@@ -32,7 +32,7 @@ const CHANGE_REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// The latest counts of a worker.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LatestCounts {
-    /// Counts that the worker sent last, or `None` before the first.
+    /// The last counts from the worker; `None` if it has sent none.
     pub(super) counts: Option<Outcome>,
     /// True if the worker died without sending its final counts.
     pub(super) killed: bool,

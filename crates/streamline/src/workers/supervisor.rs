@@ -41,7 +41,7 @@ struct Worker {
     processor: usize,
     process: HelperProcess,
     commands: UnixStream,
-    /// Counts that the worker sent last, or `None` before the first.
+    /// The last counts from the worker; `None` if it has sent none.
     counts: Option<Outcome>,
     /// Request that the worker ran last, or `None` until the worker has sent its final counts.
     line: Option<String>,
