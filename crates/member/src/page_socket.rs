@@ -1,4 +1,4 @@
-//! The socket at which a user requests the address of a live page that serves several users. The
+//! The socket over which a user requests the address of a live page that serves several users. The
 //! address contains a token for this user.
 //!
 //! The process that serves the page may run as another user than the daemon, so the socket has its

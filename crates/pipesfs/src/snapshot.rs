@@ -102,19 +102,21 @@ impl Snapshots {
 
     /// Returns true if the latest snapshot is young enough and no path has changed since
     /// ([`Self::note_change`]). The snapshot must be younger than `age` or, if `age` is not 0,
-    /// younger than [`QUERY_RATIO_MIN`] times the duration of its query.
+    /// younger than [`QUERY_RATIO_MIN`] times the duration of its query. If `age` is 0, no snapshot
+    /// is young enough.
     #[must_use]
     pub fn is_current(&self, age: Duration) -> bool {
         !self.has_changed() && self.is_young(age)
     }
 
-    /// Notes that this process has changed a path. The next request that needs the tree queries the
-    /// path first.
+    /// Records that this process has changed a path. The next request that needs the tree queries
+    /// the path first.
     pub fn note_change(&self, number: u32) {
         lock(&self.changed).numbers.insert(number);
     }
 
-    /// Returns true if a path has changed and has not been queried since. Does not block.
+    /// Returns true if this process has changed a path and has not queried it since. Does not
+    /// block.
     #[must_use]
     pub fn has_changed(&self) -> bool {
         let changed = lock(&self.changed);

@@ -264,8 +264,8 @@ impl Streams {
 }
 
 impl OpenStream {
-    /// Replies with the data that the input contains, or else the rest, up to `size` bytes. Does
-    /// not block.
+    /// Replies with up to `size` bytes of the input or, once the end of the stream is known, of the
+    /// rest; after these, with the end. Does not block.
     fn reply(&mut self, reply: Reply<'_>, size: u32) -> StreamRead {
         // Once the end is known, the input has been read to its end.
         let read = match (&mut self.rest, self.failed) {

@@ -33,7 +33,7 @@ impl Totals {
         self.missed.fetch_add(blocks, Ordering::Relaxed);
     }
 
-    /// Returns the bytes read and written so far.
+    /// Returns the numbers of bytes read and written so far.
     #[must_use]
     pub fn read_and_written(&self) -> (u64, u64) {
         (self.read.load(Ordering::Relaxed), self.written.load(Ordering::Relaxed))
@@ -65,7 +65,8 @@ impl TotalsByPlace {
         places.get(place).map_or((0, 0), |totals| totals.read_and_written())
     }
 
-    /// Returns the number of blocks that were skipped for readers whose streams have ended.
+    /// Returns the number of blocks of a directory that were skipped for readers whose streams have
+    /// ended.
     #[must_use]
     pub fn missed(&self, place: &DirectoryId) -> u64 {
         let places = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -39,8 +39,8 @@ impl Counters {
         }
     }
 
-    /// Returns the numbers of lost blocks by location and reason, largest first. A location reads
-    /// `before rx (ring)`. Omits losses whose number is unknown.
+    /// Returns the numbers of lost blocks by location and reason, in descending order. A location
+    /// reads `before rx (ring)`. Omits losses whose number is unknown or 0.
     #[must_use]
     pub fn losses_by_location(&self) -> Vec<(String, u64)> {
         let mut all: Vec<(String, u64)> = Vec::new();
@@ -159,8 +159,8 @@ pub struct Edge {
     pub size: Option<RingSize>,
 }
 
-/// A number of blocks dropped at one location or for one reason. The reason determines if the
-/// blocks are lost, or if the request specifies the drop.
+/// A number of blocks dropped at one location or for one reason. The reason determines whether the
+/// blocks are lost, or whether the request specifies the drop.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Loss {
     /// The location or reason.

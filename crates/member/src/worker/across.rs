@@ -118,8 +118,8 @@ impl Service {
     }
 }
 
-/// Describes an error of a call to the other path. For a refusal, contains only the reason that the
-/// other path gives.
+/// Describes an error of a call to the other path. If the other path has refused the call and has
+/// given a reason, the description contains only that reason.
 fn reason(error: &ClientError) -> String {
     match error {
         ClientError::Refused(fault) if !fault.text("why").is_empty() => {

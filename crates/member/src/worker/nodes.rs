@@ -71,7 +71,7 @@ impl DescribedNodes {
         *known = Some(Self { version: next_version(), line, numbers, nodes, before, is_outdated });
     }
 
-    /// Notes that the plan has changed, so that the next update describes its nodes anew.
+    /// Records that the plan has changed, so that the next update describes its nodes anew.
     pub(super) const fn note_change(&mut self) {
         self.is_outdated = true;
     }

@@ -27,8 +27,8 @@ impl RecentMachine {
         }
     }
 
-    /// Drops the latest inspection if it was before the time `now`, in ns of the monotonic clock.
-    /// Returns true if an inspection was dropped.
+    /// Drops the latest inspection if it was made before the time `now`, in ns of the monotonic
+    /// clock. Returns true if an inspection was dropped.
     pub(super) fn forget_before(&self, now: u64) -> bool {
         self.latest.borrow_mut().take_if(|(at, _)| *at < now).is_some()
     }

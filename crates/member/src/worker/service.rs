@@ -229,9 +229,10 @@ impl Service {
         Some(Duration::from_nanos(next.saturating_sub(sys::clock::monotonic())))
     }
 
-    /// Accepts the connections that the daemon passes on, up to [`CLIENTS_MAX`] clients; beyond
-    /// these, a new client replaces the oldest one that has no request outstanding. Drops the
-    /// registration if the daemon has hung up or has sent an invalid message.
+    /// Accepts the connections that the daemon passes on, up to [`CLIENTS_MAX`] clients. Beyond
+    /// these, a new client replaces the oldest idle one ([`AdmittedClient::is_idle`]); if no client
+    /// is idle, the new one is rejected. Drops the registration if the daemon has hung up or has
+    /// sent an invalid message.
     fn accept_clients(&mut self) {
         loop {
             let Some(registration) = &mut self.registration else { return };
@@ -249,7 +250,8 @@ impl Service {
         }
     }
 
-    /// Returns true if there is room for another client. Disconnects an idle client if necessary.
+    /// Returns true if there is room for another client. If [`CLIENTS_MAX`] clients are connected,
+    /// first disconnects an idle one, if there is one.
     fn has_room(&mut self) -> bool {
         if self.clients.len() >= CLIENTS_MAX {
             let idle = self.clients.iter().find(|(_, client)| client.is_idle());

@@ -66,7 +66,8 @@ impl Streams {
         marked.filter_map(facts).collect()
     }
 
-    /// Makes a marked stream continue with another tap once its current one has ended.
+    /// Makes a marked stream continue with another tap: once its current tap ends or, if that has
+    /// already ended, at once.
     pub fn continue_at(&self, handle: u64, next: Continuation) {
         let mut open = self.lock();
         let Some(stream) = open.get_mut(&handle) else { return };

@@ -47,7 +47,8 @@ impl Tree {
         Vec::from_iter(up.chain(down)).join("/")
     }
 
-    /// Returns the directories on the path from the root to this directory, excluding the root.
+    /// Returns the indexes of the directories on the path from the root to this directory,
+    /// excluding the root.
     fn ancestors(&self, mut at: usize) -> Vec<usize> {
         let mut path = Vec::new();
         while at != 0 {
