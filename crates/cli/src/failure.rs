@@ -58,7 +58,7 @@ pub(crate) fn report_open_error(error: OpenError) -> Status {
     }
 }
 
-/// Prints the reason why the path of a plan could not be built and, if a filter is at fault, the
+/// Prints the reason why the path of a plan could not be built and, if a filter is the cause, the
 /// position of the filter in the request. Returns the exit status.
 fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
     match error {

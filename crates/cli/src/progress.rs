@@ -173,7 +173,8 @@ fn format_losses(progress: &Progress) -> String {
     texts.join(", ")
 }
 
-/// Formats a duration, such as `12 s`, `3:07` or `1:03:07`; with `tenths`, such as `12.5 s`.
+/// Formats a duration, such as `12 s`, `3:07` or `1:03:07`. If `tenths` is true, a duration of less
+/// than a minute has one decimal place, such as `12.5 s`.
 fn format_duration(ns: u64, tenths: bool) -> String {
     let seconds = ns / INTERVAL_NS;
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {

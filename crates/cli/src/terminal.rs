@@ -182,7 +182,8 @@ fn visible_text(text: &str, keeps_colours: bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Returns the color sequence at the beginning of a text, such as `\x1b[1;31m`, or `None`.
+/// Returns the color sequence at the beginning of a text, such as `\x1b[1;31m`; `None` if the text
+/// does not begin with one.
 fn color_sequence(text: &str) -> Option<&str> {
     let numbers = text.strip_prefix("\x1b[")?;
     let length = numbers.find(|c: char| !c.is_ascii_digit() && c != ';')?;

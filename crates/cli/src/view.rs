@@ -27,7 +27,7 @@ use sys::eventfd::EventFd;
 
 /// Interval between two samples of the counters.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
-/// Maximum time to wait for a key before the view checks if the run has ended.
+/// Maximum time to wait for a key before the view checks whether the run has ended.
 const KEY_INTERVAL: Duration = Duration::from_millis(50);
 const KEY_HELP: &str = "q ends the path, ? explains, arrows scroll";
 const HELP: [&str; 9] = [

@@ -169,11 +169,11 @@ pub struct ExamTotals {
 /// The first packet on which judges disagree, or filter states that differ at the end.
 #[derive(Clone, Debug)]
 pub struct Disagreement {
-    /// All bytes of the packet.
+    /// All bytes of the packet; empty if only the states differ.
     pub packet: Vec<u8>,
-    /// Length in bytes of the linear part of the packet.
+    /// Length in bytes of the linear part of the packet; 0 if only the states differ.
     pub linear: usize,
-    /// Each judge's name and ruling.
+    /// Each judge's name and ruling; empty if only the states differ.
     pub rulings: Vec<(String, Ruling)>,
     /// If the judges agreed on every packet but their states differ at the end, for each judge the
     /// states of the filters; otherwise empty.

@@ -72,7 +72,7 @@ pub fn unchanged(why: &str) -> Fault {
     Fault::new("io.streamline.path.Unchanged", &json!({ "why": why }))
 }
 
-/// Value of the parameter `by` of `Unchanged` if the change itself is at fault, so that no path
+/// Value of the parameter `by` of `Unchanged` if the change itself is the cause, so that no path
 /// could apply it.
 pub const CHANGE_CAUSE: &str = "change";
 

@@ -12,7 +12,7 @@
 //! - [`client`]: calls to a daemon or a path; [`gather`]: calls to many peers at once;
 //! - [`host`]: requests that the daemon runs in the kernel for this process; [`rights`]:
 //!   explanations of rights that the policy denies, and user and group names;
-//! - [`page_socket`]: the socket at which a user requests the address of the machine's live page;
+//! - [`page_socket`]: the socket over which a user requests the address of the machine's live page;
 //! - [`worker`]: the service of a path.
 //!
 //! The server is the crate `daemon`. A path does not depend on it: it runs in a process of its user

@@ -1,8 +1,8 @@
 //! The socket over which a user requests the address of a live page that serves several users. The
 //! address contains a token for this user.
 //!
-//! The process that serves the page may run as another user than the daemon, so the socket has its
-//! own directory beside the daemon's: `/run/streamline-page` beside `/run/streamline`.
+//! The process that serves the page may run as a different user from the daemon's, so the socket
+//! has its own directory beside the daemon's: `/run/streamline-page` beside `/run/streamline`.
 
 use crate::client::{CALL_TIMEOUT, Caller, ClientError};
 use crate::faults::NOT_YOUR_PAGE;

@@ -92,5 +92,5 @@ const EAGAIN: i32 = 11;
 pub(super) const EPIPE: i32 = 32;
 /// Error number of an operation on a connection that the peer has reset.
 pub(super) const ECONNRESET: i32 = 104;
-/// Error number of a connect whose timeout has expired.
+/// Error number of a connection attempt whose timeout has expired.
 const EINPROGRESS: i32 = 115;

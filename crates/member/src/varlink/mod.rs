@@ -106,7 +106,7 @@ impl Call {
     }
 
     /// Deserializes the parameters. Fails with `InvalidParameter`, which names the first invalid
-    /// parameter.
+    /// parameter, or `parameters` if this is unknown.
     pub fn deserialize_parameters<T: DeserializeOwned>(&self) -> Result<T, Fault> {
         from_parameters(self.parameters.clone())
             .map_err(|error| Fault::invalid_parameter(&parameter_name(&error)))
@@ -172,7 +172,8 @@ fn from_parameters<T: DeserializeOwned>(map: Parameters) -> serde_json::Result<T
     serde_json::from_value(Value::Object(map))
 }
 
-/// Returns the parameter that an error message of serde names in backticks.
+/// Returns the parameter that an error message of serde names in backticks; `parameters` if it
+/// names none.
 fn parameter_name(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split('`').nth(1).unwrap_or("parameters").to_owned()

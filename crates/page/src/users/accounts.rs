@@ -70,9 +70,9 @@ impl Accounts {
     }
 
     /// Returns the account of a user; adds it if it is missing, and removes the oldest account of
-    /// the user if there are too many. Fails for another user than root if this process cannot act
-    /// as other users. If `renew` is true, first removes all accounts of the user, whatever their
-    /// groups; the tokens of these accounts become invalid, and their processes end.
+    /// the user if there are too many. If this process does not run as root, fails unless the user
+    /// is the one who runs it, or root. If `renew` is true, first removes all accounts of the user,
+    /// whatever their groups; the tokens of these accounts become invalid, and their processes end.
     pub fn open(&self, who: &UserIds, renew: bool) -> Result<Arc<Account>, Fault> {
         let (own, _) = sys::process::identity();
         if own != 0 && who.uid != own && who.uid != 0 {

@@ -33,7 +33,7 @@ pub enum Text {
     Freeze,
     /// The number of blocks that a node has received or made.
     Blocks,
-    /// The length in bytes of the blocks that a node has received or made.
+    /// The total length in bytes of the blocks that a node has received or made.
     Bytes,
     /// Mean time that a filter spends on a block, in ns.
     NsPerBlock,

@@ -117,7 +117,8 @@ impl<'d> Reply<'d> {
         self.send(head.as_bytes());
     }
 
-    /// Sends the object found by a lookup.
+    /// Sends the attributes of the object that a lookup has found, and the time for which the
+    /// kernel may cache them.
     pub fn entry(self, attributes: Attributes, times: EntryTimes) {
         self.data(entry_head(attributes, times).as_bytes());
     }

@@ -84,7 +84,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server for a mount whose requests arrive at `device`.
+    /// Starts a server for a mount whose requests arrive over `device`.
     pub fn start(
         device: File,
         (directory, options): (&Path, MountOptions),

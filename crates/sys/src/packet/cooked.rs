@@ -40,7 +40,7 @@ pub struct CookedPacket {
     pub interface: u32,
     /// Link type of the interface (ARPHRD_*).
     pub hatype: u16,
-    /// Addressee of the packet (PACKET_*).
+    /// Packet type (PACKET_*): the addressee, or whether this host sent the packet.
     pub kind: u8,
     /// EtherType, or the number that the kernel uses instead (ETH_P_*).
     pub protocol: u16,

@@ -172,7 +172,7 @@ impl PacketStatus {
 pub struct LinkAddress {
     /// Link type (ARPHRD_*).
     pub hatype: u16,
-    /// Addressee of the packet.
+    /// Packet type.
     pub kind: PacketKind,
     /// Index of the interface.
     pub index: u32,
@@ -191,7 +191,7 @@ impl LinkAddress {
     }
 }
 
-/// The addressee of a packet (PACKET_*).
+/// The packet type (PACKET_*): the addressee of a packet, or whether this host sent it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PacketKind {
     /// The packet was sent to this host.
@@ -206,7 +206,7 @@ pub enum PacketKind {
     Outgoing,
     /// The packet was sent by this host to a multicast group of which this host is a member.
     Loopback,
-    /// A kind that this crate does not know, with its number.
+    /// A packet type that this crate does not know, with its number.
     Unknown(u8),
 }
 

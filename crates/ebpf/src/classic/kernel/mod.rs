@@ -15,7 +15,8 @@
 //! kernel finds tags only after a complete Ethernet header.
 //!
 //! The filter begins with a test of the direction. Loopback delivers every packet twice, outgoing
-//! and incoming; the filter accepts one of the two. Device types without a program are accepted.
+//! and incoming; the filter accepts one of the two. Frames of device types without a program are
+//! then accepted.
 //!
 //! Each kind of device has only one program, because a load beyond the frame ends the entire
 //! filter, and an alternative program would not run.

@@ -4,10 +4,10 @@
 //! Input: the map with these words, which the program only reads ([`SwitchLayout`]). Each place at
 //! which requests have such exits has a word. The word is 0 if no exit is open there; otherwise it
 //! is 1 plus the number of a slot in the scratch memory. Every frame that reaches the place is
-//! noted in this slot. At the end of the frame, the program inspects the list of each pointer ring,
-//! which contains the open exits and their slots. The code at a place therefore does not grow with
-//! the number of requests that share it. All switched exits of a pointer ring lead to one reader,
-//! and the pointer contains the number of the exit.
+//! recorded in this slot. At the end of the frame, the program inspects the list of each pointer
+//! ring, which contains the open exits and their slots. The code at a place therefore does not grow
+//! with the number of requests that share it. All switched exits of a pointer ring lead to one
+//! reader, and the pointer contains the number of the exit.
 
 use super::shared::PointerRingUse;
 use super::store_ordered;
