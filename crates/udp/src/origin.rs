@@ -30,7 +30,7 @@ pub(crate) fn note_created(number: i32) {
     set(number, FORKS.load(Ordering::SeqCst));
 }
 
-/// Records that a descriptor is a copy of another one.
+/// Records that descriptor `to` is a duplicate of descriptor `from`, and so has the same origin.
 pub(crate) fn record_duplicate(from: i32, to: i32) {
     set(to, created(from));
 }

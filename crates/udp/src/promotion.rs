@@ -30,7 +30,7 @@ impl From<String> for Refusal {
     }
 }
 
-/// The facts outside of the socket on which the flows of its ring depend.
+/// The facts outside the socket on which the flows of its ring depend.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PromotionConditions {
     /// The socket's share of the flows of its port.
@@ -40,8 +40,8 @@ pub(crate) struct PromotionConditions {
 }
 
 impl PromotionConditions {
-    /// Returns true if the conditions are still those of the promotion and there are no firewall
-    /// rules.
+    /// Returns true if the conditions are still those of the promotion, and there are no firewall
+    /// rules. If the user has requested `force`, ignores firewall rules.
     pub(crate) fn still_apply(&self, number: i32) -> bool {
         let Some(facts) = udp::udp_socket(number) else { return false };
         let found = find_interfaces(&facts);
@@ -111,7 +111,7 @@ pub(crate) fn record_firewall_rules() {
 }
 
 /// Returns true if firewall rules exist. If the program no longer has the privilege to read them,
-/// returns true if they existed at its start.
+/// returns true if they existed at its start. Fails if that is unknown, too.
 fn has_packet_rules() -> sys::Result<bool> {
     sys::net::has_packet_rules().or_else(|error| RULES_AT_START.get().copied().ok_or(error))
 }

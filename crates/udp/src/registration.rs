@@ -29,7 +29,8 @@ impl Registration {
         !self.is_one_shot() && !self.is_exclusive()
     }
 
-    /// Returns true if the registration reports one event, until the program changes it.
+    /// Returns true if the registration reports a single event, and then none until the program
+    /// changes it.
     pub(crate) fn is_one_shot(&self) -> bool {
         self.events & EPOLLONESHOT != 0
     }

@@ -42,8 +42,8 @@ pub(crate) struct Ring {
     damaged: u64,
 }
 
-/// A state of a ring. While the state is the same, no datagram has arrived, and the ring has not
-/// been found empty.
+/// Counters that identify a state of a ring. If two positions are equal, no datagram has arrived
+/// between them, and the ring has not been found empty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RingPosition {
     arrived: u64,
@@ -262,7 +262,7 @@ impl Ring {
     }
 
     /// Returns the number of datagrams dropped before the next one, because the ring was full or
-    /// because a length or checksum was wrong. The kernel counts the same for a socket.
+    /// because a length or checksum was wrong. The kernel also counts both as drops of the socket.
     pub(crate) fn dropped(&self) -> u64 {
         self.lost() + self.damaged
     }

@@ -119,7 +119,7 @@ pub(crate) fn forget(number: i32) {
     }
 }
 
-/// Records that a descriptor is a copy of another one.
+/// Records that descriptor `to` is a duplicate of descriptor `from`.
 pub(crate) fn record_duplicate(from: i32, to: i32) {
     let to_number = to;
     let index = |number: i32| usize::try_from(number).ok().filter(|at| *at < DESCRIPTORS_MAX);

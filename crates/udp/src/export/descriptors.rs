@@ -80,17 +80,19 @@ interpose!(
     }
 );
 interpose!(
-    /// `connect(2)`. A promoted socket returns to the kernel.
+    /// `connect(2)`. A promoted socket returns to the kernel permanently.
     connect(number: c_int, address: *const c_void, size: c_uint) -> c_int, c"connect",
     |number, _, _| { demote(number); None }
 );
 interpose!(
-    /// `shutdown(2)`. A promoted socket returns to the kernel.
+    /// `shutdown(2)`. A promoted socket returns to the kernel permanently.
     shutdown(number: c_int, how: c_int) -> c_int, c"shutdown", |number, _| { demote(number); None }
 );
 interpose!(
-    /// `setsockopt(2)`. A promoted socket returns to the kernel if only the kernel can implement
-    /// the option, and until its next promotion if the option sets the size of its receive buffer.
+    /// `setsockopt(2)`. A promoted socket returns to the kernel permanently if only the kernel can
+    /// implement the option, and until its next promotion if the option sets the size of its
+    /// receive buffer. If the option changes how datagrams are distributed among sockets, the
+    /// promoted sockets of the same port return to the kernel.
     setsockopt(number: c_int, level: c_int, name: c_int, value: *const c_void, size: c_uint)
         -> c_int, c"setsockopt",
     |number, level, name, _, _| {
@@ -135,7 +137,7 @@ fn release_port(port: u16) {
     });
 }
 
-/// Returns a promoted socket to the kernel.
+/// Returns a promoted socket to the kernel permanently.
 fn demote(number: c_int) {
     if let Some(socket) = table::find_promoted(number) {
         socket.demote();

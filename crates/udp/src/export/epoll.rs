@@ -259,7 +259,7 @@ unsafe fn wait_precisely(
 /// are reported by the next wait.
 ///
 /// # Safety
-/// The array must have `room` events, of which `count` are initialized.
+/// The array must have room for `room` events, the first `count` of which are initialized.
 unsafe fn merge_events(
     (events, room): (*mut EpollEvent, c_int),
     count: c_int,

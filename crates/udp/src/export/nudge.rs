@@ -6,8 +6,8 @@
 //! registration, hides that event from the program, and finds the datagrams in the ring.
 //!
 //! A one-shot registration is nudged whether or not a thread sleeps: the kernel then reports it to
-//! one thread, and `EPOLLOUT` is replaced by `EPOLLIN`. (Such a socket has no ring any more, but
-//! datagrams may be left.)
+//! one thread, and `EPOLLOUT` is replaced by `EPOLLIN`. (No more datagrams enter the ring of such a
+//! socket, but the ring may still contain some.)
 
 use super::epoll::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EpollEvent, real_epoll_ctl};
 use crate::registration::{EPOLL_READABLE, EPOLL_WRITABLE, Registration};
@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// `EPOLLOUT`.
 const EPOLLOUT: u32 = 0x4;
 
-/// The nudged registrations, whose events the end of a wait must correct.
+/// The nudged registrations. A wait that ends removes the events that their nudges have added.
 static NUDGED: Mutex<Vec<Registration>> = Mutex::new(Vec::new());
 /// True if there may be entries in [`NUDGED`].
 static HAS_NUDGED: AtomicBool = AtomicBool::new(false);

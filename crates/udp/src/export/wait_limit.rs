@@ -9,7 +9,7 @@ use std::time::Duration;
 /// The time for which a call may wait for descriptors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WaitLimit {
-    /// The time limit that the program has passed.
+    /// The program's own time limit.
     Whole,
     /// At most this time.
     AtMost(Duration),

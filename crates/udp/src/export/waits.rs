@@ -42,7 +42,7 @@ type SelectMasked =
     unsafe extern "C" fn(c_int, Words, Words, Words, *const Time, *const c_void) -> c_int;
 
 /// Returns the promoted sockets among the entries that wait for input, each with the index of its
-/// entry. The sockets of epoll sets among the entries return to the kernel.
+/// entry. If an entry is an epoll set, the sockets in the set return to the kernel permanently.
 fn promoted_entries(entries: &[PollFd]) -> Vec<(usize, Arc<Socket>)> {
     for entry in entries.iter().filter(|entry| sets::is_known(entry.number)) {
         sets::note_other_wait(entry.number);
@@ -228,9 +228,9 @@ pub unsafe extern "C" fn ppoll(
     })
 }
 
-/// Waits like select(2), but also for datagrams in the rings of the promoted sockets in the first
-/// of the sets, which are those for reading, writing and exceptions. Calls `wait` to wait for the
-/// descriptors, with the time for which it may block.
+/// Waits like select(2), but also for datagrams in the rings of the promoted sockets in the set for
+/// reading, the first of the three sets. The other two are those for writing and for exceptions.
+/// Calls `wait` to wait for the descriptors, with the time for which it may block.
 ///
 /// # Safety
 /// U1 must hold for the sets.

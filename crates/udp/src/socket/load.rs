@@ -66,8 +66,10 @@ fn demotion_rate() -> f64 {
 }
 
 impl Socket {
-    /// Counts datagrams that one call has received from the kernel. Promotes a socket that receives
-    /// many, and then returns true. Wakes the ring of a promoted socket that receives many.
+    /// Counts datagrams that one call has received from the kernel. If the socket is not promoted
+    /// and its load exceeds [`promotion_load`], promotes it. Returns true if the socket has been
+    /// promoted by this call. Wakes the ring of a promoted socket if the datagrams arrive at a high
+    /// rate.
     pub(crate) fn count_datagrams(&self, number: i32, count: u32) -> bool {
         let Some(mut locked) = self.lock() else { return false };
         let state = &mut *locked.state;
@@ -142,10 +144,11 @@ impl Socket {
         ring.wake_up();
     }
 
-    /// Measures, once in [`RING_SHARE_INTERVAL`], how many datagrams come from the ring. If they
-    /// are few, returns the socket to the kernel until the next promotion. They are few if the
-    /// server sleeps before nearly every datagram; the kernel program of the ring then only delays
-    /// the datagrams that reach the placeholder.
+    /// Measures, once in [`RING_SHARE_INTERVAL`], which share of the datagrams comes from the ring.
+    /// If the share is below [`RING_SHARE_MIN`], returns the socket to the kernel until the next
+    /// promotion, unless the user has requested a ring at any rate. The share is low if the server
+    /// sleeps before nearly every datagram; the kernel program of the ring then only delays the
+    /// datagrams that reach the placeholder.
     pub(super) fn check_ring_share(&self) {
         let Some(mut locked) = self.lock() else { return };
         let state = &mut *locked.state;
@@ -167,8 +170,9 @@ impl Socket {
         }
     }
 
-    /// Measures, once in [`RATE_INTERVAL`], how many datagrams arrive. If they are few, returns the
-    /// socket to the kernel until the next promotion.
+    /// Measures, once in [`RATE_INTERVAL`], the rate at which datagrams arrive. If it is below
+    /// [`demotion_rate`], returns the socket to the kernel until the next promotion, unless the
+    /// user has requested a ring at any rate.
     pub(super) fn check_rate(&self) {
         let Some(mut locked) = self.lock() else { return };
         let state = &mut *locked.state;
@@ -188,9 +192,9 @@ impl Socket {
         }
     }
 
-    /// Checks, once in [`CONDITIONS_CHECK_INTERVAL`], that the sockets of the port and the addresses
-    /// of the interfaces are the same as at the promotion, and that there are no firewall rules.
-    /// Otherwise returns the socket to the kernel until the next promotion.
+    /// Checks, once in [`CONDITIONS_CHECK_INTERVAL`], that the conditions of the promotion still
+    /// apply ([`PromotionConditions::still_apply`]). Otherwise returns the socket to the kernel
+    /// until the next promotion.
     pub(super) fn check_conditions(&self, number: i32) {
         let Some(mut locked) = self.lock() else { return };
         if !matches!(locked.state.stage, Stage::Promoted(_)) {
@@ -210,7 +214,7 @@ impl Socket {
 }
 
 /// Opens the ring of a socket. `is_waited_for` is true if the program waits for the socket by calls
-/// of which this library knows.
+/// of which this library knows. Fails with the reason if the socket cannot be promoted.
 fn begin_ring(
     number: i32,
     facts: &udp::UdpSocketFacts,
