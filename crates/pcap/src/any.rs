@@ -174,7 +174,8 @@ impl AllInterfaces {
         self.remainder.has_packet()
     }
 
-    /// Returns the packet of the remaining interfaces that was received last, and removes it.
+    /// Removes the packet that [`Self::next_time`] has announced. Copies its bytes to `bytes`, and
+    /// returns the packet; `None` if there is none.
     pub(crate) fn take_packet(&mut self, bytes: &mut [u8]) -> Option<Packet> {
         self.remainder.take_packet(bytes)
     }

@@ -79,7 +79,8 @@ impl Filter {
         }
     }
 
-    /// Returns the number of bytes of the frame to keep, or 0 to reject it.
+    /// Runs the filter on a frame. Returns the number of bytes of the frame to keep, or 0 to reject
+    /// it.
     pub(crate) fn run(&self, frame: &CapturedFrame, bytes: &[u8]) -> usize {
         let vlan = outermost_tag(bytes).filter(|_| !self.expects_tags);
         let stripped = vlan.map(|_| [&bytes[..TAG_RANGE.start], &bytes[TAG_RANGE.end..]].concat());
@@ -101,9 +102,10 @@ impl Filter {
 pub(crate) struct CookedStart(Vec<u8>);
 
 impl CookedStart {
-    /// Returns the number of bytes of a cooked packet to keep, or 0 to reject it. `payload` is the
-    /// beginning of the packet after the cooked header, and `length` the length of the packet
-    /// without the header, which a filter in the kernel sees, too.
+    /// Runs `filter` on a cooked packet. Returns the number of bytes of the packet to keep, or 0 to
+    /// reject it. `payload` is the beginning of the packet after the cooked header. `length` is the
+    /// length of the packet without the header, which is also the length that a filter in the
+    /// kernel sees.
     pub(crate) fn run(
         &mut self,
         filter: &Filter,

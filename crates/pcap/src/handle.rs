@@ -81,8 +81,8 @@ impl Settings {
         }
     }
 
-    /// If `is_set` is true, records the reason why only libpcap supports a setting. Keeps the first
-    /// reason.
+    /// If `is_set` is true, records `why` as the reason why only libpcap can read the handle. An
+    /// earlier reason is kept.
     pub(crate) fn leave_to_libpcap(&mut self, is_set: bool, why: &'static str) {
         if is_set && self.foreign.is_none() {
             self.foreign = Some(why);
@@ -140,8 +140,8 @@ impl Handle {
         self.set_error("");
     }
 
-    /// Removes the handle from the table, and returns its capture; `None` if libpcap reads the
-    /// handle.
+    /// Removes the handle from the table, and returns its capture; `None` if the handle has not
+    /// been activated, or if libpcap reads it.
     pub(crate) fn remove(&self) -> Option<Arc<Live>> {
         self.waker.store(NO_DESCRIPTOR, Ordering::Release);
         let live = lock(&self.live).take();
@@ -154,7 +154,7 @@ impl Handle {
         lock(&self.settings)
     }
 
-    /// Returns the capture of an activated handle; `None` if libpcap reads the handle.
+    /// Returns the capture; `None` before activation, and if libpcap reads the handle.
     pub(crate) fn live(&self) -> Option<Arc<Live>> {
         lock(&self.live).clone()
     }

@@ -28,7 +28,9 @@ const COPIED_BYTES_MIN: usize = 256;
 const WHOLE_FRAME_BYTES: usize = 1500;
 
 /// Returns the filter for the kernel, given the program's filter and the snapshot length: an
-/// expression, and the number of bytes to copy from each frame.
+/// expression, and the number of bytes to copy from each frame (`None` for whole frames). If the
+/// kernel cannot run the program's filter, the expression is `None`, with which the kernel copies
+/// all frames.
 pub(crate) fn kernel_part(filter: &Filter, snapshot: usize) -> CaptureFilter {
     let bytes = snapshot.max(filter.reach);
     let bytes =
@@ -40,7 +42,7 @@ pub(crate) fn kernel_part(filter: &Filter, snapshot: usize) -> CaptureFilter {
 }
 
 impl KernelFilter {
-    /// Loads a filter that may be set later.
+    /// Loads a filter that may be set later, unless the capture already has this filter.
     pub(crate) fn prepare(&mut self, capture: &Capture, wanted: CaptureFilter) {
         if *capture.filter() != wanted {
             // `set` tries again, and then keeps the reason.
@@ -49,8 +51,9 @@ impl KernelFilter {
     }
 
     /// Replaces the filter in the kernel. `capture` is `None` while the handle is being read; the
-    /// filter then cannot be replaced. If the filter was not replaced, fails with the reason if the
-    /// kernel has an earlier filter; otherwise stores the reason in `refusal`.
+    /// filter then cannot be replaced. After a failure, an earlier filter may remain in the kernel:
+    /// in this case, the function fails with the reason. If the kernel has no filter, the function
+    /// succeeds, and stores the reason in `refusal`.
     pub(crate) fn set(
         &mut self,
         capture: Option<&mut Capture>,

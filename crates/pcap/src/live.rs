@@ -54,7 +54,7 @@ pub(crate) struct Live {
     /// The last compiled program that expects VLAN tags in frames, although it will run live.
     stored_program: Mutex<Option<Vec<Instruction>>>,
     kernel_filter: Mutex<KernelFilter>,
-    /// The capture; `None` while a thread reads it.
+    /// The capture; `None` while a thread reads it, and after the handle was closed.
     reading: Mutex<Option<Box<Reading>>>,
     wake: EventFd,
     selectable: OnceLock<Selectable>,
@@ -150,12 +150,13 @@ impl Live {
         self.wake.as_fd().as_raw_fd()
     }
 
-    /// Returns the link types of the device, the current default first.
+    /// Returns the link types that the device supports, as `DLT_` numbers. The default is the
+    /// first.
     pub(crate) fn datalinks(&self) -> &'static [i32] {
         self.kind.datalinks()
     }
 
-    /// Returns the link type of frames, a `DLT_` number.
+    /// Returns the link type of the packets that the program reads, a `DLT_` number.
     pub(crate) fn datalink(&self) -> i32 {
         self.datalink.load(Ordering::Relaxed)
     }
@@ -269,7 +270,8 @@ impl Live {
         result
     }
 
-    /// Returns a descriptor that is readable when frames may be available; `None` if there is none.
+    /// Returns a descriptor that is readable when frames may be available. Creates it at the first
+    /// call; returns `None` if this fails.
     pub(crate) fn selectable_number(&self) -> Option<i32> {
         if self.selectable.get().is_none() {
             let reading = lock(&self.reading);

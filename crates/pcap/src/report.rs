@@ -3,7 +3,7 @@
 //!
 //! The environment variable [`VARIABLE`] contains options, separated by commas: `off` leaves all
 //! handles to libpcap, `quiet` suppresses the message about handles that libpcap reads, and
-//! `report` prints a line when a handle is closed.
+//! `report` prints a line when a handle is closed, or at exit if it is still open.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use sys::preload::message::print_message;
@@ -11,7 +11,7 @@ use sys::preload::message::print_message;
 /// Name of the environment variable with the user's options.
 const VARIABLE: &str = "STREAMLINE_PCAP";
 
-/// The packet counts of a handle when it is closed.
+/// The packet counts of a handle.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     /// Packets that the program received.

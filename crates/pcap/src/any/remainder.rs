@@ -66,7 +66,8 @@ impl Remainder {
         self.pending.is_some()
     }
 
-    /// Copies the next packet to `buffer`, and removes it.
+    /// Removes the next packet. Copies its bytes to `buffer`, and returns the packet; `None` if
+    /// there is none.
     pub(super) fn take_packet(&mut self, buffer: &mut [u8]) -> Option<Packet> {
         let packet = self.pending.take()?;
         let bytes = self.bytes.get(..packet.captured)?;

@@ -92,7 +92,7 @@ fn find_ours(real: RealLookup, handle: LibraryHandle, name: &CStr) -> Option<Non
     })
 }
 
-/// Replacement for a missing `dlsym`, which finds no symbol.
+/// Replacement for `dlsym` if the C library lacks it. Finds no symbol, so it always returns null.
 extern "C" fn find_nothing(_handle: *mut c_void, _name: *const c_char) -> *mut c_void {
     ptr::null_mut()
 }

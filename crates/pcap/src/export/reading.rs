@@ -86,7 +86,7 @@ pub(super) unsafe fn replace_instructions(
     true
 }
 
-/// Reads packets and passes them to the program's function.
+/// Reads packets and passes them to the program's function. Returns the result of `pcap_dispatch`.
 fn dispatch(
     (handle, live): (&Handle, &Live),
     count: c_int,

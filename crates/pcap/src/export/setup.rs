@@ -140,8 +140,8 @@ pub unsafe extern "C" fn pcap_activate(p: Pcap) -> c_int {
     result
 }
 
-/// Opens the rings. If libpcap must activate the handle instead, prints the reason and returns
-/// false.
+/// Opens the rings, and returns true. Returns false if libpcap must activate the handle instead,
+/// and prints the reason if there is one.
 fn activate(handle: &Handle) -> bool {
     let settings = handle.settings().clone();
     if settings.is_activated_by_libpcap {

@@ -27,7 +27,8 @@ pub(super) enum DeviceKind {
 }
 
 impl DeviceKind {
-    /// Returns the link types of the device, the default first.
+    /// Returns the link types that the device supports, as `DLT_` numbers. The default is the
+    /// first.
     pub(super) const fn datalinks(self) -> &'static [i32] {
         match self {
             Self::Interface { is_loopback: true, .. } => &[ETHERNET],

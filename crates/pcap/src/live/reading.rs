@@ -115,7 +115,8 @@ impl Live {
     }
 
     /// Blocks until a frame may be available, the read must end, a signal arrives or the timeout
-    /// has passed, for at most [`CHECK_INTERVAL`]. Returns true if a descriptor is ready.
+    /// has passed, for at most [`CHECK_INTERVAL`]. Returns true if the interface need not be
+    /// checked now: a descriptor is ready, or notifications were suppressed.
     fn wait(&self, reading: &Reading, begun: Instant) -> bool {
         let silence = reading.capture.silence_left();
         let mut limit = if silence.is_zero() { CHECK_INTERVAL } else { silence };
@@ -204,7 +205,8 @@ impl Reading {
         }
     }
 
-    /// Copies the next frame of a single interface.
+    /// Copies the next frame of a single interface that matches the filter and the direction.
+    /// Returns false if there is none.
     fn next_frame(&mut self, live: &Live, filter: Option<&Filter>) -> bool {
         let snapshot = live.snapshot;
         let look = filter.map_or(snapshot, |filter| filter.reach).min(FRAME_MAX);
@@ -220,8 +222,9 @@ impl Reading {
         true
     }
 
-    /// Makes the next packet of the device `any`. The packets of the rings and of the packet socket
-    /// are merged in time order.
+    /// Makes the next packet of the device `any` that matches the filter and the direction. The
+    /// packets of the rings and of the packet socket are merged in time order. Returns false if no
+    /// packet is available.
     fn next_packet(&mut self, live: &Live, filter: Option<&Filter>) -> bool {
         loop {
             let Some(all) = &mut self.all else { return false };
