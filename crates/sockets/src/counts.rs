@@ -41,7 +41,8 @@ pub(crate) fn set(edge: &Edge, count: EdgeCount, value: u64) {
     }
 }
 
-/// Adds the result of a system call to a counter of an edge, unless the call failed.
+/// Adds the number of bytes that a system call returned to a counter of an edge. Adds nothing if
+/// the call failed.
 pub(crate) fn add_result(edge: &Edge, count: EdgeCount, result: isize) {
     add(edge, count, usize::try_from(result).unwrap_or(0));
 }

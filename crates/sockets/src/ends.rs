@@ -132,7 +132,7 @@ fn classify(number: i32) -> u8 {
     found.and_then(|at| u8::try_from(at).ok()).map_or(NOT_AN_END, |at| at + FIRST_EDGE)
 }
 
-/// Records that `to` is now a duplicate of `from`.
+/// Records that descriptor `to` is now a duplicate of descriptor `from`.
 pub(crate) fn record_duplicate(from: i32, to: i32) {
     let what = |number: i32| usize::try_from(number).ok().and_then(|at| DESCRIPTOR_MARKS.get(at));
     if let Some(to) = what(to) {
@@ -174,8 +174,8 @@ impl SharedEdge {
         Self { edge, state: Mutex::new(state), owner: AtomicUsize::new(0) }
     }
 
-    /// Returns true if the edge is a pipe without a requested or offered ring, or if a signal
-    /// interrupted a call on it.
+    /// Returns true if the edge is a pipe without a requested or offered ring, or if the caller is
+    /// a signal handler that has interrupted a call on the edge.
     pub(crate) fn is_pipe(&self) -> bool {
         self.lock_for_call().is_none_or(|locked| locked.is_inheritable())
     }

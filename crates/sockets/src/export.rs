@@ -254,11 +254,8 @@ fn is_filled(piece: &&IoVec) -> bool {
     piece.length > 0
 }
 
-/// Returns the array as a slice if the descriptor is an end of an edge and the array is not empty,
-/// else `None`.
-///
-/// # Safety
-/// `pieces` must point to `count` buffers (X2).
+/// Returns the array as a slice if the descriptor is an end of an edge, and the array is not null
+/// and has 1 to 1024 elements; else `None`.
 unsafe fn edge_buffers<'a>(fd: c_int, pieces: *const IoVec, count: c_int) -> Option<&'a [IoVec]> {
     let count = usize::try_from(count).ok().filter(|count| (1..=1024).contains(count))?;
     ends::find(fd).filter(|_| !pieces.is_null())?;

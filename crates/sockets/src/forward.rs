@@ -20,8 +20,8 @@ static ENABLED: AtomicBool = AtomicBool::new(false);
 /// The last buffer into which bytes of a file range were copied.
 static LAST_COPY: Mutex<Option<CopiedRange>> = Mutex::new(None);
 /// Files with ranges that have been lent to buffers. They stay open until the program exits,
-/// because a buffer may represent a range until then. The number of files is limited by the number
-/// that an edge can carry.
+/// because a buffer may represent a range until then. An edge carries a limited number of files,
+/// which also limits the number of files in this list.
 static LENT: Mutex<Vec<CachedFile>> = Mutex::new(Vec::new());
 
 /// A buffer that holds a copy of a file range.

@@ -67,7 +67,7 @@ struct Source {
     /// The number of reads that were not lazy because they were misaligned: the address or the size
     /// was not a multiple of [`PAGE`].
     misses: u32,
-    /// True if a thread populates the page tables.
+    /// True once a thread that populates the page tables has been started.
     has_prefault_thread: bool,
     /// Set to true to stop the thread that populates the page tables.
     is_stopped: Arc<AtomicBool>,
@@ -167,7 +167,7 @@ pub(crate) fn end_lazy_reads(range: &FileRange) {
     HAS_SOURCES.store(!sources.is_empty(), Ordering::Relaxed);
 }
 
-/// Records that `to` is now a duplicate of `from`.
+/// Records that descriptor `to` is now a duplicate of descriptor `from`.
 pub(crate) fn record_duplicate(from: i32, to: i32) {
     let Some(mut sources) = sources() else { return };
     sources.iter_mut().for_each(|source| source.numbers.retain(|number| *number != to));
@@ -176,7 +176,8 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
     }
 }
 
-/// Records that a descriptor is about to be closed.
+/// Records that a descriptor is about to be closed. If it is the last descriptor of a file, ends
+/// lazy reads of the file.
 pub(crate) fn forget(number: i32) {
     let Some(mut sources) = sources() else { return };
     for source in sources.iter_mut() {

@@ -1,4 +1,4 @@
-//! The reading end of an edge: a pipe, then possibly a ring, then a pipe permanently.
+//! The reading end of an edge: a pipe, then possibly a ring, then only the pipe.
 //!
 //! After many bytes in large reads the reader requests a ring over the rendezvous socket, and from
 //! then on waits for both the pipe and the socket. After an offer it drains the pipe (the writer
@@ -33,7 +33,7 @@ pub(crate) enum Reading {
     Offered(Box<RingInput>),
     /// The end reads the ring.
     Ring(Box<RingInput>),
-    /// The end reads the pipe permanently.
+    /// The end reads only the pipe from now on, and requests no ring.
     Plain,
 }
 

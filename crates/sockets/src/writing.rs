@@ -1,4 +1,4 @@
-//! The writing end of an edge: a pipe, then possibly a ring, then a pipe permanently.
+//! The writing end of an edge: a pipe, then possibly a ring, then only the pipe.
 //!
 //! After many bytes, and if a reader has requested a ring ([`Reading`]), the writer creates one,
 //! offers it over the rendezvous socket and stops using the pipe. It returns to the pipe if other
@@ -103,7 +103,7 @@ pub(crate) enum Writing {
         /// The files into which pointers were written.
         files: SentFiles,
     },
-    /// The end writes to the pipe permanently.
+    /// The end writes only to the pipe from now on, and offers no ring.
     Plain,
 }
 
@@ -167,7 +167,7 @@ impl Writing {
         }
     }
 
-    /// Returns true if pointers can be written, or may be once there is a ring.
+    /// Returns true if pointers can be written to a ring, or if a ring may still be created.
     pub(crate) const fn may_pass_pointers(&self) -> bool {
         match self {
             Self::Pipe { written, .. } => *written < PIPE_BYTES_MAX,

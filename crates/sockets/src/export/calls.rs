@@ -108,8 +108,9 @@ interpose!(
 );
 
 interpose!(
-    /// `prctl(2)`. Records that the program restricts its system calls. An unprivileged program
-    /// must first give up the right to gain privileges, which counts as a restriction too.
+    /// `prctl(2)`. If the option restricts the system calls of the program, records this. The
+    /// option by which an unprivileged program first gives up the right to gain privileges counts
+    /// as a restriction, too.
     prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int, c"prctl",
     |option, _, _, _, _| {
         if preload::RESTRICTING_OPTIONS.contains(&option) {
@@ -204,7 +205,7 @@ pub struct PollFd {
 }
 
 /// Handles a descriptor that is about to be closed or replaced. If it is the last descriptor of its
-/// edge, closes the ring.
+/// edge, closes the ring. If it is the last descriptor of a file, ends lazy reads of the file.
 fn close_descriptor(fd: c_int) {
     lazy::forget(fd);
     retire::close(fd);
