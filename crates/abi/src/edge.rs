@@ -55,8 +55,8 @@ pub struct Edge {
     pub number: u32,
 }
 
-/// A value that one end of an edge publishes: a number of bytes, or the size of the ring and its
-/// changes.
+/// A value that one end of an edge publishes: a number of bytes, the current or the maximum size of
+/// the ring, or the number of times that the ring has changed its size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EdgeCount {
     /// Bytes that the writer has written into the kernel pipe.
@@ -82,7 +82,7 @@ pub enum EdgeCount {
 }
 
 impl EdgeCount {
-    /// Size in bytes of one edge's counters, with one 8-byte word per counter.
+    /// Size in bytes of the area for the counters of one edge. A counter is one 8-byte word.
     pub const EDGE_SIZE: usize = 128;
 
     /// Returns the byte offset, in the shared memory, of this counter for an edge.

@@ -96,8 +96,8 @@ impl Extent {
     pub const POSITION_BITS: u32 = 44;
     const POSITION_MASK: u64 = (1 << Self::POSITION_BITS) - 1;
 
-    /// Creates an extent. Lengths beyond [`crate::BLOCK_MAX`] are clamped: callers split such
-    /// blocks first.
+    /// Creates an extent. A `length` of more than [`crate::BLOCK_MAX`] is clamped, so the caller
+    /// must split longer blocks first.
     #[must_use]
     pub const fn new(position: u64, length: u32) -> Self {
         let length =
