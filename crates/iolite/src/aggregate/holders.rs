@@ -54,7 +54,7 @@ pub struct Holding {
     pub segments: usize,
     /// Number of slices sent but not yet released.
     pub references: u64,
-    /// Number of releases reported for slices that had not been sent.
+    /// Number of reported releases of slices in segments that the peer did not hold.
     pub mistakes: u64,
 }
 

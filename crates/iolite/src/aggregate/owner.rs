@@ -320,7 +320,7 @@ impl Window {
 
     /// Copies the bytes named by a pointer into `out`, which must have the pointer's length. Fails
     /// with [`Fault::UnknownDbuf`] if the dbuf is not mapped, so the caller must request a grant
-    /// first. Until the pointer is released, the bytes are those that the owner sent.
+    /// first. An honest owner does not change the bytes until the pointer is released.
     pub fn copy(&self, pointer: RichPointer, out: &mut [u8]) -> Result<(), Fault> {
         if pointer.is_hole() {
             return Err(Fault::Hole);

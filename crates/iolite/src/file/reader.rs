@@ -45,7 +45,7 @@ impl CachedFile {
 }
 
 impl FileReader {
-    /// Makes a splice from this reader lend pointers into the file instead of copies. This is
+    /// Makes splices from this reader transfer pointers into the file instead of copies. This is
     /// suitable for streams whose readers can request the file
     /// ([`Creator::share_file`](crate::aggregate::owner::Creator)). Such readers see the contents
     /// of the file at the time of their access.

@@ -227,9 +227,11 @@ impl Drop for Upstream {
 /// The state shared between an input and the outputs of the same process that follow it.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    /// Bit mask of the occupied elements of `oldest_needed`, one bit for each output of the input.
+    /// Bit mask of the occupied elements of `oldest_needed`, one bit for each output that follows
+    /// the input.
     claimed: AtomicU32,
-    /// For each output of the input, the oldest ring position that it needs; `u64::MAX` if none.
+    /// For each output that follows the input, the oldest ring position that the output needs;
+    /// `u64::MAX` if none.
     oldest_needed: [AtomicU64; FOLLOWERS_MAX],
     /// Maximum number of entries of the input's ring that one output may hold.
     entries_max: u64,

@@ -13,7 +13,7 @@ type Stamp = dyn FnMut(&[u8]) -> u64 + Send;
 pub struct Stamped {
     /// Function that extracts the timestamp of a block, in any unit.
     stamp: Box<Stamp>,
-    /// Maximum difference between timestamps of concurrent producers, in the unit of the
+    /// Maximum expected difference between timestamps of concurrent producers, in the unit of the
     /// timestamps.
     window: u64,
     /// Maximum time to wait for a silent producer while others have blocks.
@@ -28,9 +28,9 @@ pub struct Stamped {
 }
 
 impl Stamped {
-    /// Creates the parameters. `stamp` extracts the timestamp of a block. Timestamps of concurrent
-    /// producers differ by up to `window`. The reader waits for a silent producer for at most
-    /// `patience`.
+    /// Creates the parameters. `stamp` extracts the timestamp of a block. `window` is the maximum
+    /// expected difference between timestamps of concurrent producers. The reader waits for a
+    /// silent producer for at most `patience`.
     pub fn new(
         window: u64,
         patience: Duration,
