@@ -90,7 +90,7 @@ pub fn bytes_in_ring(
     used.filter(|used| *used <= size).ok_or(PositionFault)
 }
 
-/// The writer's side.
+/// The writer's side of a ring of bytes.
 #[derive(Debug)]
 pub struct WriterPosition<W> {
     words: W,
@@ -179,7 +179,7 @@ pub enum ReaderState {
     End,
 }
 
-/// The reader's side.
+/// The reader's side of a ring of bytes.
 #[derive(Debug)]
 pub struct ReaderPosition<W> {
     words: W,

@@ -50,7 +50,8 @@ pub enum Fault {
         /// Expected position of the record.
         position: u64,
     },
-    /// All readers of this ring have left.
+    /// The other side of the ring is gone: all readers have left, or the writer was killed and all
+    /// its blocks have been read.
     #[error("the ring has no reader left")]
     Abandoned,
     /// The operation requires a ring that keeps blocks until they are read, but this ring

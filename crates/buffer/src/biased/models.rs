@@ -30,8 +30,8 @@ impl SharedLock {
     }
 
     /// Makes one call as thread `number`. The call adds one to the value and, if `forgets` is true,
-    /// forgets the owner. Loom fails if another thread accesses the value at the same time, or if
-    /// writes of earlier threads are not visible yet.
+    /// releases the ownership of the lock. Loom fails if another thread accesses the value at the
+    /// same time, or if writes of earlier threads are not visible yet.
     fn call(&self, number: u64, forgets: bool) {
         let own = if number == NO_RECORD { number } else { number + FIRST_OWNER };
         let Some(guard) = self.lock.try_lock_as(own, &self.records) else { return };
@@ -55,8 +55,9 @@ impl SharedLock {
 }
 
 /// Runs threads in all interleavings with up to `preemptions` preemptions. Each element of
-/// `threads` is a thread's number and one flag per call of the thread: true if the call forgets the
-/// owner. The first thread is the main thread. The lock starts with `handovers` owner changes.
+/// `threads` is a thread's number and one flag per call of the thread: true if the call releases
+/// the ownership of the lock. The first thread is the main thread. The lock starts with `handovers`
+/// owner changes.
 fn check_calls(threads: &'static [(u64, &'static [bool])], handovers: u32, preemptions: usize) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);

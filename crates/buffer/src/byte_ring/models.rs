@@ -98,7 +98,7 @@ fn create_ring(size: usize) -> (Writer, Reader) {
     (WriterPosition::new(ring.clone(), size), ReaderPosition::new(ring, size))
 }
 
-/// Passes the byte of a position to `access`.
+/// Passes the byte at a position to `access`.
 fn with_byte<T>(ring: &Ring, position: u64, access: impl FnOnce(&mut u64) -> T) -> T {
     let cell = &ring.0.bytes[position as usize % ring.0.bytes.len()];
     // SAFETY: loom reports concurrent accesses.

@@ -76,7 +76,7 @@ impl Address {
         &self.name
     }
 
-    /// Returns the socket address at which the host of this name listens, without the leading zero
+    /// Returns the socket address on which the host of this name listens, without the leading zero
     /// byte.
     pub(super) fn socket_name(&self) -> Vec<u8> {
         format!("{}{}/{}", self.socket_prefix(), self.uid, self.name).into_bytes()

@@ -56,7 +56,7 @@ pub enum Error {
         /// Permission bits.
         mode: u32,
     },
-    /// All slots for readers are in use.
+    /// All reader slots are in use, or all that one untrusted user may occupy.
     #[error(
         "{address} has {limit} readers{}",
         if *of_user { USER_LIMIT_SUFFIX } else { CREATOR_LIMIT_SUFFIX }

@@ -40,8 +40,8 @@ pub(super) fn probe(socket: &[u8], owner: u32, limit: Duration) -> Result<Socket
     Ok(if holder == owner { SocketOwner::Owner(connection) } else { SocketOwner::Other(holder) })
 }
 
-/// Connects to the owner of a name at one of its spare sockets other than `own`. Returns `None` if
-/// no such socket is found within [`SPARE_PROBES_TIMEOUT`].
+/// Connects to the owner of a name through one of its spare sockets other than `own`. Returns
+/// `None` if no such socket is found within [`SPARE_PROBES_TIMEOUT`].
 pub(super) fn connect_to_spare(
     address: &Address,
     own: Option<&[u8]>,
@@ -109,7 +109,7 @@ pub(super) fn claim(address: &Address, backlog: i32, accepts: Accepts) -> Result
 }
 
 /// Returns the listener if the name has no other holder. Fails with [`Error::Taken`] if another
-/// process of this user holds the name at a spare socket.
+/// process of this user holds the name through a spare socket.
 fn verify_unique(address: &Address, socket: &[u8], listener: OwnedFd) -> Result<OwnedFd, Error> {
     match connect_to_spare(address, Some(socket), REPLY_TIMEOUT) {
         None => Ok(listener),

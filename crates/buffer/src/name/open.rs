@@ -92,7 +92,7 @@ impl OpenRequest {
         spare.ok_or_else(|| refusal(address, &found))
     }
 
-    /// Connects like [`OpenRequest::begin`]. `sockets` contains the names of the sockets at which
+    /// Connects like [`OpenRequest::begin`]. `sockets` contains the names of the sockets on which
     /// the owner may listen.
     pub(crate) fn begin_at(address: &Address, sockets: &[String]) -> Result<Self, Error> {
         let mut why = Error::Unknown(address.clone());
