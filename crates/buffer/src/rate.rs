@@ -69,7 +69,8 @@ impl<R: Skip> RatedReader<R> {
 
     /// Copies the next block that the policy selects into `out` and advances past it. Returns its
     /// length in bytes, or `None` if no block is published. Fails with [`Fault::TooLong`] if `out`
-    /// is too short; the block then remains unread until a newer block replaces it.
+    /// is too short. The block then remains unread; under [`RatePolicy::Latest`], the next read
+    /// skips it if a newer block is published.
     pub fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         if self.rate == RatePolicy::Latest {
             self.reader.skip_to_latest()?;

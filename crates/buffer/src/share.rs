@@ -390,7 +390,8 @@ fn read_geometry(geometry: &OwnedFd, magic: u64) -> Result<(Geometry, Policy), R
 }
 
 /// Maps a ring read-only. Fails unless the file has the size in the geometry and at least these
-/// seals.
+/// seals. Also fails if the capacity of the ring can change and `seals` are [`Seals::READER`],
+/// which a reader requires if it does not trust the writer.
 fn map_ring(file: &OwnedFd, geometry: &Geometry, seals: Seals) -> Result<Region, Refusal> {
     // A ring that changes capacity is read only by readers that trust its writer.
     if seals == Seals::READER && geometry.extent > 0 {

@@ -118,7 +118,8 @@ pub fn caches() -> &'static [usize] {
     CACHES.get_or_init(|| sys::machine::Machine::detect().caches)
 }
 
-/// True if this process may run on one processor only, as determined by [`fix_processor_count`].
+/// True if this process may run on one processor only. Set by [`fix_processor_count`]; unset if
+/// that function has not been called.
 static SINGLE_PROCESSOR: OnceLock<bool> = OnceLock::new();
 
 /// Determines the number of processors now, for a process that will not be permitted to query it

@@ -100,7 +100,8 @@ impl Handover {
         self.ends.iter().flat_map(|(page, doorbell)| [page.as_fd(), doorbell.as_fd()]).collect()
     }
 
-    /// Parses the message and descriptors of the predecessor.
+    /// Parses the message and descriptors of the predecessor. Fails with [`Refusal::Descriptors`]
+    /// if the message is malformed or a descriptor is missing.
     pub fn from_parts(message: &[u8], descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
         let count = descriptors.len();
         let state = HandoverState::read(message).ok_or(Refusal::Descriptors(count))?;
