@@ -1,4 +1,4 @@
-//! Reading and sending of packets, and filters.
+//! Functions that read and send packets, and set filters.
 
 use super::{End, GetStats, Pcap, Set, Stat, find_live_handle};
 use crate::handle::{self, Handle, status};

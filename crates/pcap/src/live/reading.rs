@@ -1,5 +1,5 @@
-//! Reading of frames: the thread of the program reads the rings, waits for the doorbells, and
-//! passes each frame to the program.
+//! The reader of a capture: in the thread of the program, it reads the rings, waits for the
+//! doorbells, and passes each frame to the program.
 
 use super::Live;
 use crate::any::{AllInterfaces, FRAME_OFFSET, Packet};

@@ -1,5 +1,5 @@
-//! Reading of a block part by part, for a reader that decides from the first bytes of a block which
-//! of its other bytes it copies.
+//! Copies a block part by part, for a reader that decides from the first bytes of a block which
+//! other bytes of the block it copies.
 
 use super::{CheckedRecord, READ_ATTEMPTS_MAX, RecordWalk};
 use crate::Fault;

@@ -1,4 +1,4 @@
-//! Reading block by block, and sleep announcements for readers of many streams.
+//! Block-wise reads, and sleep announcements for readers of many streams.
 
 use super::Input;
 use crate::dbuf::BlockVisitor;
