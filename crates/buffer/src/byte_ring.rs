@@ -141,8 +141,8 @@ impl<W: RingWords> WriterPosition<W> {
         waits
     }
 
-    /// Asks the reader for a notification when half of the ring is free. Returns true, without
-    /// asking, if half of the ring is already free.
+    /// Requests a notification from the reader, which sends it when half of the ring is free. If
+    /// half of the ring is already free, requests none and returns true.
     pub fn announce_wait(&self) -> bool {
         let room_min = self.size as u64 / 2;
         let wanted = self.written.saturating_sub(self.size as u64) + room_min;
@@ -255,8 +255,8 @@ impl<W: RingWords> ReaderPosition<W> {
         waits
     }
 
-    /// Asks the writer for a notification when the next bytes arrive. The caller must then check
-    /// for available bytes once more.
+    /// Requests a notification from the writer, which sends it after the next bytes. The caller
+    /// must then check for available bytes once more.
     pub fn announce_wait(&self) {
         self.words.store(RingWord::ReaderWaits, 1);
         // SYNC POINT: waiting. Pairs with the fence in `WriterPosition::take_reader_waits`.

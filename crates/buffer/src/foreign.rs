@@ -64,7 +64,8 @@ fn copy_out_by_words(words: &[AtomicU64], at: usize, out: &mut [u8]) {
 }
 
 /// Fills `to` with the bytes that begin at byte `at` of `words`, using instructions that copy more
-/// than a word at once. `to` has at least [`COPY_MIN`] bytes, and its source is within the words.
+/// than a word at once. Panics if `to` has fewer than [`COPY_MIN`] bytes, or if the words end
+/// before `to` is full.
 #[cfg(all(target_arch = "x86_64", not(miri), not(loom)))]
 #[inline]
 fn copy_out_by_instruction(words: &[AtomicU64], at: usize, to: &mut [u8]) {

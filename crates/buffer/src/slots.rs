@@ -34,7 +34,7 @@ struct Slot {
 pub(crate) const FREE: u64 = u64::MAX;
 
 impl Slots {
-    /// Creates empty slots for segments of `segment` bytes. `segment` and `slots` are powers of
+    /// Creates empty slots for segments of `segment` bytes. `segment` and `slots` must be powers of
     /// two.
     pub(crate) fn new(segment: usize, slots: usize) -> Self {
         let slot = |_| Slot {
@@ -64,7 +64,7 @@ impl Slots {
         self.slot(slot).leases.load(Ordering::Relaxed)
     }
 
-    /// Assigns a new segment to a free slot, in which `filled` is 0.
+    /// Assigns segment number `segment` to a slot, which must be free.
     pub(crate) fn open(&self, slot: usize, segment: u64) {
         debug_assert!(self.segment_number_in(slot) == FREE && self.slot_of(segment) == slot);
         self.slot(slot).segment.store(segment, Ordering::Release);

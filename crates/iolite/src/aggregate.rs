@@ -147,7 +147,8 @@ impl Aggregate {
         })
     }
 
-    /// Shortens the aggregate to its first `length` bytes. Does nothing if it is not longer.
+    /// Shortens the aggregate to its first `length` bytes. Does nothing if the aggregate has no
+    /// more bytes.
     pub fn truncate(&mut self, length: usize) {
         while self.length > length
             && let Some(mut last) = self.slices.pop_back()

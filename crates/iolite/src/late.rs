@@ -76,7 +76,8 @@ fn arm_writer_end(late: &mut LateEvent, output: impl RaceWriter, how: WriterEnd)
     late.arm(move || output.write_and_end(how));
 }
 
-/// Checks that the first `call` returns [`LAST_BLOCK`], and the second the expected end.
+/// Calls `call` twice. Checks that the first result is [`LAST_BLOCK`], and that the second result
+/// is the end that `how` causes.
 fn check_block_and_end<I>(
     what: &str,
     how: WriterEnd,

@@ -25,7 +25,8 @@ use wire::cooked::CookedHeader;
 
 /// Device types of interfaces with Ethernet frames (`ARPHRD_ETHER`, `ARPHRD_LOOPBACK`).
 pub(crate) const ETHERNET_TYPES: [u16; 2] = [1, 772];
-/// Maximum number of interfaces with rings. The packet socket receives the packets of the others.
+/// Maximum number of interfaces with rings. The packet socket receives the packets of all other
+/// interfaces.
 const INTERFACES_WITH_RINGS_MAX: usize = 64;
 /// Maximum number of interfaces whose rings have the default size.
 const DEFAULT_RINGS_MAX: usize = 3;

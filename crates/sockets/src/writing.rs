@@ -24,8 +24,8 @@ use sys::preload::{self, Handover};
 /// The number of bytes written to the pipe before a ring is offered; shorter streams would gain
 /// nothing from a ring.
 pub(crate) const PIPE_BYTES_MIN: u64 = 64 << 10;
-/// The number of bytes written to the pipe without a request, after which a reader most likely
-/// requests no ring any more.
+/// The number of bytes written to the pipe without a request for a ring, after which the reader is
+/// not expected to request one.
 const PIPE_BYTES_MAX: u64 = 2 << 20;
 /// The initial and maximum capacity of a ring, in bytes. Larger rings are slower on one processor,
 /// and equally fast on two. A ring is resized only within its initial memory, because the program

@@ -57,7 +57,7 @@ pub(crate) struct TakenFlows {
     pub(crate) port: u16,
     /// The only sender, if the socket is connected.
     pub(crate) peer: Option<SocketAddr>,
-    /// The share of the socket among those with the same port.
+    /// The part of the port's datagrams that the socket receives.
     pub(crate) share: FlowShare,
     /// Size of the socket's receive buffer in bytes, if the program has chosen it.
     pub(crate) receive_buffer: Option<u32>,

@@ -17,7 +17,7 @@ use sys::preload::udp::{self, UdpSocketFacts};
 /// Odd factor that spreads the sum of address and port over the upper bits of a 32-bit word
 /// (Fibonacci hashing).
 const HASH_FACTOR: u32 = 0x9e37_79b1;
-/// Number of bits by which the product is shifted to the right.
+/// Number of bits by which the product with [`HASH_FACTOR`] is shifted to the right.
 const HASH_SHIFT: u32 = 16;
 
 /// The flows of one member of a group: those whose hash modulo `members` is `member`.

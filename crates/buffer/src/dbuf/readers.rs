@@ -38,7 +38,7 @@ pub trait BlockWalk: fmt::Debug {
     /// Copies the next block into `out` and releases it. Returns its length in bytes, or `None` if
     /// no block is published.
     fn read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault>;
-    /// Copies the bytes of an extent into `out`, which has the same length.
+    /// Copies the bytes of an extent into `out`, which must have the same length.
     fn copy(&mut self, place: Extent, out: &mut [u8]) -> Result<(), Fault>;
     /// Skips all blocks but the newest. Returns the number of skipped blocks.
     fn skip_to_latest(&mut self) -> Result<u64, Fault>;

@@ -34,8 +34,8 @@ pub(super) fn end_change(lock: &AtomicU64) {
     lock.store(now.wrapping_add(1), Ordering::Release);
 }
 
-/// Writes the numbers of a row; `None` clears the row. `row` has [`ROW_HEAD_WORDS`] words followed
-/// by one word per column.
+/// Writes the numbers of a row; `None` clears the row. `row` must have [`ROW_HEAD_WORDS`] words
+/// followed by one word per column.
 pub(super) fn write_row(row: &[AtomicU64], numbers: Option<&[u64]>) {
     let [lock, present, words @ ..] = row else { return };
     begin_change(lock);

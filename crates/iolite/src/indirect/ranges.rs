@@ -19,7 +19,7 @@ pub(super) struct RangeTable {
     next: usize,
 }
 
-/// Eight ranges: `first page << 28 | pages`.
+/// Eight ranges, each encoded as `first page << 28 | number of pages`.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct RangeLine([u64; RANGE_COUNT]);

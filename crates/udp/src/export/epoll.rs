@@ -33,7 +33,7 @@ pub(super) const EPOLL_CTL_ADD: c_int = 1;
 pub(super) const EPOLL_CTL_DEL: c_int = 2;
 /// `EPOLL_CTL_MOD`.
 pub(super) const EPOLL_CTL_MOD: c_int = 3;
-/// Interval at which a wait checks the rings again while one of them must not sleep.
+/// Interval at which a wait checks the rings again while one of the rings stays awake.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 type EpollCtl = unsafe extern "C" fn(c_int, c_int, c_int, *mut EpollEvent) -> c_int;
 type EpollCreate = unsafe extern "C" fn(c_int) -> c_int;

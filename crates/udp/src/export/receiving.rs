@@ -156,9 +156,9 @@ impl<'s> Reception<'s> {
         }
     }
 
-    /// Decides how the placeholder is read, now that the ring is empty or must be read later; may
-    /// wait first. Returns `None` if the ring must be read instead. The `flags` are added to those
-    /// of the call.
+    /// Prepares a read of the placeholder. Called when the ring is empty, or must be read after the
+    /// placeholder. May wait first. Returns `None` if the ring must be read instead. `flags` are
+    /// added to the flags of the call.
     fn prepare_kernel_read(&mut self, flags: c_int) -> Option<KernelRead> {
         let flags = self.flags | flags;
         let look = |empty| KernelRead { flags: flags | flag::DONTWAIT, empty, _wait: None };

@@ -49,9 +49,9 @@ impl Socket {
     }
 
     /// Returns the time for which the caller may wait for the placeholder while datagrams enter the
-    /// ring, if the user has requested such a delay, the ring is awake, and no datagram is in it;
-    /// else `None`. After that time, the caller reads the ring, and puts it to sleep before it
-    /// waits again. (docs/book/decisions/0132)
+    /// ring. Returns `None` if the user has requested no such delay, no datagrams enter the ring,
+    /// or a datagram is in it. After that time, the caller reads the ring, and puts it to sleep
+    /// before it waits again. (docs/book/decisions/0132)
     pub(crate) fn nap_time(&self) -> Option<Duration> {
         let delay = report::delay()?;
         if !self.may_have_datagrams.load(Ordering::SeqCst) {

@@ -46,8 +46,8 @@ impl Socket {
     }
 
     /// Returns true if a call that has received datagrams from the ring may return fewer than it
-    /// has room for, although the placeholder has others. (An epoll set that reports the socket
-    /// only when it becomes readable would not report those.)
+    /// has room for, although the placeholder has more. (An epoll set that reports the socket only
+    /// when it becomes readable would not report those in the placeholder.)
     pub(crate) fn may_leave_datagrams(&self) -> bool {
         !self.is_in_edge_set.load(Ordering::Relaxed)
             && self.may_have_datagrams.load(Ordering::Relaxed)
