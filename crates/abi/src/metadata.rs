@@ -145,7 +145,7 @@ impl Marks {
     /// Link type of a description: a block with an empty view, whose frame is a record
     /// (`wire::record`) about the message that follows.
     pub const DESCRIBED: u16 = u16::MAX - 1;
-    /// Offset of a layer that was not found.
+    /// Value that stands for the offset of a layer that was not found.
     pub const UNKNOWN: u16 = u16::MAX;
 
     /// Creates the marks of a block of `length` bytes that is not a frame. The view covers the

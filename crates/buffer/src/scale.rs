@@ -76,9 +76,10 @@ impl Scaling {
     }
 
     /// Returns parameters for a ring that is resized in place, given the sizes of the data caches
-    /// in bytes, level 1 first. The marks are closer together than in [`Scaling::reallocation`],
-    /// because resizing in place costs almost nothing. The ring never exceeds the caches, since the
-    /// memory for a larger ring would have to be reserved from the start.
+    /// in bytes, level 1 first. The water marks are closer together than in
+    /// [`Scaling::reallocation`], because resizing in place costs almost nothing. The ring never
+    /// exceeds the caches, since the memory for a larger ring would have to be reserved from the
+    /// start.
     #[must_use]
     pub fn deck_cut(caches: &[usize]) -> Self {
         Self { low: 40, high: 60, remote: 0, ..Self::reallocation(caches) }
@@ -165,7 +166,7 @@ pub struct RoundMeasurements {
 /// The reason for a decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SizeReason {
-    /// The pressure is between the marks.
+    /// The pressure is between the water marks.
     Fits,
     /// The pressure is above the high-water mark.
     Pressure,
@@ -433,8 +434,8 @@ mod tests {
         );
     }
 
-    /// The marks of deck-cut are closer together than those of reallocation: a resize in place is
-    /// nearly free, so the ring follows the pressure more closely.
+    /// The water marks of deck-cut are closer together than those of reallocation: a resize in
+    /// place is nearly free, so the ring follows the pressure more closely.
     #[test]
     fn f3_deck_cut_has_closer_marks() {
         let third = |c| round_at(c, c / 3, SidePlacement::SameProcessor);

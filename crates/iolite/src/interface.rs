@@ -95,8 +95,9 @@ pub trait StreamReader: fmt::Debug {
         Ok(None)
     }
 
-    /// Returns true if a lending stream has ended. Follows no pointers, because the caller may lack
-    /// permission. Returns `None` if the stream does not lend blocks.
+    /// Checks for the end of a stream that lends blocks, without following pointers, because the
+    /// caller may lack permission to read. Returns true at the end, and `None` if the stream does
+    /// not lend blocks.
     fn has_lending_ended(&mut self) -> Result<Option<bool>, Fault> {
         Ok(None)
     }

@@ -131,8 +131,8 @@ enum ForwardResult {
     NothingLent,
 }
 
-/// Moves several blocks as pointers, if the source lends them and the destination has room.
-/// Returns false if none was moved.
+/// Moves several blocks of up to `max` bytes in total as pointers, if the source lends them and the
+/// destination has room. Adds them to `moved`. Returns false if none was moved.
 #[inline]
 fn forward_run<F, T>(
     from: &mut F,
@@ -160,8 +160,9 @@ where
     Ok(true)
 }
 
-/// Moves the next block as a pointer, if the source lends it and the destination accepts it. A
-/// block that the destination drops is also consumed and counted.
+/// Moves up to `max` bytes of the next block as a pointer, if the source lends the block and the
+/// destination accepts it, and adds them to `moved`. A block that the destination drops is also
+/// consumed and counted.
 #[inline]
 fn forward_pointer<F, T>(
     from: &mut F,
@@ -196,7 +197,9 @@ where
     Ok(ForwardResult::Forwarded)
 }
 
-/// Peeks the next block and writes its bytes to the destination.
+/// Copies up to `max` bytes of the next block to the destination, and adds them to `moved`. Writes
+/// the bytes from a peeked slice or, if a peek would have to copy them, reads them directly into
+/// the destination.
 fn write_peeked<F, T>(
     from: &mut F,
     to: &mut T,
@@ -230,8 +233,9 @@ where
     Ok(())
 }
 
-/// Reads foreign bytes directly into the destination, with one copy. Returns false if the
-/// destination has no room and drops the block, in which case nothing is read.
+/// Reads up to `count` foreign bytes directly into the destination, with one copy, and adds them to
+/// `moved`. Returns false if the destination has no room and drops the block, in which case nothing
+/// is read.
 fn read_into_destination<F, T>(
     from: &mut F,
     to: &mut T,

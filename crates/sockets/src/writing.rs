@@ -167,7 +167,7 @@ impl Writing {
         }
     }
 
-    /// Returns true if pointers can be written to a ring, or if a ring may still be created.
+    /// Returns true if pointers can be written to a ring, or if a ring is still expected.
     pub(crate) const fn may_pass_pointers(&self) -> bool {
         match self {
             Self::Pipe { written, .. } => *written < PIPE_BYTES_MAX,

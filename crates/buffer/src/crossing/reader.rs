@@ -157,19 +157,21 @@ impl<'a> Batch<'a> {
         (first..first + self.count as u64).map(move |position| slots.load(position))
     }
 
-    /// Returns the view of one entry. Fails with [`Fault::Hole`] if the entry is a hole.
+    /// Returns the view of one entry. Fails with [`Fault::Hole`] if the entry is a hole or does not
+    /// exist.
     pub fn bytes(&self, index: usize) -> Result<&'a [u8], Fault> {
         self.block_bytes(self.entry(index).pointer)
     }
 
     /// Returns the frame of one entry: the view and the bytes around it. Fails with [`Fault::Hole`]
-    /// if the entry is a hole.
+    /// if the entry is a hole or does not exist.
     pub fn frame(&self, index: usize) -> Result<&'a [u8], Fault> {
         self.block_bytes(self.entry(index).frame())
     }
 
     /// Returns the filled part of the segment that contains an entry's frame, like
-    /// [`Pool::segment`](crate::pool::Pool::segment). Returns `None` for a hole.
+    /// [`Pool::segment`](crate::pool::Pool::segment). Returns `None` if the entry is a hole or does
+    /// not exist.
     #[must_use]
     pub fn segment(&self, index: usize) -> Option<Segment<'a>> {
         let frame = self.entry(index).frame();

@@ -141,7 +141,9 @@ impl Output {
         self.switch(self.segments.shape.capacity, Some(reader))
     }
 
-    /// Changes the capacity within the existing memory. [SL §5.4, deck-cut]
+    /// Changes the capacity within the existing memory. Fails with [`ChangeError::Size`] if the
+    /// capacity exceeds that memory, and with [`ChangeError::System`] if the kernel refuses pages.
+    /// [SL §5.4, deck-cut]
     fn change_in_place(&mut self, capacity: u64) -> Result<(), ChangeError> {
         let Some(file) = &self.segments.file else { return Err(ChangeError::InProgress) };
         let (before, bytes) = (self.segments.shape.capacity, |c| usize::try_from(c).unwrap_or(0));

@@ -160,8 +160,8 @@ const EFAULT: i32 = 14;
 /// missing.
 const ATTEMPTS_MAX: usize = 8;
 
-/// Attempts a transfer up to [`ATTEMPTS_MAX`] times, as long as the transfer sends nothing because
-/// of a missing page.
+/// Attempts a transfer until it does not fail with EFAULT because of a missing page. Makes at most
+/// [`ATTEMPTS_MAX`] attempts.
 fn retry_missing_page(once: impl Fn() -> Result<Sent, Refusal>) -> Result<Sent, Refusal> {
     for _ in 1..ATTEMPTS_MAX {
         match once() {

@@ -285,7 +285,8 @@ impl Reading {
         })
     }
 
-    /// Returns the packet that was received from the packet socket last.
+    /// Removes and returns the packet that was last received from the packet socket; `None` if
+    /// there is none.
     fn packet_from_socket(&mut self) -> Option<Packet> {
         self.all.as_mut()?.take_packet(&mut self.bytes)
     }

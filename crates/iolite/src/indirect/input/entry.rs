@@ -139,7 +139,8 @@ impl Input {
         }
     }
 
-    /// Moves past the next entry of the ring, all of whose bytes have been consumed.
+    /// Moves past the next entry of the ring, which contains `pointer`, and counts its block as
+    /// taken.
     #[inline]
     pub(super) fn pass_entry(&mut self, pointer: RichPointer) {
         (self.current, self.lent) = (None, None);
