@@ -116,7 +116,7 @@ impl<W: RingWords> WriterPosition<W> {
         self.written
     }
 
-    /// Returns the number of bytes in the ring.
+    /// Returns the number of bytes in the ring. Fails if the reader's position is impossible.
     pub fn used(&self) -> Result<usize, PositionFault> {
         bytes_in_ring(&self.words, self.written, self.size)
     }
@@ -204,7 +204,7 @@ impl<W: RingWords> ReaderPosition<W> {
         self.taken
     }
 
-    /// Returns the number of bytes that can be taken.
+    /// Returns the number of bytes that can be taken. Fails if the writer's position is impossible.
     pub fn available(&self) -> Result<usize, PositionFault> {
         // This Acquire pairs with the Release in `WriterPosition::publish`.
         let available = self.words.load(RingWord::Written).checked_sub(self.taken);
@@ -213,7 +213,8 @@ impl<W: RingWords> ReaderPosition<W> {
     }
 
     /// Returns the state of the ring. If the ring is empty, takes all notifications, and requests
-    /// another one. `next_notification` reads from the socket and must not block.
+    /// another one. `next_notification` reads from the socket and must not block. Fails if the
+    /// writer's position is impossible.
     pub fn state(
         &self,
         mut next_notification: impl FnMut() -> Notification,

@@ -154,7 +154,8 @@ impl Doorbell {
     }
 
     /// Wakes all sleepers because room or memory has been released. Returns true if there were any.
-    /// Does nothing while sleepers are not waiting for room ([`Doorbell::set_waits_for_room`]).
+    /// Does nothing and returns false while sleepers are not waiting for room
+    /// ([`Doorbell::set_waits_for_room`]).
     pub fn notify_room(&self) -> bool {
         // SYNC POINT: room released. A sleeper that waits for room sets the flag, listens, which
         // issues a fence, and checks for room: either it sees the room released before this fence,

@@ -246,7 +246,7 @@ pub enum Refusal {
     Truncated {
         /// Number of bytes transferred.
         sent: usize,
-        /// Number of leading bytes that are file contents; the rest are zeros.
+        /// Number of leading bytes that are file contents; the remaining bytes are zeros.
         good: usize,
     },
     /// A system call failed.

@@ -250,7 +250,7 @@ impl ForeignDbuf {
         Ok(Self { id, region: Region::reading(mapping), file: None, mask, frozen, trusted })
     }
 
-    /// Validates a pointer. Returns the offset of its block in this dbuf.
+    /// Validates a pointer. Returns the offset of its block in this dbuf, or fails with the fault.
     #[inline]
     pub(crate) fn locate(&self, pointer: RichPointer) -> Result<usize, Fault> {
         let at = pointer.place.position() & self.mask;

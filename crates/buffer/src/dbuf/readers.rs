@@ -83,7 +83,7 @@ impl<W: BlockWalk> RingReader<W, Local> {
         Ok(Some(self.unread_bytes(&found)))
     }
 
-    /// Skips the next block. Returns false if no block is published.
+    /// Advances past the next block, which counts as taken. Returns false if no block is published.
     pub fn skip(&mut self) -> Result<bool, Fault> {
         let found = self.find_next()?;
         if let Some(found) = &found {

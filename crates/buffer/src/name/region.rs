@@ -67,7 +67,8 @@ impl SharedRegion {
         Ok((Self { memory, bytes, writable: true, host: None }, files))
     }
 
-    /// Validates and maps the received file of a region.
+    /// Maps the received file of a region. Fails if the file does not have the size or the seals
+    /// that the region must have.
     pub(super) fn open(
         file: OwnedFd,
         bytes: u64,

@@ -115,7 +115,7 @@ impl Flights {
     }
 
     /// Returns the position that readers must pass before `eighths`/8 of the segments can be
-    /// released.
+    /// released; 0 if there is no such segment.
     pub(super) fn release_position(&self, eighths: usize) -> u64 {
         let segments = self.lock();
         segments.get(segments.len() * eighths / 8).map_or(0, |kept| kept.until)

@@ -318,7 +318,8 @@ impl Output {
         self.ring.reader_counts(reader)
     }
 
-    /// Disconnects a reader and releases the memory held for that reader.
+    /// Disconnects a reader. The memory held for that reader alone is released by the next
+    /// [`Output::reap`], or when a write needs room.
     pub fn evict(&mut self, reader: usize) {
         self.doorbells.disconnect(&mut self.ring.side, reader);
     }

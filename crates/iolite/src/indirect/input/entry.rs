@@ -80,7 +80,7 @@ impl Input {
         }
     }
 
-    /// Validates a pointer. Returns the offset of its bytes in the dbuf.
+    /// Validates a pointer. Returns the offset of its bytes in the dbuf, or fails with the fault.
     #[inline]
     fn validate(&mut self, pointer: RichPointer) -> Result<usize, Fault> {
         // No flags are defined: an entry with flags comes from an unknown version.
