@@ -40,7 +40,8 @@ pub trait RingWords {
 }
 
 impl RingWord {
-    /// Returns the offset of the word in memory that both sides share. Each word has a cache line.
+    /// Returns the offset of the word in memory that both sides share. Each word has its own
+    /// cache line.
     #[must_use]
     pub const fn offset(self) -> usize {
         match self {

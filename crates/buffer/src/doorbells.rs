@@ -98,7 +98,7 @@ impl Doorbells {
         true
     }
 
-    /// Marks as departed each reader that the ring has evicted.
+    /// Marks as departed each reader that has left or was evicted since the last call.
     fn mark_evicted(&self, side: &mut WriterCursor) {
         for change in side.take_reader_changes() {
             if let ReaderChange::Left(at) = change {

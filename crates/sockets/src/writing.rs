@@ -181,7 +181,8 @@ impl Writing {
         *self = Self::Plain;
     }
 
-    /// Creates a ring and offers it, if a reader has requested one.
+    /// Creates a ring and offers it, if a reader has requested one. Turns the end into a plain pipe
+    /// permanently if the rendezvous is over or no ring can be offered.
     fn switch_to_ring(&mut self, edge: &Edge, number: i32) {
         let request =
             if rendezvous::is_open(edge) { preload::receive(edge.socket) } else { Handover::Over };

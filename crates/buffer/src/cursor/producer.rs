@@ -68,7 +68,7 @@ struct CapacityChange {
 pub enum ReaderChange {
     /// A reader joined under this index. The index is new, or belonged to a reader that has left.
     Joined(usize, ReaderConnection),
-    /// The reader with this index has left.
+    /// The reader with this index has left or was evicted.
     Left(usize),
 }
 
