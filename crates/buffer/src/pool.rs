@@ -139,7 +139,7 @@ pub struct PoolUsage {
     pub free: usize,
     /// Number of segments with pins.
     pub pinned: usize,
-    /// Number of segments with leases, which usually belong to a crossing.
+    /// Number of segments that are leased, usually by crossings.
     pub leased: usize,
     /// Total number of segments.
     pub segments: usize,

@@ -82,7 +82,8 @@ pub enum Bytes {}
 pub type Offer = share::DoorbellOffer<Bytes>;
 
 impl Offer {
-    /// Validates the descriptors and opens the reading end.
+    /// Validates the descriptors and opens the reading end. Fails if they do not form a valid
+    /// offer.
     pub fn open(self) -> Result<Input, Refusal> {
         Ok(Input::new(self.ring.read_blocks_of(Seals::READER)?, self.doorbell))
     }

@@ -257,8 +257,8 @@ impl Merged {
     }
 
     /// Copies the next block of the current producer, or of the next producer that has a block,
-    /// into `out`. After `most` blocks of one producer in a row, the next producer is the current
-    /// one. Returns `None` if no producer has a block.
+    /// into `out`. After `most` blocks of one producer in a row, the next producer becomes the
+    /// current one. Returns `None` if no producer has a block.
     fn take_round_robin(&mut self, most: usize, out: &mut [u8]) -> Result<Option<Next>, Fault> {
         for _ in 0..=self.producers.len() {
             if self.taken_in_round >= most || self.current >= self.producers.len() {

@@ -91,7 +91,7 @@ impl Bytes<'_> {
 /// The state of the writing end of an edge.
 #[derive(Debug)]
 pub(crate) enum Writing {
-    /// The end writes to the pipe. `written` is the number of bytes so far; when it reaches
+    /// The end writes to the pipe. `written` is the number of bytes written so far; when it reaches
     /// `next_check_at`, the writer checks for a request for a ring.
     Pipe { written: u64, next_check_at: u64 },
     /// The end writes to the ring.

@@ -59,8 +59,8 @@ struct SocketState {
     /// Time of the last measurement of the ring's share, the number of datagrams received by then,
     /// and the number of those that came from the ring.
     measured_share: Option<(Instant, u64, u64)>,
-    /// The conditions of the last promotion, and the time at which they were last checked; `None` if
-    /// the socket has never been promoted.
+    /// The conditions of the last promotion, and the time at which they were last checked; `None`
+    /// if the socket has never been promoted.
     conditions: Option<(PromotionConditions, Instant)>,
     /// Earliest time of the next promotion, once the ring has ended.
     not_before: Option<Instant>,
@@ -70,7 +70,9 @@ struct SocketState {
 
 #[derive(Debug)]
 enum Stage {
-    /// The socket is not promoted, and its datagrams are counted from `not_before` on.
+    /// The socket is not promoted, but may be promoted from `not_before` on (`None` means at any
+    /// time). `datagrams` is the number of datagrams received since `since`; `since` is `None`
+    /// until the first one.
     Counted { datagrams: u32, since: Option<Instant>, not_before: Option<Instant> },
     /// The socket is promoted.
     Promoted(Box<Ring>),

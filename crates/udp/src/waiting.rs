@@ -33,7 +33,7 @@ impl Wait {
         Self::begin_receive(number)
     }
 
-    /// Begins a receive call, which may wait for the descriptor.
+    /// Begins a receive call on a descriptor, whether or not the call will wait.
     pub(crate) fn begin_receive(number: i32) -> Self {
         let place = place(&WAITING, number);
         if let Some(count) = place {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub struct TableNames(BTreeMap<(u32, String), (Address, Vec<String>)>);
 
 impl TableNames {
-    /// Reads the current names from the kernel's list of sockets.
+    /// Reads the names of the current tables from the kernel's list of sockets.
     pub fn list() -> std::io::Result<Self> {
         let mut names: BTreeMap<_, (Address, Vec<String>)> = BTreeMap::new();
         for socket in holder::listening_sockets()? {

@@ -16,8 +16,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use sys::doorbell::{Peer, SocketDoorbell};
 
 /// Number of bytes after which blocks are published, even if there are fewer than T_b, so that the
-/// reader copies them while the next blocks are written. In a small ring, a sixteenth of the
-/// capacity applies instead.
+/// reader copies them while the next blocks are written. In a ring of less than 1 MB, a sixteenth
+/// of the capacity applies instead.
 const PUBLISH_BYTES: u64 = 64 << 10;
 
 /// The only writer of a stream. Dropping the writer ends the stream.

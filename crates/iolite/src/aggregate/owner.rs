@@ -138,8 +138,8 @@ impl Creator {
         Ok(())
     }
 
-    /// Holds an aggregate for a peer, after which its pointers can be sent. Fails if the peer may
-    /// not read the aggregate, would exceed its limit, or has departed.
+    /// Holds an aggregate for a peer, so that the aggregate's pointers can be sent to the peer.
+    /// Fails if the peer may not read the aggregate, would exceed its limit, or has departed.
     pub fn lend(&mut self, aggregate: &Aggregate, peer: PeerId) -> Result<(), GrantRefusal> {
         let credentials = self.holders.credentials(peer).ok_or(GrantRefusal::UnknownPeer(peer))?;
         self.may_read(aggregate, credentials)?;

@@ -186,7 +186,9 @@ impl Receiver {
         self.input.wait(limit)
     }
 
-    /// Copies `out.len()` bytes of an aggregate, beginning at offset `at`. Maps pools as needed.
+    /// Copies `out.len()` bytes of an aggregate, beginning at offset `at`, into `out`. Maps pools
+    /// as needed. Fails if the bytes are not all in the aggregate, if a pool cannot be mapped, or
+    /// if a pointer is invalid.
     pub fn copy(
         &mut self,
         of: &ReceivedAggregate,
@@ -223,7 +225,7 @@ impl Receiver {
     }
 
     /// Copies an aggregate into a pool of this process, where the copy is immutable, and releases
-    /// the original.
+    /// the original. If the copy fails, the original is not released.
     pub fn copy_and_release(
         &mut self,
         received: ReceivedAggregate,

@@ -170,8 +170,8 @@ impl Input {
         Some(unsafe { first.bytes(current.consumed, current.unread_length()) })
     }
 
-    /// Returns the address at this validated offset, or `None` if the entry may not be read in
-    /// place.
+    /// Returns the address of the byte at offset `at`, which must have been validated for
+    /// `pointer`. Returns `None` if the entry may not be read in place.
     fn direct_address(&self, pointer: RichPointer, at: usize) -> Option<InPlace> {
         let view = self.translation.mapped(pointer.dbuf())?;
         let keeps = self.policy != Policy::Overwrite && (view.is_frozen() || self.is_trusted);

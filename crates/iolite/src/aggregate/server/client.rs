@@ -32,7 +32,8 @@ impl Client {
 
     /// Copies the bytes named by a pointer into `out`, which must have the pointer's length. If the
     /// pool is not mapped, first requests the pool from the owner, once per pool (a *buffer
-    /// fault*), and waits for the reply.
+    /// fault*), and waits for the reply. Fails if the owner refuses the pool or has departed, or if
+    /// the pointer is invalid.
     pub fn copy(&mut self, pointer: RichPointer, out: &mut [u8]) -> Result<(), ResolveError> {
         match self.window.copy(pointer, out) {
             Err(Fault::UnknownDbuf(dbuf)) => {
@@ -44,7 +45,8 @@ impl Client {
     }
 
     /// Copies the bytes named by these pointers into a pool of this process as one aggregate
-    /// ([`Window::receive`]). Maps pools as needed.
+    /// ([`Window::receive`]). Maps pools as needed. Fails if a pool cannot be mapped, a pointer is
+    /// invalid, or `pool` is full.
     pub fn receive(
         &mut self,
         pointers: &[RichPointer],
