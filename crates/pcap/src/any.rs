@@ -191,8 +191,9 @@ fn is_ethernet(interface: &Interface) -> bool {
     ETHERNET_TYPES.contains(&interface.hatype)
 }
 
-/// Returns the size of the rings of one interface in one direction in bytes, given the size that
-/// the program has set for the capture; `None` for the default.
+/// Returns the size in bytes of the rings of one interface in one direction, or `None` for the
+/// default size. `all` is the size that the program has set for the capture, or `None` if it has
+/// set none.
 fn ring_size(all: Option<u64>, interfaces: usize) -> Option<u64> {
     if all.is_none() && interfaces <= DEFAULT_RINGS_MAX {
         return None;

@@ -235,7 +235,7 @@ impl Live {
     }
 
     /// Returns a phrase for the report that names the component that runs the filter; empty if
-    /// there is no filter.
+    /// there is no filter or the filter accepts all packets.
     fn filter_location_phrase(&self) -> String {
         if lock(&self.filter).as_ref().is_none_or(|filter| filter.accepts_all()) {
             return String::new();

@@ -19,14 +19,14 @@ pub enum OpenedObject {
     Inbox(OwnedFd),
 }
 
-/// Opens the stream, region or inbox named `NAME` or `UID/NAME`. Blocks until its host replies;
-/// fails with [`Error::Silent`] after 20 s.
+/// Opens the stream, region or inbox named `NAME` or `UID/NAME`. Blocks until its host replies.
+/// Fails with [`Error::Silent`] if the host accepts no connection, or sends no reply, for 20 s.
 pub fn open(name: &str) -> Result<OpenedObject, Error> {
     open_address(&name.parse()?)
 }
 
 /// Opens a stream, to be read from its current position. Fails with [`Error::Kind`] if the name
-/// refers to another kind of object. Blocks until its host replies.
+/// refers to another kind of object. Blocks and fails like [`open`] otherwise.
 pub fn open_stream(name: &str) -> Result<Input, Error> {
     let address = name.parse()?;
     match open_address(&address)? {
@@ -36,7 +36,7 @@ pub fn open_stream(name: &str) -> Result<Input, Error> {
 }
 
 /// Opens a region, writable if this user has permission. Fails with [`Error::Kind`] if the name
-/// refers to another kind of object. Blocks until its host replies.
+/// refers to another kind of object. Blocks and fails like [`open`] otherwise.
 pub fn open_region(name: &str) -> Result<SharedRegion, Error> {
     let address = name.parse()?;
     match open_address(&address)? {
@@ -46,7 +46,8 @@ pub fn open_region(name: &str) -> Result<SharedRegion, Error> {
 }
 
 /// Connects to an inbox, and creates a ring with this configuration, through which the returned
-/// writer sends its blocks. Blocks until the host replies.
+/// writer sends its blocks. Fails with [`Error::Kind`] if the name refers to another kind of
+/// object. Blocks and fails like [`open`] otherwise.
 pub fn open_write(name: &str, config: &Config) -> Result<Output, Error> {
     let address: Address = name.parse()?;
     match open_address(&address)? {
@@ -61,7 +62,7 @@ pub fn open_write(name: &str, config: &Config) -> Result<Output, Error> {
     }
 }
 
-/// Opens the object at an address, whatever its kind. Blocks until its host replies.
+/// Opens the object at an address, whatever its kind. Blocks and fails like [`open`].
 pub fn open_address(address: &Address) -> Result<OpenedObject, Error> {
     match OpenRequest::begin(address) {
         // The queue is full.
@@ -106,8 +107,8 @@ impl OpenRequest {
         Err(why)
     }
 
-    /// Returns the granted object. Blocks until the reply arrives. The request's descriptor becomes
-    /// readable when the reply arrives.
+    /// Returns the granted object. Blocks until the reply arrives, and fails with [`Error::Silent`]
+    /// if none arrives for 20 s. The request's descriptor becomes readable when the reply arrives.
     pub fn finish(self) -> Result<OpenedObject, Error> {
         let Self { address, socket } = self;
         open_granted(&address, socket)

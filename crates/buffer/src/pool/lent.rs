@@ -92,7 +92,8 @@ impl Pool {
         self.is_lent() && slots.segment_number_in(slots.slot_of(self.next_number_min.get())) != FREE
     }
 
-    /// Returns all segments that have neither pins nor leases to the lender.
+    /// Returns to the lender all segments that have neither pins nor leases. Does nothing if the
+    /// memory is not lent.
     pub(super) fn return_lent(&mut self) {
         let Some(lender) = self.memory.lender() else { return };
         let slots = &self.memory.slots;

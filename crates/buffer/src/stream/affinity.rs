@@ -27,8 +27,8 @@ impl Input {
 
 impl Output {
     /// Confines this thread like [`Input::share_cache`], but to the processors that share a cache
-    /// with the processor of the first present reader. Does nothing and returns false if that
-    /// processor is unknown or shares no cache.
+    /// with the processor of the first present reader. Does nothing and returns false if no reader
+    /// is present, or if that processor is unknown or shares no cache.
     pub fn share_cache(&mut self) -> sys::Result<bool> {
         let first = self.ends.iter().position(|end| !end.has_left);
         let page = first.and_then(|first| self.ring.side().page(first));

@@ -75,7 +75,7 @@ impl PipeOffer {
         }
     }
 
-    /// Opens the receiving end after validating the offer.
+    /// Validates the offer and opens the receiving end. Fails if the offer is invalid.
     pub fn open(self) -> Result<Receiver, share::Refusal> {
         let input = self.stream.open()?;
         Ok(Receiver {

@@ -160,7 +160,8 @@ impl Reading {
         self.capture.has_frames() || self.all.as_ref().is_some_and(AllInterfaces::has_packet)
     }
 
-    /// Returns the number of packets that the packet socket of `any` has dropped.
+    /// Returns the number of packets that the packet socket of `any` has dropped; 0 for a single
+    /// interface.
     pub(super) fn count_socket_drops(&mut self) -> u64 {
         self.all.as_mut().map_or(0, AllInterfaces::count_drops)
     }

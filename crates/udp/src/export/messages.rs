@@ -48,7 +48,7 @@ fn promoted(number: c_int, flags: c_int) -> Option<Arc<Socket>> {
 }
 
 /// Returns the UDP socket with the descriptor `number`. Returns `None` if there is none, or if no
-/// ring has dropped datagrams whose number a program requests.
+/// ring has dropped datagrams of a socket whose program requests the number of drops.
 fn socket_after_drops(number: c_int) -> Option<Arc<Socket>> {
     if !drops::has_ring_drops() {
         return None;
