@@ -1,5 +1,6 @@
 //! Objects that a descriptor number can identify: ends of streams, regions (memory that other
-//! processes open by name), inboxes (to which other processes write by name), states and runs.
+//! processes open by name), inboxes (to which other processes write by name), files in memory,
+//! states and runs.
 
 use crate::failure::{EAGAIN, ENOBUFS, ENOSPC, Failure, Outcome, wrong_end};
 use crate::pointers::{FileEnd, PointerReader, PointerWriter};

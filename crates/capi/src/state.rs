@@ -26,9 +26,9 @@ pub(crate) fn columns(fd: i32) -> Outcome<usize> {
     with_object(fd, |state| Ok(state.reader.shape().columns.len()))
 }
 
-/// Writes the name of a column, or its unit if `unit` is true, as a string into `out`, without zero
-/// bytes and truncated to the size of `out`. Returns the length of the complete text. Fails if
-/// there is no such column.
+/// Writes the name of a column, or its unit if `unit` is true, as a terminated string into `out`.
+/// Omits zero bytes, and truncates the string to the size of `out`. Returns the length of the
+/// complete text in bytes. Fails if there is no such column.
 pub(crate) fn name(fd: i32, column: usize, unit: bool, out: &mut [u8]) -> Outcome<usize> {
     with_object(fd, |state| {
         let columns = &state.reader.shape().columns;

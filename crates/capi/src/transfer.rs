@@ -9,8 +9,8 @@ use crate::table;
 use iolite::interface::StreamReader;
 use iolite::splice;
 
-/// Moves up to `most` bytes. Returns the number of bytes moved, or 0 at the end of the source.
-/// Fails with `EINVAL` if both ends are the same.
+/// Moves up to `most` bytes from end `from` to end `to`. Returns the number of bytes moved, or 0 at
+/// the end of the source. Fails with `EINVAL` if both ends are the same.
 pub(crate) fn splice(from: i32, to: i32, most: usize) -> Outcome<usize> {
     if from == to {
         return Err(Failure::invalid("from an end to itself nothing can be moved"));
@@ -60,8 +60,8 @@ pub(crate) fn splice(from: i32, to: i32, most: usize) -> Outcome<usize> {
     }
 }
 
-/// Returns the number of bytes of one block, at most `length`, for which the stream has room. Fails
-/// with `EAGAIN` if there is no room.
+/// Returns `length`, reduced to the maximum block size. Fails with `EAGAIN` if the stream has no
+/// room for a block of this length.
 fn fitting_length(writer: &mut Writer, length: usize) -> Outcome<usize> {
     let length = length.min(writer.output.block_max());
     if !writer.output.is_ready(length)? {

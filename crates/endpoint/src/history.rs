@@ -254,8 +254,9 @@ impl History {
         self.cold.totals()
     }
 
-    /// Returns the number of stored frames and the sequence number of the oldest of them, or of the
-    /// next frame if none is stored.
+    /// Returns the number of stored frames, and the sequence number of the oldest of them. If none
+    /// is stored, the number is that of the first skipped frame or, if none was skipped, of the
+    /// next frame.
     #[must_use]
     pub fn count_and_first_number(&self) -> (u64, u64) {
         let stored = self.frames.len() as u64;
@@ -315,8 +316,9 @@ pub const RECORD_HEADER_SIZE: usize = write::RECORD_HEADER_SIZE;
 /// Size of a pcap file header in bytes.
 pub const FILE_HEADER_SIZE: usize = write::FILE_HEADER_SIZE;
 
-/// Returns the offset of the first record boundary at or after offset `at`, or 0 if `at` is 0.
-/// `first` is the offset of the first record, which is after the file header if there is one.
+/// Returns the offset of the first record boundary at or after offset `at`, at most the length of
+/// `records`; 0 if `at` is 0. `first` is the offset of the first record, which is after the file
+/// header if there is one.
 #[must_use]
 pub fn record_boundary(records: &[u8], first: usize, at: usize) -> usize {
     let mut end = if at == 0 { 0 } else { first };

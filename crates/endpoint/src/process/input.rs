@@ -67,9 +67,10 @@ impl ProgramInput {
         io_failure("write to", &self.process.command, error)
     }
 
-    /// Counts a block of `length` bytes, of which `present` bytes are present. The block counts as
-    /// a hole if any bytes are missing, as written if `written` equals `present`, and otherwise as
-    /// dropped.
+    /// Counts a block of `length` bytes, of which `present` bytes are present. If any bytes are
+    /// missing, the block counts as a hole. Otherwise it counts as written if `written` equals
+    /// `present`, and as dropped if not; its bytes are counted as written up to `written`, and as
+    /// dropped beyond.
     fn count_block(&mut self, length: u32, present: u64, written: u64) {
         if u64::from(length) > present {
             self.holes.add(length);

@@ -16,8 +16,8 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 
 /// Maximum number of blocks in a bundle.
 pub(super) const BLOCKS_MAX: usize = filter::LANES;
-/// Number of bytes after which a bundle is full, so that a reader that is too slow loses few blocks
-/// at once. A longer block is a bundle of its own.
+/// Maximum length of a bundle of several blocks, in bytes. A longer block is a bundle of its own.
+/// The limit keeps the number of blocks low that a slow reader loses at once.
 const BYTES_MAX: usize = 128 << 10;
 /// Number of bytes before the classes: the number of the first block and the count.
 const CLASSES_OFFSET: usize = 16;
@@ -188,7 +188,7 @@ impl ReadBundle {
         Ok((stamp, entry, self.frame_at..end))
     }
 
-    /// Passes a block whose frame ends at this offset.
+    /// Passes the next block, whose frame ends at offset `frame_end`.
     pub(super) const fn pass(&mut self, frame_end: usize) {
         (self.passed, self.frame_at) = (self.passed + 1, frame_end);
     }

@@ -29,7 +29,7 @@ use rest::{REST_DURATION_NS, Rest};
 pub const ENTRY: SourceEntry = SourceEntry::new(&SHARED, open);
 
 const OVERWRITTEN: DropReason = DropReason::Named("overwritten");
-/// Reason for blocks that the process of the prefix has lost.
+/// Drop reason for blocks that the process of the prefix has lost.
 const PREFIX: DropReason = DropReason::Named("prefix");
 /// Interval between attempts to replace a process that has exited, in ns.
 const REJOIN_INTERVAL: u64 = 10_000_000;

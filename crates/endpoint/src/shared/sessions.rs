@@ -209,7 +209,8 @@ impl ReadSessions {
     }
 }
 
-/// Adds holes of `missing` bytes in total, which precede a block.
+/// Adds holes of `missing` bytes in total to `to`. They represent the lost bytes before the block
+/// of `entry`.
 fn add_holes(mut missing: u64, entry: &Entry, to: &mut Vec<Entry>) {
     let flags =
         if entry.context.flags.has(Flags::BACKWARD) { Flags::BACKWARD } else { Flags::NONE };

@@ -74,7 +74,7 @@ const FIRST_READER_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Maximum time in ns for which readers stay asleep while blocks arrive continuously. A kernel
 /// ring, for example, may never be empty.
 const FLUSH_INTERVAL_NS: Time = 10_000_000;
-/// Interval between counts of the readers.
+/// Interval at which the readers are counted.
 const COUNT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A sink that writes to the ring of a shared prefix, the filters with which several requests

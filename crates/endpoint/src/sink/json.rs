@@ -160,7 +160,8 @@ impl EndpointFields {
         }
     }
 
-    /// Returns the addresses and ports of a description, which does not contain the protocol.
+    /// Converts the addresses and ports of a description. The protocol stays unknown, because
+    /// descriptions do not contain it.
     pub(crate) fn from_described(flow: Flow) -> Self {
         Self {
             network: Some(if flow.source.is_ipv4() { "ipv4" } else { "ipv6" }.into()),

@@ -290,8 +290,8 @@ impl Out {
         })
     }
 
-    /// Calls `write`, which returns the number of bytes written and the first error. Counts the
-    /// written blocks, and empties the buffer.
+    /// Calls `write`, which returns the number of bytes written, and the error that stopped it, if
+    /// any. Counts the written blocks, and empties the buffer.
     fn write_out(
         &mut self,
         write: impl FnOnce(&mut Self) -> (usize, io::Result<()>),

@@ -10,7 +10,8 @@ use std::os::fd::AsFd as _;
 pub(super) const MESSAGE_PAYLOAD_MAX: usize = 32 * 1024;
 
 /// Writes all bytes, and blocks until they have been written. If the descriptor is nonblocking,
-/// `limit` bounds the wait. Returns the number of bytes written, and the first error.
+/// `limit` bounds the wait. Returns the number of bytes written, and the error that stopped the
+/// write, if any.
 pub(super) fn write_all(
     file: &mut File,
     bytes: &[u8],
@@ -38,8 +39,8 @@ pub(super) fn write_all(
     (done, Ok(()))
 }
 
-/// Writes all bytes as messages. The last message is marked as the end of a block. Returns the
-/// number of bytes written, and the first error.
+/// Writes all bytes as messages, the last of which is marked as the end of a block. Returns the
+/// number of bytes written, and the error that stopped the write, if any.
 pub(super) fn write_messages(
     file: &mut File,
     bytes: &[u8],

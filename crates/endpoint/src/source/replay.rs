@@ -62,7 +62,7 @@ struct Replay {
     /// The next packet, which has been parsed but is not due yet, or is later than a packet of
     /// another source.
     pending: Option<Packet>,
-    /// A fault of the capture, which the next `produce` reports.
+    /// An error in the capture, which the next call to `produce` reports; `None` if there is none.
     fault: Option<Failure>,
     /// Number of bytes that the reader needs for the next record, if the current piece ends within
     /// this record.

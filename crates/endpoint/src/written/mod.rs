@@ -2,7 +2,7 @@
 //! node as if the node itself had emitted them.
 //!
 //! ```text
-//! WriterSocket ── packets: 1 byte of kind, then bytes ──► WrittenBlocks ──► output of the node
+//! WriterSocket ── packets: 1 byte of type, then bytes ──► WrittenBlocks ──► output of the node
 //!              ◄── 1 packet: reason for the end ──────────
 //! ```
 //!
@@ -21,15 +21,15 @@ pub use blocks::{WrittenBlocks, WrittenForm};
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Maximum number of data bytes in a packet, excluding the byte that states its kind.
+/// Maximum number of data bytes in a packet, excluding the byte with the packet type.
 pub const PACKET_MAX: usize = 64 << 10;
 /// Maximum number of bytes that wait in the sockets while the space is busy, including the kernel's
 /// overhead for each packet.
 const WAITING_MAX: usize = 1 << 20;
 
-/// Kind of a packet that contains bytes.
+/// Type of a packet that contains bytes.
 const DATA: u8 = 0;
-/// Kind of the packet that ends the session.
+/// Type of the packet that ends the session.
 const END: u8 = 1;
 
 /// The outside end of a writer. Dropping it without a call to [`WriterSocket::end`] aborts the
@@ -64,7 +64,7 @@ impl WriterSocket {
         Self { socket, packet: Vec::new() }
     }
 
-    /// Returns the socket.
+    /// Converts the outside end into its socket, without ending the session.
     #[must_use]
     pub fn into_socket(self) -> OwnedFd {
         self.socket

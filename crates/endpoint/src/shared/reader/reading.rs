@@ -96,7 +96,8 @@ impl Shared {
         }
     }
 
-    /// Reads the next block of the bundle, and emits it if its session is admitted.
+    /// Reads the next block of the bundle. Emits the block if an arc selects its class and its
+    /// session or message is admitted; otherwise counts it.
     fn read_block(&mut self, intake: &mut Intake<'_>) -> Result<ReadBlocksOutcome, Failure> {
         let invalid = |defect| self.invalid_message(&defect);
         let (stamp, entry, frame) = self.bundle.next().map_err(invalid)?;

@@ -1,6 +1,7 @@
-//! Pauses and sleeps of a reader. While blocks arrive, a reader that has read all of them pauses
-//! for a fixed time, so that the writer need not wake every reader whenever its input pauses. After
-//! a pause in which no block has arrived, the reader sleeps until the next block.
+//! Pauses and sleeps of a reader that has read all blocks. If blocks have arrived recently, the
+//! reader first pauses: it waits for a fixed time, during which the writer does not wake it unless
+//! many blocks are unread. If no block arrives during the pause, the reader sleeps, and the writer
+//! wakes it for the next block. A short gap in the input therefore costs no wakeups.
 
 use super::Shared;
 

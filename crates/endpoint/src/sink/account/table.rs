@@ -9,7 +9,8 @@ use filter::Time;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use wire::Flow;
 
-/// Maximum number of flows examined before one is removed from a full table even if it is not idle.
+/// Maximum number of queue entries examined in a full table before a flow is removed even though it
+/// has had a block since it was queued.
 const ATTEMPTS_MAX: usize = 64;
 
 /// A queue of flows, in the order of insertion: key, entry number and time of the last block.

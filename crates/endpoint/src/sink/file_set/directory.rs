@@ -161,7 +161,7 @@ impl Directory {
 }
 
 /// Returns the first unused file number: one more than the largest number at the start of a name in
-/// the directory.
+/// the directory, or 1 if no name starts with a number.
 fn first_free_number(path: &str) -> io::Result<u64> {
     let mut next = 1;
     for entry in fs::read_dir(path)? {

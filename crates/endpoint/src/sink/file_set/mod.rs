@@ -302,7 +302,7 @@ impl FileSet {
 
 #[cfg(test)]
 impl FileSet {
-    /// Returns the numbers of unfinished and open files.
+    /// Returns the number of unfinished files, and the number of open files among them.
     pub(crate) fn file_counts(&self) -> (usize, usize) {
         let is_open = |file: &&OutputFile| file.disk.as_ref().is_some_and(|p| p.open.is_some());
         let open = self.files.values().filter(is_open).count();

@@ -59,7 +59,7 @@ impl Out {
         self.bytes_outside_buffer = 0;
     }
 
-    /// Marks the end of a block in the buffer, without writing the buffer.
+    /// Marks the end of a block of `bytes` viewed bytes in the buffer, without writing the buffer.
     pub(crate) fn end_block_unflushed(&mut self, bytes: u32) {
         let end = self.buffer.len() + self.bytes_outside_buffer;
         let items = std::mem::take(&mut self.items_after_blocks);

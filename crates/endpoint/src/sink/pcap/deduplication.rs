@@ -38,8 +38,8 @@ impl FrameDeduplication {
         self.recent_frames.are_shared()
     }
 
-    /// Returns true if the block has a frame that has not been written yet. Counts all other
-    /// blocks.
+    /// Records the frame of a block. Returns true if the block has a frame that has not been
+    /// written yet; otherwise counts the block and returns false.
     pub(super) fn has_new_frame(&mut self, block: &Block<'_>) -> bool {
         if !block.marks.is_frame() {
             self.blocks_without_frame += 1;
@@ -60,7 +60,7 @@ impl FrameDeduplication {
     }
 
     /// Returns the report rows of a sink that has written this number of frames. Fails if blocks
-    /// with bytes arrived but none had a frame.
+    /// other than holes arrived but none of them had a frame.
     pub(super) fn rows(&self, written: u64, target: &str) -> Result<Report, Failure> {
         if self.appended == 0 && self.non_hole_blocks > 0 {
             let why = "no block that it received is part of a frame";

@@ -77,7 +77,8 @@ impl TxDevice {
         }
     }
 
-    /// Drops the frame that was rejected. The caller must send the following frames again.
+    /// Drops the rejected frame from the ring; does nothing for a packet socket. The caller must
+    /// send the following frames again.
     pub(super) fn skip_rejected(&mut self) {
         if let Transmitter::Ring(ring) = &mut self.transmitter {
             // A broken ring fails at the next send.

@@ -246,8 +246,8 @@ impl Tx {
     }
 
     /// Returns the bytes to send for this block, without copying if possible. If the checksum must
-    /// be completed, appends a modified copy to `copies`, which must be sent in place of the
-    /// returned bytes.
+    /// be completed, appends a modified copy to `copies`; the caller must then send the copy
+    /// instead of the returned bytes.
     fn sendable_bytes<'a>(
         &mut self,
         block: &Block<'a>,

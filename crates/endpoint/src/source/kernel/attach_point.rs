@@ -170,8 +170,8 @@ impl AttachPoint {
         SourceCounters { observed, given: ran, dropped, remark, ..SourceCounters::default() }
     }
 
-    /// Returns true if both attach points are at the same interface, and the interface still
-    /// exists.
+    /// Returns true if both attach points are equal and, if they are at an interface, this
+    /// interface is the same and still exists.
     #[must_use]
     pub fn is_same_interface(&self, other: &Self) -> bool {
         let index = |place: &Self| place.interface.as_ref().map(|interface| interface.index);

@@ -21,7 +21,8 @@ impl ClockOffset {
         Self { offset, compared_at }
     }
 
-    /// Updates the offset if the time of day has been stepped or has drifted.
+    /// Compares the clocks again if [`COMPARE_INTERVAL_NS`] has passed. Updates the offset if it
+    /// has changed by more than [`DRIFT_MIN_NS`].
     pub fn update(&mut self) {
         if sys::clock::monotonic().saturating_sub(self.compared_at) < COMPARE_INTERVAL_NS {
             return;

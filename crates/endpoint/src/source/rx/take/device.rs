@@ -27,7 +27,7 @@ const FRAMES_MIN: u64 = 8192;
 /// Maximum number of frame buffers in total. The buffers also use at most 1/64 of the machine's
 /// memory.
 const FRAMES_MAX: u64 = 1 << 16;
-/// Divisor for the number of spare frame buffers. One of this many frame buffers is reserved for
+/// Divisor for the number of spare frame buffers. One in this many frame buffers is reserved for
 /// sinks that send from this memory and copy other blocks into it.
 const SPARE_DIVISOR: usize = 16;
 /// Maximum number of ring entries, and thus of frames that wait for the reader.
