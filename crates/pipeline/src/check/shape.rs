@@ -128,7 +128,7 @@ fn unknown_filter(name: &str, place: Span, registry: &dyn Registry) -> Diagnosti
     Diagnostic::error(place, format!("no filter is called `{}`", truncate_word(name))).hint(hint)
 }
 
-/// Reports a head that is not a source.
+/// Reports the node `id`, which must be a head, if it is a section or a filter other than a source.
 fn check_head(draft: &mut Draft<'_>, id: NodeId, registry: &dyn Registry) {
     let node = &draft.nodes[id.0];
     let (what, place) = match (&node.step, node.entry) {
@@ -151,7 +151,7 @@ fn check_head(draft: &mut Draft<'_>, id: NodeId, registry: &dyn Registry) {
     );
 }
 
-/// Reports a source with incoming arcs.
+/// Reports the node `id`, which must have an incoming arc, if it is a source.
 fn check_inner(draft: &mut Draft<'_>, id: NodeId) {
     let node = &draft.nodes[id.0];
     if let (DraftStep::Filter(uses), Some(entry)) = (&node.step, node.entry)

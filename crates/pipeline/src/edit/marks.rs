@@ -57,9 +57,9 @@ pub(super) fn unpin_uses(request: &mut Request, at: Span) {
     }
 }
 
-/// Removes marks that only one filter has, unless a user chose them. A mark was not chosen by a
-/// user if the old text lacks it, or if it has the form of [`FreshMarks`] and the old text uses it
-/// several times.
+/// Removes generated marks that only one filter has; marks that a user chose stay. A mark counts as
+/// generated if the old text lacks it, or if it has the form of [`FreshMarks`] and the old text
+/// uses it several times.
 pub(super) fn remove_needless(request: &mut Request, old: &[String]) {
     let all = all_marks(request);
     let count = |of: &[String], mark: &String| of.iter().filter(|other| *other == mark).count();
@@ -119,8 +119,9 @@ impl FreshMarks {
         Name { text, span: Span { start: usize::MAX, end: usize::MAX } }
     }
 
-    /// Returns a term that leads to the same nodes as the given term. Fails if an arc would lead to
-    /// an operand of `++`, `+*` or `!`, which can have only one incoming arc.
+    /// Returns a term of new uses of the first nodes of `term`, so that a second arc can lead to
+    /// these nodes. Adds marks to those that have none. Fails if one of them is an operand of `++`,
+    /// `+*` or `!`, which can have only one incoming arc.
     pub(super) fn references(&mut self, term: &mut Term) -> Result<Term, InvalidEdit> {
         match term {
             Term::Filter(node) => Ok(Term::Filter(self.reference(node))),

@@ -15,9 +15,9 @@ pub(super) const USAGE: &str = "write `insert FILTER before|after|at NODE`, `rem
 
 /// The keyword that precedes the new parent of a node.
 const BELOW_KEYWORD: &str = "below";
-/// The keyword of `remove` that makes it fail if there are nodes below the node.
+/// The keyword that makes `remove` fail if the node to remove has others below it.
 const LEAF_KEYWORD: &str = "leaf";
-/// The keyword of `remove` that also removes everything below the node.
+/// The keyword that makes `remove` also remove everything below the node.
 const ALL: &str = "all";
 
 /// The word that separates the edits of one change.

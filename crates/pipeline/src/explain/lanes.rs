@@ -213,7 +213,7 @@ impl Drawing<'_> {
         self.lanes[own] = first;
     }
 
-    /// Returns the first free lane with index `from` or higher.
+    /// Returns the first free lane with index `from` or higher. Adds a lane if there is none.
     fn free_lane(&mut self, from: usize) -> usize {
         let free = (from..self.lanes.len()).find(|lane| self.lanes[*lane].is_none());
         free.unwrap_or_else(|| {

@@ -28,8 +28,8 @@ pub enum Boolean<L = ClassSet> {
 }
 
 impl<L> Boolean<L> {
-    /// Returns true if an operand is part of this expression. Appends the operands that precede it
-    /// in chains to `before`.
+    /// Returns true if `operand` is part of this expression. Appends to `before` the operands that
+    /// precede it in chains.
     pub(crate) fn chained_before(&self, operand: NodeId, before: &mut Vec<NodeId>) -> bool {
         match self {
             Self::Filter(id) => *id == operand,

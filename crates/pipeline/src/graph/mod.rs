@@ -179,8 +179,8 @@ impl Use {
             && fixed_arguments(self) == fixed_arguments(other)
     }
 
-    /// Returns true if `other`, which is the same filter, has different values of writable
-    /// arguments.
+    /// Returns true if any writable argument has a different value in `other`, which must be the
+    /// same filter.
     #[must_use]
     pub fn has_other_writable_values(&self, other: &Self) -> bool {
         let mut names = self.description.parameters.iter().filter(|p| p.writable).map(|p| p.name);

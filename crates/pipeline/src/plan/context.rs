@@ -34,7 +34,9 @@ impl Plan {
         named.flat_map(|classes| classes.ranges().to_vec()).collect()
     }
 
-    /// Returns the classes that pass an edge.
+    /// Returns the classes of the blocks that can pass an edge. These are the classes of the edge,
+    /// but without those that the filter before it emits only on request, unless the edge names one
+    /// of them.
     #[must_use]
     pub fn classes_on(&self, edge: &Edge) -> ClassSet {
         let from = self.graph.node(edge.from).filter();

@@ -340,8 +340,8 @@ fn filter_estimate(graph: &Graph, edge: &Edge) -> f64 {
 }
 
 /// Returns true if only measurements can determine the fraction of a filter's blocks that take the
-/// edge: the edge leaves a filter that is not a source, does not pass all classes, and has no
-/// estimate by the filter.
+/// edge. This holds for an edge of a filter other than a source, unless it is a back edge, passes
+/// all classes, or has an estimate by the filter.
 pub(super) fn is_share_unknown(graph: &Graph, edge: &Edge) -> bool {
     let source = graph.node(edge.from).kind() == Some(FilterKind::Source);
     let decides = graph.node(edge.from).filter().is_some() && !source;

@@ -98,7 +98,7 @@ impl LongestPaths {
         self.to[ends.from.0] + edge_delays(plan, edge) + self.from[ends.to.0]
     }
 
-    /// Returns the number of delays on the longest path that begins at this source.
+    /// Returns the number of delays on the longest path that begins at this source, at least 1.
     fn longest_path_from(&self, node: NodeId) -> u64 {
         self.from[node.0].max(1)
     }

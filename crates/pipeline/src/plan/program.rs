@@ -32,7 +32,7 @@ pub struct ProgramStep {
     /// The index, in [`Program::steps`], of the step that provides the input; `None` if the input
     /// is the frames as received.
     pub from: Option<usize>,
-    /// The classes of the previous step's blocks that enter this step.
+    /// The classes of the input blocks that enter this step.
     pub classes: ClassSet,
 }
 

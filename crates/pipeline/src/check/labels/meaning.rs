@@ -273,7 +273,8 @@ impl Classifier {
             .unwrap_or(CLASS_OF_ZERO - 1)
     }
 
-    /// Returns all names that a label may use.
+    /// Returns all names that a label may use for classes of this filter: the names of groups, then
+    /// of classes.
     fn label_names(&self) -> impl Iterator<Item = &'static str> {
         let groups = self.groups.iter().map(|(name, _)| *name);
         groups.chain(self.names.iter().map(|(name, _)| *name))

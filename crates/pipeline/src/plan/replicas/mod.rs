@@ -45,8 +45,8 @@ const POWER_UTILISATION_MIN: f64 = 0.75;
 /// The minimum speedup by each additional replica; with `--parallel=latency` or `--policy=latency`,
 /// by all replicas together.
 const LATENCY_SPEEDUP_MIN: f64 = 1.02;
-/// `explain` prints the reason why a filter has no replicas only if the filter costs at least this
-/// many times as much as a crossing.
+/// Minimum ratio of a filter's cost to the cost of a crossing at which `explain` prints the reason
+/// why the filter has no replicas.
 const EXPLAINED_COST_RATIO_MIN: f64 = 4.0;
 
 /// The minimum utilization of all threads together, from 0 to 1, and the minimum speedup, with
