@@ -134,7 +134,8 @@ impl History {
 
     /// Copies the frame of a block into the history, and evicts frames beyond the limits. The
     /// sequence numbers of stored frames must be consecutive. A block that has no frame, or whose
-    /// frame exceeds the byte limit, therefore clears the history.
+    /// frame exceeds the byte limit, therefore clears the history. While the history is frozen,
+    /// evicts nothing, and skips the block if it cannot be stored.
     pub fn push(&mut self, block: &Block<'_>) {
         self.next_number += 1;
         self.newest = self.newest.max(block.context.time);

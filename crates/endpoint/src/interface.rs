@@ -41,7 +41,7 @@ pub(crate) fn interface_removed_failure(
 }
 
 /// Runs `work` in the named network namespace, or in this thread's namespace if `netns` is `None`.
-/// Fails if the namespace cannot be opened or entered.
+/// Fails if the namespace cannot be opened or entered, or if `work` fails.
 pub(crate) fn run_in_namespace<T: Send>(
     netns: Option<&str>,
     work: impl FnOnce() -> Result<T, Failure> + Send,
@@ -123,8 +123,8 @@ pub(crate) fn renaming_note(links: &RouteSocket, index: u32, name: &str) -> Opti
 
 /// Explains why `rx` or `tx` with these arguments captures only one direction of connections: the
 /// interface has an address of this host. Returns `None` if the interface has no such address, for
-/// example a mirror port, which receives both directions. Also returns `None` for the loopback
-/// interface, for `both=yes` and `own=yes`, and if the addresses cannot be read.
+/// example a mirror port, which receives both directions. Also returns `None` for any other source,
+/// for the loopback interface, with `both=yes` or `own=yes`, and if the addresses cannot be read.
 #[must_use]
 pub fn one_way_reason(source: &Description, arguments: &Arguments) -> Option<String> {
     let side = match source.name {

@@ -163,7 +163,8 @@ impl ColdChunks {
     }
 
     /// Returns the length in bytes of the next chunk and its number of frames, or `None` if there
-    /// are too few uncompressed bytes, or while chunks are skipped.
+    /// are too few uncompressed bytes. While chunks are skipped, counts the length of one frame as
+    /// skipped and returns `None`.
     fn next_chunk(
         &mut self,
         frames: &VecDeque<FrameHeader>,

@@ -236,8 +236,8 @@ impl Source for BufferSource {
 }
 
 impl BufferSource {
-    /// Appends blocks of one writer until the writer's ring is empty, the intake is full, or the
-    /// writer may no longer be served.
+    /// Appends blocks of one writer until the writer's ring is empty, the intake or the pool is
+    /// full, the writer has left, or a fault makes it impossible to serve the writer.
     fn drain_writer(&mut self, at: usize, intake: &mut Intake<'_>) -> DrainOutcome {
         loop {
             if intake.room() == 0 {

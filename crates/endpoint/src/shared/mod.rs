@@ -86,8 +86,8 @@ pub fn vacancy_descriptor() -> sys::Result<BorrowedFd<'static>> {
 }
 
 /// Opens the ring of a shared prefix. If no process runs the prefix, starts one and blocks until
-/// the prefix is running. Fails if this program cannot start a process, or if the ring is still
-/// missing after [`JOIN_ATTEMPTS_MAX`] attempts.
+/// the prefix is running. Fails if this program cannot start a process, if the ring cannot be
+/// opened, or if it is still missing after [`JOIN_ATTEMPTS_MAX`] attempts.
 fn join_ring(prefix: &str) -> Result<Input, Failure> {
     let name = ring_name(prefix);
     let wrong = |why: &dyn std::fmt::Display| Failure::new("share", prefix, why);

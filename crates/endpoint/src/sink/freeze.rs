@@ -263,8 +263,8 @@ impl Freeze {
     }
 
     /// Creates a file, moves the stored frames into it, the last of which is the trigger, and
-    /// starts a capture that ends at `until`. If the file cannot be created, counts it as missing,
-    /// and the stored frames stay in the history.
+    /// starts a capture that ends at `until`. If the file cannot be created, counts the file and
+    /// the trigger as missing, and the stored frames stay in the history.
     fn begin_capture(&mut self, link: LinkType, until: Time) {
         let (file, name) = match create_capture(&self.into, self.files_max) {
             Ok(created) => created,

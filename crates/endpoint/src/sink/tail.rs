@@ -27,8 +27,8 @@ const LINE_MAX: u64 = 1 << 20;
 
 /// Changes a regular file so that it ends with a line terminator: appends one to the last line, or
 /// removes this line if `lines` is [`LineFormat::Json`] and the line, of at most [`LINE_MAX`]
-/// bytes, is not a complete object. Returns a message that describes the change, or `None` if no
-/// change was needed. A file that this process cannot read is left unchanged.
+/// bytes, is not a complete object. Returns a message that describes the change, or `None` if the
+/// file was not changed. A file that this process cannot read is left unchanged.
 pub(crate) fn repair_last_line(
     file: &mut File,
     target: &str,

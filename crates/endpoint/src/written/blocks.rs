@@ -268,7 +268,8 @@ impl WrittenBlocks {
         intake.put_entry(entry)
     }
 
-    /// Receives a packet. Returns false if none has arrived.
+    /// Receives a packet. Returns false if none has arrived. An invalid packet or an error ends the
+    /// session as broken.
     fn receive(&mut self) -> bool {
         match sys::descriptor::try_receive(&self.socket, &mut self.packet) {
             Ok(None) => return false,

@@ -190,8 +190,8 @@ impl<'a> ArgumentReader<'a> {
         self.mistakes.push(Diagnostic::error(span, what).hint(hint));
     }
 
-    /// Returns an error if the arguments look like a text of several words that should be quoted,
-    /// such as `bpf tcp port 80`; otherwise returns `None`.
+    /// Returns an error if the surplus arguments from `first` to `last` seem to continue an
+    /// unquoted text of several words, as in `bpf tcp port 80`; otherwise returns `None`.
     fn unquoted_text_error(&self, first: &Argument, last: &Argument) -> Option<Diagnostic> {
         let (parameter, text, _) = self.given.last()?;
         let texts = is_required(parameter)

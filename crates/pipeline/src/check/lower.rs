@@ -342,8 +342,9 @@ impl<'t> Draft<'t> {
         Some(EdgeId(self.edges.len() - 1))
     }
 
-    /// Returns the existing edge between two marked nodes, if the request repeats an arc only to
-    /// continue from the second node; otherwise `None`. Warns about the repetition.
+    /// Returns the existing edge between two marked nodes that has the same labels as this pipe,
+    /// and warns about the repetition; returns `None` if there is no such edge. A request may
+    /// repeat an arc only to continue from its second node.
     fn repeated_edge(
         &mut self,
         from: NodeId,

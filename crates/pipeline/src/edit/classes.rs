@@ -89,7 +89,7 @@ pub(super) fn move_class(
     attach(request, parent, Branch { label, term, span: NEW_SPAN })
 }
 
-/// Removes everything below a class, except nodes that other arcs lead to. Fails if nothing, or
+/// Removes everything below a class, except nodes to which other arcs lead. Fails if nothing, or
 /// only a placeholder, is below the class, or if `all` is false.
 pub(super) fn remove_class(
     request: &mut Request,

@@ -128,7 +128,8 @@ pub(super) fn is_operand(request: &Request, path: &[usize]) -> bool {
 }
 
 /// Rewrites the request, without changing its graph, so that no stage follows any group that
-/// contains the filter. Returns the new position of the filter. Fails if the filter is an operand.
+/// contains the filter. Returns the new position of the filter. Fails if the filter is an operand,
+/// or if a group cannot be divided ([`divide_group`]).
 pub(super) fn isolate(request: &mut Request, at: Span) -> Result<TermPath, InvalidEdit> {
     let mut marks = FreshMarks::new(request);
     loop {

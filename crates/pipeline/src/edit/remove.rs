@@ -61,8 +61,8 @@ fn surviving_marks(
     kept.filter_map(|(node, _)| node.mark.as_ref().map(|mark| mark.text.clone())).collect()
 }
 
-/// Returns the span of the first filter at the head of a term, or of one of its branches, that no
-/// source reaches after the removal. Returns `None` if there is none.
+/// Returns the span of the first marked filter at the head of a term, or of one of its branches,
+/// that no source reaches after the removal. Returns `None` if there is none.
 fn first_unreached_head(survivors: &[String], term: &Term) -> Option<Span> {
     match term {
         Term::Hole(_) | Term::Not(_) => None,

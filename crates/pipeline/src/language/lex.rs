@@ -176,7 +176,8 @@ impl Lexer<'_> {
         !(listed || first.is_some_and(|c| c.is_ascii_digit()))
     }
 
-    /// Skips a bare word and reports suspicious characters in it. Returns true if there were none.
+    /// Skips a bare word. Reports the first suspicious character in it or, if there is none, a
+    /// backslash at its end. Returns true if there is neither.
     fn skip_word(&mut self) -> bool {
         let start = self.at;
         let mut strange: Option<(usize, char)> = None;

@@ -39,7 +39,7 @@ impl Plan {
     }
 
     /// Returns the filters that a change in the measured shares could move between the kernel and a
-    /// thread. Returns an empty list if the request determines the placement, if the plan has
+    /// thread. Returns an empty list if the policy is [`Policy::Deepest`], if the plan has
     /// replicas, or if the shares of all arcs are known without a measurement.
     ///
     /// A connected component qualifies only if exactly one kernel program observes frames for it.

@@ -219,8 +219,8 @@ impl<'p> StageSearch<'p> {
         loads.iter().copied().fold(all / self.processors as f64, f64::max)
     }
 
-    /// Divides the component with at most `spare` additional threads. Returns `None` if the gain
-    /// does not meet the demand.
+    /// Divides the component with at most `spare` additional threads. Returns `None` if the gain is
+    /// smaller than the cost of a crossing, or does not meet the demand.
     fn divide(&self, spare: usize, demand: Demand) -> Option<StageDivision> {
         let begin = self.current_layout();
         let now_ns = self.block_time_bound(&self.thread_loads(&begin));

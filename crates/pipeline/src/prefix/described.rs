@@ -14,7 +14,8 @@ static DESCRIPTIONS: Mutex<Option<HashMap<(&'static str, bool), &'static Descrip
     Mutex::new(None);
 
 /// Returns the description of the source `shared`, with the classes of the prefix's last filter and
-/// the form of its output. Returns `shared` itself if the prefix cannot be read.
+/// the form of its output. Returns `shared` itself if the prefix cannot be read or does not output
+/// streams or messages.
 pub(crate) fn describe_shared_source(
     shared: &'static Description,
     term: &FilterTerm,

@@ -11,7 +11,7 @@ use filter::sharing::ShardKey;
 
 /// Returns the request of the worker with this number, counted from 1, of `of` workers. This
 /// request selects the blocks of the sessions assigned to that worker, and writes to separate
-/// directories. Fails if the graph's text cannot be edited.
+/// directories. Fails if the graph's text cannot be parsed.
 pub fn worker_request(graph: &Graph, number: u32, of: u32) -> Result<String, InvalidEdit> {
     let mut request = parse_tree(&graph.text, "the request")?;
     request.options.retain(|option| option.key.text != WORKERS_OPTION);

@@ -75,9 +75,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Copies the rest of the index if at least one block of the bundle must be looked at. If no
-    /// arc selects the class of a message, its fragments are not looked at. Blocks of streams are,
-    /// because they contain the position at which the session continues.
+    /// Copies the rest of the index of the bundle. If the bundle holds fragments of messages and no
+    /// arc selects any of their classes, passes all its blocks instead. Blocks of streams are
+    /// always read, because they contain the position at which the session continues.
     fn select_blocks(&mut self, intake: &Intake<'_>) {
         let mut classes = self.bundle.classes();
         if self.bundle.is_framed() && !classes.any(|class| intake.taken.contains(class)) {
@@ -97,7 +97,8 @@ impl Shared {
     }
 
     /// Reads the next block of the bundle. Emits the block if an arc selects its class and its
-    /// session or message is admitted; otherwise counts it.
+    /// session or message is admitted; otherwise counts it. If the intake has no room, defers the
+    /// block. Returns [`ReadBlocksOutcome::Full`] if the pool has no memory.
     fn read_block(&mut self, intake: &mut Intake<'_>) -> Result<ReadBlocksOutcome, Failure> {
         let invalid = |defect| self.invalid_message(&defect);
         let (stamp, entry, frame) = self.bundle.next().map_err(invalid)?;

@@ -93,7 +93,7 @@ impl Drop for FileSet {
 }
 
 impl FileSet {
-    /// Opens the directory with this path, creating it if missing.
+    /// Opens the directory with this path, and creates it if it is missing.
     pub(crate) fn open(
         path: &str,
         policy: FilePolicy,

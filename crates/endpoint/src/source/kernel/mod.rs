@@ -288,7 +288,8 @@ impl KernelSource {
     }
 
     /// Emits available blocks without their bytes, as long as they follow the same edge, and
-    /// returns their number. The frames stay in the ring until the next call to `produce`.
+    /// returns their number. Their frames stay in the current batch until the next call to
+    /// `produce`.
     fn put_in_place(&mut self, frames: &FramesInPlace, intake: &mut Intake<'_>) -> usize {
         self.is_drained = false;
         intake.in_place = true;

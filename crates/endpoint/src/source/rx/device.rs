@@ -193,9 +193,10 @@ fn attach_filter(socket: &PacketSocket, parameters: &RxParameters<'_>) -> sys::R
 }
 
 /// Returns the number of segments, a power of two. Together they have at most the requested size,
-/// unless this is less than [`SEGMENTS_MIN`] segments. If no size is requested, they hold
-/// [`BUFFERED_MS`] of traffic at the rate of the interface, within the limits [`RING_BYTES_MIN`]
-/// and [`RING_BYTES_MAX`], and within 1/64 of the machine's memory.
+/// unless this is less than [`SEGMENTS_MIN`] segments. If no size is requested, they hold at least
+/// [`BUFFERED_MS`] of traffic at the rate of the interface. This default is limited to 1/64 of the
+/// machine's memory and to [`RING_BYTES_MAX`], but is never less than [`RING_BYTES_MIN`]; it is
+/// then rounded up to a power of two.
 fn segment_count(parameters: &RxParameters<'_>, interface: Option<&Interface>) -> usize {
     let of = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX) / SEGMENT_SIZE;
     if let Some(bytes) = parameters.ring {

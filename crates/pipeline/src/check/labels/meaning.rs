@@ -72,7 +72,8 @@ impl<'c> ArcClassifiers<'c> {
         self.classifiers.iter().find(has).map(|known| known.name)
     }
 
-    /// Returns the classes that a label selects, or all classes after an error.
+    /// Returns the classes that a label selects, or all classes after an error or if the classes
+    /// are unknown.
     pub(super) fn classes_of(&self, label: &Label, mistakes: &mut Vec<Diagnostic>) -> ClassSet {
         let list = match &label.classes {
             Classes::All if label.inverted => {
