@@ -241,15 +241,15 @@ impl<'s> Intake<'s> {
         self.room.saturating_sub(self.columns.len())
     }
 
-    /// Appends blocks whose bytes are in the pool until the room is used up; returns the number
-    /// appended.
+    /// Appends blocks, whose bytes must be in the pool, until the room is used up. Returns the
+    /// number of appended blocks.
     #[inline]
     pub fn put_entries(&mut self, entries: impl Iterator<Item = Entry>) -> usize {
         let room = self.room();
         self.columns.extend(&mut entries.take(room))
     }
 
-    /// Appends a block whose bytes are in the pool; returns false if there is no room.
+    /// Appends a block, whose bytes must be in the pool. Returns false if there is no room.
     #[inline]
     pub fn put_entry(&mut self, entry: Entry) -> bool {
         self.room() > 0 && self.columns.push(entry)

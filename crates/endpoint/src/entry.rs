@@ -11,7 +11,7 @@ use wire::LinkType;
 pub struct SourceEntry {
     /// Name, parameters and help of the source.
     pub description: &'static Description,
-    /// Opens the source. A failure leaves no side effect.
+    /// Opens the source. A failed call leaves no side effects.
     pub open: fn(&Opening<'_>) -> Result<Box<dyn Source>, Failure>,
     /// Returns the link types of the frames for these arguments without opening the source, or
     /// `None` if they are unknown until the first frame.
@@ -48,7 +48,7 @@ impl SourceEntry {
 pub struct SinkEntry {
     /// Name, parameters and help of the sink.
     pub description: &'static Description,
-    /// Opens the sink. A failure leaves no side effect.
+    /// Opens the sink. A failed call leaves no side effects.
     pub open: fn(&Opening<'_>) -> Result<Box<dyn Sink>, Failure>,
     /// Facts for the planner.
     pub facts: EndpointFacts,
@@ -70,8 +70,8 @@ impl SinkEntry {
         Self { facts, ..self }
     }
 
-    /// Marks the sink as a writer of files: it runs in its own space, so that a slow disk delays no
-    /// other branch.
+    /// Marks the sink as one that writes files. Such a sink runs in its own space, so that a slow
+    /// disk delays no other branch.
     #[must_use]
     pub const fn writing_files(self) -> Self {
         self.with_facts(EndpointFacts { writes_files: true, ..self.facts })

@@ -69,7 +69,8 @@ impl Readers {
         full & (0o700 | group | others)
     }
 
-    /// Returns the mode of a file created at this path, before the umask.
+    /// Returns the mode, before the umask, of a file to be created at the path `file`, as
+    /// [`Self::file_mode`] does for its directory.
     pub(crate) fn file_mode_at(&self, file: &Path, full: u32) -> u32 {
         let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
         self.file_mode(directory.unwrap_or_else(|| Path::new(".")), full)

@@ -78,9 +78,9 @@ impl Stall {
     }
 }
 
-/// Opens a pipe or terminal anew for writing without blocking. The open file of the original
-/// descriptor, which other processes may share, is not changed. Returns `None` for any other file,
-/// and if the kernel refuses.
+/// Reopens a pipe or terminal for nonblocking writes. The open file of the original descriptor,
+/// which other processes may share, is not changed. Returns `None` for any other file, and if the
+/// kernel refuses.
 pub(crate) fn open_nonblocking(file: &File) -> Option<File> {
     let kind = file.metadata().ok()?.file_type();
     if !kind.is_fifo() && !kind.is_char_device() {

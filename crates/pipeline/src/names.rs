@@ -113,7 +113,7 @@ pub fn quoted_word(text: &str) -> String {
     quoted_unless_word(text.as_bytes())
 }
 
-/// Returns the text unchanged if it is one word, or otherwise quoted for a request.
+/// Returns the text unchanged if it is one word; otherwise quotes it for a request.
 pub(crate) fn quoted_unless_word(bytes: &[u8]) -> String {
     let bare = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-:,%@^~*".contains(byte);
     if !bytes.is_empty() && bytes.iter().all(bare) {

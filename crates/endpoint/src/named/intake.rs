@@ -119,7 +119,7 @@ struct BufferSource {
     given: Amount,
     too_long: u64,
     unread: u64,
-    /// Changes to the sizes of all writers' rings so far.
+    /// Counts of the size changes of all writers' rings so far.
     rings: ReaderRing,
 }
 

@@ -17,7 +17,7 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 /// Maximum number of blocks in a bundle.
 pub(super) const BLOCKS_MAX: usize = filter::LANES;
 /// Maximum length of a bundle of several blocks, in bytes. A longer block is a bundle of its own.
-/// The limit keeps the number of blocks low that a slow reader loses at once.
+/// The limit keeps down the number of blocks that a slow reader loses at once.
 const BYTES_MAX: usize = 128 << 10;
 /// Number of bytes before the classes: the number of the first block and the count.
 const CLASSES_OFFSET: usize = 16;

@@ -33,8 +33,8 @@ const OVERWRITTEN: DropReason = DropReason::Named("overwritten");
 const PREFIX: DropReason = DropReason::Named("prefix");
 /// Interval between attempts to replace a process that has exited, in ns.
 const REJOIN_INTERVAL: u64 = 10_000_000;
-/// Maximum number of successive processes that end without any output. A source whose process ends
-/// once more fails.
+/// Maximum number of successive processes that end without any output. If one more ends that way,
+/// the source fails.
 const SILENT_EXITS_MAX: u64 = 8;
 
 /// A source that reads the ring of a shared prefix.

@@ -95,7 +95,7 @@ struct Freeze {
     /// The capture file being written, if any.
     capture: Option<Capture>,
     counts: FreezeCounts,
-    /// The first failure to write a file. It is reported when the path ends.
+    /// The first failure to write a file, if any. It is reported when the path ends.
     failure: Option<Failure>,
 }
 

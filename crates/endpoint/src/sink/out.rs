@@ -212,7 +212,7 @@ impl Out {
     }
 
     /// Limits the waits for a reader of this output, if it is a pipe or a terminal, after the path
-    /// has been stopped. Nothing may have been written to such an output by other means before.
+    /// has been stopped. The caller must not have written to such an output by other means.
     pub(crate) fn with_stop_limit(mut self, stopped: &Arc<AtomicBool>) -> Self {
         if let Some(file) = open_nonblocking(&self.file).filter(|_| !self.is_null) {
             self.file = file;

@@ -230,8 +230,9 @@ impl<'d, 't> LabelReader<'d, 't> {
         meaning.classes_of(label, &mut self.mistakes)
     }
 
-    /// Warns if an arc probably means a class but names a filter. For example, `dport|ssh log`
-    /// calls the filter `ssh` with the argument `log`; the warning proposes the class `ssh`.
+    /// Warns if an arc leads to a filter whose name was probably meant as a class. For example,
+    /// `dport|ssh log` calls the filter `ssh` with the argument `log`; the warning proposes the
+    /// class `ssh`.
     fn warn_of_misreading(&mut self, edge: &DraftEdge<'_>, classifiers: &Classifiers) {
         let target = &self.upstream.draft.nodes[edge.to.0];
         let Some(Term::Filter(node)) = edge.target else { return };

@@ -123,7 +123,7 @@ pub(crate) fn read_as_written(text: &str, registry: &dyn Registry) -> (Graph, Ve
     (Graph { text, ..graph }, sort_and_join(mistakes))
 }
 
-/// Returns the text after the parameter values obtained from the machine are inserted.
+/// Returns the text with the parameter values from the machine inserted.
 fn with_insertions(text: &str, insertions: &[(usize, String)]) -> String {
     let mut insertions: Vec<&(usize, String)> = insertions.iter().collect();
     insertions.sort_by_key(|(at, _)| *at);

@@ -169,8 +169,8 @@ impl<'g> UpstreamSearch<'g> {
     }
 }
 
-/// Returns the classes that the filter before an arc emits only on arcs that name them, if the
-/// usable blocks have such classes.
+/// Returns the classes that the filter before an arc emits only on arcs that name them. Returns
+/// `None` if the filter has no such classes, or if they do not include those of the usable blocks.
 fn on_request(graph: &Graph, edge: &Edge, usable: &UsableInput) -> Option<ValueRange> {
     let giver = graph.node(edge.from).filter()?.description;
     let UsableInput { classes: ValueRange { low, high }, .. } = *usable;

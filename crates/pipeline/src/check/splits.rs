@@ -13,7 +13,7 @@ use crate::language::tree::{Pipeline, Request, Stage, Term, Text, Value};
 /// The filter whose branches are numbered.
 const SPLITTER: &str = "split_rr";
 
-/// Returns the request after numbering the branches that follow each `split_rr`.
+/// Returns the request with numbered branches after each `split_rr`.
 pub(super) fn number_splits(request: &Request) -> Cow<'_, Request> {
     let mut changed = Cow::Borrowed(request);
     if request.pipelines.iter().any(has_splitter) {

@@ -186,9 +186,9 @@ fn gap_before(plan: &Plan, nodes: &[PlacedNode], column: usize) -> usize {
     COLUMN_GAP.max(longest + 2 * LABEL_DISTANCE)
 }
 
-/// Returns the indices of the nodes in a column of a lane from top to bottom, each with the top of
-/// the highest node in this lane from which an edge leads to it, or 0 if there is no such node. In
-/// this order, most edges are straight, and few edges cross.
+/// Returns the nodes in a column of a lane from top to bottom: for each, the top of the highest
+/// node in this lane from which an edge leads to it, or 0 if there is none, and the index of the
+/// node. In this order, most edges are straight, and few edges cross.
 fn lane_rows(
     plan: &Plan,
     nodes: &[PlacedNode],

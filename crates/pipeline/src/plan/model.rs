@@ -179,7 +179,7 @@ pub struct PlacementChoice {
     pub cost_ns: f64,
     /// The number of placements examined.
     pub examined: u64,
-    /// True if the search was exhaustive, so the placement is optimal under [`Policy::Cost`].
+    /// True if the search was exact; the placement is then optimal under [`Policy::Cost`].
     pub proved: bool,
 }
 

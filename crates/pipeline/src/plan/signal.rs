@@ -109,8 +109,8 @@ fn set_ring(ring: &mut RingPlan, signal: &SignalItem<'_>) {
     }
 }
 
-/// Returns the nodes in the option that have no ring from another space. Their items have no
-/// effect.
+/// Returns the node names in the option that match no node with a ring from another space. Their
+/// items have no effect.
 pub(crate) fn unused_nodes(plan: &Plan) -> Vec<String> {
     let Some(text) = plan.graph.options.text(SIGNAL_OPTION) else { return Vec::new() };
     let names = unique_names(&plan.graph);

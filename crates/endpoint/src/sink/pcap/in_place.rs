@@ -54,8 +54,8 @@ impl InPlaceSources {
 
 impl Pcap {
     /// Writes the frames to which a batch's blocks refer, directly from kernel memory. If the
-    /// kernel has overwritten any of them meanwhile, takes the batch back out of the output and
-    /// writes copies of the frames that are intact.
+    /// kernel overwrites a frame during the write, removes the batch from the output, and writes
+    /// copies of the intact frames.
     pub(super) fn write_in_place(
         &mut self,
         batch: &Batch<'_>,

@@ -57,7 +57,7 @@ pub enum AttachError {
 }
 
 impl AttachPoint {
-    /// Looks up the interface of an attach point in its namespace; an attach point at the host's
+    /// Looks up the interface of an attach point in its namespace; an attach point at the user's
     /// own sockets has none. Fails if the interface does not exist or has no Ethernet frames.
     pub fn find(attach: &Attach) -> Result<Self, AttachError> {
         if attach.own_sockets {

@@ -176,7 +176,7 @@ const SENT_FACTS: EndpointFacts = EndpointFacts {
 };
 
 /// Returns the link types of an interface's frames. For all interfaces, returns both link types
-/// that a packet socket can deliver; for the host's own sockets, returns [`LinkType::RAW`]. Returns
+/// that a packet socket can deliver; for the user's own sockets, returns [`LinkType::RAW`]. Returns
 /// `None` for an unknown interface or an unsupported device type.
 fn link_types(arguments: &Arguments) -> Option<Vec<LinkType>> {
     if arguments.flag("own") {

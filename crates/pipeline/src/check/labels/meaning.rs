@@ -63,8 +63,8 @@ impl<'c> ArcClassifiers<'c> {
         Self { classifiers, unknown: false, registry }
     }
 
-    /// Returns the name of the classifier that has a class or group with this name, or `None` if
-    /// none has.
+    /// Returns the name of the first classifier that has a class or group with this name, or `None`
+    /// if no classifier has one.
     pub(super) fn classifier_with(&self, name: &str) -> Option<&'static str> {
         let has = |known: &&Classifier| {
             known.find_class(name).or_else(|| known.find_group(name)).is_some()

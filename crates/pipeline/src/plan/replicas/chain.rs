@@ -50,8 +50,9 @@ impl ChainSearch<'_> {
         (graph.inputs(edge.to).count() == 1).then_some(edge.to)
     }
 
-    /// Returns the key by which blocks are distributed if this filter is appended to the chain.
-    /// Fails with the reason why it cannot be appended.
+    /// Returns the key by which blocks are distributed if this filter is appended to the chain, or
+    /// `None` if they are distributed by load. Fails with the reason why the filter cannot be
+    /// appended.
     pub(super) fn sharing_with(
         &self,
         chain: &Chain,
@@ -88,7 +89,8 @@ impl ChainSearch<'_> {
     }
 
     /// Returns the key by which blocks are distributed if this filter, which keeps state per
-    /// session, is appended to the chain. Fails with the reason why it cannot be appended.
+    /// session, is appended to the chain, or `None` if they are distributed by load. Fails with the
+    /// reason why the filter cannot be appended.
     fn session_key_with(&self, chain: &Chain, id: NodeId) -> Result<Option<ShardKey>, String> {
         let graph = &self.plan.graph;
         let description = |id: NodeId| graph.node(id).filter().map(|used| used.description);

@@ -11,8 +11,8 @@ use filter::Time;
 
 /// Maximum pause in nanoseconds: half of the default maximum latency of a block.
 const PAUSE_MAX_NS: Time = 500_000;
-/// Divisor that limits a pause: the frames expected during the pause fill at most one part in this
-/// many of a queue.
+/// Divisor that limits a pause: the frames expected during a pause fill at most the capacity of a
+/// queue divided by this number.
 const QUEUE_DIVISOR: u64 = 4;
 /// Minimum number of frames expected during a pause. If fewer are expected, the reader does not
 /// pause.
