@@ -1,4 +1,5 @@
-//! A bounded history of the most recent frames, for readers that begin in the past. [SL §5.2]
+//! A bounded history of the most recent frames, for readers that start with earlier frames.
+//! [SL §5.2]
 //!
 //! A history stores copies of the frames of arriving blocks, within a limit on the bytes and a
 //! limit on the age, and returns the oldest frame first. Frames are copied, because a packet ring

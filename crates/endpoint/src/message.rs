@@ -28,7 +28,9 @@ pub fn write(block: &Block<'_>, room: &mut [u8]) -> usize {
     HEAD_BYTES + length
 }
 
-/// Returns the entry of a block as it is sent with the bytes of the block's frame.
+/// Returns the entry of a block to be sent with the bytes of the block's frame. Unless the block is
+/// a hole, the captured length is set to the length of the frame, and the length on the wire is at
+/// least as large.
 pub fn sent_entry(block: &Block<'_>) -> Entry {
     let mut entry = block.entry();
     if !entry.pointer.is_hole() {
@@ -176,7 +178,8 @@ const NOT_IN_MEMORY: DbufId = match DbufId::new(1) {
     None => DbufId::HOLE,
 };
 
-/// Returns the entry of a block for use without its frame, which is sent or stored separately.
+/// Returns the entry of a block for use without its frame, which is sent or stored separately. The
+/// pointer is a hole if it was one before, and otherwise refers to [`NOT_IN_MEMORY`].
 pub fn entry_without_frame(entry: Entry) -> Entry {
     match entry.pointer.is_hole() {
         true => entry_without_bytes(entry),
@@ -184,7 +187,7 @@ pub fn entry_without_frame(entry: Entry) -> Entry {
     }
 }
 
-/// Returns the entry of a block without bytes.
+/// Returns the entry with its pointer replaced by a hole of the same length and class.
 fn entry_without_bytes(entry: Entry) -> Entry {
     let pointer = RichPointer::hole(entry.pointer.length()).with_class(entry.pointer.class);
     Entry { pointer, ..entry }

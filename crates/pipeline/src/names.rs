@@ -159,7 +159,7 @@ fn body_text(body: &Boolean, outer: bool, name: &dyn Fn(NodeId) -> String) -> St
     }
 }
 
-/// Returns true if a parameter is a file name.
+/// Returns true if the values of a parameter are file names.
 #[must_use]
 pub fn is_path(parameter: &Parameter) -> bool {
     parameter.kind == Type::Path

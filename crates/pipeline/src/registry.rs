@@ -94,7 +94,7 @@ pub trait Registry {
     }
 }
 
-/// A registry that consists of a list of descriptions and a list of spaces.
+/// A registry that consists of lists of descriptions, endpoint facts and spaces.
 #[derive(Debug, Clone)]
 pub struct RegistryList<'a> {
     /// The descriptions, in the order of `streamline filters`. A source or a filter may have the

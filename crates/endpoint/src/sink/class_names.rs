@@ -32,7 +32,8 @@ impl ClassNames {
         }
     }
 
-    /// Returns the classifier's name for this class, or `None` if it has none.
+    /// Returns the classifier's name for this class, or `None` if the classifier has no name for
+    /// it.
     pub(crate) fn class_name(&self, class: Class) -> Option<&'static str> {
         let Classes::Number { names, .. } = self.classes else { return None };
         let value = self.class_value(class)?;

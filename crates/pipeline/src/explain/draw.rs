@@ -50,7 +50,8 @@ pub(super) fn draw_nodes(
     drawn_graph(plan, node).draw(&order)
 }
 
-/// Converts a plan to a graph for a drawing. `node` creates a node, except for its space.
+/// Converts a plan to a graph for a drawing. `node` returns the drawing of a node; its space is
+/// filled in here.
 fn drawn_graph(plan: &Plan, node: impl Fn(NodeId) -> DrawnNode) -> DrawnGraph {
     let graph = &plan.graph;
     let nodes = graph.ids().map(|(id, _)| {

@@ -187,8 +187,8 @@ impl OutputFile {
         self.missing == 0 && !is_incomplete && self.directions.iter().all(is_direction_complete)
     }
 
-    /// Returns true if the content coding of the file's message was undone, false if its bytes are
-    /// still coded, and `None` if its description names no coding.
+    /// Returns true if the content coding of the file's message was undone, false if the bytes are
+    /// still coded, and `None` if the description names no coding and none was undone.
     pub(super) fn decoding(&self) -> Option<bool> {
         let coding = self.description().and_then(|record| record.text(Field::ContentEncoding));
         (coding.is_some() || self.is_decoded).then_some(self.is_decoded)
