@@ -134,8 +134,8 @@ impl TapRingWriter {
         }
     }
 
-    /// Allocates the memory up to this position, so that a store cannot fail unless the reader
-    /// punches holes into the file.
+    /// Allocates the memory at least up to position `end`, so that a store cannot fail unless the
+    /// reader punches holes into the file.
     fn allocate(&mut self, end: u64) -> Result<(), TapRingFault> {
         let (from, to) = self.allocated;
         let all = from + TAP_RING_SIZE as u64;

@@ -81,8 +81,9 @@ impl WrittenSessions {
         self.messages.is_some()
     }
 
-    /// Returns the stamp of the next block, which has this number in the ring. For a block without
-    /// a session, the position is 0 and `begins` is false.
+    /// Returns the stamp of the next block, where `number` is its number in the ring. `begins` is
+    /// true only for the first block of a session in a ring of streams. For a block without a
+    /// session, the position is 0.
     pub(super) fn stamp(&mut self, entry: &Entry, number: u64) -> SharedStamp {
         let session = entry.context.session;
         let framed = self.messages.is_some();

@@ -18,7 +18,7 @@ pub(super) struct Rest {
 }
 
 impl Shared {
-    /// Announces to the writer that the source pauses until time `until`.
+    /// Starts a pause until time `until` and announces it to the writer.
     pub(super) fn announce_rest(&mut self, until: u64) {
         if let Some(input) = &mut self.input {
             self.asleep = true;
@@ -42,8 +42,8 @@ impl Shared {
         (!is_over.unwrap_or(true)).then_some(until)
     }
 
-    /// Notifies the writer that the source is about to sleep. Returns true if there are already
-    /// unread blocks.
+    /// Notifies the writer that the source is about to sleep. Returns true if the source must not
+    /// sleep: if there are already unread blocks, or if the ring has ended or cannot be read.
     pub(super) fn announce_sleep(&mut self) -> bool {
         let Some(input) = &mut self.input else { return true };
         self.asleep = true;
