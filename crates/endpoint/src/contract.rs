@@ -262,8 +262,8 @@ pub trait Sink: Send {
     /// ends the path, and the ledger counts unwritten blocks as dropped.
     fn consume(&mut self, batch: &Batch<'_>, now: Time) -> Result<(), Failure>;
 
-    /// Offers the sink frames that stay in the kernel ring of a source, in batches without bytes.
-    /// Returns false if the sink refuses; the source then copies the frames.
+    /// Prepares the sink for batches without bytes, whose frames stay in the kernel ring of a
+    /// source. Returns false if the sink refuses; the source then copies the frames.
     fn accepts_in_place(&mut self, frames: &Arc<FramesInPlace>) -> bool {
         let _ = frames;
         false

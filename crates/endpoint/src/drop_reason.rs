@@ -60,8 +60,9 @@ impl DropReason {
         known.map_or("", |(_, text)| text)
     }
 
-    /// Parses the text of a reason from a file or another process. Returns `None` for the text of a
-    /// [`Self::Named`], which only the code that drops the block knows.
+    /// Parses the text of a reason from a file or another process. Returns `None` for any other
+    /// text. This includes the text of a [`Self::Named`], which only the code that drops the block
+    /// knows.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         let known = Self::FIXED_TEXTS.iter().find(|(_, known)| *known == text);

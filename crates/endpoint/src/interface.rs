@@ -114,7 +114,7 @@ fn with_link_type(call: &'static str, found: &Interface) -> Result<(Interface, L
 }
 
 /// Returns a note if the interface with index `index` is no longer called `name`. Returns `None` if
-/// the interface still has this name, or if it cannot be looked up.
+/// the interface still has this name or alternative name, or if it cannot be looked up.
 pub(crate) fn renaming_note(links: &RouteSocket, index: u32, name: &str) -> Option<String> {
     let now = links.by_index(index).ok()?;
     let same = now.name == name || now.alternative.iter().any(|other| other == name);

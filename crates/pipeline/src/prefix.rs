@@ -125,7 +125,7 @@ fn check_source(source: &FilterTerm) -> Result<(), UnsharedReason> {
     check_place(source)
 }
 
-/// Returns true if a label passes class 0.
+/// Returns true if a label passes class 0. Every inverted label is assumed to pass it.
 fn passes_class_zero(label: &Label) -> bool {
     let is_zero = |value: &Value| matches!(value, Value::Number { value: 0, .. });
     let Classes::List(list) = &label.classes else { return true };

@@ -85,7 +85,8 @@ pub const ENTRY: ProcessEntry = ProcessEntry {
     start,
 };
 
-/// Checks the text of a command. Returns the mistake if no shell can run the command, else `None`.
+/// Checks the text of a command. Returns a mistake if the text is blank or contains a byte 0, else
+/// `None`.
 fn check_command(command: &str) -> Option<Mistake> {
     if command.trim().is_empty() {
         let mistake = Mistake::new("command", "the command is empty");

@@ -199,8 +199,8 @@ impl NodeMeasurement {
 }
 
 impl EdgeMeasurement {
-    /// Returns the fraction of a node's input that took this edge, or `None` if the node had no
-    /// input.
+    /// Returns the fraction, at most 1, of a node's input that took this edge, or `None` if the
+    /// node had no input or was not measured.
     fn edge_share(&self, measured: &Measurements, from: NodeId) -> Option<f64> {
         let came = measured.nodes.get(from.0)?.blocks;
         (came > 0).then(|| (self.put as f64 / came as f64).min(1.0))

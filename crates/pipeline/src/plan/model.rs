@@ -275,7 +275,7 @@ pub enum Delay {
 }
 
 impl Latency {
-    /// Returns the share of the budget for a source, in ns, or `None` if it has none.
+    /// Returns a source's share of the latency budget, in ns, or `None` if it has none.
     #[must_use]
     pub fn source_share(&self, node: NodeId) -> Option<u64> {
         self.delays.iter().find_map(|delays| match delays {

@@ -49,7 +49,7 @@ pub(super) fn find_pushdowns(graph: &Graph) -> Vec<Pushdown> {
 }
 
 /// Returns the filter that a source can evaluate, and a description of the frames that the source
-/// passes unfiltered. Fails with the reason.
+/// passes unfiltered. Fails with the reason if there is no such filter.
 fn pushable_filter(
     graph: &Graph,
     source: NodeId,

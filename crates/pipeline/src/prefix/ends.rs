@@ -102,7 +102,7 @@ fn check_shareable(
 }
 
 /// Returns true if a label after the filter names classes that the filter produces only if a label
-/// names them.
+/// names them, or if the graph has no filter at the span.
 fn is_on_request(graph: &Graph, span: Span, filter: &Description) -> bool {
     let Some((node, _)) = node_at(graph, span) else { return true };
     let Some(made) = filter.classes_on_request else { return false };

@@ -39,7 +39,7 @@ pub fn prefix_request(
     build_pipeline(first, &stages).to_string()
 }
 
-/// Returns true if a running request offers a prefix to others.
+/// Returns true if a running request offers this prefix to other requests.
 #[must_use]
 pub fn offers_prefix(request: &str, prefix: &str) -> bool {
     request.contains(&Term::Filter(endpoint_term(SHARE_SINK, prefix)).to_string())

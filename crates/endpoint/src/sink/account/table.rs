@@ -153,8 +153,9 @@ impl<F> FlowTable<F> {
         None
     }
 
-    /// Removes the front of a queue. Removes and returns its flow if `may_remove` returns true
-    /// for the time of the flow's last block; otherwise appends the flow to the queue again.
+    /// Removes the front of a queue. Returns `None` if its flow has already ended. Otherwise,
+    /// removes and returns the flow if `may_remove` returns true for the time of its last block, and
+    /// appends the flow to the queue again if `may_remove` returns false.
     fn take_front(&mut self, queue: u16, may_remove: impl Fn(Time) -> bool) -> Option<F> {
         let (key, entry, _) = self.queues.get_mut(&queue)?.pop_front()?;
         let known = self.known.get(&key).filter(|known| known.entry == entry)?;

@@ -189,7 +189,8 @@ impl TakeDevice {
         (self.redirect.counts(), lost)
     }
 
-    /// Returns true if the interface has been removed.
+    /// Returns true if a queue has a pending error, which means that the interface has been
+    /// removed. Removes the error that it finds.
     pub(super) fn is_gone(&self) -> bool {
         self.queues.iter().any(|queue| queue.error().is_some())
     }
