@@ -115,7 +115,8 @@ impl PointerReader {
         }
     }
 
-    /// Waits for input. If `nonblocking` is true, fails with `EAGAIN` if no input has arrived.
+    /// Waits for input. If `nonblocking` is true, does not wait, and fails with `EAGAIN` if no input
+    /// has arrived.
     pub(crate) fn wait_or_fail(&mut self, nonblocking: bool) -> Outcome<()> {
         if !nonblocking {
             self.stream().wait(None)?;

@@ -312,8 +312,8 @@ impl Freeze {
         self.capture = None;
     }
 
-    /// Writes the buffered frames. Those that cannot be written are counted; the file stays open,
-    /// because there may be room for later frames.
+    /// Writes the buffered frames. If the write fails, counts all of them as missing, and leaves the
+    /// file open, because there may be room for later frames.
     fn flush_capture(&mut self) {
         let Some(capture) = &mut self.capture else { return };
         let frames = std::mem::take(&mut capture.buffered);

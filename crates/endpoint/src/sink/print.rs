@@ -195,7 +195,8 @@ fn append_dump(to: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Appends text with a tab at the start of each line, so that data cannot be mistaken for output of
-/// `print`. Each unprintable byte becomes `.`.
+/// `print`. Each unprintable byte except a tab becomes `.`, and a carriage return at the end of a
+/// line is omitted.
 fn append_text(to: &mut Vec<u8>, bytes: &[u8]) {
     let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     if bytes.is_empty() {

@@ -258,7 +258,8 @@ impl ReplaySchedule {
         self.due_time(time, now) <= now
     }
 
-    /// Returns the time on the path's clock at which the packet with timestamp `time` is due.
+    /// Returns the time on the path's clock at which the packet with timestamp `time` is due. This
+    /// is `now` if packets are not delayed, or if no packet has been due before.
     fn due_time(&self, time: Time, now: Time) -> Time {
         let (Some(factor), Some((first, started))) = (self.factor, self.started) else {
             return now;

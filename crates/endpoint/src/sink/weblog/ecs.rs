@@ -96,7 +96,8 @@ fn add_url(object: &mut Map<String, Value>, record: &MessageRecord<'_>) {
     }
 }
 
-/// Adds the total sizes of the request and the response, in bytes.
+/// Adds the total sizes of the request and the response, in bytes. Omits the size of a message
+/// whose head has an unknown size.
 fn add_sizes(object: &mut Map<String, Value>, record: &MessageRecord<'_>) {
     for (path, head, body) in [
         ("http.request.bytes", Field::RequestHead, Field::RequestBody),
@@ -109,7 +110,8 @@ fn add_sizes(object: &mut Map<String, Value>, record: &MessageRecord<'_>) {
     }
 }
 
-/// Inserts a value at a dotted path.
+/// Inserts a value at a dotted path, and creates the objects on the path. Does nothing if the path
+/// leads through a value that is not an object.
 fn insert_at_path(object: &mut Map<String, Value>, path: &str, value: Value) {
     match path.split_once('.') {
         None => {

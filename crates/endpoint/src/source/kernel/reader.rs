@@ -185,7 +185,8 @@ impl Reader {
         sink.prefetched.front().copied().flatten()
     }
 
-    /// Moves past a frame that [`Reader::front_frame`] returned.
+    /// Moves past a frame that [`Reader::front_frame`] returned. If several exits share
+    /// its sink, also counts earlier frames of the same exit as lost if their numbers were skipped.
     pub fn pass_frame(&mut self, exported: &ExportedFrame) {
         let ExportedFrame { cpu, sink, edge, pointer, .. } = *exported;
         let at = (cpu * self.rings.shape().sinks + sink) as usize;
