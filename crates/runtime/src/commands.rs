@@ -124,7 +124,8 @@ impl CommandQueue {
         self: &Arc<Self>,
         command: impl FnOnce(&mut Space) -> A + Send + 'static,
     ) -> Result<PendingCommand<A>, CommandError> {
-        let (to, answer) = mpsc::channel();
+        // A channel without a limit allocates room for 31 messages at once.
+        let (to, answer) = mpsc::sync_channel(1);
         // The send fails if the caller has stopped waiting.
         let command = Box::new(move |space: &mut Space| drop(to.send(command(space))));
         let mut inbox = self.lock_inbox();
@@ -157,7 +158,7 @@ impl CommandQueue {
     /// most `limit` until the space accepts the request, and then without a time limit until its
     /// current pass ends.
     pub fn borrow(self: &Arc<Self>, limit: Duration) -> Result<ExclusiveBorrow, CommandError> {
-        let ((to, receiver), (back, goes)) = (mpsc::channel(), mpsc::channel());
+        let ((to, receiver), (back, goes)) = (mpsc::sync_channel(1), mpsc::sync_channel(1));
         let request = BorrowRequest { to, back: goes };
         self.send(move |space: &mut Space| space.request_borrow(request))?
             .wait_for_result(limit)?;
@@ -282,8 +283,8 @@ impl<A> PendingCommand<A> {
 /// A request for exclusive access to a space, which the space grants between two passes.
 #[derive(Debug)]
 pub struct BorrowRequest {
-    to: mpsc::Sender<Space>,
-    back: mpsc::Receiver<Space>,
+    to: mpsc::SyncSender<Box<Space>>,
+    back: mpsc::Receiver<Box<Space>>,
 }
 
 /// Exclusive access to a space. Dropping it without calling [`ExclusiveBorrow::give_back`] ends the
@@ -291,8 +292,8 @@ pub struct BorrowRequest {
 #[derive(Debug)]
 pub struct ExclusiveBorrow {
     /// The borrowed space.
-    pub space: Space,
-    back: mpsc::Sender<Space>,
+    pub space: Box<Space>,
+    back: mpsc::SyncSender<Box<Space>>,
 }
 
 impl BorrowRequest {
@@ -300,12 +301,12 @@ impl BorrowRequest {
     /// at once if the borrower no longer exists. Fails if the borrower drops the space; the results
     /// then contain only this failure.
     pub fn lend(self, space: Space) -> Result<Space, Box<SpaceResults>> {
-        if let Err(mpsc::SendError(space)) = self.to.send(space) {
-            return Ok(space);
+        if let Err(mpsc::SendError(space)) = self.to.send(Box::new(space)) {
+            return Ok(*space);
         }
         let failure = || Some(PathFailure::from_panicked_space(0));
         let lost = |_| Box::new(SpaceResults { failure: failure(), ..SpaceResults::default() });
-        self.back.recv().map_err(lost)
+        self.back.recv().map(|space| *space).map_err(lost)
     }
 }
 

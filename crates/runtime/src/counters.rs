@@ -90,20 +90,19 @@ pub struct RetiredCounters {
 pub(crate) type KernelContinuation = ((usize, usize, usize), Edge);
 
 impl RetiredCounters {
-    /// Adds the counters of removed nodes and arcs. `before` contains the counters of the entire
-    /// space before the removal. `is_removed_node` returns true for the index of a removed node;
-    /// `is_removed_arc` returns true for the node index and arc index of a removed arc.
+    /// Adds the counters of removed nodes and arcs. `before` contains the counters of all nodes of
+    /// the space before the removal, but not those of nodes removed earlier. `is_removed_node`
+    /// returns true for the index of a removed node; `is_removed_arc` returns true for the node
+    /// index and arc index of a removed arc.
     pub fn add(
         &mut self,
         before: SpaceCounters,
         is_removed_node: &dyn Fn(usize) -> bool,
         is_removed_arc: &dyn Fn(usize, usize) -> bool,
     ) {
-        let known = self.nodes.len();
-        let nodes = before.nodes.len() - known;
         let removed = before.reports.into_iter().filter(|(at, _)| is_removed_node(*at));
         self.reports.extend(removed.map(|(_, report)| report));
-        for (at, mut node) in before.nodes.into_iter().take(nodes).enumerate() {
+        for (at, mut node) in before.nodes.into_iter().enumerate() {
             let calls = std::mem::take(&mut node.calls);
             if node.receives_kernel_output {
                 let continuations = continuations(&self.nodes, &node, calls);

@@ -5,7 +5,7 @@
 //! to a sink leads through a program that has stopped reading, the sources are stopped, just as
 //! SIGPIPE stops a shell pipeline.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 /// Edges and sources of a path, as node numbers.
@@ -26,7 +26,7 @@ pub struct Demand {
 #[derive(Debug, Default)]
 struct DemandState {
     /// Successors of each node, by node number.
-    successors: Vec<Vec<usize>>,
+    successors: HashMap<usize, Vec<usize>>,
     sources: Vec<usize>,
     /// Nodes that accept no more blocks.
     closed: Vec<usize>,
@@ -40,9 +40,10 @@ impl Demand {
         let ends = edges.iter().flat_map(|(from, to)| [*from, *to]);
         let numbers: HashSet<usize> = ends.chain(sources.iter().copied()).collect();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.successors = vec![Vec::new(); numbers.iter().max().map_or(0, |last| last + 1)];
+        // Each edit adds numbers that are larger than all earlier ones.
+        state.successors.clear();
         for (from, to) in edges {
-            state.successors[from].push(to);
+            state.successors.entry(from).or_default().push(to);
         }
         state.sources = sources;
         state.closed.retain(|node| numbers.contains(node));
@@ -59,21 +60,23 @@ impl Demand {
             sources.iter().filter(|source| reachable(successors, **source, &[]).contains(&node));
         sources.all(|source| {
             let reached = reachable(successors, *source, closed);
-            reached.iter().all(|at| !successors[*at].is_empty())
+            reached.iter().all(|at| successors.contains_key(at))
         })
     }
 }
 
 /// Returns the nodes that can be reached from `source` without entering a node in `closed`. The
 /// result includes `source` unless `closed` contains it.
-fn reachable(successors: &[Vec<usize>], source: usize, closed: &[usize]) -> Vec<usize> {
-    let mut visited = vec![false; successors.len()];
+fn reachable(
+    successors: &HashMap<usize, Vec<usize>>,
+    source: usize,
+    closed: &[usize],
+) -> HashSet<usize> {
     let mut open = vec![source];
-    let mut reached = Vec::new();
+    let mut reached = HashSet::new();
     while let Some(at) = open.pop() {
-        if !closed.contains(&at) && !std::mem::replace(&mut visited[at], true) {
-            reached.push(at);
-            open.extend(&successors[at]);
+        if !closed.contains(&at) && reached.insert(at) {
+            open.extend(successors.get(&at).into_iter().flatten());
         }
     }
     reached

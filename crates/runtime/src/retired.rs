@@ -14,7 +14,7 @@ use filter::Amount;
 /// applies to removed edges and to the reports of removed nodes. Above the limit, counters with the
 /// same name are merged. Each edit copies all these counters several times while the path pauses,
 /// which takes 1 to 2 µs per node, edge or report.
-const SEPARATE_COUNTERS_MAX: usize = 8;
+const SEPARATE_COUNTERS_MAX: usize = 3;
 
 impl RetiredCounters {
     /// Merges the counters of removed nodes that have the same name, if there are more than

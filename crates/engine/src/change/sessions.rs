@@ -133,7 +133,7 @@ impl Stopped {
             return Ok(&mut self.first.space);
         }
         let other = self.others.iter_mut().find(|(number, _)| *number == copy);
-        other.map(|(_, lent)| &mut lent.space).ok_or(CommandError::Ended)
+        other.map(|(_, lent)| &mut *lent.space).ok_or(CommandError::Ended)
     }
 
     /// Resumes all spaces, the dispatcher's last.

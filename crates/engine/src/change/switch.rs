@@ -27,7 +27,7 @@ use std::time::Duration;
 pub(super) struct SpaceSwitch {
     commands: Arc<CommandQueue>,
     doorbell: Arc<Doorbell>,
-    fresh: Option<Space>,
+    fresh: Option<Box<Space>>,
     hot_swap: HotSwap,
     /// Keys of the existing nodes that the space contains after the switch.
     stays: HashSet<NodeKey>,
@@ -42,6 +42,7 @@ impl SpaceSwitch {
         hot_swap: HotSwap,
         rank: usize,
     ) -> Self {
+        let fresh = fresh.map(Box::new);
         let stays = hot_swap.kept.iter().map(|(_, key)| *key).collect();
         let (commands, doorbell) = (Arc::clone(&running.commands), Arc::clone(&running.doorbell));
         Self { commands, doorbell, fresh, hot_swap, stays, rank }
@@ -91,7 +92,7 @@ impl EmptiedSpace {
 /// A stopped space: a running one that the switch has borrowed, or a new one.
 pub(super) enum StoppedSpace {
     Lent(ExclusiveBorrow),
-    Fresh(Space),
+    Fresh(Box<Space>),
 }
 
 impl StoppedSpace {
@@ -135,7 +136,10 @@ pub(super) fn switch(
     // in flight to the filter.
     let drains_first = !crossings.is_empty() || handover.is_some();
     let stalls = replay.map(|replay| &*replay.stalls);
-    targets.iter().filter_map(|(target, _)| target.fresh.as_ref()).for_each(Space::note_unstarted);
+    targets
+        .iter()
+        .filter_map(|(target, _)| target.fresh.as_deref())
+        .for_each(Space::note_unstarted);
     if drains_first {
         // The order is that of the plan, because a space downstream of a process must run to
         // receive the output that precedes the process's saved state.
@@ -209,10 +213,10 @@ pub(super) fn switch(
     }
     drain_old_graph(&mut taken, &firsts, stalls);
     settled();
-    let first = taken.iter_mut().find(|(_, stopped)| matches!(stopped, StoppedSpace::Lent(_)));
-    switched.position =
-        first.map_or(0, |(_, stopped)| stopped.space().counters_without_reports().input_blocks());
     let before = old_counters(&mut taken);
+    let first = taken.iter().position(|(_, stopped)| matches!(stopped, StoppedSpace::Lent(_)));
+    switched.position =
+        first.and_then(|first| before.get(first)).map_or(0, SpaceCounters::input_blocks);
     let now = source_losses(&mut taken);
     record_successors(&mut taken, kernels, &mut switched);
     let left_behind = swap_graphs(&mut taken);
@@ -227,7 +231,7 @@ pub(super) fn switch(
     for ((_, stopped), thread) in taken.into_iter().zip(threads).rev() {
         match (stopped, thread) {
             (StoppedSpace::Lent(lent), _) => lent.give_back(),
-            (StoppedSpace::Fresh(space), Some(thread)) => thread.run_space(space),
+            (StoppedSpace::Fresh(space), Some(thread)) => thread.run_space(*space),
             (StoppedSpace::Fresh(_), None) => {}
         }
     }

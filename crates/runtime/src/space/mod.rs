@@ -324,6 +324,15 @@ impl Space {
         )
     }
 
+    /// Returns the counters of the nodes that the space contains, with their reports, but without
+    /// those of removed nodes.
+    fn current_node_counters(&self) -> SpaceCounters {
+        let (nodes, none) = (&self.graph.nodes, &RetiredCounters::default());
+        let retained = self.graph.pass.observers.retained_frames();
+        let counters = SpaceCounters::new((nodes, &retained), self.import_counters(), none, false);
+        counters.with_reports(nodes, none)
+    }
+
     /// Returns the time on the path's clock. Must be called between two walks.
     fn now(&self) -> Time {
         match self.graph.clock {

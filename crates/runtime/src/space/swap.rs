@@ -131,7 +131,7 @@ impl Space {
         let HotSwap { mut assembly, kept, mut inputs, intakes, processor, live, .. } = swap;
         self.processor = processor;
         self.accounts.retired.merge_by_name(&live);
-        let before = self.counters();
+        let before = self.current_node_counters();
         let (old_keys, mut between) = (self.node_keys(), self.arc_counters());
         let key_of = |at: NodeId, arc: &GraphArc| (old_keys[at], old_keys[arc.to], arc.planned);
         let nodes = self.graph.nodes.iter().enumerate();
