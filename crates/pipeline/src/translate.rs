@@ -126,6 +126,9 @@ fn translate_first_error(
     mistakes: &[Diagnostic],
     registry: &dyn Registry,
 ) -> Option<(Span, Translation)> {
+    if !mistakes.iter().any(Diagnostic::is_error) {
+        return None;
+    }
     [PIPE_SEPARATORS, OPERATOR_SEPARATORS].into_iter().find_map(|between| {
         let stages = stage_spans(text, between);
         let is_wrong = |stage: &Span| {

@@ -28,8 +28,20 @@ pub(super) struct InPlaceChange {
 impl InPlaceChange {
     /// Returns the in-place change that leads to the request `graph`, or `None` if there is nothing
     /// to change or the change cannot be made in place.
-    pub(super) fn find(graph: &Graph, registry: &dyn Registry, state: &PathState) -> Option<Self> {
-        if !differ_only_in_arguments(&graph.text, state.text.as_deref()?) {
+    /// `edit` is the edit that has made the request.
+    pub(super) fn find(
+        edit: &Edit,
+        graph: &Graph,
+        registry: &dyn Registry,
+        state: &PathState,
+    ) -> Option<Self> {
+        let differs_in_arguments = match edit {
+            Edit::Argument { .. } => true,
+            // These change the number of filters, or replace one.
+            Edit::Add { .. } | Edit::RemoveBelow { .. } => false,
+            _ => differ_only_in_arguments(&graph.text, state.text.as_deref()?),
+        };
+        if !differs_in_arguments {
             return None;
         }
         let old = &state.plan;

@@ -222,18 +222,24 @@ fn apply_edit(
     let registry: &dyn Registry =
         if repeated { &MachineRegistry::Recorded } else { &MachineRegistry::Local };
     let edit = &edit.resolve_unset(registry);
-    let (edited, read) = edit.apply_and_read(&text, registry).map_err(ChangeError::Misfit)?;
+    let known = state.read.as_ref().filter(|known| *known.text == *text);
+    let (edited, read) =
+        edit.apply_and_read((&text, known), registry).map_err(ChangeError::Misfit)?;
     let read = read.unwrap_or_else(|| pipeline::read_request(&edited.text, registry));
     let (graph, mistakes) = read;
     if mistakes.iter().any(|mistake| mistake.severity == pipeline::language::Severity::Error) {
         return Err(ChangeError::Mistakes { text: edited.text, mistakes });
     }
-    if let Some(change) = InPlaceChange::find(&graph, registry, &state) {
+    if let Some(change) = InPlaceChange::find(edit, &graph, registry, &state) {
         check(&edited.text, &change.plan)?;
-        return change.apply(&mut state, (edit, edited.text), &whole.extras.record_mode, limit);
+        let record_mode = &whole.extras.record_mode;
+        let switched = change.apply(&mut state, (edit, edited.text), record_mode, limit)?;
+        state.read = Some(graph);
+        return Ok(switched);
     }
     refuse_private_sessions(&state)?;
-    let (mut graph, asked) = (graph.clone(), graph.options);
+    let (read, asked) = (graph.clone(), graph.options.clone());
+    let mut graph = graph;
     // A change removes replicas. Adaptation adds them again if they pay off.
     graph.options.set("parallel", filter::Value::Text("no".to_owned()));
     graph.one_component = state.parts.len() == 1;
@@ -242,19 +248,26 @@ fn apply_edit(
     let with = (whole.settings, &extras);
     let mut changed = BuiltChange::prepare_with_fallback((&graph, &edited), &state, machine, with)?;
     check(&edited.text, &changed.plan)?;
-    let change = record::Change {
-        number: state.changes,
-        edit: edit.clone(),
-        text: edited.text.clone(),
-        layout: record::format_layout(&changed.plan),
+    let recording = match &whole.extras.record_mode {
+        RecordMode::Record(recording) => Some(recording),
+        RecordMode::Off | RecordMode::Play(_) => None,
     };
+    let recorded = recording.map(|recording| {
+        let change = record::Change {
+            number: state.changes,
+            edit: edit.clone(),
+            text: edited.text.clone(),
+            layout: record::format_layout(&changed.plan),
+        };
+        (recording, change)
+    });
     let origins = changed.origins.clone();
     let settled = || {
         // Sinks must know the name of a new source before its first block arrives.
         origins.publish();
-        if let RecordMode::Record(recording) = &whole.extras.record_mode {
+        if let Some((recording, change)) = &recorded {
             recording.set_source_names(&origins.names);
-            recording.write_change(&change);
+            recording.write_change(change);
         }
     };
     let replay = match &whole.extras.record_mode {
@@ -274,6 +287,7 @@ fn apply_edit(
         |number: &usize| state.ids.nodes.contains(number) && !changed.ids.nodes.contains(number);
     switched.reports.retain(|report| gone(&report.planned));
     changed.commit_state(&mut state, Some(switched.text.clone()));
+    state.read = Some(read);
     Ok(switched)
 }
 

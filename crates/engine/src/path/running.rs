@@ -12,6 +12,7 @@ use crate::kernel::Kernel;
 use crate::numbering::Ids;
 use buffer::signal::Doorbell;
 use filter::Time;
+use pipeline::Graph;
 use pipeline::plan::Plan;
 use runtime::commands::CommandQueue;
 use runtime::control::Control;
@@ -52,6 +53,9 @@ impl std::fmt::Debug for AdaptationListener {
 pub(crate) struct PathState {
     /// The text of the request, or `None` if it was never set.
     pub(crate) text: Option<String>,
+    /// The graph that was read from the text by the latest change, so that the next change need not
+    /// read the same text again.
+    pub(crate) read: Option<Graph>,
     /// Number of changes so far.
     pub(crate) changes: u64,
     /// Number of spaces in all plans of the path so far.
@@ -163,6 +167,7 @@ impl PathState {
     pub(crate) fn new(plan: Plan, ids: Ids, origins: Origins, parts: Vec<RunningPart>) -> Self {
         Self {
             text: None,
+            read: None,
             changes: 0,
             spaces: plan.spaces.len(),
             observations: 0,

@@ -22,17 +22,19 @@ use crate::language::{Request, Severity, Span};
 use crate::read::read_request;
 use crate::registry::Registry;
 use filter::FilterKind;
+use std::borrow::Cow;
 
-/// Applies an edit of arcs to `request`, which was parsed from `text`. Also returns the graph and
-/// the diagnostics of the new text, or `None` if they were read before the text was last changed.
+/// Applies an edit of arcs to `request`, which was parsed from `text`. `read` is the graph of
+/// `text`, if the caller has it. Also returns the graph and the diagnostics of the new text, or
+/// `None` if they were read before the text was last changed.
 pub(super) fn apply(
     edit: &Edit,
-    text: &str,
+    (text, read): (&str, Option<&Graph>),
     mut request: Request,
     registry: &dyn Registry,
 ) -> Result<(EditResult, Option<ReadText>), InvalidEdit> {
     let (origins, old_marks) = (Origins::new(&request), marks::all_marks(&request));
-    let before = read_request(text, registry).0;
+    let before = &*read_graph((text, read), registry);
     match edit {
         Edit::Add { filter, below: None } => request.pipelines.push(parse_filter(filter)?),
         Edit::Add { filter, below: Some(below) } => {
@@ -42,22 +44,22 @@ pub(super) fn apply(
         }
         Edit::RemoveBelow { node, all } => match NodeOutput::parse(node) {
             output @ NodeOutput { class: Some(_), .. } => {
-                remove_class(&mut request, &output, *all, (&before, &origins))?;
+                remove_class(&mut request, &output, *all, (before, &origins))?;
             }
             _ => {
                 let at = find_filter(&request, node)?;
                 if !all {
-                    refuse_content(node, at, &before)?;
+                    refuse_content(node, at, before)?;
                 }
-                remove(&mut request, at, (&before, &origins))?;
+                remove(&mut request, at, (before, &origins))?;
             }
         },
         Edit::Reattach { node, from: None, below } if node.contains('/') => {
             let output = NodeOutput::parse(node);
-            move_class(&mut request, (node, &output), below, &before)?;
+            move_class(&mut request, (node, &output), below, before)?;
         }
         Edit::Reattach { node, from, below } => {
-            reattach(&mut request, (node, from.as_ref(), below), &before)?;
+            reattach(&mut request, (node, from.as_ref(), below), before)?;
         }
         Edit::Join { node, below } => {
             let at = find_filter(&request, node)?;
@@ -91,10 +93,18 @@ pub(super) fn apply(
     {
         return Err(InvalidEdit(format!("`{node}` is below `{below}` already")));
     }
-    Ok(match end_open_outputs(&edited, (&before, &after))? {
+    Ok(match end_open_outputs(&edited, (before, &after))? {
         Some(ended) => (ended, None),
         None => (edited, Some((after, mistakes))),
     })
+}
+
+/// Returns the graph of a text: `read`, if the caller has it.
+fn read_graph<'r>(
+    (text, read): (&str, Option<&'r Graph>),
+    registry: &dyn Registry,
+) -> Cow<'r, Graph> {
+    read.map_or_else(|| Cow::Owned(read_request(text, registry).0), Cow::Borrowed)
 }
 
 /// Refuses an edit after which a node would receive no input, because the edit would disconnect it

@@ -54,7 +54,10 @@ impl Edit {
     /// that repeating the edit later has the same effect.
     #[must_use]
     pub fn resolve_unset(&self, registry: &dyn Registry) -> Self {
-        let resolve = |text: &str| read_as_written(text, registry).0.text.as_ref().to_owned();
+        let resolve = |text: &str| match may_have_unset(text, registry) {
+            true => read_as_written(text, registry).0.text.as_ref().to_owned(),
+            false => text.to_owned(),
+        };
         match self.clone() {
             Self::Insert { filter, place, node } => {
                 Self::Insert { filter: resolve(&filter), place, node }
@@ -88,15 +91,16 @@ impl Edit {
     /// not writable, or if the result would not be a valid graph (for example, if a node would be
     /// below itself or have no parent).
     pub fn apply(&self, text: &str, registry: &dyn Registry) -> Result<EditResult, InvalidEdit> {
-        self.apply_and_read(text, registry).map(|(edited, _)| edited)
+        self.apply_and_read((text, None), registry).map(|(edited, _)| edited)
     }
 
-    /// Applies the edit as [`apply`](Self::apply) does. Also returns the result of
-    /// [`read_request`](crate::read_request) for the new text, or `None` if the edit has not read
+    /// Applies the edit as [`apply`](Self::apply) does. `before` is the graph that
+    /// [`read_request`](crate::read_request) has returned for the text, if the caller has it. Also
+    /// returns the result of `read_request` for the new text, or `None` if the edit has not read
     /// that text.
     pub fn apply_and_read(
         &self,
-        text: &str,
+        (text, before): (&str, Option<&Graph>),
         registry: &dyn Registry,
     ) -> Result<(EditResult, Option<ReadText>), InvalidEdit> {
         let unread = |edited| (edited, None);
@@ -112,7 +116,7 @@ impl Edit {
             | Self::RemoveBelow { .. }
             | Self::Reattach { .. }
             | Self::Join { .. }
-            | Self::Sever { .. } => arcs::apply(self, text, request, registry),
+            | Self::Sever { .. } => arcs::apply(self, (text, before), request, registry),
             Self::Insert { node, .. }
             | Self::Remove { node }
             | Self::Replace { node, .. }
@@ -123,6 +127,15 @@ impl Edit {
             }
         }
     }
+}
+
+/// Returns false if no filter of a text obtains parameters from the machine.
+fn may_have_unset(text: &str, registry: &dyn Registry) -> bool {
+    let Ok(request) = parse_tree(text, "") else { return true };
+    filters(&request).map(|node| node.name.text.as_str()).any(|name| {
+        let entries = [registry.find(name), registry.find_source(name), registry.find_filter(name)];
+        entries.into_iter().flatten().any(|entry| entry.analysis.fix_parameter.is_some())
+    })
 }
 
 #[cfg(test)]

@@ -60,8 +60,13 @@ pub(super) fn print_with_origins(
     origins: &[Option<Span>],
 ) -> Result<EditResult, InvalidEdit> {
     // An edited tree need not be in normal form, but a parsed tree is.
-    let text = parse_tree(&request.to_string(), "the new request")?.to_string();
-    let again = parse_tree(&text, "the new request")?;
+    let mut text = request.to_string();
+    let mut again = parse_tree(&text, "the new request")?;
+    let normal = again.to_string();
+    if normal != text {
+        again = parse_tree(&normal, "the new request")?;
+        text = normal;
+    }
     let spans: Vec<_> =
         filters(&again).map(|node| node.span).zip(origins.iter().copied()).collect();
     debug_assert_eq!(filters(&again).count(), origins.len(), "printing keeps filters in order");
