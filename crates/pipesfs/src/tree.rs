@@ -7,6 +7,7 @@
 //! upstream is not shown.
 
 mod groups;
+mod index;
 mod links;
 mod parents;
 mod places;
@@ -14,7 +15,7 @@ mod reserved;
 
 use crate::names::{escape, filter_name, free_name};
 use groups::Groups;
-use parents::{NestingParents, Parents, first_parents, nesting_parents};
+use parents::{Parents, first_parents, top_nodes};
 pub(crate) use reserved::STREAM_ENTRIES;
 use reserved::{NODE_ENTRIES, PATH_ENTRIES, ROOT_ENTRIES};
 use std::collections::{HashMap, VecDeque};
@@ -136,10 +137,10 @@ pub struct Tree {
     /// The directories; the first is the root.
     pub directories: Vec<Directory>,
     places: HashMap<DirectoryId, usize>,
-    /// The parent below which each node is shown.
-    nesting_parents: NestingParents,
-    /// The directory of each node that is shown.
-    directory_of: HashMap<NodeIndex, usize>,
+    /// The parent of each node, by path.
+    parents: Vec<Parents>,
+    /// The directory of each node that is shown, by path and node; 0 for others.
+    directory_of: Vec<Vec<usize>>,
 }
 
 /// Name of the source of a path that starts as an empty stream.
@@ -164,13 +165,12 @@ impl Tree {
             paths,
             directories: Vec::with_capacity(count),
             places: HashMap::with_capacity(count),
-            directory_of: HashMap::with_capacity(count),
             ..Self::default()
         };
+        tree.directory_of = tree.paths.iter().map(|view| vec![0; view.nodes.len()]).collect();
         tree.add((DirectoryId::Root, String::new()), 0, Vec::new(), ROOT_ENTRIES);
-        let parents = |view: &PathView| first_parents(view, &before.nesting_parents);
+        let parents = |view: &PathView| first_parents(view, || before.path_with_parents(view));
         let parents: Vec<Parents> = tree.paths.iter().map(parents).collect();
-        tree.nesting_parents = nesting_parents(&tree.paths, &parents);
         let mut open = VecDeque::with_capacity(count);
         tree.add_named_paths(&parents, &mut open);
         tree.add_sources(&parents, &mut open);
@@ -178,6 +178,7 @@ impl Tree {
             tree.add_children(at, &parents, &mut open);
         }
         tree.add_links(&parents);
+        tree.parents = parents;
         tree
     }
 
@@ -190,7 +191,7 @@ impl Tree {
     /// Returns the details of the node `member`, or `None` if there is no such node.
     #[must_use]
     pub fn node(&self, member: NodeIndex) -> Option<&NodeDetails> {
-        self.paths.get(member.path)?.nodes.get(member.node)
+        self.paths.get(member.path)?.nodes.get(member.node).map(|node| &**node)
     }
 
     /// Returns the first node that a directory shows, with its path. Returns `None` if the
@@ -216,7 +217,7 @@ impl Tree {
                 let member = NodeIndex { path, node: *node };
                 self.directories[at].members = vec![member];
                 self.directories[at].reserved = STREAM_ENTRIES;
-                self.directory_of.insert(member, at);
+                self.set_directory_of(member, at);
                 open.push_back(at);
                 continue;
             }
@@ -308,7 +309,7 @@ impl Tree {
         let at = self.add((place, name), parent, members.clone(), NODE_ENTRIES);
         self.describe(at, first.path);
         for member in members {
-            self.directory_of.insert(member, at);
+            self.set_directory_of(member, at);
         }
         open.push_back(at);
     }
@@ -361,16 +362,6 @@ impl Tree {
 /// ascending order of their numbers.
 pub fn sort_paths(paths: &mut [PathView]) {
     paths.sort_by_key(|view| (view.path.uid != 0, view.path.number));
-}
-
-/// Returns the indexes of the nodes that have no parent. Omits operands, and sinks that the request
-/// does not contain.
-fn top_nodes(nodes: &[NodeDetails], parents: &Parents) -> Vec<usize> {
-    let top = |at: &usize| {
-        let node = &nodes[*at];
-        parents[*at].is_none() && node.inside.is_none() && !node.implied
-    };
-    (0..nodes.len()).filter(top).collect()
 }
 
 /// Returns the identity of a path.

@@ -55,7 +55,7 @@ pub struct PathView {
     /// Text of the request that the path runs; empty if the path was not queried or did not reply.
     pub line: String,
     /// Nodes of the path's plan; empty if the path was not queried or did not reply.
-    pub nodes: Arc<Vec<NodeDetails>>,
+    pub nodes: Arc<Vec<Arc<NodeDetails>>>,
     /// Version of the text and the nodes; it changes whenever the path changes. `None` if the path
     /// was not queried, did not reply, or has no version.
     pub version: Option<u64>,
@@ -70,12 +70,10 @@ impl PathView {
     #[must_use]
     pub fn after_change(&self, reply: ChangedNodes) -> Option<Self> {
         let (version, line) = (reply.version, reply.line.clone());
-        let nodes = reply.all_nodes(&self.nodes)?;
-        Some(self.after(NodesReply { version, line, nodes, next: None }))
+        Some(self.after(version, line, reply.all_nodes(&self.nodes)?))
     }
 
-    fn after(&self, reply: NodesReply) -> Self {
-        let NodesReply { version, line, nodes, .. } = reply;
+    fn after(&self, version: Option<u64>, line: String, nodes: Vec<Arc<NodeDetails>>) -> Self {
         let mut path = self.path.clone();
         path.line.iter_mut().for_each(|known| known.clone_from(&line));
         Self { path, line, nodes: Arc::new(nodes), version, silent: false }
@@ -127,7 +125,10 @@ pub fn query_paths(
         let same = known(&path).filter(|known| version.is_some() && known.version == version);
         Some(match same {
             Some(known) => PathView { path, silent: false, ..known.clone() },
-            None => PathView { path, line, nodes: Arc::new(nodes), version, silent: false },
+            None => {
+                let nodes = Arc::new(nodes.into_iter().map(Arc::new).collect());
+                PathView { path, line, nodes, version, silent: false }
+            }
         })
     };
     Ok(listed.into_iter().filter_map(view).collect())
@@ -142,7 +143,7 @@ pub fn query_again(to: &PathClient, known: &PathView) -> Result<PathView, Client
     if version.is_some() && version == known.version {
         return Ok(PathView { silent: false, ..known.clone() });
     }
-    Ok(known.after(NodesReply { version, line, nodes, next: None }))
+    Ok(known.after(version, line, nodes.into_iter().map(Arc::new).collect()))
 }
 
 /// Returns the request and all nodes of a path. `page` contains the first nodes. If the path

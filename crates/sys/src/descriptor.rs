@@ -7,7 +7,7 @@ use crate::closer::Foreign;
 use crate::error::{Error, ErrorContext as _, Result};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    AddressFamily, MMsgHdr, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 use std::io::{IoSlice, IoSliceMut};
@@ -52,6 +52,26 @@ pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -
     // See `receive_with`.
     let sent = retry_on_intr(|| send_with(&socket, message, descriptors, SendFlags::NOSIGNAL));
     sent.map_err(send_error).map(drop)
+}
+
+/// Sends messages, none of which may be empty, in one system call if the socket has room: a peer
+/// that sleeps then finds all of them when it wakes. Blocks while the socket is full. On failure,
+/// the peer may have received some of the messages.
+pub fn send_all(socket: impl AsFd, messages: &[&[u8]]) -> Result<()> {
+    let parts: Vec<[IoSlice<'_>; 1]> =
+        messages.iter().map(|message| [IoSlice::new(message)]).collect();
+    let mut sent = 0;
+    while let Some(rest) = parts.get(sent..).filter(|rest| !rest.is_empty()) {
+        let mut controls: Vec<_> = rest.iter().map(|_| SendAncillaryBuffer::new(&mut [])).collect();
+        let headers = rest.iter().zip(&mut controls);
+        let mut headers: Vec<_> =
+            headers.map(|(part, control)| MMsgHdr::new(part, control)).collect();
+        // See `receive_with`.
+        let more =
+            retry_on_intr(|| rustix::net::sendmmsg(&socket, &mut headers, SendFlags::NOSIGNAL));
+        sent += more.map_err(send_error)?;
+    }
+    Ok(())
 }
 
 /// Sends one message with duplicates of `descriptors`. Fails with E2BIG if there are more than

@@ -6,7 +6,7 @@ use crate::varlink::{Call, Fault, REPLY_MAX, Reply};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use sys::local_socket;
 
@@ -24,17 +24,34 @@ pub const LONG_TIMEOUT: Duration = Duration::from_secs(120);
 pub(crate) struct Caller {
     socket: OwnedFd,
     overdue: AtomicBool,
+    /// Timeout of the next send or receive, in ms; 0 for the initial timeout of the socket.
+    timeout_ms: AtomicU64,
+    /// Timeout that the socket has, in ms; 0 for its initial timeout.
+    socket_timeout_ms: AtomicU64,
 }
 
 impl Caller {
     pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self { socket, overdue: AtomicBool::new(false) }
+        let (timeout_ms, socket_timeout_ms) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { socket, overdue: AtomicBool::new(false), timeout_ms, socket_timeout_ms }
     }
 
-    /// Limits the time for which each send and each receive may block. A limit below 1 ms counts as
-    /// 1 ms.
-    pub(super) fn set_timeout(&self, limit: Duration) -> Result<(), ClientError> {
-        Ok(local_socket::set_timeouts(&self.socket, limit.max(Duration::from_millis(1)))?)
+    /// Limits the time for which each later send and receive may block. A limit is rounded up to
+    /// whole milliseconds, and one below 1 ms counts as 1 ms.
+    pub(super) fn set_timeout(&self, limit: Duration) {
+        let ms = limit.as_nanos().div_ceil(1_000_000).max(1);
+        self.timeout_ms.store(u64::try_from(ms).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Passes the timeout to the kernel, unless the socket has it already: calls with the same
+    /// limit need no further system calls.
+    fn apply_timeout(&self) -> Result<(), ClientError> {
+        let ms = self.timeout_ms.load(Ordering::Relaxed);
+        if ms != self.socket_timeout_ms.load(Ordering::Relaxed) {
+            local_socket::set_timeouts(&self.socket, Duration::from_millis(ms))?;
+            self.socket_timeout_ms.store(ms, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     pub(crate) fn call<T: DeserializeOwned>(
@@ -42,7 +59,7 @@ impl Caller {
         method: &str,
         parameters: &impl Serialize,
     ) -> Result<T, ClientError> {
-        self.send(&Call::new(method, parameters), &[])?;
+        self.send_text(&Call::text(method, parameters, false), &[])?;
         self.result()
     }
 
@@ -69,9 +86,9 @@ impl Caller {
         method: &str,
         parameters: &impl Serialize,
     ) -> Result<T, ClientError> {
-        self.set_timeout(LONG_TIMEOUT)?;
+        self.set_timeout(LONG_TIMEOUT);
         let answer = self.call(method, parameters);
-        self.set_timeout(CALL_TIMEOUT)?;
+        self.set_timeout(CALL_TIMEOUT);
         answer
     }
 
@@ -80,12 +97,32 @@ impl Caller {
         call: &Call,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), ClientError> {
+        self.send_text(&call.to_bytes(), descriptors)
+    }
+
+    fn send_text(&self, text: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), ClientError> {
         if self.overdue.load(Ordering::Relaxed) {
             return Err(ClientError::Timeout);
         }
-        match sys::descriptor::send(&self.socket, &call.to_bytes(), descriptors) {
+        self.apply_timeout()?;
+        match sys::descriptor::send(&self.socket, text, descriptors) {
             // A peer that closed the connection may have sent the reason first, which can still be
             // received.
+            Err(error) if error.errno == EPIPE => Ok(()),
+            sent => Ok(sent?),
+        }
+    }
+
+    /// Sends the texts of calls that expect no reply, in one system call if the socket has room for
+    /// them.
+    pub(super) fn send_all(&self, calls: &[Vec<u8>]) -> Result<(), ClientError> {
+        if self.overdue.load(Ordering::Relaxed) {
+            return Err(ClientError::Timeout);
+        }
+        self.apply_timeout()?;
+        let texts: Vec<&[u8]> = calls.iter().map(Vec::as_slice).collect();
+        match sys::descriptor::send_all(&self.socket, &texts) {
+            // As in `send`.
             Err(error) if error.errno == EPIPE => Ok(()),
             sent => Ok(sent?),
         }
@@ -114,6 +151,7 @@ impl Caller {
         &self,
         read: impl FnOnce(&[u8], Vec<OwnedFd>) -> Result<T, ClientError>,
     ) -> Result<T, ClientError> {
+        self.apply_timeout()?;
         with_receive_buffer(|bytes| {
             let received = match sys::descriptor::receive(&self.socket, bytes) {
                 // If the peer closes its end with unread data, the next call returns ECONNRESET
@@ -204,10 +242,27 @@ mod tests {
     }
 
     #[test]
+    fn calls_that_are_sent_at_once_arrive_one_by_one() {
+        let (own_end, peer_end) = sys::descriptor::pair().unwrap();
+        let caller = Caller::new(own_end);
+        let calls = ["a.b.C", "a.b.D"].map(|method| Call::text(method, &NoParameters {}, true));
+        caller.send_all(&calls).unwrap();
+        for method in ["a.b.C", "a.b.D"] {
+            let mut bytes = [0; 100];
+            let (length, _) = sys::descriptor::receive(&peer_end, &mut bytes).unwrap();
+            let call = Call { oneway: true, ..Call::new(method, &NoParameters {}) };
+            assert_eq!(Call::read(&bytes[..length]), Ok(call));
+        }
+        drop(peer_end);
+        assert!(caller.send_all(&calls).is_ok(), "the next receive reports the end");
+        assert_eq!(caller.receive_reply().unwrap_err(), ClientError::Disconnected);
+    }
+
+    #[test]
     fn late_reply_is_not_taken_for_the_reply_to_the_next_call() {
         let (own_end, peer_end) = sys::descriptor::pair().unwrap();
         let caller = Caller::new(own_end);
-        caller.set_timeout(Duration::ZERO).unwrap();
+        caller.set_timeout(Duration::ZERO);
         let call = || caller.call::<PathNumber>("a.b.C", &NoParameters {});
         assert_eq!(call().unwrap_err(), ClientError::Timeout);
         sys::descriptor::send(&peer_end, br#"{"parameters":{"number":1}}"#, &[]).unwrap();

@@ -9,6 +9,7 @@
 mod caller;
 mod error;
 mod path;
+mod reports;
 
 pub(crate) use caller::Caller;
 pub use caller::{CALL_TIMEOUT, LONG_TIMEOUT};
@@ -19,8 +20,7 @@ use crate::gather::gather;
 use crate::place::{self, PACKET_SOCKET};
 use crate::protocol::{
     About, Connect, ConnectReply, Count, CountReply, Counters, Event, KernelPrograms, NoParameters,
-    PathDescription, PathList, PathNumber, PathReport, Permissions, Register, RegisteredPath,
-    RequestChange,
+    PathDescription, PathList, PathNumber, Permissions, Register, RegisteredPath,
 };
 use crate::varlink::{Call, MessageError, Reply};
 use std::cell::Cell;
@@ -121,7 +121,7 @@ impl Client {
 
     /// Converts this client to a connection for calls with a different timeout.
     pub(crate) fn into_caller(self, limit: Duration) -> Result<Caller, ClientError> {
-        self.caller.set_timeout(limit)?;
+        self.caller.set_timeout(limit);
         Ok(self.caller)
     }
 
@@ -175,7 +175,7 @@ impl Client {
     /// Connects as [`connect`](Self::connect) does, but waits for the daemon for at most `limit`.
     /// The limit remains in force for later calls of this client.
     pub fn connect_within(&self, path: &str, limit: Duration) -> Result<PathClient, ClientError> {
-        self.caller.set_timeout(limit)?;
+        self.caller.set_timeout(limit);
         self.connect(path)
     }
 
@@ -226,7 +226,7 @@ impl Client {
         };
         let connect = |path: &str, calls: &[Call]| {
             let left = deadline.saturating_duration_since(Instant::now());
-            self.caller.set_timeout(left)?;
+            self.caller.set_timeout(left);
             send(self.connect(path)?, calls, false)
         };
         let begin = |(path, calls): &(String, Vec<Call>)| match idle(path) {
@@ -252,7 +252,7 @@ impl Client {
         };
         let answers = gather(paths, limit, begin, next);
         // If the connection to the daemon has failed, the next call reports the error.
-        _ = self.caller.set_timeout(CALL_TIMEOUT);
+        self.caller.set_timeout(CALL_TIMEOUT);
         let answers = answers.into_iter().map(|answer| answer.unwrap_or(Err(ClientError::Timeout)));
         let mut answers: Vec<_> = answers.collect();
         self.check_ends(paths, &mut answers);
@@ -342,24 +342,6 @@ impl Client {
         reached.pop().unwrap_or(Err(ClientError::Timeout))
     }
 
-    /// Reports to the daemon that the path registered over this connection now runs a different
-    /// request. Does not wait for a reply.
-    pub(crate) fn report_change(
-        &self,
-        line: &str,
-        plan: Option<String>,
-    ) -> Result<(), ClientError> {
-        let change = RequestChange { line: line.to_owned(), plan };
-        let call = Call::new("io.streamline.Changed", &change);
-        self.caller.send(&Call { oneway: true, ..call }, &[])
-    }
-
-    /// Reports an event of the path registered over this connection. Does not wait for a reply.
-    pub(crate) fn send_report(&self, report: &PathReport) -> Result<(), ClientError> {
-        let call = Call::new("io.streamline.Report", report);
-        self.caller.send(&Call { oneway: true, ..call }, &[])
-    }
-
     /// Registers a path for as long as this connection exists. Returns the path's number. The
     /// daemon passes client connections to the path through `admissions`.
     pub(crate) fn register(
@@ -409,7 +391,7 @@ mod tests {
         let client = Client { caller: Caller::new(own_end), directory: PathBuf::new() };
         // With its own timeout, the call to the daemon would block for so long that the test never
         // ends.
-        client.caller.set_timeout(Duration::from_secs(1_000_000)).unwrap();
+        client.caller.set_timeout(Duration::from_secs(1_000_000));
         let paths = [(0, "1".to_owned()), (0, "2".to_owned())];
         let limit = Duration::from_millis(50);
         let answers = client.query_all(&paths, &[COUNT], limit, |_, _| Ok(()));

@@ -118,18 +118,18 @@ impl PathClient {
         change: &Change,
         limit: Duration,
     ) -> Result<ChangeReply, ClientError> {
-        self.caller.set_timeout(limit)?;
+        self.caller.set_timeout(limit);
         let call = |change: &Change| self.call("io.streamline.path.Change", change);
         let changed = match call(change) {
             // A path of an older version does not know the parameter `nodes`.
             Err(ClientError::Refused(fault))
                 if change.nodes.is_some() && fault.name == INVALID_PARAMETER =>
             {
-                call(&Change { nodes: None, known: None, ..change.clone() })
+                call(&Change { nodes: None, known: None, patches: None, ..change.clone() })
             }
             changed => changed,
         };
-        self.caller.set_timeout(CALL_TIMEOUT)?;
+        self.caller.set_timeout(CALL_TIMEOUT);
         changed
     }
 
@@ -138,7 +138,7 @@ impl PathClient {
     /// connection is closed before the commit, the path discards its preparations.
     pub(crate) fn prepare_take(&self, take: &TakeSubtree) -> Result<(), ClientError> {
         let call = Call { more: true, ..Call::new("io.streamline.path.Take", take) };
-        self.caller.set_timeout(PREPARE_TIMEOUT)?;
+        self.caller.set_timeout(PREPARE_TIMEOUT);
         self.caller.send(&call, &[])?;
         self.caller.receive_reply().map(drop).map_err(|error| self.hangup_as_end(error))
     }
@@ -151,7 +151,7 @@ impl PathClient {
         if call.to_bytes().len() > MESSAGE_MAX {
             return Err(ClientError::Malformed(MessageError::TooLong));
         }
-        self.caller.set_timeout(DECIDED_TIMEOUT)?;
+        self.caller.set_timeout(DECIDED_TIMEOUT);
         self.caller.send(&Call { oneway: true, ..call }, &[])?;
         let reply = self.caller.receive_reply().map_err(|error| self.hangup_as_end(error));
         Ok(reply?.0.deserialize_result()?)
@@ -181,10 +181,10 @@ impl PathClient {
     }
 
     fn try_tap(&self, wanted: &Tap) -> Result<(TapStart, OwnedFd, Option<Memfd>), ClientError> {
-        self.caller.set_timeout(LONG_TIMEOUT)?;
+        self.caller.set_timeout(LONG_TIMEOUT);
         self.caller.send(&Call::new("io.streamline.path.Tap", wanted), &[])?;
         let answer = self.caller.receive_reply().map_err(|error| self.hangup_as_end(error));
-        self.caller.set_timeout(CALL_TIMEOUT)?;
+        self.caller.set_timeout(CALL_TIMEOUT);
         let (reply, descriptors) = answer?;
         let began = reply.deserialize_result()?;
         let mut descriptors = descriptors.into_iter();
@@ -196,10 +196,10 @@ impl PathClient {
     /// Attaches a writer to a node's output. Returns the writer's socket, which stays open after
     /// this connection is closed. Blocks for at most [`LONG_TIMEOUT`].
     pub fn attach_writer(&self, wanted: &WriteTo) -> Result<OwnedFd, ClientError> {
-        self.caller.set_timeout(LONG_TIMEOUT)?;
+        self.caller.set_timeout(LONG_TIMEOUT);
         self.caller.send(&Call::new("io.streamline.path.Write", wanted), &[])?;
         let answer = self.caller.receive_reply().map_err(|error| self.hangup_as_end(error));
-        self.caller.set_timeout(CALL_TIMEOUT)?;
+        self.caller.set_timeout(CALL_TIMEOUT);
         let (reply, descriptors) = answer?;
         let _: serde_json::Value = reply.deserialize_result()?;
         let socket = descriptors.into_iter().next();
@@ -231,10 +231,10 @@ impl PathClient {
     /// the pipe; the file is `None` if the pipe contains all of them. Blocks for at most `limit`.
     /// Fails if the path's process has exited without a last report.
     pub fn tap_state(&self, limit: Duration) -> Result<(TapReport, Option<Memfd>), ClientError> {
-        self.caller.set_timeout(limit)?;
+        self.caller.set_timeout(limit);
         self.caller.send(&Call::new(TAP_REPORT, &NoParameters {}), &[])?;
         let reply = self.caller.receive_reply();
-        self.caller.set_timeout(CALL_TIMEOUT)?;
+        self.caller.set_timeout(CALL_TIMEOUT);
         let (reply, descriptors) = reply.map_err(|error| self.hangup_as_end(error))?;
         let report = reply.deserialize_result()?;
         let rest = descriptors.into_iter().next().map(adopt_sealed_file).transpose()?;

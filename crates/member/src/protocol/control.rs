@@ -71,6 +71,10 @@ pub struct Change {
     /// they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known: Option<u64>,
+    /// True to return only the new name and the new arcs of a node whose other details the change
+    /// has left as they were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patches: Option<bool>,
 }
 
 /// Reply to `Change`.

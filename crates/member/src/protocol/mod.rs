@@ -21,7 +21,7 @@ pub use kernel::{
     Attach, AttachReply, CarriedStep, CountRequest, KernelProgram, KernelPrograms, KernelRequest,
     KernelRing, KernelStep, Replacement, SetTaps,
 };
-pub use nodes::{Argument, ChangedNodes, NodeArc, NodeDetails, Nodes, NodesReply};
+pub use nodes::{Argument, ChangedNodes, NodeArc, NodeDetails, NodePatch, Nodes, NodesReply};
 pub use registry::{
     About, Admit, Connect, ConnectReply, DbufIds, Event, LINE_MAX, PathEvent, PathList, PathNumber,
     PathReport, Permissions, Quota, Register, RegisteredPath, RequestChange,

@@ -1,6 +1,7 @@
 //! The details of a path's nodes, for programs that display the entire path.
 
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Parameters of `Nodes`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -41,25 +42,46 @@ pub struct ChangedNodes {
     /// `nodes`. `None` if `nodes` contains all nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Vec<i64>>,
+    /// The differences of those nodes in `kept` that are not as the caller has them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub patches: Option<Vec<NodePatch>>,
     /// Index of the first node that the reply has no room for; `None` if it has room for all.
     pub next: Option<usize>,
+}
+
+/// The difference between two versions of a node that differ only in their names and arcs.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct NodePatch {
+    /// Index of the node in the new plan.
+    pub node: usize,
+    /// New name of the node; `None` if it has its old name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// New outgoing arcs of the node; `None` if it has its old ones.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arcs: Option<Vec<NodeArc>>,
 }
 
 impl ChangedNodes {
     /// Returns all nodes after the change, in plan order. `known` are the nodes of the version that
     /// the caller has named. Returns `None` if the reply does not determine all nodes.
     #[must_use]
-    pub fn all_nodes(self, known: &[NodeDetails]) -> Option<Vec<NodeDetails>> {
+    pub fn all_nodes(self, known: &[Arc<NodeDetails>]) -> Option<Vec<Arc<NodeDetails>>> {
         if self.version.is_none() || self.next.is_some() {
             return None;
         }
-        let Some(kept) = self.kept else { return Some(self.nodes) };
-        let mut new = self.nodes.into_iter();
+        let mut new = self.nodes.into_iter().map(Arc::new);
+        let Some(kept) = self.kept else { return Some(new.collect()) };
         let node = |kept: i64| match usize::try_from(kept) {
-            Ok(at) => known.get(at).cloned(),
+            Ok(at) => known.get(at).map(Arc::clone),
             Err(_) => new.next(),
         };
-        let nodes = kept.into_iter().map(node).collect::<Option<Vec<_>>>()?;
+        let mut nodes = kept.into_iter().map(node).collect::<Option<Vec<_>>>()?;
+        for NodePatch { node, name, arcs } in self.patches.into_iter().flatten() {
+            let node = Arc::make_mut(nodes.get_mut(node)?);
+            name.into_iter().for_each(|name| node.name = name);
+            arcs.into_iter().for_each(|arcs| node.arcs = arcs);
+        }
         new.next().is_none().then_some(nodes)
     }
 }
@@ -128,7 +150,8 @@ mod tests {
     }
 
     fn all_names(reply: ChangedNodes) -> Option<String> {
-        let nodes = reply.all_nodes(&["udp", "sample", "count"].map(named))?;
+        let known = ["udp", "sample", "count"].map(|name| Arc::new(named(name)));
+        let nodes = reply.all_nodes(&known)?;
         Some(nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(" "))
     }
 
@@ -151,5 +174,11 @@ mod tests {
         assert_eq!(all_names(reply(&[], Some(vec![i64::MIN]))), None);
         assert_eq!(all_names(ChangedNodes { next: Some(1), ..reply(&["a"], None) }), None);
         assert_eq!(all_names(ChangedNodes { version: None, ..reply(&["a"], None) }), None);
+        let patch = |node: usize, name: &str| ChangedNodes {
+            patches: Some(vec![NodePatch { node, name: Some(name.to_owned()), arcs: None }]),
+            ..reply(&["a"], Some(vec![0, -1, 2]))
+        };
+        assert_eq!(all_names(patch(2, "count#1")).as_deref(), Some("udp a count#1"));
+        assert_eq!(all_names(patch(3, "count#1")), None, "a node that the plan does not have");
     }
 }

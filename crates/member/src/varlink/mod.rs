@@ -55,6 +55,15 @@ pub struct Call {
     pub upgrade: bool,
 }
 
+/// A call with parameters that are not converted to values first.
+#[derive(Serialize)]
+struct DirectCall<'c, P> {
+    method: &'c str,
+    parameters: &'c P,
+    #[serde(skip_serializing_if = "is_false")]
+    oneway: bool,
+}
+
 /// A reply.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Reply {
@@ -88,6 +97,11 @@ impl Call {
         Self { method: method.to_owned(), parameters, more: false, oneway: false, upgrade: false }
     }
 
+    /// Serializes a call that expects one reply, or none if `oneway` is true, without a terminator.
+    pub(crate) fn text(method: &str, parameters: &impl Serialize, oneway: bool) -> Vec<u8> {
+        serialize(&DirectCall { method, parameters, oneway })
+    }
+
     /// Parses a call.
     pub fn read(bytes: &[u8]) -> Result<Self, MessageError> {
         read(bytes, MESSAGE_MAX)
@@ -108,7 +122,7 @@ impl Call {
     /// Deserializes the parameters. Fails with `InvalidParameter`, which names the first invalid
     /// parameter, or `parameters` if this is unknown.
     pub fn deserialize_parameters<T: DeserializeOwned>(&self) -> Result<T, Fault> {
-        from_parameters(self.parameters.clone())
+        T::deserialize(&self.parameters)
             .map_err(|error| Fault::invalid_parameter(&parameter_name(&error)))
     }
 }
@@ -166,10 +180,6 @@ fn to_parameters(value: &impl Serialize) -> Parameters {
         // A method without parameters passes a unit value.
         _ => Map::new(),
     }
-}
-
-fn from_parameters<T: DeserializeOwned>(map: Parameters) -> serde_json::Result<T> {
-    serde_json::from_value(Value::Object(map))
 }
 
 /// Returns the parameter that an error message of serde names in backticks; `parameters` if it

@@ -131,9 +131,9 @@ fn interface_files_match_the_types() {
         About, Amount, Argument, Attach, AttachReply, CarriedStep, Change, ChangeReply,
         ChangedNodes, ConnectReply, Count, CountReply, CountRequest, Counters, Edge, Ended, Filter,
         Follow, KernelProgram, KernelPrograms, KernelRequest, KernelRing, KernelStep, Link, Loss,
-        Node, NodeArc, NodeDetails, Nodes, NodesReply, PathDescription, PathEvent, PathReport,
-        PathUpdate, Permissions, Quota, Register, RegisteredPath, Replacement, Source, Space,
-        Totals, UpdateForm,
+        Node, NodeArc, NodeDetails, NodePatch, Nodes, NodesReply, PathDescription, PathEvent,
+        PathReport, PathUpdate, Permissions, Quota, Register, RegisteredPath, Replacement, Source,
+        Space, Totals, UpdateForm,
     };
     let (none, amount) = (String::new, Amount::default);
     let about = About { version: none(), process: 0, uid: 0, started: 0, policy: None };
@@ -182,8 +182,11 @@ fn interface_files_match_the_types() {
     let source = Source { name: none(), observed: None, given: amount(), lost: Vec::new() };
     let text = Some(none());
     let (nodes, known) = (Some(true), Some(0));
-    let change = Change { words: Vec::new(), running: text.clone(), other: text, nodes, known };
-    let nodes = ChangedNodes { kept: Some(Vec::new()), ..ChangedNodes::default() };
+    let (running, other, patches) = (text.clone(), text, Some(true));
+    let change = Change { words: Vec::new(), running, other, nodes, known, patches };
+    let (kept, patches) = (Some(Vec::new()), Some(Vec::new()));
+    let nodes = ChangedNodes { kept, patches, ..ChangedNodes::default() };
+    let patch = NodePatch { node: 0, name: Some(none()), arcs: Some(Vec::new()) };
     let (changed_nodes, nodes) = (field_names(&nodes), Some(nodes));
     let changed = ChangeReply { nodes, ..ChangeReply::default() };
     let link = Link { from: 0, to: 0, classes: none(), transport: none(), room: None };
@@ -233,8 +236,9 @@ fn interface_files_match_the_types() {
         ("method Count", field_names(&Count { first: Some(0), timed: Some(true) })),
         ("method Count(first: ?int, timed: ?bool) ->", field_names(&CountReply::default())),
         ("method Change", field_names(&change)),
-        ("nodes: ?bool, known: ?int) ->", field_names(&changed)),
+        ("known: ?int, patches: ?bool) ->", field_names(&changed)),
         ("type ChangedNodes", changed_nodes),
+        ("type NodePatch", field_names(&patch)),
         ("type Node", field_names(&Node { name: none(), space: none(), copies: Vec::new() })),
         ("type Link", field_names(&link)),
         ("type Ended", field_names(&Ended::default())),

@@ -1,7 +1,8 @@
 //! Implementation of the methods of the interface `io.streamline.path`.
 
 use super::nodes::{DescribedNodes, NodesPage};
-use super::path::PathInfo;
+use super::path;
+use super::registration::new_report;
 use super::service::{COUNTERS_TIMEOUT, Service, TAPS_MAX};
 use super::updates::UpdateSchedule;
 use super::{counters, spaces, taps};
@@ -38,7 +39,7 @@ impl Service {
         match method {
             "Describe" => {
                 let NoParameters {} = call.deserialize_parameters()?;
-                self.refresh_plan();
+                self.refresh_lists();
                 single_reply(&self.about)
             }
             "Nodes" => {
@@ -52,21 +53,7 @@ impl Service {
             }
             "Change" => {
                 self.check_caller_waits(id)?;
-                let change: Change = call.deserialize_parameters()?;
-                let changed = self.change_request(&change).inspect_err(|fault| {
-                    let why =
-                        format!("{}: {}", change.words.join(" "), faults::format_fault(fault));
-                    self.shared.queue_report(PathEvent::Unchanged, &why);
-                });
-                let changed = changed?;
-                if change.nodes != Some(true) {
-                    return single_reply(&changed);
-                }
-                self.describe_nodes();
-                let ChangeReply { message, line, .. } = changed;
-                let nodes = self.described.as_ref().map(|nodes| nodes.changed(change.known));
-                let nodes = nodes.unwrap_or_default();
-                single_reply(&ChangeReplyWithNodes { message, line, nodes })
+                self.change(&call.deserialize_parameters()?)
             }
             "Take" => single_reply(&self.take_from_other(id, call)?),
             // A prepared path receives this call while it waits for the decision.
@@ -96,6 +83,24 @@ impl Service {
             "Admit" => Err(Fault::permission_denied()),
             _ => Err(Fault::method_not_found(&call.method)),
         }
+    }
+
+    /// Changes the path. Returns the reply, with the nodes after the change if they are wanted.
+    fn change(&mut self, change: &Change) -> Result<Option<Reply>, Fault> {
+        let changed = self.change_request(change).inspect_err(|fault| {
+            let why = format!("{}: {}", change.words.join(" "), faults::format_fault(fault));
+            self.shared.queue_report(PathEvent::Unchanged, &why);
+        });
+        let changed = changed?;
+        if change.nodes != Some(true) {
+            return single_reply(&changed);
+        }
+        self.describe_nodes();
+        let ChangeReply { message, line, .. } = changed;
+        let patches = change.patches == Some(true);
+        let nodes = self.described.as_ref().map(|nodes| nodes.changed(change.known, patches));
+        let nodes = nodes.unwrap_or_default();
+        single_reply(&ChangeReplyWithNodes { message, line, nodes })
     }
 
     /// Describes the nodes of the current plan, for [`nodes`](Self::nodes).
@@ -172,6 +177,7 @@ impl Service {
         self.check_request(change.running.as_deref())?;
         if let Some(keep) = SpaceBinding::parse(words).map_err(|why| wrong(&why))? {
             self.recent_machine.forget_before(u64::MAX);
+            self.refresh_lists();
             let message = self.pin_space(&keep).map_err(|why| refused(&why))?;
             let line = self.path.line.clone();
             return Ok(ChangeReply { message, line, nodes: None });
@@ -184,7 +190,7 @@ impl Service {
             let edited =
                 edit.apply(&self.path.line, &MachineRegistry::Local).map_err(|why| wrong(&why))?;
             let (message, plan) = group.change(&edit).map_err(|why| refused(&why))?;
-            self.set_plan(&plan);
+            self.set_plan(plan);
             return Ok(self.record_change(message, edited.text));
         }
         let [live] = self.lives.as_slice() else {
@@ -260,22 +266,37 @@ impl Service {
     pub(super) fn record_change(&mut self, message: String, line: String) -> ChangeReply {
         self.about.line.clone_from(&line);
         self.path.line.clone_from(&line);
-        if let Some(registration) = &self.registration {
-            registration.report_change(&line, self.path.plan_id());
-        }
-        // The daemon receives both messages at once.
-        self.shared.queue_report(PathEvent::Changed, &message);
+        // The daemon receives the reports in their order.
         self.send_reports();
+        if let Some(registration) = &self.registration {
+            let (plan, report) = (self.path.plan_id(), new_report(PathEvent::Changed, &message));
+            if !registration.report_change_with(&line, plan.clone(), &report) {
+                registration.report_change(&line, plan);
+                self.shared.queue_report(PathEvent::Changed, &message);
+                self.send_reports();
+            }
+        } else {
+            self.shared.queue_report(PathEvent::Changed, &message);
+        }
         ChangeReply { message, line, nodes: None }
     }
 
-    /// Records the nodes, edges and spaces of a new plan.
-    fn set_plan(&mut self, plan: &Plan) {
-        let now = PathInfo::new(&self.path.line, plan);
-        (self.about.nodes, self.about.links) = (now.nodes.clone(), now.links.clone());
-        (self.path.nodes, self.path.links) = (now.nodes, now.links);
-        self.path.plan = now.plan;
+    /// Records a new plan.
+    fn set_plan(&mut self, plan: Plan) {
+        self.path.plan = Some(plan);
+        self.lists_outdated = true;
         self.described.as_mut().into_iter().for_each(DescribedNodes::note_change);
+    }
+
+    /// Records the current plan like [`refresh_plan`](Self::refresh_plan), and the lists of its
+    /// nodes and edges.
+    pub(super) fn refresh_lists(&mut self) {
+        self.refresh_plan();
+        let Some(plan) = self.path.plan.as_ref().filter(|_| self.lists_outdated) else { return };
+        let (nodes, links) = path::nodes_and_links(plan);
+        (self.about.nodes, self.about.links) = (nodes.clone(), links.clone());
+        (self.path.nodes, self.path.links) = (nodes, links);
+        self.lists_outdated = false;
     }
 
     /// Records the current plan if the path has changed since the last call.
@@ -286,7 +307,7 @@ impl Service {
             return;
         }
         if let Some(plan) = live.plan() {
-            self.set_plan(&plan);
+            self.set_plan(plan);
         }
     }
 
@@ -313,7 +334,7 @@ impl Service {
     }
 
     pub(super) fn current_counters(&mut self) -> crate::protocol::Counters {
-        self.refresh_plan();
+        self.refresh_lists();
         let elapsed = sys::clock::monotonic().saturating_sub(self.start);
         match &self.path.group {
             Some(group) => counters::group_counters(&**group, &self.path.nodes, elapsed),

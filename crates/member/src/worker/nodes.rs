@@ -1,11 +1,13 @@
 //! Conversion of a plan's nodes to the types of the protocol.
 
-use crate::protocol::{Argument, NodeArc, NodeDetails, Nodes};
+use crate::protocol::{Argument, NodeArc, NodeDetails, NodePatch, Nodes};
 use engine::live::Live;
 use pipeline::explain::{self, ArgumentFacts};
 use pipeline::plan::{Candidate, Plan};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
+use std::borrow::Cow;
+use std::cell::OnceCell;
 
 /// Maximum length, in bytes, of the nodes in one reply. A reply has room for another node of
 /// maximum length and for the request, neither of which is much longer than
@@ -22,17 +24,19 @@ pub(super) struct DescribedNodes {
     numbers: Vec<usize>,
     nodes: Vec<DescribedNode>,
     /// The previous version and, for each node, the index of the node in that version, or -1 if the
-    /// node is new or has changed.
+    /// node is new or has changed in more than its name and its arcs.
     before: Option<(u64, Vec<i64>)>,
+    /// The nodes of which only the name or the arcs have changed since the previous version.
+    patches: Vec<NodePatch>,
     /// True if the plan has changed since its nodes were described.
     is_outdated: bool,
 }
 
-/// A node with its serialized form.
-#[derive(Debug)]
+/// A node with its serialized form, once a client has asked for it.
+#[derive(Debug, Default)]
 struct DescribedNode {
     details: NodeDetails,
-    text: Box<RawValue>,
+    text: OnceCell<Box<RawValue>>,
 }
 
 /// A `NodesReply` or `ChangedNodes` with serialized nodes.
@@ -42,7 +46,9 @@ pub(super) struct NodesPage<'d> {
     line: &'d str,
     nodes: Vec<&'d RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    kept: Option<&'d [i64]>,
+    kept: Option<Cow<'d, [i64]>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patches: Option<&'d [NodePatch]>,
     next: Option<usize>,
 }
 
@@ -57,18 +63,30 @@ impl DescribedNodes {
         }
         let mut before = known.take();
         let mut kept = Vec::with_capacity(plan.graph.nodes.len());
+        let mut patches = Vec::new();
         let names = explain::unique_names(&plan.graph).into_iter().enumerate();
         let nodes = names.map(|(at, name)| {
             let id = numbers.get(at).map(|number| *number as u64);
             let details = NodeDetails { id, ..describe_node(plan, at, name) };
-            let same = before.as_mut().and_then(|before| before.take_node(at, &details));
-            kept.push(same.as_ref().map_or(-1, |(at, _)| i64::try_from(*at).unwrap_or(-1)));
-            same.map_or_else(|| DescribedNode::new(details), |(_, node)| node)
+            let known = before.as_mut().and_then(|before| before.take_node(at, id));
+            let patch = known.as_ref().and_then(|(_, known)| node_patch(at, known, &details));
+            let Some((before, known)) = known.filter(|_| patch.is_some()) else {
+                kept.push(-1);
+                return DescribedNode { details, text: OnceCell::new() };
+            };
+            kept.push(i64::try_from(before).unwrap_or(-1));
+            match patch.filter(|patch| patch.name.is_some() || patch.arcs.is_some()) {
+                None => known,
+                Some(patch) => {
+                    patches.push(patch);
+                    DescribedNode { details, text: OnceCell::new() }
+                }
+            }
         });
         let (nodes, line) = (nodes.collect(), line.to_owned());
         let before = before.map(|before| (before.version, kept));
-        let is_outdated = false;
-        *known = Some(Self { version: next_version(), line, numbers, nodes, before, is_outdated });
+        let (version, is_outdated) = (next_version(), false);
+        *known = Some(Self { version, line, numbers, nodes, before, patches, is_outdated });
     }
 
     /// Records that the plan has changed, so that the next update describes its nodes anew.
@@ -76,32 +94,42 @@ impl DescribedNodes {
         self.is_outdated = true;
     }
 
-    /// Takes the described node that equals `like`, and returns it with its index. Leaves an empty
-    /// node in its place. `at` is the index of `like` in the new plan. Returns `None` if no node
-    /// equals `like`.
-    fn take_node(&mut self, at: usize, like: &NodeDetails) -> Option<(usize, DescribedNode)> {
-        let number = like.id?;
+    /// Takes the described node with this number, and returns it with its index. Leaves an empty node
+    /// in its place. `at` is the index of the node in the new plan. Returns `None` if no described
+    /// node has the number.
+    fn take_node(&mut self, at: usize, number: Option<u64>) -> Option<(usize, DescribedNode)> {
+        let number = number?;
         let is_number = |known: &usize| *known as u64 == number;
         let at = match self.numbers.get(at).is_some_and(is_number) {
             true => at,
             false => self.numbers.iter().position(is_number)?,
         };
-        let known = self.nodes.get_mut(at).filter(|known| known.details == *like)?;
-        Some((at, std::mem::replace(known, DescribedNode::empty())))
+        Some((at, std::mem::take(self.nodes.get_mut(at)?)))
     }
 
     /// Returns the nodes after a change. If the caller has the version before the change, nodes
-    /// that have not changed are omitted.
-    pub(super) fn changed(&self, known: Option<u64>) -> NodesPage<'_> {
+    /// that have not changed are omitted, as are those of which only the name or the arcs have changed
+    /// if the caller accepts `patches`.
+    pub(super) fn changed(&self, known: Option<u64>, patches: bool) -> NodesPage<'_> {
         let version = Some(self.version);
         let before = self.before.as_ref().filter(|(before, _)| known == Some(*before));
         let Some((_, kept)) = before else { return self.page(Nodes::default()) };
-        let changed = self.nodes.iter().zip(kept).filter(|(_, kept)| **kept < 0);
-        let nodes: Vec<&RawValue> = changed.map(|(node, _)| &*node.text).collect();
-        if nodes.iter().map(|node| node.get().len()).sum::<usize>() > PAGE_MAX {
+        let mut kept = Cow::Borrowed(kept.as_slice());
+        if !patches {
+            for patch in &self.patches {
+                if let Some(kept) = kept.to_mut().get_mut(patch.node) {
+                    *kept = -1;
+                }
+            }
+        }
+        let changed = self.nodes.iter().zip(&*kept).filter(|(_, kept)| **kept < 0);
+        let nodes: Vec<&RawValue> = changed.map(|(node, _)| node.text()).collect();
+        let patches = Some(self.patches.as_slice()).filter(|all| patches && !all.is_empty());
+        let length: usize = nodes.iter().map(|node| node.get().len()).sum();
+        if length > PAGE_MAX || patches.is_some_and(|patches| length_of(patches) > PAGE_MAX) {
             return self.page(Nodes::default());
         }
-        NodesPage { version, line: &self.line, nodes, kept: Some(kept), next: None }
+        NodesPage { version, line: &self.line, nodes, kept: Some(kept), patches, next: None }
     }
 
     /// Returns the nodes that start at index `wanted.first`, as many as fit into a reply; none if
@@ -118,24 +146,48 @@ impl DescribedNodes {
             length += more;
             length <= PAGE_MAX
         };
-        let lengths = rest.iter().map(|node| node.text.get().len());
+        let lengths = rest.iter().map(|node| node.text().get().len());
         let count = lengths.take_while(fits).count().max(1).min(rest.len());
         let next = (count < rest.len()).then_some(first + count);
-        let nodes = rest.iter().take(count).map(|node| &*node.text).collect();
-        NodesPage { version, line: &self.line, nodes, kept: None, next }
+        let nodes = rest.iter().take(count).map(|node| node.text()).collect();
+        NodesPage { version, line: &self.line, nodes, kept: None, patches: None, next }
     }
 }
 
 impl DescribedNode {
-    fn new(details: NodeDetails) -> Self {
+    fn text(&self) -> &RawValue {
         // Names, numbers and texts can always be serialized.
-        let text = to_raw_value(&details).unwrap_or_else(|_| RawValue::NULL.to_owned());
-        Self { details, text }
+        let null = |_| RawValue::NULL.to_owned();
+        self.text.get_or_init(|| to_raw_value(&self.details).unwrap_or_else(null))
     }
+}
 
-    fn empty() -> Self {
-        Self { details: NodeDetails::default(), text: RawValue::NULL.to_owned() }
-    }
+/// Returns the difference between a node, whose index in the new plan is `at`, and its new details.
+/// Returns `None` if more than its name and its arcs differs.
+fn node_patch(at: usize, known: &DescribedNode, details: &NodeDetails) -> Option<NodePatch> {
+    let known = &known.details;
+    let NodeDetails { id, name, filter, implied, inside, arguments, form, .. } = details;
+    let NodeDetails { space, copies, because, elsewhere, arcs, .. } = details;
+    let is_same = (*id, *implied, *inside) == (known.id, known.implied, known.inside)
+        && (filter, form, space) == (&known.filter, &known.form, &known.space)
+        && (arguments, copies) == (&known.arguments, &known.copies)
+        && (because, elsewhere) == (&known.because, &known.elsewhere);
+    is_same.then(|| NodePatch {
+        node: at,
+        name: (*name != known.name).then(|| name.clone()),
+        arcs: (*arcs != known.arcs).then(|| arcs.clone()),
+    })
+}
+
+/// Returns the length of patches in a reply, at least.
+fn length_of(patches: &[NodePatch]) -> usize {
+    /// Length of an arc without its classes.
+    const ARC: usize = 40;
+    let arcs = |arcs: &[NodeArc]| arcs.iter().map(|arc| ARC + arc.classes.len()).sum::<usize>();
+    let length = |patch: &NodePatch| {
+        ARC + patch.name.as_ref().map_or(0, String::len) + patch.arcs.as_deref().map_or(0, arcs)
+    };
+    patches.iter().map(length).sum()
 }
 
 /// Returns a version that no process on this machine has used yet: a combination of the process id

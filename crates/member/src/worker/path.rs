@@ -55,44 +55,9 @@ impl PathInfo {
     /// Creates the description of a path from its request and plan, without a name or log file.
     #[must_use]
     pub fn new(line: &str, plan: &Plan) -> Self {
-        let names = explain::unique_names(&plan.graph);
-        let space = |node: usize| {
-            let placed = plan.placements.get(node).and_then(|placed| plan.spaces.get(placed.space));
-            placed.map(|space| space.name.clone()).unwrap_or_default()
-        };
-        let copies = |node: usize| {
-            let of = |copied: &&Replicas| copied.nodes.iter().any(|id| id.0 == node);
-            let spaces =
-                plan.replicas.iter().find(of).into_iter().flat_map(|copied| &copied.spaces);
-            spaces.filter_map(|space| Some(plan.spaces.get(*space)?.name.clone())).collect()
-        };
-        let node = |(node, name): (usize, String)| {
-            let (space, copies) = (space(node), copies(node));
-            Node { name, space, copies }
-        };
-        let link = |(number, edge): (usize, &pipeline::graph::Edge)| {
-            let (transport, room) = match plan.edges.get(number) {
-                Some(PlannedEdge::Ring(ring)) => ("ring", Some(ring.entries)),
-                Some(PlannedEdge::Kernel(ring)) => ("kernel", Some(ring.entries)),
-                Some(PlannedEdge::Back) => ("back", None),
-                Some(PlannedEdge::Pipe) => ("pipe", None),
-                Some(PlannedEdge::Call) | None => ("call", None),
-            };
-            Link {
-                from: edge.from.0,
-                to: edge.to.0,
-                classes: explain::arc_label(&plan.graph, edge),
-                transport: transport.to_owned(),
-                room: room.map(|room| room as u64),
-            }
-        };
-        Self {
-            line: line.to_owned(),
-            nodes: names.into_iter().enumerate().map(node).collect(),
-            links: plan.graph.edges.iter().enumerate().map(link).collect(),
-            plan: Some(plan.clone()),
-            ..Self::default()
-        }
+        let (nodes, links) = nodes_and_links(plan);
+        let (line, plan) = (line.to_owned(), Some(plan.clone()));
+        Self { line, nodes, links, plan, ..Self::default() }
     }
 
     /// Returns the id of the plan, or `None` if there is no plan.
@@ -105,4 +70,40 @@ impl PathInfo {
         let (name, line) = (self.name.clone(), self.line.clone());
         Register { name, line, log, number, started: Some(started), plan: self.plan_id() }
     }
+}
+
+/// Returns the nodes and the edges of a plan.
+pub(super) fn nodes_and_links(plan: &Plan) -> (Vec<Node>, Vec<Link>) {
+    let names = explain::unique_names(&plan.graph);
+    let space = |node: usize| {
+        let placed = plan.placements.get(node).and_then(|placed| plan.spaces.get(placed.space));
+        placed.map(|space| space.name.clone()).unwrap_or_default()
+    };
+    let copies = |node: usize| {
+        let of = |copied: &&Replicas| copied.nodes.iter().any(|id| id.0 == node);
+        let spaces = plan.replicas.iter().find(of).into_iter().flat_map(|copied| &copied.spaces);
+        spaces.filter_map(|space| Some(plan.spaces.get(*space)?.name.clone())).collect()
+    };
+    let node = |(node, name): (usize, String)| {
+        let (space, copies) = (space(node), copies(node));
+        Node { name, space, copies }
+    };
+    let link = |(number, edge): (usize, &pipeline::graph::Edge)| {
+        let (transport, room) = match plan.edges.get(number) {
+            Some(PlannedEdge::Ring(ring)) => ("ring", Some(ring.entries)),
+            Some(PlannedEdge::Kernel(ring)) => ("kernel", Some(ring.entries)),
+            Some(PlannedEdge::Back) => ("back", None),
+            Some(PlannedEdge::Pipe) => ("pipe", None),
+            Some(PlannedEdge::Call) | None => ("call", None),
+        };
+        Link {
+            from: edge.from.0,
+            to: edge.to.0,
+            classes: explain::arc_label(&plan.graph, edge),
+            transport: transport.to_owned(),
+            room: room.map(|room| room as u64),
+        }
+    };
+    let nodes = names.into_iter().enumerate().map(node).collect();
+    (nodes, plan.graph.edges.iter().enumerate().map(link).collect())
 }

@@ -52,13 +52,18 @@ impl Reporter {
 impl Shared {
     /// Queues a report, which the serving thread sends before it waits again.
     pub(super) fn queue_report(&self, event: PathEvent, text: &str) {
-        let text = text.chars().take(REPORT_CHARS_MAX).collect();
         let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
-        reports.push_back(PathReport { event, text, status: None });
+        reports.push_back(new_report(event, text));
         if reports.len() > REPORTS_MAX {
             reports.pop_front();
         }
     }
+}
+
+/// Creates a report, and truncates its text if it is too long.
+pub(super) fn new_report(event: PathEvent, text: &str) -> PathReport {
+    let text = text.chars().take(REPORT_CHARS_MAX).collect();
+    PathReport { event, text, status: None }
 }
 
 /// A registration with a daemon. A hangup on either socket means that the daemon has exited.
@@ -92,6 +97,17 @@ impl Registration {
         let plan = plan.filter(|_| self.takes_reports);
         // If the daemon has just exited, the next registration contains the change.
         let _ = self.client.report_change(line, plan);
+    }
+
+    /// Reports a new request and plan like [`report_change`](Self::report_change), together with a
+    /// report. Returns false if the daemon has exited or accepts no reports.
+    pub(super) fn report_change_with(
+        &self,
+        line: &str,
+        plan: Option<String>,
+        report: &PathReport,
+    ) -> bool {
+        self.takes_reports && self.client.report_change_with(line, plan, report).is_ok()
     }
 
     /// Sends a report. Does not wait for a reply. Returns false if the daemon has exited.

@@ -92,6 +92,7 @@ fn change(
         other: edit.into.map(&view).transpose()?.and_then(line),
         nodes: wants_nodes.then_some(true),
         known: known.version.filter(|_| wants_nodes),
+        patches: wants_nodes.then_some(true),
     };
     // The path learns the user from the connection, so those of others are not kept.
     let connect = || connect(edit.path, caller, snapshots);

@@ -7,7 +7,12 @@ use crate::entries::Key;
 use crate::protocol::errno;
 use crate::tree::{DirectoryId, Tree};
 use proptest::prelude::*;
+use std::sync::Arc;
 use streamline::paths::{NodeArc, NodeDetails, PathView, RegisteredPath};
+
+fn shared(nodes: Vec<NodeDetails>) -> Arc<Vec<Arc<NodeDetails>>> {
+    Arc::new(nodes.into_iter().map(Arc::new).collect())
+}
 
 fn node(id: u64, name: &str, filter: &str, arcs: &[(usize, &str)]) -> NodeDetails {
     let arc = |(to, classes): &(usize, &str)| NodeArc {
@@ -40,9 +45,9 @@ fn tree() -> Tree {
         node(4, "discard", "discard", &[]),
         node(5, "inspect", "inspect", &[]),
     ];
-    let web = PathView { path: path(1, "web"), nodes: nodes.into(), ..PathView::default() };
+    let web = PathView { path: path(1, "web"), nodes: shared(nodes), ..PathView::default() };
     let nodes = vec![node(1, "stream", "stream", &[(1, "")]), node(2, "discard", "discard", &[])];
-    let clean = PathView { path: path(2, "clean"), nodes: nodes.into(), ..PathView::default() };
+    let clean = PathView { path: path(2, "clean"), nodes: shared(nodes), ..PathView::default() };
     Tree::new(vec![web, clean])
 }
 

@@ -16,12 +16,13 @@ impl Tree {
     }
 
     fn add_link(&mut self, (from, arc): (NodeIndex, usize), parents: &[Parents]) -> Option<()> {
-        let arc_details = self.node(from)?.arcs.get(arc)?.clone();
+        let arc_details = self.node(from)?.arcs.get(arc)?;
         if *parents[from.path].get(arc_details.to)? == Some((from.node, arc)) {
             return None;
         }
+        let arc_details = arc_details.clone();
         let to = NodeIndex { path: from.path, node: arc_details.to };
-        let (here, there) = (*self.directory_of.get(&from)?, *self.directory_of.get(&to)?);
+        let (here, there) = (self.directory_of(from)?, self.directory_of(to)?);
         let here = match arc_details.classes.is_empty() {
             true => here,
             false => self.class_directory(here, &arc_details.classes),

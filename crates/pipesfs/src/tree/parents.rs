@@ -1,30 +1,37 @@
 //! The choice of the parent below which a node is shown, if it has several parents.
 
-use super::{NodeKey, PathKey, key_of, node_key};
+use super::{NodeKey, node_key};
 use std::collections::HashMap;
-use streamline::paths::PathView;
+use std::sync::Arc;
+use streamline::paths::{NodeDetails, PathView};
 
 /// The parent below which each node of a path is shown, with the index of the arc from that parent;
 /// `None` for a source.
 pub(super) type Parents = Vec<Option<(usize, usize)>>;
 
-/// Returns the parent below which each node of a path is shown: the parent in `nesting_parents`, as
-/// long as an arc leads from that parent to the node, or else the first parent in the text of the
-/// request.
-pub(super) fn first_parents(view: &PathView, nesting_parents: &NestingParents) -> Parents {
+/// Returns the parent below which each node of a path is shown: the parent in `before`, which is an
+/// earlier view of the path, as long as an arc leads from that parent to the node, or else the
+/// first parent in the text of the request.
+pub(super) fn first_parents<'t>(
+    view: &PathView,
+    before: impl FnOnce() -> Option<(&'t PathView, &'t Parents)>,
+) -> Parents {
     let nodes = &view.nodes;
     let mut parents: Parents = vec![None; nodes.len()];
     let is_listed = |to: usize| nodes.get(to).is_some_and(|node| !node.implied);
     let mut is_head = vec![true; nodes.len()];
+    let mut is_choice = false;
     for arc in nodes.iter().flat_map(|node| &node.arcs).filter(|arc| !arc.back) {
-        is_head.get_mut(arc.to).into_iter().for_each(|head| *head = false);
+        if let Some(head) = is_head.get_mut(arc.to) {
+            is_choice |= !std::mem::replace(head, false);
+        }
     }
-    if !nesting_parents.is_empty() {
-        let path = key_of(view);
+    if let Some((before, parents_before)) = is_choice.then(before).flatten() {
+        let nesting_parents = nesting_parents(before, parents_before);
         for (from, node) in nodes.iter().enumerate() {
             for (number, arc) in node.arcs.iter().enumerate().filter(|(_, arc)| !arc.back) {
                 let Some(to) = nodes.get(arc.to).filter(|to| !to.implied) else { continue };
-                let parent = nesting_parents.get(&(path, node_key(to)));
+                let parent = nesting_parents.get(&node_key(to));
                 if parent.is_some_and(|it| *it == (node_key(node), arc.classes.clone())) {
                     parents[arc.to].get_or_insert((from, number));
                 }
@@ -57,21 +64,28 @@ pub(super) fn first_parents(view: &PathView, nesting_parents: &NestingParents) -
     parents
 }
 
-/// The parent below which each node is shown, and the classes of the arc from that parent.
-pub(super) type NestingParents = HashMap<(PathKey, NodeKey), (NodeKey, String)>;
+/// The parent below which each node of a path is shown, and the classes of the arc from that
+/// parent.
+type NestingParents = HashMap<NodeKey, (NodeKey, String)>;
 
 /// Converts the parents of nodes from indexes to identities that stay the same across changes to
 /// the request.
-pub(super) fn nesting_parents(paths: &[PathView], parents: &[Parents]) -> NestingParents {
-    let count = parents.iter().map(Vec::len).sum();
-    let mut nesting_parents = NestingParents::with_capacity(count);
-    for (view, parents) in paths.iter().zip(parents) {
-        for (at, node) in view.nodes.iter().enumerate() {
-            let Some((from, number)) = parents[at] else { continue };
-            let Some(arc) = view.nodes[from].arcs.get(number) else { continue };
-            let nesting_parent = (node_key(&view.nodes[from]), arc.classes.clone());
-            nesting_parents.insert((key_of(view), node_key(node)), nesting_parent);
-        }
+fn nesting_parents(view: &PathView, parents: &Parents) -> NestingParents {
+    let mut nesting_parents = NestingParents::with_capacity(parents.len());
+    for (node, parent) in view.nodes.iter().zip(parents) {
+        let Some((from, number)) = *parent else { continue };
+        let Some(from) = view.nodes.get(from) else { continue };
+        let Some(arc) = from.arcs.get(number) else { continue };
+        nesting_parents.insert(node_key(node), (node_key(from), arc.classes.clone()));
     }
     nesting_parents
+}
+
+/// Returns the nodes that have no parent.
+pub(super) fn top_nodes(nodes: &[Arc<NodeDetails>], parents: &Parents) -> Vec<usize> {
+    let top = |at: &usize| {
+        let node = &nodes[*at];
+        parents[*at].is_none() && node.inside.is_none() && !node.implied
+    };
+    (0..nodes.len()).filter(top).collect()
 }

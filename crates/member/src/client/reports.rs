@@ -1,0 +1,43 @@
+//! Reports of a path to the daemon, over the connection by which the path is registered.
+
+use super::{Client, ClientError};
+use crate::protocol::{PathReport, RequestChange};
+use crate::varlink::Call;
+
+impl Client {
+    /// Reports to the daemon that the path registered over this connection now runs a different
+    /// request. Does not wait for a reply.
+    pub(crate) fn report_change(
+        &self,
+        line: &str,
+        plan: Option<String>,
+    ) -> Result<(), ClientError> {
+        self.caller.send_all(&[change_call(line, plan)])
+    }
+
+    /// Reports an event of the path registered over this connection. Does not wait for a reply.
+    pub(crate) fn send_report(&self, report: &PathReport) -> Result<(), ClientError> {
+        self.caller.send_all(&[report_call(report)])
+    }
+
+    /// Reports a different request and an event at once, so that the daemon is woken once.
+    pub(crate) fn report_change_with(
+        &self,
+        line: &str,
+        plan: Option<String>,
+        report: &PathReport,
+    ) -> Result<(), ClientError> {
+        self.caller.send_all(&[change_call(line, plan), report_call(report)])
+    }
+}
+
+/// Returns the text of the call that reports a different request of a path to the daemon.
+fn change_call(line: &str, plan: Option<String>) -> Vec<u8> {
+    let change = RequestChange { line: line.to_owned(), plan };
+    Call::text("io.streamline.Changed", &change, true)
+}
+
+/// Returns the text of the call that reports an event of a path to the daemon.
+fn report_call(report: &PathReport) -> Vec<u8> {
+    Call::text("io.streamline.Report", report, true)
+}

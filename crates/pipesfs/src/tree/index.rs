@@ -1,0 +1,25 @@
+//! Lookup of the parents of a path's nodes, and of the directory of a node.
+
+use super::{NodeIndex, Parents, Tree, key_of};
+use streamline::paths::PathView;
+
+impl Tree {
+    /// Returns the view of a path in this tree, with the parents of its nodes.
+    pub(super) fn path_with_parents(&self, path: &PathView) -> Option<(&PathView, &Parents)> {
+        let key = key_of(path);
+        self.paths.iter().zip(&self.parents).find(|(view, _)| key_of(view) == key)
+    }
+
+    /// Returns the index of the directory of the node `member`, if it is shown.
+    pub(super) fn directory_of(&self, member: NodeIndex) -> Option<usize> {
+        let at = *self.directory_of.get(member.path)?.get(member.node)?;
+        (at > 0).then_some(at)
+    }
+
+    pub(super) fn set_directory_of(&mut self, member: NodeIndex, at: usize) {
+        let nodes = self.directory_of.get_mut(member.path);
+        if let Some(directory) = nodes.and_then(|nodes| nodes.get_mut(member.node)) {
+            *directory = at;
+        }
+    }
+}
