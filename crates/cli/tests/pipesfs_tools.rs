@@ -51,6 +51,10 @@ fn b1_programs_that_walk_trees_end_and_see_each_filter_once() {
         assert_eq!(fs::read_to_string(copy.join("request")).unwrap(), format!("{request}\n"));
         assert!(copy.join("generate/all").is_symlink(), "a stream is copied as a link");
     }
+    // Root's own mount has no checks by the kernel.
+    let executed = "cd web/generate && test -x udp && test -r why && ! test -x why && echo yes";
+    assert_eq!(run_in(&mounted, executed), ("yes\n".to_owned(), 0));
+    assert_ne!(run_in(&mounted, "web/generate/why").1, 0, "a file is not executed");
     let archive = "tar cf - web | tar tf - | grep -c '/all$'";
     let streams = run_if_installed(&mounted, "tar", archive).unwrap();
     assert!(streams.trim().parse::<usize>().unwrap() > 3, "{streams}");

@@ -16,21 +16,27 @@ use std::process::{Command, Stdio};
 const NAME: &str = "pipesfs";
 /// File mode of the mount's root directory, in octal.
 const ROOT_MODE: &str = "40000";
+/// User id of root.
+const ROOT_UID: u32 = 0;
 /// Name of the set-user-ID helper through which unprivileged users mount.
 const HELPER: &str = "fusermount3";
 
 /// Mounts a FUSE file system on `directory`, and returns the device over which the kernel sends
-/// requests. The kernel checks permissions against the attributes of the files. Users other than
-/// the caller have access only if `for_all` is true. Needs CAP_SYS_ADMIN in the user namespace of
-/// this process.
+/// requests. Users other than the caller have access only if `for_all` is true. Needs CAP_SYS_ADMIN
+/// in the user namespace of this process.
+///
+/// The kernel checks permissions against the attributes of the files, unless only root has access.
+/// Root passes these checks, and each would need the attributes of a directory anew after every
+/// change in it. The kernel then sends ACCESS for access(2) and chdir(2).
 pub fn mount(directory: &Path, for_all: bool) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let device =
         rustix::fs::open("/dev/fuse", flags, Mode::empty()).context("open", "/dev/fuse")?;
     let (uid, gid) = crate::process::identity();
     let others = if for_all { ",allow_other" } else { "" };
+    let checks = if for_all || uid != ROOT_UID { ",default_permissions" } else { "" };
     let options = format!(
-        "fd={},rootmode={ROOT_MODE},user_id={uid},group_id={gid},default_permissions{others}",
+        "fd={},rootmode={ROOT_MODE},user_id={uid},group_id={gid}{checks}{others}",
         device.as_raw_fd()
     );
     let options = CString::new(options).map_err(|_| invalid_directory_error(directory))?;

@@ -12,7 +12,9 @@ pub use edits::TreeEdit;
 pub use replies::{
     Attributes, DirectoryBuffer, EntryTimes, REPLY_HEADER_LENGTH, Reply, init_reply, statfs_reply,
 };
-pub use requests::{AttributeChange, Header, O_ACCMODE, O_NONBLOCK, Operation, Request, Write};
+pub use requests::{
+    AttributeChange, Header, O_ACCMODE, O_NONBLOCK, Operation, Request, Write, X_OK,
+};
 
 /// Error numbers in replies.
 pub mod errno {

@@ -50,6 +50,9 @@ pub enum Operation {
     Forget(Vec<(u64, u64)>),
     /// Returns attributes.
     GetAttributes,
+    /// Checks the access in this mask of R_OK, W_OK and X_OK. The kernel asks only if it does not
+    /// check permissions itself.
+    Access(u32),
     /// Returns the target of a link.
     ReadLink,
     /// Opens a file with these flags.
@@ -137,6 +140,9 @@ pub struct AttributeChange {
     pub size: Option<u64>,
 }
 
+/// Bit of the mask of [`Operation::Access`]: the object is to be executed or, if it is a directory,
+/// searched.
+pub const X_OK: u32 = 1;
 /// Flag of an open file: reads and writes do not block.
 pub const O_NONBLOCK: u32 = 0o4000;
 /// Bits of the flags of an open file that determine the access mode; 0 means read-only.
@@ -207,6 +213,7 @@ impl Operation {
                 flags: words(3).unwrap_or_default(),
             },
             27 => Self::OpenDirectory,
+            34 => Self::Access(words(0)?),
             28 | 44 => Self::ReadDirectory {
                 handle: long(0)?,
                 offset: long(8)?,
@@ -252,6 +259,7 @@ mod tests {
         let lookup = request(1, b"all\0").unwrap();
         assert_eq!((lookup.header.inode, lookup.operation), (7, Operation::Lookup("all".into())));
         assert!(request(1, b"all").is_none(), "a name ends with a zero");
+        assert_eq!(request(34, &[X_OK as u8, 0, 0, 0]).unwrap().operation, Operation::Access(X_OK));
         let mut write = vec![0; 40];
         (write[0], write[16], write[33]) = (9, 3, 8);
         assert!(request(16, &write).is_none(), "the bytes are missing");

@@ -1,13 +1,15 @@
 //! Changes of attributes: permissions can be removed, but not added.
 
 use super::{Outcome, Server, lock};
-use crate::entries::Key;
-use crate::protocol::{AttributeChange, Attributes, Header, errno};
+use crate::entries::{Key, ObjectKind};
+use crate::protocol::{AttributeChange, Attributes, Header, X_OK, errno};
 
 /// Maximum number of objects with changed permissions.
 const CHANGED_OBJECTS_MAX: usize = 4096;
 /// Bits of a mode that chmod(2) sets.
 const PERMISSIONS: u32 = 0o7777;
+/// Bits of a mode that permit the execution of a file.
+const EXECUTABLE: u32 = 0o111;
 
 impl Server {
     /// Changes the attributes of an object. The kernel has checked that the caller is the owner of
@@ -49,6 +51,18 @@ impl Server {
             self.keep_permissions(key.clone(), mode);
         }
         Ok(Outcome::Attributes(self.attributes(&key, header.inode)?))
+    }
+
+    /// Checks an access by root, who may do everything except execute a file that nobody may
+    /// execute. The kernel checks the access of other users itself.
+    pub(super) fn check_access(&self, header: &Header, mask: u32) -> Result<Outcome, i32> {
+        let key = self.key(header.inode)?;
+        let attributes = self.attributes(&key, header.inode)?;
+        let executes = mask & X_OK != 0 && key.kind() == ObjectKind::File;
+        match executes && attributes.mode & EXECUTABLE == 0 {
+            true => Err(errno::EACCES),
+            false => Ok(Outcome::Done),
+        }
     }
 
     fn keep_permissions(&self, key: Key, mode: u32) {

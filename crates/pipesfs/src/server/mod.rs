@@ -213,6 +213,7 @@ impl Server {
                 let key = self.key(header.inode)?;
                 Ok(Outcome::Attributes(self.attributes(&key, header.inode)?))
             }
+            Operation::Access(mask) => self.check_access(header, *mask),
             Operation::ReadLink => self.read_link(header),
             Operation::Open(flags) => self.open(header, *flags),
             Operation::OpenDirectory => self.open_directory(header),
