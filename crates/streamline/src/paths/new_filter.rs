@@ -36,9 +36,12 @@ pub fn new_filter(name: &str, arguments: Option<&str>) -> Result<Option<NewFilte
         None => name.to_owned(),
         Some(arguments) => format!("{name} {}", convert_arguments(first, arguments)),
     };
-    let read = single_filter(&text).map_err(|error| error.0)?;
-    if read != bare {
-        return Err(format!("`{text}` is not the filter `{bare}`"));
+    // The name of a filter alone is one filter.
+    if text != bare {
+        let read = single_filter(&text).map_err(|error| error.0)?;
+        if read != bare {
+            return Err(format!("`{text}` is not the filter `{bare}`"));
+        }
     }
     let opens = |entry: &&Description| {
         let files = entry.parameters.iter().any(|parameter| parameter.kind == Type::Path);
@@ -109,6 +112,13 @@ fn convert_arguments(entry: &Description, arguments: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn b3_name_of_each_filter_alone_is_one_filter() {
+        for name in crate::paths::manual_names() {
+            assert_eq!(single_filter(name).ok().as_deref(), Some(name));
+        }
+    }
 
     #[test]
     fn b3_directory_name_is_parsed_as_filter_with_arguments() {
