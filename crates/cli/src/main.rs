@@ -49,6 +49,8 @@ use streamline::Served;
 fn main() -> ExitCode {
     // After a failure, the use of a closed standard stream is not reported as an error.
     let _ = sys::closed_streams::fail_if_closed();
+    // Never fails: the signal and its action are valid.
+    let _ = sys::children::keep_ended();
     streamline::use_daemon_ids();
     match streamline::serve_if_asked(&failure::notice_handler(false)) {
         Some(Served::Filter(status)) => return ExitCode::from(status),

@@ -236,6 +236,25 @@ fn end_of_the_reader_reports_what_other_sinks_wrote() {
     assert_eq!((ran.status, ran.err.as_str()), (Some(141), ""));
 }
 
+#[test]
+fn statuses_of_programs_survive_an_ignored_sigchld() {
+    let folder = Folder::new();
+    let run = |words: &[&str]| {
+        let mut command = Command::new("env");
+        command.arg("--ignore-signal=CHLD").arg(env!("CARGO_BIN_EXE_streamline")).args(words);
+        folder.set_environment(&mut command);
+        CommandResult::from(command.output().unwrap())
+    };
+    for (script, status) in [("false | true", 0), ("true | sh -c \"exit 3\"", 3)] {
+        let ran = run(&["sh", "--isolate", "-c", script]);
+        assert_eq!(ran.status, Some(status), "{script}: {}", ran.err);
+    }
+    let ran = run(&["run", "exec \"echo here\" | count"]);
+    assert_eq!((ran.status, ran.out.as_str()), (Some(0), "1 blocks, 5 bytes\n"), "{}", ran.err);
+    let ran = run(&["run", "exec \"exit 3\" | count"]);
+    assert!(ran.err.contains("ended with status 3"), "{}", ran.err);
+}
+
 /// Returns true if a process exists and is not a zombie.
 fn is_alive(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

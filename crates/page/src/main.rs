@@ -60,6 +60,8 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let given = Arguments::parse();
+    // Never fails: the signal and its action are valid.
+    let _ = sys::children::keep_ended();
     match run(given) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {

@@ -1,4 +1,4 @@
-//! Forwarding of signals to child programs in this process's process group.
+//! Forwarding of signals to child programs in this process's process group, and their exit statuses.
 //!
 //! Without job control a shell puts a whole pipeline into one group. The kernel delivers a signal
 //! from the terminal to every member, so this process neither forwards such a signal nor exits;
@@ -6,6 +6,9 @@
 //! forwarded.
 
 use crate::error::{Error, Result};
+use crate::process_group::ProcessEnd;
+use crate::signal_table::SignalTable;
+use rustix::process::{Pid, WaitIdOptions};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, FromRawFd as _, OwnedFd};
 use std::process::Child;
@@ -14,9 +17,24 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Maximum number of children that receive forwarded signals.
 const CHILDREN_MAX: usize = 64;
-static CHILDREN: [AtomicI32; CHILDREN_MAX] = [const { AtomicI32::new(0) }; CHILDREN_MAX];
+static CHILDREN: SignalTable<CHILDREN_MAX> = SignalTable::new();
 /// The last forwarded signal, or 0. A child added later receives this signal at once.
 static LAST_FORWARDED: AtomicI32 = AtomicI32::new(0);
+
+/// Exit status of [`wait`] if the status of the child is not known.
+const WAIT_FAILED: i32 = 127;
+
+/// Restores the default action of SIGCHLD, so that the id and the exit status of an ended child
+/// remain until this process waits for it. A process inherits the action, and while SIGCHLD is
+/// ignored the kernel reaps each child at its end (wait(2)). Programs that this process starts
+/// inherit the default action.
+pub fn keep_ended() -> Result<()> {
+    // SAFETY: all-zero bytes are a valid `sigaction`: the default action, an empty mask, no flags.
+    let action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: `action` is fully initialized and lives through the call.
+    let status = unsafe { libc::sigaction(libc::SIGCHLD, &raw const action, ptr::null_mut()) };
+    if status == 0 { Ok(()) } else { Err(Error::last("sigaction", "SIGCHLD")) }
+}
 
 /// Installs handlers for SIGINT, SIGTERM, SIGHUP and SIGQUIT that forward these signals to the
 /// children if a process, rather than the terminal, sent them.
@@ -52,29 +70,25 @@ extern "C" fn on_signal(
     // SYNC POINT: forwarding; pairs with the load in `add`. SeqCst on both sides: either this loop
     // sees the new child, or `add` sees the signal.
     LAST_FORWARDED.store(signal, Ordering::SeqCst);
-    for child in CHILDREN.iter().map(|child| child.load(Ordering::SeqCst)).filter(|pid| *pid > 0) {
-        send_signal(child, signal);
-    }
+    crate::signal::preserve_errno(|| CHILDREN.for_each(|child| send_signal(child, signal)));
 }
 
 fn send_signal(child: i32, signal: libc::c_int) {
-    // SAFETY: kill(2) accepts any numbers. The number is the child's own, except between the reaping
-    // of the child in `wait` and its removal from the table.
+    // SAFETY: kill(2) accepts any numbers. The number belongs to the child, which `wait` reaps only
+    // after it has removed the child from the table.
     unsafe { libc::kill(child, signal) };
 }
 
 /// Adds a child to the table of children that receive forwarded signals, unless the table is full.
 /// If a signal has been forwarded before, sends the last one to the child at once.
 pub fn add(child: &Child) {
-    let pid = i32::try_from(child.id()).unwrap_or(0);
-    for place in &CHILDREN {
-        if place.compare_exchange(0, pid, Ordering::SeqCst, Ordering::Relaxed).is_ok() {
-            break;
-        }
+    let pid = Pid::from_child(child).as_raw_nonzero().get();
+    if let Some(slot) = CHILDREN.reserve() {
+        CHILDREN.enter(slot, Some(pid));
     }
     // SYNC POINT: forwarding; pairs with the store in `on_signal`.
     let signal = LAST_FORWARDED.load(Ordering::SeqCst);
-    if signal != 0 && pid > 0 {
+    if signal != 0 {
         send_signal(pid, signal);
     }
 }
@@ -82,16 +96,21 @@ pub fn add(child: &Child) {
 /// Waits for a child and returns its status as a shell reports it: the exit status, 128 plus the
 /// signal number, or 127 if the wait failed.
 pub fn wait(child: &mut Child) -> u8 {
-    use std::os::unix::process::ExitStatusExt as _;
-    let pid = i32::try_from(child.id()).unwrap_or(0);
-    let ended = child.wait();
-    for place in &CHILDREN {
-        // A child beyond the table's size was never entered.
-        let _ = place.compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Relaxed);
+    let pid = Pid::from_child(child);
+    // Does not reap the child, whose number stays its own until it is no longer in the table.
+    let ended = ProcessEnd::observe(pid, WaitIdOptions::empty());
+    // A child beyond the table's size was never entered.
+    if let Some(slot) = CHILDREN.find(pid.as_raw_nonzero().get()) {
+        CHILDREN.remove(slot);
     }
-    let Ok(status) = ended else { return 127 };
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(127)
+    // The status is known already; an error could concern only the status.
+    let _ = child.wait();
+    let code = match ended {
+        Ok(Some(ProcessEnd::Status(status))) => status,
+        Ok(Some(ProcessEnd::Signal(signal))) => 128 + signal,
+        Ok(None) | Err(_) => WAIT_FAILED,
+    };
+    u8::try_from(code).unwrap_or(u8::MAX)
 }
 
 /// Duplicates a descriptor to a number of at least `lowest`. The duplicate stays open across exec.
@@ -104,4 +123,41 @@ pub fn dup_inheritable(fd: impl AsFd, lowest: i32) -> Result<OwnedFd> {
     }
     // SAFETY: F_DUPFD has just made the descriptor, and no other value owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(made) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+    use std::sync::atomic::AtomicBool;
+
+    /// Number of children that [`child_is_not_reaped_while_it_gets_signals`] waits for. If `wait`
+    /// reaped children before it removes them from the table, most of them would be found reaped.
+    const CHILDREN_WAITED_FOR: usize = 100;
+
+    #[test]
+    fn child_is_not_reaped_while_it_gets_signals() {
+        let is_done = AtomicBool::new(false);
+        let reaped = std::thread::scope(|scope| {
+            let observer = scope.spawn(|| {
+                let mut reaped = 0;
+                while !is_done.load(Ordering::Relaxed) {
+                    CHILDREN.for_each(|pid| {
+                        // SAFETY: kill(2) without a signal only looks for the process.
+                        let exists = unsafe { libc::kill(pid, 0) } == 0;
+                        reaped += usize::from(!exists);
+                    });
+                }
+                reaped
+            });
+            for _ in 0..CHILDREN_WAITED_FOR {
+                let mut child = Command::new("true").spawn().unwrap();
+                add(&child);
+                assert_eq!(wait(&mut child), 0);
+            }
+            is_done.store(true, Ordering::Relaxed);
+            observer.join().unwrap()
+        });
+        assert_eq!(reaped, 0);
+    }
 }

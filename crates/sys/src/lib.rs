@@ -45,6 +45,7 @@ pub mod replace;
 pub mod revoke;
 pub mod service;
 pub mod signal;
+mod signal_table;
 pub mod steps;
 pub mod task;
 pub mod timer;

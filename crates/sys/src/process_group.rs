@@ -3,24 +3,24 @@
 //! The group's id is the leader's process id, which the kernel does not reuse before the leader has
 //! been reaped. [`ProcessGroup`] therefore observes the leader's exit without reaping it (waitid(2)
 //! with WNOWAIT), and reaps it last. Until then, a signal to the group cannot reach another
-//! process. A table lists the running groups for the handler of the second stop signal
-//! ([`kill_all`]).
+//! process. A table ([`SignalTable`]) lists the running groups for the handler of the second stop
+//! signal ([`kill_all`]).
 
 use crate::error::{Error, ErrorContext as _, Result};
+use crate::signal_table::SignalTable;
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, ChildStdout, Command};
-use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 /// Maximum number of groups at one time, which is the maximum number of filters in one request.
 const GROUPS_MAX: usize = 1000;
 
-/// Leader ids of the running groups. 0 marks a free slot and -1 a reserved one.
-static RUNNING: [AtomicI32; GROUPS_MAX] = [const { AtomicI32::new(0) }; GROUPS_MAX];
+/// Leader ids of the running groups.
+static RUNNING: SignalTable<GROUPS_MAX> = SignalTable::new();
 
 /// A running program and its descendants in the same process group. Dropping this value kills the
 /// group.
@@ -28,8 +28,8 @@ static RUNNING: [AtomicI32; GROUPS_MAX] = [const { AtomicI32::new(0) }; GROUPS_M
 pub struct ProcessGroup {
     child: Child,
     id: Pid,
-    /// Index of this group in [`RUNNING`].
-    place: usize,
+    /// Slot of this group in [`RUNNING`].
+    slot: usize,
     reaped: Option<ProcessEnd>,
 }
 
@@ -111,19 +111,16 @@ impl ProcessGroup {
     pub fn start(command: &mut Command) -> Result<Self> {
         let target = command.get_program().to_string_lossy().into_owned();
         let refused = |target, errno| Error::new("execve", target, errno);
-        // Reserved before the process exists, so that a running group is always listed.
-        let free = |place: &AtomicI32| {
-            place.compare_exchange(0, -1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        };
-        let Some(place) = RUNNING.iter().position(free) else {
+        // Reserved before the process exists, so that each running group has a slot.
+        let Some(slot) = RUNNING.reserve() else {
             return Err(refused(target, libc::EAGAIN));
         };
         // The standard library gives the child an empty mask and the default SIGPIPE action.
         let started = command.process_group(0).spawn();
         let id = started.as_ref().ok().map(Pid::from_child);
-        RUNNING[place].store(id.map_or(0, |id| id.as_raw_nonzero().get()), Ordering::Release);
+        RUNNING.enter(slot, id.map(|id| id.as_raw_nonzero().get()));
         match (started, id) {
-            (Ok(child), Some(id)) => Ok(Self { child, id, place, reaped: None }),
+            (Ok(child), Some(id)) => Ok(Self { child, id, slot, reaped: None }),
             (Ok(_), None) => Err(refused(target, 0)),
             (Err(e), _) => Err(refused(target, e.raw_os_error().unwrap_or(0))),
         }
@@ -209,7 +206,7 @@ impl ProcessGroup {
     /// has ended.
     fn reap(&mut self, ended: ProcessEnd) {
         self.reaped = Some(ended);
-        RUNNING[self.place].store(0, Ordering::Release);
+        RUNNING.remove(self.slot);
         // The status is known already; an error could concern only the status.
         let _ = self.child.wait();
     }
@@ -316,14 +313,11 @@ fn pidfd_process_id(process: BorrowedFd<'_>) -> Option<i32> {
 
 /// Kills all running groups. Async-signal-safe: uses only atomics and kill(2) (signal-safety(7)).
 pub(crate) fn kill_all() {
-    for place in &RUNNING {
-        let id = place.load(Ordering::Acquire);
-        if id > 0 {
-            // SAFETY: kill(2) takes any numbers; a negative one names a process group, and a listed
-            // group is ours, since its leader is reaped only after it was taken off the list.
-            unsafe { libc::kill(-id, libc::SIGKILL) };
-        }
-    }
+    RUNNING.for_each(|id| {
+        // SAFETY: kill(2) takes any numbers; a negative one names a process group, and a listed
+        // group is ours, since its leader is reaped only after it was taken off the list.
+        unsafe { libc::kill(-id, libc::SIGKILL) };
+    });
 }
 
 #[cfg(test)]
@@ -353,7 +347,7 @@ mod tests {
         assert_eq!(group.wait().unwrap(), ProcessEnd::Status(3));
         assert_eq!(group.wait().unwrap(), ProcessEnd::Status(3), "nor does asking again");
         let id = group.id.as_raw_nonzero().get();
-        assert!(RUNNING.iter().all(|place| place.load(Ordering::Relaxed) != id), "off the list");
+        assert_eq!(RUNNING.find(id), None, "off the list");
     }
 
     #[test]

@@ -77,14 +77,22 @@ extern "C" fn on_stop_signal(signal: libc::c_int) {
     }
     let one = 1u64;
     let event = EVENT_FD.load(Ordering::Acquire);
+    preserve_errno(|| {
+        // SAFETY: the buffer is 8 readable bytes; a wrong descriptor is an error and no more
+        // (write(2)).
+        unsafe { libc::write(event, ptr::from_ref(&one).cast(), size_of::<u64>()) };
+    });
+}
+
+/// Runs a part of a signal handler. The code that the handler has interrupted sees the `errno` of
+/// its own last system call.
+pub(crate) fn preserve_errno(body: impl FnOnce()) {
     // SAFETY: errno belongs to this thread; its address is valid as long as the thread runs.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: the address was just given out for this thread.
     let before = unsafe { errno.read() };
-    // SAFETY: the buffer is 8 readable bytes; a wrong descriptor is an error and no more
-    // (write(2)).
-    unsafe { libc::write(event, ptr::from_ref(&one).cast(), size_of::<u64>()) };
-    // SAFETY: as above; the code that was interrupted must not see another errno.
+    body();
+    // SAFETY: as above.
     unsafe { errno.write(before) };
 }
 
