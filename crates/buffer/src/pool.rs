@@ -229,11 +229,10 @@ impl Pool {
     /// is open, if `min` exceeds [`Pool::block_max`], if the memory is lent, or if the kernel
     /// refuses memory for a new segment.
     pub fn draft(&self, min: usize, max: usize) -> Option<Draft<'_>> {
-        let min = min.max(1);
         if self.drafting.get() || min > self.block_max() || self.is_lent() {
             return None;
         }
-        if self.end.get() - self.next.get() < min as u64 {
+        if !self.fits_open_segment(min) {
             self.open_segment()?;
         }
         let position = self.next.get();
@@ -244,14 +243,15 @@ impl Pool {
         Some(Draft { pool: self, position, at: self.memory.slots.offset(position), len })
     }
 
-    /// Returns true if a block of `length` bytes fits into the rest of the open segment.
+    /// Returns true if a block of `length` bytes fits into the rest of the open segment. A block
+    /// without bytes has the address of a byte in the segment.
     #[inline]
     #[must_use]
     pub const fn fits_open_segment(&self, length: usize) -> bool {
         self.end.get() - self.next.get() >= if length == 0 { 1 } else { length as u64 }
     }
 
-    /// Appends one block: `fill` writes up to `length` bytes and returns the number of bytes
+    /// Appends one block: `fill` gets room for `length` bytes and returns the number of bytes
     /// written. Slices of other blocks stay valid. Returns `None` in the same cases as
     /// [`Pool::draft`].
     pub fn append(

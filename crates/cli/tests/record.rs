@@ -40,6 +40,16 @@ fn v10_recorded_run_replays_identically() {
 }
 
 #[test]
+fn v10_recorded_blocks_without_bytes_are_replayed() {
+    let folder = Folder::new();
+    fs::write(folder.path().join("in.txt"), "a\n\nb\n").unwrap();
+    let made = folder.run(&["run", "--record=r.pcapng", "read in.txt lines=yes | print"]);
+    assert_eq!((made.status, made.out.lines().count()), (Some(0), 3), "{made:?}");
+    let again = folder.run(&["run", "--replay", "r.pcapng"]);
+    assert_eq!((again.status, &again.out), (Some(0), &made.out), "{}", again.err);
+}
+
+#[test]
 fn v10_unrepeatable_record_is_refused_with_a_reason() {
     let folder = Folder::new();
     let made = folder.run(&["run", "--record=r.pcapng", "replay examples/web.pcap | udp | print"]);

@@ -48,6 +48,24 @@ fn draft_is_unreadable_until_committed() {
 }
 
 #[test]
+fn block_without_bytes_has_an_address() {
+    let pool = create_pool(2);
+    let append_nothing = || {
+        let (place, bytes) = pool.append(0, |room| room.len()).unwrap();
+        assert_eq!((place.length(), bytes), (0, &[][..]));
+        place
+    };
+    for _ in 0..2 {
+        let place = append_nothing();
+        assert_eq!(pool.bytes(place), Some(&[][..]));
+        let filled = append_block(&pool, SEGMENT_BYTES, 1).unwrap();
+        // The address is in a segment also if the segment before it is full.
+        assert!(place.position() <= filled.position());
+    }
+    assert!(pool.append(0, |_| 0).is_none(), "no segment is free");
+}
+
+#[test]
 fn nested_append_is_rejected() {
     let pool = create_pool(2);
     let mut inner = None;

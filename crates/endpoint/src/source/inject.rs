@@ -267,13 +267,15 @@ mod tests {
         assert_eq!((&emitted[0].bytes[..], &emitted[1].bytes[..]), (&b"one"[..], &b"two"[..]));
         assert_eq!((emitted[0].entry.context.time, emitted[0].entry.marks.link), (7, 101));
         injector.inject(b"last");
+        injector.inject(b"");
         drop(injector);
         let (status, emitted) = produce_once(&mut *source, &mut pool, 8, 5).unwrap();
-        assert_eq!((status, emitted.len()), (SourceStatus::End, 1));
+        assert_eq!((status, emitted.len()), (SourceStatus::End, 2));
+        assert!(emitted[1].bytes.is_empty());
         let counters = source.counters();
         assert_eq!(
             (counters.observed, counters.given.blocks),
-            (Some(Amount { blocks: 3, bytes: 10 }), 3)
+            (Some(Amount { blocks: 4, bytes: 10 }), 4)
         );
         assert!(Injector::new("order").is_ok(), "the name is free again");
     }

@@ -3,7 +3,7 @@
 
 use super::{DATA, END, PACKET_MAX};
 use crate::{DropReason, Failure, Intake, Source, SourceCounters, SourceStatus};
-use abi::{BLOCK_MAX, Class, Entry, Flags, Marks, RichPointer};
+use abi::{Class, Entry, Flags, Marks, RichPointer};
 use filter::{Amount, Form, Time};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -162,8 +162,7 @@ impl WrittenBlocks {
     /// Emits all complete blocks and then, if the writer has ended the session, the last block of
     /// each direction. Fails with the reason if the bytes are invalid in this form.
     fn emit(&mut self, intake: &mut Intake<'_>) -> Result<Emitted, String> {
-        let length_max = intake.pool.block_max().min(PACKET_MAX);
-        while let Some(block) = self.next_block(length_max)? {
+        while let Some(block) = self.next_block(intake.pool.block_max())? {
             if intake.room() == 0 || !self.put(intake, &block) {
                 return Ok(Emitted::Full);
             }
@@ -190,9 +189,11 @@ impl WrittenBlocks {
         Ok(Emitted::All)
     }
 
-    /// Returns the next block of the received bytes, with at most `length_max` bytes, or `None` if
-    /// more bytes are needed. Fails with the reason if the bytes are invalid in this form.
-    fn next_block(&mut self, length_max: usize) -> Result<Option<Block>, String> {
+    /// Returns the next block of the received bytes, or `None` if more bytes are needed. Fails with
+    /// the reason if the bytes are invalid in this form, or if they contain a frame that is longer
+    /// than `block_max` bytes, the longest block of the pool.
+    fn next_block(&mut self, block_max: usize) -> Result<Option<Block>, String> {
+        let length_max = block_max.min(PACKET_MAX);
         let rest = self.waiting.get(self.emitted..).unwrap_or_default();
         if rest.is_empty() {
             return Ok(None);
@@ -224,9 +225,12 @@ impl WrittenBlocks {
                 }
             }
             WrittenForm::Capture => match self.capture.next(rest) {
-                Step::Packet(packet) if packet.data.len() > BLOCK_MAX => {
+                Step::Packet(packet) if packet.data.len() > block_max => {
                     let length = packet.data.len();
-                    return Err(format!("a frame of {length} bytes is longer than a block"));
+                    return Err(format!(
+                        "the capture has a frame of {length} bytes, and the buffers of this path \
+                         hold {block_max} bytes at most"
+                    ));
                 }
                 Step::Packet(packet) => Some(Block {
                     from: packet.data.start,
@@ -250,10 +254,7 @@ impl WrittenBlocks {
         let from = self.emitted + block.from;
         let bytes = self.waiting.get(from..from + block.length).unwrap_or_default();
         let copied = intake.pool.append(bytes.len(), |room| {
-            // For 0 bytes, the pool provides room for one byte.
-            if let Some(room) = room.get_mut(..bytes.len()) {
-                room.copy_from_slice(bytes);
-            }
+            room.copy_from_slice(bytes);
             bytes.len()
         });
         let Some((place, _)) = copied else { return false };

@@ -70,6 +70,30 @@ fn b7_capture_gives_frames_with_their_times() {
 }
 
 #[test]
+fn b7_frame_longer_than_blocks_of_the_path_ends_its_writer() {
+    let length = 1 << 17;
+    let record = |length: u32| {
+        let header = wire::capture::write::record_header(1_500, length, length);
+        [&header[..], &vec![5; length as usize]].concat()
+    };
+    let mut capture = wire::capture::write::file_header(wire::link::LinkType::ETHERNET).to_vec();
+    capture.extend([record(60), record(length), record(length + 1), record(60)].concat());
+    let (mut outside, mut inside) = writer(WrittenForm::Capture);
+    for piece in capture.chunks(PACKET_MAX) {
+        assert_eq!(outside.write(piece).unwrap(), Some(piece.len()));
+    }
+    outside.end().unwrap();
+    let (blocks, end) = produce_all(&mut inside, &mut small_segment_pool(length as usize));
+    end.unwrap();
+    let lengths: Vec<_> = blocks.iter().map(|block| block.bytes.len()).collect();
+    assert_eq!(lengths, [60, length as usize]);
+    let lost = inside.lost();
+    assert!(matches!(lost, [(_, amount)] if amount.blocks == 1), "{lost:?}");
+    let why = outside.write(b"more").unwrap_err().0;
+    assert!(why.contains("131073 bytes") && why.contains("131072 bytes"), "{why}");
+}
+
+#[test]
 fn b7_writer_gets_the_reason_of_its_end() {
     let (mut outside, mut inside) = writer(WrittenForm::Capture);
     outside.write(b"this is no capture at all").unwrap();

@@ -16,7 +16,7 @@ use super::pull::TakeLimits;
 use super::stall::{POLL_WAIT_MAX, StallProbe, StallWait};
 use super::{GENERAL_INTAKE, Input, Space};
 use crate::failure::PathFailure;
-use abi::{BLOCK_MAX, Entry, RichPointer};
+use abi::{Entry, RichPointer};
 use endpoint::Failure;
 use filter::{Amount, Columns, Time};
 
@@ -260,8 +260,9 @@ impl Space {
                     left = 0;
                     break;
                 };
-                if bytes.len() > BLOCK_MAX {
-                    return self.fail_as_invalid_record("a block of it is longer than blocks are");
+                if bytes.len() > self.graph.intakes[GENERAL_INTAKE].block_max() {
+                    let why = "a block of it is longer than blocks of its path";
+                    return self.fail_as_invalid_record(why);
                 }
                 let Some(entry) = self.copy_recorded_block(entry, bytes, &mut pins) else { return };
                 amount.add(entry.pointer.length());
