@@ -21,6 +21,7 @@ use runtime::report::{self, NodeReport};
 use runtime::space::Space;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use sys::eventfd::EventFd;
 
 /// A handle to a path, valid from before the start of the path until after its end.
 #[derive(Clone, Debug)]
@@ -262,6 +263,19 @@ impl Live {
     /// Sets the listener for events of the spaces. The listener must not block.
     pub(crate) fn listen(&self, listener: impl Fn(ControlEvent) + Send + Sync + 'static) {
         self.control.set_listener(listener);
+    }
+
+    /// Notifies `event` once, after the next pass of a space with input or an expired timer. While
+    /// there is none, the counters of the path stay as they are. Replaces the event of an earlier
+    /// call.
+    pub fn notify_after_input(&self, event: &Arc<EventFd>) {
+        self.control.notify_after_input(event);
+    }
+
+    /// Wakes the sleeping spaces of the path. Each of them calls [`endpoint::Sink::on_idle`] of its
+    /// sinks before it sleeps again.
+    pub fn wake(&self) {
+        self.control.notify_spaces();
     }
 
     /// Stops the sources of the path; blocks in flight drain. Does not wait.

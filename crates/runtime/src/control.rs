@@ -11,6 +11,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use sys::eventfd::EventFd;
 
 /// The control state that all spaces of a path poll.
 #[derive(Debug)]
@@ -20,10 +21,14 @@ pub struct Control {
     requests: AtomicU32,
     answers: Mutex<Vec<SourceProgress>>,
     doorbells: Mutex<Vec<Arc<Doorbell>>>,
-    wake: sys::eventfd::EventFd,
+    wake: EventFd,
     /// True if a listener is set and no block has arrived from any source yet.
     awaits_blocks: AtomicBool,
     listener: Mutex<Listener>,
+    /// True if `input_event` contains an event.
+    awaits_input: AtomicBool,
+    /// The event to notify after the next pass with input.
+    input_event: Mutex<Option<Arc<EventFd>>>,
 }
 
 /// An event that a space reports to the listener.
@@ -81,9 +86,11 @@ impl Control {
             requests: AtomicU32::new(0),
             answers: Mutex::new(Vec::new()),
             doorbells: Mutex::new(Vec::new()),
-            wake: sys::eventfd::EventFd::new()?,
+            wake: EventFd::new()?,
             awaits_blocks: AtomicBool::new(false),
             listener: Mutex::default(),
+            awaits_input: AtomicBool::new(false),
+            input_event: Mutex::default(),
         })
     }
 
@@ -109,6 +116,35 @@ impl Control {
         if self.awaits_blocks.swap(false, Ordering::Relaxed) {
             self.report(ControlEvent::FirstBlocks);
         }
+    }
+
+    /// Notifies `event` once, after the next pass of any space that has input. Replaces the event of
+    /// an earlier call.
+    pub fn notify_after_input(&self, event: &Arc<EventFd>) {
+        *self.lock_input_event() = Some(Arc::clone(event));
+        // Relaxed suffices: the event is behind a mutex. A space that misses the flag has its pass
+        // behind it when it executes a command that is sent after this call.
+        self.awaits_input.store(true, Ordering::Relaxed);
+    }
+
+    /// Reports a pass with input. Costs one load unless an event is to be notified.
+    #[inline]
+    pub(crate) fn note_input(&self) {
+        if self.awaits_input.load(Ordering::Relaxed) {
+            self.report_input();
+        }
+    }
+
+    #[cold]
+    fn report_input(&self) {
+        self.awaits_input.store(false, Ordering::Relaxed);
+        if let Some(event) = self.lock_input_event().take() {
+            event.notify();
+        }
+    }
+
+    fn lock_input_event(&self) -> MutexGuard<'_, Option<Arc<EventFd>>> {
+        self.input_event.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Passes an event to the listener, if there is one.

@@ -108,8 +108,8 @@ fn permit_start(options: &Options) {
     shared::set_starter(start_prefix);
 }
 
-/// Interval between two counts of the losses in a process that offers a prefix. Each count wakes
-/// the spaces of the path once.
+/// Minimum interval between two counts of the losses in a process that offers a prefix. Each count
+/// wakes the spaces of the path once.
 const LOSS_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum time to wait for the counters of a path.
 const COUNTERS_TIMEOUT: Duration = Duration::from_millis(200);
@@ -124,7 +124,8 @@ fn is_share(used: &pipeline::graph::Use) -> bool {
 }
 
 /// A thread that counts the losses of the paths of a process that offers a prefix, so that the
-/// readers of the prefix report them. Dropping this value ends the thread.
+/// readers of the prefix report them. It sleeps while the paths have no input. Dropping this value
+/// ends the thread.
 #[derive(Debug)]
 pub(crate) struct LossPublisher {
     stop: Arc<EventFd>,
@@ -136,9 +137,29 @@ impl LossPublisher {
         let stop = Arc::new(EventFd::new()?);
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("losses".to_owned());
+        let upstream = shared::upstream_loss_descriptor()?;
+        let input = Arc::new(EventFd::new()?);
         let thread = thread.spawn(move || {
-            while sys::poll::readable(&[stopped.as_fd()], Some(LOSS_INTERVAL)) == [false] {
-                shared::set_lost_before(paths.iter().map(count_lost_before).sum());
+            let mut published = 0;
+            loop {
+                // Before the count, so that what the count misses is counted again.
+                paths.iter().for_each(|path| path.notify_after_input(&input));
+                let lost = paths.iter().map(count_lost_before).sum();
+                if std::mem::replace(&mut published, lost) != lost {
+                    shared::set_lost_before(lost);
+                    // Idle sinks report the number when they are woken.
+                    paths.iter().for_each(Live::wake);
+                }
+                let events = [stopped.as_fd(), input.as_fd(), upstream];
+                if sys::poll::readable_within(&events, None).first() != Some(&false) {
+                    return;
+                }
+                input.clear();
+                let limit = Some(LOSS_INTERVAL);
+                if sys::poll::readable_within(&[stopped.as_fd()], limit) != [false] {
+                    return;
+                }
+                shared::clear_upstream_loss();
             }
         });
         let thread = thread

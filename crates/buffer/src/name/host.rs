@@ -13,11 +13,12 @@ use super::{Address, Error, SharedRegion};
 use crate::stream::{self, Admission, Config, Output, ReaderTicket};
 use abi::access::{AccessList, Credentials};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use sys::abstract_socket::Accepts;
 use sys::doorbell::SocketDoorbell;
+use sys::eventfd::EventFd;
 use sys::poll;
 
 /// A set of names that this process has created. Dropping the host releases all of them; open
@@ -50,6 +51,8 @@ struct SharedHost {
 #[derive(Debug, Default)]
 struct HostState {
     names: Vec<Name>,
+    /// Events to notify when the number of readers of a name may have changed.
+    reader_events: Vec<Weak<EventFd>>,
     is_closing: bool,
 }
 
@@ -146,6 +149,12 @@ impl Host {
         self.lock().names.iter().map(Name::entry).collect()
     }
 
+    /// Notifies `event` whenever the number of readers of a name of this host may have changed, for
+    /// as long as the caller keeps the event.
+    pub fn notify_of_readers(&self, event: &Arc<EventFd>) {
+        self.lock().reader_events.push(Arc::downgrade(event));
+    }
+
     fn add(&self, name: &str, access: AccessList, object: NamedObject) -> Result<(), Error> {
         self.add_at(Address::of_current_user(name)?, access, object)
     }
@@ -217,7 +226,21 @@ impl HostState {
             NamedObject::Inbox(queue) => queue.has_ended(),
             NamedObject::Region { .. } => false,
         };
-        self.names.extract_if(.., has_ended).collect()
+        let ended: Vec<_> = self.names.extract_if(.., has_ended).collect();
+        if !ended.is_empty() {
+            self.report_readers();
+        }
+        ended
+    }
+
+    /// Notifies the events of [`Host::notify_of_readers`].
+    fn report_readers(&mut self) {
+        self.reader_events.retain(|event| {
+            event.upgrade().is_some_and(|event| {
+                event.notify();
+                true
+            })
+        });
     }
 
     /// Returns the doorbells of all readers.
@@ -244,6 +267,7 @@ impl HostState {
                 NamedObject::Inbox(_) => {}
             }
         }
+        self.report_readers();
     }
 }
 
@@ -365,6 +389,7 @@ fn serve(shared: &SharedHost, doorbell: &SocketDoorbell) {
                     let named = |name: &&mut Name| Arc::ptr_eq(&name.listener, listener);
                     if let Some(name) = state.names.iter_mut().find(named) {
                         name.serve(client);
+                        state.report_readers();
                     }
                 }
                 Ok(None) => {}

@@ -5,6 +5,7 @@ use super::{
     shared_source, signal_process,
 };
 use serde_json::Value;
+use std::time::Duration;
 use testkit::net::SERVER;
 use testkit::wait_until;
 
@@ -110,4 +111,41 @@ fn o6_reader_reports_what_the_process_of_its_prefix_lost() {
     assert!(shared_source(&report)["dropped"]["prefix"].as_u64().unwrap() > 0, "{report}");
     let errors = site.folder.read("one.err");
     assert!(errors.contains("prefix"), "{errors}");
+}
+
+/// Returns the number of times that the threads of a process have slept.
+fn count_sleeps(process: u32) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    let sleeps = |status: String| {
+        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        count.unwrap().trim().parse::<u64>().unwrap()
+    };
+    let statuses =
+        tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok());
+    statuses.map(sleeps).sum()
+}
+
+#[test]
+fn process_of_a_prefix_sleeps_while_nothing_arrives() {
+    let Some(site) = PrefixFixture::new() else { return };
+    let reader = site.start("one", &prefix_request("request"));
+    site.request_each([7]);
+    site.wait_printed(&reader, 1);
+    let server = site.prefix_server_ids()[0];
+    // Of each process; periodic work, of whatever kind, wakes one more often.
+    const WAKEUPS_MAX: u64 = 4;
+    wait_until("a second passes in which they sleep", || {
+        let count = || [server, reader.child.id()].map(count_sleeps);
+        let before = count();
+        std::thread::sleep(Duration::from_secs(1));
+        let after = count();
+        before.iter().zip(after).all(|(before, after)| {
+            // The sleeps of a thread that has ended are missing.
+            after.checked_sub(*before).is_some_and(|wakeups| wakeups <= WAKEUPS_MAX)
+        })
+    });
+    // The losses of later blocks are counted all the same.
+    site.request_each([8]);
+    site.wait_printed(&reader, 2);
+    site.stop(reader);
 }

@@ -50,6 +50,8 @@ const JOIN_ATTEMPTS_MAX: usize = 8;
 
 static STARTER: OnceLock<Starter> = OnceLock::new();
 static VACANCY_EVENT: OnceLock<EventFd> = OnceLock::new();
+/// The event that is notified when a prefix, which a source of this process reads, has lost blocks.
+static UPSTREAM_LOSS: OnceLock<EventFd> = OnceLock::new();
 /// Number of blocks that the paths of this process have lost upstream of `share`.
 static LOST_BEFORE: AtomicU64 = AtomicU64::new(0);
 
@@ -77,12 +79,34 @@ fn is_endless(prefix: &str) -> bool {
 /// Returns a descriptor that becomes readable when a `share last=yes` of this process has lost its
 /// last reader. Fails if the kernel cannot create the descriptor.
 pub fn vacancy_descriptor() -> sys::Result<BorrowedFd<'static>> {
-    if VACANCY_EVENT.get().is_none() {
-        // If two threads create a descriptor at the same time, one of the descriptors is dropped.
-        let _ = VACANCY_EVENT.set(EventFd::new()?);
+    event_descriptor(&VACANCY_EVENT)
+}
+
+/// Returns a descriptor that becomes readable when a source `shared` of this process learns that
+/// its prefix has lost blocks. Fails if the kernel cannot create the descriptor.
+pub fn upstream_loss_descriptor() -> sys::Result<BorrowedFd<'static>> {
+    event_descriptor(&UPSTREAM_LOSS)
+}
+
+/// Makes the descriptor returned by [`upstream_loss_descriptor`] unreadable until the next loss.
+pub fn clear_upstream_loss() {
+    UPSTREAM_LOSS.get().map(EventFd::clear);
+}
+
+/// Makes the descriptor returned by [`upstream_loss_descriptor`] readable.
+fn report_upstream_loss() {
+    if let Some(event) = UPSTREAM_LOSS.get() {
+        event.notify();
     }
-    let event = VACANCY_EVENT.get().map(|event| event.as_fd());
-    event.ok_or_else(|| sys::Error::new("eventfd", "", 0))
+}
+
+/// Returns the descriptor of an event, which it creates on the first call.
+fn event_descriptor(event: &'static OnceLock<EventFd>) -> sys::Result<BorrowedFd<'static>> {
+    if event.get().is_none() {
+        // If two threads create a descriptor at the same time, one of the descriptors is dropped.
+        let _ = event.set(EventFd::new()?);
+    }
+    event.get().map(|event| event.as_fd()).ok_or_else(|| sys::Error::new("eventfd", "", 0))
 }
 
 /// Opens the ring of a shared prefix. If no process runs the prefix, starts one and blocks until

@@ -86,6 +86,8 @@ struct Shared {
     lost_in_earlier: u64,
     /// Number of blocks that the current process had lost before this source joined.
     lost_at_join: u64,
+    /// Number of blocks lost in the prefix, as of the last pass.
+    lost_reported: u64,
 }
 
 /// A block that has been admitted and not emitted yet.
@@ -137,6 +139,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
         writer_exits: 0,
         silent_exits: 0,
         lost_in_earlier: 0,
+        lost_reported: 0,
     }))
 }
 
@@ -150,6 +153,10 @@ impl Source for Shared {
         let is_rest = self.rest.take().is_some();
         if let Some(input) = self.input.as_mut().filter(|_| std::mem::take(&mut self.asleep)) {
             input.wake(!is_rest);
+        }
+        let lost = self.lost_in_prefix();
+        if std::mem::replace(&mut self.lost_reported, lost) != lost {
+            super::report_upstream_loss();
         }
         let again = SourceStatus::retry_at(intake.now);
         let status = loop {

@@ -74,8 +74,6 @@ const FIRST_READER_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Maximum time in ns for which readers stay asleep while blocks arrive continuously. A kernel
 /// ring, for example, may never be empty.
 const FLUSH_INTERVAL_NS: Time = 10_000_000;
-/// Interval at which the readers are counted.
-const COUNT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A sink that writes to the ring of a shared prefix, the filters with which several requests
 /// begin.
@@ -96,6 +94,10 @@ struct Share {
     flush_at: Time,
     /// Time of the last batch.
     last_time: Time,
+    /// True if readers may sleep although the ring has blocks for them.
+    has_unflushed: bool,
+    /// Number of blocks lost before this sink, as of the last pause.
+    lost_before: u64,
     watch: Option<ReaderWatch>,
 }
 
@@ -127,6 +129,8 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
         readers_max: 0,
         flush_at: 0,
         last_time: 0,
+        has_unflushed: false,
+        lost_before: 0,
         watch,
     }))
 }
@@ -135,6 +139,7 @@ impl Sink for Share {
     fn consume(&mut self, batch: &Batch<'_>, now: Time) -> Result<(), Failure> {
         let Some(output) = &mut self.output else { return Ok(()) };
         self.last_time = now;
+        self.has_unflushed = true;
         output.report_lost_before(super::LOST_BEFORE.load(Ordering::Relaxed));
         let readers = output.present_readers();
         self.readers_max = self.readers_max.max(readers);
@@ -153,14 +158,19 @@ impl Sink for Share {
         written?;
         if let Some(output) = self.output.as_mut().filter(|_| now >= self.flush_at) {
             output.flush();
+            self.has_unflushed = false;
             self.flush_at = now + FLUSH_INTERVAL_NS;
         }
         Ok(())
     }
 
     fn on_idle(&mut self) -> Result<(), Failure> {
-        if let Some(output) = &mut self.output {
-            output.report_lost_before(super::LOST_BEFORE.load(Ordering::Relaxed));
+        let Some(output) = &mut self.output else { return Ok(()) };
+        let lost = super::LOST_BEFORE.load(Ordering::Relaxed);
+        let is_changed = std::mem::replace(&mut self.lost_before, lost) != lost;
+        // A flush wakes the readers, so it needs a reason.
+        if is_changed || std::mem::take(&mut self.has_unflushed) {
+            output.report_lost_before(lost);
             output.flush();
             self.flush_at = self.last_time + FLUSH_INTERVAL_NS;
         }
@@ -169,7 +179,7 @@ impl Sink for Share {
 
     fn finish(&mut self) -> Result<Report, Failure> {
         // Readers consume the remaining blocks and then find the end.
-        self.output = None;
+        self.end_stream();
         let rows = ring_report(self.written, self.readers_max);
         Ok(rows.with_delivered(self.written.blocks, "block", "shared".to_owned()))
     }
@@ -219,22 +229,42 @@ impl Share {
     }
 }
 
+impl Share {
+    /// Ends the stream. If its name is watched, withdraws all watched names first: a reader that
+    /// finds the end and starts another process must not take this process, which ends, for one
+    /// that still offers a part of the prefix.
+    fn end_stream(&mut self) {
+        if self.watch.is_some() && self.output.is_some() {
+            withdraw_watched_names(&lock_watched_names());
+        }
+        self.output = None;
+    }
+}
+
 impl Drop for Share {
     fn drop(&mut self) {
-        self.watch = None;
         // The stream ends before its host does, so that the name is free again when this function
         // returns.
-        self.output = None;
+        self.end_stream();
+        self.watch = None;
         self.host.withdraw(&self.address);
     }
 }
 
-/// The names of this process that are withdrawn when their last reader has left. The process offers
-/// one name for each filter after which other requests may join.
-static WATCHED: Mutex<Vec<(Arc<Host>, Address)>> = Mutex::new(Vec::new());
+/// A name that is withdrawn when the last reader of all watched names has left.
+struct WatchedName {
+    host: Arc<Host>,
+    address: Address,
+    /// The event of the thread that watches the name.
+    readers: Arc<EventFd>,
+}
+
+/// The watched names of this process, one for each filter after which other requests may join.
+static WATCHED: Mutex<Vec<WatchedName>> = Mutex::new(Vec::new());
 
 /// A thread that withdraws all watched names and makes [`vacancy_descriptor`] readable once their
-/// last reader has left, even if no block arrives in the meantime.
+/// last reader has left, even if no block arrives in the meantime. It sleeps while there are
+/// readers.
 struct ReaderWatch {
     address: Address,
     stop: Arc<EventFd>,
@@ -244,35 +274,58 @@ struct ReaderWatch {
 impl ReaderWatch {
     fn start(host: &Arc<Host>, address: &Address) -> sys::Result<Self> {
         vacancy_descriptor()?;
-        let stop = Arc::new(EventFd::new()?);
-        let stopped = Arc::clone(&stop);
-        lock_watched_names().push((Arc::clone(host), address.clone()));
+        let (stop, readers) = (Arc::new(EventFd::new()?), Arc::new(EventFd::new()?));
+        let (stopped, changed) = (Arc::clone(&stop), Arc::clone(&readers));
+        let (host, own_address) = (Arc::clone(host), address.clone());
+        let mut names = lock_watched_names();
+        names.push(WatchedName { host: Arc::clone(&host), address: own_address, readers });
+        // Each thread counts the readers of all names.
+        for name in names.iter() {
+            name.host.notify_of_readers(&changed);
+            if name.address != *address {
+                host.notify_of_readers(&name.readers);
+            }
+        }
+        drop(names);
         let thread = std::thread::Builder::new().name("readers".to_owned());
         let thread = thread
-            .spawn(move || watch_readers(&stopped))
+            .spawn(move || watch_readers(&stopped, &changed))
             .map_err(|e| sys::Error::new("clone", "a thread", e.raw_os_error().unwrap_or(0)))?;
         Ok(Self { address: address.clone(), stop, thread: Some(thread) })
     }
 }
 
-fn lock_watched_names() -> MutexGuard<'static, Vec<(Arc<Host>, Address)>> {
+fn lock_watched_names() -> MutexGuard<'static, Vec<WatchedName>> {
     WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn watch_readers(stop: &EventFd) {
-    let mut deadline = Instant::now() + FIRST_READER_WAIT_MAX;
-    while sys::poll::readable(&[stop.as_fd()], Some(COUNT_INTERVAL)) == [false] {
+fn withdraw_watched_names(names: &[WatchedName]) {
+    names.iter().for_each(|name| {
+        name.host.withdraw(&name.address);
+    });
+}
+
+/// Waits until no watched name has had a reader for some time, and withdraws the names. `changed`
+/// is notified when the number of readers may have changed.
+fn watch_readers(stop: &EventFd, changed: &EventFd) {
+    // `None` while there are readers.
+    let mut deadline = Some(Instant::now() + FIRST_READER_WAIT_MAX);
+    loop {
+        changed.clear();
         let names = lock_watched_names();
-        let readers = names.iter().flat_map(|(host, _)| host.names()).map(|name| name.readers);
-        if readers.sum::<usize>() > 0 {
-            deadline = Instant::now() + VACANCY_MAX;
-        } else if Instant::now() >= deadline {
+        let entries = names.iter().flat_map(|name| name.host.names());
+        if entries.map(|entry| entry.readers).sum::<usize>() > 0 {
+            deadline = None;
+        } else if *deadline.get_or_insert_with(|| Instant::now() + VACANCY_MAX) <= Instant::now() {
             // No further reader can join. A reader that has just joined finds the end and starts
             // another process.
-            names.iter().for_each(|(host, address)| {
-                host.withdraw(address);
-            });
+            withdraw_watched_names(&names);
             super::report_vacancy();
+            return;
+        }
+        drop(names);
+        let left = deadline.map(|end| end.saturating_duration_since(Instant::now()));
+        if sys::poll::readable(&[stop.as_fd(), changed.as_fd()], left).first() == Some(&true) {
             return;
         }
     }
@@ -280,7 +333,7 @@ fn watch_readers(stop: &EventFd) {
 
 impl Drop for ReaderWatch {
     fn drop(&mut self) {
-        lock_watched_names().retain(|(_, address)| *address != self.address);
+        lock_watched_names().retain(|name| name.address != self.address);
         self.stop.notify();
         if let Some(thread) = self.thread.take() {
             // A panic in the thread has already been printed.

@@ -185,6 +185,9 @@ impl Space {
         if !pass.moved {
             self.tick(&mut pass);
         }
+        if pass.moved {
+            self.ports.control.note_input();
+        }
         if self.publishes {
             self.publish_state(pass.moved);
         }
