@@ -71,7 +71,8 @@ impl Live {
         self.whole = Some((Arc::clone(whole), part));
     }
 
-    /// Returns the running path of the whole request, and the index of this path in it.
+    /// Returns the running path of the whole request, and the index of this path among its
+    /// connected components. Returns `None` for a path that was not built from a plan.
     pub(crate) fn whole(&self) -> Option<(&Arc<RunningPath>, usize)> {
         self.whole.as_ref().map(|(whole, part)| (whole, *part))
     }
@@ -80,8 +81,8 @@ impl Live {
         self.whole.as_ref().map(|(whole, _)| whole)
     }
 
-    /// Sets the thread starter. Called with a starter when the path starts, and with `None` when
-    /// the path ends or if it runs without threads.
+    /// Sets the thread starter of this path. `None` means that the path has ended or runs without
+    /// threads.
     pub(crate) fn set_starter(&self, starter: Option<ThreadStarter>) {
         if let Some((whole, part)) = &self.whole {
             whole.set_starter(*part, starter);

@@ -49,7 +49,7 @@ pub(crate) fn replica_ring_count(plan: &Plan) -> usize {
 /// The session numbers of a plan's filters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Numbering {
-    /// Number of filters that number sessions in the first plan, at least one.
+    /// Number of filters that number sessions in the first plan; 1 if there are none.
     initial: u32,
     /// Each filter's share of the session numbers, with the number of the filter's node.
     shares: Vec<(usize, NumberShare)>,

@@ -352,8 +352,8 @@ impl<'f> ProgressReports<'f> {
         if self.has_queried { self.next } else { self.next.saturating_sub(ANSWER_TIMEOUT_NS) }
     }
 
-    /// Queries the sources, or reports their responses. `stopped` is true if the paths were
-    /// stopped.
+    /// Queries the sources for the next report or, if they have been queried already, calls the
+    /// callback with their responses. `stopped` is true if the paths were stopped.
     fn advance(&mut self, controls: &[Arc<Control>], now: u64, stopped: bool) {
         self.has_queried = !self.has_queried;
         if self.has_queried {

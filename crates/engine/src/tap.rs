@@ -227,7 +227,7 @@ impl Live {
         Ok(state.ids.nodes[at.0])
     }
 
-    /// Fails if a node other than a source runs in the kernel.
+    /// Fails if the node runs in the kernel and is not a source.
     pub(crate) fn check_outside_kernel(&self, number: usize) -> Result<(), TapError> {
         let (Some(plan), Some(at)) = (self.plan(), self.node_with_number(number)) else {
             return Ok(());

@@ -79,14 +79,15 @@ impl MovePolicy {
         }
     }
 
-    /// Returns true if the latest proposals agree on a move, but more agreeing proposals are
-    /// required.
+    /// Returns true if at least one of the latest proposals counts towards a move, but more
+    /// agreeing proposals are required.
     pub(super) const fn is_imminent(&self) -> bool {
         self.votes > 0
     }
 
-    /// Decides on a proposal made at `at` (in ns). Returns the moves to make if enough consecutive
-    /// proposals agree and the pause after the previous change is over; otherwise `None`.
+    /// Decides on the latest proposal, made at `at` (in ns). `move_offer` is `None` if no move was
+    /// proposed. Returns the moves to make if the pause after the previous move is over and enough
+    /// consecutive proposals since then agree on a sufficient saving; otherwise `None`.
     pub(super) fn decide(
         &mut self,
         at: u64,

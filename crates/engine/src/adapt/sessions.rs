@@ -37,15 +37,16 @@ pub(super) struct SessionBalance {
 }
 
 impl SessionBalance {
-    /// Returns true if a move is due: the last reading proposed the same two replicas, and the
-    /// pause since the last move is over.
+    /// Records the two replicas between which the current reading proposes a move (`proposed`;
+    /// `None` if it proposes none). Returns true if a move is due: the previous reading proposed
+    /// the same two replicas, and the pause since the last move is over.
     fn is_due(&mut self, now: u64, proposed: Option<(u8, u8)>) -> bool {
         let agrees = std::mem::replace(&mut self.proposed, proposed) == proposed;
         proposed.is_some() && agrees && now.saturating_sub(self.last_ns) >= self.pause_ns
     }
 
-    /// Records a move. Doubles the pause if the move followed the previous one closely, else resets
-    /// it.
+    /// Records a move. If less than four pauses have passed since the previous move, doubles the
+    /// pause, up to [`PAUSE_MAX_NS`]; otherwise resets it to [`PAUSE_MIN_NS`].
     fn record_move(&mut self, now: u64) {
         let is_close = now.saturating_sub(self.last_ns) < 4 * self.pause_ns;
         let doubled = self.pause_ns.saturating_mul(2).min(PAUSE_MAX_NS);

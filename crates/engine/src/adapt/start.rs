@@ -145,7 +145,8 @@ enum CounterCheck {
     Unreadable,
 }
 
-/// Formats the arcs that few blocks took, as the reason for a move.
+/// Formats the arcs that few blocks took, as the reason for a move. If there are no such arcs,
+/// returns a general reason.
 fn move_reason(shares: &[ArcShare]) -> String {
     let few = shares.iter().filter(|arc| arc.share < REPORTED_SHARE_MAX);
     let arc = |ArcShare { filter, classes, share }: &ArcShare| {

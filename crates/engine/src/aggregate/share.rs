@@ -54,7 +54,7 @@ impl WorkerCounters {
         self.lost.iter().map(|(_, blocks)| *blocks).sum()
     }
 
-    /// Returns the total number of blocks, including lost ones, or `None` if a counter could not be
+    /// Returns the number of blocks that were received or lost, or `None` if a counter could not be
     /// read.
     pub(super) fn total_received(&self) -> Option<u64> {
         self.total_lost().map(|lost| self.received.blocks + lost)
@@ -219,8 +219,8 @@ impl DividedSource {
         lost
     }
 
-    /// Subtracts `amount` from the edges that lead to the node `to`, and from the edges and nodes
-    /// upstream of them.
+    /// Subtracts `amount` from the edges of this route that lead to the node `to`, and from the
+    /// nodes and edges of the route upstream of them.
     fn subtract_upstream(&self, ledger: &mut Ledger, to: &str, mut amount: Amount) {
         for at in 0..ledger.edges.len() {
             let edge = &mut ledger.edges[at];

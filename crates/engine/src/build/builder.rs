@@ -76,9 +76,10 @@ pub(super) struct Draft {
     pub(super) sinks: Vec<(Local, NodeId)>,
     pub(super) programs: Vec<(Local, NodeId)>,
     pub(super) inputs: Vec<Input>,
-    /// Memory that sources lend to the space.
+    /// Intakes of single sources. A source either lends the memory of its intake, or the space
+    /// allocates it.
     pub(super) lent: Vec<Pool>,
-    /// Owners of the memory that sources lend to the space.
+    /// Sources that lend memory to the space.
     pub(super) lenders: Vec<Arc<dyn Lender>>,
     /// Kernel programs whose output enters this space.
     pub(super) kernels: Vec<(Local, Kernel)>,

@@ -21,7 +21,7 @@ use runtime::space::select::SelectedClasses as Classes;
 use runtime::space::{GENERAL_INTAKE, Input};
 use std::sync::PoisonError;
 
-/// The thread name of a component that runs entirely in the kernel.
+/// Name of the thread of a component that runs entirely in the kernel.
 const THREAD_NAME: &str = "thread0";
 
 /// Returns the name of the thread that runs a space or, for a kernel space, the name of the thread

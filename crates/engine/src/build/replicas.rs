@@ -24,7 +24,8 @@ use runtime::space::select::SelectedClasses;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
-/// A replicated chain of filters, with the rings between its spaces until nodes own them.
+/// A replicated chain of filters. It contains the rings between its spaces until nodes own these
+/// rings.
 pub(super) struct ReplicatedChain {
     progress: Arc<ReplicaProgress>,
     /// Spaces of the replicas, as indices into the component's spaces; the dispatcher runs in the

@@ -47,8 +47,8 @@ pub(super) fn run_ip_command(words: &[&str]) -> Result<()> {
     }
 }
 
-/// Calls `send`, which sends `count` frames, and waits until all threads are idle. Returns the
-/// processor time that this process used, per frame, in ns.
+/// Calls `send`, which sends `count` frames, and waits until all threads are idle, for at most
+/// [`CHECKS_MAX`] checks. Returns the processor time that this process used, per frame, in ns.
 pub(super) fn measure_processor_ns(count: u32, send: impl FnOnce()) -> f64 {
     let begin = sys::clock::process();
     send();

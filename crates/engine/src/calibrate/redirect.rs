@@ -45,11 +45,11 @@ pub(super) fn measure(calibration: &mut Calibration) {
 struct RedirectCosts {
     /// Time per frame when the XDP program drops it.
     dropped: f64,
-    /// Time per frame when the XDP program passes every frame to a socket, and a thread discards
-    /// it.
+    /// Time per frame when the XDP program passes every frame to a socket, from which a thread
+    /// receives and discards it.
     socket: f64,
-    /// Time per frame when the XDP program runs the filter `dport` on the frame and passes it to a
-    /// socket, and a thread discards it.
+    /// Time per frame when the XDP program runs the filter `dport` and passes the frame to a
+    /// socket, from which a thread receives and discards it.
     redirected: f64,
     /// Time per frame when an eBPF program counts it as discarded.
     discarded: f64,

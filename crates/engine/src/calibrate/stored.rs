@@ -16,7 +16,7 @@ const BYTES_MAX: u64 = 4 << 20;
 /// A persisted cost table, with the time and the machine of its measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredCosts {
-    /// Time of the measurement, in seconds since 1970.
+    /// Time of the measurement, in seconds since the Unix epoch.
     pub measured: u64,
     /// The kernel release of the measured machine.
     pub release: String,

@@ -72,9 +72,11 @@ struct TapCosts {
     /// Time per frame when a program copies every frame to user space, and a thread reads the
     /// copies.
     exported: f64,
-    /// Additional time per frame when that program also runs the twins of [`HEADERLESS_TWINS`].
+    /// Additional time per frame when the program of `exported` also runs the twins of
+    /// [`HEADERLESS_TWINS`].
     plain: f64,
-    /// Additional time per frame when that program also runs the twins of [`HEADER_TWINS`].
+    /// Additional time per frame when the program of `exported` also runs the twins of
+    /// [`HEADER_TWINS`].
     twins: f64,
 }
 

@@ -133,9 +133,8 @@ fn split_at_pipes(line: &'static str) -> Vec<&'static str> {
     head.into_iter().chain(parts.map(unlabelled)).collect()
 }
 
-/// Runs a request `rounds` times. Returns the cost of a node, or of all filters together
-/// ([`ALL_FILTERS`]), in the fastest run. If several nodes have this name, the last one is
-/// measured.
+/// Runs a request `rounds` times. Returns the cost in the fastest run: of the last node named
+/// `node`, or of all filters together if `node` is [`ALL_FILTERS`].
 pub(super) fn measure_node(line: &str, node: &str, rounds: usize) -> Result<BlockCost> {
     let mut best: Option<BlockCost> = None;
     for _ in 0..rounds {

@@ -2,8 +2,8 @@
 //!
 //! Two nodes are the same if they represent the same filter in the request's text, with the same
 //! arguments. Placement does not matter, and neither do arguments that can be set in a running
-//! filter. Two edges are the same if they connect the same nodes, select the same classes, and
-//! cross the same spaces.
+//! filter. Two edges are the same if they connect the same nodes, select the same classes, and lead
+//! from and to the same spaces.
 
 use super::outcome::ChangeError;
 use crate::numbering::{Ids, replica_ring_count};

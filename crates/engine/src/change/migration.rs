@@ -24,7 +24,7 @@ pub(super) struct FilterMigration {
     /// The filter's state; `None` until it is saved.
     saved: Option<SavedState>,
     /// Final counters of the filter's process, and the number of blocks received from it; `None`
-    /// unless the filter ran in a process.
+    /// until the state is saved, and if the filter ran in a thread.
     account: Option<(Account, u64)>,
     /// The filter's location before the migration.
     at: FilterOrigin,

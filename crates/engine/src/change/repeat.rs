@@ -1,5 +1,5 @@
-//! Repetition of the changes made during a recorded run. Each change is made in recorded order,
-//! while the spaces are stopped at the recorded positions.
+//! Repetition of the changes made during a recorded run. The changes are made in recorded order,
+//! each while the spaces are stopped at the recorded positions.
 
 use super::outcome::ChangeError;
 use super::repeat_change;

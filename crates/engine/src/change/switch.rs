@@ -106,7 +106,7 @@ impl StoppedSpace {
 
 /// The parameters of a switch, apart from the spaces whose content differs.
 pub(super) struct SwitchContext<'l, 'a> {
-    /// Spaces that end.
+    /// Spaces that lose all their nodes and therefore end.
     pub(super) leaving: &'l [EmptiedSpace],
     /// New kernel programs, each with the list that contains the program to replace.
     pub(super) kernels: Vec<(Kernels, ProgramSuccession)>,
@@ -319,8 +319,8 @@ fn transfer_filter_state(taken: &mut [(SpaceSwitch, StoppedSpace)]) -> Result<()
 }
 
 /// Drains the old graph. Removed nodes release the blocks that they hold, and removed rings are
-/// emptied. Output of replaced kernel programs is processed from their source nodes, `firsts`.
-/// Blocks.
+/// emptied. The output of replaced kernel programs is processed, starting at their source nodes,
+/// whose numbers are in `firsts`. Blocks.
 fn drain_old_graph(
     taken: &mut [(SpaceSwitch, StoppedSpace)],
     firsts: &[usize],

@@ -87,8 +87,8 @@ pub fn device_rules(netns: Option<&str>, interface: &str) -> Result<u32, Refusal
     asked.map_err(Refusal::from_error)
 }
 
-/// A listing in progress. Each entry pairs a neighbor with an inode number if the neighbor is a
-/// socket.
+/// A listing in progress. Each entry pairs a neighbor with the inode number of its socket, or with
+/// `None` if the neighbor is a program or filter.
 #[derive(Default)]
 struct Listing {
     found: Vec<(Neighbor, Option<u64>)>,

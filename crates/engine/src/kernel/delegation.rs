@@ -296,7 +296,7 @@ impl DelegatedProgram {
 
 impl DelegatedProgram {
     /// Returns true if this process and the serving process planned the request in the same way,
-    /// and the rings have a pointer sequence for each of its exits and taps.
+    /// and the rings have at least as many pointer sequences as the request uses.
     #[must_use]
     pub fn matches_request(&self, asked: &KernelRequest<'_>) -> bool {
         let DelegatedLayout { exits, tree, shape } = self.layout;

@@ -49,9 +49,9 @@ pub struct DirectExit {
 ///
 /// # Errors
 ///
-/// Fails with [`BuildError::Refused`] if the plan runs nothing in the kernel, runs several programs
-/// there, or if the kernel or the daemon refuses the program. Fails with [`BuildError::Outside`] if
-/// frames cannot be observed at the interface.
+/// Fails with [`BuildError::Refused`] if the plan runs no program or several programs in the
+/// kernel, or if the kernel or the daemon refuses the program. Fails with [`BuildError::Outside`]
+/// if frames cannot be observed at the interface.
 pub fn attach_directly(
     plan: &Plan,
     host: &dyn Host,

@@ -304,9 +304,9 @@ impl FusedTree {
         })
     }
 
-    /// If exactly one step and no exit follows the step `at` (the source if `None`), returns the
-    /// number of the fork between them, the number of the following step, and the classes that lead
-    /// to it.
+    /// Returns the number of the fork after the step `at` (the source if `None`), the number of the
+    /// following step, and the classes that lead to it. Returns `None` unless exactly one step and
+    /// no exit follows `at`.
     pub(super) fn sole_successor(&self, at: Option<usize>) -> Option<(usize, usize, &ClassSet)> {
         let mut forks = self.forks_at(at);
         let (number, fork) = forks.next().filter(|(_, fork)| fork.has_one_edge())?;
@@ -483,8 +483,9 @@ impl KernelCounters {
         self.reasons.get(&step).and_then(|reasons| reasons.get(name)).copied().unwrap_or(0)
     }
 
-    /// Adds the reasons for unanswered blocks that a program has counted in its memory. `own`
-    /// returns the request's step for a label.
+    /// Adds the numbers of unanswered blocks, by step and reason, that a program has counted in its
+    /// memory. `own` maps the label of a step to the step's number in the request, or to `None` if
+    /// the request does not use the step.
     pub(super) fn add_unanswered_counts(
         &mut self,
         code: &ebpf::Program,
@@ -526,8 +527,8 @@ pub(super) fn is_same_filter(one: (&Member<'_>, usize), other: (&Member<'_>, usi
     filter(one).zip(filter(other)).is_some_and(|(one, other)| one.is_same(other))
 }
 
-/// Returns true if two requests can share the filter: the filters are identical, and the filter has
-/// no state through which one request would affect the other.
+/// Returns true if two requests can share the filter: the filters are identical, send no blocks,
+/// and have no state through which one request would affect the other.
 fn is_shareable(one: &Use, other: &Use) -> bool {
     let same = one.description.is_same_entry(other.description);
     // If two requests each send a frame, two frames must be sent.

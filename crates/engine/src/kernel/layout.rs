@@ -14,7 +14,7 @@ const BYTES_MAX: u64 = 1 << 27;
 /// Maximum size of the records over all processors in bytes, unless the request sets a size. Half
 /// of what the daemon grants to a user by default.
 const TOTAL_BYTES_MAX: u64 = 128 << 20;
-/// The records over all processors take at most one part in this many of the machine's memory,
+/// Divisor of the machine's memory that yields the maximum size of the records over all processors,
 /// unless the request sets a size.
 const MEMORY_DIVISOR: u64 = 64;
 
@@ -47,10 +47,10 @@ pub(super) fn rings_layout(
     })
 }
 
-/// Returns the size of a region's records in bytes, a power of two: `asked` bytes divided by the
-/// number of regions, at least the start of `planned`. By default the end of `planned`, or less if
-/// all regions together would exceed [`TOTAL_BYTES_MAX`] or their part of `memory`
-/// ([`MEMORY_DIVISOR`]).
+/// Returns the size of a region's records in bytes, a power of two and at least the start of
+/// `planned`. If the request sets a total size (`asked`), a region gets an equal share of it, but
+/// at most [`BYTES_MAX`]. Otherwise a region gets the end of `planned`, or less if all regions
+/// together would exceed [`TOTAL_BYTES_MAX`] or their part of `memory` ([`MEMORY_DIVISOR`]).
 fn region_size(asked: Option<u64>, regions: u32, planned: RangeInclusive<u32>, memory: u64) -> u32 {
     let (all, most) = match asked {
         Some(all) => (all, BYTES_MAX),

@@ -70,7 +70,7 @@ use tree::{RequestTree, Step};
 pub(crate) struct Kernel {
     /// The current generation.
     pub(crate) generation: Generation,
-    /// Earlier generations, the oldest first.
+    /// Earlier generations, oldest first.
     before: Vec<Generation>,
     /// A guard that keeps the kernel's run-time statistics enabled, or `None` if run time is not
     /// measured.
@@ -120,8 +120,8 @@ pub(crate) fn is_trusted() -> bool {
     may.has(Capabilities::PERFMON) || may.has(Capabilities::SYS_ADMIN)
 }
 
-/// An attached request and all its predecessors, whose counters the source of its frames reports
-/// together.
+/// An attached request and all its predecessors. The source of their frames reports the sum of
+/// their counters.
 #[derive(Debug)]
 struct RequestHistory {
     held: Arc<dyn AttachmentHandle>,

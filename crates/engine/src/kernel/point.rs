@@ -103,7 +103,7 @@ struct PointState {
     grace: Option<GracePeriod>,
     /// True if programs may still run for a moment after they are unlinked.
     may_linger: bool,
-    /// Final counters of removed requests with their notes, the newest last. They are persisted, so
+    /// Final counters of removed requests with their notes, newest last. They are persisted, so
     /// that the next process can deliver them if this one exits first.
     final_counters: VecDeque<(String, FinalCounters)>,
     /// Names of the descriptors that the keeper holds.
@@ -111,7 +111,7 @@ struct PointState {
 }
 
 /// Maximum number of final counters that are retained. The oldest are discarded first, because
-/// their owners received them long ago.
+/// their owners have had the most time to receive them.
 const FINAL_COUNTERS_MAX: usize = 8;
 
 #[derive(Debug)]
@@ -414,7 +414,8 @@ impl PointState {
         counted
     }
 
-    /// Remembers the final counters of a removed request.
+    /// Retains the final counters of a removed request with its note, `about`. If
+    /// [`FINAL_COUNTERS_MAX`] are already retained, discards the oldest.
     fn remember_final(&mut self, about: String, ended: &FinalCounters) {
         if self.final_counters.len() >= FINAL_COUNTERS_MAX {
             self.final_counters.pop_front();

@@ -113,7 +113,7 @@ impl NodeTaps {
         all.filter(move |id| self.has_reader(ids.nodes[id.0]) && !is_open(*id))
     }
 
-    /// Ends the taps of a node, and removes them.
+    /// Ends the taps of a node's readers, and removes the readers.
     pub(super) fn end_readers(&mut self, node: usize) {
         let readers = self.readers.remove(&node).unwrap_or_default();
         readers.iter().for_each(|reader| reader.end(TapEnd::NotExported));
@@ -190,7 +190,7 @@ mod tests {
         assert!(open.check_tap_limit().unwrap_err().contains("at most 4 kernel filters"));
     }
 
-    /// Creates a tap, and the handle by which a kernel program's reader is ended.
+    /// Creates a tap, and the handle that ends it.
     fn reader() -> (Tap, TapEnder) {
         let (_, pipe) = sys::descriptor::pipe().unwrap();
         let forms = (vec![TapForm::Capture], None);

@@ -202,8 +202,8 @@ impl RunningPath {
         Arc::new(Self { settings, extras, state, starter_changed })
     }
 
-    /// Sets the thread starter of a connected component when the component starts. Sets `None` when
-    /// the component ends or runs without threads.
+    /// Sets the thread starter of a connected component. `None` means that the component has ended
+    /// or runs without threads.
     pub(crate) fn set_starter(&self, part: usize, starter: Option<ThreadStarter>) {
         if let Some(part) = self.state().parts.get_mut(part) {
             part.starter = starter.map_or(StarterState::Ended, StarterState::Running);

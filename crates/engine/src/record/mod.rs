@@ -72,7 +72,7 @@ impl RecordMode {
     }
 
     /// Returns the seed that replaces the randomness of a filter in recorded and replayed paths, or
-    /// `None` in live paths.
+    /// `None` if the path is neither recorded nor replayed.
     pub(crate) fn seed(&self, node: usize) -> Option<u64> {
         let seed = match self {
             Self::Off => return None,

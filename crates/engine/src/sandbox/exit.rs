@@ -172,7 +172,8 @@ impl Exit {
         Ok(true)
     }
 
-    /// Copies the next message, unless the previous one is still pending.
+    /// Copies the next message, if there is one, unless the previous one is still pending. Returns
+    /// the length of the pending message.
     fn next(&mut self) -> Result<BlockRead, Fault> {
         if let Some(length) = self.pending {
             return Ok(BlockRead::Block(length));

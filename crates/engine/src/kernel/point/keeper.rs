@@ -14,7 +14,7 @@ pub trait Keeper: Debug + Send + Sync {
     fn discard(&self, name: &str);
 }
 
-/// Prefix of all descriptor names.
+/// Prefix of the names of all persisted descriptors.
 pub const PERSISTED_PREFIX: &str = "kernel-";
 /// Names of the descriptors that the keeper holds for a point.
 #[derive(Debug, Default)]

@@ -327,8 +327,8 @@ impl Point {
 }
 
 impl Points {
-    /// Creates an attach point for a persisted program. If the program covers sockets, restores
-    /// their claims from `claims`.
+    /// Creates an attach point for a persisted program. If the program covers sockets, adopts the
+    /// map `claims`, or creates a map if `claims` is `None`.
     fn restore_point(
         &self,
         (attach, hardened): (&Attach, bool),

@@ -91,7 +91,7 @@ impl SharingDomain {
     }
 }
 
-/// The ring of frames that a sharing domain uses.
+/// A ring of frames, and the sharing domain that uses it.
 #[derive(Debug)]
 pub(super) struct OwnedFrames {
     pub(super) whose: SharingDomain,

@@ -49,7 +49,7 @@ pub struct RequestStatus {
     pub given: Amount,
     /// Frames that could not be copied for the request.
     pub lost: u64,
-    /// Number of the request's filters whose output has a reader.
+    /// Number of the request's taps that are open.
     pub taps: usize,
     /// The filters of the request: name, number of requests that use the filter, and number of
     /// blocks that have arrived at it for this request.

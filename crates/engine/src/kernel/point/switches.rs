@@ -74,8 +74,9 @@ impl Switches {
         (self.layout.base + SWITCHED_WORD_SIZE * word) as usize
     }
 
-    /// Opens exactly the requested taps of these requests, which are in the order of the fused
-    /// tree. Fails if the taps need more slots than the program has.
+    /// Opens and closes taps of these requests, which are in the order of the fused tree, until
+    /// exactly the taps that they require are open. `None` stands for a request that has been
+    /// removed. Fails if the taps need more slots than the program has.
     pub(super) fn set(
         &mut self,
         (memory, fused): (&Mapping, &FusedTree),
@@ -158,7 +159,9 @@ impl Version {
         self.set_open_taps(&here)
     }
 
-    /// Opens and closes the taps of these requests, which are in the order of the fused tree.
+    /// Opens and closes taps of these requests, which are in the order of the fused tree, until
+    /// exactly the taps that they require are open. Fails if the taps need more slots than the
+    /// program has.
     pub(super) fn set_open_taps(
         &mut self,
         lines: &[Option<&AttachedRequest>],

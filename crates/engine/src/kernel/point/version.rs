@@ -160,8 +160,8 @@ impl Version {
         }
     }
 
-    /// Returns a fingerprint of the code and the layout. Versions of Streamline that assemble
-    /// different programs have different fingerprints.
+    /// Returns a hash of the code and the layout. It differs if another version of Streamline
+    /// assembles a different program.
     pub(super) fn fingerprint(&self) -> u64 {
         // The hash is FNV-1a, which is the same in every process.
         let text = format!("{:?} {:?}", self.code, self.layout);
@@ -271,7 +271,7 @@ impl<'l> Assembly<'l> {
     }
 }
 
-/// Sorts the requests so that those of one owner are adjacent.
+/// Sorts the requests so that those with the same ring of frames are adjacent.
 fn group_by_owner<'l>(lines: &[&'l AttachedRequest]) -> Vec<&'l AttachedRequest> {
     let owner = |line: &&AttachedRequest| Arc::as_ptr(&line.owner);
     let owners: Vec<_> = lines.iter().map(owner).collect();
