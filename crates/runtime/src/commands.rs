@@ -1,9 +1,9 @@
 //! Commands: closures that a space of a running path executes between two passes. [Th §5.4]
 //!
 //! The caller passes a closure that receives the space, and gets the closure's result or the reason
-//! why it was not executed. The thread of the space executes the closure between two passes. Each
-//! block of the space has then been read by all readers, is held by a filter, or is in a ring.
-//! Commands therefore add no lock, shared data or atomic operation to the data path. While no
+//! why it was not executed. Between two passes, when the thread of the space executes the closure,
+//! each block of the space has been read by all readers, is held by a filter, or is in a ring. The
+//! data path therefore needs no lock, shared data or atomic operation for commands. While no
 //! command is queued, the only cost is one load per pass, of a flag that no thread writes in the
 //! meantime. A command wakes a sleeping space.
 //!

@@ -22,7 +22,7 @@ pub struct Control {
     answers: Mutex<Vec<SourceProgress>>,
     doorbells: Mutex<Vec<Arc<Doorbell>>>,
     wake: EventFd,
-    /// True if a listener is set and no block has arrived from any source yet.
+    /// True if a listener is set and no block has arrived from any source since then.
     awaits_blocks: AtomicBool,
     listener: Mutex<Listener>,
     /// True if `input_event` contains an event.
@@ -36,7 +36,7 @@ pub struct Control {
 pub enum ControlEvent {
     /// The first blocks of the path have arrived, from any source.
     FirstBlocks,
-    /// A sink's write has blocked the thread that also reads the source.
+    /// A sink's write has blocked a thread that also reads a source.
     Stalled(SinkStall),
 }
 
@@ -102,8 +102,8 @@ impl Control {
         self.awaits_blocks.store(true, Ordering::Relaxed);
     }
 
-    /// Reports [`ControlEvent::FirstBlocks`] on the first call, if a listener is set. Later calls
-    /// cost one load.
+    /// Reports [`ControlEvent::FirstBlocks`] on the first call after a listener is set. All other
+    /// calls cost one load.
     #[inline]
     pub fn note_blocks_arrived(&self) {
         if self.awaits_blocks.load(Ordering::Relaxed) {

@@ -86,7 +86,7 @@ pub struct Latency {
 /// The measurements of one gauge.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PlaceLatency {
-    /// Name of the sink, or of the edge, which is named after the nodes at its ends.
+    /// Name of the sink or source; for a ring, the names of the nodes at both ends of its edge.
     pub name: String,
     /// Share of the bound assigned to the gauge, in nanoseconds.
     pub share_ns: u64,
@@ -221,9 +221,9 @@ impl Gauge {
         }
     }
 
-    /// Records the current time as the stamp of block `number` (the first block is 1), unless
-    /// another block is being watched. The writer calls this before it puts the block into the
-    /// ring.
+    /// Watches block `number` (the first block is 1), and records the current time as its stamp.
+    /// Does nothing if a block is already being watched or the gauge is closed. Must be called
+    /// before the block is put into the ring.
     pub fn stamp(&self, number: u64) {
         if self.watched.load(Ordering::Relaxed) == 0 {
             self.since.store(sys::clock::monotonic(), Ordering::Relaxed);
@@ -233,9 +233,9 @@ impl Gauge {
         }
     }
 
-    /// Measures the watched block if its number is at most `number`. The reader calls this after it
-    /// has taken all blocks up to `number`. `more` is true if the ring contains further blocks,
-    /// which may have no stamp.
+    /// Measures the watched block if its number is at most `number`. Must be called after the
+    /// reader has taken all blocks up to `number`. `more` is true if the ring contains further
+    /// blocks, which may have no stamp.
     pub fn measure_watched(&self, number: u64, more: bool) {
         // SYNC POINT: block watched; pairs with the Release in `stamp`.
         let watched = self.watched.load(Ordering::Acquire);

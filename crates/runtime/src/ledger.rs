@@ -259,7 +259,7 @@ pub struct Edits {
 /// The ledger of a path: the counts of its sources, nodes and edges.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
-    /// Counts of the sources by name, including losses before the path.
+    /// Counts of the sources by name, including blocks lost before they reached the path.
     pub sources: Vec<(String, SourceCounters)>,
     /// Counters of all nodes.
     pub filters: Vec<NodeEntry>,

@@ -69,8 +69,9 @@ impl RetiredCounters {
     }
 }
 
-/// Returns true if the counters of two removed nodes can be merged: both are replicas, operands or
-/// neither, have the same name, and are plain filters or sinks that no longer run in any space.
+/// Returns true if the counters of two removed nodes can be merged: the nodes have the same name,
+/// either both or neither are replicas, either both or neither are operands, and both are plain
+/// filters or sinks that no longer run in any space.
 fn is_mergeable(one: &CountedNode, other: &CountedNode, live: &[usize]) -> bool {
     let is_plain = |node: &CountedNode| {
         node.source.is_none()

@@ -40,7 +40,7 @@ pub const fn first_seq(batch_id: u64) -> u32 {
     ((batch_id & BATCH_ID_MASK) << LANE_BITS) as u32
 }
 
-/// Returns the sequence number of the last block of a batch.
+/// Returns the highest sequence number that a block of a batch can have.
 pub const fn last_seq(batch_id: u64) -> u32 {
     first_seq(batch_id) | (filter::LANES as u32 - 1)
 }

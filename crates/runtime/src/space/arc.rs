@@ -35,7 +35,7 @@ pub struct GraphArc {
 pub struct EdgeDrops {
     /// Blocks dropped because the work list of the back edge was full.
     pub cycle_full: Amount,
-    /// Blocks dropped because they had passed through a cycle the maximum number of times.
+    /// Blocks dropped because they had already followed the maximum number of back edges.
     pub too_many_hops: Amount,
     /// Blocks dropped because the ring was full.
     pub ring_full: Amount,

@@ -84,8 +84,8 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// Returns true if held blocks pin at least half of the intake's segments. If they stayed there,
-/// the source would soon run out of memory.
+/// Returns true if held blocks pin at least half of the intake's segments. Further held blocks must
+/// then be copied; otherwise the source would soon run out of memory.
 fn is_mostly_pinned(intake: &Pool) -> bool {
     let usage = intake.usage();
     usage.pinned * 2 >= usage.segments

@@ -302,7 +302,7 @@ impl Space {
         &self.graph.nodes
     }
 
-    /// Returns the pools that the space owns.
+    /// Returns the pools of the space: its intakes and the pool `work`.
     pub(crate) fn pools(&self) -> impl Iterator<Item = &Pool> {
         self.graph.intakes.iter().chain([&self.graph.work])
     }

@@ -35,8 +35,8 @@ impl Space {
         self.ports.events.event(|| SpaceEvent::Tick { now });
     }
 
-    /// Records a batch from a source if the run is recorded, unless the batch is empty, the source
-    /// has not failed and no timer has expired.
+    /// Records a batch from a source, if the run is recorded. Omits an empty batch, unless the
+    /// source has failed or a timer has expired.
     pub(super) fn note_pull(
         &mut self,
         (node, from, edge): (NodeId, usize, Option<usize>),

@@ -131,8 +131,9 @@ impl Space {
         }
     }
 
-    /// Returns the counts of the kernel program that replaces the source with node number `first`.
-    /// Returns `None` if the program's output enters the path in another space.
+    /// Returns the counters of the source that receives the output of a kernel program. `first` is
+    /// the node number of the source that the program replaced. Returns `None` if the output enters
+    /// the path in another space.
     pub fn kernel_output_counts(&mut self, first: usize) -> Option<SourceCounters> {
         self.graph.nodes.iter().find_map(|node| match &node.operator {
             Operator::Source(part) if node.planned == first && part.properties.chooses_arc => {

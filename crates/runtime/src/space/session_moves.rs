@@ -39,8 +39,9 @@ impl MovedSessions {
 }
 
 impl Space {
-    /// Returns how the dispatcher in this space has divided the sessions among the replicas since
-    /// the last call. Returns `None` if there is no dispatcher, or if its sessions cannot move.
+    /// Returns how many blocks of each bucket of sessions the dispatcher in this space has
+    /// dispatched since the last call, and to which replica. Returns `None` if there is no
+    /// dispatcher, or if its sessions cannot move.
     pub fn take_session_shares(&mut self) -> Option<SessionShares> {
         let at = *self.graph.shape.dispatchers.first()?;
         match &mut self.graph.nodes[at].operator {

@@ -88,7 +88,8 @@ pub enum TapOrigin {
 pub struct TapStats {
     /// Number of frames sent.
     pub frames: u64,
-    /// Number of frames skipped because the backlog was full.
+    /// Number of frames skipped because the backlog was full, or lost between the kernel and the
+    /// tap.
     pub skipped: u64,
     /// Numbers of the skipped blocks in the node's output. Empty if the node has replicas, because
     /// their blocks have no common order.

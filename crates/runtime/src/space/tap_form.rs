@@ -34,8 +34,8 @@ pub(super) struct ConvertedRecords {
     pub(super) bytes: Vec<u8>,
     /// Positions at which records end; empty for a capture, and if the output may be cut anywhere.
     ends: Vec<usize>,
-    /// For a capture, the length in bytes of the file header with which these records begin, 0 if
-    /// they begin without it; otherwise `None`.
+    /// For a capture, the length in bytes of the file header at the beginning of these records, or
+    /// 0 if they begin without a file header; `None` for any other form.
     header: Option<usize>,
 }
 

@@ -229,7 +229,8 @@ impl Taps {
         self.feed(from.planned, batch, wanted, |feed| !is_source || feed.in_kernel);
     }
 
-    /// Sends blocks to the taps of a node for which `takes` is true. Removes taps that have ended.
+    /// Sends blocks to those taps of a node for which `takes` returns true. Removes those of them
+    /// that have ended.
     fn feed(
         &mut self,
         node: usize,

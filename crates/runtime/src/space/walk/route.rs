@@ -95,7 +95,7 @@ impl<'a> Walk<'_, 'a> {
         self.send_along((from, last), amount, batch, hops)
     }
 
-    /// Sends some lanes of a batch along an arc, and continues their walk.
+    /// Reduces a batch to the lanes in `mask`, sends it along an arc, and continues its walk.
     pub(in crate::space) fn walk_lanes(
         &mut self,
         arc: (NodeId, usize),
