@@ -285,7 +285,7 @@ impl Live {
     }
 
     /// Executes a command in the space with this index, between two passes, and returns its result.
-    /// Blocks until the command has started, for at most `limit`, and then until it has ended. The
+    /// Blocks for at most `limit` until the command has started, and then until it has ended. The
     /// command must neither block nor send commands to its own path.
     ///
     /// # Errors

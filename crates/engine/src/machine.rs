@@ -11,9 +11,9 @@ use ebpf::insn::{Insn, R0, encode};
 use pipeline::plan::{Costs, Kernel, Machine};
 use sys::bpf::{Program, ProgramKind};
 
-/// Size of the L1 data cache in bytes, if the machine does not report it.
+/// Size of the L1 data cache in bytes that is assumed if the machine does not report it.
 const L1D_BYTES_DEFAULT: usize = 32 << 10;
-/// Size of the L2 cache in bytes, if the machine does not report it.
+/// Size of the L2 cache in bytes that is assumed if the machine does not report it.
 const L2_BYTES_DEFAULT: usize = 256 << 10;
 
 /// Inspects this machine: processors, caches, BPF support and the cost table.

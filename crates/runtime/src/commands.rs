@@ -69,7 +69,7 @@ pub struct CommandQueue {
     pub status: Arc<SpaceStatus>,
     /// Set when a command is queued; cleared when the space finds the queue empty.
     pending: AtomicBool,
-    /// Kernel thread id of the space's thread; 0 before it starts.
+    /// Kernel thread id of the space's thread; 0 before the thread starts.
     thread: AtomicU32,
     inbox: Mutex<Inbox>,
     /// Notified when the space ends.

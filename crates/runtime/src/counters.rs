@@ -140,7 +140,8 @@ pub(crate) struct CountedNode {
     pub(crate) copied: bool,
     /// Edges to nodes in the same space.
     pub(crate) calls: Vec<Edge>,
-    /// Counts of the ring to another space that the node writes; `None` if it writes to no ring.
+    /// Counts of the ring through which the node sends blocks to another space; `None` if there is
+    /// no such ring.
     pub(crate) ring: Option<Edge>,
 }
 

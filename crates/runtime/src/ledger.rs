@@ -459,8 +459,8 @@ impl Ledger {
     }
 
     /// Returns the number of lost blocks: blocks dropped before they reached the path, on edges or
-    /// in filters. Not counted as losses are blocks that no arc accepted, blocks whose drop the
-    /// request demands ([`DropReason::is_lost`]), and copies of blocks dropped by operands.
+    /// in filters. Blocks that no arc accepted, blocks whose drop the request demands
+    /// ([`DropReason::is_lost`]), and copies of blocks that operands dropped do not count.
     #[must_use]
     pub fn lost(&self) -> u64 {
         let sources = self.sources.iter().flat_map(|(_, s)| &s.dropped);
@@ -505,8 +505,9 @@ pub fn must_lose_block(kind: EdgeKind, put: Amount) -> bool {
     wanted && put.blocks > 0 && !LOST.swap(true, Ordering::Relaxed)
 }
 
-/// Returns true if the output of a kernel program must be sent to an arc that does not exist, which
-/// `STREAMLINE_LOSE=kernel way` requests in fault-injection builds. Returns false in other builds.
+/// Returns true if fault injection requires that the output of a kernel program be sent to an arc
+/// that does not exist (`STREAMLINE_LOSE=kernel way`). Always false in builds without fault
+/// injection.
 #[cfg(not(feature = "lose"))]
 #[inline]
 pub const fn loses_kernel_arc() -> bool {
@@ -520,8 +521,8 @@ pub fn loses_kernel_arc() -> bool {
     std::env::var("STREAMLINE_LOSE").is_ok_and(|name| name == "kernel way")
 }
 
-/// Returns true if a kernel program must lose a block on an edge to user space, which
-/// `STREAMLINE_LOSE=kernel ring` requests in fault-injection builds. Returns false in other builds.
+/// Returns true if fault injection requires that a kernel program lose a block on an edge to user
+/// space (`STREAMLINE_LOSE=kernel ring`). Always false in builds without fault injection.
 #[cfg(not(feature = "lose"))]
 pub const fn loses_kernel_exit() -> bool {
     false

@@ -100,8 +100,8 @@ impl Export {
         (self.status, self.stall_probe) = (Some(status), probe);
     }
 
-    /// Limits the number of blocks that are put before the reader is notified. Without a limit,
-    /// they could fill the smallest dbuf that they occupy while the reader sleeps. [SL §6.2]
+    /// Limits the number of blocks that are put into the ring before the reader is notified.
+    /// Without a limit, the blocks could fill a dbuf while the reader sleeps. [SL §6.2]
     pub fn limit_unnotified(&mut self, blocks: u64) {
         self.events.limit_blocks(blocks);
     }

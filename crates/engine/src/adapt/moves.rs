@@ -37,7 +37,7 @@ impl MoveThreshold {
 pub(super) struct MoveOffer {
     /// Current cost of a block in ns.
     pub(super) now: f64,
-    /// Predicted cost of a block after the move, in ns.
+    /// Predicted cost of a block in ns if the move is made.
     pub(super) then: f64,
     /// The nodes to move, each with the name of its new space.
     pub(super) places: Vec<NodePlacement>,

@@ -21,7 +21,7 @@ enum SpreadProposal {
     Stages(StageDivision),
 }
 
-/// Stages that were moved to threads of their own, and the previous spaces of their nodes.
+/// Stages that were moved to threads of their own, and the spaces in which their nodes ran before.
 #[derive(Debug)]
 pub(super) struct StagesInThreads {
     /// Number of changes to the path when the stages were created. A higher current number means

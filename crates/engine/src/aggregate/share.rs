@@ -22,7 +22,7 @@ use runtime::ledger::{Edge, EdgeKind, Ledger, NodeEntry, NodeName, RingEnd};
 /// The name of the filter that follows each source of a worker.
 pub(super) const SHARD_FILTER: &str = "shard";
 
-/// The route of blocks from a source to the filter that divides them among worker processes.
+/// The route that blocks take from a source to the filter that divides them among worker processes.
 #[derive(Clone, Debug)]
 pub(super) struct DividedSource {
     /// Index of the source in the plan.

@@ -106,7 +106,7 @@ const SOCKET_LOSS: DropReason = DropReason::Named("socket");
 /// The drop reason for losses in a ring between two threads, upstream of the `shard` filter.
 const RING_LOSS: DropReason = DropReason::Ring;
 
-/// Returns the report with losses of the source added under these drop reasons.
+/// Adds losses of the source under these drop reasons to a report, and returns the report.
 fn with_losses(
     mut worker_report: WorkerReport,
     places: &[(DropReason, Option<u64>)],
@@ -127,8 +127,8 @@ fn merge_source_counters(engines: Vec<WorkerReport>) -> (SourceCounters, u64) {
     (merged.ledger.sources.remove(0).1, lost)
 }
 
-/// Returns the report with a ring between two threads on edge number `at`. `of` contains the plan
-/// indices of the ring's writing end and reading end.
+/// Inserts a ring between two threads on edge number `at` of a report, and returns the report. `of`
+/// contains the plan indices of the ring's writing end and reading end.
 fn with_ring(mut worker_report: WorkerReport, at: usize, of: [usize; 2]) -> WorkerReport {
     let ledger = &mut worker_report.outcome.ledger;
     let call = ledger.edges.remove(at);
@@ -172,7 +172,7 @@ fn n7_each_block_is_counted_once_with_a_ring_on_any_edge() {
     }
 }
 
-/// Returns the report with a ring before each of the two edges.
+/// Inserts a ring on each of the two edges of a report, and returns the report.
 fn with_two_rings(worker_report: WorkerReport) -> WorkerReport {
     // The later edge is handled first, while the index of the other edge is still valid.
     let mut worker_report = with_ring(worker_report, 1, [1, 2]);

@@ -96,8 +96,8 @@ impl EndpointContext<'_> {
         sandbox::start(used, (about, &self.origins.published), with).map_err(failure_at(id))
     }
 
-    /// Opens a sink. Opens `discard` instead if the path is silent, or in a replay if the sink
-    /// sends.
+    /// Opens a sink. Opens `discard` instead if the sinks of the path discard their output
+    /// ([`PathOptions::silent`]), or if this is a replay and the sink sends.
     pub(super) fn open_sink(
         &self,
         id: NodeId,

@@ -157,8 +157,9 @@ impl Builder<'_> {
     }
 
     /// Returns the processor to which each space is pinned, or `None` for a space that is not
-    /// pinned. Each replica gets a processor of its own, because all replicas are busy at the same
-    /// time. If there are too few processors, the last replicas are not pinned. [Par §IV-A]
+    /// pinned. The replicas of a chain get different processors, because all of them are busy at
+    /// the same time. If there are too few processors, the last replicas are not pinned. [Par
+    /// §IV-A]
     pub(super) fn processors(&self, shared: &[ReplicatedChain]) -> Vec<Option<usize>> {
         let mut processors = vec![None; self.spaces.len()];
         let Ok(allowed) = sys::process::allowed_processors() else { return processors };

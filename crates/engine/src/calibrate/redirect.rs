@@ -19,7 +19,7 @@ use sys::packet::{PacketSender, Qdisc};
 
 /// Name of the end of the veth pair through which frames are sent.
 const NEAR_END: &str = "calibrate0";
-/// Name of the other end of the veth pair, where these frames arrive and requests receive them.
+/// Name of the other end of the veth pair, at which the frames arrive and requests receive them.
 const FAR_END: &str = "calibrate1";
 /// Number of rounds. The result is the minimum over all rounds.
 const ROUNDS: usize = 8;
@@ -39,9 +39,9 @@ pub(super) fn measure(calibration: &mut Calibration) {
 
 /// Processor time per frame, in ns, for several requests.
 ///
-/// The first three requests take frames from the host at [`FAR_END`]; the time to send a frame that
-/// nothing receives is subtracted. The other requests observe frames on `lo`; the time to send the
-/// frame is included.
+/// The requests of `dropped`, `socket` and `redirected` take frames from the host at [`FAR_END`];
+/// the time to send a frame that nothing receives is subtracted. The other requests observe frames
+/// on `lo`; the time to send the frame is included.
 struct RedirectCosts {
     /// Time per frame when the XDP program drops it.
     dropped: f64,

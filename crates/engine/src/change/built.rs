@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use sys::steps::Resource;
 
-/// The context of a switch: the recording that it repeats, if any, and callbacks that run while the
-/// spaces of the change are paused.
+/// The context of a switch: the replay, if the switch repeats a recorded change, and callbacks that
+/// run while the spaces of the change are paused.
 pub(super) struct SwitchHooks<'h, 'a> {
     pub(super) replay: Option<&'h record::Replay>,
     /// Called when the switch can no longer fail.

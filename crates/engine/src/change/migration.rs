@@ -50,7 +50,7 @@ impl FilterMigration {
     }
 
     /// Saves the filter's state. Does nothing if the state is saved already, or if a space that
-    /// runs the filter has not stopped yet.
+    /// runs a part of the filter is not among the stopped ones.
     pub(super) fn save(&mut self, taken: &mut StoppedSpaces) -> Result<(), ChangeError> {
         if self.saved.is_some() {
             return Ok(());

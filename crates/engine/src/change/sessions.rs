@@ -51,8 +51,8 @@ pub fn session_shares(live: &Live, limit: Duration) -> Option<SessionShares> {
     commands.ask(limit, Space::take_session_shares).ok()?
 }
 
-/// Moves the sessions of some buckets from one replica to another. Blocks until the replicas have
-/// processed the blocks dispatched to them, for at most `limit`.
+/// Moves the sessions of some buckets from one replica to another. Blocks for at most `limit` until
+/// the replicas have processed the blocks dispatched to them.
 ///
 /// # Errors
 ///

@@ -38,8 +38,8 @@ pub(super) struct AssembledProgram {
 pub(super) enum FrameAction<'l> {
     /// Copies the frame into these rings, and passes it to the host.
     Tap(&'l tap::FusedTap),
-    /// Redirects the frame to a socket or, for the steps in this list, to their egress interfaces.
-    /// The host does not receive the frame.
+    /// Redirects the frame to a socket. For a step in this list, redirects it to the interface with
+    /// the paired index instead. The host does not receive the frame.
     Redirect(&'l Redirect, &'l [(usize, u32)]),
 }
 
@@ -142,9 +142,9 @@ impl Emitter<'_> {
     }
 
     /// Emits the gates. A gate tests the expression of a request that takes frames from the host;
-    /// the request's steps follow it. A frame belongs to the first request whose expression it
-    /// matches, and the gates of later requests count it. `mark` is set for frames that a request
-    /// has taken.
+    /// the request's steps follow the gate. A frame belongs to the first request whose expression
+    /// it matches; the gates of later requests count the frame. `mark` is the number of the mark
+    /// that is set for frames that a request has taken.
     fn emit_gates<'s>(
         &self,
         s: &mut Scope<'s, '_>,

@@ -124,8 +124,8 @@ impl Generation {
         }
     }
 
-    /// Returns the nodes and edges of this generation with these counters. `taken` holds the totals
-    /// that this process received.
+    /// Returns the nodes and edges of this generation with the counters `ended`. `number` is the
+    /// index of the generation, and `taken` holds the totals that this process received.
     fn final_results(
         &self,
         ended: &FinalCounters,

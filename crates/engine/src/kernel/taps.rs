@@ -2,8 +2,8 @@
 //! machine word in the program's memory opens a tap, so the program need not be replaced. [SL §4.1]
 //!
 //! Each filter of a request has a tap, and so has its source. At most [`OPEN_MAX`] taps of a
-//! request are open at once. The program marks a frame that takes an open tap in a slot; it has a
-//! fixed number of slots for all its requests.
+//! request are open at once. If a frame takes an open tap, the program sets a *slot*, which is a
+//! mark of the current frame; a program has a fixed number of slots for all its requests.
 
 use super::fused::FusedTree;
 use super::tree::RequestTree;

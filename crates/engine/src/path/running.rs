@@ -211,7 +211,7 @@ impl RunningPath {
         self.starter_changed.notify_all();
     }
 
-    /// Blocks until every connected component has started or ended, for at most `limit`. Returns
+    /// Blocks for at most `limit` until every connected component has started or ended. Returns
     /// false if `limit` expires.
     pub(crate) fn wait_for_starters(&self, limit: Duration) -> bool {
         let awaited = |state: &mut PathState| {

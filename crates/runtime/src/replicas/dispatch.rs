@@ -137,8 +137,8 @@ impl Dispatcher {
         }
     }
 
-    /// Blocks until all replicas in other spaces have finished the batches dispatched to them, for
-    /// at most `limit`. Returns true if they have.
+    /// Blocks for at most `limit` until all replicas in other spaces have finished the batches
+    /// dispatched to them. Returns true if they have.
     pub fn wait_for_replicas(&self, limit: Duration) -> bool {
         self.progress.wait_until(limit, |progress| {
             let mut others =

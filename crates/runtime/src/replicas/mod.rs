@@ -87,7 +87,7 @@ struct ReplicaState {
     finished_end: Word,
 }
 
-/// An atomic word with its own cache line.
+/// An atomic word in a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Word(AtomicU64);
@@ -178,8 +178,8 @@ impl ReplicaProgress {
 
     /// Returns true if a replica has finished all batches dispatched to it.
     ///
-    /// SYNC POINT *batch finished*: see [`ReplicaProgress::finish`]. A caller in the dispatcher's
-    /// thread that gets `true` sees the replica's filters idle until the next dispatch.
+    /// SYNC POINT *batch finished*: see [`ReplicaProgress::finish`]. If a caller in the
+    /// dispatcher's thread gets `true`, the replica's filters stay idle until the next dispatch.
     pub fn has_finished_all(&self, copy: usize) -> bool {
         let copy = &self.replicas[copy];
         copy.finished_end.load() >= copy.dispatched_end.load()
@@ -210,9 +210,9 @@ impl ReplicaProgress {
         }
     }
 
-    /// Blocks until `ready` returns true, for at most `limit`, and returns its last result. Calls
-    /// `ready` again whenever the join's doorbell is notified; a replica does so after every batch
-    /// that it finishes. Valid only while no batch is dispatched.
+    /// Blocks for at most `limit` until `ready` returns true. Returns the last result of `ready`.
+    /// Calls `ready` again whenever the join's doorbell is notified; a replica notifies it after
+    /// every batch that the replica finishes. Valid only while no batch is dispatched.
     pub(crate) fn wait_until(&self, limit: Duration, mut ready: impl FnMut(&Self) -> bool) -> bool {
         let begin = sys::clock::monotonic();
         loop {

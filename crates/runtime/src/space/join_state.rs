@@ -61,8 +61,8 @@ pub struct ReplicaInput {
     pub own: Option<LocalReplica>,
 }
 
-/// Counts of the entries at the beginning of one ring that belong to a batch or, if they are late,
-/// to earlier batches.
+/// Counts of those entries at the beginning of one ring that belong to a batch or to an earlier
+/// batch. Entries of an earlier batch are late.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BatchShare {
     pub(super) count: usize,

@@ -56,7 +56,8 @@ const STALL_NS_MIN: u64 = 20_000_000;
 const STALL_BLOCKS_MIN: u64 = 2048;
 
 impl PassState {
-    /// Stores a sink's write, replacing any previous one, if it took at least [`STALL_NS_MIN`].
+    /// Stores a sink's write in place of any previous one, if the write took at least
+    /// [`STALL_NS_MIN`].
     #[inline]
     pub(crate) fn note_write(&mut self, node: usize, write_ns: u64) {
         if write_ns >= STALL_NS_MIN {

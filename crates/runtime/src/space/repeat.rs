@@ -326,7 +326,7 @@ impl Space {
     }
 
     /// Takes `count` blocks from a ring and passes them through the graph. Waits until they are
-    /// available. Fails the path if the ring closes before.
+    /// available. Fails the path if the ring is closed before it has supplied all of them.
     fn replay_import(&mut self, node: NodeId, now: Time, count: usize) {
         let at = |input: &Input| matches!(input, Input::Ring { node: n, .. } if *n == node);
         let Some(i) = self.inputs.list.iter().position(at) else {

@@ -44,7 +44,7 @@ pub struct SavedBlock {
 }
 
 impl SavedState {
-    /// Returns the total number of held blocks, and of their bytes.
+    /// Returns the number of held blocks, and of the bytes in their views.
     pub fn held_amount(&self) -> Amount {
         let mut held = Amount::default();
         let lists = self.sessions.iter().flat_map(|session| &session.lists);

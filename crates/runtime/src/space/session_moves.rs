@@ -31,7 +31,7 @@ pub struct MovedSessions {
 }
 
 impl MovedSessions {
-    /// Returns the number of held blocks, and of their bytes.
+    /// Returns the number of held blocks, and of the bytes in their views.
     #[must_use]
     pub fn held_amount(&self) -> Amount {
         self.filters.iter().map(SavedState::held_amount).fold(Amount::default(), add_amounts)
@@ -50,9 +50,9 @@ impl Space {
         }
     }
 
-    /// Blocks until all replicas in other spaces have processed the blocks from the dispatcher in
-    /// this space, for at most `limit`. Returns true if they have. The caller must have stopped
-    /// this space and flushed its outputs.
+    /// Blocks for at most `limit` until all replicas in other spaces have processed the blocks from
+    /// the dispatcher in this space. Returns true if they have. The caller must have stopped this
+    /// space and flushed its outputs.
     #[must_use]
     pub fn wait_for_replicas(&self, limit: Duration) -> bool {
         let mut dispatchers = self.graph.shape.dispatchers.iter();

@@ -25,7 +25,7 @@ pub enum OverrunPolicy {
     /// Skip and count the frames.
     #[default]
     Skip,
-    /// End the tap before the first such frame.
+    /// End the tap at the first frame that does not fit into the backlog.
     End,
 }
 

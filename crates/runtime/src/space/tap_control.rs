@@ -19,9 +19,9 @@ impl Space {
         sources.into_iter().for_each(|node| taps.add_history(node, bytes));
     }
 
-    /// Adds a tap to the node with number `number`. The tap begins at `since` if the space has a
-    /// history of the node's output; otherwise, it begins now. Returns `None` if the node's output
-    /// cannot be tapped in this space.
+    /// Adds a tap to the node with number `number`. If `since` is given and the space has a history
+    /// of the node's output, the tap begins at `since`; otherwise, it begins now. Returns `None` if
+    /// the node's output cannot be tapped in this space.
     pub fn tap(
         &mut self,
         number: usize,

@@ -38,7 +38,7 @@ impl TapFeed {
         frames
     }
 
-    /// Counts `count` blocks that were lost on their way to the tap as skipped.
+    /// Counts as skipped `count` blocks that were lost on their way to the tap.
     fn skip(&mut self, count: u64) {
         self.note_skipped(self.position, count);
         self.position += count;
@@ -72,8 +72,8 @@ impl TapFeed {
         self.classes.as_ref().map_or(wanted, |classes| classes.select(batch))
     }
 
-    /// Sends the blocks in these lanes. If the backlog is full, skips them or ends the tap. Returns
-    /// false if the tap has ended.
+    /// Sends the blocks in the lanes of `which`. If the backlog is full, skips these blocks or ends
+    /// the tap, depending on the tap's policy. Returns false if the tap has ended.
     fn send_frames(&mut self, batch: &Batch<'_>, which: LaneMask) -> bool {
         if self.shared.has_ended() {
             return false;
@@ -243,7 +243,8 @@ impl Taps {
         });
     }
 
-    /// Retains the taps and histories of nodes for which `is_here` is true, and ends the others.
+    /// Ends the taps and drops the histories of nodes for which `is_here` is false. Forgets taps
+    /// that have already ended.
     pub fn retain(&mut self, is_here: impl Fn(usize) -> bool) {
         self.feeds.retain(|(node, feed)| {
             let here = is_here(*node) && !feed.shared.has_ended();

@@ -270,8 +270,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         (arc.to, arc.branch)
     }
 
-    /// Enters a node with a batch, and continues the walk until no blocks continue or all of them
-    /// wait.
+    /// Runs a node on an arriving batch, and continues the walk until no blocks continue or all of
+    /// them wait.
     fn enter_node(&mut self, arrival: Arrival, batch: &mut Batch<'a>, hops: u8) {
         let mut next = Some(arrival);
         while let Some(Arrival { to, branch, amount }) = next {

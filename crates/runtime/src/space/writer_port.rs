@@ -36,7 +36,7 @@ impl WriterPort {
         self.lost.iter().chain(open).copied()
     }
 
-    /// Counts all bytes that the node has not read from its writers as lost for this reason.
+    /// Counts as lost, for this reason, all bytes that the node has not read from its writers.
     pub(super) fn discard(&mut self, why: DropReason) {
         self.writers.iter_mut().for_each(|writer| writer.discard(why));
     }

@@ -5,7 +5,8 @@ use super::sockets::Sockets;
 use endpoint::source::kernel::attach_point::AttachPoint;
 use filter::Attach;
 
-/// The place at which an attach point runs its programs: an interface or the sockets of a user.
+/// The place at which an attach point runs its programs: one direction of an interface, or the
+/// sockets of a user.
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) attach: Attach,

@@ -246,9 +246,9 @@ struct DraftStep<'e> {
     sets_class: bool,
 }
 
-/// Appends the steps of an expression to `steps`, last step first, and returns the first one.
-/// Blocks that the expression answers continue at `yes`, others at `no`. `sets_class` is true if
-/// the class that an operand returns becomes the class of the block.
+/// Appends the steps of an expression to `steps`, last step first, and returns the step at which
+/// blocks begin. Blocks that the expression answers continue at `yes`, others at `no`. `sets_class`
+/// is true if the class that an operand returns becomes the class of the block.
 fn compile<'e>(
     expression: &'e OperandExpr,
     (yes, no): (NextStep, NextStep),
