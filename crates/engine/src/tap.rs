@@ -174,9 +174,9 @@ impl Live {
         Ok((tap, whole.unwrap_or_default()))
     }
 
-    /// Freezes the history of a source for `ns` nanoseconds from now: no retained frame is evicted,
-    /// and if memory runs out, new frames are skipped and counted by the taps. Waits at most
-    /// `limit` for each response of a space.
+    /// Freezes the history of the source `node` (the first source if `None`) for `ns` nanoseconds
+    /// from now: no retained frame is evicted, and if memory runs out, new frames are skipped and
+    /// counted by the taps. Waits at most `limit` for each response of a space.
     ///
     /// # Errors
     ///

@@ -233,9 +233,10 @@ impl Gauge {
         }
     }
 
-    /// Measures the watched block if its number is at most `number`. Must be called after the
-    /// reader has taken all blocks up to `number`. `more` is true if the ring contains further
-    /// blocks, which may have no stamp.
+    /// Measures the watched block if its number is at most `number`. Otherwise, if blocks have been
+    /// left in the ring for longer than the gauge's share, records this time, which is a lower
+    /// bound on their wait. Must be called after the reader has taken all blocks up to `number`.
+    /// `more` is true if the ring contains further blocks, which may have no stamp.
     pub fn measure_watched(&self, number: u64, more: bool) {
         // SYNC POINT: block watched; pairs with the Release in `stamp`.
         let watched = self.watched.load(Ordering::Acquire);

@@ -91,9 +91,9 @@ fn reduce_to_shares(graph: &Graph, shared: &DividedSource, engines: &mut [Worker
 }
 
 /// Computes the unreported share of killed worker processes from the counters of the survivors: the
-/// blocks that one survivor received, less all reported shares and the losses of all survivors. If
-/// survivors received different numbers of blocks, the smallest number is used if the run was
-/// stopped, otherwise the largest.
+/// blocks that one survivor received or lost, less all reported shares and the losses of all
+/// survivors. If survivors received or lost different numbers of blocks, the smallest number is
+/// used if the run was `stopped`, otherwise the largest. Returns 0 if no worker survived.
 fn unreported_share(all: &[WorkerCounters], alive: &[&WorkerCounters], stopped: bool) -> Amount {
     let own: Amount = all.iter().map(|view| view.own).sum();
     let saw = |view: &&&WorkerCounters| view.total_received().unwrap_or(view.received.blocks);
@@ -108,8 +108,8 @@ fn unreported_share(all: &[WorkerCounters], alive: &[&WorkerCounters], stopped: 
     all.saturating_sub(Amount { blocks: own.blocks + lost, ..own })
 }
 
-/// Balances the ledger of a killed worker process. Blocks in flight at its last report count as
-/// dropped, and counters that its spaces read at different moments are reconciled.
+/// Balances the ledger of a killed worker process. Blocks that were in flight or held at its last
+/// report count as dropped, and counters that its spaces read at different moments are reconciled.
 pub fn balance_killed(outcome: &mut Outcome) {
     for edge in &mut outcome.ledger.edges {
         let under_way = std::mem::take(&mut edge.resident);

@@ -237,8 +237,8 @@ impl DividedSource {
         }
     }
 
-    /// Subtracts `part` from the input of the edge at index `at`, and from the output of the node
-    /// that put the blocks on this edge.
+    /// Subtracts `part` from the input of the edge at index `at`, from the node that put the blocks
+    /// on this edge, and from the edges and nodes upstream of that node.
     fn subtract_edge_input(&self, ledger: &mut Ledger, at: usize, part: Amount) {
         let edge = &mut ledger.edges[at];
         edge.put = edge.put.saturating_sub(part);

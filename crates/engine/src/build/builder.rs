@@ -192,7 +192,8 @@ impl<'p> Builder<'p> {
         self.create_pool(config)
     }
 
-    /// Returns the run options of a space; `number` is the space's number in a recording.
+    /// Returns the run options of a space. `count_limit` is the path's limit on delivered blocks,
+    /// if any; `number` is the space's number in a recording.
     pub(super) fn space_options(
         &self,
         count_limit: Option<Arc<CountLimit>>,

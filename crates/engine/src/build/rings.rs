@@ -55,7 +55,8 @@ impl PendingRing {
 const REPLAY_ENTRIES_MIN: usize = 1 << 16;
 
 impl Draft {
-    /// Adds the node at one end of a ring.
+    /// Adds the node at one end of a ring: a node that owns the writing end `export` or, if
+    /// `export` is `None`, a node without an operation. `name` is the name of the opposite end.
     pub(super) fn add_ring_node(
         &mut self,
         (end, name): (RingEnd, String),

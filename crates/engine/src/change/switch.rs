@@ -251,8 +251,8 @@ pub(super) fn switch(
 }
 
 /// Records the new kernel programs as the running ones, and transfers filter state from the old
-/// programs. Counts blocks that the old programs emitted but this process did not receive, and
-/// blocks that it received twice.
+/// programs. Counts as lost the blocks that the old programs emitted but this process did not
+/// receive, and as duplicated the blocks that this process received too often.
 fn record_successors(
     taken: &mut [(SpaceSwitch, StoppedSpace)],
     kernels: Vec<(Kernels, ProgramSuccession)>,

@@ -320,7 +320,7 @@ impl FusedTree {
         self.lines.len()
     }
 
-    /// Returns the taps of a step, or of the source if the step is `None`, each with its index.
+    /// Returns the taps of the step `at` (the source if `None`), each with its index.
     pub(super) fn taps_at(
         &self,
         at: Option<usize>,

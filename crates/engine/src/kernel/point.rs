@@ -155,7 +155,8 @@ impl Points {
     }
 
     /// Returns the `nth` point for this attachment, or creates a point without requests if there
-    /// are fewer. Opens the user's sockets if the attachment covers sockets.
+    /// are fewer. Opens the user's sockets if the attachment covers sockets. `hardened` is true if
+    /// programs must load without CAP_PERFMON.
     fn find_or_create(
         &self,
         attach: &Attach,
@@ -180,7 +181,8 @@ impl Points {
         Ok(self.create_point((attach, hardened), place, sockets))
     }
 
-    /// Creates a point without requests.
+    /// Creates a point without requests. `hardened` is true if programs must load without
+    /// CAP_PERFMON; `sockets` is `None` at an interface.
     fn create_point(
         &self,
         (attach, hardened): (&Attach, bool),
@@ -198,7 +200,9 @@ impl Points {
 }
 
 impl Point {
-    /// Attaches a request. If this fails, the point is unchanged.
+    /// Attaches a request. If this fails, the existing requests continue unchanged. Fails with
+    /// [`AddError::Full`] if the request does not fit into one program with them; the point then
+    /// accepts no further request until one is removed.
     fn add_request(self: &Arc<Self>, new: NewRequest) -> Result<KernelAttachment, AddError> {
         let source = new.source;
         let refused = |why: String| AddError::Refused(KernelRefusal { node: source, why });
@@ -402,7 +406,8 @@ impl PointState {
         Ok(())
     }
 
-    /// Returns the counters of a request so far.
+    /// Returns the counters of a request so far, in replaced programs and in the program `running`,
+    /// if there is one.
     fn current_counters(
         &self,
         line: &AttachedRequest,

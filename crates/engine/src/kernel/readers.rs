@@ -82,9 +82,9 @@ impl Kernel {
         Err(BuildError::Refused(KernelRefusal { node, why }))
     }
 
-    /// Opens the taps of a new generation whose program started with the taps in `opened`. Ends the
-    /// taps of readers that were added since then, if the program cannot export the output that
-    /// they read. Blocks for at most [`RENEWAL_LIMIT`] if another process runs the program.
+    /// Opens the taps that the readers need in a new generation, whose program started with the
+    /// taps in `opened`. Ends the taps of readers whose node the program does not export. Blocks
+    /// for at most [`RENEWAL_LIMIT`] if another process runs the program.
     pub(super) fn renew_taps(&mut self, opened: &OpenTaps) {
         let Generation { tree, ids, handle, .. } = &self.generation;
         let mut open = self.taps.open_taps_in_tree(tree, ids);

@@ -121,8 +121,8 @@ impl NodeTaps {
 }
 
 impl RequestTree {
-    /// Adds a tap for the source and for each step, unless the request would then have too many
-    /// exits.
+    /// Adds a tap for the source, whose node is `source`, and for each step, unless the request
+    /// would then have too many exits.
     pub(super) fn add_taps(&mut self, source: Option<NodeId>) {
         let count = self.steps.len() + 1;
         if self.exits.len() + count > EXITS_MAX as usize {

@@ -168,8 +168,8 @@ impl RequestTree {
         self.steps[kept].nodes.first().copied()
     }
 
-    /// Returns a tree of the first `kept` filters, which contains the exits of these filters and an
-    /// additional exit to each filter that follows one of them.
+    /// Returns a tree of the first `kept` filters, without taps. The tree contains the exits of
+    /// these filters and an additional exit to each filter that follows one of them.
     fn prefix(&self, kept: usize) -> Self {
         let here = |from: &Option<usize>| from.is_none_or(|from| from < kept);
         let (steps, rest) = self.steps.split_at(kept);
@@ -189,7 +189,8 @@ impl RequestTree {
     }
 
     /// Returns a fingerprint that is equal, in any process, for trees with the same filter names,
-    /// exits, number of taps and gate expression. The arguments of other filters do not affect it.
+    /// predecessors, classes, exits, number of taps and gate expression. The arguments of filters
+    /// other than the gate do not affect it.
     pub(crate) fn fingerprint(&self, graph: &Graph) -> u64 {
         let gate = self.gate.and_then(|id| graph.node(id).filter());
         let expression = gate.and_then(|used| used.arguments.text("expression"));

@@ -268,7 +268,8 @@ impl EventPlayer {
             && self.replay.record.whole == Completeness::Truncated { at: end }
     }
 
-    /// Loads the next chunk if this one has ended. Returns `None` at the end or on failure.
+    /// Loads the space's next chunk once the current one has been read. Returns `None` if there is
+    /// no further chunk, or if it cannot be read.
     fn load_next_chunk(&mut self) -> Option<()> {
         while self.at >= self.chunk.len() {
             let (space, offset, length) = *self.replay.record.chunks.get(self.next)?;

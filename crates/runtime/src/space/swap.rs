@@ -221,7 +221,8 @@ impl Space {
         lost
     }
 
-    /// Installs the inputs of kept nodes, and the new inputs.
+    /// Installs the inputs of kept nodes, and the new inputs. Adds the counters of removed rings to
+    /// the retired counters.
     fn install_inputs(
         &mut self,
         (old_keys, old_names): (&[NodeKey], &[NodeName]),

@@ -27,7 +27,8 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Emits a fork where all requests take the same edges.
+    /// Emits the fork after the step `from` (the source if `None`), where all requests take the
+    /// same edges.
     fn emit_common_fork<'s>(
         &self,
         s: &mut Scope<'s, '_>,
@@ -75,8 +76,9 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Emits forks where requests take different edges. A taken fork is marked in memory; with
-    /// marks on the stack, the verifier would explore every combination of forks.
+    /// Emits the forks after the step `from` (the source if `None`), where requests take different
+    /// edges. A taken fork is marked in memory; with marks on the stack, the verifier would explore
+    /// every combination of forks.
     fn emit_separate_forks<'s>(
         &self,
         s: &mut Scope<'s, '_>,
@@ -129,7 +131,8 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    /// Returns true if a block of this class may take an edge of a fork.
+    /// Returns true if a block of this class may take an edge of `fork`, which is a fork after the
+    /// step `from` (the source if `None`).
     pub(super) fn may_take(&self, fork: &Fork, from: Option<usize>, class: Value<'_>) -> bool {
         let steps = fork.steps.iter().map(|step| &self.fused.steps[*step].classes);
         let exits = self.fused.exits_of(from).filter(|(exit, _)| fork.exits.contains(exit));

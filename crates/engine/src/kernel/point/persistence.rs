@@ -64,9 +64,10 @@ pub enum AdoptedStatus {
 }
 
 impl Point {
-    /// Stores the descriptors of this point and a new note in the keeper, for the current program
-    /// and the next program, if any. Then discards stored descriptors that are no longer needed,
-    /// notes first. Does nothing without a keeper.
+    /// Stores the descriptors of this point and a new note in the keeper, for the running program,
+    /// the replaced programs whose counters are not yet collected, and the program `next`, if there
+    /// is one. Then discards stored descriptors that are no longer needed, notes first. Does
+    /// nothing without a keeper.
     pub(super) fn store(&self, state: &mut PointState, next: Option<NextProgram<'_>>) {
         let Some(keeper) = &self.keeper else { return };
         let stored = std::mem::take(&mut state.stored);

@@ -185,7 +185,8 @@ impl OperandSection {
         }
     }
 
-    /// Compiles an expression into a program. Returns the index of the program.
+    /// Compiles an expression into a program, and returns the index of the program. `inside` is the
+    /// position of the operand that contains the program; `None` for the outermost program.
     fn compile_program(&mut self, expression: &OperandExpr, inside: Option<OperandPlace>) -> usize {
         let number = self.programs.len();
         self.programs.push(Program { inside, ..Program::default() });
