@@ -81,7 +81,8 @@ impl RingEnd {
 pub struct NodeName(String);
 
 impl NodeName {
-    /// Creates the name of a ring end. `other` is the name of the node at the opposite end.
+    /// Creates the name of a ring end. `other` names the opposite end: its space or, for a ring of
+    /// a replica chain, the chain.
     #[must_use]
     pub fn ring(end: RingEnd, other: &str) -> Self {
         let (_, prefix) = RingEnd::ALL[end as usize];

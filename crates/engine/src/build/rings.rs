@@ -56,7 +56,7 @@ const REPLAY_ENTRIES_MIN: usize = 1 << 16;
 
 impl Draft {
     /// Adds the node at one end of a ring: a node that owns the writing end `export` or, if
-    /// `export` is `None`, a node without an operation. `name` is the name of the opposite end.
+    /// `export` is `None`, a node without an operation. `name` names the space at the opposite end.
     pub(super) fn add_ring_node(
         &mut self,
         (end, name): (RingEnd, String),

@@ -41,8 +41,8 @@ impl Entrance {
         Self { output: Some(output), supervisor, process, written, ended, long, in_flight }
     }
 
-    /// Sends one block to the process. Counts the block as dropped if it is too long or the process
-    /// has exited.
+    /// Sends one block to the process. Blocks until the ring has room. Counts the block as dropped
+    /// if it is too long or the process has exited.
     fn send_block(&mut self, block: &Block<'_>) {
         let length = message::message_length(block);
         if length > MESSAGE_MAX {
@@ -128,8 +128,9 @@ impl Entrance {
         }
     }
 
-    /// Sends the state of another filter, which must precede all blocks. Fails with the reason if
-    /// the process has exited or a message is too long.
+    /// Sends the state of another filter, which must precede all blocks. Blocks until the ring has
+    /// room for all of it. Fails with the reason if the process has exited or a message is too
+    /// long.
     pub(crate) fn restore(&mut self, saved: &SavedState) -> Result<(), String> {
         self.supervisor.set_owes_reply(true);
         let sent =

@@ -116,7 +116,8 @@ impl ReplicaJoin {
 
     /// Returns, for each input, the number of entries in its ring that may be forwarded now: all
     /// entries of the current batch, or those at its beginning. The caller must then take these
-    /// entries from the rings. Returns an empty list if the join must wait.
+    /// entries from the rings. If the join must wait, returns an empty list, or counts of 0.
+    /// Records the batch for which the join waits.
     ///
     /// A replica that waits for room in its ring finishes its batch only if entries are taken.
     /// Entries that a replica adds later follow the last entry in its ring in sequence order. So

@@ -129,8 +129,8 @@ impl EditResult {
 }
 
 impl EditOutput {
-    /// Emits a block that was changed in place or replaced. If no memory was available for the
-    /// change, counts the block as lost instead.
+    /// Emits the result of an edit in place: the new block if the old one was replaced, otherwise
+    /// the old block. If no memory was available for a change, counts the block as lost instead.
     fn emit(
         &mut self,
         made: NewBlock<'_>,
@@ -249,8 +249,9 @@ struct InPlaceEdit<'b> {
 }
 
 impl<'b> InPlaceEdit<'b> {
-    /// Runs the filter. Returns its result, the memory of the replacement block, and true if the
-    /// filter wrote to the old block.
+    /// Runs the filter. If the filter replaces the block, the new block is created in `work` or, if
+    /// `work` is `None`, in heap memory. Returns the filter's result, the memory of the new block,
+    /// and true if the filter wrote to the old block.
     fn run_filter(
         editing: EditedBlock<'b>,
         work: Option<&'b Pool>,
