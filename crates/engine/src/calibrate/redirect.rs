@@ -2,10 +2,11 @@
 //!
 //! The measurement creates a network namespace with a veth pair. Some requests receive the frames
 //! that arrive at one end of the pair; others forward frames from the loopback interface to the
-//! pair. A cost is the additional processor time per frame, compared with a frame that nothing
-//! receives. The cost of a redirected frame may be negative, because the host's network stack does
-//! not process the frame. The figures cover only programs and sockets, not the work of a network
-//! card.
+//! pair. A cost is the additional processor time per frame: of a received frame, compared with a
+//! frame that nothing receives; of a forwarded frame, compared with a frame that is discarded at
+//! the same place. The cost of a received frame may be negative, because the host's network stack
+//! does not process the frame. The figures cover only programs and sockets, not the work of a
+//! network card.
 
 use super::calibration::{Calibration, Result};
 use super::load::{
@@ -23,7 +24,7 @@ const NEAR_END: &str = "calibrate0";
 const FAR_END: &str = "calibrate1";
 /// Number of rounds. The result is the minimum over all rounds.
 const ROUNDS: usize = 8;
-/// Number of frames sent per round, fewer than an AF_XDP socket can hold.
+/// Number of frames sent per measurement, fewer than an AF_XDP socket can hold.
 const ROUND_FRAMES: usize = 1_024;
 /// Number of frames sent per system call.
 const CALL_FRAMES: usize = 32;

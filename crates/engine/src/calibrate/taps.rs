@@ -26,10 +26,10 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Anchor, Link, Map, ProgramKind, RingBuffer, Rings, RingsLayout, Side};
 use sys::net::RouteSocket;
 
-/// Number of datagrams per round, few enough to fit in a ring.
+/// Number of datagrams sent per measurement, few enough to fit in a ring.
 ///
-/// A round takes a few ms: long enough to include doorbells, and so short that many rounds are
-/// undisturbed.
+/// A measurement takes a few ms: long enough to include doorbells, and so short that many
+/// measurements are undisturbed.
 const ROUND_DATAGRAMS: u32 = 4_000;
 /// Number of rounds.
 const ROUNDS: usize = 20;

@@ -75,8 +75,8 @@ pub enum NeighborKind {
 }
 
 /// Returns the number of classification rules (ntuple filters) in an interface's network device, or
-/// the reason why the driver does not report it. `netns` is the network namespace of the interface;
-/// `None` means the namespace of this thread.
+/// the reason why it cannot be read. `netns` is the network namespace of the interface; `None`
+/// means the namespace of this thread.
 pub fn device_rules(netns: Option<&str>, interface: &str) -> Result<u32, Refusal> {
     let asked = match netns {
         None => sys::net::device_rules(interface),

@@ -10,10 +10,10 @@
 //! END
 //! ```
 //!
-//! A chunk holds events of one space and starts with its length, so that the replay of another
-//! space can skip the chunk. An event ([`super::event`]) is one step of a space, followed by its
-//! blocks. A change ([`super::change`]) follows all earlier events of the affected spaces, so a
-//! file that contains a change contains everything needed to repeat it.
+//! A chunk holds events of one space. It starts with the number of this space and its length, so
+//! that the replay of another space can skip the chunk. An event ([`super::event`]) is one step of
+//! a space, followed by its blocks. A change ([`super::change`]) follows all earlier events of the
+//! affected spaces, so a file that contains a change contains everything needed to repeat it.
 
 use abi::{BLOCK_MAX, BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
 use filter::Time;
@@ -281,7 +281,8 @@ impl<'b> FileBlock<'b> {
     }
 
     /// Decodes a block of data and its bytes. The rich pointer of the block refers to
-    /// [`NOT_IN_MEMORY`]. Returns `None` for blocks of other types and for malformed blocks.
+    /// [`NOT_IN_MEMORY`] unless the block is a hole. Returns `None` for blocks of other types and
+    /// for malformed blocks.
     pub(super) fn entry(&self) -> Option<(Entry, &'b [u8])> {
         let mut take = ValueReader(self.body);
         let (time, bytes, lanes) = if self.kind == PACKET_TYPE {

@@ -50,7 +50,7 @@ pub enum Completeness {
     /// The recording is truncated: the writer was killed, or the file was shortened or a block was
     /// damaged later.
     Truncated {
-        /// File offset of the end of the last complete block, in bytes.
+        /// File offset of the end of the last block that can be read, in bytes.
         at: u64,
     },
     /// The recording is complete but its digest does not match, so the file was changed or damaged.
@@ -276,7 +276,8 @@ impl Scan {
         }
     }
 
-    /// Skips the events of a chunk; returns the number of bytes in complete blocks.
+    /// Skips the events of a chunk, `bytes` bytes in total, and adds them to the digest. Stops at
+    /// the first block that is truncated or malformed. Returns the number of bytes skipped.
     fn skip_events(&mut self, bytes: usize) -> std::io::Result<usize> {
         let mut there = 0;
         while there < bytes {
@@ -290,8 +291,8 @@ impl Scan {
         Ok(there)
     }
 
-    /// Decodes the completeness of the recording from its last block. Returns `None` if the block
-    /// is malformed.
+    /// Checks the digest of the file and decodes the completeness of the recording. `take` reads
+    /// the last block. Returns `None` if this block is malformed.
     fn decode_completeness(&self, mut take: ValueReader<'_>) -> Option<Completeness> {
         let digest = take.read_bytes(32)?;
         let sum = self.digest.clone().chain_update(take.0).finalize();

@@ -87,7 +87,8 @@ pub struct RecordingSummary {
 
 enum Message {
     Bytes(Vec<u8>),
-    /// The last block of the file. The writing thread adds the digest of all preceding bytes.
+    /// The contents of the last block of the file. The writing thread puts a digest before them, of
+    /// all preceding bytes and these contents.
     End(Vec<u8>),
 }
 
@@ -157,7 +158,7 @@ impl Recording {
         }
     }
 
-    /// Returns true if nothing more will be written.
+    /// Returns true if the recording accepts no further events and changes.
     fn is_over(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
     }
