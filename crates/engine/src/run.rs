@@ -209,8 +209,9 @@ impl SpaceThreads {
     }
 }
 
-/// Runs paths in the calling thread, one space after the other, without ever sleeping. Intended for
-/// measurements on one core and for callers with a single thread.
+/// Runs paths in the calling thread, one path after the other, without ever sleeping. The spaces of
+/// a path run one pass each, in turn. Intended for measurements on one core and for callers with a
+/// single thread.
 ///
 /// A filter must not emit more blocks in one call than fit in a ring. A path with a program may
 /// hang, because the two halves of the program must run concurrently.

@@ -21,8 +21,8 @@ pub struct SpaceStatus {
     /// The thread or process that runs the space; `None` before its start, or if a thread of the
     /// caller runs the space.
     pub runs: Option<SpaceTask>,
-    /// The kernel's statistics for the task, read before the space was queried; `None` if the task
-    /// has ended.
+    /// The kernel's statistics for the task, read before the space was queried; `None` if `runs` is
+    /// `None` or the task has ended.
     pub task: Option<Task>,
     /// The edge of the plan that the space waits to write to; `None` if it does not wait.
     pub held_up: Option<usize>,
@@ -78,7 +78,8 @@ impl Live {
     ///
     /// # Errors
     ///
-    /// Fails if the space has ended, or if the kernel refuses.
+    /// Fails if the space has ended or has not started, if a thread of the caller runs it, or if the
+    /// kernel refuses.
     pub fn pin(&self, found: &SpaceStatus, processors: &[usize]) -> Result<(), PinError> {
         match found.runs {
             Some(SpaceTask::Process(process)) => pin_child(process, processors),

@@ -12,8 +12,8 @@ use filter::Time;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Space {
-    /// Runs until all sources have ended or the path is stopped, then releases held blocks, and
-    /// ends the sinks and rings. Blocks throughout.
+    /// Runs until all sources have ended, or the path is stopped or fails. Then releases held
+    /// blocks unless the path has failed, and ends the sinks and rings. Blocks throughout.
     pub fn run(mut self) -> SpaceResults {
         self.ports.commands.0.record_thread(self.resources());
         let mut cpu_pin = CpuPin::default();
@@ -68,8 +68,8 @@ impl Space {
         self.ports.borrow = Some(request);
     }
 
-    /// Runs one pass without sleeping. Returns true if more input may arrive. Intended for callers
-    /// that run several spaces in one thread.
+    /// Runs one pass without sleeping. Returns true if more input may arrive and the path has not
+    /// failed. Intended for callers that run several spaces in one thread.
     pub fn step(&mut self) -> bool {
         let pass = self.pass();
         if !pass.moved {
@@ -151,9 +151,9 @@ impl Space {
         }
     }
 
-    /// Runs one pass: executes queued commands, takes one batch from each input and each writer,
-    /// and publishes filter state. If no blocks arrived, calls the filters whose timers have
-    /// expired.
+    /// Runs one pass: executes queued commands, takes at most one batch from each input and each
+    /// writer, and publishes filter state. If no blocks arrived, calls the filters whose timers
+    /// have expired.
     fn pass(&mut self) -> PassResult {
         let mut pass = PassResult::default();
         if self.ports.commands.0.has_pending() {
