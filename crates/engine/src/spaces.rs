@@ -78,8 +78,8 @@ impl Live {
     ///
     /// # Errors
     ///
-    /// Fails if the space has ended or has not started, if a thread of the caller runs it, or if the
-    /// kernel refuses.
+    /// Fails if the space has ended or has not started, if a thread of the caller runs it, or if
+    /// the kernel refuses.
     pub fn pin(&self, found: &SpaceStatus, processors: &[usize]) -> Result<(), PinError> {
         match found.runs {
             Some(SpaceTask::Process(process)) => pin_child(process, processors),
