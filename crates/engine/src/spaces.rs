@@ -18,8 +18,8 @@ pub struct SpaceStatus {
     pub name: String,
     /// Age of the space's counters.
     pub fresh: Freshness,
-    /// The thread or process that runs the space; `None` before its start, or if a thread of the
-    /// caller runs the space.
+    /// The thread or process that runs the space; `None` if its thread has not started or has
+    /// ended, or if a thread of the caller runs the space.
     pub runs: Option<SpaceTask>,
     /// The kernel's statistics for the task, read before the space was queried; `None` if `runs` is
     /// `None` or the task has ended.

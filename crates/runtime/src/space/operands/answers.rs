@@ -339,7 +339,7 @@ impl OperandSection {
 
     /// Releases blocks whose operand no longer exists. Each of these blocks gets class 0 if the
     /// operand passed a part of it with class 0; otherwise, it gets its result so far
-    /// ([`Classes::result`]).
+    /// ([`super::Classes::result`]).
     pub(super) fn release_orphans<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
