@@ -420,7 +420,7 @@ impl Answer {
     }
 }
 
-/// Reads all packets of a capture file, up to the first error.
+/// Reads the packets of a capture file, up to its end or to the first error.
 #[must_use]
 pub fn read_capture(bytes: &[u8]) -> Vec<Frame> {
     let packets = wire::capture::packets(bytes).map_while(Result::ok);

@@ -108,8 +108,8 @@ pub(super) struct Decoder {
 pub(super) const RATIO_FREE_SIZE: usize = 64 * 1024;
 
 impl Decoder {
-    /// Creates a decoder that limits the output to `ratio` times the input, but to at least
-    /// [`RATIO_FREE_SIZE`] and at most [`BLOCK_MAX`].
+    /// Creates a decoder that limits the output to `ratio` times the input, clamped to the range
+    /// from [`RATIO_FREE_SIZE`] to [`BLOCK_MAX`].
     pub(super) fn new(format: Format, ratio: usize) -> Self {
         Self { format, ratio, out: Vec::new() }
     }

@@ -86,8 +86,8 @@ impl Stream for Compress {
 
 impl Compress {
     /// Emits a block that consists of the headers of `block` and the compressed form of `bytes`.
-    /// Returns false without emitting it if the block would exceed the maximum length. Returns true
-    /// otherwise, also if memory runs out and the context counts the loss.
+    /// Returns false without emitting it if the block would exceed the maximum length. Otherwise
+    /// returns true, even if memory runs out; the context then counts the loss.
     fn append_compressed<'a>(
         &mut self,
         block: &Block<'a>,

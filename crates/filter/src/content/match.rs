@@ -269,8 +269,9 @@ fn emit_twin<'s>(
 const TWIN_BYTES_MAX: usize = 2048;
 
 /// Splits one, two or four bytes off the front of a pattern, for a single load. Returns their
-/// number, their value, and the mask that converts the letters among them to lower case. Returns
-/// `None` at the end of the pattern.
+/// number, their value, and a mask to be ORed into both sides of the comparison: it converts
+/// letters to lower case if `nocase` is true, and is 0 otherwise. Returns `None` at the end of the
+/// pattern.
 fn split_load_unit(rest: &mut &[u8], nocase: bool) -> Option<(u16, u32, u32)> {
     let part = [4, 2, 1].into_iter().find(|part| *part <= rest.len())?;
     let (bytes, after) = rest.split_at_checked(part)?;

@@ -85,7 +85,7 @@ impl Holds {
         }
     }
 
-    /// Returns the fates recorded since the last call, in order.
+    /// Returns the fates recorded since the last call, in order; empty if recording is disabled.
     pub fn take_fates(&mut self) -> Vec<Fate> {
         self.fates.as_mut().map(std::mem::take).unwrap_or_default()
     }

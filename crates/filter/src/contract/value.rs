@@ -21,7 +21,7 @@ pub enum Value {
 pub struct Mistake {
     /// Name of the parameter, or `None` if the error concerns no particular parameter.
     pub parameter: Option<&'static str>,
-    /// Index of the erroneous value, counted from 0 if the parameter was given several times.
+    /// Index of the erroneous value, from 0, if the parameter was given several times; otherwise 0.
     pub value_index: usize,
     /// Byte range of the error in the argument's text, or `None` for the entire text.
     pub range: Option<std::ops::Range<usize>>,

@@ -196,7 +196,8 @@ fn transport_protocol(block: &mut Block<'_>) -> Option<u8> {
 }
 
 /// Handles a datagram as one message. Drops a datagram that was truncated or partly overwritten. A
-/// datagram that contains no DNS message passes without a class.
+/// datagram that contains no DNS message passes without a class. Consumes a description, which
+/// another filter has made.
 fn classify_datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
     if block.marks.is_description() {
         // The description of another filter's message, which this filter does not emit.
@@ -229,7 +230,7 @@ fn message_length(block: &Block<'_>) -> usize {
 }
 
 /// Emits the description of a message, or nothing for `None` (no memory). Returns the flags for the
-/// fragment that follows: `FIRST` if no description precedes it.
+/// fragment that follows: `NONE` if a description precedes it, otherwise `FIRST`.
 fn emit_description<'a>(description: Option<Block<'a>>, cx: &mut StreamContext<'_, 'a>) -> Flags {
     match description {
         Some(description) => {

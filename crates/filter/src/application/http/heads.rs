@@ -95,9 +95,10 @@ impl BlockWalk<'_, '_, '_> {
         self.begin_message(&head, self.offset, self.offset);
     }
 
-    /// Returns true if the first bytes of a direction may be HTTP/1, and records which direction
-    /// carries requests. Otherwise emits the bytes from the current offset without a class, up to
-    /// the next possible start of a message or to the end of the block, and returns false.
+    /// Returns true if `rest`, the first bytes of a direction, may be HTTP/1, and records which
+    /// direction carries requests. Otherwise emits the bytes from the current offset without a
+    /// class, up to the next possible start of a message or to the end of the block, and returns
+    /// false.
     pub(super) fn may_be_http(&mut self, rest: &[u8]) -> bool {
         let lost = self.direction().phase().is_lost();
         match guess_protocol(rest) {

@@ -66,9 +66,9 @@ impl<'a> BlockWalk<'_, '_, 'a> {
         self.cx.hold_created(&mut self.connection.pending_descriptions, described, key);
     }
 
-    /// Handles the end of a request. Holds a record of the size of the request body if exchanges
-    /// are emitted, the body is not empty, and the exchange of this request has not been emitted
-    /// yet.
+    /// Handles the end of a request. If exchanges are emitted and the description of this request
+    /// is held, holds a record of the observed size of the request body. Does nothing for a
+    /// complete request without a body, and while there are requests that could not be held.
     pub(super) fn end_request(&mut self) {
         let observed = ObservedBody::from_direction(self.direction());
         let nothing = observed.bytes == 0 && observed.missing == 0 && !observed.broken;

@@ -196,8 +196,9 @@ impl HttpConnection {
         (ended(one) && (ended(other) || has_no_bytes(other))) || (ended(other) && has_no_bytes(one))
     }
 
-    /// Returns the block with the class and the flags of its message if all of its bytes belong to
-    /// a body that continues after it. Returns `None` otherwise. This is the fast path.
+    /// If all bytes of the block belong to a body that continues after it, advances the body over
+    /// them, and returns the block with the class and the flags of its message. Otherwise changes
+    /// nothing and returns `None`. This is the fast path.
     #[inline]
     pub(super) fn as_body_block<'a>(&mut self, block: &Block<'a>) -> Option<Block<'a>> {
         let flags = block.context.flags;

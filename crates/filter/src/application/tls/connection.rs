@@ -119,8 +119,8 @@ impl TlsConnection {
             .all(|direction| direction.has_begun == direction.has_ended)
     }
 
-    /// Emits all held blocks of both directions. Marks an undecided direction as unreadable for the
-    /// reason `why`. Drops the description of the client's hello.
+    /// Emits all held blocks of both directions. Marks each undecided direction as unreadable for
+    /// the reason `why`. Drops the description of the client's hello.
     pub(super) fn release_all(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         self.set_decision(false, Err(why), cx);
         self.set_decision(true, Err(why), cx);
@@ -131,8 +131,9 @@ impl TlsConnection {
         if backward { &mut self.backward } else { &mut self.forward }
     }
 
-    /// Handles a block of an undecided direction. If the block decides the direction, emits it;
-    /// otherwise holds it.
+    /// Handles a block of a direction for which it is not decided yet whether it carries TLS. If
+    /// the bytes up to the end of this block suffice for the decision, emits the block; otherwise
+    /// holds it. Consumes a hole of length 0 that is not the end of the direction.
     fn handle_undecided<'a>(
         &mut self,
         block: Block<'a>,
@@ -255,7 +256,8 @@ impl TlsConnection {
         })
     }
 
-    /// Decides an undecided direction, and emits its held blocks with the resulting class.
+    /// Records whether the direction carries TLS, unless this is already decided, and emits its
+    /// held blocks with the resulting class.
     fn set_decision(
         &mut self,
         backward: bool,
@@ -280,8 +282,9 @@ impl TlsConnection {
         cx.pass(block.with_class(class));
     }
 
-    /// Returns the class for the blocks of a direction: the TLS version. There is no class if the
-    /// direction is not TLS, or if it is unreadable and the version is unknown.
+    /// Returns the class for the next block of a direction: the TLS version. If the direction does
+    /// not carry TLS, or if it is unreadable and the version is unknown, counts the reason and
+    /// returns no class.
     fn class(&mut self, backward: bool, cx: &mut StreamContext<'_, '_>) -> Class {
         let version = self.version;
         match Reason::from_mark(self.direction(backward).decision.saturating_sub(DECIDED_TLS)) {

@@ -213,8 +213,8 @@ fn literals_are_found_across_every_block_boundary() {
     }
 }
 
-/// Cache of compiled `regex` patterns, by the pattern under test and the distance in bytes between
-/// the end of a match and the end of the text.
+/// The matches that the `regex` crate finds, with a cache of compiled patterns by pattern under
+/// test and by distance in bytes between the end of a match and the end of the text.
 #[derive(Default)]
 struct ExpectedMatches(HashMap<(String, usize), Judge>);
 

@@ -147,8 +147,8 @@ impl Columns {
         self.live |= mask_of_first(self.len) & !mask_of_first(first);
     }
 
-    /// Returns the facts about freshly filled columns: the bytes in view and, if every block has a
-    /// class, the lanes with a class.
+    /// Returns what is known about freshly filled columns: the total length of the views in bytes
+    /// and, if every block has a class, that all lanes have one.
     #[inline]
     pub(super) fn initial_facts(&self) -> KnownFacts {
         let answered = (!self.has_unanswered).then_some(self.live);

@@ -199,7 +199,7 @@ impl<'a> Batch<'a> {
         self.known = KnownFacts::default();
     }
 
-    /// Replaces the block in this lane, like [`Batch::set_block`]. The caller has called
+    /// Replaces the block in this lane, like [`Batch::set_block`]. The caller must have called
     /// [`Batch::begin_rewrite`], and since then no function that caches facts about the batch.
     #[inline]
     fn rewrite_lane(&mut self, l: Lane, block: Block<'a>) {
@@ -260,7 +260,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Sets the sequence number of each lane to `from | lane`, where `from` is a multiple of
+    /// Sets the sequence number of each lane to `from | lane`. `from` must be a multiple of
     /// [`LANES`].
     #[inline]
     pub fn number_lanes(&mut self, from: u32) {
@@ -427,8 +427,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Stores a block and its sequence number in a lane that is in use. As for
-    /// [`Batch::rewrite_lane`], the caller has called [`Batch::begin_rewrite`].
+    /// Stores a block and its sequence number in a lane that is in use. The caller must have called
+    /// [`Batch::begin_rewrite`], as for [`Batch::rewrite_lane`].
     #[inline]
     pub(super) fn rewrite_block(&mut self, l: Lane, block: Block<'a>, order: u32) {
         self.columns.order[l] = order;

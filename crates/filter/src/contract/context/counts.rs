@@ -114,7 +114,8 @@ impl Counts {
     }
 
     /// Counts a dropped block under `reason`. A reason that is not in the description, which only
-    /// forged state can contain, counts as the last reason, so that the ledger balances.
+    /// forged state can contain, counts as the last reason, so that the ledger balances. If the
+    /// description has no reasons, the block counts as consumed.
     pub(super) fn count_dropped(&mut self, reason: Reason, bytes: u32) {
         let last = self.dropped.len().saturating_sub(1);
         let counted = self.dropped.get_mut(usize::from(reason.0).min(last));

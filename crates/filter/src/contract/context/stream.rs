@@ -340,9 +340,9 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         }
     }
 
-    /// Removes the front block of `list`, if any, and counts it as consumed. The caller has merged
-    /// this block into another block, whose marks are `whole`. In a section, the fate of that other
-    /// block then also applies to the removed block.
+    /// Removes the front block of `list`, if any, and counts it as consumed. The caller must have
+    /// merged this block into another block, whose marks are `whole`. In a section, the fate of
+    /// that other block then also applies to the removed block.
     pub fn consume_merged(&mut self, list: &mut HeldList, whole: &Marks) {
         if let Some((_, entry)) = self.holds.front(list) {
             self.consume_front(list);

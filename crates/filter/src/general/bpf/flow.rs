@@ -34,8 +34,8 @@ pub struct FlowMatcher {
     matcher: Matcher,
     /// Arrival times of accepted first fragments, by datagram.
     datagrams: HashMap<DatagramKey, Vec<Time>>,
-    /// Arrival times, by datagram, of later fragments that arrived before an accepted first
-    /// fragment of their datagram.
+    /// Arrival times, by datagram, of later fragments that were rejected because no first fragment
+    /// of their datagram had been accepted.
     early: HashMap<DatagramKey, Vec<Time>>,
     has_missed: bool,
     /// Buffer for a frame without its tags and extension headers.

@@ -219,8 +219,8 @@ mod tests {
     use crate::testing::parse_arguments;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A resolver that knows two hosts, a network, a link-layer address and two services, and
-    /// counts queries.
+    /// A resolver that knows a host with two addresses, a link-layer address, a network, two
+    /// services and a protocol, and counts queries.
     #[derive(Debug, Default)]
     struct FakeResolver(AtomicUsize);
 

@@ -42,11 +42,11 @@ pub(super) struct DatagramTable {
     policy: FragmentPolicy,
 }
 
-/// The state of an incomplete datagram. The table's private record uses only the field `seed`.
+/// The state of an incomplete datagram. The table's private session uses only the field `seed`.
 #[derive(FromBytes, IntoBytes, Immutable, Default, Debug)]
 #[repr(C)]
 pub(super) struct Datagram {
-    /// Hash seed of the datagrams' keys; used in the private record only.
+    /// Hash seed of the datagrams' keys; used in the private session only.
     seed: u64,
     /// Latest timestamp at which another fragment is accepted.
     accept_until: Time,
@@ -174,13 +174,15 @@ impl DatagramTable {
         }
     }
 
-    /// Finds the datagram with this key, or begins it. Begins it anew if it accepts no more
-    /// fragments at `time`. If the table is full, evicts another datagram to make room.
+    /// Ensures that the table contains the datagram with this key, and requests a tick at its
+    /// deadline. Begins the datagram if the table does not contain it, and begins it anew if it
+    /// accepts no more fragments at `time`. If the table is full, evicts another datagram to make
+    /// room.
     fn find_or_begin(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         match self.table.get(key) {
             Some(known) if time <= known.accept_until => return cx.wake_at(known.deadline),
             Some(_) => self.remove_datagram(key, cx),
-            // `len` includes the private record.
+            // `len` includes the private session.
             None if self.table.len() > self.limits.datagrams_max => {
                 if let Some((_, mut oldest)) = self.table.evict() {
                     cx.count(EVICTED_DATAGRAMS, u64::from(!oldest.held.is_empty()));
@@ -291,8 +293,9 @@ pub(super) enum FragmentResult<'a> {
     Complete(Block<'a>),
 }
 
-/// Builds a new frame from the headers of the first fragment and the data. Returns `None` if it is
-/// too long for these headers. Returns `Some(None)`, and counts the loss, if memory runs out.
+/// Builds a new frame from the headers of the first fragment and the data. Returns `None` if the
+/// data is too long for these headers. Returns `Some(None)`, and counts the loss, if memory runs
+/// out.
 fn build_datagram<'a>(
     parts: &[(u32, Block<'a>)],
     end: u32,
