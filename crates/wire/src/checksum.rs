@@ -94,7 +94,8 @@ pub const fn update_pseudo32(sum: u16, old: u32, new: u32) -> u16 {
     fold(sum as u64 + !old as u64 + new as u64)
 }
 
-/// Returns the big-endian sum of `bytes`, folded to 16 bits.
+/// Returns the one's complement sum of `bytes` as big-endian 16-bit words. An odd last byte is
+/// padded with a zero byte.
 fn sum_big_endian(bytes: &[u8]) -> u16 {
     let (words, tail) = bytes.as_chunks::<8>();
     let wide: u128 = words.iter().map(|word| u128::from(u64::from_be_bytes(*word))).sum();
@@ -119,7 +120,7 @@ const fn fold(sum: u64) -> u16 {
 mod tests {
     use super::*;
 
-    /// Returns the folded sum of `bytes`, computed word by word as a reference.
+    /// Returns the one's complement sum of `bytes`, computed word by word as a reference.
     fn reference_checksum(bytes: &[u8]) -> u16 {
         let mut sum = 0u32;
         for word in bytes.chunks(2) {

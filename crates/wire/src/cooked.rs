@@ -87,8 +87,8 @@ impl CookedHeader {
     }
 }
 
-/// Returns the addressee of a frame with this target address at an interface with the address
-/// `own`.
+/// Returns the addressee of a frame with this target address ([`kind`]). `own` is the address of
+/// the interface, and `is_sent` is true if the host sends the frame.
 fn addressee(target: [u8; 6], own: [u8; 6], is_sent: bool) -> u8 {
     match target {
         _ if is_sent => kind::OUTGOING,

@@ -53,8 +53,8 @@ impl Flow {
     }
 
     /// Returns the offset of a frame's TCP or UDP checksum, and the sum over the pseudo header;
-    /// `None` for fragments and other protocols. The pseudo header contains the length of the
-    /// captured bytes. The checksum itself may not have been captured.
+    /// `None` for fragments and for other protocols. The length in the pseudo header is that of the
+    /// captured bytes. The checksum field itself may not have been captured.
     pub fn checksum_location(layers: &Layers, frame: &[u8]) -> Option<(usize, Sum)> {
         let offset = match layers.protocol? {
             protocol::TCP => tcp::CHECKSUM,

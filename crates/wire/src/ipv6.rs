@@ -114,9 +114,9 @@ pub enum UpperLayer {
     Truncated,
 }
 
-/// Follows the extension headers of a packet to the upper layer. The caller has checked that the
-/// fixed header is complete, and passes no bytes after the end of the packet, because the parser
-/// would read padding as headers.
+/// Follows the extension headers of a packet to the upper layer. The fixed header must be complete,
+/// and `packet` must not contain bytes after the end of the packet, because the parser would read
+/// padding as headers.
 #[inline]
 pub fn find_upper_layer(packet: &[u8]) -> UpperLayer {
     let Some(&next) = packet.get(NEXT_HEADER) else { return UpperLayer::Truncated };

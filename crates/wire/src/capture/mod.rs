@@ -57,11 +57,11 @@ pub struct Packet {
 /// The result of [`Reader::next`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// A packet. The buffer of the next call begins after the `consumed` bytes.
+    /// A packet. The buffer of the next call must begin after the `consumed` bytes.
     Packet(Packet),
-    /// The buffer contains no complete record. The buffer of the next call begins after the
-    /// `consumed` bytes and has at least `wanted` bytes (never more than [`BLOCK_MAX`]). At the end
-    /// of the input, the caller calls [`Reader::finish`] instead.
+    /// The buffer contains no complete record. The buffer of the next call must begin after the
+    /// `consumed` bytes and have at least `wanted` bytes (never more than [`BLOCK_MAX`]). At the
+    /// end of the input, [`Reader::finish`] must be called instead.
     NeedMore {
         /// Number of bytes in the buffer that have been consumed.
         consumed: usize,
@@ -108,8 +108,8 @@ impl Reader {
         Self { state: ReaderState::Start, at: 0, packets: 0 }
     }
 
-    /// Reads the next packet. `buffer` begins with the first byte that the previous call has not
-    /// consumed.
+    /// Reads the next packet. `buffer` must begin with the first byte that the previous call has
+    /// not consumed.
     #[inline]
     pub fn next(&mut self, buffer: &[u8]) -> Step {
         if let ReaderState::Pcap(pcap) = &self.state {

@@ -21,8 +21,8 @@ pub struct Body {
     state: u8,
     /// 1 in lenient mode, 0 in strict mode.
     lenient: u8,
-    /// Value of the `Content-Length` of a body that was also announced as chunked, in six bytes
-    /// (little endian); 0 if the head has no such field.
+    /// Value of the `Content-Length` of a response body that was also announced as chunked, in six
+    /// bytes (little endian), if the mode is lenient. 0 in all other cases.
     stated_length: [u8; 6],
 }
 

@@ -186,8 +186,7 @@ impl KnownField {
 }
 
 impl<'b> Fields<'b> {
-    /// Stores those parts of a field's value that [`Fields`] contains. The caller has trimmed
-    /// `value`.
+    /// Stores those parts of a field's value that [`Fields`] contains. `value` must be trimmed.
     #[inline]
     pub(super) fn take(
         &mut self,

@@ -51,8 +51,8 @@ pub(super) fn split_line(
 /// An incremental search for the end of a head, which examines each byte once. The state is 1 byte
 /// of plain data.
 ///
-/// The search applies the rules of lenient mode. A head that would end elsewhere by the strict
-/// rules is invalid by the strict rules.
+/// The search applies the rules of lenient mode. If the strict rules would end a head elsewhere,
+/// the head is invalid in strict mode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(transparent)]
 pub struct HeadSearch(u8);

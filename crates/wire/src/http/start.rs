@@ -37,7 +37,7 @@ pub(super) fn may_begin_with_http(bytes: &[u8]) -> bool {
 }
 
 /// Parses a request line: method, space, target, space, version (RFC 9112 §3). Also returns the
-/// version without `HTTP/`. Only an HTTP/0.9 request has no version.
+/// version without `HTTP/`, which is empty for an HTTP/0.9 request.
 pub(super) fn parse_request_strictly(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let end = text.iter().position(|byte| !is_token_byte(*byte)).ok_or(HttpFault::Method)?;
     let (method, rest) = text.split_at(end);
@@ -77,7 +77,7 @@ pub(super) fn classify_unfinished_request(
 }
 
 /// Parses a request line leniently. The target is all text between method and version, including
-/// white space. Also returns the version without `HTTP/`.
+/// white space. Also returns the version without `HTTP/`; empty if there is none.
 pub(super) fn parse_request_leniently(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
     let text = trim_control(text);
     let end = text.iter().position(|byte| !is_token_byte(*byte)).ok_or(HttpFault::Method)?;

@@ -147,7 +147,8 @@ impl<'b> ServerHello<'b> {
         Extensions(self.extensions)
     }
 
-    /// Returns the negotiated version.
+    /// Returns the negotiated version: that of the `supported_versions` extension if it is known,
+    /// otherwise that of the legacy field.
     #[must_use]
     pub fn negotiated_version(&self) -> Version {
         let chosen = self.extensions().find(extension::SUPPORTED_VERSIONS);

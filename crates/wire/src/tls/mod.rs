@@ -132,9 +132,10 @@ pub enum FirstHello<'b> {
     NotTls,
 }
 
-/// Examines the first bytes of one direction. Skips messages that may precede a hello: warnings,
-/// empty records, a dummy ChangeCipherSpec (RFC 8446 §5), and HelloRequests (RFC 5246 §7.4.1.1). A
-/// message that spans records is assembled in `room`, whose contents are overwritten.
+/// Finds the first hello in `bytes`, the first bytes of one direction. Skips messages that may
+/// precede a hello: warnings, empty records, a dummy ChangeCipherSpec (RFC 8446 §5), and
+/// HelloRequests (RFC 5246 §7.4.1.1). A message that spans records is assembled in `room`, whose
+/// contents are overwritten.
 pub fn find_first_hello<'b>(bytes: &'b [u8], room: &'b mut Vec<u8>) -> FirstHello<'b> {
     let mut at = 0;
     loop {
