@@ -160,8 +160,8 @@ impl Directory {
         }
     }
 
-    /// Listens on a socket in the directory. Replaces a stale socket of an earlier daemon. If
-    /// `open` is true, other users may connect.
+    /// Listens on the daemon's socket for this framing, in the directory. Replaces a stale socket
+    /// of an earlier daemon. If `open` is true, other users may connect.
     pub(crate) fn listen(
         &self,
         form: Framing,

@@ -20,7 +20,7 @@ impl UserLimits {
     /// it may be written. Lines caused by root or by no user may always be written.
     ///
     /// If the line begins a new window, also returns the users whose lines were suppressed in the
-    /// previous window, each with the number of suppressed lines.
+    /// previous window, each with the number of suppressed lines. Otherwise the list is empty.
     pub(super) fn admit(&mut self, uid: Option<u32>, now: u64) -> (bool, Vec<(u32, u64)>) {
         let mut suppressed = Vec::new();
         if now.saturating_sub(self.begin) >= WINDOW_NS {

@@ -138,9 +138,9 @@ impl Default for Policy {
 
 impl Policy {
     /// Reads the policy file. If the file is missing, returns the built-in policy, or fails if
-    /// `required` is true because the user named the file.
+    /// `required` is true, that is, if the user named the file.
     ///
-    /// Fails if the file is malformed or other users can write to it.
+    /// Also fails if the file is malformed or other users can write to it.
     pub fn read(file: &Path, required: bool) -> Result<Self, PolicyError> {
         let wrong = |why: String| PolicyError { file: file.to_owned(), why };
         let reason = |error: std::io::Error| {

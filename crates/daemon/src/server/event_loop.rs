@@ -58,8 +58,9 @@ const CLIENTS_MAX: usize = 4096;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 impl Server {
-    /// Creates a server in a directory. If `open` is true, all users may connect. `steps` logs each
-    /// resource that is acquired by the start or by a registration.
+    /// Creates a server in a directory. If `open` is true, all users may connect. `steps` is the
+    /// rollback log in which every resource that the server acquires is entered, at startup and
+    /// whenever a path registers.
     pub fn open(
         directory: &Path,
         open: bool,

@@ -145,7 +145,8 @@ impl Server {
         });
     }
 
-    /// Logs that a connection was refused, because the user has `limit` connections already.
+    /// Logs that a connection was refused. `limit` is the connection limit of the user or, if there
+    /// are too many clients in total, the number of connections that the user has.
     pub(super) fn log_refused_connection(&self, (uid, process): (u32, i32), limit: u64) {
         let message = format!("a connection of user {uid}, process {process}, is refused");
         let reason = format!("the user has {limit} connections, as many as the policy permits");

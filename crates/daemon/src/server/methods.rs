@@ -44,8 +44,8 @@ impl Answer {
         Self::single_with(parameters, Vec::new())
     }
 
-    /// Returns an answer without a reply. The reply is sent when the kernel thread has completed
-    /// the command.
+    /// Returns a result without replies. The reply is sent when the kernel thread has completed the
+    /// command.
     pub(super) const fn deferred() -> Self {
         Self { replies: Vec::new(), continues: true }
     }
