@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! DIR/ids                      the next dbuf id; stays while a process may use such ids
-//! DIR/lock                     locked by the running daemon; contains its process number
+//! DIR/lock                     locked by the running daemon; contains its process id
 //! DIR/io.streamline            stream socket, for common tools
 //! DIR/io.streamline.packets    packet socket, for messages with descriptors
 //! ```

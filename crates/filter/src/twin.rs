@@ -97,8 +97,8 @@ fn parse_version<'s>(s: &mut Scope<'s, '_>, on: Layers<'s>, cut: Exit<'s>) -> Nu
     s.get(kind)
 }
 
-/// Emits a jump to `other` that is taken unless `kind` is the EtherType of a tag. At a hook without
-/// link headers there are no tags, so the jump is always taken.
+/// Emits code that continues if `kind` is the EtherType of a tag, and otherwise jumps to `other`.
+/// At a hook without link headers there are no tags, so the code always jumps.
 pub(crate) fn require_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<'s>) {
     if !s.hook().has_link_header() {
         return s.leave(other);

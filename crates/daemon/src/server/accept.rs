@@ -18,8 +18,9 @@ const ROOT_UID: u32 = 0;
 const RESERVED_CONNECTIONS: usize = 64;
 
 impl Server {
-    /// Accepts up to [`ACCEPTS_PER_EVENT`] pending connections. Returns true if the kernel refuses
-    /// one, for example for lack of descriptors or memory.
+    /// Accepts up to [`ACCEPTS_PER_EVENT`] pending connections of the listening socket with index
+    /// `socket`. Returns true if the kernel refuses to accept one, for example for lack of
+    /// descriptors or memory.
     pub(super) fn accept(&mut self, socket: u64) -> bool {
         for _ in 0..ACCEPTS_PER_EVENT {
             let place = usize::try_from(socket).ok().and_then(|place| self.sockets.get(place));

@@ -97,8 +97,9 @@ impl Server {
         }
     }
 
-    /// Handles the reports that a path sent before it closed its connection. The server may notice
-    /// the exit of the process before these reports.
+    /// Handles up to [`LAST_MESSAGES_MAX`] reports that a path sent before it closed its
+    /// connection. The server may notice the exit of the process before these reports. Does nothing
+    /// if the path has already reported its end.
     pub(super) fn read_last_reports(&self, client: &mut Client) {
         let Some(path) = client.path.as_mut().filter(|path| path.ended.is_none()) else { return };
         for _ in 0..LAST_MESSAGES_MAX {

@@ -127,8 +127,8 @@ impl SessionCapture {
     }
 
     /// Emits the capture record of a frame, after the file header if the frame is the first of the
-    /// session. Drops a frame whose link type differs from that of the file, and consumes a
-    /// repeated frame without a record.
+    /// session. Drops a frame whose link type differs from that of the file. Consumes a repeated
+    /// frame without a record; if the output ends with it, emits an empty block with the end flag.
     fn emit_record<'a>(
         &mut self,
         block: &Block<'a>,

@@ -85,7 +85,7 @@ impl Server {
     }
 
     /// Queues the change of a client's open taps. Does nothing if the client's request is not
-    /// running.
+    /// running. Fails if the user's queue is full.
     pub(in crate::server) fn set_taps(&mut self, id: u64, open: &[u64]) -> Result<Answer, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if client.line == RequestState::Running {
@@ -97,7 +97,8 @@ impl Server {
     }
 
     /// Queues a report of the counters of a client's running request. If a report is already
-    /// queued, a call without a number queues no further one.
+    /// queued, a call without a number queues no further one. Does nothing if the request is not
+    /// running or the user's queue is full.
     pub(in crate::server) fn count(
         &mut self,
         id: u64,
@@ -120,7 +121,8 @@ impl Server {
         }
     }
 
-    /// Queues a report of the kernel programs for a client.
+    /// Queues a report of the kernel programs for a client, or returns an empty report if the
+    /// daemon runs no kernel programs. Fails if the user's queue is full.
     pub(in crate::server) fn queue_report(&mut self, id: u64) -> Result<Answer, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         let uid = client.who.uid;
@@ -278,8 +280,9 @@ impl Server {
         self.handle_deferred(id);
     }
 
-    /// Removes all requests and sends their final counters, or leaves the requests running if the
-    /// service manager stores them. Called at shutdown. Blocks for at most `SHUTDOWN_LIMIT_NS`.
+    /// Drops all queued commands. Then removes all requests and sends their final counters, or
+    /// leaves the requests running if the service manager stores them. Called at shutdown. Blocks
+    /// for at most [`SHUTDOWN_LIMIT_NS`].
     pub(in crate::server) fn end_requests(&mut self) {
         if self.kernel.commands.is_none()
             || self.clients.values().all(|g| g.line == RequestState::None)

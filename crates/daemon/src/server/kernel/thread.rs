@@ -148,8 +148,8 @@ impl KernelThread {
     }
 
     /// Executes commands. After each command, and after every [`MEASURE_INTERVAL`] without a
-    /// command, measures the requests if a measurement is due. Ends when the queue closes, or on
-    /// [`Command::LeaveRunning`], which leaves the requests in the kernel.
+    /// command while there are requests, measures the requests if a measurement is due. Ends when
+    /// the queue closes, or on [`Command::LeaveRunning`], which leaves the requests in the kernel.
     pub(super) fn run(
         mut self,
         commands: &Receiver<Command>,

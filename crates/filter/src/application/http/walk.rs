@@ -248,9 +248,10 @@ impl<'w, 'c, 'a> BlockWalk<'w, 'c, 'a> {
         }
     }
 
-    /// Handles a hole. Its bytes within the open message's body count as missing. If the hole
-    /// extends beyond the body, or if no body is open, the start of the next message is unknown,
-    /// and the rest of the hole is emitted without a class.
+    /// Handles a hole. Its bytes within the open message's body count as missing. If the body is
+    /// coded, abandons the decoding. If the hole extends beyond the body, or if no body is open,
+    /// the start of the next message is unknown, and the rest of the hole is emitted without a
+    /// class.
     fn handle_hole(&mut self) {
         let length = self.block.length();
         if length == 0 {

@@ -12,9 +12,9 @@ pub(super) struct SegmentFrames<'a> {
 }
 
 impl<'a> SegmentFrames<'a> {
-    /// Returns the frames of a segment. Returns `None` unless the segment contains the frame of
-    /// every lane, and every frame contains its view. Not inlined, because the loop would cause
-    /// register spills in the caller.
+    /// Returns the frames of a segment, or `None` if the frame of a lane is not within the segment,
+    /// or does not contain the view of the lane. Not inlined, because the loop would cause register
+    /// spills in the caller.
     #[inline(never)]
     pub(super) fn from_columns(
         columns: &Columns,

@@ -50,7 +50,7 @@ pub(super) fn check_pushdown(arguments: &Arguments) -> Result<Option<&'static st
 }
 
 /// Returns the socket filter for frames of `direction` and, if some frames bypass it, a note on
-/// these frames.
+/// these frames. Fails with the reason if the expression cannot run in the kernel.
 fn filter_with_note(
     direction: Direction,
     asked: &Arguments,

@@ -46,8 +46,8 @@ impl CompiledPerLink {
     }
 }
 
-/// Returns the program for each link type for which the expression compiles. Fails with the error
-/// in the expression if it compiles for none of them.
+/// Returns the program for each link type for which the expression compiles. If it compiles for
+/// none of them, fails with the error for the first link type.
 pub(super) fn known_programs(arguments: &Arguments) -> Result<Programs, Mistake> {
     let judged = CompiledPerLink::from_arguments(arguments)?;
     let mut programs = Vec::new();

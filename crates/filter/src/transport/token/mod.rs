@@ -235,8 +235,8 @@ impl<'a> TokenView<'a> {
         })
     }
 
-    /// Returns the tag that makes the token valid. The caller compares tags in a single
-    /// instruction, so that the time does not reveal how many bytes match.
+    /// Returns the tag that makes the token valid. Tags must be compared in a single instruction,
+    /// so that the time does not reveal how many bytes match.
     fn expected_tag(&self, key: &Key, length: u32) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&key.0);
         hasher.write(&self.number);
