@@ -257,8 +257,7 @@ fn locate_udp(layers: &mut Layers, bytes: &[u8], l4: u16) {
 
 impl Layers {
     /// Records that a header or a stated length extends beyond [`Layers::end`]. The frame is
-    /// malformed, unless it is truncated or a first fragment: its missing bytes then explain the
-    /// overrun.
+    /// malformed, unless it is truncated or a fragment: its missing bytes then explain the overrun.
     fn record_overrun(&mut self) {
         if !self.faults.cut && self.fragment == Fragment::Whole {
             self.faults.malformed = true;

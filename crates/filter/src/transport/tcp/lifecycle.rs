@@ -158,9 +158,10 @@ impl TcpConnection {
         side.resolve_acknowledged(&mut output);
     }
 
-    /// Processes a SYN. It starts its side, restarts the stream of a server that lost the first
-    /// SYN, repeats an earlier SYN, or is recorded as the possible start of another connection.
-    /// Returns true if the side begins with this SYN.
+    /// Processes a SYN. It starts its side, and the other side too if it acknowledges an unobserved
+    /// SYN. On a side that has started, it restarts the stream of a server that lost the first SYN,
+    /// or is recorded as the possible start of another connection; otherwise it has no effect.
+    /// Returns true if the side begins with the sequence number of this SYN.
     #[cold]
     fn process_syn(&mut self, sender: usize, info: &SegmentInfo) -> bool {
         let [client, server] = &mut self.sides;

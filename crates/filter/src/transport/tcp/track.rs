@@ -264,9 +264,9 @@ impl Tcp {
     }
 
     /// Returns true if the segment belongs to a connection in the table. Before that, closes the
-    /// connection if its pending RST has taken effect, and reopens it if the segment disproves this
-    /// RST. Ends an older connection with the same addresses and ports that has expired or was
-    /// superseded.
+    /// connection if its pending RST has taken effect, reopens a connection that was closed at a
+    /// RST if the segment disproves this RST, and ends an older connection with the same addresses
+    /// and ports if it has expired or was superseded.
     fn is_known(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) -> bool {
         let (timeout, rules) = (self.timeout, self.rules);
         let Some(connection) = self.flows.find(key) else { return false };
