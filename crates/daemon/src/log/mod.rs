@@ -84,7 +84,8 @@ impl Log {
         writer.lock().unwrap_or_else(PoisonError::into_inner).write(record);
     }
 
-    /// Writes lines that report how many lines have been suppressed or dropped so far.
+    /// Writes lines that report how many lines have been suppressed or dropped since the last such
+    /// report.
     pub fn flush(&self) {
         let Some(writer) = &self.0 else { return };
         writer.lock().unwrap_or_else(PoisonError::into_inner).flush();

@@ -92,7 +92,9 @@ impl KnownState {
     }
 }
 
-/// Sorts descriptors from the service manager by purpose, according to their names.
+/// Sorts descriptors from the service manager by purpose, according to their names. Removes from
+/// the store the descriptors of a path that is not stored completely and, if a client's connection
+/// is stored under two states, the connection under the earlier state.
 pub(super) fn sort_descriptors(given: Vec<(String, OwnedFd)>) -> Stored {
     let Stored { mut sockets, mut kernel, mut lines, .. } = Stored::default();
     let mut paths: BTreeMap<u32, BTreeMap<String, OwnedFd>> = BTreeMap::new();

@@ -242,8 +242,9 @@ impl<'b> Fields<'b> {
         Ok(())
     }
 
-    /// Records a `Transfer-Encoding`. In strict mode, `chunked` counts only if it comes last and
-    /// occurs once (RFC 9112 §6.1); in lenient mode, it counts anywhere.
+    /// Records a `Transfer-Encoding`. In strict mode, `chunked` counts only if it comes last, and
+    /// `chunked, chunked` does not count (RFC 9112 §6.1); in lenient mode, `chunked` counts
+    /// anywhere.
     fn add_transfer(&mut self, value: &[u8], mode: ParseMode) {
         self.transfer = true;
         if mode == ParseMode::Lenient {

@@ -38,8 +38,8 @@ pub(in crate::server) struct KernelQueue {
 const COMMANDS_MAX: usize = 256;
 
 impl KernelQueue {
-    /// Starts the kernel thread if the daemon may load programs on this machine. Adopts objects
-    /// that the previous daemon has stored.
+    /// Starts the kernel thread if the daemon may load programs on this machine. The thread adopts
+    /// the objects that the previous daemon has stored; without the thread, none are adopted.
     pub(in crate::server) fn start_and_adopt(
         policy: &Policy,
         watcher: &Watcher,

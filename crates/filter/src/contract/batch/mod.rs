@@ -94,7 +94,7 @@ impl<'a> Batch<'a> {
         Self::new(BatchMemory::default(), |_, _| &[])
     }
 
-    /// Converts the batch of an interrupted pass to columns, with the live blocks moved to adjacent
+    /// Converts the batch of an interrupted pass to columns, with the live blocks in the first
     /// lanes.
     #[must_use]
     pub fn into_compact(mut self) -> BatchMemory {
