@@ -108,7 +108,8 @@ pub(crate) fn require_tag<'s>(s: &mut Scope<'s, '_>, kind: Num<'s>, other: Exit<
 
 /// Parses a VLAN tag: the tag that the kernel stores outside the frame, if there is one and
 /// `read_before` is 0, and otherwise the tag at `at`. Returns the control information of the tag,
-/// the EtherType after the tag, and the position after it.
+/// the EtherType after the tag, and the position after the tag (`at` if the tag is outside the
+/// frame).
 pub(crate) fn parse_tag<'s>(
     s: &mut Scope<'s, '_>,
     (frame, at): (FramePos<'s>, FramePos<'s>),

@@ -227,7 +227,9 @@ impl DnsDirection {
     }
 
     /// Handles the next piece of a message. Emits the message if the piece completes it; otherwise
-    /// holds the piece. Emits the piece without a class if the message is unreadable.
+    /// holds the piece. Emits the piece without a class if the message is unreadable. If the
+    /// direction turns out not to carry DNS, emits the held pieces without a class, and moves
+    /// `pieces` back to the first byte that has not been emitted.
     fn handle_piece<'a>(
         &mut self,
         piece: Block<'a>,

@@ -77,7 +77,7 @@ impl Session for Datagram {
 enum Overlap {
     /// The fragment overlaps no earlier fragment.
     Disjoint,
-    /// The fragment overlaps an earlier fragment.
+    /// The fragment overlaps an earlier fragment, or both are the last fragment of the datagram.
     Overlapping,
     /// The fragment and the earlier ones disagree about the end of the datagram.
     Contradictory,

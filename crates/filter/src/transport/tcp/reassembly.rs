@@ -325,7 +325,7 @@ impl StreamSide {
 
     /// Finishes the side. Emits held data, with holes up to the last acknowledged byte. There is no
     /// hole on a side that was not observed, nor for a single acknowledged byte, which may be a
-    /// FIN.
+    /// FIN. If the end of the stream is unknown, marks the stream as broken.
     pub(super) fn finish_side(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         while self.is_waiting() {
             self.abandon_gap(output);
