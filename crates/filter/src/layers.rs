@@ -196,7 +196,8 @@ pub fn ports(block: &mut Block<'_>) -> Result<Option<Ports>, HeaderError> {
 }
 
 /// Returns the UDP datagram in the frame: its ports, the offset of its payload, and the offset past
-/// its last byte. Returns `Ok(None)` for another protocol.
+/// its last byte or, for a first fragment, past the end of the packet. Returns `Ok(None)` for
+/// another protocol.
 pub fn datagram(block: &mut Block<'_>) -> Result<Option<(Ports, u32, u32)>, HeaderError> {
     let Transport { protocol, offset: at } = transport(block)?;
     if protocol != protocol::UDP {

@@ -140,7 +140,8 @@ impl Policy {
     /// Reads the policy file. If the file is missing, returns the built-in policy, or fails if
     /// `required` is true, that is, if the user named the file.
     ///
-    /// Also fails if the file is malformed or other users can write to it.
+    /// Also fails if the file is malformed, is not a regular file, or can be modified by a user
+    /// other than root and this user.
     pub fn read(file: &Path, required: bool) -> Result<Self, PolicyError> {
         let wrong = |why: String| PolicyError { file: file.to_owned(), why };
         let reason = |error: std::io::Error| {

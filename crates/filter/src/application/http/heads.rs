@@ -20,7 +20,8 @@ const DETECTION_SIZE: usize = 32;
 impl BlockWalk<'_, '_, '_> {
     /// Parses the head at the current offset, where a message should begin. Begins the message if
     /// the head is complete, and holds the bytes if they may be the beginning of a head. Otherwise
-    /// emits bytes without a class up to the next possible start of a message.
+    /// handles the bytes as a response without a head if they may be one, or else emits bytes
+    /// without a class up to the next possible start of a message.
     pub(super) fn handle_message_start(&mut self) {
         if self.direction().phase() == Phase::LostAtLine && !self.finds_start_here() {
             return;
