@@ -107,7 +107,7 @@ impl Counting {
                         s.tally(filter, length);
                         if exits {
                             s.only_switched(filter.into(), closed);
-                            s.note_switched(filter.into(), on);
+                            s.record_for_open_exits(filter.into(), on);
                         }
                     });
                 }

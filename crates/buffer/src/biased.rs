@@ -103,11 +103,15 @@ impl<T> BiasedLock<T> {
     #[cfg(not(loom))]
     #[inline(always)]
     pub fn try_lock(&self) -> Option<BiasedGuard<'_, T>> {
-        self.try_lock_as(records::own_number(), records::all())
+        self.try_lock_as_owner(records::own_number(), records::all())
     }
 
     #[inline(always)]
-    fn try_lock_as<'a>(&'a self, own: u64, records: &'a [Record]) -> Option<BiasedGuard<'a, T>> {
+    fn try_lock_as_owner<'a>(
+        &'a self,
+        own: u64,
+        records: &'a [Record],
+    ) -> Option<BiasedGuard<'a, T>> {
         loop {
             if self.owner.load(Ordering::Relaxed) == own {
                 let held = record(records, own)?.enter(self.address())?;

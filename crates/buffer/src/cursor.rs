@@ -63,7 +63,7 @@ pub struct RingMemory {
     /// Policy that applies when the ring is full.
     pub policy: Policy,
     /// The memory in which the ring continues after a resize within one process
-    /// ([`WriterCursor::continue_within`]); empty before that.
+    /// ([`WriterCursor::continue_in_new_memory`]); empty before that.
     next: OnceLock<Arc<Self>>,
 }
 

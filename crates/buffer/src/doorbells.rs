@@ -57,7 +57,7 @@ impl Doorbells {
     /// sleeping readers if `urgency` is [`Urgency::Last`].
     #[inline]
     pub fn notify_due_readers(&mut self, side: &mut WriterCursor, urgency: Urgency) {
-        self.mark_evicted(side);
+        self.mark_evicted_readers(side);
         let head = side.head;
         for at in 0..self.ends.len() {
             let (Some(end), Some(page)) = (self.ends.get_mut(at), side.store.readers.get(at))
@@ -76,7 +76,7 @@ impl Doorbells {
     /// returns true. Disconnects a reader that has departed or has sent too many false
     /// notifications. If no reader is present, returns false without blocking.
     pub fn sleep(&mut self, side: &mut WriterCursor, limit: Option<Duration>) -> bool {
-        self.mark_evicted(side);
+        self.mark_evicted_readers(side);
         let present: Vec<usize> =
             (0..self.ends.len()).filter(|at| !self.departed.contains(*at)).collect();
         let doorbells: Vec<BorrowedFd<'_>> = present
@@ -99,7 +99,7 @@ impl Doorbells {
     }
 
     /// Marks as departed each reader that has left or was evicted since the last call.
-    fn mark_evicted(&self, side: &mut WriterCursor) {
+    fn mark_evicted_readers(&self, side: &mut WriterCursor) {
         for change in side.take_reader_changes() {
             if let ReaderChange::Left(at) = change {
                 self.departed.insert(at);

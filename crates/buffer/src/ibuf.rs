@@ -201,7 +201,7 @@ impl PointerWriter {
     /// followed the last change.
     pub(crate) fn resize(&mut self, entries: usize) -> bool {
         let entries = entries.max(1).next_power_of_two();
-        self.side.continue_within(entries * self.lanes.stride() / 8, entries as u64)
+        self.side.continue_in_new_memory(entries * self.lanes.stride() / 8, entries as u64)
     }
 
     /// Returns the number of entries that the slowest reader has not released yet.

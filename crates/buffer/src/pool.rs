@@ -318,7 +318,7 @@ impl Pool {
     /// released and unpinned while later filters of the pass still read it (SPIKES, pitfall 2). If
     /// the pin is not valid, only counts the mistake and returns false.
     pub fn unpin(&self, pin: SegmentPin) -> bool {
-        let slot = self.memory.slots.slot_of(pin.0);
+        let slot = self.memory.slots.slot_of_segment(pin.0);
         let resident = self.memory.slots.segment_number_in(slot) == pin.0;
         let count = self.pins.get(slot).filter(|count| resident && count.get() > 0);
         match count {
@@ -349,7 +349,7 @@ impl Pool {
     pub fn end_pass(&mut self) {
         self.drafting.set(false);
         if self.is_lent() {
-            return self.return_lent();
+            return self.return_lent_segments();
         }
         let slots = &self.memory.slots;
         let open = self.end.get().checked_sub(1).map(|last| slots.slot_of_position(last));
@@ -361,7 +361,7 @@ impl Pool {
             }
             // M3: `&mut self`. M4: `recycle` refuses while there are leases.
             if slots.recycle(index) {
-                self.cold.get_mut().drop_packed(index);
+                self.cold.get_mut().drop_packed_bytes(index);
                 if open == Some(index) {
                     self.next.set(0);
                     self.end.set(0);
@@ -399,7 +399,7 @@ impl Pool {
             // Out of memory: same as a pool with fewer segments.
             self.memory.populate(index).ok()?;
             self.populated.set(self.populated.get().max(index + 1));
-            self.mark_backed(index);
+            self.record_backed_slot(index);
         }
         let (fresh, count) = (self.next_number_min.get(), slots.len() as u64);
         let number = fresh + (index as u64).wrapping_sub(fresh) % count;

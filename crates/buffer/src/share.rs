@@ -55,7 +55,7 @@ pub(crate) fn resizable_blocks(
     config: &dbuf::BlockConfig,
     extent: usize,
 ) -> sys::Result<(dbuf::BlockWriter, Vec<RingOffer>)> {
-    let mut geometry = geometry_of(config);
+    let mut geometry = block_ring_geometry(config);
     if extent > 0 {
         geometry.extent = geometry.capacity.max(extent.next_power_of_two() as u64);
     }
@@ -149,17 +149,17 @@ impl RingOffer {
     /// Returns the proof of trust in the ring's creator, or `None` if the creator cannot be
     /// trusted.
     pub(crate) fn creator(&self) -> Option<Trusted> {
-        Trusted::creator_of(&self.ring)
+        Trusted::for_file_creator(&self.ring)
     }
 
     /// Validates the descriptors and opens a ring of blocks.
     pub fn read_blocks(self) -> Result<dbuf::BlockVisitor, Refusal> {
-        Ok(self.read_blocks_of(Seals::READER)?.0)
+        Ok(self.read_blocks_with_seals(Seals::READER)?.0)
     }
 
     /// Validates the descriptors, requiring at least these seals, and opens a ring of blocks. Also
     /// returns the geometry of the ring.
-    pub(crate) fn read_blocks_of(
+    pub(crate) fn read_blocks_with_seals(
         self,
         seals: Seals,
     ) -> Result<(dbuf::BlockVisitor, Geometry), Refusal> {
@@ -253,7 +253,7 @@ pub enum Refusal {
 }
 
 /// Returns the geometry for a ring of blocks with this configuration.
-pub(crate) fn geometry_of(config: &dbuf::BlockConfig) -> Geometry {
+pub(crate) fn block_ring_geometry(config: &dbuf::BlockConfig) -> Geometry {
     ring_geometry(config.id, config.capacity_bytes(), 0, config.policy, config.readers)
 }
 

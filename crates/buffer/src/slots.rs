@@ -66,7 +66,9 @@ impl Slots {
 
     /// Assigns segment number `segment` to a slot, which must be free.
     pub(crate) fn open(&self, slot: usize, segment: u64) {
-        debug_assert!(self.segment_number_in(slot) == FREE && self.slot_of(segment) == slot);
+        debug_assert!(
+            self.segment_number_in(slot) == FREE && self.slot_of_segment(segment) == slot
+        );
         self.slot(slot).segment.store(segment, Ordering::Release);
     }
 
@@ -160,7 +162,7 @@ impl Slots {
     }
 
     /// Returns the slot to which a segment number maps.
-    pub(crate) fn slot_of(&self, segment: u64) -> usize {
+    pub(crate) fn slot_of_segment(&self, segment: u64) -> usize {
         #[expect(clippy::cast_possible_truncation, reason = "less than the number of slots")]
         let slot = (segment & (self.slots.len() as u64 - 1)) as usize;
         slot
@@ -168,7 +170,7 @@ impl Slots {
 
     /// Returns the slot to which the segment of a position maps.
     pub(crate) fn slot_of_position(&self, position: u64) -> usize {
-        self.slot_of(position >> self.shift)
+        self.slot_of_segment(position >> self.shift)
     }
 
     /// Returns the offset in the region at which a position is stored.
@@ -179,7 +181,7 @@ impl Slots {
     }
 
     fn slot(&self, index: usize) -> &Slot {
-        // All indices come from `slot_of` or from iteration over the slots.
+        // All indices come from `slot_of_segment` or from iteration over the slots.
         #[expect(clippy::indexing_slicing, reason = "masked by the number of slots")]
         &self.slots[index & (self.slots.len() - 1)]
     }

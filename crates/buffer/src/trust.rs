@@ -18,7 +18,7 @@ impl Trusted {
     }
 
     /// Returns the proof for the creator of a file, or `None` if that process cannot be trusted.
-    pub(crate) fn creator_of(file: &OwnedFd) -> Option<Self> {
+    pub(crate) fn for_file_creator(file: &OwnedFd) -> Option<Self> {
         sys::descriptor::owner_uid(file).ok().and_then(Self::of)
     }
 }

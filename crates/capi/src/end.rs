@@ -2,7 +2,7 @@
 //! processes open by name), inboxes (to which other processes write by name), files in memory,
 //! states and runs.
 
-use crate::failure::{EAGAIN, ENOBUFS, ENOSPC, Failure, Outcome, wrong_end};
+use crate::failure::{EAGAIN, ENOBUFS, ENOSPC, Failure, Outcome, wrong_end_error};
 use crate::pointers::{FileEnd, PointerReader, PointerWriter};
 use crate::request::Run;
 use crate::state_reader::StateReader;
@@ -47,8 +47,10 @@ impl End {
     pub(crate) fn writer(&mut self) -> Outcome<&mut Writer> {
         match &mut self.kind {
             EndKind::Writer(writer) => Ok(writer),
-            EndKind::PointerWriter(_) => Err(wrong_end("one with room to reserve: write to it")),
-            _ => Err(wrong_end("one to write to")),
+            EndKind::PointerWriter(_) => {
+                Err(wrong_end_error("one with room to reserve: write to it"))
+            }
+            _ => Err(wrong_end_error("one to write to")),
         }
     }
 
@@ -56,7 +58,7 @@ impl End {
     pub(crate) fn region(&mut self) -> Outcome<&mut Region> {
         match &mut self.kind {
             EndKind::Region(region) => Ok(region),
-            _ => Err(wrong_end("a region")),
+            _ => Err(wrong_end_error("a region")),
         }
     }
 }
@@ -198,7 +200,7 @@ impl Writer {
         if self.publishes_at_once || count < bytes.len() {
             self.output.flush();
         }
-        if count == 0 && !bytes.is_empty() { Err(no_room()) } else { Ok(count) }
+        if count == 0 && !bytes.is_empty() { Err(no_room_error()) } else { Ok(count) }
     }
 
     /// Blocks without limit until there is room for one byte. Returns true.
@@ -211,15 +213,15 @@ impl Writer {
 
     #[inline]
     fn put(&mut self, block: &[u8]) -> Result<(), Failure> {
-        if self.output.write(block)? { Ok(()) } else { Err(block_dropped()) }
+        if self.output.write(block)? { Ok(()) } else { Err(dropped_block_error()) }
     }
 
     pub(crate) fn reserve(&mut self, length: usize, wait: bool) -> Result<*mut u8, Failure> {
         if !wait && !self.output.is_ready(length)? {
             self.output.flush();
-            return Err(no_room());
+            return Err(no_room_error());
         }
-        let Some((room, at)) = self.output.room(length)? else { return Err(block_dropped()) };
+        let Some((room, at)) = self.output.room(length)? else { return Err(dropped_block_error()) };
         self.room = Some(room);
         Ok(at.as_ptr())
     }
@@ -258,7 +260,7 @@ impl Region {
 
     pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> Result<usize, Failure> {
         if !self.writable {
-            return Err(wrong_end("one to write to: it was opened for reading"));
+            return Err(wrong_end_error("one to write to: it was opened for reading"));
         }
         let count = self.available_length(at, bytes.len());
         if count == 0 && !bytes.is_empty() {
@@ -286,11 +288,11 @@ fn overwritten_error() -> Failure {
 }
 
 #[cold]
-pub(crate) fn no_room() -> Failure {
+pub(crate) fn no_room_error() -> Failure {
     Failure::new(EAGAIN, "there is no room: wait for it with streamline_wait()")
 }
 
 #[cold]
-fn block_dropped() -> Failure {
+fn dropped_block_error() -> Failure {
     Failure::new(ENOBUFS, "the ring is full, and the block was dropped and counted")
 }

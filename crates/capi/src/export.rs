@@ -123,7 +123,7 @@ pub unsafe extern "C" fn streamline_mpipe_with(
     status_result(|| {
         let length = usize::try_from(num).unwrap_or(0);
         if fds.is_null() {
-            return Err(null_pointer());
+            return Err(null_pointer_error());
         }
         if !(2..=iolite::mpipe::ENDS_MAX).contains(&length) {
             return Err(iolite::mpipe::PipeError::Ends(length).into());
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn streamline_peek(
 ) -> isize {
     size_result(|| {
         if data.is_null() {
-            return Err(null_pointer());
+            return Err(null_pointer_error());
         }
         let (first, length) = stream_calls::peek(fd, count)?;
         // SAFETY: X1: it points to room for one pointer.
@@ -299,7 +299,7 @@ pub unsafe extern "C" fn streamline_state_number(
 ) -> c_int {
     status_result(|| {
         if value.is_null() {
-            return Err(null_pointer());
+            return Err(null_pointer_error());
         }
         let number = state::number(fd, row, column)?;
         // SAFETY: X1: it points to room for one number.
@@ -361,7 +361,7 @@ pub extern "C" fn streamline_seek(fd: c_int, offset: u64) -> c_int {
 pub unsafe extern "C" fn streamline_count(fd: c_int, counts: *mut streamline_counts) -> c_int {
     status_result(|| {
         if counts.is_null() {
-            return Err(null_pointer());
+            return Err(null_pointer_error());
         }
         let counted = transfer::counts(fd)?;
         // SAFETY: X1: it points to room for one structure.
@@ -376,7 +376,7 @@ pub unsafe extern "C" fn streamline_count(fd: c_int, counts: *mut streamline_cou
 pub unsafe extern "C" fn streamline_size(fd: c_int, size: *mut streamline_ring_size) -> c_int {
     status_result(|| {
         if size.is_null() {
-            return Err(null_pointer());
+            return Err(null_pointer_error());
         }
         let found = transfer::size(fd)?;
         // SAFETY: X1: it points to room for one structure.
@@ -521,7 +521,7 @@ unsafe fn options_from_c(options: *const streamline_options) -> Result<Options, 
 /// `name` must be null or a terminated string (X1).
 unsafe fn str_from_c<'a>(name: *const c_char) -> Result<&'a str, Failure> {
     if name.is_null() {
-        return Err(null_pointer());
+        return Err(null_pointer_error());
     }
     // SAFETY: the promise of this function.
     let name = unsafe { CStr::from_ptr(name) };
@@ -571,7 +571,7 @@ unsafe fn slice_mut_from_c<'a>(at: *mut c_void, count: usize) -> Result<&'a mut 
 #[inline]
 fn check_pointer(at: *const c_void, count: usize) -> Result<(), Failure> {
     if at.is_null() && count > 0 {
-        return Err(null_pointer());
+        return Err(null_pointer_error());
     }
     if isize::try_from(count).is_err() {
         return Err(Failure::new(EINVAL, format!("{count} bytes are more than there can be")));
@@ -580,7 +580,7 @@ fn check_pointer(at: *const c_void, count: usize) -> Result<(), Failure> {
 }
 
 #[cold]
-fn null_pointer() -> Failure {
+fn null_pointer_error() -> Failure {
     Failure::new(EFAULT, "a null pointer where there must be memory")
 }
 

@@ -64,7 +64,7 @@ impl Failure {
 }
 
 #[cold]
-pub(crate) fn wrong_end(wanted: &str) -> Failure {
+pub(crate) fn wrong_end_error(wanted: &str) -> Failure {
     Failure::new(EBADF, format!("this end is not {wanted}"))
 }
 

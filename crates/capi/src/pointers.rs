@@ -22,7 +22,7 @@ use sys::process::identity;
 
 /// Maximum number of memory segments that another process may hold by its own requests to the grant
 /// server. Readers of streams hold none in this way.
-const HELD_MAX: usize = 8;
+const HELD_SEGMENTS_MAX: usize = 8;
 
 /// The server that grants the memory of this process, with the id of the process that started it: a
 /// child of fork(2) does not inherit the server's thread.
@@ -38,7 +38,7 @@ pub(crate) fn grants() -> Outcome<Arc<GrantServer>> {
     {
         return Ok(server.clone());
     }
-    let server = Arc::new(GrantServer::open(Creator::new(HELD_MAX))?);
+    let server = Arc::new(GrantServer::open(Creator::new(HELD_SEGMENTS_MAX))?);
     if let Some((_, parents)) = grants.replace((process, server.clone())) {
         // Its thread exists only in the parent, so joining it here would hang.
         std::mem::forget(parents);
@@ -115,8 +115,8 @@ impl PointerReader {
         }
     }
 
-    /// Waits for input. If `nonblocking` is true, does not wait, and fails with `EAGAIN` if no input
-    /// has arrived.
+    /// Waits for input. If `nonblocking` is true, does not wait, and fails with `EAGAIN` if no
+    /// input has arrived.
     pub(crate) fn wait_or_fail(&mut self, nonblocking: bool) -> Outcome<()> {
         if !nonblocking {
             self.stream().wait(None)?;

@@ -2,7 +2,7 @@
 //! ends of pipes that such requests name.
 
 use crate::end::EndKind;
-use crate::failure::{ECHILD, EINVAL, EIO, ENOTSUP, Failure, Outcome, wrong_end};
+use crate::failure::{ECHILD, EINVAL, EIO, ENOTSUP, Failure, Outcome, wrong_end_error};
 use crate::request::Run;
 use crate::table::{self, duplicate_descriptor, register_end};
 use engine::build::BuildError;
@@ -48,9 +48,9 @@ pub(crate) fn open(request: &str, options: Options) -> Outcome<i32> {
 }
 
 fn with_object<T>(fd: i32, work: impl FnOnce(&mut Run) -> Outcome<T>) -> Outcome<T> {
-    match &mut table::lock_entry(fd)?.end_of(fd)?.kind {
+    match &mut table::lock_entry(fd)?.require_end(fd)?.kind {
         EndKind::Run(run) => work(run),
-        _ => Err(wrong_end("a request that runs")),
+        _ => Err(wrong_end_error("a request that runs")),
     }
 }
 

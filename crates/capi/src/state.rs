@@ -2,7 +2,7 @@
 //! and read a value by row and column.
 
 use crate::end::EndKind;
-use crate::failure::{ENOENT, Failure, Outcome, wrong_end};
+use crate::failure::{ENOENT, Failure, Outcome, wrong_end_error};
 use crate::state_reader::StateReader;
 use crate::table::{self, duplicate_descriptor, register_end};
 use buffer::state::TableReader;
@@ -15,9 +15,9 @@ pub(crate) fn open(name: &str) -> Outcome<i32> {
 }
 
 fn with_object<T>(fd: i32, work: impl FnOnce(&mut StateReader) -> Outcome<T>) -> Outcome<T> {
-    match &mut table::lock_entry(fd)?.end_of(fd)?.kind {
+    match &mut table::lock_entry(fd)?.require_end(fd)?.kind {
         EndKind::State(state) => work(state),
-        _ => Err(wrong_end("what a filter shows")),
+        _ => Err(wrong_end_error("what a filter shows")),
     }
 }
 
@@ -32,8 +32,9 @@ pub(crate) fn columns(fd: i32) -> Outcome<usize> {
 pub(crate) fn name(fd: i32, column: usize, unit: bool, out: &mut [u8]) -> Outcome<usize> {
     with_object(fd, |state| {
         let columns = &state.reader.shape().columns;
-        let known =
-            columns.get(column).ok_or_else(|| out_of_range("column", column, columns.len()))?;
+        let known = columns
+            .get(column)
+            .ok_or_else(|| out_of_range_error("column", column, columns.len()))?;
         let text = if unit { &known.unit } else { &known.name };
         // The writer is not trusted: the text may contain zero bytes.
         let bytes = text.bytes().filter(|byte| *byte != 0).chain([0]);
@@ -62,12 +63,17 @@ pub(crate) fn number(fd: i32, row: usize, column: usize) -> Outcome<u64> {
         let Some(snapshot) = &state.last else {
             return Err(Failure::invalid("nothing was copied: call streamline_state_look() first"));
         };
-        let numbers =
-            snapshot.rows.get(row).ok_or_else(|| out_of_range("row", row, snapshot.rows.len()))?;
-        numbers.get(column).copied().ok_or_else(|| out_of_range("column", column, numbers.len()))
+        let numbers = snapshot
+            .rows
+            .get(row)
+            .ok_or_else(|| out_of_range_error("row", row, snapshot.rows.len()))?;
+        numbers
+            .get(column)
+            .copied()
+            .ok_or_else(|| out_of_range_error("column", column, numbers.len()))
     })
 }
 
-fn out_of_range(what: &str, number: usize, of: usize) -> Failure {
+fn out_of_range_error(what: &str, number: usize, of: usize) -> Failure {
     Failure::new(ENOENT, format!("there is no {what} {number}: there are {of}, from 0 on"))
 }

@@ -2,7 +2,7 @@
 
 use crate::config::streamline_config;
 use crate::end::{End, EndKind, Reader, Region, Writer};
-use crate::failure::{Failure, Outcome, wrong_end};
+use crate::failure::{Failure, Outcome, wrong_end_error};
 use crate::pointers::{FileEnd, PointerReader, PointerWriter, fresh_dbuf_id};
 use crate::table::{self, LockedEntry, duplicate_descriptor, not_an_end_error, register_end};
 use abi::DbufId;
@@ -116,9 +116,9 @@ pub(crate) fn create_inbox(name: &str, mode: u32) -> Outcome<i32> {
 
 pub(crate) fn accept(fd: i32, limit: Option<Duration>) -> Outcome<i32> {
     let mut used = table::lock_entry(fd)?;
-    let End { kind, nonblocking } = used.end_of(fd)?;
+    let End { kind, nonblocking } = used.require_end(fd)?;
     let limit = if *nonblocking { Some(Duration::ZERO) } else { limit };
-    let EndKind::Inbox(inbox) = kind else { return Err(wrong_end("an inbox")) };
+    let EndKind::Inbox(inbox) = kind else { return Err(wrong_end_error("an inbox")) };
     let arrival = inbox.accept(limit)?;
     match arrival {
         Some(arrival) => register_reader(arrival.input),
@@ -140,8 +140,10 @@ pub(crate) fn open(name: &str, write: bool, config: Option<&streamline_config>) 
             let output = name::open_write(name, &with_id(shape)?)?;
             register_end(EndKind::Writer(Writer::new(output, publishes_at_once)), None)
         }
-        (OpenedObject::Inbox(_), false) => Err(wrong_end("to be read: it is an inbox")),
-        (OpenedObject::Stream(_), true) => Err(wrong_end("to be written: its creator does that")),
+        (OpenedObject::Inbox(_), false) => Err(wrong_end_error("to be read: it is an inbox")),
+        (OpenedObject::Stream(_), true) => {
+            Err(wrong_end_error("to be written: its creator does that"))
+        }
     }
 }
 
@@ -181,7 +183,7 @@ pub(crate) fn pipe(fds: &mut [i32], config: Option<&streamline_config>) -> Outco
 /// first opens it, for writing if `write` is true. Fails with `EBUSY` if another thread uses the
 /// end.
 #[inline(always)]
-pub(crate) fn locked_end(fd: i32, write: bool) -> Outcome<LockedEntry> {
+pub(crate) fn lock_end(fd: i32, write: bool) -> Outcome<LockedEntry> {
     let mut used = table::lock_entry(fd)?;
     if used.end().is_none() {
         open_end(&mut used, fd, write)?;
@@ -222,8 +224,8 @@ fn open_unused(fd: i32, write: bool) -> Outcome<EndKind> {
 
 #[inline]
 pub(crate) fn read(fd: i32, out: &mut [u8]) -> Outcome<usize> {
-    let mut used = locked_end(fd, false)?;
-    let End { kind, nonblocking } = used.end_of(fd)?;
+    let mut used = lock_end(fd, false)?;
+    let End { kind, nonblocking } = used.require_end(fd)?;
     match kind {
         EndKind::Reader(reader) => reader.read(out, *nonblocking),
         EndKind::Region(region) => {
@@ -238,14 +240,14 @@ pub(crate) fn read(fd: i32, out: &mut [u8]) -> Outcome<usize> {
         | EndKind::PointerWriter(_)
         | EndKind::Inbox(_)
         | EndKind::State(_)
-        | EndKind::Run(_) => Err(wrong_end("one to read from")),
+        | EndKind::Run(_) => Err(wrong_end_error("one to read from")),
     }
 }
 
 #[inline]
 pub(crate) fn write(fd: i32, bytes: &[u8]) -> Outcome<usize> {
-    let mut used = locked_end(fd, true)?;
-    let End { kind, nonblocking } = used.end_of(fd)?;
+    let mut used = lock_end(fd, true)?;
+    let End { kind, nonblocking } = used.require_end(fd)?;
     match kind {
         EndKind::Writer(writer) => writer.write(bytes, *nonblocking),
         EndKind::Region(region) => {
@@ -260,24 +262,24 @@ pub(crate) fn write(fd: i32, bytes: &[u8]) -> Outcome<usize> {
         | EndKind::Inbox(_)
         | EndKind::State(_)
         | EndKind::Run(_)
-        | EndKind::Closed => Err(wrong_end("one to write to")),
+        | EndKind::Closed => Err(wrong_end_error("one to write to")),
     }
 }
 
 pub(crate) fn read_at(fd: i32, at: u64, out: &mut [u8]) -> Outcome<usize> {
-    table::lock_entry(fd)?.end_of(fd)?.region()?.read(at, out)
+    table::lock_entry(fd)?.require_end(fd)?.region()?.read(at, out)
 }
 
 pub(crate) fn write_at(fd: i32, at: u64, bytes: &[u8]) -> Outcome<usize> {
-    table::lock_entry(fd)?.end_of(fd)?.region()?.write(at, bytes)
+    table::lock_entry(fd)?.require_end(fd)?.region()?.write(at, bytes)
 }
 
 /// Returns the address and length of the readable bytes in the stream, at most `longest`, or a null
 /// pointer and 0 if the end is closed. Fails with `EMSGSIZE` if a block of a ring that overwrites
 /// is longer, because such blocks are read as a unit.
 pub(crate) fn peek(fd: i32, longest: usize) -> Outcome<(*const u8, usize)> {
-    let mut used = locked_end(fd, false)?;
-    let end = used.end_of(fd)?;
+    let mut used = lock_end(fd, false)?;
+    let end = used.require_end(fd)?;
     if matches!(end.kind, EndKind::Closed) {
         return Ok((std::ptr::null(), 0));
     }
@@ -292,7 +294,7 @@ pub(crate) fn peek(fd: i32, longest: usize) -> Outcome<(*const u8, usize)> {
             let (at, length) = file.locate()?;
             return Ok((at, length.min(longest)));
         }
-        _ => return Err(wrong_end("one to read from")),
+        _ => return Err(wrong_end_error("one to read from")),
     };
     let (at, length) = reader.locate(nonblocking)?;
     if length > longest && reader.is_lossy() {
@@ -302,51 +304,51 @@ pub(crate) fn peek(fd: i32, longest: usize) -> Outcome<(*const u8, usize)> {
 }
 
 pub(crate) fn release(fd: i32, count: usize) -> Outcome<()> {
-    match &mut table::lock_entry(fd)?.end_of(fd)?.kind {
+    match &mut table::lock_entry(fd)?.require_end(fd)?.kind {
         EndKind::Reader(reader) => return reader.release(count),
         EndKind::PointerReader(reader) => reader.stream().take(count),
         EndKind::File(file) => file.reader.take(count),
-        _ => return Err(wrong_end("one to read from")),
+        _ => return Err(wrong_end_error("one to read from")),
     }
     Ok(())
 }
 
 /// Sets the offset in bytes of the next read or write of a file or region.
 pub(crate) fn seek(fd: i32, offset: u64) -> Outcome<()> {
-    match &mut table::lock_entry(fd)?.end_of(fd)?.kind {
+    match &mut table::lock_entry(fd)?.require_end(fd)?.kind {
         EndKind::File(file) => file.reader.seek(usize::try_from(offset).unwrap_or(usize::MAX)),
         EndKind::Region(region) => region.at = offset,
-        _ => return Err(wrong_end("a file or a region")),
+        _ => return Err(wrong_end_error("a file or a region")),
     }
     Ok(())
 }
 
 pub(crate) fn reserve(fd: i32, length: usize) -> Outcome<*mut u8> {
-    let mut used = locked_end(fd, true)?;
-    let end = used.end_of(fd)?;
+    let mut used = lock_end(fd, true)?;
+    let end = used.require_end(fd)?;
     let wait = !end.nonblocking;
     end.writer()?.reserve(length, wait)
 }
 
 pub(crate) fn commit(fd: i32, count: usize) -> Outcome<()> {
-    table::lock_entry(fd)?.end_of(fd)?.writer()?.commit(count)
+    table::lock_entry(fd)?.require_end(fd)?.writer()?.commit(count)
 }
 
 pub(crate) fn flush(fd: i32) -> Outcome<()> {
-    match &mut locked_end(fd, true)?.end_of(fd)?.kind {
+    match &mut lock_end(fd, true)?.require_end(fd)?.kind {
         EndKind::Writer(writer) => writer.output.flush(),
         EndKind::PointerWriter(writer) => writer.flush(),
-        _ => return Err(wrong_end("one to write to")),
+        _ => return Err(wrong_end_error("one to write to")),
     }
     Ok(())
 }
 
 /// Returns the number of readers evicted from a stream.
 pub(crate) fn evicted(fd: i32) -> Outcome<usize> {
-    let evicted = match &mut table::lock_entry(fd)?.end_of(fd)?.kind {
+    let evicted = match &mut table::lock_entry(fd)?.require_end(fd)?.kind {
         EndKind::Writer(writer) => writer.output.evicted(),
         EndKind::PointerWriter(writer) => writer.pipe.output().evicted(),
-        _ => return Err(wrong_end("one to write to")),
+        _ => return Err(wrong_end_error("one to write to")),
     };
     Ok(usize::try_from(evicted).unwrap_or(usize::MAX))
 }
@@ -357,7 +359,7 @@ pub(crate) fn evicted(fd: i32) -> Outcome<usize> {
 /// for every other kind of end.
 pub(crate) fn wait(fd: i32, limit: Option<Duration>) -> Outcome<bool> {
     let mut used = table::lock_entry(fd)?;
-    match &mut used.end_of(fd)?.kind {
+    match &mut used.require_end(fd)?.kind {
         EndKind::Reader(reader) => reader.wait(limit),
         EndKind::Writer(writer) => writer.wait(),
         EndKind::Inbox(inbox) => Ok(sys::poll::readable(&[inbox.as_fd()], limit).contains(&true)),
@@ -372,7 +374,7 @@ pub(crate) fn wait(fd: i32, limit: Option<Duration>) -> Outcome<bool> {
 
 pub(crate) fn nonblocking(fd: i32, nonblocking: bool) -> Outcome<()> {
     let mut used = table::lock_entry(fd)?;
-    let end = used.end_of(fd)?;
+    let end = used.require_end(fd)?;
     if nonblocking && matches!(end.kind, EndKind::PointerWriter(_)) {
         return Err(Failure::invalid("the writing end of a pipe of pointers waits for room"));
     }

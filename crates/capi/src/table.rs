@@ -10,11 +10,11 @@ use buffer::biased::{BiasedGuard, BiasedLock};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Number of entries, larger than the default limit of open descriptors.
-const ENTRIES: usize = 1 << 16;
+const TABLE_ENTRY_COUNT: usize = 1 << 16;
 
 type Entry = BiasedLock<Option<Box<End>>>;
 
-static END_TABLE: [Entry; ENTRIES] = [const { BiasedLock::new(None) }; ENTRIES];
+static END_TABLE: [Entry; TABLE_ENTRY_COUNT] = [const { BiasedLock::new(None) }; TABLE_ENTRY_COUNT];
 
 /// An entry of the table, locked for one call.
 pub(crate) struct LockedEntry(BiasedGuard<'static, Option<Box<End>>>);
@@ -28,7 +28,7 @@ impl LockedEntry {
 
     /// Returns the end. Fails if the entry, whose descriptor number is `number`, is empty.
     #[inline]
-    pub(crate) fn end_of(&mut self, number: i32) -> Outcome<&mut End> {
+    pub(crate) fn require_end(&mut self, number: i32) -> Outcome<&mut End> {
         self.end().ok_or_else(|| not_an_end_error(number))
     }
 
@@ -91,8 +91,8 @@ pub(crate) fn register_end(kind: EndKind, descriptor: Option<OwnedFd>) -> Outcom
 /// Stores an end under the number of a descriptor that was just opened. Fails with `EMFILE` if the
 /// table has no entry for this number.
 fn store_end(number: i32, end: End) -> Result<(), Failure> {
-    if usize::try_from(number).map_or(true, |at| at >= ENTRIES) {
-        let text = format!("descriptor {number}: only those below {ENTRIES} can be ends");
+    if usize::try_from(number).map_or(true, |at| at >= TABLE_ENTRY_COUNT) {
+        let text = format!("descriptor {number}: only those below {TABLE_ENTRY_COUNT} can be ends");
         return Err(Failure::new(EMFILE, text));
     }
     lock_entry(number)?.put_unowned(end);

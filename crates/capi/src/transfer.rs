@@ -2,9 +2,9 @@
 //! return the counts and the size of an end.
 
 use crate::config::{streamline_counts, streamline_ring_size};
-use crate::end::{EndKind, Writer, no_room};
-use crate::failure::{Failure, Outcome, wrong_end};
-use crate::stream_calls::locked_end;
+use crate::end::{EndKind, Writer, no_room_error};
+use crate::failure::{Failure, Outcome, wrong_end_error};
+use crate::stream_calls::lock_end;
 use crate::table;
 use iolite::interface::StreamReader;
 use iolite::splice;
@@ -15,8 +15,8 @@ pub(crate) fn splice(from: i32, to: i32, most: usize) -> Outcome<usize> {
     if from == to {
         return Err(Failure::invalid("from an end to itself nothing can be moved"));
     }
-    let (mut source, mut sink) = (locked_end(from, false)?, locked_end(to, true)?);
-    let (source, sink) = (source.end_of(from)?, sink.end_of(to)?);
+    let (mut source, mut sink) = (lock_end(from, false)?, lock_end(to, true)?);
+    let (source, sink) = (source.require_end(from)?, sink.require_end(to)?);
     let nonblocking = source.nonblocking;
     match (&mut source.kind, &mut sink.kind) {
         (EndKind::Closed, _) => Ok(0),
@@ -55,8 +55,10 @@ pub(crate) fn splice(from: i32, to: i32, most: usize) -> Outcome<usize> {
             };
             splice_bytes(&mut file.reader, writer, most)
         }
-        (_, EndKind::Writer(_) | EndKind::PointerWriter(_)) => Err(wrong_end("one to read from")),
-        _ => Err(wrong_end("one to write to")),
+        (_, EndKind::Writer(_) | EndKind::PointerWriter(_)) => {
+            Err(wrong_end_error("one to read from"))
+        }
+        _ => Err(wrong_end_error("one to write to")),
     }
 }
 
@@ -66,7 +68,7 @@ fn fitting_length(writer: &mut Writer, length: usize) -> Outcome<usize> {
     let length = length.min(writer.output.block_max());
     if !writer.output.is_ready(length)? {
         writer.output.flush();
-        return Err(no_room());
+        return Err(no_room_error());
     }
     Ok(length)
 }
@@ -98,7 +100,7 @@ pub(crate) fn counts(fd: i32) -> Outcome<streamline_counts> {
         dropped: taken.lost,
         ..streamline_counts::default()
     };
-    match &mut used.end_of(fd)?.kind {
+    match &mut used.require_end(fd)?.kind {
         EndKind::Reader(reader) => Ok(of_reader(reader.stream().input().counts())),
         EndKind::PointerReader(reader) => Ok(of_reader(reader.input.counts())),
         EndKind::Writer(writer) => Ok(of_writer(writer.output.counts())),
@@ -108,17 +110,17 @@ pub(crate) fn counts(fd: i32) -> Outcome<streamline_counts> {
             let all = of_writer(output.counts());
             Ok(streamline_counts { by_pointer: kinds.blocks, copied: kinds.copied_blocks, ..all })
         }
-        _ => Err(wrong_end("an end of a stream")),
+        _ => Err(wrong_end_error("an end of a stream")),
     }
 }
 
 /// Returns the size of the memory of a writing end.
 pub(crate) fn size(fd: i32) -> Outcome<streamline_ring_size> {
-    let mut used = locked_end(fd, true)?;
-    let (bytes, sizing) = match &used.end_of(fd)?.kind {
+    let mut used = lock_end(fd, true)?;
+    let (bytes, sizing) = match &used.require_end(fd)?.kind {
         EndKind::Writer(writer) => (writer.output.capacity(), writer.output.scale()),
         EndKind::PointerWriter(writer) => writer.pipe.memory_size(),
-        _ => return Err(wrong_end("one to write to")),
+        _ => return Err(wrong_end_error("one to write to")),
     };
     let (grown, shrunk) = sizing.map_or((0, 0), |sizing| (sizing.grown, sizing.shrunk));
     Ok(streamline_ring_size { bytes: bytes as u64, grown, shrunk })

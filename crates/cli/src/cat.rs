@@ -12,12 +12,12 @@ const READ_BYTES: usize = 64 << 10;
 
 /// Copies blocks from a named sink to standard output, or from standard input to a named source.
 pub(crate) fn cat(arguments: &CatArguments) -> Status {
-    let outcome = if arguments.write { write_name(arguments) } else { read_name(arguments) };
+    let outcome = if arguments.write { write_name(arguments) } else { copy_named_sink(arguments) };
     outcome.unwrap_or_else(|status| status)
 }
 
 /// Copies blocks from a named sink to standard output.
-fn read_name(arguments: &CatArguments) -> Result<Status, Status> {
+fn copy_named_sink(arguments: &CatArguments) -> Result<Status, Status> {
     let mut reader =
         NamedReader::open(&arguments.name).map_err(|error| report_open_error(&error))?;
     let mut out = io::stdout().lock();

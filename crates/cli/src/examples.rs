@@ -40,14 +40,14 @@ pub(crate) fn examples(arguments: &ExamplesArguments) -> Status {
     let written = arguments.write.as_deref().map(write_examples);
     match written {
         Some(Err(status)) => status,
-        Some(Ok(())) | None if arguments.json => print_object(arguments.write.as_deref()),
-        Some(Ok(())) => arguments.write.as_deref().map_or(Status::Done, print_written),
+        Some(Ok(())) | None if arguments.json => print_examples_as_json(arguments.write.as_deref()),
+        Some(Ok(())) => arguments.write.as_deref().map_or(Status::Done, print_examples_location),
         None => print_examples(),
     }
 }
 
 /// Prints all examples as one JSON object, with the directory if they were written into one.
-fn print_object(directory: Option<&Path>) -> Status {
+fn print_examples_as_json(directory: Option<&Path>) -> Status {
     let example = |(name, text): &(&str, &str)| {
         let (comments, request): (Vec<&str>, Vec<&str>) =
             text.lines().partition(|line| line.starts_with('#'));
@@ -100,7 +100,7 @@ fn write_examples(folder: &Path) -> Result<(), Status> {
 }
 
 /// Prints the location of the written examples, and a command to try first.
-fn print_written(folder: &Path) -> Status {
+fn print_examples_location(folder: &Path) -> Status {
     let capture = folder.join(CAPTURE.0);
     let number = EXAMPLES.len();
     terminal::print_text(&format!(

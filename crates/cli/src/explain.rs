@@ -14,7 +14,8 @@ use crate::shell::plan;
 use crate::status::Status;
 use crate::{arranged, drawings, line, sharers, terminal};
 use ends::{
-    format_retained_frames, format_ring_sizes, keeps_json, reader_rings_json, writer_rings_json,
+    format_retained_frames, format_ring_sizes, reader_rings_json, retaining_sinks_json,
+    writer_rings_json,
 };
 use engine::doctor::Refusal;
 use engine::doctor::neighbors::{Neighbors, device_rules};
@@ -70,7 +71,7 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Status {
                 explain::format_plan(prepared.plan(), prepared.machine())
             ));
             print_changes(&text, prepared.plan());
-            return run::run_prepared(prepared, &options, &run, StartNotifier::FOREGROUND);
+            return run::build_and_run_request(prepared, &options, &run, StartNotifier::FOREGROUND);
         }
         let prepared = prepared.replan_within_policy().map_err(report_open_error)?;
         let (plan, machine) = (prepared.plan(), prepared.machine());
@@ -233,7 +234,7 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
         ("writer_rings?", &writer_rings_json(plan)),
         // The sinks that retain past frames: the memory for the frames in bytes, and true if a
         // thread of low priority compresses them.
-        ("keeps?", &keeps_json(plan)),
+        ("keeps?", &retaining_sinks_json(plan)),
         // The processors on which the path's threads start, or the reason why they may start on
         // any.
         ("threads", &threads(plan, machine)),
@@ -252,7 +253,7 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
         ("refused", &refusals_json(plan, names)),
         // The filters whose report is the output of the request.
         ("reports", &plan.reports.iter().map(|id| &names[id.0]).collect::<Vec<_>>()),
-        ("ahead", &pushed_filters(plan, names)),
+        ("ahead", &pushed_filters_json(plan, names)),
         // The network devices from which frames are taken away from the host: the number of rules
         // installed in each, or the reason why the device has none.
         ("devices", &devices_json(plan)),
@@ -326,7 +327,7 @@ fn filters_json(plan: &Plan, names: &[String]) -> Vec<Object> {
 
 /// Returns each source that could filter in the kernel, with the filter that it evaluates there, or
 /// the reason why it evaluates none.
-fn pushed_filters(plan: &Plan, names: &[String]) -> Vec<Object> {
+fn pushed_filters_json(plan: &Plan, names: &[String]) -> Vec<Object> {
     let pushed = plan.pushdowns.iter().map(|pushed| {
         to_object(&[
             ("source", &names[pushed.source.0]),

@@ -54,7 +54,7 @@ fn read_request_file(path: &Path) -> Result<String, Status> {
 
 /// Prints mistakes, each with its position.
 pub(crate) fn print_mistakes(text: &str, mistakes: &[Diagnostic]) {
-    terminal::print_error_text(&pipeline::render(text, mistakes, terminal::has_colour_errors()));
+    terminal::print_error_text(&pipeline::render(text, mistakes, terminal::has_color_errors()));
 }
 
 /// Prints one mistake: its position `span`, its description `what`, and the remedy `hint`, if any.

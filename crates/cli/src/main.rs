@@ -92,7 +92,9 @@ fn main() -> ExitCode {
         Command::Man(arguments) => man::man(&arguments),
         Command::Completion { shell } => completion::print_script(shell),
         Command::Complete { line: Some(line), .. } => completion::print_completions(&line),
-        Command::Complete { line: None, words } if words == ["schema"] => schema::print_names(),
+        Command::Complete { line: None, words } if words == ["schema"] => {
+            schema::print_schema_names()
+        }
         Command::Complete { line: None, words } => shared::next::print_candidates(&words),
         Command::Shared(arguments) => shared::run(&arguments),
         Command::Bench(arguments) => separate::execute(separate::BENCH, &arguments.words),

@@ -24,7 +24,7 @@ const SIGNAL_STATUS_BASE: i32 = 128;
 
 /// Mounts the file system.
 pub(crate) fn mount(arguments: &MountArguments) -> ExitCode {
-    let directory = match find_directory(&arguments.directory) {
+    let directory = match resolve_mount_directory(&arguments.directory) {
         Ok(directory) if directory.is_dir() => directory,
         Ok(_) => return refuse(&arguments.directory, "it is not a directory"),
         Err(error) => return refuse(&arguments.directory, &terminal::reason(&error)),
@@ -51,7 +51,7 @@ pub(crate) fn mount(arguments: &MountArguments) -> ExitCode {
 
 /// Returns the absolute path of the directory. Unmounts an earlier mount on this directory if its
 /// server has died.
-fn find_directory(directory: &Path) -> std::io::Result<PathBuf> {
+fn resolve_mount_directory(directory: &Path) -> std::io::Result<PathBuf> {
     // canonicalize(3) may succeed without asking the dead server.
     let is_dead = |error: &std::io::Error| error.kind() == ErrorKind::NotConnected;
     if std::fs::metadata(directory).is_err_and(|error| is_dead(&error)) {

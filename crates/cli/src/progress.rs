@@ -40,7 +40,7 @@ struct SourceTotals {
 impl ProgressPrinter {
     /// Creates a printer, or returns `None` if the run shows no progress.
     pub(crate) fn new(mode: Option<ProgressMode>, quiet: bool, plan: &Plan) -> Option<Self> {
-        let rewrites = terminal::can_rewrite();
+        let rewrites = terminal::can_rewrite_line();
         let every_ns = match mode {
             Some(ProgressMode::No) => return None,
             Some(ProgressMode::Yes) => INTERVAL_NS,
@@ -60,10 +60,10 @@ impl ProgressPrinter {
 
     /// Prints the current progress.
     pub(crate) fn print(&self, progress: &Progress) {
-        let now = SourceTotals::add_up(progress);
+        let now = SourceTotals::sum_sources(progress);
         // An interval of less than a second requires tenths of a second.
         let time = format_duration(now.elapsed_ns, !self.every_ns.is_multiple_of(INTERVAL_NS));
-        let text = format_line(&time, progress, now, self.previous.replace(now));
+        let text = format_progress_line(&time, progress, now, self.previous.replace(now));
         match self.rewrites {
             true if !self.is_requested && terminal::is_background() => {}
             true => terminal::show_status(&text),
@@ -93,7 +93,7 @@ pub(crate) fn has_printing_sink(plan: &Plan) -> bool {
 }
 
 impl SourceTotals {
-    fn add_up(progress: &Progress) -> Self {
+    fn sum_sources(progress: &Progress) -> Self {
         let mut sum = Self { elapsed_ns: progress.elapsed_ns, ..Self::default() };
         for (_, source) in &progress.sources {
             sum.blocks += source.given.blocks;
@@ -106,7 +106,12 @@ impl SourceTotals {
 
 /// Formats a progress line, such as ` 12 s 48213 blocks 31.2 MB 4012 blocks/s 2.60 MB/s +120 lost:
 /// 4009 ring, 3 nic`.
-fn format_line(time: &str, progress: &Progress, now: SourceTotals, before: SourceTotals) -> String {
+fn format_progress_line(
+    time: &str,
+    progress: &Progress,
+    now: SourceTotals,
+    before: SourceTotals,
+) -> String {
     let ns = now.elapsed_ns.saturating_sub(before.elapsed_ns).max(1);
     let rate = |now: u64, before: u64| {
         let each =
@@ -256,7 +261,7 @@ mod tests {
         let now =
             SourceTotals { elapsed_ns: 12_000_000_000, blocks: 48_213, bytes: 31_200_000, lost: 0 };
         let quiet = " 12 s  48213 blocks  31.2 MB  4012 blocks/s  2.60 MB/s";
-        assert_eq!(format_line("12 s", &progress, now, before), quiet);
+        assert_eq!(format_progress_line("12 s", &progress, now, before), quiet);
         let files = [(1_000_000, 4_000_000), (500_000, 2_000_000)];
         progress.sources = files
             .map(|(read, size)| {
@@ -265,9 +270,13 @@ mod tests {
             })
             .into();
         let halfway = format!("{quiet}  25 %, 36 s left");
-        assert_eq!(format_line("12 s", &progress, now, before), halfway);
+        assert_eq!(format_progress_line("12 s", &progress, now, before), halfway);
         progress.sources[1].1.position = None;
-        assert_eq!(format_line("12 s", &progress, now, before), quiet, "an interface has no end");
+        assert_eq!(
+            format_progress_line("12 s", &progress, now, before),
+            quiet,
+            "an interface has no end"
+        );
         progress.sources.clear();
         progress.sources.push(("rx".to_owned(), Default::default()));
         progress.sources[0].1.dropped =
@@ -275,10 +284,12 @@ mod tests {
         progress.held_up = vec!["rx".to_owned()];
         progress.stopped = true;
         let lossy = SourceTotals { lost: 4012, ..now };
-        let line = format_line("12 s", &progress, lossy, SourceTotals { lost: 3892, ..before });
+        let line =
+            format_progress_line("12 s", &progress, lossy, SourceTotals { lost: 3892, ..before });
         assert_eq!(line, format!("{quiet}  +120  lost: 4009 ring, 3 nic  held up: rx  draining"));
-        assert_eq!(SourceTotals::add_up(&progress).lost, 4012);
-        let line = format_line("12 s", &progress, lossy, SourceTotals { lost: 4012, ..before });
+        assert_eq!(SourceTotals::sum_sources(&progress).lost, 4012);
+        let line =
+            format_progress_line("12 s", &progress, lossy, SourceTotals { lost: 4012, ..before });
         let old = format!("{quiet}  lost: 4009 ring, 3 nic  held up: rx  draining");
         assert_eq!(line, old, "nothing anew");
     }

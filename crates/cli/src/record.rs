@@ -50,7 +50,7 @@ pub(crate) fn replay_record(path: &Path, arguments: &RunArguments) -> Result<Sta
     let repetition =
         recorded.build_replay(path, arguments.into.clone(), &options).map_err(report_open_error)?;
     let BuiltReplay { ready, into, whole } = repetition;
-    let (finished, alarmed) = run::run_ready(ready, arguments)?;
+    let (finished, alarmed) = run::run_built_request(ready, arguments)?;
     let status = run::print_results(&finished.results, arguments, file).with_alarm(alarmed);
     if let (Some(into), false) = (into, arguments.quiet) {
         terminal::print_note(&format!("its output is in {}", into.display()));

@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &RunArguments) -> Status {
         let run_options = run_options(arguments);
         let prepared = Prepared::read(&line::request_text(&arguments.line)?, &run_options)
             .map_err(report_open_error)?;
-        run_prepared(prepared, &run_options, arguments, notifier)
+        build_and_run_request(prepared, &run_options, arguments, notifier)
     });
     ran.unwrap_or_else(|status| status)
 }
@@ -70,7 +70,7 @@ pub(crate) fn run_options(arguments: &RunArguments) -> Options {
 }
 
 /// Builds and runs a prepared request, prints its results, and returns the exit status.
-pub(crate) fn run_prepared(
+pub(crate) fn build_and_run_request(
     prepared: Prepared,
     run_options: &Options,
     arguments: &RunArguments,
@@ -92,7 +92,7 @@ pub(crate) fn run_prepared(
     if let Some(number) = ready.number().or_else(|| arguments.serves_prefix.then_some(0)) {
         notifier.notify(number);
     }
-    let (finished, alarmed) = run_ready(ready, arguments)?;
+    let (finished, alarmed) = run_built_request(ready, arguments)?;
     let status = print_results(&finished.results, arguments, file).with_alarm(alarmed);
     let status = match arguments.drawings.is_empty() {
         true => status,
@@ -151,7 +151,7 @@ fn report_build_failure(error: OpenError, arguments: &RunArguments) -> Status {
 
 /// Runs a built request and blocks until it ends. Prints progress and alarms on standard error.
 /// Returns the finished run, and true if an alarm of `--alarm` was raised.
-pub(crate) fn run_ready(
+pub(crate) fn run_built_request(
     ready: Ready,
     arguments: &RunArguments,
 ) -> Result<(Finished, bool), Status> {

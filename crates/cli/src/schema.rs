@@ -36,7 +36,7 @@ const SCHEMAS: &[(&str, &str, &str)] = &[
 ];
 
 /// Prints the names of all schemas, one per line.
-pub(crate) fn print_names() -> Status {
+pub(crate) fn print_schema_names() -> Status {
     terminal::print_text(&names().map(|name| format!("{name}\n")).collect::<String>())
 }
 

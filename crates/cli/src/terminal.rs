@@ -31,17 +31,17 @@ pub(crate) fn drawing_columns() -> Option<usize> {
 
 /// Returns true if messages are colored: standard error is a terminal that interprets control
 /// sequences, and NO_COLOR is empty or not set.
-pub(crate) fn has_colour_errors() -> bool {
-    io::stderr().is_terminal() && may_colour()
+pub(crate) fn has_color_errors() -> bool {
+    io::stderr().is_terminal() && may_color()
 }
 
 /// Returns true if standard output is colored: it is a terminal that interprets control sequences,
 /// and NO_COLOR is empty or not set.
-pub(crate) fn has_colour_output() -> bool {
-    io::stdout().is_terminal() && may_colour()
+pub(crate) fn has_color_output() -> bool {
+    io::stdout().is_terminal() && may_color()
 }
 
-fn may_colour() -> bool {
+fn may_color() -> bool {
     let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     !unwanted && !is_dumb()
 }
@@ -52,7 +52,7 @@ fn is_dumb() -> bool {
 }
 
 /// Returns true if a line on standard error can be overwritten.
-pub(crate) fn can_rewrite() -> bool {
+pub(crate) fn can_rewrite_line() -> bool {
     io::stderr().is_terminal() && !is_dumb()
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn erase_status() {
 pub(crate) fn print_text(text: &str) -> Status {
     // Standard output and standard error may be the same terminal.
     erase_status();
-    let text = visible_text(text, has_colour_output());
+    let text = visible_text(text, has_color_output());
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => Status::Done,
@@ -147,7 +147,7 @@ fn held_messages() -> MutexGuard<'static, Option<String>> {
 
 /// Writes a text to standard error. Errors are ignored, because they cannot be reported.
 pub(crate) fn print_error_text(text: &str) {
-    let text = visible_text(text, has_colour_errors());
+    let text = visible_text(text, has_color_errors());
     if let Some(held) = held_messages().as_mut() {
         return held.push_str(&text);
     }
@@ -208,7 +208,7 @@ pub(crate) fn print_note(what: &str) {
 fn print_labeled(word: &str, colour: &str, what: &str) {
     // The text may quote a request, a file name or another process.
     let what = VisibleLines(what);
-    match has_colour_errors() {
+    match has_color_errors() {
         true => print_error_text(&format!("\x1b[{colour}m{word}\x1b[0m: {what}\n")),
         false => print_error_text(&format!("{word}: {what}\n")),
     }

@@ -60,7 +60,7 @@ impl RunView {
         if !arguments.view {
             return Ok(None);
         }
-        if !io::stderr().is_terminal() || !terminal::can_rewrite() {
+        if !io::stderr().is_terminal() || !terminal::can_rewrite_line() {
             terminal::print_error(
                 "--view needs a terminal as standard error: use --progress=yes or --stats, or \
                  `streamline top PATH` on another terminal",
@@ -121,7 +121,7 @@ impl Drop for RunView {
 }
 
 /// The text displayed for one sample of the counters.
-struct Picture {
+struct SampleText {
     heading: String,
     request: String,
     graph: Vec<String>,
@@ -131,7 +131,7 @@ struct Picture {
 struct Session {
     observer: Observer,
     previous: Option<DrawnFigures>,
-    now: Option<Picture>,
+    now: Option<SampleText>,
     shows_help: bool,
     is_stopping: bool,
     /// Index of the first visible row of the graph.
@@ -216,7 +216,7 @@ impl Session {
             blocks(&figures),
         );
         let graph = explain::format_drawing(&results.plan, Some(&recent));
-        self.now = Some(Picture {
+        self.now = Some(SampleText {
             heading,
             request: replace_hidden(&results.text.replace('\n', " ")),
             graph: graph.lines().map(str::to_owned).collect(),
@@ -241,7 +241,7 @@ impl Session {
             true => HELP.iter().map(|line| Line::from(*line)).collect(),
             false => {
                 let rows = picture.graph.iter().skip(self.scroll);
-                rows.map(|row| style_graph_row(row, terminal::has_colour_errors())).collect()
+                rows.map(|row| style_graph_row(row, terminal::has_color_errors())).collect()
             }
         };
         frame.render_widget(Paragraph::new(lines), body);

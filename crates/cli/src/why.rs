@@ -107,7 +107,7 @@ fn run_trace(request: TraceInput, why: &Arc<FlowQuery>) -> Result<Results, Statu
     // A trace runs a request again, and is no path that others may watch or change.
     let options = Options { embedded: true, ..run::run_options(&quiet) };
     let ready = prepared.build_with(&options, extras).map_err(report_open_error)?;
-    Ok(run::run_ready(ready, &quiet)?.0.results)
+    Ok(run::run_built_request(ready, &quiet)?.0.results)
 }
 
 /// Returns true for a regular file, which contains the same bytes when it is opened again.
@@ -195,8 +195,12 @@ fn format_table(rows: &[NodeFate], plan: &Plan) -> String {
             names[row.planned].clone(),
             row.came.blocks.to_string(),
             row.came.bytes.to_string(),
-            if sink { "the path ends here".to_owned() } else { counts_by_name(&row.answered) },
-            other_counts(&row),
+            if sink {
+                "the path ends here".to_owned()
+            } else {
+                format_counts_by_name(&row.answered)
+            },
+            format_other_counts(&row),
             format_ranges(&row.packets),
         ]);
     }
@@ -204,14 +208,14 @@ fn format_table(rows: &[NodeFate], plan: &Plan) -> String {
 }
 
 /// Formats counts by name, such as `fin 2, syn 3`.
-fn counts_by_name(counts: &BTreeMap<String, u64>) -> String {
+fn format_counts_by_name(counts: &BTreeMap<String, u64>) -> String {
     let each = counts.iter().map(|(what, count)| format!("{what} {count}"));
     each.collect::<Vec<_>>().join(", ")
 }
 
 /// Formats the numbers of blocks that were held, dropped, left without an answer, consumed,
 /// created, or not selected.
-fn other_counts(row: &NodeFate) -> String {
+fn format_other_counts(row: &NodeFate) -> String {
     let mut parts = Vec::new();
     if row.held > 0 {
         let longest = explain::format_nanoseconds(row.held_max);

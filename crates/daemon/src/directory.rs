@@ -258,13 +258,13 @@ const ENOTDIR: i32 = 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::Folder;
+    use crate::testing::TemporaryDirectory;
     use std::os::unix::fs::PermissionsExt as _;
     use sys::steps::UNLOGGED;
 
     #[test]
     fn t13_directory_admits_one_daemon_and_is_cleaned_up() {
-        let folder = Folder::new();
+        let folder = TemporaryDirectory::new();
         let path = folder.path().join("place");
         let place = Directory::acquire(&path, true, &UNLOGGED).unwrap();
         let held = Directory::acquire(&path, true, &UNLOGGED).unwrap_err();
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn t13_directory_writable_by_others_or_linked_is_refused() {
-        let folder = Folder::new();
+        let folder = TemporaryDirectory::new();
         let path = folder.path().join("place");
         fs::create_dir(&path).unwrap();
         for mode in [0o777, 0o775, 0o1777, 0o702] {

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A new temporary directory, which is removed on drop.
 #[derive(Debug)]
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct TemporaryDirectory(PathBuf);
 
-impl Folder {
+impl TemporaryDirectory {
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -22,7 +22,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TemporaryDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }

@@ -128,7 +128,7 @@ impl Asm {
 
     /// Appends code that sets the register `to` to the address of byte `index * stride` of a map's
     /// element 0. The code clobbers `index`.
-    pub fn index_map(&mut self, to: Reg, map: u32, index: Reg, stride: i32) {
+    pub fn load_map_address(&mut self, to: Reg, map: u32, index: Reg, stride: i32) {
         self.push(Insn::alu(Alu::Mul, index, stride));
         self.push_wide(Insn::load_map_value(to, map, 0));
         self.push(Insn::alu(Alu::Add, to, index));

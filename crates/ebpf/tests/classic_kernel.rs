@@ -6,7 +6,8 @@
 //! captured, random or steered, complete or truncated, and have every kind of tag. Each frame is
 //! judged unchanged, and with its bytes 12 to 15 interpreted as a tag in the skb. Every socket
 //! filter must also pass the kernel's check. The inverse is tested with the same frames: a program
-//! for a tag in the skb, rewritten for the frame with its tag restored. `SEED=` repeats a run, and `ROUNDS=` extends it.
+//! for a tag in the skb, rewritten for the frame with its tag restored. `SEED=` repeats a run, and
+//! `ROUNDS=` extends it.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "the test prints its counts")]
 
@@ -22,7 +23,7 @@ mod programs;
 use cases::{all_frames, case_folder};
 use ebpf::classic::insn::code;
 use ebpf::classic::kernel::{
-    ACCEPT_WHOLE, Direction, SocketFilterError, rewrite_for_restored_tags, socket_filter,
+    ACCEPT_WHOLE_FRAME, Direction, SocketFilterError, rewrite_for_restored_tags, socket_filter,
 };
 use ebpf::classic::{
     ClassicProgram, INSTRUCTIONS_MAX, LinkType, Metadata, Options, VlanTag, compile,
@@ -128,7 +129,7 @@ impl<'p> FilterPair<'p> {
         let Frame { bytes, wire_length } = frame;
         let wanted = match self.program.run(bytes, *wire_length, &Metadata::EMPTY) {
             0 => 0,
-            _ => ACCEPT_WHOLE,
+            _ => ACCEPT_WHOLE_FRAME,
         };
         let plain = Metadata { hardware_type: 1, ..Metadata::EMPTY };
         let found = self.filter.run(bytes, *wire_length, &plain);
@@ -157,7 +158,7 @@ impl<'p> FilterPair<'p> {
             // The kernel removes tags of two types. The filter accepts frames with other tags
             // untested.
             0 if matches!(tpid, 0x8100 | 0x88a8) => 0,
-            _ => ACCEPT_WHOLE,
+            _ => ACCEPT_WHOLE_FRAME,
         };
         let plain = Metadata { hardware_type: 1, ..Metadata::EMPTY };
         let stripped = [&bytes[..TAG_RANGE.start], &bytes[TAG_RANGE.end..]].concat();

@@ -73,7 +73,7 @@ impl SinkEntry {
     /// Marks the sink as one that writes files. Such a sink runs in its own space, so that a slow
     /// disk delays no other branch.
     #[must_use]
-    pub const fn writing_files(self) -> Self {
+    pub const fn with_file_writes(self) -> Self {
         self.with_facts(EndpointFacts { writes_files: true, ..self.facts })
     }
 
@@ -94,7 +94,7 @@ impl SinkEntry {
 
 /// Returns the use of standard output by a sink that writes lines to the file named in its argument
 /// `file`.
-pub(crate) fn lines_unless_file(arguments: &Arguments) -> StandardOutput {
+pub(crate) fn standard_output_use(arguments: &Arguments) -> StandardOutput {
     match names_standard_output(arguments) {
         true => StandardOutput::Lines,
         false => StandardOutput::Unused,

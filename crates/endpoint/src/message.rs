@@ -173,17 +173,17 @@ pub fn located_entry(entry: Entry, dbuf: DbufId, frame: Extent) -> Entry {
 }
 
 /// Placeholder for the dbuf id in a message. The receiver replaces it.
-const NOT_IN_MEMORY: DbufId = match DbufId::new(1) {
+const PLACEHOLDER_DBUF: DbufId = match DbufId::new(1) {
     Some(id) => id,
     None => DbufId::HOLE,
 };
 
 /// Returns the entry of a block for use without its frame, which is sent or stored separately. The
-/// pointer is a hole if it was one before, and otherwise refers to [`NOT_IN_MEMORY`].
+/// pointer is a hole if it was one before, and otherwise refers to [`PLACEHOLDER_DBUF`].
 pub fn entry_without_frame(entry: Entry) -> Entry {
     match entry.pointer.is_hole() {
         true => entry_without_bytes(entry),
-        false => placed_entry(entry, NOT_IN_MEMORY, Extent::new(0, entry.marks.captured)),
+        false => placed_entry(entry, PLACEHOLDER_DBUF, Extent::new(0, entry.marks.captured)),
     }
 }
 

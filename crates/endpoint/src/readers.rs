@@ -71,7 +71,7 @@ impl Readers {
 
     /// Returns the mode, before the umask, of a file to be created at the path `file`, as
     /// [`Self::file_mode`] does for its directory.
-    pub(crate) fn file_mode_at(&self, file: &Path, full: u32) -> u32 {
+    pub(crate) fn file_mode_for_path(&self, file: &Path, full: u32) -> u32 {
         let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
         self.file_mode(directory.unwrap_or_else(|| Path::new(".")), full)
     }
@@ -148,6 +148,6 @@ mod tests {
         );
         let mut readers = Readers::default();
         readers.add_restrictions_of(&file);
-        assert_eq!(readers.file_mode_at(Path::new(&file), 0o666), 0o600);
+        assert_eq!(readers.file_mode_for_path(Path::new(&file), 0o666), 0o600);
     }
 }

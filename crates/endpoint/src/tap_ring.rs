@@ -25,7 +25,7 @@ pub const TAP_RING_SIZE: usize = 8 << 20;
 /// Offset of the first byte of the ring; the words of both sides precede it.
 const DATA_OFFSET: usize = 4096;
 /// Length of the file in bytes.
-const FILE_SIZE: usize = DATA_OFFSET + TAP_RING_SIZE;
+const TAP_FILE_SIZE: usize = DATA_OFFSET + TAP_RING_SIZE;
 /// Minimum number of bytes for which memory is allocated in one step. Memory is allocated before it
 /// is used, so that a shortage of memory is reported as an error.
 const ALLOCATED_MIN: u64 = 256 << 10;
@@ -63,7 +63,7 @@ impl TapRingWriter {
     /// Creates an empty ring, whose reader counts as waiting for the first bytes. Memory is
     /// allocated when bytes are written.
     pub fn new() -> sys::Result<Self> {
-        let file = Memfd::create("streamline-tap", FILE_SIZE)?;
+        let file = Memfd::create("streamline-tap", TAP_FILE_SIZE)?;
         file.allocate(0, DATA_OFFSET)?;
         let position = WriterPosition::new(Arc::new(file.map()?), TAP_RING_SIZE);
         file.seal(Seals::SIZE)?;
@@ -93,11 +93,11 @@ impl TapRingWriter {
         let (first, second) = bytes
             .get(..length)
             .unwrap_or_default()
-            .split_at(length.min(TAP_RING_SIZE - offset_of(written)));
+            .split_at(length.min(TAP_RING_SIZE - ring_offset(written)));
         let next = written + first.len() as u64;
         for (at, part) in [(written, first), (next, second)] {
             let memory = self.position.words();
-            let stored = memory.store_bytes(DATA_OFFSET + offset_of(at), part);
+            let stored = memory.store_bytes(DATA_OFFSET + ring_offset(at), part);
             debug_assert!(stored, "the range is in the ring");
         }
         self.position.publish(length);
@@ -144,7 +144,7 @@ impl TapRingWriter {
         }
         let end = end.max(to + ALLOCATED_MIN).min(all);
         let length = end.saturating_sub(to) as usize;
-        let (at, to_wrap) = (offset_of(to), TAP_RING_SIZE - offset_of(to));
+        let (at, to_wrap) = (ring_offset(to), TAP_RING_SIZE - ring_offset(to));
         for (at, length) in [(at, length.min(to_wrap)), (0, length.saturating_sub(to_wrap))] {
             if length > 0 {
                 self.file.allocate(DATA_OFFSET + at, length).map_err(|_| TapRingFault::NoMemory)?;
@@ -172,7 +172,7 @@ impl TapRingReader {
     /// Opens the ring in a file that a path has shared. Returns `None` if the file is not a ring,
     /// or if it could shrink.
     pub fn open(file: &Memfd) -> sys::Result<Option<Self>> {
-        if file.len() != FILE_SIZE || !file.seals()?.has(Seals::SIZE) {
+        if file.len() != TAP_FILE_SIZE || !file.seals()?.has(Seals::SIZE) {
             return Ok(None);
         }
         Ok(Some(Self(ReaderPosition::new(file.map()?, TAP_RING_SIZE))))
@@ -196,7 +196,7 @@ impl TapRingReader {
 
     /// Adds the next `length` bytes, which must be available, to a list of ranges to write.
     pub fn gather<'a>(&'a self, length: usize, to: &mut GatherWrite<'a>) {
-        let at = offset_of(self.0.taken());
+        let at = ring_offset(self.0.taken());
         let first = length.min(TAP_RING_SIZE - at);
         for (at, length) in [(at, first), (0, length - first)] {
             let inside = to.push_mapped(self.0.words(), DATA_OFFSET + at, length);
@@ -220,7 +220,7 @@ impl TapRingReader {
 }
 
 /// Returns the offset of a position in the ring.
-const fn offset_of(position: u64) -> usize {
+const fn ring_offset(position: u64) -> usize {
     (position % TAP_RING_SIZE as u64) as usize
 }
 
@@ -309,7 +309,7 @@ mod tests {
         }
         let small = Memfd::create("small", 4096).unwrap();
         assert!(TapRingReader::open(&small).unwrap().is_none());
-        let unsealed = Memfd::create("unsealed", FILE_SIZE).unwrap();
+        let unsealed = Memfd::create("unsealed", TAP_FILE_SIZE).unwrap();
         assert!(TapRingReader::open(&unsealed).unwrap().is_none());
     }
 }

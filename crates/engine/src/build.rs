@@ -130,9 +130,9 @@ fn build_all(
         let with = (settings, extras);
         Builder::new((plan, &ids), part, (&origins, host), with)?.build(&count_limit)
     };
-    let built: Result<Vec<(BuiltPath, running::RunningPart)>, BuildError> =
+    let built: Result<Vec<(BuiltPath, running::RunningComponent)>, BuildError> =
         (0..parts).map(path).collect();
-    let (mut paths, parts): (Vec<BuiltPath>, Vec<running::RunningPart>) =
+    let (mut paths, parts): (Vec<BuiltPath>, Vec<running::RunningComponent>) =
         built?.into_iter().unzip();
     let state = PathState::new(plan.clone(), ids.clone(), origins, parts);
     let whole = RunningPath::new(settings, extras.clone(), state);
@@ -154,7 +154,7 @@ impl Builder<'_> {
     fn build(
         mut self,
         count_limit: &Option<Arc<CountLimit>>,
-    ) -> Result<(BuiltPath, running::RunningPart), BuildError> {
+    ) -> Result<(BuiltPath, running::RunningComponent), BuildError> {
         let PartDrafts { rings: running_rings, chains: shared, drafts, lenders } =
             self.draft_all(Vec::new())?;
         let kernel_exits = drafts.iter().flat_map(|draft| self.kernel_exits(draft)).collect();
@@ -186,7 +186,7 @@ impl Builder<'_> {
                 doorbell: Arc::clone(&self.doorbells[place]),
             });
         let kernels = Arc::new(Mutex::new(kernels));
-        let part = running::RunningPart {
+        let part = running::RunningComponent {
             control: Arc::clone(&self.control),
             demand: Arc::clone(&self.demand),
             count_limit: count_limit.clone(),
@@ -233,7 +233,7 @@ impl Builder<'_> {
             }
         }
         for (id, used) in process_nodes(&self.plan.graph) {
-            self.start_part_program(id, used, &mut drafts)?;
+            self.start_component_program(id, used, &mut drafts)?;
         }
         self.bound_signals(&mut drafts, &chains);
         self.attach_gauges(&mut drafts);
@@ -263,7 +263,7 @@ impl Builder<'_> {
         // Order of the inputs: output halves of programs, kernel programs, sources. The input
         // halves of programs come last.
         for (id, used) in process_nodes(graph).filter(|(id, _)| self.has_output_half(place, *id)) {
-            let local = self.add_half(id, used, true, &mut draft);
+            let local = self.add_process_half(id, used, true, &mut draft);
             if !draft.kept.iter().any(|(kept, _)| *kept == local) {
                 draft.inputs.push(Input::Source { node: local, intake: GENERAL_INTAKE });
             }
@@ -285,7 +285,9 @@ impl Builder<'_> {
             Some(again) if again.replaces_program => {
                 self.build_successors(place, again, &mut locals, &mut draft)?;
             }
-            Some(again) => self.place_running_exits(place, again, &mut locals, &mut draft)?,
+            Some(again) => {
+                self.add_running_program_placeholders(place, again, &mut locals, &mut draft)?
+            }
         }
         for (id, node) in outer {
             if self.is_in_kernel(id) && node.kind() == Some(FilterKind::Source) {
@@ -308,7 +310,7 @@ impl Builder<'_> {
                         intake_config_for_length(part.properties.block_max),
                         &self.extras.steps,
                     )?,
-                    (lent, _) => draft.source_intake(lent, &self.extras.steps)?,
+                    (lent, _) => draft.add_source_intake(lent, &self.extras.steps)?,
                 });
             }
             let local = draft.assembly.add_node(made);
@@ -324,7 +326,7 @@ impl Builder<'_> {
         }
         self.drives_clock |= drives_clock;
         for (id, used) in process_nodes(graph).filter(|(id, _)| self.has_input_half(place, *id)) {
-            locals[id.0] = Some(self.add_half(id, used, false, &mut draft));
+            locals[id.0] = Some(self.add_process_half(id, used, false, &mut draft));
         }
         self.add_replicas(place, shared, &mut locals, &mut draft)?;
         self.connect_nodes(place, &locals, &mut draft, rings)?;

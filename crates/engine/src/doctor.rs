@@ -204,12 +204,12 @@ fn probe_features() -> Vec<Feature> {
     let types = Feature {
         facility: Facility::Btf,
         serves: "kernel programs that know the kernel's types",
-        outcome: has_types().then_some(()).ok_or_else(absent),
+        outcome: has_kernel_types().then_some(()).ok_or_else(absent),
     };
     tried.chain([types]).collect()
 }
 
-fn has_types() -> bool {
+fn has_kernel_types() -> bool {
     Path::new("/sys/kernel/btf/vmlinux").exists()
 }
 

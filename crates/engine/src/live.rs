@@ -99,7 +99,7 @@ impl Live {
     }
 
     /// Replaces node and edge numbers in the totals of programs with plan indices, in place.
-    pub(crate) fn use_plan_indices_in(&self, programs: &mut [ProgramTotals]) {
+    pub(crate) fn use_plan_indices_in_programs(&self, programs: &mut [ProgramTotals]) {
         let Some(whole) = self.running_path() else { return };
         let (node, edge) = whole.state().plan_indices();
         for program in programs {
@@ -220,7 +220,7 @@ impl Live {
 
     /// Appends an automatic change to the list of the latest [`ADAPTATIONS_MAX`] changes, and calls
     /// the listener, if any.
-    pub(crate) fn add_adapted(&self, what: String) {
+    pub(crate) fn add_adaptation(&self, what: String) {
         if let Some(whole) = self.running_path() {
             let mut state = whole.state();
             let listener = state.listener.clone();
@@ -322,7 +322,7 @@ impl Live {
         // The reader of a ring is queried before the writer.
         let mut counted: Vec<_> = all.iter().rev().filter_map(query).collect();
         counted.reverse();
-        self.add_ended_and_kernel(&mut counted, limit, true);
+        self.add_ended_and_kernel_counters(&mut counted, limit, true);
         report::merge_ledger(counted, true)
     }
 
@@ -366,7 +366,7 @@ impl Live {
         counted.reverse();
         has.reverse();
         spaces.extend(self.processes(&has));
-        self.add_ended_and_kernel(&mut counted, limit, with_kernel);
+        self.add_ended_and_kernel_counters(&mut counted, limit, with_kernel);
         let mut reports = report::merge_reports(&counted);
         let mut ledger = report::merge_ledger(counted, true);
         self.use_plan_indices(&mut ledger, &mut reports);
@@ -380,7 +380,7 @@ impl Live {
 
     /// Adds the final counters of removed spaces and, if `kernel` is true, those of kernel
     /// programs to the counters of the threads. Blocks for at most `limit`.
-    fn add_ended_and_kernel(
+    fn add_ended_and_kernel_counters(
         &self,
         counted: &mut Vec<SpaceCounters>,
         limit: Duration,

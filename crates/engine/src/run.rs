@@ -379,7 +379,7 @@ impl<'f> ProgressReports<'f> {
 /// Replaces node and edge numbers in an outcome with plan indices.
 fn use_plan_indices(live: &Live, outcome: &mut Outcome) {
     live.use_plan_indices(&mut outcome.ledger, &mut outcome.reports);
-    live.use_plan_indices_in(&mut outcome.programs);
+    live.use_plan_indices_in_programs(&mut outcome.programs);
 }
 
 fn build_outcome(

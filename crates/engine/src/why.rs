@@ -156,7 +156,7 @@ impl FlowQuery {
     }
 
     /// Records the arrival of a block at a node. Returns true if the block belongs to the flow.
-    fn note_arrival(&self, planned: usize, block: &Block<'_>) -> bool {
+    fn record_arrival(&self, planned: usize, block: &Block<'_>) -> bool {
         let mut state = self.state();
         let upstream = self.upstream.get(planned).copied().unwrap_or(planned);
         let domain = self.nodes.get(upstream).map_or(0, |(_, domain)| *domain);
@@ -171,8 +171,8 @@ impl FlowQuery {
     }
 
     /// Derives a node's action on a block of the flow, from the node's counters before and after
-    /// the call. Forwarded blocks are recorded by [`FlowQuery::note_departure`] instead.
-    fn note_action(
+    /// the call. Forwarded blocks are recorded by [`FlowQuery::record_departure`] instead.
+    fn record_action(
         &self,
         planned: usize,
         (before, after): (&Counts, &Counts),
@@ -201,7 +201,7 @@ impl FlowQuery {
     }
 
     /// Records the departure of a block from a node. `wanted` is true if an arc selects the block.
-    fn note_departure(&self, planned: usize, block: &Block<'_>, wanted: bool, now: Time) {
+    fn record_departure(&self, planned: usize, block: &Block<'_>, wanted: bool, now: Time) {
         let mut state = self.state();
         let (classes, domain) = self.nodes.get(planned).copied().unwrap_or((Classes::Same, 0));
         if !state.is_ours(domain, block) {
@@ -243,7 +243,7 @@ const fn is_of_request(node: &Node) -> bool {
 impl Observer for FlowObserver {
     fn before_node(&mut self, node: &Node, batch: &Batch<'_>) {
         let blocks = lanes(batch.live()).filter(|_| is_of_request(node)).map(|l| batch.block(l));
-        let ours = blocks.filter(|block| self.why.note_arrival(node.planned, block));
+        let ours = blocks.filter(|block| self.why.record_arrival(node.planned, block));
         // If a filter released several blocks at once, they were routed one by one.
         let running = match *ours.collect::<Vec<_>>() {
             [block] => Some((frame_key(&block), node.counts.clone())),
@@ -254,7 +254,11 @@ impl Observer for FlowObserver {
 
     fn after_node(&mut self, node: &mut Node, now: Time) {
         if let Some((block, before)) = self.running.pop().flatten() {
-            self.why.note_action(node.planned, (&before, &node.counts), (node.reasons, block, now));
+            self.why.record_action(
+                node.planned,
+                (&before, &node.counts),
+                (node.reasons, block, now),
+            );
         }
     }
 
@@ -264,7 +268,7 @@ impl Observer for FlowObserver {
             if matches!(node.operator, Operator::Source(_)) {
                 self.why.number_packet(node.planned, &block);
             }
-            self.why.note_departure(node.planned, &block, wanted >> l & 1 != 0, now);
+            self.why.record_departure(node.planned, &block, wanted >> l & 1 != 0, now);
         }
     }
 

@@ -139,7 +139,7 @@ pub fn packet(block: &mut Block<'_>) -> Result<Packet, HeaderError> {
     let (Some(protocol), Some(network)) = (layers.protocol, layers.l3) else {
         return Err(HeaderError::from_layers(&layers));
     };
-    let (network, bytes) = (u32::from(network), bytes_from(head_bytes(block), network));
+    let (network, bytes) = (u32::from(network), bytes_at_offset(head_bytes(block), network));
     let length = match layers.network {
         Network::Ipv4 => Ipv4::parse(bytes).map(|(ip, _)| u32::from(ip.header_length())),
         _ => match ipv6::find_upper_layer(bytes) {
@@ -341,7 +341,7 @@ fn any_segment<'a>(block: &mut Block<'a>) -> Result<Option<Segment<'a>>, HeaderE
 #[inline]
 #[must_use]
 pub fn flow(block: &Block<'_>, protocol: u8, ports: Ports) -> Option<Flow> {
-    let bytes = bytes_from(head_bytes(block), block.marks.network);
+    let bytes = bytes_at_offset(head_bytes(block), block.marks.network);
     let (source, target) = match bytes.first()? >> 4 {
         4 => Ipv4::parse(bytes).map(|(ip, _)| (ip.source().into(), ip.target().into()))?,
         6 => Ipv6::parse(bytes).map(|(ip, _)| (ip.source().into(), ip.target().into()))?,
@@ -391,7 +391,7 @@ fn marked_transport(block: &Block<'_>) -> Option<Transport> {
     if marks.transport == Marks::UNKNOWN || marks.network == Marks::UNKNOWN {
         return None;
     }
-    let bytes = bytes_from(head_bytes(block), marks.network);
+    let bytes = bytes_at_offset(head_bytes(block), marks.network);
     let protocol = match bytes.first()? >> 4 {
         4 => *bytes.get(wire::ipv4::PROTOCOL)?,
         6 => match *bytes.get(ipv6::NEXT_HEADER)? {
@@ -414,7 +414,7 @@ fn marked_transport(block: &Block<'_>) -> Option<Transport> {
 fn marked_packet(block: &Block<'_>) -> Option<Packet> {
     let Transport { protocol, .. } = marked_transport(block)?;
     let network = u32::from(block.marks.network);
-    let bytes = bytes_from(head_bytes(block), block.marks.network);
+    let bytes = bytes_at_offset(head_bytes(block), block.marks.network);
     let (header, fragment) = match bytes.first()? >> 4 {
         4 => Ipv4::parse(bytes).map(|(ip, _)| (ip.header_length().into(), ip.fragment()))?,
         6 if *bytes.get(ipv6::NEXT_HEADER)? == protocol => {
@@ -455,7 +455,7 @@ fn packet_end(block: &Block<'_>, network: u32) -> u32 {
 }
 
 fn is_first_fragment(block: &Block<'_>) -> bool {
-    let bytes = bytes_from(head_bytes(block), block.marks.network);
+    let bytes = bytes_at_offset(head_bytes(block), block.marks.network);
     match bytes.first().map(|first| first >> 4) {
         Some(4) => Ipv4::parse(bytes).is_some_and(|(ip, _)| ip.fragment() == Fragment::First),
         Some(6) => {
@@ -468,7 +468,7 @@ fn is_first_fragment(block: &Block<'_>) -> bool {
     }
 }
 
-fn bytes_from(bytes: &[u8], at: u16) -> &[u8] {
+fn bytes_at_offset(bytes: &[u8], at: u16) -> &[u8] {
     bytes.get(usize::from(at)..).unwrap_or_default()
 }
 
@@ -478,11 +478,11 @@ mod tests {
     use crate::testing::{Arena, Frame, Space};
     use testkit::Random;
 
-    type Fast = for<'a> fn(&'a [u8], &mut Marks) -> Option<Segment<'a>>;
+    type FastPath = for<'a> fn(&'a [u8], &mut Marks) -> Option<Segment<'a>>;
 
     /// Compares a fast path with the full parse, on intact, damaged, padded and truncated frames.
     /// `header` is the offset of the TCP header.
-    fn assert_fast_path_agrees(fast: Fast, header: usize, make: fn(&[u8]) -> Frame) {
+    fn assert_fast_path_agrees(fast: FastPath, header: usize, make: fn(&[u8]) -> Frame) {
         let mut random = Random::replayable();
         let mut plain = 0;
         for _ in 0..20_000 {

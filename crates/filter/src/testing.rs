@@ -388,7 +388,7 @@ pub fn parse_arguments(
 }
 
 /// Key that the test key service returns for every file name.
-pub const EXAM_KEY: Key = Key(*b"a key for tests!");
+pub const TEST_KEY: Key = Key(*b"a key for tests!");
 
 /// A key service that returns the same key for every file name.
 #[derive(Debug)]
@@ -396,7 +396,7 @@ struct FixedKeys;
 
 impl KeyReader for FixedKeys {
     fn read_key(&self, _: &str) -> Result<Key, String> {
-        Ok(EXAM_KEY)
+        Ok(TEST_KEY)
     }
 }
 

@@ -32,7 +32,7 @@ mod ranges;
 pub use backing::Backing;
 pub use flight::sweep;
 pub use input::Input;
-pub use lent::Lent;
+pub use lent::LentBlock;
 pub use output::{Output, SplicedCounts};
 
 use crate::aggregate::holders::PeerId;

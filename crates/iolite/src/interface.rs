@@ -35,7 +35,7 @@ mod aggregate;
 mod direct;
 mod file;
 
-pub use crate::indirect::lent::Lent;
+pub use crate::indirect::lent::LentBlock;
 pub use aggregate::AggregateBlocks;
 pub use direct::ByteReader;
 pub use file::FrozenReader;
@@ -82,7 +82,7 @@ pub trait StreamReader: fmt::Debug {
 
     /// Lends up to `max` bytes of the next block as a pointer, to be forwarded and then consumed.
     /// Returns `None` if no block is available or the stream does not lend blocks.
-    fn lend(&mut self, _max: usize) -> Result<Option<Lent<'_>>, Fault> {
+    fn lend(&mut self, _max: usize) -> Result<Option<LentBlock<'_>>, Fault> {
         Ok(None)
     }
 
@@ -91,7 +91,7 @@ pub trait StreamReader: fmt::Debug {
     /// blocks; [`lend`] may then lend one.
     ///
     /// [`lend`]: StreamReader::lend
-    fn lend_run(&mut self, _max: usize) -> Result<Option<(Lent<'_>, usize)>, Fault> {
+    fn lend_run(&mut self, _max: usize) -> Result<Option<(LentBlock<'_>, usize)>, Fault> {
         Ok(None)
     }
 
@@ -143,7 +143,7 @@ pub trait StreamWriter: fmt::Debug {
 
     /// Forwards a lent block as a pointer. Returns false if the block was dropped, and `None` if
     /// the block cannot be forwarded now, so the caller must copy it.
-    fn accept(&mut self, _lent: &Lent<'_>) -> Result<Option<bool>, Fault> {
+    fn accept(&mut self, _lent: &LentBlock<'_>) -> Result<Option<bool>, Fault> {
         Ok(None)
     }
 
@@ -152,7 +152,7 @@ pub trait StreamWriter: fmt::Debug {
     /// block must be forwarded by [`accept`].
     ///
     /// [`accept`]: StreamWriter::accept
-    fn accept_run(&mut self, _lent: &Lent<'_>, _block: usize) -> Result<usize, Fault> {
+    fn accept_run(&mut self, _lent: &LentBlock<'_>, _block: usize) -> Result<usize, Fault> {
         Ok(0)
     }
 

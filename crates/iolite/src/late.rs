@@ -32,14 +32,14 @@ fn dbuf_id(number: u32) -> DbufId {
 
 /// The manner in which a writer ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum WriterEnd {
+enum WriterExit {
     Closed,
     Killed,
 }
 
-const ENDS: [WriterEnd; 2] = [WriterEnd::Killed, WriterEnd::Closed];
+const ENDS: [WriterExit; 2] = [WriterExit::Killed, WriterExit::Closed];
 
-impl WriterEnd {
+impl WriterExit {
     /// Returns the expected result of a read after the last block: no bytes, or a fault.
     const fn expected_end(self) -> Result<Vec<u8>, Fault> {
         match self {
@@ -51,18 +51,18 @@ impl WriterEnd {
 
 /// A writer that publishes [`LAST_BLOCK`] and then closes the stream or is killed.
 trait RaceWriter: Send + 'static {
-    fn write_and_end(self, how: WriterEnd);
+    fn write_and_end(self, how: WriterExit);
 }
 
 macro_rules! race_writer {
     ($($output:ty),*) => {$(
         impl RaceWriter for $output {
-            fn write_and_end(mut self, how: WriterEnd) {
+            fn write_and_end(mut self, how: WriterExit) {
                 assert!(self.write(LAST_BLOCK).unwrap());
                 self.flush();
                 match how {
-                    WriterEnd::Killed => self.die(),
-                    WriterEnd::Closed => drop(self),
+                    WriterExit::Killed => self.die(),
+                    WriterExit::Closed => drop(self),
                 }
             }
         }
@@ -72,7 +72,7 @@ macro_rules! race_writer {
 race_writer!(stream::Output, fixed::stream::SlotOutput, indirect::Output);
 
 /// Arms an event that ends the writer in the middle of a reader's call.
-fn arm_writer_end(late: &mut LateEvent, output: impl RaceWriter, how: WriterEnd) {
+fn arm_writer_end(late: &mut LateEvent, output: impl RaceWriter, how: WriterExit) {
     late.arm(move || output.write_and_end(how));
 }
 
@@ -80,7 +80,7 @@ fn arm_writer_end(late: &mut LateEvent, output: impl RaceWriter, how: WriterEnd)
 /// is the end that `how` causes.
 fn check_block_and_end<I>(
     what: &str,
-    how: WriterEnd,
+    how: WriterExit,
     input: &mut I,
     call: fn(&mut I) -> Result<Vec<u8>, Fault>,
 ) {
@@ -228,8 +228,8 @@ fn aggregate_pipe_loses_no_sent_aggregate() {
         receiver.late().arm(move || {
             sender.send(&server, &sent).unwrap();
             match how {
-                WriterEnd::Killed => sender.die(),
-                WriterEnd::Closed => drop(sender),
+                WriterExit::Killed => sender.die(),
+                WriterExit::Closed => drop(sender),
             }
             // Its owner has ended as well, and unmapped memory can no longer be mapped.
             drop(server);

@@ -65,12 +65,12 @@ struct SharedSpace {
 struct SpaceState {
     owners: Vec<Client>,
     dbufs: BTreeMap<DbufId, Arc<ForeignDbuf>>,
-    faults: Faults,
+    faults: QueryCounts,
 }
 
 /// Counters of a space's queries to owners. [SL §5.3.1]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Faults {
+pub struct QueryCounts {
     /// Number of dbufs mapped on demand.
     pub mapped: u64,
     /// Number of queries that did not result in a mapping, mostly because owners refused.
@@ -116,7 +116,7 @@ impl Space {
 
     /// Returns the counters of queries.
     #[must_use]
-    pub fn faults(&self) -> Faults {
+    pub fn faults(&self) -> QueryCounts {
         self.lock_owners().faults
     }
 
@@ -316,10 +316,10 @@ impl ForeignDbuf {
 
     /// Returns the address of the byte at an offset returned by [`ForeignDbuf::locate`], or `None`
     /// for foreign bytes (V4).
-    pub(crate) fn in_place(&self, at: usize) -> Option<InPlace> {
+    pub(crate) fn in_place(&self, at: usize) -> Option<InPlaceAddress> {
         // Inside the region, as checked by `locate`.
         let first = self.region.words().as_ptr().cast::<u8>().wrapping_add(at);
-        NonNull::new(first.cast_mut()).filter(|_| self.can_read_in_place()).map(InPlace)
+        NonNull::new(first.cast_mut()).filter(|_| self.can_read_in_place()).map(InPlaceAddress)
     }
 
     /// Returns the address of the mapping's first byte.
@@ -355,15 +355,15 @@ pub(crate) fn count_leading_inside(
 
 /// The address of bytes that may be read in place.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct InPlace(NonNull<u8>);
+pub(crate) struct InPlaceAddress(NonNull<u8>);
 
 // SAFETY: an address alone gives no access; it is dereferenced only under the promises of `bytes`,
 // and the dbuf that it points into may be sent and shared.
-unsafe impl Send for InPlace {}
+unsafe impl Send for InPlaceAddress {}
 // SAFETY: as above.
-unsafe impl Sync for InPlace {}
+unsafe impl Sync for InPlaceAddress {}
 
-impl InPlace {
+impl InPlaceAddress {
     /// Returns `length` bytes, starting `done` bytes after the address.
     ///
     /// # Safety

@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use streamline_iolite::aggregate::holders::{Holding, PeerId};
+use streamline_iolite::aggregate::holders::{HeldCounts, PeerId};
 use streamline_iolite::aggregate::owner::{Creator, Grant, Owner as _, Window};
 use streamline_iolite::aggregate::server::{Client, GrantServer};
 use streamline_iolite::aggregate::{Aggregate, AllocationPool, FrozenData};
@@ -135,7 +135,7 @@ impl Fixture {
 
     /// Kills a client. Returns the counters of its holds, and the time until its departure was
     /// noticed and everything was released.
-    fn kill(&mut self, mut client: Process) -> (Holding, Duration) {
+    fn kill(&mut self, mut client: Process) -> (HeldCounts, Duration) {
         let doorbell = SocketDoorbell::from(client.other.take_socket());
         let start = Instant::now();
         client.other.kill();
@@ -188,7 +188,7 @@ fn q18_process_killed_at_any_step_releases_everything() {
             );
             let (kept, took) = fixture.kill(client);
             slowest = slowest.max(took);
-            let expected = Holding { segments, references: segments as u64, mistakes: 0 };
+            let expected = HeldCounts { segments, references: segments as u64, mistakes: 0 };
             assert_eq!(kept, expected, "round {round}, step {step}");
             assert_eq!(fixture.pool.usage().leased, LENT_SEGMENTS, "what the survivor keeps");
             assert_eq!(memory_counts(), before, "round {round}, step {step}");

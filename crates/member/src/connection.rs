@@ -1,12 +1,12 @@
 //! The server's end of a connection. Receives messages and sends replies without ever blocking on
 //! the peer. (RELIABILITY T8, T12)
 //!
-//! The memory that a peer can occupy is bounded: one partial message, and [`UNSENT_MAX`] bytes of
-//! unsent replies. A peer that reads its replies too slowly is disconnected. The server always
-//! reads incoming data promptly, so no descriptor of the peer stays in the receive queue, and every
-//! hangup is detected. Another thread ([`sys::closer`]) closes the received descriptors that are
-//! not used, and the socket. A peer with descriptors that wait to be closed is disconnected if it
-//! sends more descriptors.
+//! The memory that a peer can occupy is bounded: one partial message, and [`UNSENT_BYTES_MAX`]
+//! bytes of unsent replies. A peer that reads its replies too slowly is disconnected. The server
+//! always reads incoming data promptly, so no descriptor of the peer stays in the receive queue,
+//! and every hangup is detected. Another thread ([`sys::closer`]) closes the received descriptors
+//! that are not used, and the socket. A peer with descriptors that wait to be closed is
+//! disconnected if it sends more descriptors.
 
 use crate::receive_buffer::with_receive_buffer;
 use crate::varlink::MESSAGE_MAX;
@@ -17,7 +17,7 @@ use sys::local_socket::{self, Framing};
 use sys::watcher::{EventInterest, Watcher};
 
 /// Maximum number of bytes queued for sending, per connection.
-pub const UNSENT_MAX: usize = 1 << 20;
+pub const UNSENT_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of descriptors queued for sending, per connection.
 const DESCRIPTORS_MAX: usize = 16;
 
@@ -168,7 +168,7 @@ impl Connection {
         self.unsent_bytes += bytes.len();
         let queued: usize =
             self.unsent_messages.iter().map(|unsent| unsent.descriptors.len()).sum();
-        if self.unsent_bytes > UNSENT_MAX || queued + descriptors.len() > DESCRIPTORS_MAX {
+        if self.unsent_bytes > UNSENT_BYTES_MAX || queued + descriptors.len() > DESCRIPTORS_MAX {
             return Err(Disconnected);
         }
         self.unsent_messages.push_back(UnsentMessage { bytes, sent: 0, descriptors });

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn door_replies_with_the_url_or_an_error() {
+    fn page_socket_replies_with_the_url_or_an_error() {
         let opened = reply(r#"{"method":"io.streamline.page.Open"}"#);
         let opened: Value = opened.deserialize_result().unwrap();
         assert_eq!(opened["url"], "http://there/");
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn door_is_beside_the_directory_of_the_daemon() {
+    fn page_socket_is_beside_the_daemon_directory() {
         assert_eq!(page_directory(None), Path::new("/run/streamline-page"));
         for directory in ["/tmp/d", "/tmp/d/", "/tmp/d//", "/tmp/d/."] {
             assert_eq!(page_directory(Some(Path::new(directory))), Path::new("/tmp/d-page"));

@@ -101,7 +101,7 @@ pub(crate) async fn check_edit(
     Json(given): Json<PathEdit>,
 ) -> Result<Json<Value>, Failure> {
     let refuse = |text: String| Failure::new(StatusCode::BAD_REQUEST, text);
-    let line = server.live.request_of(given.path);
+    let line = server.live.listed_request(given.path);
     let gone = || refuse("the path has ended, or belongs to another user".to_owned());
     let line = line.ok_or_else(gone)?;
     let checked = in_thread(move || match paths::check_edit(&line, &split_words(&given.edit)) {

@@ -96,7 +96,7 @@ impl Captures {
         known.last += 1;
         let number = known.last;
         known.all.insert(number, Capture { path, node, file, state, stop, writer });
-        known.forget_oldest();
+        known.forget_oldest_captures();
         Ok(number)
     }
 
@@ -113,7 +113,7 @@ impl Captures {
 
     /// Returns true if a capture runs.
     #[must_use]
-    pub fn has_running(&self) -> bool {
+    pub fn has_running_capture(&self) -> bool {
         lock(&self.0).all.values().any(Capture::is_running)
     }
 
@@ -150,7 +150,7 @@ impl Capture {
 }
 
 impl Known {
-    fn forget_oldest(&mut self) {
+    fn forget_oldest_captures(&mut self) {
         let has_ended = |capture: &Capture| lock(&capture.state).ended.is_some();
         let ended = self.all.iter().filter(|(_, capture)| has_ended(capture));
         let ended: Vec<u32> = ended.map(|(number, _)| *number).collect();

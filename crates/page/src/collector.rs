@@ -22,11 +22,11 @@ const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time until the next attempt to reach a daemon or a path.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Maximum time to wait for the daemon to pass a connection to a path.
-const CONNECT_LIMIT: Duration = Duration::from_secs(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of paths that are followed.
 const PATHS_MAX: usize = 512;
 /// Maximum number of ended paths that are shown.
-const ENDED_MAX: usize = 8;
+const ENDED_PATHS_MAX: usize = 8;
 
 /// Collects figures until there is no viewer. After a failure, publishes the failure and connects
 /// again.
@@ -88,9 +88,9 @@ impl Collector {
                 return Ok(());
             }
             self.selected = live.selected();
-            self.follow_waiting(now);
+            self.follow_waiting_paths(now);
             self.change_subscriptions(now);
-            self.mark_silent(now);
+            self.mark_silent_paths(now);
             self.figures.time_ms = now_ms();
             live.publish(self.figures.clone());
         }
@@ -122,7 +122,7 @@ impl Collector {
         if what == "went" {
             self.followed.remove(&number);
             if self.figures.paths.remove(&number).is_some() && path.yours {
-                self.note_end(EndedPath { path, ended: None, time_ms: now_ms() });
+                self.record_ended_path(EndedPath { path, ended: None, time_ms: now_ms() });
             }
             return;
         }
@@ -146,7 +146,7 @@ impl Collector {
 
     /// Adds an ended path to the list. If the list already has an entry for this path, `end`
     /// replaces the entry if it has a report, and is discarded otherwise.
-    fn note_end(&mut self, end: EndedPath) {
+    fn record_ended_path(&mut self, end: EndedPath) {
         let same = |known: &EndedPath| {
             (known.path.number, known.path.started) == (end.path.number, end.path.started)
         };
@@ -155,7 +155,7 @@ impl Collector {
             Some(_) => {}
             None => self.figures.ended.push(end),
         }
-        let surplus = self.figures.ended.len().saturating_sub(ENDED_MAX);
+        let surplus = self.figures.ended.len().saturating_sub(ENDED_PATHS_MAX);
         self.figures.ended.drain(..surplus);
     }
 
@@ -164,14 +164,14 @@ impl Collector {
     fn follow(&mut self, number: u32, now: Instant) {
         let Some(path) = self.followed.get_mut(&number) else { return };
         if path.to.as_ref().err().is_some_and(|due| *due <= now) {
-            let to = self.client.connect_within(&number.to_string(), CONNECT_LIMIT);
+            let to = self.client.connect_within(&number.to_string(), CONNECT_TIMEOUT);
             path.sends_counters = self.selected.contains(&number);
             let subscribed = to.and_then(|to| subscribe(&to, path.sends_counters).map(|()| to));
             path.to = subscribed.map_err(|_| now + RETRY_DELAY);
         }
     }
 
-    fn follow_waiting(&mut self, now: Instant) {
+    fn follow_waiting_paths(&mut self, now: Instant) {
         let waiting = self.followed.iter().filter(|(_, path)| path.to.is_err());
         for number in waiting.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.follow(number, now);
@@ -192,7 +192,7 @@ impl Collector {
         }
     }
 
-    fn mark_silent(&mut self, now: Instant) {
+    fn mark_silent_paths(&mut self, now: Instant) {
         for (number, path) in &self.followed {
             let silent = now.duration_since(path.last) > SILENCE_TIMEOUT;
             if let (true, Some(known)) = (silent, self.figures.paths.get_mut(number)) {
@@ -211,7 +211,11 @@ impl Collector {
                 path.to = Err(now + SILENCE_TIMEOUT);
                 if let Some(known) = self.figures.paths.get(&number) {
                     let path = known.path.clone();
-                    self.note_end(EndedPath { path, ended: Some(ended), time_ms: now_ms() });
+                    self.record_ended_path(EndedPath {
+                        path,
+                        ended: Some(ended),
+                        time_ms: now_ms(),
+                    });
                 }
             }
             Ok(update) => {

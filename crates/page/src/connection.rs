@@ -24,9 +24,9 @@ pub enum Socket {
 }
 
 /// Byte that identifies a TCP socket in a message.
-const TCP_KIND: u8 = b't';
+const TCP_SOCKET_BYTE: u8 = b't';
 /// Byte that identifies a Unix socket in a message.
-const UNIX_KIND: u8 = b'u';
+const UNIX_SOCKET_BYTE: u8 = b'u';
 
 impl Socket {
     /// Takes ownership of a socket that another process has sent. `kind` is the byte that
@@ -34,12 +34,12 @@ impl Socket {
     /// not a socket of this kind.
     pub fn from_descriptor(kind: u8, descriptor: OwnedFd) -> io::Result<Self> {
         match kind {
-            TCP_KIND => {
+            TCP_SOCKET_BYTE => {
                 let socket = StdTcpStream::from(descriptor);
                 socket.set_nonblocking(true)?;
                 TcpStream::from_std(socket).map(Self::Tcp)
             }
-            UNIX_KIND => {
+            UNIX_SOCKET_BYTE => {
                 let socket = StdUnixStream::from(descriptor);
                 socket.set_nonblocking(true)?;
                 UnixStream::from_std(socket).map(Self::Unix)
@@ -52,8 +52,8 @@ impl Socket {
     #[must_use]
     pub const fn kind(&self) -> u8 {
         match self {
-            Self::Tcp(_) => TCP_KIND,
-            Self::Unix(_) => UNIX_KIND,
+            Self::Tcp(_) => TCP_SOCKET_BYTE,
+            Self::Unix(_) => UNIX_SOCKET_BYTE,
         }
     }
 
@@ -207,9 +207,9 @@ impl AsyncWrite for Connection {
 
 /// Connections that another task or thread has accepted.
 #[derive(Debug)]
-pub struct Incoming(pub mpsc::Receiver<Connection>);
+pub struct IncomingConnections(pub mpsc::Receiver<Connection>);
 
-impl axum::serve::Listener for Incoming {
+impl axum::serve::Listener for IncomingConnections {
     type Io = Connection;
     type Addr = ();
 

@@ -11,7 +11,7 @@ const FILE_HEADER_LENGTH: usize = 24;
 /// Length of a frame's header, in bytes.
 const FRAME_HEADER_LENGTH: usize = 16;
 /// Offset of the frame length in a frame's header, in bytes.
-const LENGTH_OFFSET: usize = 8;
+const FRAME_LENGTH_OFFSET: usize = 8;
 /// Maximum length of a frame in bytes.
 const FRAME_MAX: usize = 262_144;
 /// Number of bytes that are read at a time.
@@ -99,7 +99,7 @@ impl FrameFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.partial.extend_from_slice(bytes);
         let mut whole = 0;
-        while let Some(length) = self.next_length(whole)? {
+        while let Some(length) = self.next_frame_length(whole)? {
             if self.partial.len() < whole + length {
                 break;
             }
@@ -114,11 +114,12 @@ impl FrameFile {
 
     /// Returns the length in bytes of the file header, or of the frame with its header, that begins
     /// at this offset of `partial`. Returns `None` for a frame whose header is incomplete.
-    fn next_length(&self, at: usize) -> io::Result<Option<usize>> {
+    fn next_frame_length(&self, at: usize) -> io::Result<Option<usize>> {
         if self.progress.bytes == 0 {
             return Ok(Some(FILE_HEADER_LENGTH));
         }
-        let length = self.partial.get(at + LENGTH_OFFSET..at + LENGTH_OFFSET + size_of::<u32>());
+        let length =
+            self.partial.get(at + FRAME_LENGTH_OFFSET..at + FRAME_LENGTH_OFFSET + size_of::<u32>());
         let Some(length) = length.and_then(|bytes| bytes.try_into().ok()) else { return Ok(None) };
         // The tap runs on this machine, and writes numbers in its byte order.
         match u32::from_ne_bytes(length) as usize {
@@ -134,7 +135,7 @@ mod tests {
 
     fn frame(length: u32) -> Vec<u8> {
         let mut bytes = vec![0; FRAME_HEADER_LENGTH + length as usize];
-        bytes[LENGTH_OFFSET..LENGTH_OFFSET + 4].copy_from_slice(&length.to_ne_bytes());
+        bytes[FRAME_LENGTH_OFFSET..FRAME_LENGTH_OFFSET + 4].copy_from_slice(&length.to_ne_bytes());
         bytes
     }
 

@@ -15,10 +15,10 @@ const RECENT_SAMPLES_MAX: usize = 240;
 /// Number of samples for the hour before the last two minutes.
 const HOUR_SAMPLES_MAX: usize = 720;
 /// Interval between two samples for the hour before the last two minutes, in ms.
-const STEP_MS: u64 = 5000;
+const HOUR_SAMPLE_INTERVAL_MS: u64 = 5000;
 /// Maximum time between two samples from which a rate is computed, in ms. In a longer interval, no
 /// browser showed the page.
-const GAP_MS: u64 = 15_000;
+const RATE_INTERVAL_MS_MAX: u64 = 15_000;
 
 /// Rates at one time: for each key, blocks, bytes and lost blocks per second. The key is 0 for the
 /// sources of a path, or the index of an edge in the plan.
@@ -106,7 +106,10 @@ impl Series {
         }
         let sums = Arc::new(sums);
         add(&mut self.recent, RECENT_SAMPLES_MAX, &mut self.last, (time_ms, &sums));
-        let due = self.last_step.as_ref().is_none_or(|(then, _)| time_ms >= then + STEP_MS);
+        let due = self
+            .last_step
+            .as_ref()
+            .is_none_or(|(then, _)| time_ms >= then + HOUR_SAMPLE_INTERVAL_MS);
         if due {
             add(&mut self.hour, HOUR_SAMPLES_MAX, &mut self.last_step, (time_ms, &sums));
         }
@@ -122,7 +125,7 @@ impl Series {
             let Ok((_, [blocks, bytes, lost])) = place.map(|at| &sample.values[at]) else {
                 continue;
             };
-            if last.is_some_and(|last| sample.time_ms > last + GAP_MS) {
+            if last.is_some_and(|last| sample.time_ms > last + RATE_INTERVAL_MS_MAX) {
                 columns.push(sample.time_ms - 1, [None; 3]);
             }
             last = Some(sample.time_ms);
@@ -141,8 +144,8 @@ impl Columns {
     }
 }
 
-/// Adds a sample of the rates since `last`, unless `last` is missing or older than [`GAP_MS`].
-/// Keeps at most `most` samples.
+/// Adds a sample of the rates since `last`, unless `last` is missing or older than
+/// [`RATE_INTERVAL_MS_MAX`]. Keeps at most `most` samples.
 fn add(
     samples: &mut VecDeque<Sample>,
     most: usize,
@@ -151,7 +154,7 @@ fn add(
 ) {
     if let Some((then, before)) = last.replace((time_ms, Arc::clone(sums)))
         && time_ms > then
-        && time_ms - then <= GAP_MS
+        && time_ms - then <= RATE_INTERVAL_MS_MAX
     {
         let values = rates_between(&before, sums);
         if samples.len() == most {

@@ -218,7 +218,7 @@ impl Live {
 
     /// Returns the request of a path as last listed, or `None` if the path is unknown or its
     /// request is hidden from this user.
-    pub(crate) fn request_of(&self, number: u32) -> Option<String> {
+    pub(crate) fn listed_request(&self, number: u32) -> Option<String> {
         self.latest.borrow().paths.get(&number)?.path.line.clone()
     }
 

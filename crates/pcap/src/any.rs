@@ -16,7 +16,7 @@ mod remainder;
 pub(crate) use packets::{FRAME_OFFSET, Packet};
 
 use crate::handle::Settings;
-use remainder::Remainder;
+use remainder::RemainderSocket;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use streamline::Options;
 use streamline::capture::{Capture, CaptureSettings, CapturedFrame};
@@ -44,7 +44,7 @@ pub(crate) struct AllInterfaces {
     known: Vec<KnownInterface>,
     /// Indices of the Ethernet interfaces whose frames cannot be captured in the kernel.
     refused: Vec<u32>,
-    remainder: Remainder,
+    remainder: RemainderSocket,
 }
 
 /// The properties of an interface that cooked headers contain or depend on.
@@ -68,7 +68,7 @@ impl AllInterfaces {
         let text = |error: sys::Error| error.to_string();
         let routes = RouteSocket::open().map_err(text)?;
         let events = LinkEvents::open().map_err(text)?;
-        let remainder = Remainder::open(settings.buffer).map_err(text)?;
+        let remainder = RemainderSocket::open(settings.buffer).map_err(text)?;
         let found = routes.list_interfaces().map_err(text)?;
         let ethernet: Vec<&Interface> = found.iter().filter(|one| is_ethernet(one)).collect();
         let first = ethernet.first().ok_or("no interface has Ethernet frames")?;

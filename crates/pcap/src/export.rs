@@ -12,7 +12,7 @@
 //!   and that it has not closed, and arguments as the manual page of the function requires.
 
 use crate::handle::{self, Handle};
-use crate::live::Live;
+use crate::live::LiveCapture;
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
 
@@ -47,17 +47,17 @@ pub type Pcap = *mut c_void;
 const LIBRARIES: [&CStr; 2] = [c"libpcap.so.0.8", c"libpcap.so.1"];
 
 /// Returns the handle and its capture if this library reads the handle, else `None`.
-fn find_live_handle(p: Pcap) -> Option<(&'static Handle, Arc<Live>)> {
+fn find_live_handle(p: Pcap) -> Option<(&'static Handle, Arc<LiveCapture>)> {
     let handle = handle::find(p.addr())?;
     Some((handle, handle.live()?))
 }
 
 /// The type of functions that return an integer property of a handle.
-type Get = unsafe extern "C" fn(Pcap) -> c_int;
+type GetInteger = unsafe extern "C" fn(Pcap) -> c_int;
 /// The type of functions that set an integer property of a handle.
-type Set = unsafe extern "C" fn(Pcap, c_int) -> c_int;
+type SetInteger = unsafe extern "C" fn(Pcap, c_int) -> c_int;
 /// The type of functions that close a handle or end its current read.
-type End = unsafe extern "C" fn(Pcap);
+type EndHandle = unsafe extern "C" fn(Pcap);
 /// The type of `pcap_stats`.
 type GetStats = unsafe extern "C" fn(Pcap, *mut Stat) -> c_int;
 

@@ -17,7 +17,7 @@ use wire::cooked::CookedHeader;
 /// `PACKET_OUTGOING`: the type of a frame that the host sends.
 const PACKET_OUTGOING: u8 = 4;
 /// Code of an instruction that returns a constant.
-const RETURN: u16 = code::RET | code::K;
+const RETURN_CONSTANT: u16 = code::RET | code::K;
 /// `ARPHRD_ETHER`.
 const HARDWARE_ETHERNET: u16 = 1;
 /// Range of the outermost VLAN tag in a frame, and the types of tags that the kernel removes.
@@ -59,7 +59,7 @@ impl Filter {
 
     /// Returns true if every frame matches.
     pub(crate) fn accepts_all(&self) -> bool {
-        matches!(self.program.instructions(), [Instruction { code: RETURN, k: 1.., .. }])
+        matches!(self.program.instructions(), [Instruction { code: RETURN_CONSTANT, k: 1.., .. }])
     }
 
     /// Returns the filter for frames with their tag in place, as an expression of `bpf`, or the

@@ -3,7 +3,7 @@
 //! The table is static and is searched without a lock, so that `pcap_breakloop` can use it in a
 //! signal handler. If the table is full, further handles are left to libpcap.
 
-use crate::live::Live;
+use crate::live::LiveCapture;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,7 +26,7 @@ pub(crate) mod status {
 
 static TABLE: [Handle; HANDLES_MAX] = [const { Handle::new() }; HANDLES_MAX];
 /// Number of entries of the table that have ever been used.
-static USED: AtomicUsize = AtomicUsize::new(0);
+static USED_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// A handle that libpcap has created for the program.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct Handle {
     waker: AtomicI32,
     settings: Mutex<Settings>,
     /// The capture; `None` before activation, and if libpcap reads the handle.
-    live: Mutex<Option<Arc<Live>>>,
+    live: Mutex<Option<Arc<LiveCapture>>>,
     /// Error text of the last failed call, terminated by a zero byte.
     error: Mutex<[u8; ERROR_SIZE]>,
 }
@@ -92,7 +92,7 @@ impl Settings {
 
 /// Finds a handle by the address that the program passes; `None` if the handle is not in the table.
 pub(crate) fn find(address: usize) -> Option<&'static Handle> {
-    let used = USED.load(Ordering::Acquire).min(HANDLES_MAX);
+    let used = USED_COUNT.load(Ordering::Acquire).min(HANDLES_MAX);
     let known = |handle: &&Handle| handle.address.load(Ordering::Acquire) == address;
     TABLE.iter().take(used).find(known).filter(|_| address != 0)
 }
@@ -107,13 +107,13 @@ pub(crate) fn add(address: usize, device: &str) -> Option<&'static Handle> {
     let handle = TABLE.get(place)?;
     handle.reset();
     handle.settings().device = device.to_owned();
-    USED.fetch_max(place + 1, Ordering::AcqRel);
+    USED_COUNT.fetch_max(place + 1, Ordering::AcqRel);
     Some(handle)
 }
 
 /// Calls `body` with each capture that is still open.
-pub(crate) fn for_each_capture(mut body: impl FnMut(&Live)) {
-    for handle in TABLE.iter().take(USED.load(Ordering::Acquire).min(HANDLES_MAX)) {
+pub(crate) fn for_each_capture(mut body: impl FnMut(&LiveCapture)) {
+    for handle in TABLE.iter().take(USED_COUNT.load(Ordering::Acquire).min(HANDLES_MAX)) {
         if let Some(live) = handle.try_live_capture() {
             body(&live);
         }
@@ -142,7 +142,7 @@ impl Handle {
 
     /// Removes the handle from the table, and returns its capture; `None` if the handle has not
     /// been activated, or if libpcap reads it.
-    pub(crate) fn remove(&self) -> Option<Arc<Live>> {
+    pub(crate) fn remove(&self) -> Option<Arc<LiveCapture>> {
         self.waker.store(NO_DESCRIPTOR, Ordering::Release);
         let live = lock(&self.live).take();
         self.address.store(0, Ordering::Release);
@@ -155,18 +155,18 @@ impl Handle {
     }
 
     /// Returns the capture; `None` before activation, and if libpcap reads the handle.
-    pub(crate) fn live(&self) -> Option<Arc<Live>> {
+    pub(crate) fn live(&self) -> Option<Arc<LiveCapture>> {
         lock(&self.live).clone()
     }
 
     /// Returns the capture like [`Self::live`]; also `None` if the code that a signal handler has
     /// interrupted is using it.
-    pub(crate) fn try_live_capture(&self) -> Option<Arc<Live>> {
+    pub(crate) fn try_live_capture(&self) -> Option<Arc<LiveCapture>> {
         self.live.try_lock().ok()?.clone()
     }
 
     /// Stores the capture from which the handle will be read.
-    pub(crate) fn set_live(&self, live: Live) {
+    pub(crate) fn set_live_capture(&self, live: LiveCapture) {
         self.waker.store(live.waker_number(), Ordering::Release);
         *lock(&self.live) = Some(Arc::new(live));
     }

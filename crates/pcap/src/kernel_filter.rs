@@ -31,7 +31,7 @@ const WHOLE_FRAME_BYTES: usize = 1500;
 /// expression, and the number of bytes to copy from each frame (`None` for whole frames). If the
 /// kernel cannot run the program's filter, the expression is `None`, with which the kernel copies
 /// all frames.
-pub(crate) fn kernel_part(filter: &Filter, snapshot: usize) -> CaptureFilter {
+pub(crate) fn kernel_capture_filter(filter: &Filter, snapshot: usize) -> CaptureFilter {
     let bytes = snapshot.max(filter.reach);
     let bytes =
         (bytes < WHOLE_FRAME_BYTES).then(|| bytes.next_power_of_two().max(COPIED_BYTES_MIN));

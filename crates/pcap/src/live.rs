@@ -1,7 +1,7 @@
 //! A handle that is read from the rings of kernel programs.
 //!
 //! The thread that calls `pcap_loop`, `pcap_dispatch` or `pcap_next` reads the rings itself. While
-//! it reads, it owns the [`Reading`], so callbacks may call any function except these three.
+//! it reads, it owns the [`CaptureReader`], so callbacks may call any function except these three.
 
 mod device;
 pub(crate) mod reading;
@@ -9,11 +9,11 @@ pub(crate) mod reading;
 use crate::any::{AllInterfaces, ETHERNET_TYPES};
 use crate::filter::Filter;
 use crate::handle::{Handle, Settings, lock};
-use crate::kernel_filter::{KernelFilter, kernel_part};
+use crate::kernel_filter::{KernelFilter, kernel_capture_filter};
 use crate::report::{self, Totals};
-use device::{DeviceKind, capture_settings, interface_drops};
+use device::{CaptureDevice, capture_settings, interface_drops};
 use ebpf::classic::{Instruction, LinkType};
-use reading::{CHECK_INTERVAL, Reading, TakeFrame, direction};
+use reading::{CHECK_INTERVAL, CaptureReader, TakeFrame, direction};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -28,7 +28,7 @@ use sys::timer::Timer;
 /// `MAXIMUM_SNAPLEN` of libpcap, in bytes.
 const SNAPSHOT_MAX: usize = 262_144;
 /// Name of the pseudo-device that captures on all interfaces.
-pub(crate) const ANY: &str = "any";
+pub(crate) const ANY_DEVICE: &str = "any";
 /// The counters that `pcap_stats(3)` returns.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Statistics {
@@ -39,9 +39,9 @@ pub(crate) struct Statistics {
 
 /// A handle that is read from rings.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct LiveCapture {
     device: String,
-    kind: DeviceKind,
+    kind: CaptureDevice,
     /// Snapshot length in bytes.
     pub(crate) snapshot: usize,
     pub(crate) has_nanoseconds: bool,
@@ -55,9 +55,9 @@ pub(crate) struct Live {
     stored_program: Mutex<Option<Vec<Instruction>>>,
     kernel_filter: Mutex<KernelFilter>,
     /// The capture; `None` while a thread reads it, and after the handle was closed.
-    reading: Mutex<Option<Box<Reading>>>,
+    reading: Mutex<Option<Box<CaptureReader>>>,
     wake: EventFd,
-    selectable: OnceLock<Selectable>,
+    selectable: OnceLock<SelectableDescriptor>,
     /// The socket for sending; `None` for the device `any`.
     sender: Option<Mutex<PacketSender>>,
     /// A socket that keeps the interface promiscuous.
@@ -80,12 +80,12 @@ struct Counts {
 
 /// A descriptor that is readable when frames may be available.
 #[derive(Debug)]
-struct Selectable {
+struct SelectableDescriptor {
     set: PollSet,
     timer: Timer,
 }
 
-impl Live {
+impl LiveCapture {
     /// Opens the device. If libpcap must read the device instead, fails with the reason, which is
     /// empty if libpcap itself reports an error.
     pub(crate) fn open(settings: &Settings) -> Result<Self, String> {
@@ -95,9 +95,9 @@ impl Live {
         let text = |error: sys::Error| error.to_string();
         let device = &settings.device;
         let wanted = capture_settings(settings);
-        let (kind, sender, promiscuous, reading) = if device == ANY {
+        let (kind, sender, promiscuous, reading) = if device == ANY_DEVICE {
             let (all, capture) = AllInterfaces::open(settings, wanted)?;
-            (DeviceKind::All, None, None, Reading::new(capture, Some(all)))
+            (CaptureDevice::All, None, None, CaptureReader::new(capture, Some(all)))
         } else {
             let interface = sys::net::interface(device).map_err(|_| String::new())?;
             if !interface.flags.up() {
@@ -116,8 +116,8 @@ impl Live {
             let promiscuous = promiscuous.transpose().map_err(text)?;
             let capture = Capture::open(&wanted, &Options::default());
             let capture = capture.map_err(|error| error.to_string())?;
-            let kind = DeviceKind::Interface { index, is_loopback: interface.flags.loopback() };
-            (kind, Some(Mutex::new(sender)), promiscuous, Reading::new(capture, None))
+            let kind = CaptureDevice::Interface { index, is_loopback: interface.flags.loopback() };
+            (kind, Some(Mutex::new(sender)), promiscuous, CaptureReader::new(capture, None))
         };
         let timeout_ms = u64::try_from(settings.timeout_ms).unwrap_or(0);
         let snapshot = usize::try_from(settings.snapshot).unwrap_or(0);
@@ -189,8 +189,8 @@ impl Live {
     /// valid program.
     fn filter_of(&self, instructions: Vec<Instruction>) -> Option<Filter> {
         let index = match self.kind {
-            DeviceKind::Interface { index, .. } => index,
-            DeviceKind::All => 0,
+            CaptureDevice::Interface { index, .. } => index,
+            CaptureDevice::All => 0,
         };
         let expects_tags = lock(&self.stored_program).as_ref() == Some(&instructions);
         let link = LinkType(self.datalink().cast_unsigned());
@@ -201,7 +201,7 @@ impl Live {
     pub(crate) fn prepare_filter(&self, instructions: Vec<Instruction>) {
         let filter = self.filter_of(instructions);
         if let (Some(filter), Some(reading)) = (filter, lock(&self.reading).as_ref()) {
-            let wanted = kernel_part(&filter, self.snapshot);
+            let wanted = kernel_capture_filter(&filter, self.snapshot);
             lock(&self.kernel_filter).prepare(&reading.capture, wanted);
         }
     }
@@ -212,7 +212,7 @@ impl Live {
         let Some(filter) = self.filter_of(instructions) else {
             return Err("BPF program is not valid".to_owned());
         };
-        let wanted = kernel_part(&filter, self.snapshot);
+        let wanted = kernel_capture_filter(&filter, self.snapshot);
         let mut reading = lock(&self.reading);
         let mut capture = reading.as_mut().map(|reading| &mut reading.capture);
         lock(&self.kernel_filter).set(capture.as_deref_mut(), (&filter, wanted))?;
@@ -283,15 +283,15 @@ impl Live {
             drop(reading);
             // The program looks once, which sets the timer again.
             timer.set(Some(Duration::ZERO));
-            let _ = self.selectable.set(Selectable { set, timer });
+            let _ = self.selectable.set(SelectableDescriptor { set, timer });
         }
         Some(self.selectable.get()?.set.as_fd().as_raw_fd())
     }
 
     /// Sets the timer of the selectable descriptor to the time at which the program must read the
     /// rings again even if no doorbell is notified.
-    fn set_timer(&self, reading: &mut Reading) {
-        let Some(Selectable { timer, .. }) = self.selectable.get() else { return };
+    fn set_timer(&self, reading: &mut CaptureReader) {
+        let Some(SelectableDescriptor { timer, .. }) = self.selectable.get() else { return };
         let silence = reading.capture.silence_left();
         let after = match reading.has_packets() {
             true => Some(Duration::ZERO),
@@ -324,7 +324,7 @@ impl Live {
         }
     }
 
-    fn store_counts(&self, reading: &mut Reading) {
+    fn store_counts(&self, reading: &mut CaptureReader) {
         let counts = reading.capture.counts();
         let lost = counts.lost + reading.count_socket_drops();
         self.counts.lost.store(lost, Ordering::Relaxed);

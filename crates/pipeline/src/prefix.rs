@@ -9,7 +9,7 @@ use crate::check::check;
 use crate::language::parse;
 use crate::language::tree::{Class, Classes, FilterTerm, Label, Request, Term, Value};
 use crate::registry::Registry;
-use terms::{build_pipeline, check_place, endpoint_prefix, endpoint_term};
+use terms::{build_pipeline, check_request_independence, endpoint_prefix, endpoint_term};
 
 pub(crate) mod described;
 mod ends;
@@ -122,7 +122,7 @@ fn check_source(source: &FilterTerm) -> Result<(), UnsharedReason> {
     if source.arguments.iter().any(|argument| argument.value.lossy() == "take") {
         return Err(UnsharedReason("it takes frames from the host".to_owned()));
     }
-    check_place(source)
+    check_request_independence(source)
 }
 
 /// Returns true if a label passes class 0. Every inverted label is assumed to pass it.

@@ -17,7 +17,7 @@ use crate::language::{Diagnostic, Span, write_quoted};
 use crate::registry::Registry;
 
 /// The equivalent of a stage that begins with a known word.
-enum Equivalent {
+enum StageEquivalent {
     /// A filter whose argument is the next word, and optionally a file to read, as in `grep -i foo
     /// x`.
     Match(&'static str),
@@ -40,19 +40,19 @@ const MISPLACED_OPTION_MESSAGE: &str =
     "has an option of the request: those precede the first filter";
 
 /// The known first words of stages, each group with its message and its equivalent.
-const STAGE_WORDS: &[(&[&str], &str, Equivalent)] = &[
-    (&["tcpdump", "tshark", "dumpcap", "windump"], TCPDUMP_MESSAGE, Equivalent::Options),
-    (&["grep", "fgrep", "ngrep"], GREP_MESSAGE, Equivalent::Match("match")),
-    (&["egrep", "rg", "pcre2grep"], GREP_MESSAGE, Equivalent::Match("regex")),
-    (&["wc"], SHELL_MESSAGE, Equivalent::Filter("count")),
-    (&["cat"], SHELL_MESSAGE, Equivalent::File),
+const STAGE_WORDS: &[(&[&str], &str, StageEquivalent)] = &[
+    (&["tcpdump", "tshark", "dumpcap", "windump"], TCPDUMP_MESSAGE, StageEquivalent::Options),
+    (&["grep", "fgrep", "ngrep"], GREP_MESSAGE, StageEquivalent::Match("match")),
+    (&["egrep", "rg", "pcre2grep"], GREP_MESSAGE, StageEquivalent::Match("regex")),
+    (&["wc"], SHELL_MESSAGE, StageEquivalent::Filter("count")),
+    (&["cat"], SHELL_MESSAGE, StageEquivalent::File),
     (
         &[
             "sort", "uniq", "head", "tail", "awk", "sed", "cut", "tr", "jq", "less", "more", "tee",
             "xargs",
         ],
         SHELL_MESSAGE,
-        Equivalent::ShellCommand,
+        StageEquivalent::ShellCommand,
     ),
 ];
 
@@ -98,7 +98,7 @@ pub(crate) fn translated_mistake(
     registry: &dyn Registry,
 ) -> Option<Diagnostic> {
     let (stage, translation) = translate_first_error(text, mistakes, registry)?;
-    let translation = translate_stages(translation, registry, ROUNDS_MAX)?;
+    let translation = translate_stages(translation, registry, TRANSLATED_STAGES_MAX)?;
     let what = format!("`{}` {}", text.get(stage.start..stage.end)?, translation.message);
     Some(Diagnostic::error(stage, what).hint(format!("write `{}`", translation.proposal_text())))
 }
@@ -109,11 +109,11 @@ pub fn translate_command(words: &[&str], registry: &dyn Registry) -> Option<Tran
     let stages = stage_spans(&text, PIPE_SEPARATORS);
     let translation =
         translate_stage(&text, &stages, 0, registry).or_else(|| translate_options(words))?;
-    translate_stages(translation, registry, ROUNDS_MAX)
+    translate_stages(translation, registry, TRANSLATED_STAGES_MAX)
 }
 
 /// The maximum number of stages that are translated, one after another.
-const ROUNDS_MAX: usize = 4;
+const TRANSLATED_STAGES_MAX: usize = 4;
 /// The separator of stages.
 const PIPE_SEPARATORS: &[char] = &['|'];
 const OPERATOR_SEPARATORS: &[char] = &['|', '+', '(', ')', ';'];
@@ -241,7 +241,7 @@ fn translate_stage(
     let (_, message, means) = STAGE_WORDS.iter().find(|(known, ..)| known.contains(first))?;
     let mut plain = arguments.iter().copied().filter(|word| !word.starts_with('-'));
     match means {
-        Equivalent::Match(name) => {
+        StageEquivalent::Match(name) => {
             let written = format!("{name} {}", quote_word(plain.next()?));
             let file = plain.next().filter(|_| is_head);
             let written = match file {
@@ -250,10 +250,14 @@ fn translate_stage(
             };
             of(message, rewrite_stage(text, stage, &written, is_head && file.is_none(), last))
         }
-        Equivalent::File => of(message, replace_stage(text, stage, &file_source(plain.next()?))),
-        Equivalent::Filter(name) => of(message, rewrite_stage(text, stage, name, is_head, false)),
-        Equivalent::Options => translate_options(arguments),
-        Equivalent::ShellCommand => {
+        StageEquivalent::File => {
+            of(message, replace_stage(text, stage, &file_source(plain.next()?)))
+        }
+        StageEquivalent::Filter(name) => {
+            of(message, rewrite_stage(text, stage, name, is_head, false))
+        }
+        StageEquivalent::Options => translate_options(arguments),
+        StageEquivalent::ShellCommand => {
             let line = request_before_shell(text, stages, at, registry)?;
             let shell = text.get(stage.start..).map(str::to_owned);
             Some(Translation { message, line, count: None, shell })

@@ -103,7 +103,7 @@ pub struct Entry {
 /// Name of the kernel space.
 const KERNEL: &str = "kernel";
 /// Name of the unlisted directory with the streams.
-const STREAMS: &str = ".streams";
+const STREAMS_DIRECTORY: &str = ".streams";
 /// Name of the stream of events.
 const EVENTS: &str = ".events";
 
@@ -337,7 +337,7 @@ impl Tree {
         match directory.and_then(|directory| directory.child(name)) {
             Some(Child::Link(target)) => Some(target.clone()),
             Some(Child::Directory(_)) => None,
-            None => Some(format!("{STREAMS}/{name}")),
+            None => Some(format!("{STREAMS_DIRECTORY}/{name}")),
         }
     }
 }

@@ -19,10 +19,10 @@ pub const COUNTERS_LIFETIME: Duration = Duration::from_millis(10);
 /// Without it, a traversal of a large tree would spend most of its time on queries.
 const QUERY_RATIO_MIN: u32 = 5;
 /// Time between the two samples from which rates are computed.
-pub const SAMPLE_TIME: Duration = Duration::from_millis(150);
-const SAMPLE_CURRENT: Duration = Duration::from_secs(1);
+pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(150);
+const SAMPLE_LIFETIME: Duration = Duration::from_secs(1);
 /// Maximum time to wait for the replies of all paths together.
-pub const REPLY_LIMIT: Duration = Duration::from_millis(800);
+pub const REPLY_TIMEOUT: Duration = Duration::from_millis(800);
 
 /// The tree at one moment.
 #[derive(Debug, Default)]
@@ -101,17 +101,17 @@ impl Snapshots {
     }
 
     /// Returns true if the latest snapshot is young enough and no path has changed since
-    /// ([`Self::note_change`]). The snapshot must be younger than `age` or, if `age` is not 0,
-    /// younger than [`QUERY_RATIO_MIN`] times the duration of its query. If `age` is 0, no snapshot
-    /// is young enough.
+    /// ([`Self::record_path_change`]). The snapshot must be younger than `age` or, if `age` is not
+    /// 0, younger than [`QUERY_RATIO_MIN`] times the duration of its query. If `age` is 0, no
+    /// snapshot is young enough.
     #[must_use]
     pub fn is_current(&self, age: Duration) -> bool {
-        !self.has_changed() && self.is_young(age)
+        !self.has_changed() && self.has_snapshot_younger_than(age)
     }
 
     /// Records that this process has changed a path. The next request that needs the tree queries
     /// the path first.
-    pub fn note_change(&self, number: u32) {
+    pub fn record_path_change(&self, number: u32) {
         lock(&self.changed).numbers.insert(number);
     }
 
@@ -123,7 +123,7 @@ impl Snapshots {
         !changed.numbers.is_empty() || !changed.queried.is_empty()
     }
 
-    fn is_young(&self, age: Duration) -> bool {
+    fn has_snapshot_younger_than(&self, age: Duration) -> bool {
         let latest = self.latest();
         let age = if age.is_zero() { age } else { age.max(latest.query_time * QUERY_RATIO_MIN) };
         latest.taken_at.is_some_and(|taken| taken.elapsed() < age)
@@ -141,8 +141,9 @@ impl Snapshots {
             queried.append(numbers);
             queried.clone()
         };
-        let is_updated = |number: &u32| self.update_over_idle(*number).is_some();
-        let refreshed = match self.is_young(age) && changed.iter().all(is_updated) {
+        let is_updated = |number: &u32| self.update_over_idle_connection(*number).is_some();
+        let refreshed = match self.has_snapshot_younger_than(age) && changed.iter().all(is_updated)
+        {
             true => self.latest(),
             false => self.query_all(&mut client),
         };
@@ -155,7 +156,7 @@ impl Snapshots {
         let before = self.latest();
         let began = Instant::now();
         let asked = self.ask(client, |client| {
-            paths::query_paths(client, &before.tree.paths, &self.connections, REPLY_LIMIT)
+            paths::query_paths(client, &before.tree.paths, &self.connections, REPLY_TIMEOUT)
         });
         let (mut views, failure) = match asked {
             Ok(views) => (views, None),
@@ -182,7 +183,7 @@ impl Snapshots {
     /// limited time.
     pub fn update(&self, number: u32) -> Arc<Snapshot> {
         let client = lock(&self.client);
-        let updated = self.update_over_idle(number);
+        let updated = self.update_over_idle_connection(number);
         drop(client);
         updated.unwrap_or_else(|| self.refresh(Duration::ZERO))
     }
@@ -210,7 +211,7 @@ impl Snapshots {
 
     /// Queries one path over an idle connection. Returns `None` if there is no such connection or
     /// the query fails. The caller must hold the client's lock.
-    fn update_over_idle(&self, number: u32) -> Option<Arc<Snapshot>> {
+    fn update_over_idle_connection(&self, number: u32) -> Option<Arc<Snapshot>> {
         let to = self.take_connection(number)?;
         let updated = self.replace(number, |view| paths::query_again(&to, view).ok())?;
         self.keep_connection(to);
@@ -288,7 +289,7 @@ impl Snapshots {
             wanted.iter().filter(is_missing).copied().collect()
         };
         let asked = self.ask(&mut client, |client| {
-            Ok(paths::query_counters(client, &missing, &self.connections, REPLY_LIMIT))
+            Ok(paths::query_counters(client, &missing, &self.connections, REPLY_TIMEOUT))
         });
         let query_time = began.elapsed();
         let mut known = lock(&self.counters);
@@ -312,7 +313,7 @@ impl Snapshots {
     /// computed. Samples are cached for a second. Blocks for a limited time.
     pub fn two_samples(&self, wanted: &[(u32, u32)]) -> (CountersByPath, CountersByPath) {
         let mut samples = lock(&self.samples);
-        samples.retain(|_, (taken_at, _, _)| taken_at.elapsed() < SAMPLE_CURRENT);
+        samples.retain(|_, (taken_at, _, _)| taken_at.elapsed() < SAMPLE_LIFETIME);
         let missing = wanted.iter().filter(|(_, number)| !samples.contains_key(number));
         let connected: Vec<(u32, PathClient)> = missing
             .filter_map(|(_, number)| {
@@ -325,7 +326,7 @@ impl Snapshots {
         if !connected.is_empty() {
             // The wait lasts until a path ends or the time is over.
             let processes: Vec<_> = connected.iter().map(|(_, to)| to.process()).collect();
-            sys::poll::readable_within(&processes, Some(SAMPLE_TIME));
+            sys::poll::readable_within(&processes, Some(SAMPLE_INTERVAL));
         }
         for (((number, _), first), second) in connected.iter().zip(first).zip(count()) {
             if let (Some(first), Some(second)) = (first, second) {

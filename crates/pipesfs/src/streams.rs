@@ -109,7 +109,7 @@ const CLOSED: u32 = 0x010;
 
 impl Streams {
     /// Creates the set of open streams of a mount. Also returns the receiver for
-    /// [`examine_ends`](Self::examine_ends).
+    /// [`examine_ended_taps`](Self::examine_ended_taps).
     pub fn new(device: Arc<File>, failures: Arc<Failures>) -> sys::Result<(Self, StreamEnds)> {
         let (ends, endings) = mpsc::channel();
         let (open, watcher) = (Mutex::default(), Watcher::new()?);
@@ -207,7 +207,7 @@ impl Streams {
     pub fn close(&self, handle: u64) -> bool {
         let Some(mut stream) = self.lock().remove(&handle) else { return false };
         if let Some(StreamOrigin::Path(tap)) = stream.origin.take() {
-            self.send_end(handle, (&stream, true), tap);
+            self.send_ended_tap(handle, (&stream, true), tap);
         }
         if stream.is_watched {
             let _ = self.watcher.forget(&stream.input);
@@ -274,7 +274,7 @@ impl OpenStream {
             (_, None) => self.input.reply(reply, size),
         };
         if let StreamRead::Sent(length) = read {
-            self.totals.iter().for_each(|totals| totals.add_read(length));
+            self.totals.iter().for_each(|totals| totals.add_read_bytes(length));
         }
         read
     }

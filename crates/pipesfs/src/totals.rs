@@ -19,17 +19,17 @@ pub struct Totals {
 
 impl Totals {
     /// Counts bytes that a program has read.
-    pub fn add_read(&self, bytes: usize) {
+    pub fn add_read_bytes(&self, bytes: usize) {
         self.read.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Counts bytes that a program has written.
-    pub fn add_written(&self, bytes: usize) {
+    pub fn add_written_bytes(&self, bytes: usize) {
         self.written.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Counts blocks that were skipped for a reader whose stream has ended.
-    pub fn add_missed(&self, blocks: u64) {
+    pub fn add_missed_blocks(&self, blocks: u64) {
         self.missed.fetch_add(blocks, Ordering::Relaxed);
     }
 
@@ -42,7 +42,7 @@ impl Totals {
 
 /// Threshold at which counters are discarded: when this many directories have counters, those of
 /// directories that no longer exist are removed.
-const PLACES_MAX: usize = 1024;
+const TOTALS_KEPT_MAX: usize = 1024;
 
 /// The counters of all directories.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ impl TotalsByPlace {
     /// Returns the counters of a directory of `tree`; creates them if there are none.
     pub fn at(&self, place: &DirectoryId, tree: &Tree) -> Arc<Totals> {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if places.len() >= PLACES_MAX {
+        if places.len() >= TOTALS_KEPT_MAX {
             places.retain(|place, _| tree.has(&crate::entries::Key::directory(place.clone())));
         }
         Arc::clone(places.entry(place.clone()).or_default())

@@ -103,13 +103,13 @@ pub struct Directory {
 
 /// Maximum number of children of a directory that are searched one by one; up to this number, the
 /// search is faster than building an index.
-const SEARCHED_MAX: usize = 16;
+const SEARCHED_CHILDREN_MAX: usize = 16;
 
 impl Directory {
     /// Returns the directory or link with this name, or `None` if there is none.
     #[must_use]
     pub fn child(&self, name: &str) -> Option<&Child> {
-        let found = match self.children.len() <= SEARCHED_MAX {
+        let found = match self.children.len() <= SEARCHED_CHILDREN_MAX {
             true => self.children.iter().find(|(known, _)| known == name),
             false => self.children.get(*self.child_numbers.get(name)?),
         };
@@ -118,11 +118,11 @@ impl Directory {
 
     fn add_child(&mut self, name: String, child: Child) {
         let at = self.children.len();
-        if at == SEARCHED_MAX {
+        if at == SEARCHED_CHILDREN_MAX {
             let known = self.children.iter().enumerate();
             self.child_numbers = known.map(|(at, (name, _))| (name.clone(), at)).collect();
         }
-        if at >= SEARCHED_MAX {
+        if at >= SEARCHED_CHILDREN_MAX {
             self.child_numbers.insert(name.clone(), at);
         }
         self.children.push((name, child));

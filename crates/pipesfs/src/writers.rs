@@ -230,7 +230,7 @@ impl WaitingWrite {
             match socket.write(rest)? {
                 Some(length) => {
                     self.written += length;
-                    totals.add_written(length);
+                    totals.add_written_bytes(length);
                 }
                 None => return Ok(false),
             }

@@ -135,8 +135,8 @@ impl CommandQueue {
         let number = inbox.next;
         inbox.next += 1;
         inbox.commands.push_back((number, command));
-        // SYNC POINT: command; pairs with the Acquire in `has_pending`. The command itself is under
-        // the lock.
+        // SYNC POINT: command; pairs with the Acquire in `has_queued_command`. The command itself
+        // is under the lock.
         self.pending.store(true, Ordering::Release);
         drop(inbox);
         self.doorbell.notify();
@@ -197,7 +197,7 @@ impl CommandQueue {
 
     /// Returns true if a command has been queued since the space last found the queue empty.
     #[inline]
-    pub fn has_pending(&self) -> bool {
+    pub fn has_queued_command(&self) -> bool {
         // SYNC POINT: command; pairs with the Release in `send`.
         self.pending.load(Ordering::Acquire)
     }

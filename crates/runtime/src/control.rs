@@ -105,7 +105,7 @@ impl Control {
     /// Reports [`ControlEvent::FirstBlocks`] on the first call after a listener is set. All other
     /// calls cost one load.
     #[inline]
-    pub fn note_blocks_arrived(&self) {
+    pub fn report_blocks_arrived(&self) {
         if self.awaits_blocks.load(Ordering::Relaxed) {
             self.report_first_blocks();
         }
@@ -118,8 +118,8 @@ impl Control {
         }
     }
 
-    /// Notifies `event` once, after the next pass of any space that has input. Replaces the event of
-    /// an earlier call.
+    /// Notifies `event` once, after the next pass of any space that has input. Replaces the event
+    /// of an earlier call.
     pub fn notify_after_input(&self, event: &Arc<EventFd>) {
         *self.lock_input_event() = Some(Arc::clone(event));
         // Relaxed suffices: the event is behind a mutex. A space that misses the flag has its pass

@@ -324,13 +324,13 @@ impl AgeGauge {
 
     /// Measures the age of the blocks that a sink has taken: the blocks in the lanes of `mask`.
     /// Skips holes and blocks without a time.
-    pub fn measure_taken(&self, batch: &Batch<'_>, mask: LaneMask) {
+    pub fn measure_taken_blocks(&self, batch: &Batch<'_>, mask: LaneMask) {
         self.measure(batch.columns(), mask, sys::clock::monotonic().wrapping_add(self.epoch));
     }
 
     /// Measures the age, at time `now`, of the blocks that a source has emitted. Skips holes and
     /// blocks without a time.
-    pub fn measure_emitted(&self, columns: &Columns, now: Time) {
+    pub fn measure_emitted_blocks(&self, columns: &Columns, now: Time) {
         self.measure(columns, columns.live(), now);
     }
 

@@ -22,7 +22,7 @@ impl RetiredCounters {
     /// contains the numbers of all nodes that still run in any space, for example because replicas
     /// have replaced a removed node; the counters of these nodes stay separate. If `live` is empty,
     /// merges nothing.
-    pub(crate) fn merge_by_name(&mut self, live: &[usize]) {
+    pub(crate) fn merge_counters_by_name(&mut self, live: &[usize]) {
         if live.is_empty() {
             return;
         }
@@ -144,7 +144,7 @@ mod tests {
             retired.edges.push(Edge { put: amount, taken: amount, ..edge });
             let report = Report { rows: vec![("blocks".to_owned(), 3)], ..Report::default() };
             retired.reports.push(NodeReport { planned, name: name.to_owned(), report });
-            retired.merge_by_name(&[4, 5000]);
+            retired.merge_counters_by_name(&[4, 5000]);
             assert!(retired.nodes.len() <= SEPARATE_COUNTERS_MAX + 1, "{}", retired.nodes.len());
             assert!(retired.edges.len() <= SEPARATE_COUNTERS_MAX + 1);
             assert!(retired.reports.len() <= SEPARATE_COUNTERS_MAX + 1);

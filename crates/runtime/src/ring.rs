@@ -334,7 +334,7 @@ impl Import {
     }
 
     /// Returns all unread entries, after loading the writer's latest position.
-    pub fn peek_fresh(&mut self) -> Result<RingBatch<'_>, Fault> {
+    pub fn refresh_and_peek(&mut self) -> Result<RingBatch<'_>, Fault> {
         self.reader.refresh()?;
         self.reader.peek(usize::MAX)
     }

@@ -48,7 +48,7 @@ fn copy_stream(mut input: Box<RingInput>, old: i32, to: &OwnedFd) {
     let mut room = vec![0; READ_BYTES_MAX];
     // Bytes in the pipe from before the ring was made.
     while preload::bytes_waiting(old) > 0 {
-        if !copy_available(old, to, &mut room) {
+        if !copy_available_bytes(old, to, &mut room) {
             return;
         }
     }
@@ -77,7 +77,9 @@ fn copy_stream(mut input: Box<RingInput>, old: i32, to: &OwnedFd) {
                 // Bytes that arrive in the pipe are newer than all bytes in the ring.
                 match input.wait(Some(Duration::ZERO)) {
                     Ok(WaitResult::Ready) => {}
-                    _ if pipe_events.readable && !copy_available(old, to, &mut room) => return,
+                    _ if pipe_events.readable && !copy_available_bytes(old, to, &mut room) => {
+                        return;
+                    }
                     _ if pipe_events.over && !pipe_events.readable => break,
                     _ => {}
                 }
@@ -89,7 +91,7 @@ fn copy_stream(mut input: Box<RingInput>, old: i32, to: &OwnedFd) {
         match preload::poll_pair([old, to.as_raw_fd()], true) {
             Some([_, reader_events]) if reader_events.over => return,
             Some([pipe_events, _]) if pipe_events.readable || pipe_events.over => {
-                match copy_available(old, to, &mut room) {
+                match copy_available_bytes(old, to, &mut room) {
                     true => {}
                     false => return,
                 }
@@ -101,7 +103,7 @@ fn copy_stream(mut input: Box<RingInput>, old: i32, to: &OwnedFd) {
 
 /// Copies the available bytes in the pipe to `to`, at most as many as fit into `room`. Returns
 /// false at the end of the pipe, after a failed read, or if `to` has no reader.
-fn copy_available(old: i32, to: &OwnedFd, room: &mut [u8]) -> bool {
+fn copy_available_bytes(old: i32, to: &OwnedFd, room: &mut [u8]) -> bool {
     let count = preload::read_once(old, room);
     count > 0 && preload::write_all(to, room.get(..count).unwrap_or_default())
 }

@@ -37,7 +37,7 @@ static HAS_EDGES: AtomicBool = AtomicBool::new(false);
 pub(crate) struct SharedEdge {
     pub(crate) edge: Edge,
     state: Mutex<EdgeState>,
-    /// Id of the thread that holds the lock (`this_thread`); 0 if no thread holds it.
+    /// Id of the thread that holds the lock (`this_thread_number`); 0 if no thread holds it.
     owner: AtomicUsize,
 }
 
@@ -194,20 +194,20 @@ impl SharedEdge {
             Ok(state) => state,
             Err(TryLockError::Poisoned(broken)) => broken.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                if self.owner.load(Ordering::Relaxed) == this_thread() {
+                if self.owner.load(Ordering::Relaxed) == this_thread_number() {
                     return None;
                 }
                 self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
             }
         };
-        self.owner.store(this_thread(), Ordering::Relaxed);
+        self.owner.store(this_thread_number(), Ordering::Relaxed);
         Some(LockedEdge { state, shared_edge: self })
     }
 
     /// Locks the state for one call; returns `None` if it is locked, even by another thread.
     pub(crate) fn try_lock_for_call(&self) -> Option<LockedEdge<'_>> {
         let state = self.state.try_lock().ok()?;
-        self.owner.store(this_thread(), Ordering::Relaxed);
+        self.owner.store(this_thread_number(), Ordering::Relaxed);
         Some(LockedEdge { state, shared_edge: self })
     }
 }
@@ -229,7 +229,7 @@ impl LockedEdge<'_> {
 }
 
 /// Returns a nonzero number that is unique to this thread.
-fn this_thread() -> usize {
+fn this_thread_number() -> usize {
     thread_local!(static HERE: u8 = const { 0 });
     HERE.try_with(|here| std::ptr::from_ref(here).addr()).unwrap_or(1)
 }

@@ -12,7 +12,7 @@ use crate::counts;
 use crate::ends::{self, EdgeState, SharedEdge};
 use crate::forward;
 use crate::lazy;
-use crate::retire::{self, Occasion};
+use crate::retire::{self, RetireReason};
 use crate::writing::Bytes;
 use std::ffi::{c_int, c_void};
 use sys::preload;
@@ -42,7 +42,7 @@ extern "C" fn start() {
 extern "C" fn before_fork() {
     run_guarded(|| {
         lazy::stop();
-        retire::retire_all_edges(Occasion::Fork);
+        retire::retire_all_edges(RetireReason::Fork);
     });
 }
 

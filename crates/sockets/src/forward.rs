@@ -22,7 +22,7 @@ static LAST_COPY: Mutex<Option<CopiedRange>> = Mutex::new(None);
 /// Files with ranges that have been lent to buffers. They stay open until the program exits,
 /// because a buffer may represent a range until then. An edge carries a limited number of files,
 /// which also limits the number of files in this list.
-static LENT: Mutex<Vec<CachedFile>> = Mutex::new(Vec::new());
+static LENT_FILES: Mutex<Vec<CachedFile>> = Mutex::new(Vec::new());
 
 /// A buffer that holds a copy of a file range.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ pub(crate) fn find(from: usize, count: usize) -> Option<FileRange> {
 /// files is in use.
 pub(crate) fn keep_open(file: &CachedFile) -> Option<usize> {
     let number = file.descriptor().as_raw_fd();
-    let mut lent = LENT.try_lock().ok()?;
+    let mut lent = LENT_FILES.try_lock().ok()?;
     if !lent.iter().any(|known| known.descriptor().as_raw_fd() == number) {
         lent.push(file.clone());
     }
@@ -92,7 +92,7 @@ pub(crate) fn keep_open(file: &CachedFile) -> Option<usize> {
 /// Returns the lent file with this descriptor. Returns `None` if there is none, or if the list of
 /// files is in use.
 pub(crate) fn lent_file(number: usize) -> Option<CachedFile> {
-    let lent = LENT.try_lock().ok()?;
+    let lent = LENT_FILES.try_lock().ok()?;
     let same = |file: &&CachedFile| usize::try_from(file.descriptor().as_raw_fd()) == Ok(number);
     lent.iter().find(same).cloned()
 }

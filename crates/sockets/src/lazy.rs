@@ -42,7 +42,7 @@ const WRITE_BYTES_MAX: usize = 512 << 10;
 const PREFAULT_BYTES: u64 = 32 << 20;
 
 /// The number of misaligned reads of a file after which it is read as usual.
-const MISSES_MAX: u32 = 4;
+const MISALIGNED_READS_MAX: u32 = 4;
 
 static ENABLED: AtomicBool = AtomicBool::new(false);
 /// True while there are files whose reads may be lazy.
@@ -205,7 +205,7 @@ pub(crate) fn read(number: i32, to: usize, count: usize) -> Option<usize> {
     }
     window::restore_range(to, count);
     if let Some(at) = found
-        && sources.get(at).is_some_and(|source| source.misses >= MISSES_MAX)
+        && sources.get(at).is_some_and(|source| source.misses >= MISALIGNED_READS_MAX)
     {
         sources.swap_remove(at).stop();
         HAS_SOURCES.store(!sources.is_empty(), Ordering::Relaxed);

@@ -108,7 +108,7 @@ impl RingInput {
     /// before its bytes were read.
     pub(crate) fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         loop {
-            self.join_following(out.len());
+            self.join_following_ranges(out.len());
             if let Some(range) = &self.range {
                 let length = out.len().min(range.len);
                 let to = out.get_mut(..length).unwrap_or_default();
@@ -145,7 +145,7 @@ impl RingInput {
     /// in the ring, or if there are none.
     pub(crate) fn next_range(&mut self) -> Result<Option<&FileRange>, Fault> {
         if self.range.is_none() && self.fault.is_none() {
-            self.read_announced()?;
+            self.read_announced_pointer()?;
         }
         Ok(self.range.as_ref())
     }
@@ -165,14 +165,14 @@ impl RingInput {
     /// Joins the ranges of pointers that continue the current range, until it has `wanted` bytes,
     /// so that one read of the file serves the program. Does nothing in the programs of `forward`,
     /// whose writes become pointers range by range.
-    fn join_following(&mut self, wanted: usize) {
+    fn join_following_ranges(&mut self, wanted: usize) {
         let is_short = |range: &FileRange| range.len < wanted;
         while !forward::is_enabled()
             && self.next.is_none()
             && self.fault.is_none()
             && self.range.as_ref().is_some_and(is_short)
         {
-            match self.read_announced() {
+            match self.read_announced_pointer() {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(fault) => self.fault = Some(fault),
@@ -181,7 +181,7 @@ impl RingInput {
     }
 
     /// Reads the next pointer, if one was announced. Returns false if none was read.
-    fn read_announced(&mut self) -> Result<bool, Fault> {
+    fn read_announced_pointer(&mut self) -> Result<bool, Fault> {
         if !self.announced {
             self.announced = self.input.take_mark()?;
         }

@@ -20,7 +20,7 @@ use sys::doorbell::Peer;
 use sys::preload::{self, Handover};
 
 /// The minimum size, in bytes, of the read at which a reader requests a ring.
-const READ_MIN: usize = 4096;
+const REQUEST_READ_SIZE_MIN: usize = 4096;
 
 /// The state of a reading end.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Reading {
                     let count = real(out);
                     counts::add_result(edge, EdgeCount::ReadFromPipe, count);
                     *read += u64::try_from(count).unwrap_or(0);
-                    if *read >= PIPE_BYTES_MIN && out.len() >= READ_MIN {
+                    if *read >= PIPE_BYTES_MIN && out.len() >= REQUEST_READ_SIZE_MIN {
                         self.request_ring(edge);
                     }
                     Step::Answer(count)

@@ -8,7 +8,7 @@ use sys::preload;
 
 /// The reason for turning an edge into a pipe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Occasion {
+pub(crate) enum RetireReason {
     /// A child process will inherit the descriptors.
     Fork,
     /// Another program replaces this one.
@@ -19,9 +19,9 @@ pub(crate) enum Occasion {
 
 /// Turns all edges into pipes permanently. Before an exec, leaves edges that the next program can
 /// inherit unchanged.
-pub(crate) fn retire_all_edges(why: Occasion) {
+pub(crate) fn retire_all_edges(why: RetireReason) {
     for shared_edge in ends::shared_edges() {
-        if why == Occasion::Exec
+        if why == RetireReason::Exec
             && shared_edge.try_lock_for_call().is_some_and(|locked| locked.is_inheritable())
         {
             continue;
@@ -32,14 +32,14 @@ pub(crate) fn retire_all_edges(why: Occasion) {
 
 /// Turns an edge into a pipe permanently, unless another thread or an interrupted call is using it.
 /// In a program with threads, a reader keeps its ring across a fork.
-pub(crate) fn edge(shared_edge: &'static SharedEdge, why: Occasion) {
+pub(crate) fn edge(shared_edge: &'static SharedEdge, why: RetireReason) {
     shared_edge.shut_down_rendezvous();
     // If another thread is in a call, or a signal handler forks during one, that call owns the
     // state, and the edge stays as it is.
     let Some(mut locked) = shared_edge.try_lock_for_call() else { return };
     // Another thread may hold a lock that the adapter would need; and a program that reads in
     // several threads and forks still has a reader.
-    if why == Occasion::Fork && locked.has_ring_to_read() && preload::has_threads() {
+    if why == RetireReason::Fork && locked.has_ring_to_read() && preload::has_threads() {
         return;
     }
     become_pipe(shared_edge, &mut locked);

@@ -127,17 +127,17 @@ impl Writing {
         }
         loop {
             match self {
-                Self::Plain => return count_pipe(edge, real()),
+                Self::Plain => return count_pipe_bytes(edge, real()),
                 Self::Pipe { written, next_check_at } => {
                     if *written < *next_check_at {
-                        let count = count_pipe(edge, real());
+                        let count = count_pipe_bytes(edge, real());
                         *written += u64::try_from(count).unwrap_or(0);
                         return count;
                     }
                     *next_check_at = *written + PIPE_BYTES_MIN / 4;
                     self.switch_to_ring(edge, number);
                     if let Self::Pipe { written, .. } = self {
-                        let count = count_pipe(edge, real());
+                        let count = count_pipe_bytes(edge, real());
                         *written += u64::try_from(count).unwrap_or(0);
                         return count;
                     }
@@ -156,7 +156,7 @@ impl Writing {
                     match write_ring((output, files), edge, number, bytes) {
                         Ok(count) => {
                             if output.capacity() != before {
-                                store_size(edge, output);
+                                store_ring_size(edge, output);
                             }
                             return count;
                         }
@@ -214,7 +214,7 @@ fn offer_ring(edge: &Edge) -> Option<Output> {
     let config = if is_fixed { config } else { config.self_sizing_in_place() };
     let (output, offers) = stream(&config).ok()?;
     counts::set(edge, EdgeCount::RingMost, config.extent.max(output.capacity()) as u64);
-    store_size(edge, &output);
+    store_ring_size(edge, &output);
     let socket = preload::borrow(edge.socket)?;
     let offer = offers.first()?;
     sys::descriptor::send(socket, b"ring", &offer.descriptors()).ok()?;
@@ -222,7 +222,7 @@ fn offer_ring(edge: &Edge) -> Option<Output> {
 }
 
 /// Stores the size of the ring, and the number of size changes, in the counters of the edge.
-fn store_size(edge: &Edge, output: &Output) {
+fn store_ring_size(edge: &Edge, output: &Output) {
     counts::set(edge, EdgeCount::RingSize, output.capacity() as u64);
     if let Some(scale) = output.scale() {
         counts::set(edge, EdgeCount::RingGrown, scale.grown);
@@ -230,7 +230,7 @@ fn store_size(edge: &Edge, output: &Output) {
     }
 }
 
-fn count_pipe(edge: &Edge, written: isize) -> isize {
+fn count_pipe_bytes(edge: &Edge, written: isize) -> isize {
     counts::add_result(edge, EdgeCount::WrittenToPipe, written);
     written
 }

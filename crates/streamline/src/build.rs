@@ -33,14 +33,14 @@ impl Prepared {
         let steps = options.steps.clone();
         let helper = options.helper.clone();
         let ready =
-            self.build_steps(options, &PathOptions { helper, steps: steps.clone(), ..extras });
+            self.build_ready(options, &PathOptions { helper, steps: steps.clone(), ..extras });
         if ready.is_err() {
             steps.roll_back();
         }
         ready
     }
 
-    fn build_steps(mut self, options: &Options, extras: &PathOptions) -> Result<Ready, OpenError> {
+    fn build_ready(mut self, options: &Options, extras: &PathOptions) -> Result<Ready, OpenError> {
         let settings = Settings {
             count: options.count,
             timed: options.timed,

@@ -102,7 +102,7 @@ pub fn query_paths(
         (path.uid, (path.number.to_string(), vec![call]))
     };
     let calls: Vec<_> = open.iter().map(call).collect();
-    let take = |number: &str| idle.take_named(number);
+    let take = |number: &str| idle.take_by_number_text(number);
     let mut replies = client.call_all_over(&calls, take, limit, |to, replies| {
         let first = replies.into_iter().next().unwrap_or_default().deserialize_result()?;
         let nodes = all_nodes(&to, first)?;
@@ -204,14 +204,14 @@ pub fn manual(name: &str) -> Option<String> {
 /// as `80`, `get` or `22:23`. Fails with the reason if this process cannot read the request, for
 /// example because it contains filters of another program.
 pub fn is_class(line: &str, node: &NodeDetails, label: &str) -> Result<bool, String> {
-    let (graph, at) = find_node(line, node)?;
+    let (graph, at) = parse_and_find_node(line, node)?;
     Ok(pipeline::classes_leaving(&graph, at, label, &MachineRegistry::Local).is_ok())
 }
 
 /// Returns the kernel instructions of a filter of this request. Fails with the reason if this
 /// process cannot read the request, or if the filter has no kernel implementation.
 pub fn kernel_listing(line: &str, node: &NodeDetails) -> Result<String, String> {
-    let (graph, at) = find_node(line, node)?;
+    let (graph, at) = parse_and_find_node(line, node)?;
     engine::kernel::listing::list_filter(&graph, at)
 }
 
@@ -230,7 +230,7 @@ pub fn is_source(filter: &str) -> bool {
 /// eth0`: one for each source whose blocks reach the node. Fails with the reason if the request
 /// does not contain the node.
 pub fn kernel_hooks(line: &str, node: &NodeDetails) -> Result<Vec<String>, String> {
-    let (graph, at) = find_node(line, node)?;
+    let (graph, at) = parse_and_find_node(line, node)?;
     let mut upstream = vec![at];
     let mut next = 0;
     while let Some(at) = upstream.get(next).copied() {
@@ -260,7 +260,7 @@ fn hook_name(attach: &Attach) -> String {
 
 /// Parses a request. Returns its graph, and the id of `node` in this graph. Fails with the first
 /// error in the request if there is one, or if the request does not contain the node.
-fn find_node(line: &str, node: &NodeDetails) -> Result<(Graph, NodeId), String> {
+fn parse_and_find_node(line: &str, node: &NodeDetails) -> Result<(Graph, NodeId), String> {
     let (graph, diagnostics) = pipeline::read_request(line, &MachineRegistry::Local);
     if let Some(mistake) = diagnostics.iter().find(|mistake| mistake.is_error()) {
         return Err(mistake.what.clone());

@@ -29,18 +29,18 @@ const MESSAGE_MAX: u64 = 4 << 10;
 
 /// Replaces the prefix of a request with a source that reads it from a shared process, if the
 /// request asks for this. If the prefix cannot be shared, returns the request unchanged and raises
-/// a notice with the reason. A request that does not ask for sharing may still [join](join_running)
-/// a prefix that is already running.
+/// a notice with the reason. A request that does not ask for sharing may still
+/// [join](join_running_prefix) a prefix that is already running.
 pub(crate) fn share_prefix(
     (text, graph): (String, Graph),
     options: &Options,
 ) -> Result<(String, Graph), OpenError> {
     let mut filters = graph.nodes.iter().filter_map(pipeline::graph::Node::filter);
     if filters.any(|used| used.description.name == prefix::SHARED_SOURCE) {
-        permit_start(options);
+        permit_prefix_start(options);
     }
     if !prefix::is_requested(&graph.options) {
-        return join_running((text, graph), options);
+        return join_running_prefix((text, graph), options);
     }
     let split = match () {
         () if options.embedded => Err("it runs without the daemon".to_owned()),
@@ -51,7 +51,7 @@ pub(crate) fn share_prefix(
     };
     match split.map(choose_cut) {
         Ok(cut) => {
-            permit_start(options);
+            permit_prefix_start(options);
             let graph = prepared::parse_graph(&cut.rest, &options.own, options)?;
             Ok((cut.rest, graph))
         }
@@ -66,7 +66,7 @@ pub(crate) fn share_prefix(
 /// option `--prefix=`, the prefix outputs messages, a daemon replies, and a process of this user
 /// already runs the prefix. Otherwise, or if the run is recorded or uses worker processes, returns
 /// the request unchanged.
-fn join_running(
+fn join_running_prefix(
     (text, graph): (String, Graph),
     options: &Options,
 ) -> Result<(String, Graph), OpenError> {
@@ -82,7 +82,7 @@ fn join_running(
     let Some(cut) = running.filter(|_| Client::find(None).is_ok()) else {
         return Ok((text, graph));
     };
-    permit_start(options);
+    permit_prefix_start(options);
     options.notices.raise_note(&format!(
         "this request reads `{}` from the process that runs it for your other requests; with \
          `--prefix=private` it runs its own",
@@ -102,7 +102,7 @@ fn choose_cut(mut prefixes: SharedPrefixes) -> Cut {
 }
 
 /// Allows sources that read shared prefixes to start the processes that they need.
-fn permit_start(options: &Options) {
+fn permit_prefix_start(options: &Options) {
     let program = options.helper.clone().or_else(|| std::env::current_exe().ok());
     *PREFIX_PROGRAM.lock().unwrap_or_else(PoisonError::into_inner) = program;
     shared::set_starter(start_prefix);
@@ -144,7 +144,7 @@ impl LossPublisher {
             loop {
                 // Before the count, so that what the count misses is counted again.
                 paths.iter().for_each(|path| path.notify_after_input(&input));
-                let lost = paths.iter().map(count_lost_before).sum();
+                let lost = paths.iter().map(count_upstream_losses).sum();
                 if std::mem::replace(&mut published, lost) != lost {
                     shared::set_lost_before(lost);
                     // Idle sinks report the number when they are woken.
@@ -180,7 +180,7 @@ impl Drop for LossPublisher {
 
 /// Returns the number of blocks that a path has lost upstream of its sinks `share`. The readers of
 /// these sinks count the blocks that the sinks themselves lose.
-fn count_lost_before(path: &Live) -> u64 {
+fn count_upstream_losses(path: &Live) -> u64 {
     let mut ledger = path.totals_ledger(COUNTERS_TIMEOUT);
     let is_offer = |name: &str| name.split('#').next() == Some(shared::share::SHARE.name);
     ledger.filters.retain(|filter| !is_offer(&filter.name));

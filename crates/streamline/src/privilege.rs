@@ -343,7 +343,7 @@ mod tests {
     const ALL_CAPABILITIES: Capabilities = Capabilities(u64::MAX);
 
     /// Returns the privileges of an unrestricted user with these effective capabilities.
-    fn user_with(effective: Capabilities) -> Privilege {
+    fn user_with_capabilities(effective: Capabilities) -> Privilege {
         Privilege {
             uid: 1000,
             effective,
@@ -368,7 +368,7 @@ mod tests {
     fn missing_capability_differs_from_an_ineffective_one() {
         let denied = refuse(RefusalKind::Denied);
         let cause = |who: &Privilege| denial_cause(who, Operation::Packets, &denied).unwrap();
-        let unprivileged = user_with(Capabilities(0));
+        let unprivileged = user_with_capabilities(Capabilities(0));
         let filter = Some(Seccomp::Filter);
         assert_eq!(cause(&unprivileged), DenialCause::Capability);
         // If the capability is missing, a seccomp filter makes no difference.
@@ -377,7 +377,7 @@ mod tests {
             cause(&Privilege { bounding: Capabilities(0), ..unprivileged }),
             DenialCause::Unobtainable
         );
-        let raw = user_with(NET_RAW_ONLY);
+        let raw = user_with_capabilities(NET_RAW_ONLY);
         assert_eq!(cause(&raw), DenialCause::Module);
         assert_eq!(cause(&Privilege { seccomp: filter, ..raw }), DenialCause::Filter);
         let inner = Privilege { inner_user_namespace: Some(true), ..raw };
@@ -389,7 +389,7 @@ mod tests {
     #[test]
     fn missing_feature_is_attributed_to_an_active_seccomp_filter() {
         let absent = refuse(RefusalKind::Absent);
-        let raw = user_with(NET_RAW_ONLY);
+        let raw = user_with_capabilities(NET_RAW_ONLY);
         let of = |who: &Privilege| denial_cause(who, Operation::Packets, &absent).unwrap();
         assert_eq!(of(&raw), DenialCause::Kernel("operation not permitted".to_owned()));
         let filtered = Privilege { seccomp: Some(Seccomp::Filter), ..raw };
@@ -404,7 +404,8 @@ mod tests {
     fn programs_need_two_capabilities_or_sys_admin() {
         let denied = refuse(RefusalKind::Denied);
         let of = |set: u64| {
-            denial_cause(&user_with(Capabilities(set)), Operation::Programs, &denied).unwrap()
+            denial_cause(&user_with_capabilities(Capabilities(set)), Operation::Programs, &denied)
+                .unwrap()
         };
         let (bpf, admin) = (1 << Capabilities::BPF, 1 << Capabilities::NET_ADMIN);
         assert_eq!(of(bpf), DenialCause::Capability);
@@ -414,7 +415,7 @@ mod tests {
 
     #[test]
     fn remedies_are_commands_that_can_work() {
-        let unprivileged = user_with(Capabilities(0));
+        let unprivileged = user_with_capabilities(Capabilities(0));
         let lines = |who: &Privilege, program: &Binary| -> Vec<String> {
             let remedies =
                 DenialCause::Capability.remedies(Operation::Packets, who, program, "rx | print");
@@ -456,7 +457,12 @@ mod tests {
             ] {
                 let sentence = cause.sentence(operation);
                 assert!(!sentence.ends_with('.') && !sentence.contains("  "), "{sentence}");
-                let remedies = cause.remedies(operation, &user_with(NET_RAW_ONLY), &binary(), "rx");
+                let remedies = cause.remedies(
+                    operation,
+                    &user_with_capabilities(NET_RAW_ONLY),
+                    &binary(),
+                    "rx",
+                );
                 assert!(remedies.iter().all(|remedy| !remedy.explanation.is_empty()));
             }
         }

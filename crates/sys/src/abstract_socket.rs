@@ -6,7 +6,7 @@
 //! client and server each verify the peer's credentials, which the kernel reports, not the peer.
 
 use crate::error::{Error, ErrorContext as _, Result};
-use crate::local_socket::{Framing, accept_as, open_socket, set_timeouts};
+use crate::local_socket::{Framing, accept_with_flags, open_socket, set_timeouts};
 use crate::packet::option;
 use rustix::net::sockopt;
 use rustix::net::{SocketAddrUnix, SocketFlags, bind, connect, listen};
@@ -66,7 +66,7 @@ pub fn try_connect(name: &[u8], limit: Duration) -> Result<Option<OwnedFd>> {
 
 /// Accepts a pending connection; returns `None` if none is pending.
 pub fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>> {
-    accept_as(listener, SocketFlags::CLOEXEC)
+    accept_with_flags(listener, SocketFlags::CLOEXEC)
 }
 
 /// The credentials of a process at the time when it connected or claimed the name.

@@ -107,7 +107,7 @@ impl Closer {
         if due > self.idle && self.threads < THREADS_MAX {
             let thread = std::thread::Builder::new().name("closer".to_owned());
             // If no thread can be started, the descriptor stays queued until the next one arrives.
-            self.threads += usize::from(thread.spawn(close_all).is_ok());
+            self.threads += usize::from(thread.spawn(run_closing_thread).is_ok());
         }
     }
 
@@ -137,7 +137,7 @@ impl User {
 }
 
 /// Runs a closing thread: closes descriptors until none has arrived for [`IDLE_TIMEOUT`].
-fn close_all() {
+fn run_closing_thread() {
     let mut closer = lock();
     loop {
         if let Some((uid, descriptor)) = closer.take_due() {

@@ -19,7 +19,7 @@ const ROOT_MODE: &str = "40000";
 /// User id of root.
 const ROOT_UID: u32 = 0;
 /// Name of the set-user-ID helper through which unprivileged users mount.
-const HELPER: &str = "fusermount3";
+const MOUNT_HELPER: &str = "fusermount3";
 
 /// Mounts a FUSE file system on `directory`, and returns the device over which the kernel sends
 /// requests. Users other than the caller have access only if `for_all` is true. Needs CAP_SYS_ADMIN
@@ -51,15 +51,15 @@ pub fn mount(directory: &Path, for_all: bool) -> Result<OwnedFd> {
 /// over which the kernel sends requests. Only the calling user has access. Blocks until the helper
 /// has exited. Fails with ENOENT if the helper is not installed.
 pub fn mount_by_helper(directory: &Path) -> Result<OwnedFd> {
-    let target = || format!("{HELPER} {}", directory.display());
+    let target = || format!("{MOUNT_HELPER} {}", directory.display());
     let (own_end, helper_end) = descriptor::pair()?;
-    let mut command = Command::new(HELPER);
+    let mut command = Command::new(MOUNT_HELPER);
     let options = format!("fsname={NAME},subtype={NAME},nosuid,nodev,noatime,default_permissions");
     command.args(["-o", &options, "--"]).arg(directory);
     // The helper sends the device over this descriptor.
     command.env("_FUSE_COMMFD", "0").stdin(Stdio::from(helper_end));
     command.stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().context("execve", HELPER)?;
+    let mut child = command.spawn().context("execve", MOUNT_HELPER)?;
     // The command holds the helper's end.
     drop(command);
     let received = descriptor::receive(&own_end, &mut [0; 8]);
@@ -73,7 +73,7 @@ pub fn mount_by_helper(directory: &Path) -> Result<OwnedFd> {
     device.filter(|_| status.success()).ok_or_else(|| {
         let (reason, errno) = parse_helper_failure(&words);
         let reason = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
-        Error::new("mount", format!("{} by {HELPER}{reason}", directory.display()), errno)
+        Error::new("mount", format!("{} by {MOUNT_HELPER}{reason}", directory.display()), errno)
     })
 }
 
@@ -83,7 +83,7 @@ pub fn mount_by_helper(directory: &Path) -> Result<OwnedFd> {
 fn parse_helper_failure(words: &str) -> (&str, i32) {
     let words = words.trim();
     let words =
-        words.strip_prefix(HELPER).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(words);
+        words.strip_prefix(MOUNT_HELPER).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(words);
     let known = [
         ("Permission denied", libc::EACCES),
         ("No such file or directory", libc::ENOENT),
@@ -103,13 +103,13 @@ fn parse_helper_failure(words: &str) -> (&str, i32) {
 pub fn unmount(directory: &Path) -> Result<()> {
     match rustix::mount::unmount(directory, UnmountFlags::DETACH) {
         Err(rustix::io::Errno::PERM) => {
-            let status = Command::new(HELPER)
+            let status = Command::new(MOUNT_HELPER)
                 .args(["-u", "-q", "-z", "--"])
                 .arg(directory)
                 .stdin(Stdio::null())
                 .stderr(Stdio::null())
                 .status();
-            status.context("execve", HELPER).map(drop)
+            status.context("execve", MOUNT_HELPER).map(drop)
         }
         Err(rustix::io::Errno::INVAL) => Ok(()),
         done => done.context("umount", directory.display().to_string()),

@@ -67,7 +67,7 @@ impl Holders {
         self.programs.get(&id).map_or(&[], Vec::as_slice)
     }
 
-    fn note_hidden(&mut self, folder: &Path) {
+    fn record_hidden_process(&mut self, folder: &Path) {
         self.hidden += 1;
         let own = start_time(Path::new("/proc/self"));
         self.hidden_later += usize::from(start_time(folder).is_none_or(|its| Some(its) >= own));
@@ -86,7 +86,7 @@ impl Holders {
             Err(error) => {
                 let denied = error.kind() == ErrorKind::PermissionDenied;
                 if denied {
-                    self.note_hidden(folder);
+                    self.record_hidden_process(folder);
                 }
                 return;
             }
@@ -101,7 +101,7 @@ impl Holders {
                 Ok(target) => target,
                 // Some processes permit listing their descriptors, but no more.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                    self.note_hidden(folder);
+                    self.record_hidden_process(folder);
                     return;
                 }
                 Err(_) => continue,

@@ -124,10 +124,13 @@ pub fn set_timeouts(socket: &OwnedFd, limit: Duration) -> Result<()> {
 
 /// Accepts a pending connection as a nonblocking socket; returns `None` if none is pending.
 pub fn accept(listener: impl AsFd) -> Result<Option<OwnedFd>> {
-    accept_as(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
+    accept_with_flags(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
-pub(crate) fn accept_as(listener: impl AsFd, flags: SocketFlags) -> Result<Option<OwnedFd>> {
+pub(crate) fn accept_with_flags(
+    listener: impl AsFd,
+    flags: SocketFlags,
+) -> Result<Option<OwnedFd>> {
     match accept_with(listener, flags) {
         Ok(socket) => Ok(Some(socket)),
         // A client that has disconnected before the accept does not count.

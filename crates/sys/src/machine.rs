@@ -70,7 +70,7 @@ pub fn current_processor() -> usize {
 /// itself; empty if unknown or if no cache is shared.
 #[must_use]
 pub fn cache_sharers(processor: usize) -> Vec<usize> {
-    cache_sharers_below(&Path::new("/sys/devices/system/cpu").join(format!("cpu{processor}/cache")))
+    read_cache_sharers(&Path::new("/sys/devices/system/cpu").join(format!("cpu{processor}/cache")))
 }
 
 /// Returns the CPUs that share the outermost shared cache of `processor`, including `processor`
@@ -86,7 +86,7 @@ pub fn last_cache_sharers(processor: usize) -> Vec<usize> {
     known.entry(processor).or_insert_with(read).clone()
 }
 
-fn cache_sharers_below(directory: &Path) -> Vec<usize> {
+fn read_cache_sharers(directory: &Path) -> Vec<usize> {
     shared_caches(directory).into_iter().next().unwrap_or_default()
 }
 
@@ -229,18 +229,18 @@ mod tests {
         };
         cache("index0", "1\n", "4\n");
         cache("index1", "1\n", "4\n");
-        assert_eq!(cache_sharers_below(&directory), []);
+        assert_eq!(read_cache_sharers(&directory), []);
         cache("index3", "3\n", "0-7\n");
-        assert_eq!(cache_sharers_below(&directory), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(read_cache_sharers(&directory), [0, 1, 2, 3, 4, 5, 6, 7]);
         cache("index2", "2\n", "4,6\n");
         assert_eq!(
-            cache_sharers_below(&directory),
+            read_cache_sharers(&directory),
             [4, 6],
             "the second level is nearer than the third"
         );
         assert_eq!(shared_caches(&directory).pop(), Some((0..8).collect()), "the last one");
         fs::remove_dir_all(&directory).unwrap();
-        assert_eq!(cache_sharers_below(&directory), []);
+        assert_eq!(read_cache_sharers(&directory), []);
     }
 
     #[test]

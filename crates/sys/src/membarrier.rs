@@ -18,8 +18,8 @@ const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
 /// once.
 #[must_use]
 pub fn is_supported() -> bool {
-    static SUPPORTED: OnceLock<bool> = OnceLock::new();
-    *SUPPORTED.get_or_init(|| call(REGISTER_PRIVATE_EXPEDITED))
+    static IS_BARRIER_SUPPORTED: OnceLock<bool> = OnceLock::new();
+    *IS_BARRIER_SUPPORTED.get_or_init(|| call(REGISTER_PRIVATE_EXPEDITED))
 }
 
 /// Makes every running thread of this process pass a full memory barrier. A thread that is not

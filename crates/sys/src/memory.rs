@@ -73,18 +73,18 @@ impl Memfd {
     /// Creates a zeroed file of `len` bytes that allows sealing. Allocates no pages
     /// ([`Memfd::allocate`] does). `name` appears in `/proc/PID/maps`.
     pub fn create(name: &str, len: usize) -> Result<Self> {
-        Self::create_with(name, len, MemfdFlags::empty())
+        Self::create_with_flags(name, len, MemfdFlags::empty())
     }
 
     /// Creates a file of reserved 2 MB huge pages and allocates these pages. `len` is a multiple of
     /// 2 MB. Fails if too few pages are reserved.
     pub fn create_huge(name: &str, len: usize) -> Result<Self> {
-        let file = Self::create_with(name, len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB)?;
+        let file = Self::create_with_flags(name, len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB)?;
         file.allocate(0, len)?;
         Ok(file)
     }
 
-    fn create_with(name: &str, len: usize, kind: MemfdFlags) -> Result<Self> {
+    fn create_with_flags(name: &str, len: usize, kind: MemfdFlags) -> Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | kind;
         let fd = rustix::fs::memfd_create(name, flags).context("memfd_create", name.to_owned())?;
         rustix::fs::ftruncate(&fd, len as u64).context("ftruncate", format!("{len} bytes"))?;
@@ -194,11 +194,11 @@ impl Mapping {
     /// Maps the first `len` bytes of a descriptor as shared memory. `what` names the memory in
     /// errors.
     pub(crate) fn shared(fd: BorrowedFd<'_>, len: usize, what: &str) -> Result<Self> {
-        Self::shared_at(fd, 0, len, what)
+        Self::shared_at_offset(fd, 0, len, what)
     }
 
     /// Maps like [`Mapping::shared`], but starting at `offset`.
-    pub(crate) fn shared_at(
+    pub(crate) fn shared_at_offset(
         fd: BorrowedFd<'_>,
         offset: u64,
         len: usize,

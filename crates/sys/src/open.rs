@@ -76,13 +76,13 @@ impl OpenRegular {
             // ENXIO: no peer at a pipe or socket; ELOOP: a symbolic link. Report the type instead.
             Err(errno @ (Errno::NXIO | Errno::LOOP)) => {
                 let status = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
-                let unfit = status.ok().and_then(|stat| self.type_error(&stat));
+                let unfit = status.ok().and_then(|stat| self.file_type_error(&stat));
                 return Err(unfit.unwrap_or_else(|| errno.into()));
             }
             Err(errno) => return Err(errno.into()),
         };
         let stat = rustix::fs::fstat(&file)?;
-        if let Some(error) = self.type_error(&stat) {
+        if let Some(error) = self.file_type_error(&stat) {
             return Err(error);
         }
         if self.own && stat.st_nlink > 1 {
@@ -94,7 +94,7 @@ impl OpenRegular {
     }
 
     /// Returns the error for a file that is not a regular file; `None` for a regular file.
-    fn type_error(self, stat: &Stat) -> Option<io::Error> {
+    fn file_type_error(self, stat: &Stat) -> Option<io::Error> {
         let what = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => return None,
             FileType::Fifo => "a named pipe",

@@ -37,13 +37,13 @@ impl PageFacts {
             huge: number("kernel/mm/transparent_hugepage/hpage_pmd_size"),
             reserved: number("kernel/mm/hugepages/hugepages-2048kB/free_hugepages"),
             transparent: is_on.iter().any(|word| shmem.contains(word)),
-            nodes: list_length(read("devices/system/node/has_memory").trim()),
+            nodes: parse_list_length(read("devices/system/node/has_memory").trim()),
         }
     }
 }
 
 /// Returns the number of elements in a kernel list such as `0-3,8`.
-fn list_length(list: &str) -> usize {
+fn parse_list_length(list: &str) -> usize {
     crate::task::parse_processor_list(list).len()
 }
 
@@ -113,7 +113,10 @@ mod tests {
 
     #[test]
     fn page_facts_are_parsed_from_sysfs() {
-        assert_eq!((list_length("0"), list_length("0-3,8"), list_length("")), (1, 5, 0));
+        assert_eq!(
+            (parse_list_length("0"), parse_list_length("0-3,8"), parse_list_length("")),
+            (1, 5, 0)
+        );
         let here = PageFacts::detect();
         assert!(here.nodes >= 1 && here.huge.is_power_of_two() || here.huge == 0, "{here:?}");
         assert_eq!(PageFacts::from_sysfs(Path::new("/nonexistent")), PageFacts::default());

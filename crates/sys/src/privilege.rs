@@ -53,7 +53,7 @@ impl Privilege {
         let mut found = Self::parse(&status);
         found.uid = rustix::process::geteuid().as_raw();
         let map = fs::read_to_string("/proc/self/uid_map");
-        found.inner_user_namespace = map.ok().map(|map| !is_identity(&map));
+        found.inner_user_namespace = map.ok().map(|map| !is_identity_mapping(&map));
         found
     }
 
@@ -81,7 +81,7 @@ impl Privilege {
 }
 
 /// Returns true if `map` is the identity mapping of the initial user namespace.
-fn is_identity(map: &str) -> bool {
+fn is_identity_mapping(map: &str) -> bool {
     map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
@@ -143,8 +143,8 @@ mod tests {
             (Some(Seccomp::Filter), Some(true))
         );
         assert_eq!(Privilege::parse(""), Privilege::default());
-        assert!(is_identity("         0          0 4294967295\n"));
-        assert!(!is_identity("         0       1000          1\n"));
+        assert!(is_identity_mapping("         0          0 4294967295\n"));
+        assert!(!is_identity_mapping("         0       1000          1\n"));
     }
 
     #[test]

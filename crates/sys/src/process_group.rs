@@ -53,8 +53,8 @@ impl ProcessEnd {
     /// for SIGPIPE.
     #[must_use]
     pub const fn is_broken_pipe(self) -> bool {
-        const SHELL_STATUS: i32 = 128 + libc::SIGPIPE;
-        matches!(self, Self::Signal(libc::SIGPIPE) | Self::Status(SHELL_STATUS))
+        const SIGPIPE_EXIT_STATUS: i32 = 128 + libc::SIGPIPE;
+        matches!(self, Self::Signal(libc::SIGPIPE) | Self::Status(SIGPIPE_EXIT_STATUS))
     }
 }
 

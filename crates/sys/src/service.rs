@@ -96,13 +96,13 @@ pub fn watchdog_interval() -> Option<Duration> {
 pub fn memfd_from_bytes(bytes: &[u8]) -> Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC;
     let note = memfd_create("streamline-note", flags).context("memfd_create", "a note")?;
-    File::from(note.try_clone().map_err(|e| Error::new("dup", "a note", errno_of(&e)))?)
+    File::from(note.try_clone().map_err(|e| Error::new("dup", "a note", error_number(&e)))?)
         .write_all(bytes)
-        .map_err(|e| Error::new("write", "a note", errno_of(&e)))?;
+        .map_err(|e| Error::new("write", "a note", error_number(&e)))?;
     Ok(note)
 }
 
-fn errno_of(error: &std::io::Error) -> i32 {
+fn error_number(error: &std::io::Error) -> i32 {
     error.raw_os_error().unwrap_or(0)
 }
 

@@ -19,7 +19,7 @@ static STOP_REQUESTS: AtomicU32 = AtomicU32::new(0);
 /// Descriptor of the eventfd to which the handler writes; -1 if there is none.
 static EVENT_FD: AtomicI32 = AtomicI32::new(-1);
 /// Owner of the eventfd in [`EVENT_FD`].
-static EVENT: OnceLock<EventFd> = OnceLock::new();
+static STOP_EVENT: OnceLock<EventFd> = OnceLock::new();
 
 /// Monotonic time in ns of the first stop signal; 0 if there was none.
 static FIRST_SIGNAL_NS: AtomicU64 = AtomicU64::new(0);
@@ -32,16 +32,16 @@ const EXIT_INTERRUPTED: i32 = 130;
 /// Starts counting SIGINT, SIGTERM and SIGHUP. The returned eventfd becomes readable with the first
 /// signal. Later calls return the same eventfd.
 pub fn watch() -> Result<&'static EventFd> {
-    let event = match EVENT.get() {
+    let event = match STOP_EVENT.get() {
         Some(event) => event,
         None => {
             let made = EventFd::new()?;
-            EVENT.get_or_init(|| made)
+            STOP_EVENT.get_or_init(|| made)
         }
     };
     EVENT_FD.store(event.as_fd().as_raw_fd(), Ordering::Release);
     let handler: extern "C" fn(libc::c_int) = on_stop_signal;
-    let hangup = (!is_ignored(libc::SIGHUP)?).then_some(libc::SIGHUP);
+    let hangup = (!is_signal_ignored(libc::SIGHUP)?).then_some(libc::SIGHUP);
     for signal in [libc::SIGINT, libc::SIGTERM].into_iter().chain(hangup) {
         install_action(signal, handler as *const () as libc::sighandler_t, libc::SA_RESTART)?;
     }
@@ -50,7 +50,7 @@ pub fn watch() -> Result<&'static EventFd> {
 
 /// Returns the eventfd of [`watch`]; `None` before the first call of [`watch`].
 pub fn stop_event() -> Option<&'static EventFd> {
-    EVENT.get()
+    STOP_EVENT.get()
 }
 
 /// Returns the number of stop signals counted: 0 or 1, because the second ends the process.
@@ -97,7 +97,7 @@ pub(crate) fn preserve_errno(body: impl FnOnce()) {
 }
 
 /// Returns true if the process ignores this signal.
-fn is_ignored(signal: libc::c_int) -> Result<bool> {
+fn is_signal_ignored(signal: libc::c_int) -> Result<bool> {
     // SAFETY: all-zero bytes are a valid `sigaction`: an empty mask and no flags.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     // SAFETY: no new action is given, and `action` is valid for the current one (sigaction(2)).

@@ -118,14 +118,14 @@ fn v17_xdp_reports_its_mode_and_displaces_nothing() {
         load_constant(ProgramKind::Xdp, "drop", 1),
     );
     pair.server.run_inside(|| {
-        let ours = Link::xdp_any(&pass, index).unwrap();
+        let ours = Link::xdp_in_any_mode(&pass, index).unwrap();
         assert_eq!((ours.mode, ours.refused), (XdpMode::Native, None));
         assert_eq!(ours.link.info().unwrap().target, LinkTarget::Xdp(index));
         for mode in [XdpMode::Native, XdpMode::Generic] {
             let busy = Link::xdp(&drop_all, index, mode).unwrap_err();
             assert!(busy.to_string().contains("another program is there and is kept"), "{busy}");
         }
-        assert!(Link::xdp_any(&drop_all, index).is_err());
+        assert!(Link::xdp_in_any_mode(&drop_all, index).is_err());
         send_frames(&pair, 30);
         assert_eq!(counter_value(&map), 30);
         ours.link.update(&drop_all, Some(&pass)).unwrap();
@@ -136,7 +136,7 @@ fn v17_xdp_reports_its_mode_and_displaces_nothing() {
         let other = load_counter(ProgramKind::Tc, "tc", &map, 0);
         assert!(ours.link.update(&other, None).is_err(), "of another kind");
         let lo = RouteSocket::open().unwrap().by_name("lo").unwrap().index;
-        let generic = Link::xdp_any(&drop_all, lo).unwrap();
+        let generic = Link::xdp_in_any_mode(&drop_all, lo).unwrap();
         assert_eq!(generic.mode, XdpMode::Generic);
         let why = generic.refused.expect("the driver was asked first");
         assert!(why.to_string().contains(&format!("native xdp on interface {lo}")), "{why}");

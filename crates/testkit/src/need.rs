@@ -79,7 +79,7 @@ pub fn require_file(path: impl AsRef<Path>) -> Option<PathBuf> {
 ///
 /// Under `STREAMLINE_STRICT=1`.
 pub fn report_skip<T>(reason: &str) -> Option<T> {
-    let line = skip_line(&test_name(), reason);
+    let line = format_skip_line(&test_name(), reason);
     let written = append_line(&target_directory().join("skips.txt"), &line);
     // The harness would hide the output of `print!` if the test passes.
     let mut stderr = std::io::stderr().lock();
@@ -100,7 +100,7 @@ pub fn target_directory() -> PathBuf {
     }
 }
 
-fn skip_line(test: &str, reason: &str) -> String {
+fn format_skip_line(test: &str, reason: &str) -> String {
     format!("skipped: {test}: {reason}\n")
 }
 
@@ -147,7 +147,7 @@ mod tests {
         assert!(!named.join().unwrap().is_empty());
         let thread = std::thread::Builder::new().name("a::b".to_owned()).spawn(test_name).unwrap();
         assert_eq!(thread.join().unwrap(), "a::b");
-        assert_eq!(skip_line("a::b", "needs root"), "skipped: a::b: needs root\n");
+        assert_eq!(format_skip_line("a::b", "needs root"), "skipped: a::b: needs root\n");
     }
 
     #[test]

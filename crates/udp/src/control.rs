@@ -20,7 +20,7 @@ mod kind {
     pub(super) const DROPS: (i32, i32) = (SOL_SOCKET, 40);
     pub(super) const PACKET_INFO: (i32, i32) = (IP, 8);
     pub(super) const TIME_TO_LIVE: (i32, i32) = (IP, 2);
-    pub(super) const SERVICE_TYPE: (i32, i32) = (IP, 1);
+    pub(super) const TYPE_OF_SERVICE: (i32, i32) = (IP, 1);
     pub(super) const DESTINATION_PORT: (i32, i32) = (IP, 20);
     pub(super) const PACKET_INFO_6: (i32, i32) = (IPV6, 50);
     pub(super) const HOP_LIMIT: (i32, i32) = (IPV6, 52);
@@ -29,7 +29,7 @@ mod kind {
 
 /// The form in which a program expects the addresses and control messages of datagrams.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ReceivedForm {
+pub(crate) struct ReceiveFormat {
     /// True for an IPv6 socket, which receives IPv4 addresses mapped to IPv6.
     pub(crate) is_v6: bool,
     /// The control messages that the program requests.
@@ -50,7 +50,7 @@ pub(crate) struct EncodedControl {
 impl EncodedControl {
     /// Encodes the requested control messages of a datagram into at most `room` bytes, in the
     /// kernel's order.
-    pub(crate) fn new(form: ReceivedForm, datagram: &Datagram<'_>, room: usize) -> Self {
+    pub(crate) fn new(form: ReceiveFormat, datagram: &Datagram<'_>, room: usize) -> Self {
         let mut encoded = Self { bytes: [0; LENGTH_MAX], length: 0, room, is_truncated: false };
         let wanted = form.control;
         let seconds = (datagram.time_ns / 1_000_000_000).to_ne_bytes();
@@ -84,7 +84,7 @@ impl EncodedControl {
             self.put(kind::TIME_TO_LIVE, &[&i32::from(datagram.hops).to_ne_bytes()]);
         }
         if wanted.has(ControlMessage::ServiceType) {
-            self.put(kind::SERVICE_TYPE, &[&[datagram.service_type]]);
+            self.put(kind::TYPE_OF_SERVICE, &[&[datagram.service_type]]);
         }
         if wanted.has(ControlMessage::DestinationPort) {
             let address = EncodedAddress::new(datagram.to, false, datagram.interface);

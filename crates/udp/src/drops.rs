@@ -33,13 +33,13 @@ impl Drops {
 
     /// Updates the number of datagrams that the placeholder, whose descriptor is `number`, has
     /// dropped.
-    pub(crate) fn update_kernel(&self, number: i32) {
+    pub(crate) fn update_kernel_drops(&self, number: i32) {
         self.by_kernel.store(udp::kernel_drops(number), Ordering::Relaxed);
     }
 
     /// Sets the number of datagrams that the current ring has dropped. Returns the number of
     /// datagrams that all rings have dropped.
-    pub(crate) fn update_ring(&self, dropped: u64) -> u32 {
+    pub(crate) fn update_ring_drops(&self, dropped: u64) -> u32 {
         let before = self.by_earlier_rings.load(Ordering::Relaxed);
         let all = before.wrapping_add(dropped as u32);
         if all > 0 {

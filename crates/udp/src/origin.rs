@@ -26,7 +26,7 @@ pub(crate) enum Origin {
 }
 
 /// Records that the program has created a socket.
-pub(crate) fn note_created(number: i32) {
+pub(crate) fn record_created_socket(number: i32) {
     set(number, FORKS.load(Ordering::SeqCst));
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn forget(number: i32) {
 }
 
 /// Records that the process is about to fork.
-pub(crate) fn note_fork() {
+pub(crate) fn record_fork() {
     FORKS.fetch_add(1, Ordering::SeqCst);
 }
 
@@ -80,14 +80,14 @@ mod tests {
     #[test]
     fn socket_may_be_inherited_after_a_fork_or_from_elsewhere() {
         assert_eq!(of(700), Origin::Unknown);
-        note_created(700);
+        record_created_socket(700);
         record_duplicate(700, 701);
         assert_eq!((of(700), of(701)), (Origin::Own, Origin::Own));
         forget(701);
         assert_eq!(of(701), Origin::Unknown);
-        note_fork();
+        record_fork();
         assert_eq!(of(700), Origin::BeforeFork);
-        note_created(702);
+        record_created_socket(702);
         assert_eq!((of(702), of(DESCRIPTORS_MAX as i32)), (Origin::Own, Origin::Unknown));
     }
 }

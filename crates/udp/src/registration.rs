@@ -41,7 +41,7 @@ impl Registration {
     }
 
     /// Returns true if the registration is level-triggered.
-    pub(crate) fn is_level(&self) -> bool {
+    pub(crate) fn is_level_triggered(&self) -> bool {
         self.events & EPOLLET == 0
     }
 

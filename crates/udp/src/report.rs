@@ -38,8 +38,8 @@ pub(crate) fn has_word(word: &str) -> bool {
 
 /// Returns true if the user has requested rings at any rate (`always` or `spin`).
 pub(crate) fn is_rate_ignored() -> bool {
-    static IS_IGNORED: OnceLock<bool> = OnceLock::new();
-    *IS_IGNORED.get_or_init(|| has_word("always") || has_word("spin"))
+    static IS_RATE_IGNORED: OnceLock<bool> = OnceLock::new();
+    *IS_RATE_IGNORED.get_or_init(|| has_word("always") || has_word("spin"))
 }
 
 /// Returns true if the user has requested that waits spin instead of sleeping (`spin`).
@@ -58,10 +58,10 @@ const DELAY_MAX: Duration = Duration::from_millis(10);
 /// `None` if the user has not requested such a delay.
 pub(crate) fn delay() -> Option<Duration> {
     static DELAY: OnceLock<Option<Duration>> = OnceLock::new();
-    *DELAY.get_or_init(|| find_delay(&std::env::var(VARIABLE).unwrap_or_default()))
+    *DELAY.get_or_init(|| parse_delay(&std::env::var(VARIABLE).unwrap_or_default()))
 }
 
-fn find_delay(words: &str) -> Option<Duration> {
+fn parse_delay(words: &str) -> Option<Duration> {
     let text = words.split(',').find_map(|word| word.trim().strip_prefix("delay="))?;
     let delay = Duration::from_micros(text.parse().ok()?);
     (!delay.is_zero()).then(|| delay.clamp(DELAY_MIN, DELAY_MAX))
@@ -94,8 +94,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn delay_is_found_among_the_words_and_limited() {
-        let micros = |words| find_delay(words).map(|delay| delay.as_micros());
+    fn delay_option_is_parsed_and_clamped() {
+        let micros = |words| parse_delay(words).map(|delay| delay.as_micros());
         assert_eq!(micros("report, delay=500"), Some(500));
         assert_eq!(micros("delay=1"), Some(50));
         assert_eq!(micros("delay=99999999"), Some(10_000));

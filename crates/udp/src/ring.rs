@@ -22,9 +22,9 @@ const IPV6: IpLayout = IpLayout { length: 40, source: 8, destination: 24, addres
 /// Length of a UDP header in bytes.
 const UDP_HEADER_SIZE: usize = 8;
 /// Minimum memory of a ring on all processors together, in bytes.
-const RING_MIN: u64 = 512 << 10;
+const RING_BYTES_MIN: u64 = 512 << 10;
 /// Maximum memory of a ring on all processors together, in bytes.
-const RING_MAX: u64 = 128 << 20;
+const RING_BYTES_MAX: u64 = 128 << 20;
 /// Number of reads of an empty ring between two checks that its kernel programs are still running.
 const EMPTY_READS_PER_CHECK: u32 = 1024;
 
@@ -36,7 +36,7 @@ pub(crate) struct Ring {
     /// Index in `sources` of the interface that is read first.
     first: usize,
     frame: Box<[u8]>,
-    pending: Option<Pending>,
+    pending: Option<PendingDatagrams>,
     empty_looks: u32,
     read: u64,
     damaged: u64,
@@ -74,7 +74,7 @@ struct InterfaceRing {
 
 /// A datagram in the copied frame, or several datagrams of one sender that the kernel has merged.
 #[derive(Clone, Copy, Debug)]
-struct Pending {
+struct PendingDatagrams {
     from: SocketAddr,
     to: SocketAddr,
     hops: u8,
@@ -152,16 +152,17 @@ impl Ring {
     /// ring is empty.
     pub(crate) fn fall_asleep(&mut self) -> bool {
         self.sources.iter_mut().for_each(|source| source.capture.fall_asleep());
-        !self.find_next()
+        !self.read_until_pending()
     }
 
     /// Returns the next datagram without removing it; `None` if the ring is empty.
     pub(crate) fn peek(&mut self) -> Option<Datagram<'_>> {
-        if !self.find_next() {
+        if !self.read_until_pending() {
             return None;
         }
-        let Pending { from, to, hops, service_type, time_ns, interface, .. } = self.pending?;
-        let Pending { start, end, segment, .. } = self.pending?;
+        let PendingDatagrams { from, to, hops, service_type, time_ns, interface, .. } =
+            self.pending?;
+        let PendingDatagrams { start, end, segment, .. } = self.pending?;
         let bytes = self.frame.get(start..end.min(start + segment))?;
         let drops = 0;
         Some(Datagram { from, to, time_ns, interface, hops, service_type, drops, bytes })
@@ -170,7 +171,7 @@ impl Ring {
     /// Removes the datagram that [`Self::peek`] has returned.
     pub(crate) fn pass(&mut self) {
         self.read += 1;
-        if let Some(Pending { start, end, segment, .. }) = &mut self.pending {
+        if let Some(PendingDatagrams { start, end, segment, .. }) = &mut self.pending {
             *start += (*segment).max(1);
             if start >= end {
                 self.pending = None;
@@ -179,7 +180,7 @@ impl Ring {
     }
 
     /// Reads frames until a datagram is pending. Returns false if the ring is empty.
-    pub(crate) fn find_next(&mut self) -> bool {
+    pub(crate) fn read_until_pending(&mut self) -> bool {
         let mut has_loaded = false;
         while self.pending.is_none() {
             if self.read_frame() {
@@ -205,7 +206,7 @@ impl Ring {
             if let Some((frame, copied)) = source.capture.next_frame(&mut self.frame, 0, whole) {
                 self.first = number + 1;
                 let bytes = self.frame.get(..copied).unwrap_or_default();
-                self.pending = find_datagram(bytes, &frame, source.interface.index);
+                self.pending = parse_datagrams(bytes, &frame, source.interface.index);
                 self.damaged += u64::from(self.pending.is_none());
                 return true;
             }
@@ -251,7 +252,7 @@ impl Ring {
     }
 
     /// Adds the counts of the ring to the totals of a socket.
-    pub(crate) fn add_to(&self, totals: &mut Totals) {
+    pub(crate) fn add_to_totals(&self, totals: &mut Totals) {
         totals.from_ring += self.read;
         totals.lost += self.lost();
         totals.damaged += self.damaged;
@@ -304,12 +305,16 @@ impl InterfaceRing {
 /// flow arrive on one processor.
 fn ring_size(receive_buffer: u32) -> u64 {
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
-    (u64::from(receive_buffer) * processors).clamp(RING_MIN, RING_MAX)
+    (u64::from(receive_buffer) * processors).clamp(RING_BYTES_MIN, RING_BYTES_MAX)
 }
 
 /// Finds the datagrams in a frame. A frame with a segment size may have several. Returns `None` if
 /// a length or the checksum is wrong.
-fn find_datagram(frame: &[u8], captured: &CapturedFrame, interface: u32) -> Option<Pending> {
+fn parse_datagrams(
+    frame: &[u8],
+    captured: &CapturedFrame,
+    interface: u32,
+) -> Option<PendingDatagrams> {
     let segment = usize::from(captured.segment_size);
     let packet = frame.get(ETHERNET_HEADER_SIZE..)?;
     let word = |at: usize| Some(u16::from_be_bytes(packet.get(at..at + 2)?.try_into().ok()?));
@@ -339,7 +344,7 @@ fn find_datagram(frame: &[u8], captured: &CapturedFrame, interface: u32) -> Opti
     };
     let start = ETHERNET_HEADER_SIZE + ip.length + UDP_HEADER_SIZE;
     let end = ETHERNET_HEADER_SIZE + ip.length + length;
-    Some(Pending {
+    Some(PendingDatagrams {
         from: address(ip.source, word(ip.length)?)?,
         to: address(ip.destination, word(ip.length + 2)?)?,
         hops: *packet.get(ip.hops)?,

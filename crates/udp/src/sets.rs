@@ -35,7 +35,7 @@ pub(crate) fn is_known(number: i32) -> bool {
 
 /// Records that the program waits on an epoll set with calls other than `epoll_wait`. The sockets
 /// of the set return to the kernel permanently.
-pub(crate) fn note_other_wait(set: i32) {
+pub(crate) fn record_other_wait(set: i32) {
     let Some(place) = place(set) else { return };
     if place.swap(WAITED_OTHERWISE, Ordering::AcqRel) == WAITED_OTHERWISE {
         return;

@@ -200,7 +200,7 @@ static SELECTED_PORTS: Mutex<Option<HashSet<u16>>> = Mutex::new(None);
 
 /// Records that an attached program selects the receiving socket of a port. The sockets of the port
 /// are then not promoted.
-pub(crate) fn note_selector(port: u16) {
+pub(crate) fn record_selector(port: u16) {
     selected_ports().get_or_insert_default().insert(port);
 }
 

@@ -4,7 +4,7 @@ mod load;
 mod order;
 mod sets;
 
-use crate::control::ReceivedForm;
+use crate::control::ReceiveFormat;
 use crate::drops::Drops;
 use crate::promotion::PromotionConditions;
 use crate::registration::Registration;
@@ -46,7 +46,7 @@ struct SocketState {
     /// The registered descriptors of the socket, including closed ones.
     numbers: Vec<i32>,
     /// Form in which the program expects datagrams, once the socket is promoted.
-    form: ReceivedForm,
+    form: ReceiveFormat,
     local: Option<SocketAddr>,
     is_connected: bool,
     from_kernel: u64,
@@ -80,12 +80,12 @@ enum Stage {
     Kernel,
 }
 
-struct Locked<'s> {
+struct LockedSocket<'s> {
     state: MutexGuard<'s, SocketState>,
     owner: &'s AtomicUsize,
 }
 
-impl Drop for Locked<'_> {
+impl Drop for LockedSocket<'_> {
     fn drop(&mut self) {
         self.owner.store(0, Ordering::Relaxed);
     }
@@ -111,7 +111,7 @@ impl Socket {
             stage: Stage::counted(None),
             registrations: Vec::new(),
             numbers: Vec::new(),
-            form: ReceivedForm { is_v6: false, control: ControlMessages::NONE },
+            form: ReceiveFormat { is_v6: false, control: ControlMessages::NONE },
             local: None,
             is_connected: false,
             from_kernel: 0,
@@ -137,7 +137,7 @@ impl Socket {
     }
 
     /// Locks the state. Returns `None` in a signal handler that interrupts a call on this socket.
-    fn lock(&self) -> Option<Locked<'_>> {
+    fn lock(&self) -> Option<LockedSocket<'_>> {
         thread_local! {
             static PLACE: u8 = const { 0 };
         }
@@ -147,7 +147,7 @@ impl Socket {
         }
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         self.owner.store(own, Ordering::Relaxed);
-        Some(Locked { state, owner: &self.owner })
+        Some(LockedSocket { state, owner: &self.owner })
     }
 
     /// Returns true if the socket has a ring.
@@ -170,7 +170,7 @@ impl Socket {
         let Some(mut locked) = self.lock() else { return false };
         let state = &mut *locked.state;
         let Stage::Promoted(ring) = &mut state.stage else { return false };
-        if ring.find_next() {
+        if ring.read_until_pending() {
             return true;
         }
         if ring.is_detached() {
@@ -180,7 +180,7 @@ impl Socket {
     }
 
     /// Updates the set of control messages that the program requests.
-    pub(crate) fn update_control(&self, number: i32) {
+    pub(crate) fn update_control_messages(&self, number: i32) {
         if let Some(mut locked) = self.lock() {
             locked.state.form.control = ControlMessages::requested_by(number);
         }
@@ -199,8 +199,8 @@ impl Socket {
         if !locked.state.form.control.has(ControlMessage::Drops) {
             return 0;
         }
-        self.drops.update_kernel(number);
-        self.drops.update_ring(locked.state.stage.dropped())
+        self.drops.update_kernel_drops(number);
+        self.drops.update_ring_drops(locked.state.stage.dropped())
     }
 
     /// Passes the next datagram from the ring to `take`, with the form in which the program expects
@@ -209,7 +209,7 @@ impl Socket {
     pub(crate) fn take(
         &self,
         is_kept: bool,
-        take: impl FnOnce(&Datagram<'_>, ReceivedForm) -> isize,
+        take: impl FnOnce(&Datagram<'_>, ReceiveFormat) -> isize,
     ) -> Option<isize> {
         if !self.may_have_datagrams.load(Ordering::Relaxed) {
             return None;
@@ -218,8 +218,8 @@ impl Socket {
         let form = locked.state.form;
         let state = &mut *locked.state;
         let Stage::Promoted(ring) = &mut state.stage else { return None };
-        if form.control.has(ControlMessage::Drops) && ring.find_next() {
-            self.drops.update_ring(ring.dropped());
+        if form.control.has(ControlMessage::Drops) && ring.read_until_pending() {
+            self.drops.update_ring_drops(ring.dropped());
         }
         let datagram = ring.peek()?;
         let answer = take(&Datagram { drops: self.drops.all(), ..datagram }, form);
@@ -255,7 +255,7 @@ impl Socket {
             Stage::Promoted(ring) => {
                 ring.detach();
                 state.is_awake = false;
-                if !ring.find_next() {
+                if !ring.read_until_pending() {
                     self.end_ring(state);
                 }
             }
@@ -272,10 +272,10 @@ impl Socket {
         self.may_have_datagrams.store(false, Ordering::SeqCst);
         if let Stage::Promoted(ring) = std::mem::replace(&mut state.stage, next) {
             self.is_promoted.store(false, Ordering::SeqCst);
-            table::count_promoted(false);
+            table::count_promoted_socket(false);
             let from_kernel = std::mem::take(&mut state.from_kernel);
             let mut totals = Totals { from_kernel, ..Totals::default() };
-            ring.add_to(&mut totals);
+            ring.add_to_totals(&mut totals);
             if let Some(local) = state.local {
                 report::print_totals(local, &ring.interfaces(), &totals);
             }

@@ -13,25 +13,26 @@ use sys::preload::{self, udp};
 
 /// Number of descriptors in this table, 0 to 1023.
 const DESCRIPTORS_MAX: usize = udp::DESCRIPTORS_MAX.cast_unsigned() as usize;
-/// The value in [`KINDS`] of a descriptor that has not been classified.
+/// The value in [`CLASSIFICATIONS`] of a descriptor that has not been classified.
 const UNKNOWN: u8 = 0;
-/// The value in [`KINDS`] of a descriptor that is not a UDP socket.
+/// The value in [`CLASSIFICATIONS`] of a descriptor that is not a UDP socket.
 const OTHER: u8 = 1;
-/// The value in [`KINDS`] of a UDP socket.
+/// The value in [`CLASSIFICATIONS`] of a UDP socket.
 const SOCKET: u8 = 2;
 
-static KINDS: [AtomicU8; DESCRIPTORS_MAX] = [const { AtomicU8::new(UNKNOWN) }; DESCRIPTORS_MAX];
+static CLASSIFICATIONS: [AtomicU8; DESCRIPTORS_MAX] =
+    [const { AtomicU8::new(UNKNOWN) }; DESCRIPTORS_MAX];
 static SOCKETS: [Mutex<Option<Arc<Socket>>>; DESCRIPTORS_MAX] =
     [const { Mutex::new(None) }; DESCRIPTORS_MAX];
 /// Number of promoted sockets.
-static PROMOTED: AtomicUsize = AtomicUsize::new(0);
+static PROMOTED_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The promoted sockets; may include sockets that are no longer promoted.
 static PROMOTED_SOCKETS: Mutex<Vec<Weak<Socket>>> = Mutex::new(Vec::new());
 
 /// Returns the socket of a descriptor; `None` if the descriptor is not a UDP socket.
 pub(crate) fn find(number: i32) -> Option<Arc<Socket>> {
     let index = usize::try_from(number).ok()?;
-    let kind = KINDS.get(index)?;
+    let kind = CLASSIFICATIONS.get(index)?;
     match kind.load(Ordering::Acquire) {
         OTHER => None,
         SOCKET => lock(SOCKETS.get(index)?).clone(),
@@ -55,30 +56,30 @@ pub(crate) fn find(number: i32) -> Option<Arc<Socket>> {
 }
 
 /// Returns the socket of a descriptor if it is promoted, else `None`.
-pub(crate) fn find_promoted(number: i32) -> Option<Arc<Socket>> {
-    if has_no_promoted() {
+pub(crate) fn find_promoted_socket(number: i32) -> Option<Arc<Socket>> {
+    if has_no_promoted_socket() {
         return None;
     }
     find(number).filter(|socket| socket.is_promoted())
 }
 
 /// Increments the number of promoted sockets if `is_new` is true, and decrements it otherwise.
-pub(crate) fn count_promoted(is_new: bool) {
+pub(crate) fn count_promoted_socket(is_new: bool) {
     if is_new {
-        PROMOTED.fetch_add(1, Ordering::SeqCst);
+        PROMOTED_COUNT.fetch_add(1, Ordering::SeqCst);
     } else {
-        PROMOTED.fetch_sub(1, Ordering::SeqCst);
+        PROMOTED_COUNT.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 /// Returns true if no socket is promoted.
-pub(crate) fn has_no_promoted() -> bool {
+pub(crate) fn has_no_promoted_socket() -> bool {
     // Sync point: waiting.
-    PROMOTED.load(Ordering::SeqCst) == 0
+    PROMOTED_COUNT.load(Ordering::SeqCst) == 0
 }
 
 /// Records a socket that has been promoted.
-pub(crate) fn note_promoted(socket: &Arc<Socket>) {
+pub(crate) fn record_promoted_socket(socket: &Arc<Socket>) {
     let mut all = lock(&PROMOTED_SOCKETS);
     all.retain(|known| known.upgrade().is_some_and(|known| known.is_promoted()));
     all.push(Arc::downgrade(socket));
@@ -86,7 +87,7 @@ pub(crate) fn note_promoted(socket: &Arc<Socket>) {
 
 /// Returns the promoted sockets.
 pub(crate) fn promoted() -> Vec<Arc<Socket>> {
-    if has_no_promoted() {
+    if has_no_promoted_socket() {
         return Vec::new();
     }
     let all = lock(&PROMOTED_SOCKETS);
@@ -95,8 +96,8 @@ pub(crate) fn promoted() -> Vec<Arc<Socket>> {
 }
 
 /// Returns true if a descriptor is known not to be a UDP socket.
-pub(crate) fn is_other(number: i32) -> bool {
-    let kind = usize::try_from(number).ok().and_then(|index| KINDS.get(index));
+pub(crate) fn is_not_udp_socket(number: i32) -> bool {
+    let kind = usize::try_from(number).ok().and_then(|index| CLASSIFICATIONS.get(index));
     kind.is_some_and(|kind| kind.load(Ordering::Relaxed) == OTHER)
 }
 
@@ -111,7 +112,7 @@ pub(crate) fn forget(number: i32) {
     if sets::forget(number) {
         each(|socket| socket.forget_set(number));
     }
-    if let (Some(kind), Some(place)) = (KINDS.get(index), SOCKETS.get(index))
+    if let (Some(kind), Some(place)) = (CLASSIFICATIONS.get(index), SOCKETS.get(index))
         && kind.swap(UNKNOWN, Ordering::AcqRel) == SOCKET
     {
         let socket = lock(place).take();
@@ -126,12 +127,12 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
     forget(to);
     origin::record_duplicate(from, to);
     if sets::is_known(from) {
-        sets::note_other_wait(from);
+        sets::record_other_wait(from);
     }
     let socket = index(from).and_then(|at| lock(SOCKETS.get(at)?).clone());
     match (socket, index(to)) {
         (Some(socket), Some(to)) => {
-            if let (Some(kind), Some(place)) = (KINDS.get(to), SOCKETS.get(to)) {
+            if let (Some(kind), Some(place)) = (CLASSIFICATIONS.get(to), SOCKETS.get(to)) {
                 socket.note_number(to_number);
                 *lock(place) = Some(socket);
                 kind.store(SOCKET, Ordering::Release);
@@ -145,7 +146,7 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
 
 /// Calls `body` with each classified socket.
 pub(crate) fn each(body: impl Fn(&Socket)) {
-    for (kind, place) in KINDS.iter().zip(&SOCKETS) {
+    for (kind, place) in CLASSIFICATIONS.iter().zip(&SOCKETS) {
         if kind.load(Ordering::Acquire) == SOCKET
             && let Some(socket) = lock(place).clone()
         {
@@ -156,14 +157,14 @@ pub(crate) fn each(body: impl Fn(&Socket)) {
 
 /// Forgets all sockets in a forked child, without ending the rings, which the parent still reads.
 pub(crate) fn forget_in_child() {
-    for (kind, place) in KINDS.iter().zip(&SOCKETS) {
+    for (kind, place) in CLASSIFICATIONS.iter().zip(&SOCKETS) {
         if kind.swap(UNKNOWN, Ordering::AcqRel) == SOCKET {
             // A lock that another thread held at the fork stays locked.
             let socket = place.try_lock().ok().and_then(|mut place| place.take());
             std::mem::forget(socket);
         }
     }
-    PROMOTED.store(0, Ordering::SeqCst);
+    PROMOTED_COUNT.store(0, Ordering::SeqCst);
     waiting::forget_in_child();
     origin::forget_in_child();
     if let Ok(mut all) = PROMOTED_SOCKETS.try_lock() {

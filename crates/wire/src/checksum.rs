@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     /// Returns the one's complement sum of `bytes`, computed word by word as a reference.
-    fn reference_checksum(bytes: &[u8]) -> u16 {
+    fn reference_sum(bytes: &[u8]) -> u16 {
         let mut sum = 0u32;
         for word in bytes.chunks(2) {
             sum += u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0));
@@ -145,7 +145,7 @@ mod tests {
             let parts = [&bytes[..first], &bytes[first..second], &bytes[second..]];
             let sum = parts.iter().fold(Sum::new(), |sum, part| sum.with(part));
             // Zero has two forms in one's complement, equal to a receiver.
-            proptest::prop_assert_eq!(sum.folded() % 0xffff, reference_checksum(&bytes) % 0xffff);
+            proptest::prop_assert_eq!(sum.folded() % 0xffff, reference_sum(&bytes) % 0xffff);
             proptest::prop_assert_eq!(sum.folded() == 0, bytes.iter().all(|byte| *byte == 0));
         }
     }
@@ -161,6 +161,6 @@ mod tests {
         let four = "1.2.3.4".parse().unwrap();
         assert_eq!(pseudo_header_sum(four, "::1".parse().unwrap(), 6, 20), None);
         let sum = pseudo_header_sum(four, "5.6.7.8".parse().unwrap(), 17, 9).unwrap();
-        assert_eq!(sum.folded(), reference_checksum(&[1, 2, 3, 4, 5, 6, 7, 8, 0, 17, 0, 9]));
+        assert_eq!(sum.folded(), reference_sum(&[1, 2, 3, 4, 5, 6, 7, 8, 0, 17, 0, 9]));
     }
 }

@@ -92,7 +92,7 @@ impl Flow {
     /// Returns a hash that is the same for both directions and, for a given seed, on every machine.
     #[inline]
     pub fn hash(&self, seed: u64) -> u64 {
-        let half = |(address, port): (IpAddr, u16)| hash_end(address, port, seed);
+        let half = |(address, port): (IpAddr, u16)| hash_endpoint(address, port, seed);
         let both = half(self.sender()).wrapping_add(half(self.receiver()));
         mix_bits(both ^ u64::from(self.protocol))
     }
@@ -120,7 +120,7 @@ impl fmt::Display for Flow {
 
 /// Hashes the address and port of one end of a flow.
 #[inline]
-fn hash_end(address: IpAddr, port: u16, seed: u64) -> u64 {
+fn hash_endpoint(address: IpAddr, port: u16, seed: u64) -> u64 {
     let (high, low) = match address {
         IpAddr::V4(address) => (0, u64::from(address.to_bits())),
         IpAddr::V6(address) => {

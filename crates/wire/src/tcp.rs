@@ -41,7 +41,7 @@ pub mod flag {
     pub const CWR: u8 = 0x80;
 
     /// Flags and the letters that tcpdump prints for them, in tcpdump's order.
-    pub const LETTERS: [(u8, char); 8] = [
+    pub const FLAG_LETTERS: [(u8, char); 8] = [
         (FIN, 'F'),
         (SYN, 'S'),
         (RST, 'R'),
@@ -139,7 +139,7 @@ impl Tcp {
 impl fmt::Display for Tcp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[")?;
-        for (flag, letter) in flag::LETTERS {
+        for (flag, letter) in flag::FLAG_LETTERS {
             if self.has(flag) {
                 f.write_char(letter)?;
             }

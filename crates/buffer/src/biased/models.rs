@@ -34,7 +34,7 @@ impl SharedLock {
     /// same time, or if writes of earlier threads are not visible yet.
     fn call(&self, number: u64, forgets: bool) {
         let own = if number == NO_RECORD { number } else { number + FIRST_OWNER };
-        let Some(guard) = self.lock.try_lock_as(own, &self.records) else { return };
+        let Some(guard) = self.lock.try_lock_as_owner(own, &self.records) else { return };
         // SAFETY: loom checks the access.
         guard.with_mut(|value| unsafe { *value += 1 });
         self.calls.fetch_add(1, Ordering::Relaxed);
@@ -47,7 +47,7 @@ impl SharedLock {
     fn check(&self) {
         let calls = self.calls.load(Ordering::Relaxed);
         let own = FIRST_OWNER;
-        let guard = self.lock.try_lock_as(own, &self.records);
+        let guard = self.lock.try_lock_as_owner(own, &self.records);
         let guard = guard.expect("no thread holds the lock any more");
         // SAFETY: loom checks the access.
         assert_eq!(guard.with(|value| unsafe { *value }), calls);
@@ -90,7 +90,7 @@ fn three_threads_never_hold_the_lock_at_once() {
 }
 
 #[test]
-fn lock_that_becomes_shared_is_held_once() {
+fn shared_lock_is_held_by_one_thread_at_a_time() {
     check_calls(&[(0, &[false, false]), (1, &[false, false])], HANDOVERS_MAX, 4);
     check_calls(&[(0, &[false]), (1, &[false]), (2, &[false])], HANDOVERS_MAX, 3);
 }

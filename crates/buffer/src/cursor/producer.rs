@@ -243,7 +243,7 @@ impl WriterCursor {
     /// words for a lap of `capacity` positions. Readers read the old memory to the end and then
     /// follow ([`available`](super::ReaderCursor::available)). Does nothing and returns false if,
     /// as of the last refresh, a reader had not yet followed the previous change.
-    pub(crate) fn continue_within(&mut self, data_words: usize, capacity: u64) -> bool {
+    pub(crate) fn continue_in_new_memory(&mut self, data_words: usize, capacity: u64) -> bool {
         // A reader that has released exactly up to `start` may still be in the memory before it;
         // it finds the whole chain there, in order.
         if self.is_changing() {

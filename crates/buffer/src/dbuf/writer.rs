@@ -120,7 +120,7 @@ impl BlockWriter {
 
     /// Writes a switch record that directs readers to segment `number` of another writer, then ends
     /// this writer's segment.
-    pub(crate) fn switch_away(&mut self, number: u64) {
+    pub(crate) fn switch_to_other_writer(&mut self, number: u64) {
         self.put_marker_record(RecordHeader {
             length: 0,
             kind: RecordHeader::SWITCH,

@@ -15,14 +15,14 @@ fn dbuf_id(number: u32) -> DbufId {
 
 /// The way a writer exits: it closes the stream, or it is killed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Exit {
+enum WriterExit {
     Closed,
     Killed,
 }
 
-const EXITS: [Exit; 2] = [Exit::Killed, Exit::Closed];
+const EXITS: [WriterExit; 2] = [WriterExit::Killed, WriterExit::Closed];
 
-impl Exit {
+impl WriterExit {
     /// Returns the result that a read after the last block must have: no bytes, or a fault.
     const fn expected_end(self) -> Result<Vec<u8>, Fault> {
         match self {
@@ -34,18 +34,18 @@ impl Exit {
 
 /// A writer under test, which publishes a block and exits.
 trait WriteAndExit: Send + 'static {
-    fn write_and_exit(self, exit: Exit);
+    fn write_and_exit(self, exit: WriterExit);
 }
 
 macro_rules! impl_write_and_exit {
     ($($output:ty),*) => {$(
         impl WriteAndExit for $output {
-            fn write_and_exit(mut self, exit: Exit) {
+            fn write_and_exit(mut self, exit: WriterExit) {
                 assert!(self.write(LAST_BLOCK).unwrap());
                 self.flush();
                 match exit {
-                    Exit::Killed => self.die(),
-                    Exit::Closed => drop(self),
+                    WriterExit::Killed => self.die(),
+                    WriterExit::Closed => drop(self),
                 }
             }
         }
@@ -55,7 +55,7 @@ macro_rules! impl_write_and_exit {
 impl_write_and_exit!(stream::Output, fixed::stream::SlotOutput);
 
 impl LateEvent {
-    fn write_and_exit(&mut self, output: impl WriteAndExit, exit: Exit) {
+    fn write_and_exit(&mut self, output: impl WriteAndExit, exit: WriterExit) {
         self.arm(move || output.write_and_exit(exit));
     }
 }
@@ -64,7 +64,7 @@ impl LateEvent {
 /// is the end that `exit` causes.
 fn check_late_block<I>(
     what: &str,
-    exit: Exit,
+    exit: WriterExit,
     input: &mut I,
     call: fn(&mut I) -> Result<Vec<u8>, Fault>,
 ) {

@@ -93,7 +93,7 @@ impl Address {
 
     /// Parses the name of a socket. Returns the address, and true if the socket is a spare one.
     /// Returns `None` if the name is not that of a host's socket.
-    pub(crate) fn of_socket(name: &str) -> Option<(Self, bool)> {
+    pub(crate) fn parse_socket_name(name: &str) -> Option<(Self, bool)> {
         let namespaces = [Namespace::Streams, Namespace::States].into_iter();
         let (namespace, rest) = namespaces.into_iter().find_map(|namespace| {
             let socket_prefix = Self { uid: 0, name: String::new(), namespace }.socket_prefix();

@@ -50,7 +50,7 @@ pub(super) fn connect_to_spare(
     // If the list cannot be read, no spare socket is found.
     let sockets = listening_sockets().unwrap_or_default();
     let spare = |name: &&String| {
-        Address::of_socket(name).is_some_and(|(of, is_spare)| is_spare && of == *address)
+        Address::parse_socket_name(name).is_some_and(|(of, is_spare)| is_spare && of == *address)
     };
     let candidates = sockets.iter().filter(spare).filter(|name| Some(name.as_bytes()) != own);
     probe_candidates(Instant::now() + SPARE_PROBES_TIMEOUT, candidates, |name| {

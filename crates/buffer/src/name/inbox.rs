@@ -104,7 +104,7 @@ impl Inbox {
     /// Disconnects a writer whose offer is invalid.
     pub fn accept(&self, limit: Option<Duration>) -> Result<Option<Arrival>, Error> {
         loop {
-            if let Some(arrival) = self.take_offered() {
+            if let Some(arrival) = self.take_offered_writer() {
                 return Ok(Some(arrival));
             }
             if !self.sleep(limit, None) {
@@ -120,7 +120,7 @@ impl Inbox {
             if poll::readable(&[stop], Some(Duration::ZERO)).contains(&true) {
                 return None;
             }
-            if let Some(arrival) = self.take_offered() {
+            if let Some(arrival) = self.take_offered_writer() {
                 return Some(arrival);
             }
             self.sleep(None, Some(stop));
@@ -129,7 +129,7 @@ impl Inbox {
 
     /// Removes and returns the first writer that has sent a valid offer, or `None` if there is
     /// none. Disconnects writers whose offers are invalid.
-    fn take_offered(&self) -> Option<Arrival> {
+    fn take_offered_writer(&self) -> Option<Arrival> {
         loop {
             let ready = {
                 let queue = self.queue.lock();

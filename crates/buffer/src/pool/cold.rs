@@ -144,14 +144,14 @@ impl Pool {
     }
 
     /// Records that the slot has pages again.
-    pub(super) fn mark_backed(&self, slot: usize) {
+    pub(super) fn record_backed_slot(&self, slot: usize) {
         self.cold.borrow_mut().holes.remove(&slot);
     }
 }
 
 impl PackedSegments {
     /// Drops the packed bytes of a recycled slot.
-    pub(super) fn drop_packed(&mut self, slot: usize) {
+    pub(super) fn drop_packed_bytes(&mut self, slot: usize) {
         self.packed.remove(&slot);
     }
 }

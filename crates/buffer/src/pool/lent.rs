@@ -45,7 +45,7 @@ impl Pool {
     /// its slot is still held from the previous lap, or another draft is open.
     pub fn draft_arrived(&self) -> Option<Draft<'_>> {
         let number = self.next_number_min.get();
-        let draft = self.open_arrived(self.memory.slots.slot_of(number), number)?;
+        let draft = self.open_arrived(self.memory.slots.slot_of_segment(number), number)?;
         self.next_number_min.set(number + 1);
         Some(draft)
     }
@@ -89,12 +89,13 @@ impl Pool {
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         let slots = &self.memory.slots;
-        self.is_lent() && slots.segment_number_in(slots.slot_of(self.next_number_min.get())) != FREE
+        self.is_lent()
+            && slots.segment_number_in(slots.slot_of_segment(self.next_number_min.get())) != FREE
     }
 
     /// Returns to the lender all segments that have neither pins nor leases. Does nothing if the
     /// memory is not lent.
-    pub(super) fn return_lent(&mut self) {
+    pub(super) fn return_lent_segments(&mut self) {
         let Some(lender) = self.memory.lender() else { return };
         let slots = &self.memory.slots;
         let pins = &self.pins;
@@ -110,7 +111,7 @@ impl Pool {
         self.opened_slots.get_mut().retain(|&slot| !give_back(slot));
         let mut oldest_held = self.next_number_min.get();
         for number in (self.oldest.get()..self.next_number_min.get()).rev() {
-            let slot = slots.slot_of(number);
+            let slot = slots.slot_of_segment(number);
             if slots.segment_number_in(slot) == number && !give_back(slot) {
                 oldest_held = number;
             }

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn f5_two_processors_have_one_size() {
+    fn f5_two_processors_get_one_size_at_any_pressure() {
         let mut window = window();
         for _ in 0..4 {
             use_up(&mut window, 1, SidePlacement::DifferentProcessors);

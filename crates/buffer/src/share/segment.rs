@@ -81,7 +81,7 @@ impl ReceivedSegment {
     /// Returns the proof of trust in the segment's creator, or `None` if the creator cannot be
     /// trusted.
     pub(crate) fn creator(&self) -> Option<Trusted> {
-        Trusted::creator_of(&self.ring)
+        Trusted::for_file_creator(&self.ring)
     }
 
     /// Validates and maps the segment. Fails unless the segment begins at `start` and continues a

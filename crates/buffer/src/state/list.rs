@@ -12,7 +12,8 @@ impl TableNames {
     pub fn list() -> std::io::Result<Self> {
         let mut names: BTreeMap<_, (Address, Vec<String>)> = BTreeMap::new();
         for socket in holder::listening_sockets()? {
-            let Some((address, _)) = Address::of_socket(&socket).filter(|(of, _)| of.is_state())
+            let Some((address, _)) =
+                Address::parse_socket_name(&socket).filter(|(of, _)| of.is_state())
             else {
                 continue;
             };

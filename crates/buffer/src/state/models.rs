@@ -3,7 +3,7 @@
 //! store at the end of a change, although the memory model requires Release there.
 
 use super::rows::{
-    ROW_HEAD_WORDS, Reading, RowRead, begin_change, end_change, try_read_row, write_row,
+    ROW_HEAD_WORDS, RowRead, SequenceRead, begin_change, end_change, try_read_row, write_row,
 };
 use crate::atomic::Ordering;
 use crate::region::Region;
@@ -58,7 +58,7 @@ fn m3_rows_are_consistent_under_the_table_lock() {
             })
         };
         let words = region.words();
-        if let Some(reading) = Reading::begin(&words[0]) {
+        if let Some(reading) = SequenceRead::begin(&words[0]) {
             let (mut one, mut other) = ([0; 2], [0; 2]);
             let read = (
                 try_read_row(&words[1..1 + ROW_WORDS], &mut one),

@@ -1,7 +1,7 @@
 //! Readers of a table, which map the table read-only and copy rows out.
 
 use super::layout::{TableShape, word};
-use super::rows::{self, Reading, RowRead};
+use super::rows::{self, RowRead, SequenceRead};
 use super::table::Table;
 use crate::atomic::Ordering;
 use crate::name::{Address, Error, OpenRequest, OpenedObject, open_address};
@@ -92,7 +92,7 @@ impl TableReader {
             Snapshot { rows: Vec::new(), whole: false, torn: 0, left_out: 0, written_ns: 0, ended };
         for attempt in 1..=SNAPSHOT_ATTEMPTS_MAX {
             let lock = words.get(word::LOCK);
-            let reading = lock.and_then(Reading::begin);
+            let reading = lock.and_then(SequenceRead::begin);
             if reading.is_none() && attempt < SNAPSHOT_ATTEMPTS_MAX {
                 thread::yield_now();
                 continue;

@@ -8,9 +8,9 @@
 //! SYNC POINTS
 //! - *change begins*: the word is stored odd, then a Release fence is issued: a reader that loads
 //!   any word of the change and then passes its Acquire fence loads the odd value or a later one
-//!   (`Reading::is_untorn`).
+//!   (`SequenceRead::is_untorn`).
 //! - *change ends*: the word is stored even with Release: a reader that loads it with Acquire
-//!   (`Reading::begin`) sees all of the change.
+//!   (`SequenceRead::begin`) sees all of the change.
 
 use crate::atomic::{AtomicU64, Ordering, acquire, fence};
 
@@ -48,9 +48,9 @@ pub(super) fn write_row(row: &[AtomicU64], numbers: Option<&[u64]>) {
 
 /// A read under a sequence lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Reading(u64);
+pub(super) struct SequenceRead(u64);
 
-impl Reading {
+impl SequenceRead {
     /// Begins a read. Returns `None` while a change is in progress.
     pub(super) fn begin(lock: &AtomicU64) -> Option<Self> {
         // SYNC POINT: change ends.
@@ -58,7 +58,7 @@ impl Reading {
         before.is_multiple_of(2).then_some(Self(before))
     }
 
-    /// Returns true if the data read since [`Reading::begin`] is not torn.
+    /// Returns true if the data read since [`SequenceRead::begin`] is not torn.
     pub(super) fn is_untorn(self, lock: &AtomicU64) -> bool {
         // SYNC POINT: change begins.
         fence(Ordering::Acquire);
@@ -80,7 +80,7 @@ pub(super) enum RowRead {
 /// Attempts once to read a row into `out`.
 pub(super) fn try_read_row(row: &[AtomicU64], out: &mut [u64]) -> RowRead {
     let [lock, present, words @ ..] = row else { return RowRead::Nothing };
-    let Some(reading) = Reading::begin(lock) else { return RowRead::Torn };
+    let Some(reading) = SequenceRead::begin(lock) else { return RowRead::Torn };
     let present = present.load(Ordering::Relaxed);
     for (word, number) in words.iter().zip(out) {
         *number = word.load(Ordering::Relaxed);

@@ -66,7 +66,7 @@ impl Output {
         if ends.len() * 2 > DESCRIPTORS_MAX {
             return Err(ChangeError::Reader(DESCRIPTORS_MAX / 2));
         }
-        self.ring.switch_away(self.segments.number);
+        self.ring.switch_to_other_writer(self.segments.number);
         let state = HandoverState {
             id: self.ring.id(),
             policy: self.ring.side().policy,
@@ -123,7 +123,7 @@ impl Handover {
         }
         let bytes = usize::try_from(capacity).unwrap_or(usize::MAX);
         let ring = dbuf::BlockConfig { id, capacity: bytes, policy, readers: doorbells.len() };
-        let shape = Geometry { segment, start, ..share::geometry_of(&ring) };
+        let shape = Geometry { segment, start, ..share::block_ring_geometry(&ring) };
         let segment = OfferedSegment::create(shape, policy, pages.into())?;
         let writer = dbuf::BlockWriter::resume(segment.store.clone(), id, start, put);
         let every = usize::try_from(every).unwrap_or(usize::MAX);

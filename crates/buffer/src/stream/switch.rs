@@ -33,7 +33,7 @@ impl Segments {
     /// Creates the state of a stream with a fixed set of readers. `file` is the ring's memory if
     /// its capacity changes in place.
     pub(super) fn new(config: &Config, file: Option<Memfd>) -> Self {
-        Self { shape: share::geometry_of(&config.ring), number: 0, joining: None, file }
+        Self { shape: share::block_ring_geometry(&config.ring), number: 0, joining: None, file }
     }
 
     /// Creates the state of a stream that readers join while it runs.

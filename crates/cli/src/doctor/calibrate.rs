@@ -24,11 +24,11 @@ pub(super) fn run(arguments: &DoctorArguments) -> Status {
         return Status::Failed;
     };
     let calibration = calibrate::calibrate(&|what| {
-        if terminal::can_rewrite() {
+        if terminal::can_rewrite_line() {
             terminal::show_status(&format!("measuring {what}"));
         }
     });
-    if terminal::can_rewrite() {
+    if terminal::can_rewrite_line() {
         terminal::erase_status();
     }
     let path = match StoredCosts::measured_now(calibration.costs.clone()).store(&folder) {

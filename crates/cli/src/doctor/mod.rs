@@ -53,7 +53,7 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Status {
             let page = DoctorReport { checkup: Checkup::new(&facts), others };
             terminal::print_text(&match arguments.json {
                 true => json_line(&page),
-                false => page::format_findings(&page, terminal::has_colour_output()),
+                false => page::format_findings(&page, terminal::has_color_output()),
             })
         }
         Some(DoctorSubject::Rx) => of(findings::capture_verdict),
@@ -68,7 +68,7 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Status {
 fn print_facility(verdict: &Verdict, json: bool) -> Status {
     let printed = terminal::print_text(&match json {
         true => json_line(&FacilityAvailability { version: findings::VERSION, verdict }),
-        false => page::format_verdict(verdict, terminal::has_colour_output()),
+        false => page::format_verdict(verdict, terminal::has_color_output()),
     });
     match (printed, verdict.open) {
         (Status::Done, false) => Status::Failed,

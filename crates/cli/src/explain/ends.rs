@@ -84,7 +84,7 @@ pub(super) fn writer_rings_json(plan: &Plan) -> Vec<Object> {
     written_sources(plan).into_iter().map(ring).collect()
 }
 
-pub(super) fn keeps_json(plan: &Plan) -> Vec<Object> {
+pub(super) fn retaining_sinks_json(plan: &Plan) -> Vec<Object> {
     let sink = |(name, bytes, is_live)| {
         to_object(&[("sink", &name), ("bytes", &bytes), ("beside", &is_live)])
     };

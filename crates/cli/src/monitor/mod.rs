@@ -28,7 +28,7 @@ const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of samples between two replacements of a metrics file.
 const SAMPLES_PER_FILE: u32 = 5;
 /// Name under which metrics report a path that has neither a name nor a number.
-const UNNAMED: &str = "run";
+const UNNAMED_PATH_NAME: &str = "run";
 
 /// The observation of a run.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Monitor {
         }
         let number = || ready.number().map(|number| number.to_string());
         let named = arguments.path_name.clone();
-        let name = named.clone().or_else(number).unwrap_or_else(|| UNNAMED.to_owned());
+        let name = named.clone().or_else(number).unwrap_or_else(|| UNNAMED_PATH_NAME.to_owned());
         let observer = ready.observer();
         let mut servers = Vec::new();
         let mut files = Vec::new();
@@ -63,7 +63,7 @@ impl Monitor {
                 files.push((named.clone().or(stem).unwrap_or_else(|| name.clone()), path.clone()));
             }
             let (observer, name) = (observer.clone(), name.clone());
-            let figures = move || vec![figures_of(&observer, &name)];
+            let figures = move || vec![running_path_figures(&observer, &name)];
             let server = Server::start(target, figures).map_err(|error| {
                 terminal::print_error(&error.to_string());
                 Status::Failed
@@ -76,7 +76,7 @@ impl Monitor {
             }
         }
         for (name, path) in &files {
-            if !write_metrics(path, &figures_of(&observer, name)) {
+            if !write_metrics(path, &running_path_figures(&observer, name)) {
                 return Err(Status::Failed);
             }
         }
@@ -116,7 +116,7 @@ impl Drop for Monitor {
     }
 }
 
-fn figures_of(observer: &Observer, name: &str) -> PathFigures {
+fn running_path_figures(observer: &Observer, name: &str) -> PathFigures {
     PathFigures::from_results(name, &observer.results_so_far(), PathState::Running)
 }
 
@@ -139,7 +139,7 @@ fn watch(
         if alarms.is_empty() && !writes_files {
             continue;
         }
-        let mut figures = figures_of(observer, UNNAMED);
+        let mut figures = running_path_figures(observer, UNNAMED_PATH_NAME);
         alarms.check(&figures);
         for (name, path) in files.iter().filter(|_| writes_files) {
             figures.name.clone_from(name);

@@ -25,7 +25,7 @@ const UPDATE_INTERVAL: Duration = Duration::from_millis(250);
 pub(super) fn run(arguments: &AttachArguments) -> Result<Status, Status> {
     let signals = watch_signals()?;
     let (to, about) = connect_path(&arguments.path)?;
-    let mut log = about.log.as_deref().and_then(|log| LogReader::open_for(log, to.uid()));
+    let mut log = about.log.as_deref().and_then(|log| LogReader::open_reported_log(log, to.uid()));
     to.subscribe_to_totals(UPDATE_INTERVAL, None).map_err(|error| report_client_error(&error))?;
     let mut is_subscribed = false;
     loop {
@@ -50,7 +50,7 @@ pub(super) fn run(arguments: &AttachArguments) -> Result<Status, Status> {
                     return Ok(Status::from_exit_code(ended.status));
                 }
                 let totals = super::rates::update_totals(&update);
-                if let Some(totals) = totals.filter(|_| terminal::can_rewrite()) {
+                if let Some(totals) = totals.filter(|_| terminal::can_rewrite_line()) {
                     terminal::show_status(&progress_line(&totals));
                 }
             }
@@ -92,7 +92,7 @@ impl LogReader {
     /// Opens the log that a path reports. The name is untrusted: only a regular file that belongs
     /// to the path's user is opened, so opening has no side effect. For any other file, prints a
     /// note and returns `None`.
-    fn open_for(path: &str, uid: u32) -> Option<Self> {
+    fn open_reported_log(path: &str, uid: u32) -> Option<Self> {
         let opened = open_foreign_file(Path::new(path), uid).and_then(|mut file| {
             let sought = file.seek(SeekFrom::End(0)).map_err(|error| terminal::reason(&error));
             sought.map(|_| Self { file, rest: Vec::new() })

@@ -45,10 +45,10 @@ pub(super) fn print_silent_paths<'p>(paths: impl Iterator<Item = &'p RegisteredP
 /// Formats path numbers, such as `paths 1, 2`. If there are more than eight, only counts the
 /// others.
 fn list_numbers(numbers: &[u32]) -> String {
-    const NAMED_MAX: usize = 8;
-    let named: Vec<String> = numbers.iter().take(NAMED_MAX).map(u32::to_string).collect();
+    const NAMED_PATHS_MAX: usize = 8;
+    let named: Vec<String> = numbers.iter().take(NAMED_PATHS_MAX).map(u32::to_string).collect();
     let noun = if numbers.len() == 1 { "path" } else { "paths" };
-    match numbers.len().saturating_sub(NAMED_MAX) {
+    match numbers.len().saturating_sub(NAMED_PATHS_MAX) {
         0 => format!("{noun} {}", named.join(", ")),
         more => format!("{noun} {} and {more} more", named.join(", ")),
     }

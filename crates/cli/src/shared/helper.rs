@@ -56,7 +56,7 @@ impl Helper {
             let [ended, stopped, written] =
                 watched.map(|watched| watched.is_some() && ready.next() == Some(true));
             if ended {
-                self.read_last(log);
+                self.log_last_output(log);
                 return false;
             }
             if stopped {
@@ -92,7 +92,7 @@ impl Helper {
     }
 
     /// Logs the output that the program had written before it ended.
-    fn read_last(&mut self, log: &Log) {
+    fn log_last_output(&mut self, log: &Log) {
         for _ in 0..LAST_READS_MAX {
             let Some(pipe) = &self.messages else { break };
             if sys::poll::readable_within(&[pipe.as_fd()], Some(Duration::ZERO)) != [true] {

@@ -18,7 +18,7 @@ use pipeline::Registry as _;
 pub(crate) fn print_candidates(words: &[String]) -> Status {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut text = String::new();
-    for word in candidates_for(&words, &DaemonCandidates) {
+    for word in next_word_candidates(&words, &DaemonCandidates) {
         text.push_str(&word);
         text.push('\n');
     }
@@ -33,7 +33,7 @@ trait PathCandidates {
     fn nodes_and_spaces(&self, path: &str) -> (Vec<String>, Vec<String>);
 }
 
-fn candidates_for(words: &[&str], candidates: &dyn PathCandidates) -> Vec<String> {
+fn next_word_candidates(words: &[&str], candidates: &dyn PathCandidates) -> Vec<String> {
     let Some((command, behind)) = words.split_first() else { return Vec::new() };
     let behind: Vec<&str> = behind.iter().copied().filter(|word| !word.starts_with('-')).collect();
     match (*command, behind.as_slice()) {
@@ -43,14 +43,14 @@ fn candidates_for(words: &[&str], candidates: &dyn PathCandidates) -> Vec<String
             paths
         }
         ("attach" | "top" | "spaces" | "set" | "tap", []) => candidates.paths(),
-        ("set", [path, words @ ..]) => change_words(path, words, candidates),
+        ("set", [path, words @ ..]) => change_candidates(path, words, candidates),
         ("completion", []) => Shell::value_variants().iter().map(Shell::to_string).collect(),
         _ => Vec::new(),
     }
 }
 
 /// Returns the candidates for the next word of `set PATH …`.
-fn change_words(path: &str, words: &[&str], candidates: &dyn PathCandidates) -> Vec<String> {
+fn change_candidates(path: &str, words: &[&str], candidates: &dyn PathCandidates) -> Vec<String> {
     let nodes = || candidates.nodes_and_spaces(path).0;
     let spaces = || candidates.nodes_and_spaces(path).1;
     let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
@@ -133,8 +133,9 @@ mod tests {
 
     #[test]
     fn completion_offers_paths_and_node_names() {
-        let all =
-            |words: &str| candidates_for(&words.split(' ').collect::<Vec<_>>(), &FakeCandidates);
+        let all = |words: &str| {
+            next_word_candidates(&words.split(' ').collect::<Vec<_>>(), &FakeCandidates)
+        };
         assert_eq!(all("stop"), ["web", "7"]);
         assert_eq!(all("stop --no-wait web"), ["7"], "each path once");
         for command in ["attach", "top", "spaces", "set", "tap"] {

@@ -90,7 +90,7 @@ impl Program {
     /// Returns true if the program must be restarted after it has ended with `end`: the page
     /// always, the mount only after a signal has killed it. A mount that exits with a status has
     /// been unmounted, or has reported why it cannot mount.
-    fn is_restarted_after(&self, end: &io::Result<ExitStatus>) -> bool {
+    fn needs_restart(&self, end: &io::Result<ExitStatus>) -> bool {
         match self {
             Self::Page { .. } => true,
             Self::Mount { .. } => end.as_ref().is_ok_and(|end| end.signal().is_some()),
@@ -112,7 +112,7 @@ impl ProgramHost {
         let first = program.spawn()?;
         let (log, stopped) = (log.clone(), Arc::clone(&stop));
         let thread = std::thread::Builder::new().name("hosted program".to_owned());
-        let thread = thread.spawn(move || keep_running(first, &program, &stopped, &log));
+        let thread = thread.spawn(move || keep_program_running(first, &program, &stopped, &log));
         let thread = Some(thread.map_err(|error| error.to_string())?);
         Ok(Self { stop, thread })
     }
@@ -127,7 +127,7 @@ impl Drop for ProgramHost {
 }
 
 /// Waits for a program, and restarts it when it ends, until `stop` is notified.
-fn keep_running(first: Helper, program: &Program, stop: &EventFd, log: &Log) {
+fn keep_program_running(first: Helper, program: &Program, stop: &EventFd, log: &Log) {
     let mut running = Some(first);
     let mut pause = PAUSE;
     let mut started = Instant::now();
@@ -135,7 +135,7 @@ fn keep_running(first: Helper, program: &Program, stop: &EventFd, log: &Log) {
         if let Some(mut helper) = running.take() {
             let goes_on = helper.wait(Some(stop.as_fd()), log);
             let end = helper.end(log);
-            if goes_on || !program.is_restarted_after(&end) {
+            if goes_on || !program.needs_restart(&end) {
                 return;
             }
             if started.elapsed() > PAUSE_MAX {

@@ -142,14 +142,16 @@ fn print_state(name: &str, arguments: &StateArguments) -> Result<Status, Status>
             return Ok(Status::Done);
         }
         let host: Vec<_> = reader.host().into_iter().collect();
-        if wait_readable(&host, signals, Some(FOLLOW_INTERVAL)).is_none() && is_signalled(signals) {
+        if wait_readable(&host, signals, Some(FOLLOW_INTERVAL)).is_none()
+            && has_signal_arrived(signals)
+        {
             return Ok(Status::Done);
         }
     }
 }
 
 /// Returns true if a terminating signal has arrived.
-fn is_signalled(signals: std::os::fd::BorrowedFd<'_>) -> bool {
+fn has_signal_arrived(signals: std::os::fd::BorrowedFd<'_>) -> bool {
     sys::poll::readable(&[signals], Some(Duration::ZERO)).contains(&true)
 }
 

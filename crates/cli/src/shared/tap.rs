@@ -53,7 +53,7 @@ pub(super) fn run(arguments: &TapArguments) -> Result<Status, Status> {
     silence_space_panics();
     engine::signal::watch().map_err(|error| report_system_error(&error))?;
     let ready = prepared.build_with(&options, PathOptions::default()).map_err(report_open_error)?;
-    let (finished, _) = run::run_ready(ready, &quiet)?;
+    let (finished, _) = run::run_built_request(ready, &quiet)?;
     let report = to.tap_report();
     let status = run::print_results(&finished.results, &quiet, None);
     match report {

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Directory of the profiles of AppArmor.
-const PROFILES: &str = "/etc/apparmor.d";
+const PROFILE_DIRECTORY: &str = "/etc/apparmor.d";
 
 /// Explains what `exec` would do for a program.
 pub(crate) fn describe_exec(words: &[String]) -> Status {
@@ -93,8 +93,8 @@ pub(super) const fn part_library(part: PreloadPart) -> Library {
 fn find_profile(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().ok()?;
     let name = profile_name(&path)?;
-    let is_disabled = Path::new(PROFILES).join("disable").join(&name).exists();
-    let profile = Path::new(PROFILES).join(name);
+    let is_disabled = Path::new(PROFILE_DIRECTORY).join("disable").join(&name).exists();
+    let profile = Path::new(PROFILE_DIRECTORY).join(name);
     (profile.is_file() && !is_disabled).then_some(profile)
 }
 

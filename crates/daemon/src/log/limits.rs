@@ -25,7 +25,7 @@ impl UserLimits {
         let mut suppressed = Vec::new();
         if now.saturating_sub(self.begin) >= WINDOW_NS {
             self.begin = now;
-            suppressed = self.take_suppressed();
+            suppressed = self.take_suppressed_counts();
         }
         let Some(uid) = uid.filter(|uid| *uid != ROOT_UID) else { return (true, suppressed) };
         let lines = self.lines.entry(uid).or_default();
@@ -35,7 +35,7 @@ impl UserLimits {
 
     /// Returns the users whose lines were suppressed in the current window, each with the number of
     /// suppressed lines, and resets the counts.
-    pub(super) fn take_suppressed(&mut self) -> Vec<(u32, u64)> {
+    pub(super) fn take_suppressed_counts(&mut self) -> Vec<(u32, u64)> {
         let all = std::mem::take(&mut self.lines).into_iter();
         all.filter(|(_, lines)| *lines > LINES_MAX)
             .map(|(uid, lines)| (uid, lines - LINES_MAX))
@@ -61,6 +61,6 @@ mod tests {
         assert_eq!(limits.admit(Some(0), now + 1), (true, Vec::new()), "root");
         assert_eq!(limits.admit(None, now + 1), (true, Vec::new()), "the daemon");
         assert_eq!(limits.admit(Some(1001), now + WINDOW_NS), (true, vec![(1001, 7)]));
-        assert_eq!(limits.take_suppressed(), Vec::new());
+        assert_eq!(limits.take_suppressed_counts(), Vec::new());
     }
 }

@@ -127,19 +127,19 @@ struct Writer {
 impl Writer {
     fn write(&mut self, record: &Record) {
         let (written, suppressed) = self.limits.admit(record.uid, sys::clock::monotonic());
-        self.write_suppressed(&suppressed);
+        self.write_suppressed_counts(&suppressed);
         if written {
             self.write_now(record);
         }
     }
 
     fn flush(&mut self) {
-        let suppressed = self.limits.take_suppressed();
-        self.write_suppressed(&suppressed);
-        self.write_missing();
+        let suppressed = self.limits.take_suppressed_counts();
+        self.write_suppressed_counts(&suppressed);
+        self.write_missing_count();
     }
 
-    fn write_suppressed(&mut self, suppressed: &[(u32, u64)]) {
+    fn write_suppressed_counts(&mut self, suppressed: &[(u32, u64)]) {
         for (uid, count) in suppressed {
             let message = format!("{count} more events of user {uid} were not logged");
             let record = Record::new(EventKind::LogSuppressed, Level::Warning, message);
@@ -147,7 +147,7 @@ impl Writer {
         }
     }
 
-    fn write_missing(&mut self) {
+    fn write_missing_count(&mut self) {
         if self.missing > 0 {
             let message = format!("{} events were not logged: no room", self.missing);
             let record = Record::new(EventKind::LogSuppressed, Level::Warning, message);
@@ -158,7 +158,7 @@ impl Writer {
     }
 
     fn write_now(&mut self, record: &Record) {
-        self.write_missing();
+        self.write_missing_count();
         self.missing += u64::from(!self.send(record));
     }
 

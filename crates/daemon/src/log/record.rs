@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::fmt::Write as _;
 
 /// Version of the JSON form.
-const VERSION: u32 = 1;
+const JSON_VERSION: u32 = 1;
 
 /// The kind of an event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -176,7 +176,7 @@ impl Record {
             #[serde(flatten)]
             record: &'r Record,
         }
-        let line = JsonLine { version: VERSION, time: timestamp(), record: self };
+        let line = JsonLine { version: JSON_VERSION, time: timestamp(), record: self };
         // Only numbers and texts are serialized, so this cannot fail.
         format!("{}\n", EscapedJson(&serde_json::to_string(&line).unwrap_or_default()))
     }
@@ -206,7 +206,7 @@ impl Record {
         push_field(&mut out, "PRIORITY", &self.level.priority().to_string());
         push_field(&mut out, "SYSLOG_IDENTIFIER", "streamline");
         let Ok(Value::Object(fields)) = serde_json::to_value(self) else { return out };
-        for (name, value) in fields.iter().filter(|(name, _)| !is_standard(name)) {
+        for (name, value) in fields.iter().filter(|(name, _)| !has_standard_field(name)) {
             let name = format!("STREAMLINE_{}", name.to_uppercase());
             match value {
                 Value::String(text) => push_field(&mut out, &name, text),
@@ -218,7 +218,7 @@ impl Record {
 }
 
 /// Returns true if journald has a standard field for this property.
-fn is_standard(name: &str) -> bool {
+fn has_standard_field(name: &str) -> bool {
     matches!(name, "message" | "level")
 }
 

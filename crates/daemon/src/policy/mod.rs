@@ -28,7 +28,7 @@ use abi::access::Credentials;
 use engine::registry::MachineRegistry;
 use member::protocol::Quota;
 use member::rights::{self, POLICY_FILE};
-use open::{InterfaceGrant, Numbers};
+use open::{InterfaceGrant, NumberLookup};
 use pipeline::Registry as _;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -163,7 +163,7 @@ impl Policy {
 
     /// Parses a policy. The two functions in `numbers` resolve user names and group names, in this
     /// order, to numbers. Fails with a description of the mistake.
-    fn parse(text: &str, numbers: (Numbers<'_>, Numbers<'_>)) -> Result<Self, String> {
+    fn parse(text: &str, numbers: (NumberLookup<'_>, NumberLookup<'_>)) -> Result<Self, String> {
         let written: PolicyFile =
             toml::from_str(text).map_err(|error| format_mistake(text, &error))?;
         let built_in = Self::default();
@@ -198,7 +198,7 @@ impl Policy {
 
     /// Returns true if the peer has all rights or is a member of the group, which is given by name
     /// or by number. Returns `None` if no group has this name.
-    pub(crate) fn is_member(&self, who: &Credentials, group: &str) -> Option<bool> {
+    pub(crate) fn has_group_rights(&self, who: &Credentials, group: &str) -> Option<bool> {
         let number = group.parse().ok().or_else(|| rights::group_number(group))?;
         Some(self.is_unrestricted(who.uid) || who.is_in(number))
     }
@@ -212,7 +212,7 @@ impl Policy {
     ) -> bool {
         let mut open = self.open.iter();
         self.is_unrestricted(who.uid)
-            || open.any(|open| open.applies_to(who) && open.has_interface(interface, netns))
+            || open.any(|open| open.covers_peer(who) && open.has_interface(interface, netns))
     }
 
     /// Returns true if an `[[open]]` entry lets users other than root observe this interface of the
@@ -227,7 +227,7 @@ impl Policy {
     pub(crate) fn may_take(&self, who: &Credentials, interface: &str, netns: Option<&str>) -> bool {
         let mut open = self.open.iter().filter(|open| open.may_take());
         self.is_unrestricted(who.uid)
-            || open.any(|open| open.applies_to(who) && open.has_interface(interface, netns))
+            || open.any(|open| open.covers_peer(who) && open.has_interface(interface, netns))
     }
 
     /// Returns the patterns of the interfaces that a peer may observe, sorted.
@@ -235,7 +235,7 @@ impl Policy {
         if self.is_unrestricted(who.uid) {
             return vec![rights::ALL_INTERFACES.to_owned()];
         }
-        let open = self.open.iter().filter(|open| open.applies_to(who));
+        let open = self.open.iter().filter(|open| open.covers_peer(who));
         let mut all: Vec<String> = open.flat_map(|open| open.interfaces().to_vec()).collect();
         all.sort();
         all.dedup();
@@ -388,7 +388,7 @@ mod tests {
     #[test]
     fn policy_writable_by_others_is_refused() {
         use std::os::unix::fs::PermissionsExt as _;
-        let folder = crate::testing::Folder::new();
+        let folder = crate::testing::TemporaryDirectory::new();
         let file = folder.path().join("policy.toml");
         assert_eq!(Policy::read(&file, false).unwrap(), Policy::default());
         let missing = Policy::read(&file, true).unwrap_err();

@@ -46,12 +46,12 @@ enum Principal {
 }
 
 /// A function that resolves a name to a number; returns `None` if the name is unknown.
-pub(super) type Numbers<'n> = &'n dyn Fn(&str) -> Option<u32>;
+pub(super) type NumberLookup<'n> = &'n dyn Fn(&str) -> Option<u32>;
 
 impl InterfaceGrant {
     pub(super) fn read(
         written: GrantEntry,
-        (users, groups): (Numbers<'_>, Numbers<'_>),
+        (users, groups): (NumberLookup<'_>, NumberLookup<'_>),
     ) -> Result<Self, String> {
         let GrantEntry { users: named, groups: in_groups, interfaces, take } = written;
         if named.is_empty() && in_groups.is_empty() {
@@ -71,7 +71,7 @@ impl InterfaceGrant {
     }
 
     /// Returns true if the entry applies to this peer.
-    pub(super) fn applies_to(&self, who: &Credentials) -> bool {
+    pub(super) fn covers_peer(&self, who: &Credentials) -> bool {
         self.grantees.contains(who)
     }
 
@@ -92,7 +92,7 @@ impl InterfaceGrant {
 
 fn resolve_principals(
     all: Vec<Principal>,
-    number: Numbers<'_>,
+    number: NumberLookup<'_>,
     (what, file, command): (&str, &str, &str),
 ) -> Result<Vec<u32>, String> {
     let one = |who: Principal| match who {

@@ -95,7 +95,7 @@ impl Server {
 
     /// Accepts the connections that this process passes to itself. Closes the internal socket if
     /// its other end is closed, or if no message can be received.
-    pub(super) fn accept_internal(&mut self) {
+    pub(super) fn accept_internal_connections(&mut self) {
         let Some(socket) = &self.internal_socket else { return };
         match sys::descriptor::try_receive(socket, &mut [0; 16]) {
             Ok(Some((1.., passed))) => {

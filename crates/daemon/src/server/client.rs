@@ -62,13 +62,13 @@ pub(super) enum DescriptorKind {
 /// Event numbers of the internal descriptors, of kind [`Listener`](DescriptorKind::Listener). The
 /// listening sockets are numbered from 0; a service manager may pass any number of them.
 pub(super) mod internal {
-    const FIRST: u64 = 1 << 32;
+    const FIRST_INTERNAL_EVENT: u64 = 1 << 32;
     /// Event number of the stop descriptor.
-    pub(in crate::server) const STOP_EVENT: u64 = FIRST;
+    pub(in crate::server) const STOP_EVENT: u64 = FIRST_INTERNAL_EVENT;
     /// Event number of the completion doorbell of the kernel's queue.
-    pub(in crate::server) const COMPLETION_EVENT: u64 = FIRST + 1;
+    pub(in crate::server) const COMPLETION_EVENT: u64 = FIRST_INTERNAL_EVENT + 1;
     /// Event number of the socket through which this process passes connections to itself.
-    pub(in crate::server) const INTERNAL_SOCKET_EVENT: u64 = FIRST + 2;
+    pub(in crate::server) const INTERNAL_SOCKET_EVENT: u64 = FIRST_INTERNAL_EVENT + 2;
 }
 
 /// Encodes the event number of a client's descriptor.

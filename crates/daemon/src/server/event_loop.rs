@@ -5,7 +5,7 @@ use super::client::{self, Client, DescriptorKind};
 use super::kernel::commands::Adoption;
 use super::kernel::queue::KernelQueue;
 use super::registry::Registry;
-use super::store::{self, Stored};
+use super::store::{self, StoredDescriptors};
 use super::watchdog::WatchdogReports;
 use crate::directory::{Directory, DirectoryError};
 use crate::ids::DbufIdRanges;
@@ -67,14 +67,19 @@ impl Server {
         policy: Policy,
         steps: &Steps,
     ) -> Result<Self, DirectoryError> {
-        Self::open_with(directory, open, policy, (steps, Stored::default()))
+        Self::open_with_stored_objects(
+            directory,
+            open,
+            policy,
+            (steps, StoredDescriptors::default()),
+        )
     }
 
-    fn open_with(
+    fn open_with_stored_objects(
         directory: &Path,
         open: bool,
         policy: Policy,
-        (steps, kept): (&Steps, Stored),
+        (steps, kept): (&Steps, StoredDescriptors),
     ) -> Result<Self, DirectoryError> {
         let place = Directory::acquire(directory, open, steps)?;
         let sockets = [Framing::Packets, Framing::Stream].map(|form| {
@@ -103,7 +108,7 @@ impl Server {
         let mut kept = store::sort_descriptors(given);
         let sockets = std::mem::take(&mut kept.sockets);
         if sockets.is_empty() {
-            return Self::open_with(directory, true, policy, (steps, kept));
+            return Self::open_with_stored_objects(directory, true, policy, (steps, kept));
         }
         let place = Directory::acquire(directory, true, steps)?;
         let with_form = |socket: OwnedFd| {
@@ -134,9 +139,9 @@ impl Server {
         place: Directory,
         (sockets, own_sockets): (Vec<(OwnedFd, Framing)>, bool),
         policy: Policy,
-        (steps, kept): (&Steps, Stored),
+        (steps, kept): (&Steps, StoredDescriptors),
     ) -> Result<Self, DirectoryError> {
-        let Stored { paths, kernel, lines, .. } = kept;
+        let StoredDescriptors { paths, kernel, lines, .. } = kept;
         let begun = Self::run_start_steps(&sockets, &policy, (steps, kernel));
         let (watcher, kernel, running) = match begun {
             Ok(begun) => begun,
@@ -216,7 +221,7 @@ impl Server {
             if paused != pause.is_some() {
                 self.watch_listeners(!paused);
             }
-            self.disconnect_leaving();
+            self.disconnect_leaving_clients();
         }
     }
 
@@ -228,7 +233,9 @@ impl Server {
             DescriptorKind::Listener if id == COMPLETION_EVENT => {
                 self.handle_completions();
             }
-            DescriptorKind::Listener if id == INTERNAL_SOCKET_EVENT => self.accept_internal(),
+            DescriptorKind::Listener if id == INTERNAL_SOCKET_EVENT => {
+                self.accept_internal_connections()
+            }
             DescriptorKind::Listener => return self.accept(id),
             DescriptorKind::Process => self.leaving.push(id),
             DescriptorKind::Admissions => self.read_admission(id),
@@ -252,7 +259,7 @@ impl Server {
 
     /// Disconnects the clients in `leaving` and removes their paths and kernel requests. Logs and
     /// announces the end of the paths.
-    fn disconnect_leaving(&mut self) {
+    fn disconnect_leaving_clients(&mut self) {
         while let Some(id) = self.leaving.pop() {
             let Some(mut client) = self.clients.remove(&id) else { continue };
             self.unwatch_client(&client);
@@ -272,7 +279,7 @@ impl Server {
             let _ = local_socket::hang_up(&client.connection);
             drop(client);
             if let Some(entry) = gone {
-                self.log_end(&entry, ended);
+                self.log_path_end(&entry, ended);
                 self.announce("went", &entry);
             }
         }
@@ -296,7 +303,7 @@ impl Server {
             .filter(|(id, client)| client.who.uid == uid && **id != asking && is_over(client));
         let over: Vec<u64> = others.map(|(id, _)| *id).collect();
         self.leaving.extend(over);
-        self.disconnect_leaving();
+        self.disconnect_leaving_clients();
     }
 
     /// Stops watching all descriptors of a client. Closing them is not enough, because other

@@ -2,7 +2,7 @@
 
 use super::client::Client;
 use super::event_loop::Server;
-use super::methods::Answer;
+use super::methods::CallReplies;
 use super::registry::PathEntry;
 use super::store;
 use crate::log::{EventKind, Level, Log, Record};
@@ -12,7 +12,7 @@ use member::protocol::{NoParameters, PathEvent, PathReport, RequestChange};
 use member::varlink::{Call, Fault};
 
 /// Name of the method with which a path reports an event.
-const REPORT: &str = "io.streamline.Report";
+const REPORT_METHOD: &str = "io.streamline.Report";
 /// Maximum length of a report, in bytes.
 const REPORT_BYTES_MAX: usize = 4096;
 /// Maximum number of characters of a method's name in the log.
@@ -45,7 +45,7 @@ impl Server {
         &mut self,
         id: u64,
         change: RequestChange,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<CallReplies, Fault> {
         let RequestChange { line, plan } = change;
         let path = self.clients.get(&id).and_then(|client| client.path.as_ref());
         let number = path.map(|path| path.number).ok_or_else(Fault::permission_denied)?;
@@ -58,12 +58,16 @@ impl Server {
             }
             self.announce("changed", &entry);
         }
-        Ok(Answer::single(&NoParameters {}))
+        Ok(CallReplies::single(&NoParameters {}))
     }
 
     /// Handles a report of a path: logs it, or stores a report of the path's end, which is logged
     /// when the path is removed from the registry.
-    pub(super) fn handle_report(&mut self, id: u64, report: PathReport) -> Result<Answer, Fault> {
+    pub(super) fn handle_report(
+        &mut self,
+        id: u64,
+        report: PathReport,
+    ) -> Result<CallReplies, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         let path = client.path.as_mut().ok_or_else(Fault::permission_denied)?;
         if report.text.len() > REPORT_BYTES_MAX {
@@ -75,7 +79,7 @@ impl Server {
             let number = path.number;
             self.log_report(number, report);
         }
-        Ok(Answer::single(&NoParameters {}))
+        Ok(CallReplies::single(&NoParameters {}))
     }
 
     /// Logs an event that a path has reported.
@@ -107,7 +111,8 @@ impl Server {
             let Ok(call) = Call::read(&bytes) else { return };
             let report = call.deserialize_parameters::<PathReport>();
             match report {
-                Ok(report) if call.method != REPORT || report.text.len() > REPORT_BYTES_MAX => {}
+                Ok(report)
+                    if call.method != REPORT_METHOD || report.text.len() > REPORT_BYTES_MAX => {}
                 Ok(report) if report.event == PathEvent::Ended => {
                     path.ended = Some((report.status.unwrap_or_default(), report.text));
                 }
@@ -118,7 +123,7 @@ impl Server {
     }
 
     /// Logs the end of a path, with its exit status and report if it has sent them.
-    pub(super) fn log_end(&self, entry: &PathEntry, ended: Option<(u8, String)>) {
+    pub(super) fn log_path_end(&self, entry: &PathEntry, ended: Option<(u8, String)>) {
         let (level, what) = match &ended {
             Some((0, _)) => (Level::Info, "ended".to_owned()),
             Some((status, _)) => (Level::Warning, format!("ended with status {status}")),

@@ -54,7 +54,7 @@ impl Server {
 
     /// Handles the messages that a client sent while it waited for a reply, until the client waits
     /// for another one.
-    pub(super) fn handle_deferred(&mut self, id: u64) {
+    pub(super) fn handle_deferred_messages(&mut self, id: u64) {
         while let Some(client) = self.clients.get_mut(&id).filter(|client| !client.is_waiting()) {
             let Some((bytes, descriptors)) = client.deferred.pop_front() else { return };
             self.handle_message(id, &bytes, descriptors);

@@ -29,7 +29,7 @@ use sys::watcher::EventInterest;
 
 /// The result of a call: replies with their descriptors.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct CallReplies {
     pub(super) replies: Vec<(Value, Vec<OwnedFd>)>,
     /// True if more replies follow.
     pub(super) continues: bool,
@@ -39,9 +39,9 @@ pub(super) struct Answer {
 /// and fields of fixed length.
 const PATH_BYTES_MAX: usize = 4096 + 512;
 
-impl Answer {
+impl CallReplies {
     pub(super) fn single(parameters: &impl Serialize) -> Self {
-        Self::single_with(parameters, Vec::new())
+        Self::single_with_descriptors(parameters, Vec::new())
     }
 
     /// Returns a result without replies. The reply is sent when the kernel thread has completed the
@@ -50,7 +50,7 @@ impl Answer {
         Self { replies: Vec::new(), continues: true }
     }
 
-    fn single_with(parameters: &impl Serialize, descriptors: Vec<OwnedFd>) -> Self {
+    fn single_with_descriptors(parameters: &impl Serialize, descriptors: Vec<OwnedFd>) -> Self {
         let value = serde_json::to_value(parameters).unwrap_or_default();
         Self { replies: vec![(value, descriptors)], continues: false }
     }
@@ -62,11 +62,11 @@ impl Server {
         id: u64,
         call: &Call,
         descriptors: Vec<Foreign>,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<CallReplies, Fault> {
         let (named, method) = call.interface_and_method();
         if named == interface::SERVICE_INTERFACE.name {
             return interface::call_service(call, interface::DAEMON_INTERFACE)
-                .map(|value| Answer::single(&value));
+                .map(|value| CallReplies::single(&value));
         }
         if named != interface::DAEMON_INTERFACE.name {
             return Err(Fault::interface_not_found(named));
@@ -78,7 +78,7 @@ impl Server {
         match method {
             "About" => call
                 .deserialize_parameters()
-                .map(|NoParameters {}| Answer::single(&self.describe_daemon())),
+                .map(|NoParameters {}| CallReplies::single(&self.describe_daemon())),
             "DbufIds" => {
                 let NoParameters {} = call.deserialize_parameters()?;
                 let who = (client.who.uid, client.process);
@@ -89,7 +89,7 @@ impl Server {
                 .and_then(|NoParameters {}| self.list_paths(client, call.more)),
             "Allowed" => call
                 .deserialize_parameters()
-                .map(|NoParameters {}| Answer::single(&self.user_permissions(client))),
+                .map(|NoParameters {}| CallReplies::single(&self.user_permissions(client))),
             "Watch" if !call.more => Err(Fault::expected_more()),
             "Watch" => {
                 call.deserialize_parameters().and_then(|NoParameters {}| self.watch_paths(id))
@@ -118,9 +118,9 @@ impl Server {
                 let SetTaps { open } = call.deserialize_parameters()?;
                 self.set_taps(id, &open)
             }
-            "Sharing" => {
-                call.deserialize_parameters().and_then(|NoParameters {}| self.queue_report(id))
-            }
+            "Sharing" => call
+                .deserialize_parameters()
+                .and_then(|NoParameters {}| self.queue_program_report(id)),
             "Connect" => {
                 let Connect { path } = call.deserialize_parameters()?;
                 self.connect_path(id, &path)
@@ -130,12 +130,12 @@ impl Server {
     }
 
     /// Allocates a range of dbuf ids to a process of a user.
-    fn allocate_dbuf_ids(&mut self, who: (u32, i32)) -> Result<Answer, Fault> {
+    fn allocate_dbuf_ids(&mut self, who: (u32, i32)) -> Result<CallReplies, Fault> {
         let directory = self.place.as_ref().map(Directory::descriptor);
         let range = directory.and_then(|directory| self.ids.allocate(directory, who));
         let IdRange { first, count } =
             range.ok_or_else(|| faults::quota_exceeded("dbuf ids", 0))?;
-        Ok(Answer::single(&DbufIds { first, count }))
+        Ok(CallReplies::single(&DbufIds { first, count }))
     }
 
     fn describe_daemon(&self) -> About {
@@ -150,7 +150,7 @@ impl Server {
 
     /// Lists the visible paths. Splits the list into several replies if `more` is true; otherwise
     /// fails if the list does not fit into one reply.
-    fn list_paths(&self, client: &Client, more: bool) -> Result<Answer, Fault> {
+    fn list_paths(&self, client: &Client, more: bool) -> Result<CallReplies, Fault> {
         let status = |entry: &PathEntry| entry.status(client.who.uid, &self.policy);
         let mut rest: Vec<RegisteredPath> = self.registry.all().filter_map(status).collect();
         let long =
@@ -158,7 +158,7 @@ impl Server {
         if !more {
             let fits = rest.iter().map(long).sum::<usize>() < REPLY_MAX;
             return if fits {
-                Ok(Answer::single(&PathList { paths: rest }))
+                Ok(CallReplies::single(&PathList { paths: rest }))
             } else {
                 Err(Fault::expected_more())
             };
@@ -176,7 +176,7 @@ impl Server {
             replies
                 .push((serde_json::to_value(PathList { paths }).unwrap_or_default(), Vec::new()));
         }
-        Ok(Answer { replies, continues: false })
+        Ok(CallReplies { replies, continues: false })
     }
 
     fn user_permissions(&self, client: &Client) -> Permissions {
@@ -267,7 +267,7 @@ impl Server {
         }
     }
 
-    fn watch_paths(&mut self, id: u64) -> Result<Answer, Fault> {
+    fn watch_paths(&mut self, id: u64) -> Result<CallReplies, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         client.watches = true;
         let uid = client.who.uid;
@@ -275,7 +275,7 @@ impl Server {
         let event = |path| Event { event: "present".to_owned(), path };
         let value = |event| serde_json::to_value(event).unwrap_or_default();
         let replies = status.map(|path| (value(event(path)), Vec::new())).collect();
-        Ok(Answer { replies, continues: true })
+        Ok(CallReplies { replies, continues: true })
     }
 
     fn register_path(
@@ -283,7 +283,7 @@ impl Server {
         id: u64,
         wanted: Register,
         descriptors: Vec<Foreign>,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<CallReplies, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if client.path.is_some() {
             return Err(faults::refused("path", "this connection has already registered a path"));
@@ -320,7 +320,7 @@ impl Server {
         self.steps.checkpoint("a path is registered");
         self.log_path(EventKind::PathStarted, &entry, "started");
         self.announce("came", &entry);
-        Ok(Answer::single(&PathNumber { number }))
+        Ok(CallReplies::single(&PathNumber { number }))
     }
 
     /// Adds a path to the registry. If this fails, removes those paths of the user that have ended
@@ -335,14 +335,14 @@ impl Server {
         })
     }
 
-    fn connect_path(&mut self, id: u64, wanted: &str) -> Result<Answer, Fault> {
+    fn connect_path(&mut self, id: u64, wanted: &str) -> Result<CallReplies, Fault> {
         let client = self.clients.get(&id).ok_or_else(Fault::permission_denied)?;
         if client.connection.framing() != Framing::Packets {
             return Err(faults::needs_descriptors(PACKET_SOCKET));
         }
         let uid = client.who.uid;
         let entry = self.registry.find(wanted, uid, &self.policy)?;
-        if !entry.is_controlled_by(uid) {
+        if !entry.permits_connection(uid) {
             return Err(faults::not_yours(wanted, entry.uid));
         }
         let connected = ConnectReply { number: entry.number, uid: entry.uid };
@@ -368,7 +368,7 @@ impl Server {
         match sent {
             Err(_) if local_socket::is_gone(&worker.admissions) => Err(gone()),
             Ok(()) if !worker.admissions.has_unsent() => {
-                Ok(Answer::single_with(&connected, vec![near, process]))
+                Ok(CallReplies::single_with_descriptors(&connected, vec![near, process]))
             }
             _ => Err(faults::busy(wanted)),
         }

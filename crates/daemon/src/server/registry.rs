@@ -52,7 +52,7 @@ impl Registry {
         check_plan(wanted.plan.as_deref())?;
         if let Some(name) = &wanted.name {
             check_name(uid, name)?;
-            if let Some(known) = self.find_named(uid, name) {
+            if let Some(known) = self.find_by_name(uid, name) {
                 return Err(faults::name_taken(name, known.number));
             }
         }
@@ -71,7 +71,7 @@ impl Registry {
     /// number is in use or out of range.
     pub(crate) fn restore(&mut self, entry: PathEntry) -> bool {
         let named =
-            entry.name.as_ref().is_some_and(|name| self.find_named(entry.uid, name).is_some());
+            entry.name.as_ref().is_some_and(|name| self.find_by_name(entry.uid, name).is_some());
         let (number, known) = (entry.number, self.entries.contains_key(&entry.number));
         if named || known || !(1..=PATH_NUMBER_MAX).contains(&number) {
             return false;
@@ -133,9 +133,9 @@ impl Registry {
         }
         if let Some((user, name)) = wanted.split_once('/') {
             let user = user.parse().map_err(|_| unknown())?;
-            return self.find_named(user, name).filter(is_visible).ok_or_else(unknown);
+            return self.find_by_name(user, name).filter(is_visible).ok_or_else(unknown);
         }
-        if let Some(own) = self.find_named(uid, wanted) {
+        if let Some(own) = self.find_by_name(uid, wanted) {
             return Ok(own);
         }
         let named = |entry: &&PathEntry| entry.name.as_deref() == Some(wanted);
@@ -150,7 +150,7 @@ impl Registry {
         }
     }
 
-    fn find_named(&self, uid: u32, name: &str) -> Option<&PathEntry> {
+    fn find_by_name(&self, uid: u32, name: &str) -> Option<&PathEntry> {
         self.all().find(|entry| entry.uid == uid && entry.name.as_deref() == Some(name))
     }
 
@@ -172,13 +172,13 @@ impl Registry {
 
 impl PathEntry {
     /// Returns true if this user may connect to the path.
-    pub(crate) const fn is_controlled_by(&self, uid: u32) -> bool {
+    pub(crate) const fn permits_connection(&self, uid: u32) -> bool {
         uid == self.uid || uid == ROOT_UID
     }
 
     /// Returns the path as this user may see it, or `None` if it is hidden.
     pub(crate) fn status(&self, uid: u32, policy: &Policy) -> Option<RegisteredPath> {
-        let yours = self.is_controlled_by(uid);
+        let yours = self.permits_connection(uid);
         let lines = yours || policy.others_see == Visibility::Lines;
         if !yours && policy.others_see == Visibility::Nothing {
             return None;
@@ -323,8 +323,8 @@ mod tests {
         assert_eq!(find("web", 0, Visibility::Names), Err("io.streamline.WhichPath".to_owned()));
         assert_eq!(find("x/y", 0, Visibility::Names), unknown);
         let dns = registry.find("dns", BOB, &policy(Visibility::Names)).unwrap();
-        assert!(dns.is_controlled_by(BOB) && dns.is_controlled_by(0));
-        assert!(!dns.is_controlled_by(ALICE));
+        assert!(dns.permits_connection(BOB) && dns.permits_connection(0));
+        assert!(!dns.permits_connection(ALICE));
         let status = |uid, sees| dns.status(uid, &policy(sees));
         assert_eq!(status(ALICE, Visibility::Nothing), None);
         let names = status(ALICE, Visibility::Names).unwrap();

@@ -50,14 +50,14 @@ const PREPARED_PREFIX: &str = "waits-";
 /// waits for its final counters.
 const DETACHING_PREFIX: &str = "leaves-";
 /// Maximum wait until the manager accepts a kernel object.
-const CALL_TIMEOUT: Duration = Duration::from_secs(1);
+const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum size of a stored entry in bytes. An entry contains a request, a name and the name of a
 /// log file.
 const ENTRY_BYTES_MAX: usize = 256 << 10;
 
 /// The descriptors returned by the service manager, by purpose.
 #[derive(Debug, Default)]
-pub(super) struct Stored {
+pub(super) struct StoredDescriptors {
     /// Listening sockets.
     pub(super) sockets: Vec<OwnedFd>,
     pub(super) paths: Vec<StoredPath>,
@@ -95,8 +95,8 @@ impl KnownState {
 /// Sorts descriptors from the service manager by purpose, according to their names. Removes from
 /// the store the descriptors of a path that is not stored completely and, if a client's connection
 /// is stored under two states, the connection under the earlier state.
-pub(super) fn sort_descriptors(given: Vec<(String, OwnedFd)>) -> Stored {
-    let Stored { mut sockets, mut kernel, mut lines, .. } = Stored::default();
+pub(super) fn sort_descriptors(given: Vec<(String, OwnedFd)>) -> StoredDescriptors {
+    let StoredDescriptors { mut sockets, mut kernel, mut lines, .. } = StoredDescriptors::default();
     let mut paths: BTreeMap<u32, BTreeMap<String, OwnedFd>> = BTreeMap::new();
     for (name, descriptor) in given {
         if name.starts_with(PERSISTED_PREFIX) {
@@ -135,7 +135,7 @@ pub(super) fn sort_descriptors(given: Vec<(String, OwnedFd)>) -> Stored {
         }
         kept
     });
-    Stored { paths: kept.collect(), sockets, kernel, lines }
+    StoredDescriptors { paths: kept.collect(), sockets, kernel, lines }
 }
 
 fn from_descriptors(mut parts: BTreeMap<String, OwnedFd>) -> Option<StoredPath> {
@@ -206,12 +206,12 @@ impl Keeper for ServiceManagerStore {
         // With `FDPOLL=0`, the manager does not watch the descriptor. If storing fails, the next
         // daemon cannot adopt the attach point and removes it.
         let lines = format!("FDSTORE=1\nFDPOLL=0\nFDNAME={name}");
-        let _ = service::notify_within(&lines, &[descriptor], CALL_TIMEOUT);
+        let _ = service::notify_within(&lines, &[descriptor], STORE_TIMEOUT);
     }
 
     fn discard(&self, name: &str) {
         let _ =
-            service::notify_within(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), &[], CALL_TIMEOUT);
+            service::notify_within(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), &[], STORE_TIMEOUT);
     }
 }
 

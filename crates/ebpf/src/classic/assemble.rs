@@ -42,12 +42,12 @@ pub(super) const fn non_branching(code: u16, k: u32) -> PseudoInsn {
 }
 
 /// Returns the instruction that loads scratch word `word` into X.
-pub(super) const fn memory_to_x(word: u32) -> PseudoInsn {
+pub(super) const fn load_x_from_word(word: u32) -> PseudoInsn {
     non_branching(code::LDX | code::MEM, word)
 }
 
 /// Returns the instruction that loads scratch word `word` into A.
-pub(super) const fn memory_to_a(word: u32) -> PseudoInsn {
+pub(super) const fn load_a_from_word(word: u32) -> PseudoInsn {
     non_branching(code::LD | code::MEM, word)
 }
 
@@ -57,7 +57,7 @@ pub(super) const fn store_a(word: u32) -> PseudoInsn {
 }
 
 /// Returns the instruction that loads a constant into A.
-pub(super) const fn constant_to_a(k: u32) -> PseudoInsn {
+pub(super) const fn load_a_constant(k: u32) -> PseudoInsn {
     non_branching(code::LD | code::IMM, k)
 }
 

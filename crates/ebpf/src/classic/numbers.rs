@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_in_numbers_are_read_as_written_and_others_refused() {
+    fn numeric_programs_round_trip_and_others_are_refused() {
         let program =
             compile("udp port 53 or vlan 7", LinkType::EN10MB, &Options::default()).unwrap();
         let text = write_numbers(program.instructions());

@@ -102,7 +102,7 @@ impl Builder {
 
     /// Emits the start of a counting program, up to its first twin. Returns the builder, and the
     /// exit through which frames leave the body once it has finished with them.
-    pub(super) fn begin_with_end(
+    pub(super) fn begin_counting_program(
         target: Target,
         frame_end: FrameEnd,
     ) -> (Box<Self>, Exit<'static>) {
@@ -180,7 +180,7 @@ impl Builder {
     }
 
     /// Sets the label to which unsure blocks jump, for all code emitted after the call.
-    pub(super) fn set_unsure(&mut self, unsure: Label) {
+    pub(super) fn set_unsure_label(&mut self, unsure: Label) {
         self.unsure = unsure;
     }
 
@@ -197,8 +197,8 @@ impl Builder {
         self.asm.push_wide(Insn::load_map_value(R1, 0, offset));
         self.asm.push(Insn::mov(R2, 1));
         self.asm.push(Insn::atomic(Size::DW, atomic::ADD, R1, 0, R2));
-        self.set_held(R1, None);
-        self.set_held(R2, None);
+        self.set_register_slot(R1, None);
+        self.set_register_slot(R2, None);
     }
 
     pub(super) fn bind(&mut self, label: Label) {

@@ -164,7 +164,7 @@ impl<'b> Translation<'b> {
 
     /// Merges the current facts into those before the instruction at `at`. A jump to a constant
     /// return becomes a jump to its exit.
-    fn merge_into(&mut self, at: usize) {
+    fn merge_facts(&mut self, at: usize) {
         if self.answers.get(at).copied().unwrap_or(true) {
             return;
         }
@@ -190,13 +190,13 @@ impl<'b> Translation<'b> {
             }
             code::LEN => self.translate_length(into_x),
             code::MSH => {
-                self.load_bytes_at(i.k, Size::B, R0);
+                self.load_bytes_at_offset(i.k, Size::B, R0);
                 self.push(Insn::alu(Alu::And, R0, 0x0f));
                 self.push(Insn::alu(Alu::Shl, R0, 2));
                 60
             }
-            code::ABS if i.k >= ANCILLARY => self.load_tag(i.k - ANCILLARY),
-            code::ABS => self.load_bytes_at(i.k, access_size(i.code), R9),
+            code::ABS if i.k >= ANCILLARY => self.load_tag_field(i.k - ANCILLARY),
+            code::ABS => self.load_bytes_at_offset(i.k, access_size(i.code), R9),
             _ => self.load_bytes_at_x(i.k, access_size(i.code)),
         };
         if into_x {
@@ -217,7 +217,7 @@ impl<'b> Translation<'b> {
 
     /// Loads a field of the tag that is stored outside the frame, the only ancillary data that a
     /// copied program can load. Returns the maximum value of the field.
-    fn load_tag(&mut self, field: u32) -> u32 {
+    fn load_tag_field(&mut self, field: u32) -> u32 {
         let (offset, bound) = match field {
             44 => (skb::TAG_TCI, 0xffff),
             48 => (skb::TAG_PRESENT, 1),
@@ -246,7 +246,7 @@ impl<'b> Translation<'b> {
 
     /// Loads a number of `size` bytes at the constant offset `k` into the register `to`. Returns
     /// the maximum value of the number.
-    fn load_bytes_at(&mut self, k: u32, size: Size, to: Reg) -> u32 {
+    fn load_bytes_at_offset(&mut self, k: u32, size: Size, to: Reg) -> u32 {
         let end = k.saturating_add(access_bytes(size));
         if end > self.directly_readable_end() {
             // `rewrite_for_kernel` rejected offsets beyond the reach of every helper.
@@ -364,7 +364,7 @@ impl<'b> Translation<'b> {
 
     fn translate_jump(&mut self, i: Instruction, at: usize) {
         if !i.is_comparison() {
-            return self.jump_to(at + 1 + i.k as usize);
+            return self.emit_jump_to_instruction(at + 1 + i.k as usize);
         }
         let cond = Cond::from_opcode(i.code as u8).unwrap_or(Cond::Set);
         let (yes, no) = (at + 1 + usize::from(i.jt), at + 1 + usize::from(i.jf));
@@ -377,7 +377,7 @@ impl<'b> Translation<'b> {
         };
         let inverted = opposite != cond && yes == at + 1;
         let (cond, to, otherwise) = if inverted { (opposite, no, yes) } else { (cond, yes, no) };
-        self.merge_into(to);
+        self.merge_facts(to);
         let label = self.labels.get(to).copied().unwrap_or(self.no);
         if i.code & code::X != 0 {
             self.push(Insn::load(Size::DW, R1, R10, -self.x));
@@ -391,7 +391,7 @@ impl<'b> Translation<'b> {
         if otherwise == at + 1 {
             self.fall_through(otherwise);
         } else {
-            self.jump_to(otherwise);
+            self.emit_jump_to_instruction(otherwise);
         }
     }
 
@@ -399,13 +399,13 @@ impl<'b> Translation<'b> {
     /// returns a constant, because its exit is elsewhere.
     fn fall_through(&mut self, next: usize) {
         match self.answers.get(next) {
-            Some(true) => self.jump_to(next),
-            _ => self.merge_into(next),
+            Some(true) => self.emit_jump_to_instruction(next),
+            _ => self.merge_facts(next),
         }
     }
 
-    fn jump_to(&mut self, to: usize) {
-        self.merge_into(to);
+    fn emit_jump_to_instruction(&mut self, to: usize) {
+        self.merge_facts(to);
         let label = self.labels.get(to).copied().unwrap_or(self.no);
         self.b.asm.jump(label);
     }

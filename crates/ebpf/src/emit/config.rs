@@ -166,7 +166,7 @@ pub struct PointerRing {
 
 impl Scratch {
     /// The scratch memory layout of a tap for one request, in the first page of the tap's rings.
-    const PLAIN: Self = Self {
+    const SINGLE_REQUEST: Self = Self {
         stride: 0,
         delivery_words: offset::DELIVERED,
         outlets: 1,
@@ -185,11 +185,12 @@ impl Scratch {
         // Offsets are signed 16-bit numbers.
         let end = if stride > i16::MAX as u32 { i16::MAX as u32 } else { stride };
         let tallies_max = (end.saturating_sub(offset::TALLIES as u32) / 16) as u16;
-        Self { stride, tallies_max, ..Self::PLAIN }
+        Self { stride, tallies_max, ..Self::SINGLE_REQUEST }
     }
 
     /// The layout for a program without deliveries, marks or tallies.
-    pub(super) const NONE: Self = Self { outlets: 0, marks_max: 0, tallies_max: 0, ..Self::PLAIN };
+    pub(super) const NONE: Self =
+        Self { outlets: 0, marks_max: 0, tallies_max: 0, ..Self::SINGLE_REQUEST };
 
     /// Creates a layout for these numbers of pointer rings, marks and tallies; `None` if its
     /// offsets exceed 16 bits.
@@ -281,7 +282,7 @@ impl From<&Tap> for FusedTap {
             record_max,
             pointer_rings: vec![outlet],
         };
-        let scratch = Scratch { stride, ..Scratch::PLAIN };
+        let scratch = Scratch { stride, ..Scratch::SINGLE_REQUEST };
         Self {
             cpus,
             sent,
@@ -410,5 +411,5 @@ impl FixedSlots {
     /// Slot for the frame length, in a redirecting program.
     pub(super) const LENGTH: i16 = -24;
     /// Number of reserved slots.
-    pub(super) const SLOT_COUNT: i16 = 3;
+    pub(super) const FIXED_SLOT_COUNT: i16 = 3;
 }

@@ -78,7 +78,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             PosBase::Frame => Value::Const(0),
             PosBase::Slot(_) => {
                 b.fetch_distance(FramePos { off: 0, ..at }, R0);
-                Value::Num(b.store_new(R0))
+                Value::Num(b.store_in_new_slot(R0))
             }
         };
         FrameOffset { base, off: at.off, reach: at.reach }
@@ -94,7 +94,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             Value::Num(num) => {
                 let max = offset.reach.saturating_sub(offset.off.into());
                 let max = u16::try_from(max).unwrap_or(u16::MAX);
-                let base = self.builder().move_by(frame, num, max, unsure);
+                let base = self.builder().move_position_by(frame, num, max, unsure);
                 FramePos { off: offset.off, reach: base.reach + u32::from(offset.off), ..base }
             }
         }
@@ -103,7 +103,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Returns the offset as the number of bytes from the first byte of the frame.
     pub fn distance(&mut self, offset: FrameOffset<'s>) -> Num<'s> {
         self.fetch_offset(offset, R0);
-        self.builder().store_new(R0)
+        self.builder().store_in_new_slot(R0)
     }
 
     /// Returns the offset after the frame's first `bytes` bytes have been removed, or 0 if the
@@ -119,7 +119,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.jump_if(Cond::Le, R1, i32::from(bytes), first);
         b.asm.compute(R0, R1, Alu::Sub, i32::from(bytes));
         b.bind(first);
-        FrameOffset { base: b.store_new(R0).into(), off: 0, reach: offset.reach }
+        FrameOffset { base: b.store_in_new_slot(R0).into(), off: 0, reach: offset.reach }
     }
 
     /// Saves layers in a form that stays valid after edits of the frame.
@@ -290,7 +290,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
                 }
             }
         }
-        b.set_held(to, None);
+        b.set_register_slot(to, None);
     }
 
     /// Writes `length` bytes. `load` prepares r0, and `store` writes at an offset from a register.
@@ -405,8 +405,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let b = self.builder();
         b.fetch(num.into(), R0);
         b.asm.push(Insn::alu32(Alu::Xor, R0, mask.cast_signed()));
-        b.set_held(R0, None);
-        b.store_new(R0)
+        b.set_register_slot(R0, None);
+        b.store_in_new_slot(R0)
     }
 
     /// Adds the 16-bit halves of a number, or of its complement, to a sum.
@@ -450,7 +450,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Leaves through `other` if a checksum has not been filled in, that is, if it equals the sum
     /// of the pseudo header. Does nothing at tc, where the kernel tracks this state.
-    pub fn only_filled_checksum(&mut self, sum: Num<'s>, pseudo: Num<'s>, other: Exit<'s>) {
+    pub fn leave_if_checksum_unfilled(&mut self, sum: Num<'s>, pseudo: Num<'s>, other: Exit<'s>) {
         if self.hook() == Hook::Xdp {
             self.only(sum, Cmp::Ne, pseudo, other);
         }
@@ -461,5 +461,5 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 fn fetch_in_network_order(b: &mut Builder, value: Value<'_>, size: Size, to: Reg) {
     b.fetch(value, to);
     b.swap_order(size, to);
-    b.set_held(to, None);
+    b.set_register_slot(to, None);
 }

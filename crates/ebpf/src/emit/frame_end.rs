@@ -13,17 +13,17 @@ use super::unfit::Unfit;
 use crate::program::Program;
 
 /// Emits a counting program that ends with this action on each frame.
-pub(super) fn program_with_end(
+pub(super) fn emit_counting_program(
     target: Target,
     frame_end: FrameEnd,
     body: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>, Exit<'p>) -> Result<(), Unfit>,
     unsure: impl for<'p> FnOnce(&mut Scope<'p, 'static>, Layers<'p>),
 ) -> Result<Program, Unfit> {
     let tag_out = frame_end.tag_kfunc().is_some();
-    let (builder, out) = Builder::begin_with_end(target, frame_end);
+    let (builder, out) = Builder::begin_counting_program(target, frame_end);
     let mut scope = Scope::root(builder);
     // Emitted first, because the body may end in another part than it begins in.
-    if let Some(known) = scope.builder().begin_unsure(tag_out) {
+    if let Some(known) = scope.builder().begin_unsure_code(tag_out) {
         unsure(&mut scope, Layers::unparsed(target.hook));
         scope.builder().begin_body(known, out.label);
     }

@@ -27,33 +27,33 @@ impl Builder {
         match value {
             Value::Const(constant) => {
                 self.asm.push(Insn::alu32(Alu::Mov, to, constant.cast_signed()));
-                self.set_held(to, None);
+                self.set_register_slot(to, None);
             }
             Value::Num(num) => self.fetch_slot(num.slot, to),
         }
     }
 
     fn fetch_slot(&mut self, slot: SlotDepth, to: Reg) {
-        match self.register_holding(slot) {
+        match self.find_slot_register(slot) {
             Some(reg) if reg == to => {}
             Some(reg) => self.asm.push(Insn::mov(to, reg)),
             None => self.asm.push(Insn::load(Size::DW, to, R10, -slot)),
         }
-        self.set_held(to, None);
+        self.set_register_slot(to, None);
     }
 
     /// Returns a register that contains the value of a slot. If no register does, loads the value
     /// into `otherwise`.
-    pub(super) fn register_of(&mut self, slot: SlotDepth, otherwise: Reg) -> Reg {
-        self.register_holding(slot).unwrap_or_else(|| {
+    pub(super) fn fetch_slot_register(&mut self, slot: SlotDepth, otherwise: Reg) -> Reg {
+        self.find_slot_register(slot).unwrap_or_else(|| {
             self.asm.push(Insn::load(Size::DW, otherwise, R10, -slot));
-            self.set_held(otherwise, Some(slot));
+            self.set_register_slot(otherwise, Some(slot));
             otherwise
         })
     }
 
     /// Stores the register `from` in a new slot.
-    pub(super) fn store_new<'s>(&mut self, from: Reg) -> Num<'s> {
+    pub(super) fn store_in_new_slot<'s>(&mut self, from: Reg) -> Num<'s> {
         let slot = self.allocate_slots(1);
         self.put(slot, from);
         Num { slot, brand: Brand::default() }
@@ -63,7 +63,7 @@ impl Builder {
     pub(super) fn put(&mut self, slot: SlotDepth, from: Reg) {
         self.asm.push(Insn::store(Size::DW, R10, -slot, from));
         self.held.iter_mut().filter(|held| **held == Some(slot)).for_each(|held| *held = None);
-        self.set_held(from, Some(slot));
+        self.set_register_slot(from, Some(slot));
     }
 
     /// Allocates `count` consecutive slots. Returns the deepest slot, at which they begin.
@@ -83,7 +83,7 @@ impl Builder {
     /// first overwritten with eight bytes each.
     pub(super) fn allocate_bytes(&mut self, length: u16) -> SlotDepth {
         let (slot, reused) = self.allocate_bytes_with_reuse(length);
-        self.overwrite_reused(reused);
+        self.overwrite_reused_slots(reused);
         slot
     }
 
@@ -97,7 +97,7 @@ impl Builder {
     }
 
     /// Overwrites all bytes of slots that were used before.
-    fn overwrite_reused(&mut self, reused: RangeInclusive<SlotDepth>) {
+    fn overwrite_reused_slots(&mut self, reused: RangeInclusive<SlotDepth>) {
         if self.target.hardened {
             for slot in reused.step_by(8) {
                 self.asm.push(Insn::store(Size::DW, R10, -slot, 0));
@@ -105,12 +105,12 @@ impl Builder {
         }
     }
 
-    fn register_holding(&self, slot: SlotDepth) -> Option<Reg> {
+    fn find_slot_register(&self, slot: SlotDepth) -> Option<Reg> {
         let index = self.held.iter().position(|held| *held == Some(slot))?;
         Reg::new(u8::try_from(index).ok()?)
     }
 
-    pub(super) fn set_held(&mut self, reg: Reg, slot: Option<SlotDepth>) {
+    pub(super) fn set_register_slot(&mut self, reg: Reg, slot: Option<SlotDepth>) {
         if let Some(held) = self.held.get_mut(usize::from(reg.number())) {
             *held = slot;
         }
@@ -152,7 +152,7 @@ impl Builder {
         if at.off > 0 {
             self.asm.push(Insn::alu(Alu::Add, to, i32::from(at.off)));
         }
-        self.set_held(to, None);
+        self.set_register_slot(to, None);
     }
 
     /// Loads the distance of a position from the first byte of the frame into the register `to`.
@@ -188,11 +188,11 @@ impl Builder {
             PosBase::Frame => self.asm.push(Insn::mov(R2, R7)),
             // The verifier extends a check to all copies of a pointer: keep one in a register.
             PosBase::Slot(slot) => {
-                let pointer = self.register_of(slot, R1);
+                let pointer = self.fetch_slot_register(slot, R1);
                 self.asm.push(Insn::mov(R2, pointer));
             }
         }
-        self.set_held(R2, None);
+        self.set_register_slot(R2, None);
         self.asm.push(Insn::alu(Alu::Add, R2, last.cast_signed()));
         self.asm.jump_if(Cond::Gt, R2, R8, miss);
         Bytes::Packet(FramePos { epoch: self.epoch, ..at })
@@ -205,9 +205,9 @@ impl Builder {
         let xdp = self.target.hook == Hook::Xdp;
         let (slow, done) = (self.asm.label(), self.asm.label());
         self.fetch_position(at, R2);
-        self.copy_usual(at, (slot, length), (slow, done));
+        self.emit_fast_copy(at, (slot, length), (slow, done));
         self.bind(slow);
-        self.overwrite_reused(reused);
+        self.overwrite_reused_slots(reused);
         self.asm.push(Insn::mov(R1, R6));
         self.asm.compute(R3, R10, Alu::Add, i32::from(-slot));
         self.asm.push(Insn::mov(R4, i32::from(length.max(1))));
@@ -221,7 +221,7 @@ impl Builder {
     /// are loaded directly, because a helper call costs 20 ns with return thunks. The loads are
     /// eight bytes wide, so that the stack has the same state as after the call and the verifier
     /// prunes one of the two paths.
-    fn copy_usual(
+    fn emit_fast_copy(
         &mut self,
         at: FramePos<'_>,
         (slot, length): (SlotDepth, u16),
@@ -256,13 +256,13 @@ impl Builder {
             Bytes::Packet(at) => {
                 let base = match at.base {
                     PosBase::Frame => R7,
-                    PosBase::Slot(slot) => self.register_of(slot, R1),
+                    PosBase::Slot(slot) => self.fetch_slot_register(slot, R1),
                 };
                 self.asm.push(Insn::load(size, R0, base, at.off.cast_signed() + off));
             }
         }
         self.swap_order(size, R0);
-        self.store_new(R0)
+        self.store_in_new_slot(R0)
     }
 
     /// Converts a number of two or four bytes between network and host byte order.
@@ -275,7 +275,7 @@ impl Builder {
     }
 
     /// Returns the position `by` bytes after `at`. Jumps to `miss` if `by` exceeds `max`.
-    pub(super) fn move_by<'s>(
+    pub(super) fn move_position_by<'s>(
         &mut self,
         at: FramePos<'s>,
         by: Num<'s>,
@@ -286,7 +286,7 @@ impl Builder {
         self.asm.jump_if(Cond::Gt, R0, i32::from(max), miss);
         self.fetch_position(at, R1);
         self.asm.push(Insn::alu(Alu::Add, R1, R0));
-        let slot = self.store_new(R1).slot;
+        let slot = self.store_in_new_slot(R1).slot;
         let reach = at.reach + u32::from(max);
         if reach > REACH_BYTES_MAX {
             self.refuse(offset_too_far());
@@ -314,7 +314,7 @@ impl Builder {
 
     pub(super) fn get_position<'s>(&mut self, var: FramePosVar<'s>) -> FramePos<'s> {
         self.fetch_slot(var.slot, R1);
-        let slot = self.store_new(R1).slot;
+        let slot = self.store_in_new_slot(R1).slot;
         let (reach, epoch) =
             self.position_reaches.get(var.reach).copied().unwrap_or((REACH_BYTES_MAX, self.epoch));
         FramePos { base: PosBase::Slot(slot), off: 0, reach, epoch, usual: None, brand: var.brand }

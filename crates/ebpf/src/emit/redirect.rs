@@ -19,7 +19,7 @@
 use super::builder::{Builder, xdp};
 pub use super::config::Redirect;
 use super::config::{Delivery, FixedSlots, FrameEnd};
-use super::frame_end::program_with_end;
+use super::frame_end::emit_counting_program;
 use super::handle::{Exit, Layers};
 use super::maps::FIRST_CALLER_MAP;
 use super::scope::Scope;
@@ -79,7 +79,7 @@ pub fn redirect(
     if redirect.deliveries > REDIRECT_DELIVERIES_MAX {
         return Err(Unfit::new("what is taken leaves the kernel on too many ways"));
     }
-    program_with_end(target, FrameEnd::Redirect(*redirect), body, unsure)
+    emit_counting_program(target, FrameEnd::Redirect(*redirect), body, unsure)
 }
 
 /// Number of the socket map, which the caller provides.
@@ -164,7 +164,7 @@ impl Builder {
             self.asm.push(Insn::exit());
             self.asm.bind(failed);
             self.add_to_word(R9, offset::FAILED, 1);
-            self.count_failed(redirect.scratch(), offset::DELIVERED, deliveries);
+            self.count_failed_deliveries(redirect.scratch(), offset::DELIVERED, deliveries);
         }
         self.asm.bind(drop);
         self.asm.exit_with(DROP);

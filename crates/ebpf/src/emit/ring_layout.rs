@@ -13,12 +13,12 @@ pub mod offset {
     /// Offset of the position from which on the program polls for drained doorbells (eight bytes).
     /// The position is 0 before the first poll, and while frames are only counted because no
     /// doorbell is drained.
-    pub const POLL_FROM: i16 = 16;
+    pub const POLL_POSITION: i16 = 16;
     /// Offset of the number of drained doorbell bytes at the last poll, plus one (eight bytes).
     pub const DRAINED_AT_POLL: i16 = 24;
     /// Offset of the position at which the number at [`DRAINED_AT_POLL`] was first observed (eight
     /// bytes).
-    pub const DRAIN_OBSERVED_AT: i16 = 32;
+    pub const DRAIN_OBSERVED_POSITION: i16 = 32;
     /// Offset of the flag that is 1 while the program may be writing for a consumer that it has
     /// found awake (eight bytes).
     pub const WRITING: i16 = 40;
@@ -29,7 +29,7 @@ pub mod offset {
     /// Offset of the number of frames that could not be copied (eight bytes).
     pub const FAILED: i16 = DELIVERED + 8;
     /// Offset of the number of frames since the last doorbell (eight bytes).
-    pub const SINCE_DOORBELL: i16 = DELIVERED + 16;
+    pub const FRAMES_SINCE_DOORBELL: i16 = DELIVERED + 16;
     /// Offset of the monotonic time of the last doorbell, in ns (eight bytes).
     pub const DOORBELL_TIME: i16 = DELIVERED + 24;
     /// Offset of the position at which the last doorbell was sent (eight bytes).

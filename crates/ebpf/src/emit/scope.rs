@@ -185,7 +185,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         max: u16,
         miss: Exit<'s>,
     ) -> FramePos<'s> {
-        self.builder.move_by(at, by, max, miss.label)
+        self.builder.move_position_by(at, by, max, miss.label)
     }
 
     // ---- branches
@@ -275,7 +275,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Loads a constant and returns it as a number.
     pub fn constant(&mut self, value: u32) -> Num<'s> {
         self.builder.fetch(value.into(), R0);
-        self.builder.store_new(R0)
+        self.builder.store_in_new_slot(R0)
     }
 
     /// Returns `left & right`.
@@ -322,7 +322,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.jump_if(Cond::Ne, R0, 0, done);
         b.asm.push(insn);
         b.bind(done);
-        b.store_new(R0)
+        b.store_in_new_slot(R0)
     }
 
     /// Loads metadata of the frame. Tag fields are 0 at hooks where no tag is stored outside the
@@ -333,7 +333,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         if self.builder.target.hook == Hook::Xdp {
             self.builder.frame_length();
-            return self.builder.store_new(R0);
+            return self.builder.store_in_new_slot(R0);
         }
         let field = match meta {
             Meta::Length => skb::LEN,
@@ -345,7 +345,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         if meta == Meta::TagProtocol {
             self.builder.asm.push(Insn::big_endian(R0, 16));
         }
-        self.builder.store_new(R0)
+        self.builder.store_in_new_slot(R0)
     }
 
     // ---- joins
@@ -353,7 +353,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Creates a variable, which arms may set, with the initial value `first`.
     pub fn var(&mut self, first: impl Into<Value<'s>>) -> Var<'s> {
         self.builder.fetch(first.into(), R0);
-        Var(self.builder.store_new(R0))
+        Var(self.builder.store_in_new_slot(R0))
     }
 
     /// Sets a variable, in this scope or in an inner arm.
@@ -365,7 +365,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     /// Returns the value of a variable.
     pub fn get(&mut self, var: Var<'s>) -> Num<'s> {
         self.builder.fetch(var.0.into(), R0);
-        self.builder.store_new(R0)
+        self.builder.store_in_new_slot(R0)
     }
 
     /// Creates a position variable, which arms may set, with the initial value `first`.
@@ -427,10 +427,10 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let asm = &mut self.builder.asm;
         let (none, undecided, next) = (asm.label(), asm.label(), asm.label());
         let outer = self.builder.unsure();
-        self.builder.set_unsure(undecided);
+        self.builder.set_unsure_label(undecided);
         let out = Exit { label: none, brand: Brand::default() };
         let answer = self.emit_twin(filter, emit, args, on, out);
-        self.builder.set_unsure(outer);
+        self.builder.set_unsure_label(outer);
         let answer = answer?;
         let (unrecognized_used, undecided_used) =
             (self.builder.asm.is_used(none), self.builder.asm.is_used(undecided));
@@ -486,14 +486,14 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
                 b.asm.push(Insn::alu32(op, R0, R1));
             }
         }
-        b.store_new(R0)
+        b.store_in_new_slot(R0)
     }
 
     fn jump_if(&mut self, cond: Cond, left: Num<'s>, right: Value<'s>, to: crate::asm::Label) {
         let b = &mut self.builder;
         match right {
             Value::Const(constant) => {
-                let left = b.register_of(left.slot, R0);
+                let left = b.fetch_slot_register(left.slot, R0);
                 match i32::try_from(constant) {
                     Ok(constant) => b.asm.jump_if(cond, left, constant, to),
                     Err(_) => b.asm.jump32_if(cond, left, constant.cast_signed(), to),

@@ -79,7 +79,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     ) {
         self.builder().fetch(amount.into(), R2);
         let beyond = self.builder().asm.label();
-        self.point_nth(state, (at, count), nth, beyond);
+        self.point_at_nth_number(state, (at, count), nth, beyond);
         let b = self.builder();
         b.asm.push(Insn::atomic(Size::DW, atomic::ADD, R1, 0, R2));
         b.bind(beyond);
@@ -97,7 +97,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         other: Exit<'s>,
     ) {
         self.fetch_wide(new, R2);
-        self.point_nth(state, (at, count), nth, other.label);
+        self.point_at_nth_number(state, (at, count), nth, other.label);
         let b = self.builder();
         b.asm.push(Insn::load(Size::DW, R0, R1, 0));
         b.asm.jump_if(Cond::Ge, R0, R2, other.label);
@@ -151,7 +151,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     pub fn narrow(&mut self, wide: Wide<'s>) -> Num<'s> {
         self.fetch_wide(wide, R0);
         self.builder().asm.push(Insn::alu32(Alu::Mov, R0, R0));
-        self.builder().store_new(R0)
+        self.builder().store_in_new_slot(R0)
     }
 
     /// Returns `left + right`, modulo 2^64.
@@ -239,7 +239,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push(Insn::alu32(Alu::Mov, R1, by.cast_signed()));
         b.asm.push(Insn::alu(Alu::Mod, R0, R1));
         b.invalidate_registers();
-        b.store_new(R0)
+        b.store_in_new_slot(R0)
     }
 
     /// Returns the larger of two numbers.
@@ -298,7 +298,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         put(Insn::mov(R0, R1));
         b.invalidate_registers();
-        b.store_new(R0)
+        b.store_in_new_slot(R0)
     }
 
     // ---- lengths
@@ -317,7 +317,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.bind(ends);
         b.asm.push(Insn::mov(R0, 0));
         b.bind(done);
-        b.store_new(R0)
+        b.store_in_new_slot(R0)
     }
 
     /// Returns the smaller of two numbers.
@@ -329,7 +329,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.jump_if(Cond::Le, R0, R1, done);
         b.asm.push(Insn::mov(R0, R1));
         b.bind(done);
-        b.store_new(R0)
+        b.store_in_new_slot(R0)
     }
 
     // ---- helpers
@@ -357,7 +357,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     /// Sets r1 to the address of the `nth` of `count` numbers that begin at byte `at` of the state.
     /// Leaves through `beyond` if `nth` is out of range. Clobbers r0 and r3, preserves r2.
-    fn point_nth(
+    fn point_at_nth_number(
         &mut self,
         state: TwinState<'s>,
         (at, count): (u16, u16),
@@ -390,12 +390,12 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     pub(super) fn fetch_wide(&mut self, wide: Wide<'s>, to: crate::insn::Reg) {
         self.builder().asm.push(Insn::load(Size::DW, to, R10, -wide.0.slot));
-        self.builder().set_held(to, None);
+        self.builder().set_register_slot(to, None);
     }
 
     pub(super) fn store_wide(&mut self) -> Wide<'s> {
         let b = self.builder();
         b.invalidate_registers();
-        Wide(b.store_new(R0))
+        Wide(b.store_in_new_slot(R0))
     }
 }

@@ -48,15 +48,15 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let mut class = answer.class;
         let b = self.builder();
         let mut slots = Vec::new();
-        each_slot(&mut saved, &mut class, |slot| slots.push(*slot));
-        let (row, links) = b.link_maps();
+        for_each_slot(&mut saved, &mut class, |slot| slots.push(*slot));
+        let (row, links) = b.part_map_numbers();
         b.point_at_row(row);
         for (at, slot) in (0..).step_by(8).zip(&slots) {
             b.asm.push(Insn::load(Size::DW, R2, R10, -*slot));
             b.asm.push(Insn::store(Size::DW, R1, at, R2));
         }
         if ends {
-            b.call_next(links);
+            b.call_next_part(links);
             self.arm(|inner, _| fails(inner));
             let b = self.builder();
             // A failed call for which `fails` emitted nothing.
@@ -69,7 +69,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let b = self.builder();
         b.point_at_row(row);
         let mut places = (0..).step_by(8);
-        each_slot(&mut saved, &mut class, |slot| {
+        for_each_slot(&mut saved, &mut class, |slot| {
             *slot = b.allocate_slots(1);
             b.asm.push(Insn::load(Size::W, R0, R1, places.next().unwrap_or(0)));
             b.asm.push(Insn::store(Size::DW, R10, -*slot, R0));
@@ -93,7 +93,7 @@ impl Builder {
     }
 
     /// Emits the tail call to the next part. If the call fails, control continues after it.
-    fn call_next(&mut self, links: u32) {
+    fn call_next_part(&mut self, links: u32) {
         let next = i32::try_from(self.finished_part_count()).unwrap_or(i32::MAX);
         self.asm.push(Insn::mov(R1, R6));
         self.asm.push_wide(Insn::load_map(R2, links));
@@ -103,7 +103,7 @@ impl Builder {
 }
 
 /// Calls `f` on the slot of each computed value.
-fn each_slot(
+fn for_each_slot(
     saved: &mut SavedLayers<'_>,
     class: &mut Value<'_>,
     mut f: impl FnMut(&mut SlotDepth),

@@ -42,7 +42,7 @@ pub(super) use shared::{SharedSlot, shared_slots};
 
 use super::builder::Builder;
 use super::config::{FixedSlots, FrameEnd};
-use super::frame_end::program_with_end;
+use super::frame_end::emit_counting_program;
 use super::handle::{Exit, Layers, Num, Value};
 use super::maps::FIRST_CALLER_MAP;
 use super::scope::{Meta, Scope};
@@ -72,7 +72,7 @@ pub fn fused(
 ) -> Result<Program, Unfit> {
     let target = target.into();
     user_sockets::check_hook(target.hook, fused.user.as_ref())?;
-    program_with_end(target, FrameEnd::Tap(fused.clone()), body, unsure)
+    emit_counting_program(target, FrameEnd::Tap(fused.clone()), body, unsure)
 }
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
@@ -88,7 +88,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.fetch(bytes.into(), R0);
         b.add_to_word(R9, place, 1);
         b.add_to_word(R9, place + 8, R0);
-        b.set_held(R1, None);
+        b.set_register_slot(R1, None);
     }
 
     /// Records in the scratch memory that the frame is delivered, with the view that `on` describes
@@ -116,7 +116,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push(Insn::load(Size::DW, R1, R9, scratch.delivery_word_offset(outlet)));
         b.asm.push(Insn::alu(Alu::Or, R1, 1 << bit));
         b.asm.push(Insn::store(Size::DW, R9, scratch.delivery_word_offset(outlet), R1));
-        b.set_held(R1, None);
+        b.set_register_slot(R1, None);
     }
 
     /// Sets or clears a mark, which is a flag of the current frame. The verifier does not track
@@ -135,7 +135,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         if let Some(place) = b.mark_at(number) {
             b.restore_region();
             b.asm.push(Insn::load(Size::DW, R1, R9, place));
-            b.set_held(R1, None);
+            b.set_register_slot(R1, None);
             b.asm.jump_if(Cond::Eq, R1, 0, miss.label);
         }
     }
@@ -146,7 +146,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         if let Some(place) = b.mark_at(number) {
             b.restore_region();
             b.asm.push(Insn::load(Size::DW, R1, R9, place));
-            b.set_held(R1, None);
+            b.set_register_slot(R1, None);
             b.asm.jump_if(Cond::Ne, R1, 0, miss.label);
         }
     }
@@ -176,9 +176,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     ) -> R {
         let outer = self.builder().unsure();
         self.arm(|inner, exit| {
-            inner.builder().set_unsure(exit.label);
+            inner.builder().set_unsure_label(exit.label);
             let result = f(inner, exit);
-            inner.builder().set_unsure(outer);
+            inner.builder().set_unsure_label(outer);
             result
         })
     }
@@ -224,7 +224,7 @@ impl Builder {
         if matches!(frame_end, FrameEnd::Tap(fused) if fused.user.is_some() || !fused.is_plain()) {
             self.asm.push(Insn::store(Size::DW, R10, FixedSlots::CPU, R0));
         }
-        self.asm.index_map(R9, FIRST_CALLER_MAP, R0, scratch.stride.cast_signed());
+        self.asm.load_map_address(R9, FIRST_CALLER_MAP, R0, scratch.stride.cast_signed());
         for outlet in 0..scratch.outlets {
             self.asm.push(Insn::store(Size::DW, R9, scratch.delivery_word_offset(outlet), 0));
         }
@@ -241,7 +241,7 @@ impl Builder {
             self.asm.push(Insn::store(Size::W, R9, offset::INTERFACE, 0));
         }
         self.invalidate_registers();
-        self.allocate_slots(FixedSlots::SLOT_COUNT);
+        self.allocate_slots(FixedSlots::FIXED_SLOT_COUNT);
         self.floor = self.top;
         self.asm.push(Insn::store(Size::DW, R10, FixedSlots::SCRATCH, R9));
     }
@@ -260,7 +260,7 @@ impl Builder {
             return R9;
         }
         self.asm.push(Insn::load(Size::DW, R0, R10, FixedSlots::CPU));
-        self.asm.index_map(reg, FIRST_CALLER_MAP + map, R0, stride.cast_signed());
+        self.asm.load_map_address(reg, FIRST_CALLER_MAP + map, R0, stride.cast_signed());
         reg
     }
 

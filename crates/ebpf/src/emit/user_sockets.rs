@@ -80,7 +80,7 @@ impl Builder {
         let pass = Verdict::Pass.value(self.target.hook);
         let asm = &mut self.asm;
         asm.push(Insn::store(Size::DW, R10, FixedSlots::CPU, R0));
-        asm.index_map(R3, FIRST_CALLER_MAP + own.claims, R0, CLAIMS_STRIDE.cast_signed());
+        asm.load_map_address(R3, FIRST_CALLER_MAP + own.claims, R0, CLAIMS_STRIDE.cast_signed());
         for (region, word) in (0..).zip(CLAIM_WORD_OFFSETS) {
             let next = asm.label();
             asm.push(Insn::mov(R0, 0));
@@ -111,7 +111,7 @@ impl Builder {
     /// Releases the claimed region. Must follow all writes to the region.
     pub(super) fn release_region(&mut self, own: &UserSockets) {
         self.asm.push(Insn::load(Size::DW, R1, R10, FixedSlots::CPU));
-        self.asm.index_map(R2, FIRST_CALLER_MAP + own.claims, R1, CLAIM_BYTES);
+        self.asm.load_map_address(R2, FIRST_CALLER_MAP + own.claims, R1, CLAIM_BYTES);
         self.asm.push(Insn::store(Size::DW, R2, 0, 0));
     }
 

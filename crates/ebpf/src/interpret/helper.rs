@@ -31,14 +31,14 @@ impl Run<'_, '_> {
             Helper::L3ChecksumReplace if on_tc => self.replace_header_checksum()?,
             Helper::L4ChecksumReplace if on_tc => self.replace_transport_checksum()?,
             Helper::SkbVlanPop if on_tc => {
-                self.context_argument()?;
+                self.check_context_argument()?;
                 self.memory.pop_tag();
                 0
             }
             Helper::XdpStoreBytes if !on_skb => self.store_bytes()?,
             Helper::XdpAdjustHead if !on_skb => self.adjust_head()?,
             Helper::XdpBuffLen if !on_skb => {
-                self.context_argument()?;
+                self.check_context_argument()?;
                 self.memory.frame_length() as u64
             }
             _ => return Err(unknown),
@@ -47,12 +47,12 @@ impl Run<'_, '_> {
         self.write_register(0, answer)
     }
 
-    fn context_argument(&self) -> Result<(), FaultKind> {
+    fn check_context_argument(&self) -> Result<(), FaultKind> {
         if self.read_register(1)? == CONTEXT_BASE { Ok(()) } else { Err(FaultKind::Argument(1)) }
     }
 
     fn tail_call(&mut self) -> Result<Flow, FaultKind> {
-        self.context_argument()?;
+        self.check_context_argument()?;
         let (map, number) = (self.read_register(2)?, self.read_register(3)?);
         self.memory.map_lookup(map, 0).ok_or(FaultKind::Argument(2))?;
         self.invalidate_scratch_registers();
@@ -68,7 +68,7 @@ impl Run<'_, '_> {
     /// Copies bytes from the frame, including fragments. On failure, zeroes the destination, as the
     /// kernel does.
     fn load_bytes(&mut self) -> Result<u64, FaultKind> {
-        self.context_argument()?;
+        self.check_context_argument()?;
         let (offset, to, length) =
             (self.read_register(2)?, self.read_register(3)?, self.read_register(4)?);
         let size = usize::try_from(length).ok().filter(|size| *size > 0);
@@ -90,7 +90,7 @@ impl Run<'_, '_> {
     }
 
     fn store_bytes(&mut self) -> Result<u64, FaultKind> {
-        self.context_argument()?;
+        self.check_context_argument()?;
         let (offset, from, length) =
             (self.read_register(2)?, self.read_register(3)?, self.read_register(4)?);
         let on_tc = self.memory.hook() == Hook::Tc;
@@ -124,7 +124,7 @@ impl Run<'_, '_> {
     }
 
     fn replace_header_checksum(&mut self) -> Result<u64, FaultKind> {
-        self.context_argument()?;
+        self.check_context_argument()?;
         let (old, new) = (self.read_register(3)? as u32, self.read_register(4)? as u32);
         match self.read_register(5)? {
             2 => self.replace_checksum(|sum| update_checksum_16(sum, old as u16, new as u16)),
@@ -136,7 +136,7 @@ impl Run<'_, '_> {
     fn replace_transport_checksum(&mut self) -> Result<u64, FaultKind> {
         const PSEUDO: u64 = 0x10;
         const ABSENT: u64 = 0x20;
-        self.context_argument()?;
+        self.check_context_argument()?;
         let (old, new, flags) =
             (self.read_register(3)? as u32, self.read_register(4)? as u32, self.read_register(5)?);
         let (old, new) = match flags & 0xf {
@@ -161,21 +161,21 @@ impl Run<'_, '_> {
     }
 
     fn adjust_head(&mut self) -> Result<u64, FaultKind> {
-        const FRAME_MIN: usize = 14;
-        self.context_argument()?;
+        const FRAME_BYTES_MIN: usize = 14;
+        self.check_context_argument()?;
         // Negative deltas, which extend the frame into its headroom, are not supported, because
         // they depend on the driver.
         let by =
             usize::try_from(self.read_register(2)? as i32).map_err(|_| FaultKind::Argument(2))?;
-        if by + FRAME_MIN > self.memory.frame_length() {
+        if by + FRAME_BYTES_MIN > self.memory.frame_length() {
             return Ok(EINVAL);
         }
-        self.memory.remove_start(by);
+        self.memory.remove_frame_start(by);
         Ok(0)
     }
 
     fn pull(&mut self) -> Result<u64, FaultKind> {
-        self.context_argument()?;
+        self.check_context_argument()?;
         let length = self.read_register(2)? as u32;
         Ok(if !self.lacks_memory && self.memory.pull(length as usize) { 0 } else { ENOMEM })
     }

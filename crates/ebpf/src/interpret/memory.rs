@@ -51,14 +51,14 @@ pub(super) struct Memory<'m, 'p> {
 /// Offset in `__sk_buff` of the word in which a cgroup program returns its answer.
 const ANSWER_OFFSET: u64 = 48;
 /// Minimum length in bytes of the first buffer of a frame at XDP; real drivers provide more.
-const FIRST_BUFFER_MIN: usize = 256;
+const FIRST_BUFFER_BYTES_MIN: usize = 256;
 
 impl<'m, 'p> Memory<'m, 'p> {
     pub(super) fn new(hook: Hook, packet: &'p Packet<'p>, maps: &'m mut [Vec<u8>]) -> Self {
         let length = packet.bytes.len();
         let linear = match hook {
             Hook::Tc => packet.linear.min(length),
-            Hook::Xdp => packet.linear.max(FIRST_BUFFER_MIN).min(length),
+            Hook::Xdp => packet.linear.max(FIRST_BUFFER_BYTES_MIN).min(length),
             Hook::Socket | Hook::Cgroup => length,
         };
         let stack_written = [false; STACK_BYTES];
@@ -109,7 +109,7 @@ impl<'m, 'p> Memory<'m, 'p> {
     }
 
     /// Removes the first `length` bytes of the frame.
-    pub(super) fn remove_start(&mut self, length: usize) {
+    pub(super) fn remove_frame_start(&mut self, length: usize) {
         let rest = self.frame.get(length..).unwrap_or_default().to_vec();
         self.linear = self.linear.min(rest.len());
         self.frame = rest.into();
@@ -146,7 +146,7 @@ impl<'m, 'p> Memory<'m, 'p> {
     }
 
     /// Returns the frame if the program changed it, and the tag in the metadata.
-    pub(super) fn into_frame(self) -> (Option<Vec<u8>>, Option<Tag>) {
+    pub(super) fn into_changed_frame(self) -> (Option<Vec<u8>>, Option<Tag>) {
         let frame = match self.frame {
             Cow::Owned(changed) => Some(changed),
             Cow::Borrowed(_) => None,

@@ -98,11 +98,11 @@ pub struct Machine {
 
 impl Machine {
     /// Default budget of instructions per run: one million, the verifier's limit since Linux 5.2.
-    pub const BUDGET: u32 = 1_000_000;
+    pub const INSTRUCTION_BUDGET: u32 = 1_000_000;
 
     /// Creates a machine with these map values.
     pub fn new(maps: Vec<Vec<u8>>) -> Self {
-        let (budget, parts) = (Self::BUDGET, Vec::new());
+        let (budget, parts) = (Self::INSTRUCTION_BUDGET, Vec::new());
         let (frame, tag, lacks_memory) = (None, None, false);
         Self { maps, now_ns: 0, cpu: 0, lacks_memory, budget, parts, frame, tag, steps: 0 }
     }
@@ -129,7 +129,7 @@ impl Machine {
         run.regs[10] = STACK_TOP;
         let ended = run.run_to_exit(code, &self.parts, self.budget);
         let answer = run.memory.answer();
-        (self.frame, self.tag) = run.memory.into_frame();
+        (self.frame, self.tag) = run.memory.into_changed_frame();
         self.steps = ended.map_or(0, |(_, steps)| steps);
         ended.map(|(value, _)| answer.map_or(value, u64::from))
     }

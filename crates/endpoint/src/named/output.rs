@@ -255,7 +255,7 @@ impl NamedSink {
     /// Writes the bytes of a block, split into several blocks if they exceed the ring's maximum
     /// block length.
     fn write_bytes(&mut self, bytes: &[u8]) -> Result<WriteOutcome, Failure> {
-        if !self.has_reader()? {
+        if !self.await_reader()? {
             return Ok(WriteOutcome::NoReader);
         }
         let Some(length_max) = self.output.as_ref().map(Output::block_max) else {
@@ -278,7 +278,7 @@ impl NamedSink {
 
     /// Returns true if there is a reader. With `full=wait`, blocks until there is a reader or the
     /// path is stopped.
-    fn has_reader(&mut self) -> Result<bool, Failure> {
+    fn await_reader(&mut self) -> Result<bool, Failure> {
         loop {
             let Some(output) = &mut self.output else { return Ok(false) };
             let readers = output.present_readers();

@@ -15,29 +15,29 @@ use std::ops::Range;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 /// Maximum number of blocks in a bundle.
-pub(super) const BLOCKS_MAX: usize = filter::LANES;
+pub(super) const BUNDLE_BLOCKS_MAX: usize = filter::LANES;
 /// Maximum length of a bundle of several blocks, in bytes. A longer block is a bundle of its own.
 /// The limit keeps down the number of blocks that a slow reader loses at once.
-const BYTES_MAX: usize = 128 << 10;
+const BUNDLE_SIZE_MAX: usize = 128 << 10;
 /// Number of bytes before the classes: the number of the first block and the count.
 const CLASSES_OFFSET: usize = 16;
 /// Maximum number of bytes before the items.
-pub(super) const CLASSES_END_MAX: usize = classes_end(BLOCKS_MAX);
+pub(super) const ITEMS_OFFSET_MAX: usize = items_offset(BUNDLE_BLOCKS_MAX);
 /// Size in bytes of an item: a stamp and an entry.
 const ITEM_BYTES: usize = 16 + HEAD_BYTES;
 
 /// Bit of the first word that is set if the ring holds fragments of messages, not blocks of
 /// streams. The other bits are the number of the first block.
-const FRAMED_BIT: u64 = 1 << 63;
+const MESSAGES_BIT: u64 = 1 << 63;
 
 /// Returns the offset of the first item in a bundle of `count` blocks.
-const fn classes_end(count: usize) -> usize {
+const fn items_offset(count: usize) -> usize {
     CLASSES_OFFSET + (count * size_of::<Class>()).next_multiple_of(8)
 }
 
 /// Returns the offset of the first frame in a bundle of `count` blocks.
-const fn items_end(count: usize) -> usize {
-    classes_end(count) + count * ITEM_BYTES
+const fn frames_offset(count: usize) -> usize {
+    items_offset(count) + count * ITEM_BYTES
 }
 
 /// A block that is about to be written.
@@ -53,14 +53,14 @@ pub(super) struct Item {
 /// bundle in bytes. Returns `None` if there are no items.
 pub(super) fn next(items: &[Item]) -> Option<(&[Item], usize)> {
     let (mut count, mut frames) = (0, 0);
-    for item in items.iter().take(BLOCKS_MAX) {
-        if count > 0 && items_end(count + 1) + frames + item.length > BYTES_MAX {
+    for item in items.iter().take(BUNDLE_BLOCKS_MAX) {
+        if count > 0 && frames_offset(count + 1) + frames + item.length > BUNDLE_SIZE_MAX {
             break;
         }
         (count, frames) = (count + 1, frames + item.length);
     }
     let these = items.get(..count).filter(|these| !these.is_empty());
-    these.map(|these| (these, items_end(count) + frames))
+    these.map(|these| (these, frames_offset(count) + frames))
 }
 
 /// Writes a bundle without its frames into `room`, which has the length that [`next`] has
@@ -71,9 +71,9 @@ pub(super) fn write_index<'r>(
     room: &'r mut [u8],
 ) -> Option<&'r mut [u8]> {
     let count = items.len();
-    let (index, frames) = room.split_at_mut_checked(items_end(count))?;
-    let (head, list) = index.split_at_mut_checked(classes_end(count))?;
-    let word = first & !FRAMED_BIT | if framed { FRAMED_BIT } else { 0 };
+    let (index, frames) = room.split_at_mut_checked(frames_offset(count))?;
+    let (head, list) = index.split_at_mut_checked(items_offset(count))?;
+    let word = first & !MESSAGES_BIT | if framed { MESSAGES_BIT } else { 0 };
     head.fill(0);
     head.get_mut(..8)?.copy_from_slice(&word.to_ne_bytes());
     head.get_mut(8..CLASSES_OFFSET)?.copy_from_slice(&(count as u64).to_ne_bytes());
@@ -111,7 +111,7 @@ impl ReadBundle {
     /// bundle's first bytes as fit.
     pub(super) fn begin(&mut self) -> &mut [u8] {
         (self.count, self.passed) = (0, 0);
-        self.index.resize(CLASSES_END_MAX, 0);
+        self.index.resize(ITEMS_OFFSET_MAX, 0);
         &mut self.index
     }
 
@@ -124,14 +124,15 @@ impl ReadBundle {
         };
         let fixed = word(0).zip(word(8)).filter(|_| length >= CLASSES_OFFSET);
         let (number, count) = fixed.ok_or(MessageDefect::Short)?;
-        let count = usize::try_from(count).ok().filter(|count| (1..=BLOCKS_MAX).contains(count));
+        let count =
+            usize::try_from(count).ok().filter(|count| (1..=BUNDLE_BLOCKS_MAX).contains(count));
         let count = count.ok_or(MessageDefect::StateRecord)?;
-        if length < items_end(count) {
+        if length < frames_offset(count) {
             return Err(MessageDefect::Short);
         }
-        self.index.truncate(classes_end(count));
-        (self.first, self.framed) = (number & !FRAMED_BIT, number & FRAMED_BIT != 0);
-        (self.frame_at, self.length, self.count) = (items_end(count), length, count);
+        self.index.truncate(items_offset(count));
+        (self.first, self.framed) = (number & !MESSAGES_BIT, number & MESSAGES_BIT != 0);
+        (self.frame_at, self.length, self.count) = (frames_offset(count), length, count);
         Ok(())
     }
 
@@ -141,7 +142,7 @@ impl ReadBundle {
     }
 
     /// Passes all remaining blocks.
-    pub(super) const fn pass_all(&mut self) {
+    pub(super) const fn pass_remaining_blocks(&mut self) {
         self.passed = self.count;
     }
 
@@ -159,8 +160,8 @@ impl ReadBundle {
 
     /// Adds memory for the items to the index. Returns the offset of the items in the bundle, and
     /// the added memory, or `None` if the items have already been copied.
-    pub(super) fn room_for_items(&mut self) -> Option<(usize, &mut [u8])> {
-        let (from, to) = (classes_end(self.count), items_end(self.count));
+    pub(super) fn add_item_room(&mut self) -> Option<(usize, &mut [u8])> {
+        let (from, to) = (items_offset(self.count), frames_offset(self.count));
         if self.index.len() >= to {
             return None;
         }
@@ -171,7 +172,7 @@ impl ReadBundle {
     /// Returns the stamp and the unchecked entry of the next block, and the byte range of its frame
     /// in the bundle. Fails if the bundle is malformed. The items must have been copied.
     pub(super) fn next(&self) -> Result<(SharedStamp, Entry, Range<usize>), MessageDefect> {
-        let from = classes_end(self.count) + self.passed * ITEM_BYTES;
+        let from = items_offset(self.count) + self.passed * ITEM_BYTES;
         let item = self.index.get(from..from + ITEM_BYTES).ok_or(MessageDefect::Short)?;
         let (position, rest) = item.split_first_chunk::<8>().ok_or(MessageDefect::Short)?;
         let (length, entry) = rest.split_first_chunk::<8>().ok_or(MessageDefect::Short)?;
@@ -237,14 +238,14 @@ mod tests {
     }
 
     fn copy_items(bundle: &mut ReadBundle, bytes: &[u8]) {
-        let (from, room) = bundle.room_for_items().unwrap();
+        let (from, room) = bundle.add_item_room().unwrap();
         room.copy_from_slice(&bytes[from..from + room.len()]);
-        assert!(bundle.room_for_items().is_none(), "copied once");
+        assert!(bundle.add_item_room().is_none(), "copied once");
     }
 
     #[test]
     fn o6_bundle_decodes_to_the_written_blocks() {
-        for count in [1, 2, 3, 63, BLOCKS_MAX] {
+        for count in [1, 2, 3, 63, BUNDLE_BLOCKS_MAX] {
             let items: Vec<Item> =
                 (0..count).map(|n| item(1000 + n as u64, n as u32, n * 5 % 97)).collect();
             let bytes = write(&items);
@@ -270,7 +271,7 @@ mod tests {
         let items: Vec<Item> = (0..40).map(|n| item(n, 0, 20_000)).collect();
         let (mut rest, mut lengths) = (&items[..], Vec::new());
         while let Some((these, length)) = next(rest) {
-            assert!(length <= BYTES_MAX && length > these.len() * 20_000);
+            assert!(length <= BUNDLE_SIZE_MAX && length > these.len() * 20_000);
             lengths.push(these.len());
             rest = &rest[these.len()..];
         }
@@ -288,15 +289,15 @@ mod tests {
             bytes[at..at + 8].copy_from_slice(&word.to_ne_bytes());
             bytes
         };
-        for count in [0, BLOCKS_MAX as u64 + 1, u64::MAX] {
+        for count in [0, BUNDLE_BLOCKS_MAX as u64 + 1, u64::MAX] {
             assert_eq!(begin(&with(8, count)).1, Err(MessageDefect::StateRecord), "{count}");
         }
         assert_eq!(begin(&with(8, 3)).1, Err(MessageDefect::Short));
-        for length in [0, 8, 16, items_end(2) - 1] {
+        for length in [0, 8, 16, frames_offset(2) - 1] {
             assert!(begin(&bytes[..length]).1.is_err(), "{length}");
         }
         // The second frame ends beyond the bundle.
-        let at = classes_end(2) + ITEM_BYTES + 8;
+        let at = items_offset(2) + ITEM_BYTES + 8;
         for length in [21u64, 1 << 40, u64::MAX >> 1] {
             let bytes = with(at, length << 1);
             let (mut bundle, decoded) = begin(&bytes);

@@ -53,7 +53,7 @@ static VACANCY_EVENT: OnceLock<EventFd> = OnceLock::new();
 /// The event that is notified when a prefix, which a source of this process reads, has lost blocks.
 static UPSTREAM_LOSS: OnceLock<EventFd> = OnceLock::new();
 /// Number of blocks that the paths of this process have lost upstream of `share`.
-static LOST_BEFORE: AtomicU64 = AtomicU64::new(0);
+static LOST_UPSTREAM: AtomicU64 = AtomicU64::new(0);
 
 /// Sets the function that starts a process for a shared prefix. If none is set, only prefixes that
 /// are already running can be opened. Later calls have no effect.
@@ -65,7 +65,7 @@ pub fn set_starter(starter: Starter) {
 /// Each `share` reports the number to its readers with the next batch, or when its space becomes
 /// idle.
 pub fn set_lost_before(blocks: u64) {
-    LOST_BEFORE.store(blocks, Ordering::Relaxed);
+    LOST_UPSTREAM.store(blocks, Ordering::Relaxed);
 }
 
 /// Returns true if the process of a prefix is expected to run as long as the prefix has readers.

@@ -146,7 +146,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 impl Source for Shared {
     fn produce(&mut self, intake: &mut Intake<'_>) -> Result<SourceStatus, Failure> {
         let before = self.emitted.blocks;
-        if let Some(until) = self.remaining_rest(intake.now) {
+        if let Some(until) = self.rest_end(intake.now) {
             return Ok(SourceStatus::Wait { until: Some(until), readable: true });
         }
         // A pause ends without a notification that must be drained.
@@ -160,7 +160,7 @@ impl Source for Shared {
         }
         let again = SourceStatus::retry_at(intake.now);
         let status = loop {
-            if !self.emit_created(intake) || intake.room() == 0 {
+            if !self.emit_created_blocks(intake) || intake.room() == 0 {
                 break again;
             }
             if self.is_over {
@@ -245,7 +245,7 @@ impl Source for Shared {
 
 impl Shared {
     /// Emits the blocks created by this source. Returns false if they do not all fit in the intake.
-    fn emit_created(&mut self, intake: &mut Intake<'_>) -> bool {
+    fn emit_created_blocks(&mut self, intake: &mut Intake<'_>) -> bool {
         if self.created.is_empty() {
             return true;
         }

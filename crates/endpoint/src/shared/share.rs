@@ -140,7 +140,7 @@ impl Sink for Share {
         let Some(output) = &mut self.output else { return Ok(()) };
         self.last_time = now;
         self.has_unflushed = true;
-        output.report_lost_before(super::LOST_BEFORE.load(Ordering::Relaxed));
+        output.report_lost_before(super::LOST_UPSTREAM.load(Ordering::Relaxed));
         let readers = output.present_readers();
         self.readers_max = self.readers_max.max(readers);
         let mut items = std::mem::take(&mut self.items);
@@ -166,7 +166,7 @@ impl Sink for Share {
 
     fn on_idle(&mut self) -> Result<(), Failure> {
         let Some(output) = &mut self.output else { return Ok(()) };
-        let lost = super::LOST_BEFORE.load(Ordering::Relaxed);
+        let lost = super::LOST_UPSTREAM.load(Ordering::Relaxed);
         let is_changed = std::mem::replace(&mut self.lost_before, lost) != lost;
         // A flush wakes the readers, so it needs a reason.
         if is_changed || std::mem::take(&mut self.has_unflushed) {
@@ -260,7 +260,7 @@ struct WatchedName {
 }
 
 /// The watched names of this process, one for each filter after which other requests may join.
-static WATCHED: Mutex<Vec<WatchedName>> = Mutex::new(Vec::new());
+static WATCHED_NAMES: Mutex<Vec<WatchedName>> = Mutex::new(Vec::new());
 
 /// A thread that withdraws all watched names and makes [`vacancy_descriptor`] readable once their
 /// last reader has left, even if no block arrives in the meantime. It sleeps while there are
@@ -296,7 +296,7 @@ impl ReaderWatch {
 }
 
 fn lock_watched_names() -> MutexGuard<'static, Vec<WatchedName>> {
-    WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
+    WATCHED_NAMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn withdraw_watched_names(names: &[WatchedName]) {

@@ -78,7 +78,7 @@ and fails at its end, with the number of frames that are missing. Times are thos
 };
 
 /// The catalog entry of `freeze`.
-pub const ENTRY: SinkEntry = SinkEntry::new(&FREEZE, open).writing_files();
+pub const ENTRY: SinkEntry = SinkEntry::new(&FREEZE, open).with_file_writes();
 
 struct Freeze {
     into: PathBuf,
@@ -271,7 +271,7 @@ impl Freeze {
             Err((error, name)) => {
                 self.counts.files_missing += 1;
                 self.counts.frames_missing += 1;
-                self.note_failure("create", &name, &error);
+                self.record_failure("create", &name, &error);
                 return;
             }
         };
@@ -312,8 +312,8 @@ impl Freeze {
         self.capture = None;
     }
 
-    /// Writes the buffered frames. If the write fails, counts all of them as missing, and leaves the
-    /// file open, because there may be room for later frames.
+    /// Writes the buffered frames. If the write fails, counts all of them as missing, and leaves
+    /// the file open, because there may be room for later frames.
     fn flush_capture(&mut self) {
         let Some(capture) = &mut self.capture else { return };
         let frames = std::mem::take(&mut capture.buffered);
@@ -322,12 +322,12 @@ impl Freeze {
             Err(error) => {
                 self.counts.frames_missing += frames;
                 let name = capture.name.clone();
-                self.note_failure("write", &name, &error);
+                self.record_failure("write", &name, &error);
             }
         }
     }
 
-    fn note_failure(&mut self, call: &'static str, file: &Path, error: &std::io::Error) {
+    fn record_failure(&mut self, call: &'static str, file: &Path, error: &std::io::Error) {
         let failure =
             || Failure::new(call, file.to_string_lossy(), error).with_errno(error.raw_os_error());
         self.failure.get_or_insert_with(failure);

@@ -174,7 +174,7 @@ impl EndpointFields {
     }
 
     /// Returns true if the addresses are known.
-    pub(crate) const fn are_known(&self) -> bool {
+    pub(crate) const fn has_addresses(&self) -> bool {
         self.src.is_some()
     }
 
@@ -233,7 +233,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 
 impl BlockFormatter for Json {
     fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure> {
-        let record = self.next_record(block);
+        let record = self.count_and_read_record(block);
         let Some(record) = record else { return Ok(()) };
         write_line(out, &JsonLine { json: self, block, record })
     }
@@ -256,7 +256,10 @@ impl Json {
 
     /// Counts a block. Returns `None` if no line is written for the block. Otherwise returns the
     /// message that the block describes, if it describes one.
-    fn next_record<'b>(&mut self, block: &Block<'b>) -> Option<Option<MessageRecord<'b>>> {
+    fn count_and_read_record<'b>(
+        &mut self,
+        block: &Block<'b>,
+    ) -> Option<Option<MessageRecord<'b>>> {
         let record = MessageRecord::of_block(block);
         let hidden = record.is_none() && self.payload == PayloadEncoding::None;
         let has_line = !(hidden && self.described.is_counted(block));
@@ -280,7 +283,7 @@ impl JsonLines {
     /// Appends the line of a block, if it has one. A described message has a single line.
     pub fn append(&mut self, block: &Block<'_>, to: &mut Vec<u8>) {
         let json = &mut self.0;
-        if let Some(record) = json.next_record(block) {
+        if let Some(record) = json.count_and_read_record(block) {
             // Writing to memory cannot fail.
             let _ = append_line(to, &JsonLine { json, block, record });
         }

@@ -176,7 +176,7 @@ pub(crate) struct EscapedBytes<'a>(pub(crate) &'a [u8]);
 
 impl EscapedBytes<'_> {
     /// Appends the escaped text to `line`.
-    pub(crate) fn add_to(self, line: &mut Vec<u8>) {
+    pub(crate) fn append_to_line(self, line: &mut Vec<u8>) {
         let mut rest = self.0;
         while let Some(position) = rest.iter().position(|byte| !is_unescaped(*byte)) {
             let (plain, after) = rest.split_at(position);
@@ -193,7 +193,7 @@ impl EscapedBytes<'_> {
 impl fmt::Display for EscapedBytes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = Vec::new();
-        self.add_to(&mut text);
+        self.append_to_line(&mut text);
         f.write_str(&String::from_utf8_lossy(&text))
     }
 }
@@ -232,7 +232,7 @@ impl MessageCounts {
     /// [`Flags::FIRST`] marks a new message.
     pub(crate) fn is_counted(&self, block: &Block<'_>) -> bool {
         let begins =
-            block.context.flags.has(Flags::FIRST) && self.open_message != Some(stream_of(block));
+            block.context.flags.has(Flags::FIRST) && self.open_message != Some(stream_key(block));
         self.has_following_blocks && self.messages > 0 && !begins
     }
 
@@ -242,10 +242,10 @@ impl MessageCounts {
         if block.marks.is_description() {
             self.messages += 1;
             let is_single = block.context.flags.has(Flags::LAST);
-            self.open_message = (!is_single).then(|| stream_of(block));
+            self.open_message = (!is_single).then(|| stream_key(block));
         } else if self.is_counted(block) {
             self.fragments += 1;
-            self.open_message = self.open_message.filter(|open| *open != stream_of(block));
+            self.open_message = self.open_message.filter(|open| *open != stream_key(block));
         }
     }
 
@@ -257,7 +257,7 @@ impl MessageCounts {
 }
 
 /// Returns the session and direction of a block, which identify its stream.
-const fn stream_of(block: &Block<'_>) -> (u32, Direction) {
+const fn stream_key(block: &Block<'_>) -> (u32, Direction) {
     (block.context.session, block.context.flags.direction())
 }
 

@@ -153,7 +153,7 @@ impl Out {
     }
 
     /// Wraps an open file to which several requests append lines.
-    pub(crate) fn append_shared(file: File, target: String, lines: LineFormat) -> Self {
+    pub(crate) fn from_shared_file(file: File, target: String, lines: LineFormat) -> Self {
         let mut out = Self::from_file(file, target);
         (out.old_contents, out.is_shared) = (OldContents::RepairLastLine(lines), true);
         out
@@ -164,7 +164,7 @@ impl Out {
         writes: WriteMode,
         (steps, readers): FileCreation<'_>,
     ) -> Result<Self, Failure> {
-        let mode = readers.file_mode_at(Path::new(path), 0o666);
+        let mode = readers.file_mode_for_path(Path::new(path), 0o666);
         let cannot = |error: io::Error| io_failure("open", path, &error);
         steps.announce(Resource::File, path).map_err(|error| cannot(error.into()))?;
         for _ in 0..OPEN_ATTEMPTS_MAX {

@@ -77,7 +77,7 @@ impl Feed {
 
     /// Returns the extent in the pool of `length` unconsumed bytes. The extent begins `from` bytes
     /// after the first unconsumed byte.
-    pub(crate) fn extent_of(&self, from: u32, length: u32) -> Extent {
+    pub(crate) fn unconsumed_extent(&self, from: u32, length: u32) -> Extent {
         match &self.piece {
             Some(piece) => piece.place.within(piece.consumed_bytes + from, length),
             None => Extent::default(),
@@ -109,7 +109,7 @@ impl Feed {
         self.release_piece(pool);
         loop {
             if self.ended {
-                return self.carried_as_last_piece(pool, wanted);
+                return self.move_carried_to_last_piece(pool, wanted);
             }
             let carried = self.carry.len();
             let min = wanted.max(carried + 1);
@@ -151,7 +151,7 @@ impl Feed {
 
     /// Moves the carried bytes to a last piece, or returns [`FillOutcome::End`] if they are fewer
     /// than `wanted`.
-    fn carried_as_last_piece(
+    fn move_carried_to_last_piece(
         &mut self,
         pool: &Pool,
         wanted: usize,

@@ -135,7 +135,7 @@ impl Source for Generate {
         }
         let room = u64::try_from(intake.room().min(LANES)).unwrap_or(0);
         let number = usize::try_from(due.min(left).min(room)).unwrap_or(0);
-        let has_memory = if self.is_repeated(intake.pool) {
+        let has_memory = if self.repeats_frames(intake.pool) {
             self.emit_repeated(intake, number)
         } else {
             self.emit_numbered(intake, number)?
@@ -179,7 +179,7 @@ impl Generate {
 
     /// Returns true if frames are emitted repeatedly. This requires that frames have no numbers,
     /// and that one frame of each flow fits into a single block of the pool.
-    fn is_repeated(&self, pool: &Pool) -> bool {
+    fn repeats_frames(&self, pool: &Pool) -> bool {
         !self.numbered && usize::from(self.flows) * self.template.stride() <= pool.block_max()
     }
 
@@ -189,7 +189,7 @@ impl Generate {
             return false;
         };
         self.flow_frames = Some(ready);
-        let first = flow_of(self.emitted.blocks, self.flows);
+        let first = frame_flow(self.emitted.blocks, self.flows);
         self.emit_from_array(intake, ready, (first, self.flows), number);
         true
     }
@@ -221,7 +221,7 @@ impl Generate {
         for room in draft.chunks_exact_mut(stride).take(number) {
             let at = self.emitted.blocks + u64::from(written);
             let sequence = if self.numbered { at } else { 0 };
-            self.template.write(room, flow_of(at, self.flows), sequence);
+            self.template.write(room, frame_flow(at, self.flows), sequence);
             written += 1;
         }
         let place = draft.commit(usize::from(written) * stride);
@@ -254,7 +254,7 @@ impl Generate {
 }
 
 /// Returns the flow of the frame with this number.
-fn flow_of(number: u64, flows: u16) -> u16 {
+fn frame_flow(number: u64, flows: u16) -> u16 {
     u16::try_from(number % u64::from(flows)).unwrap_or(0)
 }
 

@@ -164,7 +164,7 @@ impl ReadSource {
         while intake.room() > 0
             && let Some(next) = self.next_block(rest, pool.block_max(), ended)
         {
-            let place = self.feed.extent_of(0, next.length);
+            let place = self.feed.unconsumed_extent(0, next.length);
             if self.lines && next.flags.has(Flags::FIRST) && !next.flags.has(Flags::LAST) {
                 self.cut_lines += 1;
                 self.line_max = next.length;

@@ -73,7 +73,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let path = opening.arguments.text("file").unwrap_or("-");
     let schedule = ReplaySchedule::new(opening.arguments.number("speed"));
     let input = Input::open(path)?;
-    check_beginning(&input)?;
+    check_capture_format(&input)?;
     Ok(Box::new(Replay::new(input, schedule, opening.origin)))
 }
 
@@ -203,7 +203,7 @@ impl Replay {
             emitted.add(length);
             consumed += packet.consumed;
             let marks = Marks::frame(packet.link.0, length, packet.wire_length);
-            let place = feed.extent_of(from, length);
+            let place = feed.unconsumed_extent(from, length);
             let (time, origin) = (packet.time_ns, *origin);
             let context = BlockMetadata { time, session: 0, origin, flags: Flags::NONE };
             Some(Entry::new(RichPointer::new(pool.id(), place, Class::YES), context, marks))
@@ -271,7 +271,7 @@ impl ReplaySchedule {
 
 /// Checks the beginning of a file, so that a file that is not a capture is rejected before the
 /// source is created.
-fn check_beginning(input: &Input) -> Result<(), Failure> {
+fn check_capture_format(input: &Input) -> Result<(), Failure> {
     let mut first = [0; 4096];
     let count = input.peek(&mut first)?;
     let first = first.get(..count).unwrap_or_default();

@@ -217,7 +217,7 @@ impl PathObserver {
         {
             let why = "no filter moves: the daemon that holds the kernel program does not report \
                        its counters";
-            self.lives.iter().take(1).for_each(|live| live.add_adapted(why.to_owned()));
+            self.lives.iter().take(1).for_each(|live| live.add_adaptation(why.to_owned()));
         }
         let plan = self.lives.first().and_then(Live::plan);
         let Some(plan) = plan.filter(|_| observation.input_blocks() > 0) else { return false };
@@ -256,12 +256,12 @@ impl PathObserver {
             format!("a block takes {then}, {now} before, {why}")
         });
         match reshape(live, (&places, false), machine, SPACE_WAIT_MAX) {
-            Ok(switched) => live.add_adapted(format!("{what}: {cost}; {switched}")),
+            Ok(switched) => live.add_adaptation(format!("{what}: {cost}; {switched}")),
             // Either the path is ending or a space was busy. A later observation tries again.
             Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => {}
             Err(refused) => {
                 self.move_policy.refuse(places);
-                live.add_adapted(format!("not {what}: {refused}"));
+                live.add_adaptation(format!("not {what}: {refused}"));
             }
         }
         true

@@ -47,7 +47,7 @@ impl CounterSnapshot {
     }
 
     /// Returns the counters of a plan's nodes and edges, summed over threads and the kernel.
-    fn measurements_for(&self, plan: &Plan) -> Measurements {
+    fn plan_measurements(&self, plan: &Plan) -> Measurements {
         let mut measured = measurements(plan, &self.ledger);
         for counts in &self.in_kernel {
             for (place, blocks) in &counts.nodes {
@@ -87,7 +87,7 @@ impl Observation {
         if before.changes != after.changes || old != new || after.at <= before.at {
             return None;
         }
-        let (was, is) = (before.measurements_for(plan), after.measurements_for(plan));
+        let (was, is) = (before.plan_measurements(plan), after.plan_measurements(plan));
         let given = |ledger: &Ledger| -> u64 {
             ledger.sources.iter().map(|(_, source)| source.given.blocks).sum()
         };

@@ -74,7 +74,7 @@ impl PathObserver {
         let Some(chosen) = chosen.filter(|_| is_due) else { return };
         self.session_balance.record_move(now);
         match move_sessions(live, &chosen, MOVE_WAIT_MAX) {
-            Ok(moved) => live.add_adapted(format!(
+            Ok(moved) => live.add_adaptation(format!(
                 "{} sessions to {}: {} received {} % of the blocks, {} % without them; {} held \
                  blocks moved along; paused {}",
                 moved.sessions,
@@ -87,7 +87,7 @@ impl PathObserver {
             )),
             // Either the path is ending or a space was busy. A later reading tries again.
             Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => {}
-            Err(refused) => live.add_adapted(format!("no sessions move: {refused}")),
+            Err(refused) => live.add_adaptation(format!("no sessions move: {refused}")),
         }
     }
 }

@@ -10,7 +10,9 @@
 use super::observation::Observation;
 use super::replicas::{ReplicaInputs, ReplicaStep};
 use super::{PathObserver, SPACE_WAIT_MAX};
-use crate::change::{ChangeError, NodePlacement, plan_placed, reason_for_replicas, reshape};
+use crate::change::{
+    ChangeError, NodePlacement, plan_with_placements, reason_for_replicas, reshape,
+};
 use crate::live::Live;
 use pipeline::explain;
 use pipeline::plan::{Machine, Plan, StageDivision};
@@ -80,7 +82,7 @@ impl PathObserver {
         };
         match reshape(&live, (&places, copies), machine, SPACE_WAIT_MAX) {
             Ok(switched) => {
-                live.add_adapted(format!("{what}: {why}; {switched}"));
+                live.add_adaptation(format!("{what}: {why}; {switched}"));
                 let spreads = !has_replicas && !copies;
                 let home = |(node, _): &NodePlacement| (*node, plan.space_of(*node).name.clone());
                 self.made_stages = spreads.then(|| StagesInThreads {
@@ -92,7 +94,7 @@ impl PathObserver {
             Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => {}
             Err(refused) => {
                 self.replica_policy.refuse();
-                live.add_adapted(format!("no {what}: {refused}"));
+                live.add_adaptation(format!("no {what}: {refused}"));
             }
         }
         true
@@ -108,7 +110,7 @@ impl PathObserver {
         let copies = self.adapt.copies.then(|| reason_for_replicas(plan, machine)).flatten();
         // A thread with spare capacity does not slow down the others.
         let stages = (self.adapt.stages && observation.is_saturated())
-            .then(|| plan_placed(plan, &[], machine).ok()?.divide_into_stages(machine))
+            .then(|| plan_with_placements(plan, &[], machine).ok()?.divide_into_stages(machine))
             .flatten();
         match (copies, stages) {
             (Some((why, gain)), Some(stages)) => {

@@ -41,11 +41,11 @@ impl PathObserver {
         let what = format!("`{}` to {space}", explain::unique_names(&plan.graph)[node.0]);
         let why = format!("a write took {took}, and {waited} blocks or more waited for its thread");
         match reshape(live, (&[(node, space)], false), &self.adapt.machine, SPACE_WAIT_MAX) {
-            Ok(switched) => live.add_adapted(format!("{what}: {why}; {switched}")),
+            Ok(switched) => live.add_adaptation(format!("{what}: {why}; {switched}")),
             // Either the path is ending or a space was busy. The next stall triggers another
             // attempt.
             Err(ChangeError::NotTaken(_) | ChangeError::Again(_)) => return,
-            Err(refused) => live.add_adapted(format!(
+            Err(refused) => live.add_adaptation(format!(
                 "moving {what} was not possible: {refused} (wanted because {why})"
             )),
         }

@@ -56,7 +56,7 @@ pub(super) fn aggregate_losses(views: &[&WorkerCounters], (quiet, alone): (bool,
             let (least, most) = (least.unwrap_or(&0), most.unwrap_or(&0));
             let what =
                 format!("its processes counted from {least} to {most} blocks lost in {place}");
-            losses.add_note(what);
+            losses.append_remark(what);
         }
     }
     losses.add_worker_losses(&own, (quiet, alone));
@@ -64,7 +64,7 @@ pub(super) fn aggregate_losses(views: &[&WorkerCounters], (quiet, alone): (bool,
 }
 
 impl Losses {
-    fn add_note(&mut self, what: String) {
+    fn append_remark(&mut self, what: String) {
         match &mut self.remark {
             Some(remark) => *remark = format!("{remark}; {what}"),
             None => self.remark = Some(what),
@@ -107,7 +107,7 @@ impl Losses {
                     true => format!("{least}"),
                     false => format!("from {least} to {most}"),
                 };
-                self.add_note(format!(
+                self.append_remark(format!(
                     "{many} blocks are missing by {names}; the processes count the blocks of all \
                      shares, so the numbers cannot be added"
                 ));
@@ -127,7 +127,7 @@ fn loss_bounds(all: &[WorkerCounters], quiet: bool) -> Option<(u64, u64)> {
     if !quiet {
         return Some((0, sum));
     }
-    let saw = all.iter().map(WorkerCounters::total_received).collect::<Option<Vec<u64>>>()?;
+    let saw = all.iter().map(WorkerCounters::total_arrived).collect::<Option<Vec<u64>>>()?;
     let own: u64 = all.iter().map(|view| view.own.blocks).sum();
     let missing = |saw: Option<&u64>| saw.map_or(0, |saw| saw.saturating_sub(own)).min(sum);
     Some((missing(saw.iter().min()), missing(saw.iter().max())))

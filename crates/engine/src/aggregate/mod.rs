@@ -70,7 +70,7 @@ pub fn merge_reports(graph: &Graph, mut engines: Vec<WorkerReport>) -> Outcome {
 /// worker with an entry for the source gets the aggregated losses.
 fn reduce_to_shares(graph: &Graph, shared: &DividedSource, engines: &mut [WorkerReport]) {
     let leave = |engine: &mut WorkerReport| match engine.killed {
-        true => shared.reduce_killed(graph, &mut engine.outcome.ledger),
+        true => shared.reduce_killed_worker(graph, &mut engine.outcome.ledger),
         false => shared.reduce_to_share(&mut engine.outcome.ledger),
     };
     let views: Vec<WorkerCounters> = engines.iter_mut().map(leave).collect();
@@ -96,7 +96,7 @@ fn reduce_to_shares(graph: &Graph, shared: &DividedSource, engines: &mut [Worker
 /// used if the run was `stopped`, otherwise the largest. Returns 0 if no worker survived.
 fn unreported_share(all: &[WorkerCounters], alive: &[&WorkerCounters], stopped: bool) -> Amount {
     let own: Amount = all.iter().map(|view| view.own).sum();
-    let saw = |view: &&&WorkerCounters| view.total_received().unwrap_or(view.received.blocks);
+    let saw = |view: &&&WorkerCounters| view.total_arrived().unwrap_or(view.received.blocks);
     let saw = match stopped {
         true => alive.iter().min_by_key(saw),
         false => alive.iter().max_by_key(saw),

@@ -56,7 +56,7 @@ impl WorkerCounters {
 
     /// Returns the number of blocks that were received or lost, or `None` if a counter could not be
     /// read.
-    pub(super) fn total_received(&self) -> Option<u64> {
+    pub(super) fn total_arrived(&self) -> Option<u64> {
         self.total_lost().map(|lost| self.received.blocks + lost)
     }
 }
@@ -118,7 +118,11 @@ impl DividedSource {
     /// Reduces the ledger of a killed worker to the share that the worker reported. Its counters
     /// after the last report are unknown, so the nodes and edges on the route are replaced by new
     /// ones that count only this share.
-    pub(super) fn reduce_killed(&self, graph: &Graph, ledger: &mut Ledger) -> WorkerCounters {
+    pub(super) fn reduce_killed_worker(
+        &self,
+        graph: &Graph,
+        ledger: &mut Ledger,
+    ) -> WorkerCounters {
         let own = match self.source_entry(ledger) {
             None => self.estimate_output(graph, ledger),
             Some(_) => {

@@ -8,7 +8,7 @@ use crate::error::BuildError;
 use crate::kernel::{Host, Kernel, NextGeneration};
 use crate::numbering::{Ids, numbered_links};
 use crate::path::origins::{Origins, sources};
-use crate::path::running::RunningPart;
+use crate::path::running::RunningComponent;
 use crate::path::{PathOptions, Settings};
 use crate::pools::{allocate_dbuf_id, create_pool};
 use crate::record::RecordMode;
@@ -32,7 +32,7 @@ use sys::steps::{Resource, Steps};
 
 /// The running state of a component for which a hot swap is prepared.
 pub(crate) struct SwapContext<'a> {
-    pub(crate) part: &'a RunningPart,
+    pub(crate) part: &'a RunningComponent,
     /// Numbers of the nodes that survive the swap.
     pub(crate) kept: &'a HashSet<usize>,
     /// Numbers of the surviving nodes whose filter is replaced by a new filter.
@@ -97,7 +97,7 @@ pub(super) struct Draft {
 impl Draft {
     /// Returns the index of the intake for a source. If the source lends a pool (`lent`), adds this
     /// pool as the intake; otherwise the source uses the general intake.
-    pub(super) fn source_intake(
+    pub(super) fn add_source_intake(
         &mut self,
         lent: Option<Arc<dyn Lender>>,
         steps: &Steps,

@@ -60,7 +60,8 @@ impl EndpointContext<'_> {
         let entry = own
             .or_else(|| endpoint::catalog::find_source(name))
             .ok_or_else(|| missing_entry_error("source", name))?;
-        let source = (entry.open)(&self.opening_for(id, used)).map_err(failure_at(id))?;
+        let source =
+            (entry.open)(&self.opening_parameters(id, used)).map_err(endpoint_error(id))?;
         Ok(Operator::Source(SourceOperator::new(source)))
     }
 
@@ -78,7 +79,7 @@ impl EndpointContext<'_> {
         }
         let entry = endpoint::catalog::find_process(name)
             .ok_or_else(|| missing_entry_error("program", name))?;
-        (entry.start)(&self.opening_for(id, used), stands).map_err(failure_at(id))
+        (entry.start)(&self.opening_parameters(id, used), stands).map_err(endpoint_error(id))
     }
 
     /// Starts an untrusted filter in a process of its own. Blocks until the filter is ready. In a
@@ -93,7 +94,7 @@ impl EndpointContext<'_> {
             return Ok(recorded_halves(replay, self.ids.nodes[id.0], used, sandbox::PROCESS_ROLE));
         }
         let with = (self.extras.helper.as_deref(), &self.extras.steps);
-        sandbox::start(used, (about, &self.origins.published), with).map_err(failure_at(id))
+        sandbox::start(used, (about, &self.origins.published), with).map_err(endpoint_error(id))
     }
 
     /// Opens a sink. Opens `discard` instead if the sinks of the path discard their output
@@ -110,8 +111,10 @@ impl EndpointContext<'_> {
         };
         let classes = node.classifiers.iter().filter_map(|id| graph.node(*id).filter()).next();
         let into = self.extras.into.as_deref();
-        let arguments =
-            into.map(|into| move_below(used, into)).transpose().map_err(failure_at(id))?;
+        let arguments = into
+            .map(|into| confine_file_arguments(used, into))
+            .transpose()
+            .map_err(endpoint_error(id))?;
         let readers = self.source_file_readers(id);
         let opening = Opening {
             form: node.input_forms.first().copied().unwrap_or(Form::Bytes),
@@ -132,7 +135,7 @@ impl EndpointContext<'_> {
         let entry = own
             .or_else(|| endpoint::catalog::find_sink(name))
             .ok_or_else(|| missing_entry_error("sink", name))?;
-        let sink = (entry.open)(&opening).map_err(failure_at(id))?;
+        let sink = (entry.open)(&opening).map_err(endpoint_error(id))?;
         Ok(Operator::Sink(SinkOperator::new(sink)))
     }
 
@@ -171,7 +174,7 @@ impl EndpointContext<'_> {
     }
 
     /// Returns the parameters for opening a source or a program.
-    pub(super) fn opening_for<'o>(&'o self, id: NodeId, used: &'o Use) -> Opening<'o> {
+    pub(super) fn opening_parameters<'o>(&'o self, id: NodeId, used: &'o Use) -> Opening<'o> {
         Opening {
             form: Form::Bytes,
             origin: self.origins.origin_of_node(self.ids.nodes[id.0]),
@@ -210,7 +213,7 @@ fn recorded_halves(
 /// Returns a sink's arguments with its file names moved below `into`, and creates the directories
 /// with mode 0700. Removes components such as `..`, so every file is below `into`. The name `-`
 /// stays unchanged.
-fn move_below(used: &Use, into: &Path) -> Result<Arguments, Failure> {
+fn confine_file_arguments(used: &Use, into: &Path) -> Result<Arguments, Failure> {
     let mut arguments = used.arguments.clone();
     let paths = used.description.parameters.iter().filter(|known| known.kind == Type::Path);
     for known in paths {
@@ -229,7 +232,7 @@ fn missing_entry_error(what: &str, name: &str) -> BuildError {
     BuildError::Unexpected(format!("no {what} is called `{name}`"))
 }
 
-fn failure_at(node: NodeId) -> impl Fn(Failure) -> BuildError {
+fn endpoint_error(node: NodeId) -> impl Fn(Failure) -> BuildError {
     move |failure| BuildError::Outside { node, failure }
 }
 

@@ -63,12 +63,12 @@ impl Builder<'_> {
         locals: &mut [Option<Local>],
         draft: &mut Draft,
     ) -> Result<(), BuildError> {
-        for (first, planned) in self.programs_surfacing_in(place) {
+        for (first, planned) in self.surfacing_programs(place) {
             self.check_count_limit()?;
             let origin = self.origins.origin_of_node(self.node_number(first));
             let build = |wanted: &KernelInputs<'_>| Kernel::build(wanted);
-            let (kernel, source) = self.with_inputs((first, planned), origin, build)?;
-            let intake = draft.source_intake(source.properties().lender, &self.extras.steps)?;
+            let (kernel, source) = self.with_kernel_inputs((first, planned), origin, build)?;
+            let intake = draft.add_source_intake(source.properties().lender, &self.extras.steps)?;
             let taps = &kernel.generation.tree.taps;
             let local = self.add_kernel_source((first, taps), (source, intake), locals, draft);
             draft.kernels.push((local, kernel));
@@ -88,7 +88,7 @@ impl Builder<'_> {
         let ended = || BuildError::Unexpected("a path that has ended is changed".to_owned());
         let kernels = again.part.kernels.upgrade().ok_or_else(ended)?;
         let kernels = kernels.lock().unwrap_or_else(PoisonError::into_inner);
-        for (first, planned) in self.programs_surfacing_in(place) {
+        for (first, planned) in self.surfacing_programs(place) {
             self.check_count_limit()?;
             let number = self.node_number(first);
             let Some(kernel) =
@@ -100,7 +100,7 @@ impl Builder<'_> {
             let known = &kernels[kernel];
             let follow = |wanted: &KernelInputs<'_>| known.successor(wanted);
             let (next, source) =
-                self.with_inputs((first, planned), known.generation.origin, follow)?;
+                self.with_kernel_inputs((first, planned), known.generation.origin, follow)?;
             // The existing memory is large enough, because it was sized for the longest frames of
             // this source.
             let entry = (first, next.generation.tree.taps.as_slice());
@@ -112,21 +112,21 @@ impl Builder<'_> {
 
     /// Returns the kernel programs whose frames enter user space in this space, each with its first
     /// source in this component.
-    fn programs_surfacing_in(&self, place: usize) -> impl Iterator<Item = (NodeId, &Program)> {
+    fn surfacing_programs(&self, place: usize) -> impl Iterator<Item = (NodeId, &Program)> {
         self.plan.programs.iter().filter_map(move |planned| {
-            let first = planned.sources.iter().copied().find(|id| self.is_in_part(*id))?;
+            let first = planned.sources.iter().copied().find(|id| self.is_in_component(*id))?;
             (self.exit_space(first) == Some(place)).then_some((first, planned))
         })
     }
 
     /// Returns true if a node belongs to this component.
-    fn is_in_part(&self, id: NodeId) -> bool {
+    fn is_in_component(&self, id: NodeId) -> bool {
         let space = self.plan.placements[id.0].space;
         self.plan.spaces[space].component == self.part
     }
 
     /// Calls `make` with the inputs for building a kernel program.
-    fn with_inputs<M>(
+    fn with_kernel_inputs<M>(
         &self,
         (first, planned): (NodeId, &Program),
         origin: u16,
@@ -146,7 +146,7 @@ impl Builder<'_> {
             hardened: !is_trusted(),
             refuses: self.settings.refuses,
             timed: self.settings.programs_timed,
-            opening: &outside.opening_for(first, used),
+            opening: &outside.opening_parameters(first, used),
         })
     }
 
@@ -174,7 +174,8 @@ impl Builder<'_> {
     /// Returns the nodes of this component that a kernel program runs, in ascending order.
     fn kernel_nodes(&self, planned: &Program) -> Vec<NodeId> {
         let steps = planned.steps.iter().flat_map(|step| &step.nodes);
-        let all = planned.sources.iter().chain(steps).copied().filter(|id| self.is_in_part(*id));
+        let all =
+            planned.sources.iter().chain(steps).copied().filter(|id| self.is_in_component(*id));
         let mut nodes: Vec<NodeId> = all.collect();
         nodes.sort_unstable_by_key(|id| id.0);
         nodes
@@ -195,7 +196,7 @@ impl Builder<'_> {
     }
 
     /// Adds placeholders for the source nodes of kernel programs that already run.
-    pub(super) fn place_running_exits(
+    pub(super) fn add_running_program_placeholders(
         &self,
         place: usize,
         again: &SwapContext<'_>,
@@ -243,8 +244,8 @@ impl Builder<'_> {
                 let target = *target;
                 let near = locals[target.0].filter(|_| self.entry_space(target) == Some(place));
                 let ring = rings.iter_mut().find(|ends| ends.edges.contains(edge));
-                let to = near.or_else(|| self.ring_exit(draft, ring?, *edge));
-                let to = to.ok_or_else(|| self.missing_ring(place, *edge))?;
+                let to = near.or_else(|| self.find_or_add_ring_exit(draft, ring?, *edge));
+                let to = to.ok_or_else(|| self.missing_ring_error(place, *edge))?;
                 let number = self.ids.edges[*edge];
                 draft.assembly.add_arc(*from, to, Classes::All, false, number);
             }
@@ -255,7 +256,7 @@ impl Builder<'_> {
 
     /// Returns the error for an edge out of the kernel whose target this space reaches neither
     /// directly nor by a ring.
-    fn missing_ring(&self, place: usize, edge: usize) -> BuildError {
+    fn missing_ring_error(&self, place: usize, edge: usize) -> BuildError {
         let graph = &self.plan.graph;
         let name = |id: NodeId| graph.node(id).name();
         let edge = &graph.edges[edge];

@@ -85,7 +85,7 @@ impl Builder<'_> {
                 let body = &self.plan.graph.body_on_request(id, body);
                 let local =
                     |id: NodeId| locals[id.0].ok_or_else(|| self.operand_placement_error(id));
-                let section = if self.has_holding_operand(id) {
+                let section = if self.has_non_classifying_operand(id) {
                     let planned =
                         convert_section(body, &|id| Ok((local(id)?, self.node_number(id))))?;
                     Operator::OperandSection(Box::new(OperandSection::new(&planned)))
@@ -153,7 +153,7 @@ impl Builder<'_> {
     }
 
     /// Returns true if an operand of a section moves the view, holds blocks or creates blocks.
-    fn has_holding_operand(&self, section: NodeId) -> bool {
+    fn has_non_classifying_operand(&self, section: NodeId) -> bool {
         let operands = self.plan.graph.ids().filter(|(_, node)| node.inside == Some(section));
         operands.filter_map(|(_, node)| node.kind()).any(|kind| !kind.only_sets_class())
     }

@@ -25,7 +25,13 @@ impl Builder<'_> {
 
     /// Adds a placeholder for one half of a program to this space: the output half if `gives` is
     /// true, otherwise the input half. Returns the index of the placeholder in the draft.
-    pub(super) fn add_half(&self, id: NodeId, used: &Use, gives: bool, draft: &mut Draft) -> Local {
+    pub(super) fn add_process_half(
+        &self,
+        id: NodeId,
+        used: &Use,
+        gives: bool,
+        draft: &mut Draft,
+    ) -> Local {
         let number = self.node_number(id);
         let key = match gives && process_role(&self.plan.graph, id) != ProcessRole::Head {
             true => NodeKey::ProgramOutput(number),
@@ -47,7 +53,7 @@ impl Builder<'_> {
 
     /// Starts a program of this component, and replaces the placeholders of its two halves. Does
     /// nothing if the program already runs and survives the swap.
-    pub(super) fn start_part_program(
+    pub(super) fn start_component_program(
         &self,
         id: NodeId,
         used: &Use,

@@ -65,7 +65,7 @@ impl ReplicatedChain {
     }
 
     /// Returns the index of the replica in a space, or `None` if the space has no replica.
-    pub(super) fn replica_in(&self, place: usize) -> Option<usize> {
+    pub(super) fn replica_in_space(&self, place: usize) -> Option<usize> {
         self.places.iter().position(|there| *there == place)
     }
 }
@@ -142,7 +142,7 @@ impl Builder<'_> {
             let (Some(first), Some(last)) = (copied.nodes.first(), copied.nodes.last()) else {
                 continue;
             };
-            match shared.replica_in(place) {
+            match shared.replica_in_space(place) {
                 Some(0) => locals[first.0] = Some(self.build_dispatcher(copied, shared, draft)?),
                 Some(copy) if shared.join != place => {
                     self.build_replica(copied, shared, copy, draft)?;

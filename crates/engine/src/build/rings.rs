@@ -212,7 +212,9 @@ impl Builder<'_> {
                     draft.assembly.add_arc(from, to, wanted, edge.back, number);
                 }
                 (Some(from), None, Some(ends)) => {
-                    let Some(out) = self.ring_exit(draft, ends, index) else { continue };
+                    let Some(out) = self.find_or_add_ring_exit(draft, ends, index) else {
+                        continue;
+                    };
                     draft.assembly.add_arc(from, out, wanted, false, number);
                 }
                 (None, Some(to), Some(ends)) => {
@@ -242,7 +244,7 @@ impl Builder<'_> {
     /// Returns the node where an edge of the graph leaves this space over a ring. The first call
     /// for a ring adds the node. Returns `None` if the ring has neither a node nor a writing end to
     /// place.
-    pub(super) fn ring_exit(
+    pub(super) fn find_or_add_ring_exit(
         &self,
         draft: &mut Draft,
         ends: &mut PendingRing,

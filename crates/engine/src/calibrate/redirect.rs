@@ -19,15 +19,15 @@ use sys::net::RouteSocket;
 use sys::packet::{PacketSender, Qdisc};
 
 /// Name of the end of the veth pair through which frames are sent.
-const NEAR_END: &str = "calibrate0";
+const SENDING_INTERFACE: &str = "calibrate0";
 /// Name of the other end of the veth pair, at which the frames arrive and requests receive them.
-const FAR_END: &str = "calibrate1";
+const RECEIVING_INTERFACE: &str = "calibrate1";
 /// Number of rounds. The result is the minimum over all rounds.
 const ROUNDS: usize = 8;
 /// Number of frames sent per measurement, fewer than an AF_XDP socket can hold.
-const ROUND_FRAMES: usize = 1_024;
+const FRAMES_PER_MEASUREMENT: usize = 1_024;
 /// Number of frames sent per system call.
-const CALL_FRAMES: usize = 32;
+const FRAMES_PER_CALL: usize = 32;
 
 /// Measures the costs of redirected and forwarded frames in a new network namespace, and records
 /// them, or the reason why they are missing.
@@ -40,9 +40,9 @@ pub(super) fn measure(calibration: &mut Calibration) {
 
 /// Processor time per frame, in ns, for several requests.
 ///
-/// The requests of `dropped`, `socket` and `redirected` take frames from the host at [`FAR_END`];
-/// the time to send a frame that nothing receives is subtracted. The other requests observe frames
-/// on `lo`; the time to send the frame is included.
+/// The requests of `dropped`, `socket` and `redirected` take frames from the host at
+/// [`RECEIVING_INTERFACE`]; the time to send a frame that nothing receives is subtracted. The other
+/// requests observe frames on `lo`; the time to send the frame is included.
 struct RedirectCosts {
     /// Time per frame when the XDP program drops it.
     dropped: f64,
@@ -54,45 +54,56 @@ struct RedirectCosts {
     redirected: f64,
     /// Time per frame when an eBPF program counts it as discarded.
     discarded: f64,
-    /// Time per frame when an eBPF program sends a copy through [`NEAR_END`].
+    /// Time per frame when an eBPF program sends a copy through [`SENDING_INTERFACE`].
     sent: f64,
-    /// Time per frame when a thread receives it and sends it through [`NEAR_END`].
+    /// Time per frame when a thread receives it and sends it through [`SENDING_INTERFACE`].
     thread: f64,
     /// Time per frame when a thread receives and discards it.
     alone: f64,
 }
 
 fn measure_costs() -> Result<RedirectCosts> {
-    run_ip_command(&["link", "add", NEAR_END, "type", "veth", "peer", "name", FAR_END])?;
-    run_ip_command(&["link", "set", NEAR_END, "up"])?;
-    run_ip_command(&["link", "set", FAR_END, "up"])?;
-    let index = RouteSocket::open().and_then(|links| links.by_name(NEAR_END))?.index;
+    run_ip_command(&[
+        "link",
+        "add",
+        SENDING_INTERFACE,
+        "type",
+        "veth",
+        "peer",
+        "name",
+        RECEIVING_INTERFACE,
+    ])?;
+    run_ip_command(&["link", "set", SENDING_INTERFACE, "up"])?;
+    run_ip_command(&["link", "set", RECEIVING_INTERFACE, "up"])?;
+    let index = RouteSocket::open().and_then(|links| links.by_name(SENDING_INTERFACE))?.index;
     let sender = RefCell::new(PacketSender::open(index, Qdisc::Bypass)?);
     // This address belongs to no host, so the kernel's stack drops the frame.
     let frame = datagram_frame(9);
     let over = || {
-        let calls = [frame.as_slice(); CALL_FRAMES];
-        measure_processor_ns(ROUND_FRAMES as u32, || {
-            for _ in 0..ROUND_FRAMES / CALL_FRAMES {
+        let calls = [frame.as_slice(); FRAMES_PER_CALL];
+        measure_processor_ns(FRAMES_PER_MEASUREMENT as u32, || {
+            for _ in 0..FRAMES_PER_MEASUREMENT / FRAMES_PER_CALL {
                 let _ = sender.borrow_mut().send(&calls);
             }
         })
     };
     let (datagrams, _target) = open_datagram_sockets()?;
     let around = || {
-        measure_processor_ns(ROUND_FRAMES as u32, || {
-            (0..ROUND_FRAMES).for_each(|_| drop(datagrams.send(&[0; FRAME_BYTES])))
+        measure_processor_ns(FRAMES_PER_MEASUREMENT as u32, || {
+            (0..FRAMES_PER_MEASUREMENT).for_each(|_| drop(datagrams.send(&[0; FRAME_BYTES])))
         })
     };
     let receiving = [
-        format!("rx {FAR_END} take @kernel | drop @kernel"),
-        format!("rx {FAR_END} take ring=16MB @thread0 | discard @thread0"),
-        format!("rx {FAR_END} take ring=16MB @kernel | dport @kernel |all discard @thread0"),
+        format!("rx {RECEIVING_INTERFACE} take @kernel | drop @kernel"),
+        format!("rx {RECEIVING_INTERFACE} take ring=16MB @thread0 | discard @thread0"),
+        format!(
+            "rx {RECEIVING_INTERFACE} take ring=16MB @kernel | dport @kernel |all discard @thread0"
+        ),
     ];
     let leaving = [
         "rx lo @kernel | discard @kernel".to_owned(),
-        format!("rx lo @kernel | redirect {NEAR_END} @kernel"),
-        format!("rx lo ring=8MB @thread0 | redirect {NEAR_END} @thread0"),
+        format!("rx lo @kernel | redirect {SENDING_INTERFACE} @kernel"),
+        format!("rx lo ring=8MB @thread0 | redirect {SENDING_INTERFACE} @thread0"),
         "rx lo ring=8MB @thread0 | discard @thread0".to_owned(),
     ];
     let mut least = [f64::INFINITY; 8];

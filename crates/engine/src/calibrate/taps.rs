@@ -30,7 +30,7 @@ use sys::net::RouteSocket;
 ///
 /// A measurement takes a few ms: long enough to include doorbells, and so short that many
 /// measurements are undisturbed.
-const ROUND_DATAGRAMS: u32 = 4_000;
+const DATAGRAMS_PER_MEASUREMENT: u32 = 4_000;
 /// Number of rounds.
 const ROUNDS: usize = 20;
 /// Length of a record that a program copies to user space, in bytes.
@@ -88,8 +88,8 @@ impl TapCosts {
         let program = load_program(ProgramKind::Tc, &[Insn::mov(R0, -1), Insn::exit()])?;
         let payload = [0; RECORD_BYTES];
         let send = || {
-            measure_processor_ns(ROUND_DATAGRAMS, || {
-                (0..ROUND_DATAGRAMS).for_each(|_| drop(sender.send(&payload)))
+            measure_processor_ns(DATAGRAMS_PER_MEASUREMENT, || {
+                (0..DATAGRAMS_PER_MEASUREMENT).for_each(|_| drop(sender.send(&payload)))
             })
         };
         let inside = |filters: [&str; 5]| {

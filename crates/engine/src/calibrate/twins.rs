@@ -15,7 +15,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use sys::bpf::{Map, Program, ProgramKind};
 
 /// Number of test runs per system call.
-const REPEATED_RUNS: u32 = 50_000;
+const RUNS_PER_CALL: u32 = 50_000;
 /// Number of system calls per measurement. The result is that of the fastest call.
 const ROUNDS: usize = 5;
 /// Number of test runs per system call, for twins that edit frames.
@@ -78,7 +78,7 @@ pub(super) fn load_program(kind: ProgramKind, code: &[Insn]) -> Result<Program> 
 
 /// Returns the minimum time, in ns, of a test run of this program.
 pub(super) fn min_run_ns(program: &Program) -> Result<f64> {
-    min_round_ns(program, (REPEATED_RUNS, ROUNDS))
+    min_round_ns(program, (RUNS_PER_CALL, ROUNDS))
 }
 
 fn min_round_ns(program: &Program, (repeat, rounds): (u32, usize)) -> Result<f64> {
@@ -115,7 +115,7 @@ fn loaded_program_cost(code: &ebpf::Program, takes: bool) -> Result<f64> {
     let code = code.relocate(&descriptors).ok_or("a map is missing")?;
     let (kind, how) = match takes {
         true => (ProgramKind::Xdp, (SINGLE_RUN, SINGLE_RUN_CALLS)),
-        false => (ProgramKind::Tc, (REPEATED_RUNS, ROUNDS)),
+        false => (ProgramKind::Tc, (RUNS_PER_CALL, ROUNDS)),
     };
     min_round_ns(&load_program(kind, &code)?, how)
 }

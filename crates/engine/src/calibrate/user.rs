@@ -18,9 +18,9 @@ const CAPTURE: &[u8] = include_bytes!("../../../../examples/web.pcap");
 /// Number of generated frames, for filters that accept frames.
 const GENERATED_FRAMES: u32 = 8_192;
 /// Length of short generated frames, in bytes.
-const SHORT_BYTES: u32 = 64;
+const SHORT_FRAME_BYTES: u32 = 64;
 /// Length of long generated frames, in bytes.
-const LONG_BYTES: u32 = 1400;
+const LONG_FRAME_BYTES: u32 = 1400;
 /// Number of times that a request is run.
 const ROUNDS: usize = 5;
 /// Minimum reported cost of a filter in ns.
@@ -58,7 +58,7 @@ pub(super) fn measure(calibration: &mut Calibration) {
 /// Measures the time, in ns, that the first filter to read the headers of a frame spends on finding
 /// them. Later filters use the offsets that the first one found.
 fn measure_header_cost() -> Result<f64> {
-    let source = format!("generate count={GENERATED_FRAMES} size={SHORT_BYTES}");
+    let source = format!("generate count={GENERATED_FRAMES} size={SHORT_FRAME_BYTES}");
     let first = measure_node(&format!("{source} | dport |all discard"), ALL_FILTERS, ROUNDS)?;
     let both =
         measure_node(&format!("{source} | dport |all dport |all discard"), ALL_FILTERS, ROUNDS)?;
@@ -88,12 +88,12 @@ fn measure_cost(description: &Description, capture: &Capture) -> Result<(f64, f6
         let alone = measure_node(&format!("{source} | dport |all discard"), ALL_FILTERS, ROUNDS)?;
         Result::Ok(BlockCost { ns: (with.ns - alone.ns).max(COST_MIN_NS), ..with })
     };
-    let (short, long) = (made(SHORT_BYTES)?, made(LONG_BYTES)?);
+    let (short, long) = (made(SHORT_FRAME_BYTES)?, made(LONG_FRAME_BYTES)?);
     if description.reads != ReadDepth::All {
         return Ok(((short.ns + long.ns) / 2.0, 0.0));
     }
-    let byte = ((long.ns - short.ns) / f64::from(LONG_BYTES - SHORT_BYTES)).max(0.0);
-    Ok(((short.ns - byte * f64::from(SHORT_BYTES)).max(COST_MIN_NS), byte))
+    let byte = ((long.ns - short.ns) / f64::from(LONG_FRAME_BYTES - SHORT_FRAME_BYTES)).max(0.0);
+    Ok(((short.ns - byte * f64::from(SHORT_FRAME_BYTES)).max(COST_MIN_NS), byte))
 }
 
 /// Divides an average cost into a cost per block and a cost per byte, without a second measurement

@@ -60,7 +60,7 @@ impl BuiltChange {
         loop {
             let matched = MatchedPlan::plan(graph, edited, state, (machine, &refused));
             let matched = matched.map_err(ChangeError::Unplaceable)?;
-            matched.check_possible(state)?;
+            matched.check_change_is_possible(state)?;
             if !matched.crossed.is_empty() && !matches!(with.1.record_mode, RecordMode::Off) {
                 let why =
                     "its state is in another process, and a record does not contain that state";
@@ -105,7 +105,7 @@ impl BuiltChange {
             let mut prepared = prepare((plan, ids), number, &again, origins, with)?;
             for space in &mut prepared.spaces {
                 let name = &space.running.name;
-                let differs = matched.is_changed(state, number, name);
+                let differs = matched.is_space_changed(state, number, name);
                 if space.fresh.is_none() && !differs && !space.replaces_program {
                     continue;
                 }
@@ -119,7 +119,11 @@ impl BuiltChange {
                         };
                         let step = with.1.steps.announce(Resource::Thread, "a further space");
                         step.map_err(BuildError::Machine)?;
-                        Some(starter.start_added(name.clone()).map_err(BuildError::Machine)?)
+                        Some(
+                            starter
+                                .start_added_thread(name.clone())
+                                .map_err(BuildError::Machine)?,
+                        )
                     }
                 };
                 let hot_swap = std::mem::take(&mut space.hot_swap);

@@ -8,7 +8,7 @@
 use super::outcome::ChangeError;
 use crate::numbering::{Ids, replica_ring_count};
 use crate::path::origins::Origins;
-use crate::path::running::{PathState, RunningPart};
+use crate::path::running::{PathState, RunningComponent};
 use crate::registry::MachineRegistry;
 use filter::{FilterKind, StateScope};
 use pipeline::edit::EditResult;
@@ -83,9 +83,9 @@ impl MatchedPlan {
                     None => plan,
                 },
             };
-            let mut matched = Self::match_edited(plan, edited, state);
-            if let Some(Ok(again)) = matched.plan_new_in_threads(graph, machine, refused) {
-                matched = Self::match_edited(again, edited, state);
+            let mut matched = Self::match_edited_plan(plan, edited, state);
+            if let Some(Ok(again)) = matched.plan_new_nodes_in_threads(graph, machine, refused) {
+                matched = Self::match_edited_plan(again, edited, state);
             }
             for (new, asked) in matched.plan.graph.nodes.iter_mut().zip(&graph.nodes) {
                 if let (Step::Filter(new), Step::Filter(asked)) = (&mut new.step, &asked.step) {
@@ -97,13 +97,13 @@ impl MatchedPlan {
         match last {
             Some(why) => Err(why),
             None => plan(graph.clone(), &MachineRegistry::Local, machine)
-                .map(|plan| Self::match_edited(plan, edited, state)),
+                .map(|plan| Self::match_edited_plan(plan, edited, state)),
         }
     }
 
     /// Plans again with new nodes in threads, except those that the request pins to the kernel.
     /// Returns `None` if no new node can move from the kernel to a thread.
-    fn plan_new_in_threads(
+    fn plan_new_nodes_in_threads(
         &self,
         asked: &Graph,
         machine: &Machine,
@@ -123,12 +123,12 @@ impl MatchedPlan {
     }
 
     /// Matches a plan of the running graph with different placements or replicas.
-    pub(super) fn match_reshaped(plan: Plan, state: &PathState) -> Self {
+    pub(super) fn match_reshaped_plan(plan: Plan, state: &PathState) -> Self {
         let same = |id: NodeId, _: &[usize]| (id.0 < state.ids.nodes.len()).then_some(id);
         Self::assign_numbers(plan, (&same, None), state)
     }
 
-    fn match_edited(plan: Plan, edited: &EditResult, state: &PathState) -> Self {
+    fn match_edited_plan(plan: Plan, edited: &EditResult, state: &PathState) -> Self {
         let (graph, old) = (plan.graph.clone(), &state.plan);
         let same = |id: NodeId, nodes: &[usize]| {
             let node = graph.node(id);
@@ -145,14 +145,15 @@ impl MatchedPlan {
                 }
                 Step::Boolean(_) | Step::Merge => {
                     let found = first_input_node(&graph, id)
-                        .and_then(|first| old_node(&graph, first, edited, &old.graph));
+                        .and_then(|first| matching_old_node(&graph, first, edited, &old.graph));
                     old.graph.ids().find(|(old_id, other)| {
                         other.name() == node.name()
                             && found.is_some()
                             && first_input_node(&old.graph, *old_id) == found
                     })
                 }
-                _ => old_node(&graph, id, edited, &old.graph).map(|at| (at, old.graph.node(at))),
+                _ => matching_old_node(&graph, id, edited, &old.graph)
+                    .map(|at| (at, old.graph.node(at))),
             };
             same.map(|(at, _)| at)
         };
@@ -249,7 +250,7 @@ impl MatchedPlan {
     }
 
     /// Fails if this change is impossible while the path runs.
-    pub(super) fn check_possible(&self, state: &PathState) -> Result<(), ChangeError> {
+    pub(super) fn check_change_is_possible(&self, state: &PathState) -> Result<(), ChangeError> {
         let refused = |why: String| Err(ChangeError::Refused(why));
         let count = |plan: &Plan| plan.spaces.iter().map(|space| space.component + 1).max();
         if count(&self.plan) != count(&state.plan) {
@@ -291,7 +292,7 @@ impl MatchedPlan {
                     return refused(format!("`{}` stays where it is: {why}", node.name()));
                 }
                 _ if crosses => {
-                    if let Err(why) = self.check_move(state, before) {
+                    if let Err(why) = self.check_process_move(state, before) {
                         return refused(format!("`{}` stays where it is: {why}", node.name()));
                     }
                 }
@@ -322,7 +323,7 @@ impl MatchedPlan {
 
     /// Fails with the reason if the filter at index `before` of the old plan cannot move to another
     /// process.
-    fn check_move(&self, state: &PathState, before: usize) -> Result<(), &'static str> {
+    fn check_process_move(&self, state: &PathState, before: usize) -> Result<(), &'static str> {
         if state.plan.space_of(NodeId(before)).kind == SpaceKind::Kernel {
             return Err("it must leave the kernel first (`move NODE process`)");
         }
@@ -376,7 +377,7 @@ impl MatchedPlan {
 
     /// Returns true if the content of the space `name` in component `part` differs between the
     /// running and the new plan.
-    pub(super) fn is_changed(&self, state: &PathState, part: usize, name: &str) -> bool {
+    pub(super) fn is_space_changed(&self, state: &PathState, part: usize, name: &str) -> bool {
         let renewed = |plan: &Plan, ids: &Ids| {
             let here = space_elements(plan, ids, part, name).0;
             self.renewed.iter().chain(&self.crossed).any(|number| here.contains(number))
@@ -476,7 +477,7 @@ fn kernel_elements(plan: &Plan, ids: &Ids, part: usize) -> (Vec<usize>, Vec<usiz
 
 /// Returns true if the new plan has a counterpart for every edge that leaves the kernel in this
 /// component.
-fn keeps_all_exits(exit_edges: &HashMap<usize, usize>, part: &RunningPart) -> bool {
+fn keeps_all_exits(exit_edges: &HashMap<usize, usize>, part: &RunningComponent) -> bool {
     part.kernel_exits
         .iter()
         .flat_map(|kernel_exits| &kernel_exits.exit_edges)
@@ -494,7 +495,7 @@ fn pin_surviving_nodes(
     let mut pinned = graph.clone();
     for id in (0..graph.nodes.len()).map(NodeId) {
         let source = graph.node(id).kind() == Some(FilterKind::Source);
-        let space = old_node(graph, id, edited, &state.plan.graph)
+        let space = matching_old_node(graph, id, edited, &state.plan.graph)
             .filter(|old| source || stays(*old))
             .map(|old| home_space(&state.plan, old))
             .filter(|space| space.kind != SpaceKind::Process);
@@ -552,7 +553,7 @@ fn first_input_node(graph: &Graph, at: NodeId) -> Option<NodeId> {
 
 /// Returns the node of the old graph that represents the same filter in the request's text, with
 /// the same arguments, if there is one.
-fn old_node(new: &Graph, id: NodeId, edited: &EditResult, old: &Graph) -> Option<NodeId> {
+fn matching_old_node(new: &Graph, id: NodeId, edited: &EditResult, old: &Graph) -> Option<NodeId> {
     let node = new.node(id);
     let used = node.filter()?;
     let mut found = edited.filters.iter().filter(|(span, _)| span.start == node.span.start);

@@ -12,7 +12,7 @@
 
 use super::outcome::{ChangeError, SwitchReport};
 use super::switch::{SpaceSwitch, StoppedSpace};
-use crate::sandbox::{Account, Exit, entrance_of, exit_of};
+use crate::sandbox::{Account, Exit, as_entrance, as_exit};
 use runtime::space::node::{Node, Operator};
 use runtime::space::saved::SavedState;
 
@@ -63,9 +63,9 @@ impl FilterMigration {
         }
         let number = self.number;
         let mut spaces = taken.iter_mut().map(|(_, stopped)| stopped.space());
-        let entrance = spaces.position(|space| space.program_half(number, entrance_of).is_some());
+        let entrance = spaces.position(|space| space.program_half(number, as_entrance).is_some());
         let mut spaces = taken.iter_mut().map(|(_, stopped)| stopped.space());
-        let exit = spaces.position(|space| space.program_half(number, exit_of).is_some());
+        let exit = spaces.position(|space| space.program_half(number, as_exit).is_some());
         let (Some(entrance), Some(exit)) = (entrance, exit) else { return Ok(()) };
         self.at = FilterOrigin::Process(entrance, exit);
         let (saved, account, given) =
@@ -85,17 +85,17 @@ impl FilterMigration {
     ) -> Result<(SavedState, Account, u64), String> {
         let number = self.number;
         let gone = || "has ended".to_owned();
-        taken[exit].1.space().program_half(number, exit_of).ok_or_else(gone)?.expect_state();
+        taken[exit].1.space().program_half(number, as_exit).ok_or_else(gone)?.expect_state();
         let mut asked = false;
         loop {
             let to =
-                taken[entrance].1.space().program_half(number, entrance_of).ok_or_else(gone)?;
+                taken[entrance].1.space().program_half(number, as_entrance).ok_or_else(gone)?;
             if !asked {
                 asked = to.request_state()?;
             }
             let space = taken[exit].1.space();
             let open = space.walk_program_output(number);
-            let from = space.program_half(number, exit_of).ok_or_else(gone)?;
+            let from = space.program_half(number, as_exit).ok_or_else(gone)?;
             if let Some(known) = from.take_state()? {
                 return Ok(known);
             }
@@ -123,9 +123,9 @@ impl FilterMigration {
         }
         let number = self.number;
         let entrance =
-            taken.iter_mut().find_map(|(target, _)| target.process_half(number, entrance_of));
+            taken.iter_mut().find_map(|(target, _)| target.process_half(number, as_entrance));
         entrance.map_or(Ok(()), |to| to.restore(saved)).map_err(|why| refused(&why))?;
-        let exit = taken.iter_mut().find_map(|(target, _)| target.process_half(number, exit_of));
+        let exit = taken.iter_mut().find_map(|(target, _)| target.process_half(number, as_exit));
         exit.map_or(Ok(()), Exit::wait_until_restored).map_err(|why| refused(&why))
     }
 
@@ -139,10 +139,10 @@ impl FilterMigration {
             }
         }
         let FilterOrigin::Process(entrance, exit) = self.at else { return };
-        if let Some(from) = taken[exit].1.space().program_half(self.number, exit_of) {
+        if let Some(from) = taken[exit].1.space().program_half(self.number, as_exit) {
             from.cancel_state();
         }
-        if let Some(to) = taken[entrance].1.space().program_half(self.number, entrance_of) {
+        if let Some(to) = taken[entrance].1.space().program_half(self.number, as_entrance) {
             to.resume();
         }
     }
@@ -156,11 +156,11 @@ impl FilterMigration {
             FilterOrigin::Thread(at) => return taken[at].1.space().forget_state(number),
             FilterOrigin::Process(entrance, exit) => (entrance, exit),
         };
-        if let Some(from) = taken[exit].1.space().program_half(number, exit_of) {
+        if let Some(from) = taken[exit].1.space().program_half(number, as_exit) {
             from.end_stream();
         }
         let handed_over =
-            taken[entrance].1.space().program_half(number, entrance_of).map_or(0, |to| {
+            taken[entrance].1.space().program_half(number, as_entrance).map_or(0, |to| {
                 to.end_stream();
                 to.blocks_sent()
             });

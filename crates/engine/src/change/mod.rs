@@ -34,13 +34,13 @@ pub use handover::HandedState;
 pub use outcome::{ChangeError, SwitchReport};
 pub(crate) use repeat::ChangeRepeater;
 pub use reshape::{NodePlacement, reshape};
-pub(crate) use reshape::{plan_placed, predicted_moves, reason_for_replicas};
+pub(crate) use reshape::{plan_with_placements, predicted_moves, reason_for_replicas};
 pub use sessions::{SessionMoveReport, move_sessions, session_shares};
 pub use subtree_move::{check_leaving, give_subtree, take_subtree};
 
 use crate::live::Live;
 use crate::path::PathOptions;
-use crate::path::running::{PathState, RunningPart, RunningPath};
+use crate::path::running::{PathState, RunningComponent, RunningPath};
 use crate::record::{self, RecordMode};
 use crate::registry::MachineRegistry;
 use argument::InPlaceChange;
@@ -88,7 +88,7 @@ pub fn change_planned_for(
     machine: PlannedMachine<'_>,
     limit: Duration,
 ) -> Result<SwitchReport, ChangeError> {
-    change_in_steps(live, edit, machine, limit, &Steps::default())
+    change_with_log(live, edit, machine, limit, &Steps::default())
 }
 
 /// Changes the path like [`change`], and logs its steps to `steps`, which no other change may use.
@@ -99,10 +99,10 @@ pub fn change_logged(
     limit: Duration,
     steps: &Steps,
 ) -> Result<SwitchReport, ChangeError> {
-    change_in_steps(live, edit, &machine, limit, steps)
+    change_with_log(live, edit, &machine, limit, steps)
 }
 
-fn change_in_steps(
+fn change_with_log(
     live: &Live,
     edit: &Edit,
     machine: PlannedMachine<'_>,
@@ -210,7 +210,7 @@ fn apply_edit(
     let mut state = whole.state();
     // A change in which no space differs queries no space, so the end of the path must be detected
     // here.
-    if state.parts.iter().all(RunningPart::has_ended) {
+    if state.parts.iter().all(RunningComponent::has_ended) {
         return Err(CommandError::Ended.into());
     }
     let text = state.text.clone().ok_or_else(|| {

@@ -49,14 +49,14 @@ pub fn reshape(
     }
     let mut state = whole.state();
     refuse_private_sessions(&state)?;
-    let plan = plan_placed(&state.plan, places, machine)?;
+    let plan = plan_with_placements(&state.plan, places, machine)?;
     let plan = match (shared, plan.with_replicas(machine)) {
         (false, _) => plan,
         (true, Some((shared, _))) => shared,
         (true, None) => return refused("no filter of it is worth a replica"),
     };
-    let matched = MatchedPlan::match_reshaped(plan, &state);
-    matched.check_possible(&state)?;
+    let matched = MatchedPlan::match_reshaped_plan(plan, &state);
+    matched.check_change_is_possible(&state)?;
     let extras = PathOptions { steps: Steps::default(), ..whole.extras.clone() };
     let mut changed = BuiltChange::prepare(matched, &state, (whole.settings, &extras))?;
     let hooks = SwitchHooks { replay: None, settled: &|| (), handover: None };
@@ -72,7 +72,7 @@ pub fn reshape(
 /// Returns the reason for replicas and the predicted speedup, if the machine's cost table predicts
 /// a gain.
 pub(crate) fn reason_for_replicas(plan: &Plan, machine: &Machine) -> Option<(String, f64)> {
-    let (shared, gain) = plan_placed(plan, &[], machine).ok()?.with_replicas(machine)?;
+    let (shared, gain) = plan_with_placements(plan, &[], machine).ok()?.with_replicas(machine)?;
     let why = |copied: &Replicas| {
         let name = |id: &NodeId| shared.graph.node(*id).name();
         let names: Vec<&str> = copied.nodes.iter().map(name).collect();
@@ -105,15 +105,16 @@ pub(crate) fn predicted_moves(
     if moved.is_empty() {
         return None;
     }
-    let cost =
-        |places: &[NodePlacement]| Some(plan_placed(plan, places, machine).ok()?.choice.cost_ns);
+    let cost = |places: &[NodePlacement]| {
+        Some(plan_with_placements(plan, places, machine).ok()?.choice.cost_ns)
+    };
     Some((cost(&[])?, cost(&moved)?, moved))
 }
 
 /// Plans the graph without replicas. The nodes in `places` run in the spaces named there, and all
 /// others stay in their current spaces. Fails if the kernel refuses a node that it did not refuse
 /// before.
-pub(crate) fn plan_placed(
+pub(crate) fn plan_with_placements(
     plan: &Plan,
     places: &[NodePlacement],
     machine: &Machine,

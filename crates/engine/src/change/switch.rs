@@ -481,7 +481,7 @@ fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
     // Surviving nodes and edges continue their counters. Any difference is a lost or a duplicated
     // block.
     let mut was = BlockTotals::from_ledger(&old);
-    was.add_returning(returning);
+    was.add_returning_blocks(returning);
     for (was, is) in was.0.into_iter().zip(BlockTotals::from_ledger(&new).0) {
         switched.lost += was.saturating_sub(is);
         switched.duplicated += is.saturating_sub(was);
@@ -511,7 +511,7 @@ struct BlockTotals([u64; 8]);
 
 impl BlockTotals {
     /// Counts blocks that return from a process, both as made and as held.
-    const fn add_returning(&mut self, blocks: u64) {
+    const fn add_returning_blocks(&mut self, blocks: u64) {
         self.0[1] += blocks;
         self.0[5] += blocks;
     }

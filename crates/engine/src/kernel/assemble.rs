@@ -10,7 +10,7 @@
 
 mod forks;
 
-use super::fused::{CounterId, FusedTree, LeftReason, Member};
+use super::fused::{CounterId, FusedTree, LeaveReason, Member};
 use super::taps::TapEmission;
 use super::tree::RequestTree;
 use ebpf::FilterSpan;
@@ -167,13 +167,13 @@ impl Emitter<'_> {
                             self.taps.emit(s, Some(*step), on);
                             self.emit_edges(s, Some(*step), on, next)
                         })?;
-                        self.emit_end(s, left(LeftReason::Elsewhere), on, next);
+                        self.emit_end(s, left(LeaveReason::Elsewhere), on, next);
                         Ok::<(), Unfit>(())
                     })?;
-                    self.emit_end(s, left(LeftReason::Fragment), on, next);
+                    self.emit_end(s, left(LeaveReason::Fragment), on, next);
                     Ok::<(), Unfit>(())
                 })?;
-                self.emit_end(s, left(LeftReason::Undecided), on, next);
+                self.emit_end(s, left(LeaveReason::Undecided), on, next);
                 Ok::<(), Unfit>(())
             })?;
         }
@@ -217,8 +217,8 @@ impl Emitter<'_> {
                     self.emit_unsure_delivery(s, step, here, done)
                 })
                 .layers;
-            let piece = self.twin_of(step)?;
-            let answer = if self.is_editing(step) {
+            let piece = self.twin_and_arguments(step)?;
+            let answer = if self.edits_frames(step) {
                 // The frame may have been edited, so header offsets are looked up again.
                 let kept = s.save_layers(on);
                 let absent = |s: &mut Scope<'_, 's>| {
@@ -249,7 +249,7 @@ impl Emitter<'_> {
     }
 
     /// Returns true if a step edits frames.
-    fn is_editing(&self, step: usize) -> bool {
+    fn edits_frames(&self, step: usize) -> bool {
         let (line, id) = self.fused.node(self.members, step);
         let used = self.members[line].graph.node(id).filter();
         used.is_some_and(|used| used.description.kind == FilterKind::Editing)
@@ -303,7 +303,7 @@ impl Emitter<'_> {
         self.emit_count(s, CounterId::Ran, on);
         self.taps.emit(s, None, on);
         for gate in 0..self.fused.gates.len() {
-            self.emit_count(s, CounterId::Left(gate, LeftReason::Undecided), on);
+            self.emit_count(s, CounterId::Left(gate, LeaveReason::Undecided), on);
         }
         if self.fused.gates.is_empty() {
             self.emit_unreadable_delivery(s, on);
@@ -337,7 +337,7 @@ impl Emitter<'_> {
         end: Exit<'s>,
     ) -> Result<(), Unfit> {
         self.emit_count(s, CounterId::Entered(step), on);
-        let (word, twin, arguments) = self.twin_of(step)?;
+        let (word, twin, arguments) = self.twin_and_arguments(step)?;
         s.emit_catching_unsure(|t, _| {
             t.arm(|u, absent| {
                 let answer = u.emit_twin(word, twin, arguments, on, absent)?;
@@ -353,7 +353,10 @@ impl Emitter<'_> {
         Ok(())
     }
 
-    fn twin_of(&self, step: usize) -> Result<(FilterSpan, Emit<Arguments>, &Arguments), Unfit> {
+    fn twin_and_arguments(
+        &self,
+        step: usize,
+    ) -> Result<(FilterSpan, Emit<Arguments>, &Arguments), Unfit> {
         let (line, id) = self.fused.node(self.members, step);
         self.at.set(Some((line, id)));
         let used = self.members[line].graph.node(id).filter();
@@ -382,14 +385,14 @@ impl Emitter<'_> {
     fn emit_unreadable_delivery<'s>(&self, s: &mut Scope<'s, '_>, on: Layers<'s>) {
         let fused = self.fused;
         let length = s.view_length(on);
-        for (step, _) in fused.steps_after(None).filter(|(_, set)| may_contain(on.class, set)) {
+        for (step, _) in fused.following_steps(None).filter(|(_, set)| may_contain(on.class, set)) {
             s.tally(fused.counter_index(CounterId::Entered(step)), length);
             fused.unsure_exits(step).for_each(|exit| s.arm(|t, _| self.emit_delivery(t, exit, on)));
         }
-        for (exit, _) in fused.exits_of(None).filter(|(_, set)| may_contain(on.class, set)) {
+        for (exit, _) in fused.class_exits(None).filter(|(_, set)| may_contain(on.class, set)) {
             s.arm(|t, _| self.emit_delivery(t, exit, on));
         }
-        for (number, fork) in fused.forks_at(None) {
+        for (number, fork) in fused.forks_of_step(None) {
             match self.may_take(fork, None, on.class) {
                 true if fork.has_one_edge() => {}
                 true => s.tally(fused.counter_index(CounterId::Passed(number)), length),

@@ -2,7 +2,7 @@
 //! changes ([`Generation`]); only the counters of the current generation still increase.
 
 use super::final_counters::FinalCounters;
-use super::report::amount_at;
+use super::report::amount_or_zero;
 use super::tree::ExitBlocks;
 use super::{Generation, Kernel};
 use endpoint::SourceCounters;
@@ -78,7 +78,7 @@ impl Kernel {
         let ran = counted.ran.blocks;
         counters.nodes.extend(sources.iter().map(|id| (ids.nodes[id.0], ran)));
         for (number, step) in tree.steps.iter().enumerate() {
-            let entered = amount_at(&counted.entered, number).blocks;
+            let entered = amount_or_zero(&counted.entered, number).blocks;
             for id in &step.nodes {
                 counters.nodes.push((ids.nodes[id.0], entered));
                 let into = graph.edges.iter().zip(&ids.edges).filter(|(edge, _)| edge.to == *id);
@@ -87,7 +87,7 @@ impl Kernel {
         }
         for (number, exit) in tree.exits.iter().enumerate() {
             if matches!(exit.which, ExitBlocks::Classes(_)) {
-                let handed = amount_at(&counted.handed, number).blocks;
+                let handed = amount_or_zero(&counted.handed, number).blocks;
                 counters.edges.push((ids.edges[exit.edge], handed));
             }
         }

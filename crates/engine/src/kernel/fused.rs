@@ -116,13 +116,13 @@ pub(super) enum CounterId {
     Refused(usize),
     /// Counter of frames that the gate with this index left to the host or to another request, for
     /// this reason.
-    Left(usize, LeftReason),
+    Left(usize, LeaveReason),
 }
 
 /// A reason why a gate leaves a frame to the host or to another request although its expression
 /// does not exclude the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LeftReason {
+pub(super) enum LeaveReason {
     /// The frame is a fragment, so only a part of the datagram could be tested.
     Fragment,
     /// The program cannot read the frame's headers.
@@ -131,7 +131,7 @@ pub(super) enum LeftReason {
     Elsewhere,
 }
 
-impl LeftReason {
+impl LeaveReason {
     /// All reasons.
     pub(super) const ALL: [Self; 3] = [Self::Fragment, Self::Undecided, Self::Elsewhere];
 }
@@ -152,9 +152,9 @@ pub(crate) struct KernelCounters {
     /// Blocks that took each exit but could not be copied.
     pub(crate) failed: Vec<Amount>,
     /// Frames that the request's gate left to the host or to another request, by reason in the
-    /// order of [`LeftReason::ALL`].
+    /// order of [`LeaveReason::ALL`].
     #[serde(default)]
-    pub(crate) left: [u64; LeftReason::ALL.len()],
+    pub(crate) left: [u64; LeaveReason::ALL.len()],
     /// Number of blocks that a step left unanswered, by step and reason.
     pub(crate) reasons: HashMap<usize, HashMap<String, u64>>,
 }
@@ -272,7 +272,7 @@ impl FusedTree {
             CounterId::Failed(exit) => 1 + steps + 2 * forks + exits + exit,
             CounterId::Refused(lead) => 1 + steps + 2 * (forks + exits) + lead,
             CounterId::Left(gate, why) => {
-                let place = LeftReason::ALL.len() * gate + why as usize;
+                let place = LeaveReason::ALL.len() * gate + why as usize;
                 1 + steps + 2 * (forks + exits) + self.leads.len() + place
             }
         };
@@ -281,12 +281,12 @@ impl FusedTree {
 
     /// Returns the number of counters that the program needs.
     pub(super) fn counter_count(&self) -> usize {
-        let left = LeftReason::ALL.len() * self.gates.len();
+        let left = LeaveReason::ALL.len() * self.gates.len();
         1 + self.steps.len() + 2 * (self.forks.len() + self.exits.len()) + self.leads.len() + left
     }
 
     /// Returns the steps after `from` (the source if `None`), with the classes that lead to each.
-    pub(super) fn steps_after(
+    pub(super) fn following_steps(
         &self,
         from: Option<usize>,
     ) -> impl Iterator<Item = (usize, &ClassSet)> {
@@ -296,7 +296,10 @@ impl FusedTree {
 
     /// Returns the exits of `from` (the source if `None`), each with its classes, except the exits
     /// for blocks that `from` is unsure about.
-    pub(super) fn exits_of(&self, from: Option<usize>) -> impl Iterator<Item = (usize, &ClassSet)> {
+    pub(super) fn class_exits(
+        &self,
+        from: Option<usize>,
+    ) -> impl Iterator<Item = (usize, &ClassSet)> {
         let exits = self.exits.iter().enumerate().filter(move |(_, exit)| exit.from == from);
         exits.filter_map(|(at, exit)| match &exit.which {
             ExitBlocks::Classes(classes) => Some((at, classes)),
@@ -308,7 +311,7 @@ impl FusedTree {
     /// following step, and the classes that lead to it. Returns `None` unless exactly one step and
     /// no exit follows `at`.
     pub(super) fn sole_successor(&self, at: Option<usize>) -> Option<(usize, usize, &ClassSet)> {
-        let mut forks = self.forks_at(at);
+        let mut forks = self.forks_of_step(at);
         let (number, fork) = forks.next().filter(|(_, fork)| fork.has_one_edge())?;
         let alone = forks.next().is_none() && fork.exits.is_empty();
         let step = fork.steps.first().filter(|_| alone)?;
@@ -321,7 +324,7 @@ impl FusedTree {
     }
 
     /// Returns the taps of the step `at` (the source if `None`), each with its index.
-    pub(super) fn taps_at(
+    pub(super) fn taps_of_step(
         &self,
         at: Option<usize>,
     ) -> impl Iterator<Item = (usize, &FusedTreeTap)> {
@@ -356,7 +359,7 @@ impl FusedTree {
     }
 
     /// Returns the forks at a step, or at the source if `at` is `None`, each with its number.
-    pub(super) fn forks_at(&self, at: Option<usize>) -> impl Iterator<Item = (usize, &Fork)> {
+    pub(super) fn forks_of_step(&self, at: Option<usize>) -> impl Iterator<Item = (usize, &Fork)> {
         self.forks.iter().enumerate().filter(move |(_, fork)| fork.at == at)
     }
 
@@ -397,7 +400,7 @@ impl FusedTree {
         let gate = self.gates.iter().position(|(of, _)| *of == line);
         let left = |why| gate.map_or(0, |gate| read(CounterId::Left(gate, why)).blocks);
         let fork =
-            |at: Option<usize>| self.forks_at(at).find(|(_, fork)| fork.lines.contains(&line));
+            |at: Option<usize>| self.forks_of_step(at).find(|(_, fork)| fork.lines.contains(&line));
         let passed = |at: Option<usize>| match fork(at) {
             None => Amount::default(),
             Some((number, fork)) if fork.has_one_edge() => {
@@ -412,7 +415,7 @@ impl FusedTree {
         };
         let mut counted = KernelCounters {
             ran: read(own.root.map_or(CounterId::Ran, CounterId::Entered)),
-            left: LeftReason::ALL.map(left),
+            left: LeaveReason::ALL.map(left),
             entered: own.steps.iter().map(|step| read(CounterId::Entered(*step))).collect(),
             passed: places().map(passed).collect(),
             unselected: places().map(unselected).collect(),
@@ -503,13 +506,13 @@ impl KernelCounters {
 
     /// Returns the number of blocks and bytes that left a step, or the source if `at` is `None`,
     /// over at least one edge.
-    pub(crate) fn passed_at(&self, at: Option<usize>) -> Amount {
+    pub(crate) fn passed_amount(&self, at: Option<usize>) -> Amount {
         self.passed.get(at.map_or(0, |step| step + 1)).copied().unwrap_or_default()
     }
 
     /// Returns the number of blocks and bytes that no edge at a step, or at the source if `at` is
     /// `None`, selected.
-    pub(crate) fn unselected_at(&self, at: Option<usize>) -> Amount {
+    pub(crate) fn unselected_amount(&self, at: Option<usize>) -> Amount {
         self.unselected.get(at.map_or(0, |step| step + 1)).copied().unwrap_or_default()
     }
 }

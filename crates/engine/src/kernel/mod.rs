@@ -306,7 +306,11 @@ impl KernelRequest<'_> {
     }
 
     /// Adds the egress interfaces to a request that sends frames.
-    fn with_egress(&self, place: &AttachPoint, new: NewRequest) -> Result<NewRequest, BuildError> {
+    fn with_egress_interfaces(
+        &self,
+        place: &AttachPoint,
+        new: NewRequest,
+    ) -> Result<NewRequest, BuildError> {
         let leads = egress_steps(self.graph, &new.tree, place)?;
         Ok(NewRequest { leads, ..new })
     }
@@ -381,7 +385,7 @@ impl Points {
         let attach = &asked.planned.attach;
         let place =
             AttachPoint::find(attach).map_err(|why| attach_build_error(why, asked.source))?;
-        let new = asked.with_egress(&place, asked.new_request(owner)?)?;
+        let new = asked.with_egress_interfaces(&place, asked.new_request(owner)?)?;
         self.attach((attach, asked.hardened), &new)
     }
 }

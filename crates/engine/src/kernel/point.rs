@@ -216,7 +216,7 @@ impl Point {
         let waits = !state.lines.is_empty() || self.site.sockets.is_some();
         if waits && state.grace.is_none() {
             step(Resource::Memory, "what waits for programs")?;
-            state.enable_waiting().map_err(refused)?;
+            state.create_grace_period().map_err(refused)?;
         }
         let number = self.next_number();
         let made = AttachedRequest::create(number, &state.lines, new);
@@ -235,7 +235,7 @@ impl Point {
                 return Err(AddError::Full);
             }
             Err(failure) => {
-                let node = failure.node_of(number).unwrap_or(source);
+                let node = failure.node_at_fault(number).unwrap_or(source);
                 return Err(AddError::Refused(KernelRefusal { node, why: failure.why }));
             }
         };
@@ -321,7 +321,7 @@ impl Point {
                 ended.counted.add(&running.version.current_counters(line));
             }
             let about = line.about.clone();
-            state.remember_final(about, &ended);
+            state.remember_final_counters(about, &ended);
         }
         let running = state.running.as_ref().map(|running| &running.version);
         let runs = |line: &AttachedRequest| {
@@ -399,7 +399,7 @@ impl Point {
 impl PointState {
     /// Sets up the wait for replaced programs to finish, which [`Self::collect_retired_counters`]
     /// requires.
-    fn enable_waiting(&mut self) -> Result<(), String> {
+    fn create_grace_period(&mut self) -> Result<(), String> {
         if self.grace.is_none() {
             self.grace = Some(GracePeriod::new().map_err(|error| error.to_string())?);
         }
@@ -421,7 +421,7 @@ impl PointState {
 
     /// Retains the final counters of a removed request with its note, `about`. If
     /// [`FINAL_COUNTERS_MAX`] are already retained, discards the oldest.
-    fn remember_final(&mut self, about: String, ended: &FinalCounters) {
+    fn remember_final_counters(&mut self, about: String, ended: &FinalCounters) {
         if self.final_counters.len() >= FINAL_COUNTERS_MAX {
             self.final_counters.pop_front();
         }

@@ -7,7 +7,7 @@
 //! therefore add up to those of the filter.
 
 use super::final_counters::FinalCounters;
-use super::fused::{LeftReason, REFUSED_COUNTER};
+use super::fused::{LeaveReason, REFUSED_COUNTER};
 use super::tree::{ExitBlocks, Step, TreeExit};
 use super::{Generation, Kernel};
 use crate::described::zero_counts;
@@ -60,7 +60,7 @@ impl Kernel {
         &'k self,
         counted: impl Fn(&'k Generation) -> (Cow<'k, FinalCounters>, SourceCounters),
     ) -> Vec<SpaceResults> {
-        let (mut ran, mut busy, mut left) = (Amount::default(), 0, [0; LeftReason::ALL.len()]);
+        let (mut ran, mut busy, mut left) = (Amount::default(), 0, [0; LeaveReason::ALL.len()]);
         let mut all = Vec::new();
         for (number, generation) in self.generations().enumerate() {
             let (ended, taken) = counted(generation);
@@ -194,8 +194,8 @@ impl Generation {
             exit.from == Some(step) && exit.to == id && matches!(exit.which, ExitBlocks::Unsure)
         });
         let unsure =
-            exit.map_or_else(Amount::default, |exit| amount_at(&ended.counted.handed, exit));
-        amount_at(&ended.counted.entered, step).saturating_sub(unsure)
+            exit.map_or_else(Amount::default, |exit| amount_or_zero(&ended.counted.handed, exit));
+        amount_or_zero(&ended.counted.entered, step).saturating_sub(unsure)
     }
 
     fn step_node(&self, step: usize, id: NodeId, ended: &FinalCounters) -> Node {
@@ -227,8 +227,8 @@ impl Generation {
             node.flow.accepted_by_sink = written;
             return node;
         }
-        node.flow.routed = ended.counted.passed_at(Some(step));
-        node.flow.unselected = ended.counted.unselected_at(Some(step));
+        node.flow.routed = ended.counted.passed_amount(Some(step));
+        node.flow.unselected = ended.counted.unselected_amount(Some(step));
         let reasons = node.reasons.iter().zip(&mut node.counts.unanswered);
         for (reason, count) in reasons {
             *count = ended.counted.unanswered_count(step, reason);
@@ -264,7 +264,7 @@ impl Generation {
         let full: u64 = full.filter_map(|(_, blocks)| *blocks).sum();
         let used = ended.counted.handed.iter().filter(|amount| amount.blocks > 0).count();
         for (number, exit) in self.tree.exits.iter().enumerate() {
-            let put = amount_at(&ended.counted.handed, number);
+            let put = amount_or_zero(&ended.counted.handed, number);
             let is_unsure = matches!(exit.which, ExitBlocks::Unsure);
             if is_unsure && put.blocks == 0 {
                 continue;
@@ -275,7 +275,7 @@ impl Generation {
             let (to, planned) = (node_name(self, exit.to), self.ids.edges[exit.edge]);
             let edge = Edge::new(from.into(), to.into(), EdgeKind::Ring, planned);
             let mut edge = Edge { put, taken, ..edge };
-            let failed = amount_at(&ended.counted.failed, number);
+            let failed = amount_or_zero(&ended.counted.failed, number);
             let here = taken.blocks + lapped + unread + failed.blocks;
             let ring = match used {
                 1 if put.blocks > 0 => full,
@@ -311,29 +311,29 @@ impl Generation {
         let mut node = Node::new(name, number, Operator::Pass, Counts::default());
         node.counts.made = ended.counted.ran;
         node.taken.push(Amount::default());
-        node.flow.routed = ended.counted.passed_at(None);
-        node.flow.unselected = ended.counted.unselected_at(None);
+        node.flow.routed = ended.counted.passed_amount(None);
+        node.flow.unselected = ended.counted.unselected_amount(None);
         node
     }
 }
 
 /// Describes the frames that an expression left to the host or to another request. Returns `None`
 /// if there are none.
-fn format_left_frames(left: [u64; LeftReason::ALL.len()]) -> Option<String> {
+fn format_left_frames(left: [u64; LeaveReason::ALL.len()]) -> Option<String> {
     let frames = |count: u64, what: &str| match count {
         1 => format!("1 {what}"),
         count => format!("{count} {what}s"),
     };
-    let texts = LeftReason::ALL.iter().zip(left).filter(|(_, count)| *count > 0);
+    let texts = LeaveReason::ALL.iter().zip(left).filter(|(_, count)| *count > 0);
     let texts = texts.map(|(why, count)| match why {
-        LeftReason::Fragment => format!("{} stayed with the host", frames(count, "fragment")),
-        LeftReason::Undecided => {
+        LeaveReason::Fragment => format!("{} stayed with the host", frames(count, "fragment")),
+        LeaveReason::Undecided => {
             format!(
                 "{} stayed with the host, because the program could not decide",
                 frames(count, "frame")
             )
         }
-        LeftReason::Elsewhere => {
+        LeaveReason::Elsewhere => {
             format!("{} had been taken by an earlier request", frames(count, "matching frame"))
         }
     });
@@ -353,7 +353,7 @@ fn restore_state(mut filter: Filter, kept: Option<&Vec<u8>>) -> Filter {
     filter
 }
 
-pub(super) fn amount_at(amounts: &[Amount], number: usize) -> Amount {
+pub(super) fn amount_or_zero(amounts: &[Amount], number: usize) -> Amount {
     amounts.get(number).copied().unwrap_or_default()
 }
 

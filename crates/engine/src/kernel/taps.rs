@@ -155,11 +155,11 @@ impl<'t> TapEmission<'t> {
     /// parse state in which a frame leaves the step. While none of these taps is open, the code
     /// executes one load and one branch, regardless of the number of requests.
     pub(super) fn emit<'s>(&self, s: &mut Scope<'s, '_>, at: Option<usize>, on: Layers<'s>) {
-        if self.fused.taps_at(at).next().is_some() {
+        if self.fused.taps_of_step(at).next().is_some() {
             let place = switch_word_index(at);
             s.arm(|s, closed| {
                 s.only_switched(place, closed);
-                s.note_switched(place, on);
+                s.record_for_open_exits(place, on);
             });
         }
     }

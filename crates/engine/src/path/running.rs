@@ -70,12 +70,12 @@ pub(crate) struct PathState {
     pub(crate) ids: Ids,
     /// All sources that the path has had so far.
     pub(crate) origins: Origins,
-    pub(crate) parts: Vec<RunningPart>,
+    pub(crate) parts: Vec<RunningComponent>,
 }
 
 /// The running state of one connected component of the graph.
 #[derive(Debug)]
-pub(crate) struct RunningPart {
+pub(crate) struct RunningComponent {
     pub(crate) control: Arc<Control>,
     pub(crate) demand: Arc<Demand>,
     pub(crate) count_limit: Option<Arc<CountLimit>>,
@@ -143,7 +143,7 @@ pub(crate) struct RunningRing {
     pub(crate) marks: bool,
 }
 
-impl RunningPart {
+impl RunningComponent {
     /// Returns true if all spaces of the component have ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.spaces.iter().all(|space| space.commands.lock_inbox().ended)
@@ -164,7 +164,12 @@ impl RunningRing {
 }
 
 impl PathState {
-    pub(crate) fn new(plan: Plan, ids: Ids, origins: Origins, parts: Vec<RunningPart>) -> Self {
+    pub(crate) fn new(
+        plan: Plan,
+        ids: Ids,
+        origins: Origins,
+        parts: Vec<RunningComponent>,
+    ) -> Self {
         Self {
             text: None,
             read: None,

@@ -60,7 +60,7 @@ impl Drop for Thread {
 impl ThreadStarter {
     /// Starts a thread for a space that a change adds. The index of the space follows the indices
     /// of the existing spaces.
-    pub(crate) fn start_added(&self, name: String) -> sys::Result<Thread> {
+    pub(crate) fn start_added_thread(&self, name: String) -> sys::Result<Thread> {
         let anywhere = Self { near: Arc::default(), ..self.clone() };
         anywhere.start(name, self.next.fetch_add(1, Ordering::Relaxed))
     }

@@ -292,7 +292,7 @@ impl<'b> FileBlock<'b> {
             take.read_u32()?;
             let bytes = take.read_bytes(length)?;
             take.read_bytes(length.next_multiple_of(4) - length)?;
-            (time, bytes, find_option(take)?)
+            (time, bytes, local_option_value(take)?)
         } else {
             let (LocalBlockKind::Bytes, mut take) = self.local_block()? else { return None };
             let (time, length) = (take.read_u64()?, take.read_size()?);
@@ -305,7 +305,7 @@ impl<'b> FileBlock<'b> {
 
 /// Returns the value of the local option among the options of a packet block, or `None` if the
 /// option is missing or an option is truncated.
-fn find_option(mut take: ValueReader<'_>) -> Option<&[u8]> {
+fn local_option_value(mut take: ValueReader<'_>) -> Option<&[u8]> {
     loop {
         let (code, length) = (take.read_u16()?, usize::from(take.read_u16()?));
         let value = take.read_bytes(length)?;

@@ -280,14 +280,14 @@ impl EventPlayer {
             self.chunk.resize(length, 0);
             (self.at, self.offset) = (0, offset);
             if let Err(error) = self.replay.record.file.read_exact_at(&mut self.chunk, offset) {
-                return self.note_defect(&format!("it can no longer be read: {error}"));
+                return self.record_defect(&format!("it can no longer be read: {error}"));
             }
         }
         Some(())
     }
 
     /// Records a defect at the current position, and ends the sequence of events. Returns `None`.
-    fn note_defect<T>(&mut self, what: &str) -> Option<T> {
+    fn record_defect<T>(&mut self, what: &str) -> Option<T> {
         let byte = self.offset + self.at as u64;
         self.defect.get_or_insert_with(|| format!("the record is invalid at byte {byte}: {what}"));
         self.next = usize::MAX;
@@ -309,7 +309,7 @@ impl EventReader for EventPlayer {
                 self.at += length;
                 Some(event)
             }
-            None => self.note_defect("no pass of a space begins here"),
+            None => self.record_defect("no pass of a space begins here"),
         }
     }
 
@@ -325,7 +325,7 @@ impl EventReader for EventPlayer {
             if !self.is_truncated_here() {
                 let more = follow + 1;
                 return self
-                    .note_defect(&format!("{more} more blocks of this pass are missing here"));
+                    .record_defect(&format!("{more} more blocks of this pass are missing here"));
             }
             return None;
         };

@@ -139,7 +139,7 @@ impl Record {
         let target = path.display().to_string();
         let unread = |error| RecordError::Unread { target: target.clone(), error };
         let file = OpenRegular::read().open(path).map_err(unread)?;
-        let mut scan = Scan::new(file.try_clone().map_err(unread)?);
+        let mut scan = RecordScan::new(file.try_clone().map_err(unread)?);
         let (version, head) = scan.read_head(&target)?;
         let (mut chunks, mut changes) = (Vec::new(), Vec::new());
         let whole = scan.scan_chunks(&mut chunks, &mut changes).map_err(unread)?;
@@ -154,7 +154,7 @@ impl Record {
 }
 
 /// A scan of a recording, block by block.
-struct Scan {
+struct RecordScan {
     file: BufReader<File>,
     digest: Sha256,
     /// The current block; incomplete at the end of a truncated file.
@@ -166,7 +166,7 @@ struct Scan {
 /// Number of bytes read per system call.
 const READ_BYTES: usize = 1 << 20;
 
-impl Scan {
+impl RecordScan {
     fn new(file: File) -> Self {
         let (file, digest) = (BufReader::with_capacity(READ_BYTES, file), Sha256::new());
         Self { file, digest, block: Vec::new(), at: 0 }

@@ -36,7 +36,7 @@ pub const BYTES_MIN: u64 = 64 << 10;
 /// Number of bytes that a space collects before it passes them to the writing thread.
 const CHUNK_BYTES: usize = 256 << 10;
 /// Maximum number of chunks that wait to be written.
-const QUEUE_MAX: usize = 32;
+const QUEUED_CHUNKS_MAX: usize = 32;
 /// Maximum number of interface descriptions, one per source and link type. Frames beyond this limit
 /// are stored as raw bytes.
 const INTERFACES_MAX: usize = 64;
@@ -123,7 +123,7 @@ impl Recording {
             }
         });
         let bytes = AtomicU64::new(first.len() as u64);
-        let (to, from) = sync_channel(QUEUE_MAX);
+        let (to, from) = sync_channel(QUEUED_CHUNKS_MAX);
         step(Resource::Thread)?;
         let thread = std::thread::Builder::new().name("record".to_owned());
         let thread = thread.spawn(move || write_messages(file, first, &from));
@@ -340,7 +340,7 @@ impl Journal for Recorder {
         }
     }
 
-    /// Passes the chunk to the writing thread. Blocks while [`QUEUE_MAX`] chunks wait to be
+    /// Passes the chunk to the writing thread. Blocks while [`QUEUED_CHUNKS_MAX`] chunks wait to be
     /// written.
     fn flush(&mut self) {
         if self.chunk.is_empty() {

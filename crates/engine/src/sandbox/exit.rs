@@ -247,7 +247,7 @@ impl Source for Exit {
                     Err(fault) => return Ok(self.handle_fault(fault)),
                 },
                 Ok(BlockRead::End) => {
-                    self.supervisor.note_output_end();
+                    self.supervisor.record_output_end();
                     return Ok(self.release_stream());
                 }
                 Err(fault) => return Ok(self.handle_fault(fault)),

@@ -119,7 +119,7 @@ pub(crate) fn start(
 }
 
 /// Returns the entrance to a filter's process if the node's sink is one; otherwise `None`.
-pub(crate) fn entrance_of(node: &mut Node) -> Option<&mut Entrance> {
+pub(crate) fn as_entrance(node: &mut Node) -> Option<&mut Entrance> {
     match &mut node.operator {
         Operator::Sink(part) => part.sink.as_any()?.downcast_mut(),
         _ => None,
@@ -127,7 +127,7 @@ pub(crate) fn entrance_of(node: &mut Node) -> Option<&mut Entrance> {
 }
 
 /// Returns the exit from a filter's process if the node's source is one; otherwise `None`.
-pub(crate) fn exit_of(node: &mut Node) -> Option<&mut Exit> {
+pub(crate) fn as_exit(node: &mut Node) -> Option<&mut Exit> {
     match &mut node.operator {
         Operator::Source(part) => part.source.as_any()?.downcast_mut(),
         _ => None,

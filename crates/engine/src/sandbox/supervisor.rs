@@ -126,7 +126,7 @@ impl Supervisor {
     }
 
     /// Records that the output of the process has ended without a fault.
-    pub(super) fn note_output_end(&self) {
+    pub(super) fn record_output_end(&self) {
         self.output_ended.store(true, Ordering::Relaxed);
     }
 

@@ -319,7 +319,7 @@ impl Recognizer {
         cx.count(EVICTED_SESSIONS, evicted.is_some().into());
         let mut known = *self.sessions.get_or_create(session);
         let fingerprint =
-            self.automaton_for(true).fingerprint() ^ self.any.fingerprint().rotate_left(1);
+            self.direction_automaton(true).fingerprint() ^ self.any.fingerprint().rotate_left(1);
         if known.fingerprint != fingerprint {
             known = SignatureSession { fingerprint, ..SignatureSession::default() };
         }
@@ -354,7 +354,7 @@ impl Recognizer {
 
     /// Continues the search over the next bytes of an undecided text.
     fn search(&self, side: &mut SignatureSearch, piece: TextPosition, bytes: &[u8]) {
-        let automaton = self.automaton_for(piece.backward);
+        let automaton = self.direction_automaton(piece.backward);
         let room = self.search_max.saturating_sub(side.searched_bytes) as usize;
         let here = bytes.get(..room).unwrap_or(bytes);
         let last = piece.is_last && here.len() == bytes.len();
@@ -371,7 +371,7 @@ impl Recognizer {
         };
     }
 
-    fn automaton_for(&self, backward: bool) -> &Automaton {
+    fn direction_automaton(&self, backward: bool) -> &Automaton {
         self.server.as_ref().filter(|_| backward).unwrap_or(&self.any)
     }
 }

@@ -66,7 +66,7 @@ impl Stream for Compress {
         let Some(whole) = cx.complete_block(block).filter(Block::has_all_bytes) else {
             return cx.drop(&block, OVERWRITTEN);
         };
-        let block = super::with_headers(whole);
+        let block = super::with_header_offsets(whole);
         let (bytes, context) = (block.bytes(), block.context);
         if self.append_compressed(&block, context, bytes, cx) {
             return cx.consume(&block);

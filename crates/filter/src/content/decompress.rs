@@ -54,7 +54,7 @@ impl Lanes for Decompress {
             }
             let Some(block) = cx.complete_block(batch, l) else { continue };
             match self.decoder.decode(block.bytes()) {
-                Ok(bytes) => super::replace_block(batch, l, cx, bytes),
+                Ok(bytes) => super::replace_block_view(batch, l, cx, bytes),
                 Err(bad) => batch.set_class(l, cx.common.answer_absent(codec_reason(bad))),
             }
         }

@@ -68,7 +68,7 @@ pub(super) fn decode(
         let output = output.get_mut(..room).unwrap_or_default();
         made += match size & STORED_FLAG {
             0 => decode_block(block, output, dictionary, header.block_max)?,
-            _ => copy_stored(block, output)?,
+            _ => copy_stored_block(block, output)?,
         };
     }
     let contents = out.get(used..made).unwrap_or_default();
@@ -96,7 +96,7 @@ fn decode_block(
     }
 }
 
-fn copy_stored(block: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
+fn copy_stored_block(block: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
     out.get_mut(..block.len()).ok_or(CodecError::TooLarge)?.copy_from_slice(block);
     Ok(block.len())
 }

@@ -15,8 +15,13 @@ use crate::prelude::*;
 
 /// Replaces the view of a lane with `bytes`, and keeps the headers that contain the addresses. If
 /// memory runs out, drops the block and counts the loss.
-fn replace_block<'a>(batch: &mut Batch<'a>, l: Lane, cx: &mut LaneContext<'_, 'a>, bytes: &[u8]) {
-    batch.set_block(l, with_headers(batch.block(l)));
+fn replace_block_view<'a>(
+    batch: &mut Batch<'a>,
+    l: Lane,
+    cx: &mut LaneContext<'_, 'a>,
+    bytes: &[u8],
+) {
+    batch.set_block(l, with_header_offsets(batch.block(l)));
     cx.replace_view(batch, l, bytes);
 }
 
@@ -28,7 +33,7 @@ fn has_nothing_to_compress(block: &Block<'_>) -> bool {
 
 /// Parses the headers of a block that is part of a frame, unless their offsets are known, and
 /// stores the offsets in its marks. Returns the block.
-fn with_headers(mut block: Block<'_>) -> Block<'_> {
+fn with_header_offsets(mut block: Block<'_>) -> Block<'_> {
     if block.marks.is_frame() && block.marks.payload == Marks::UNKNOWN {
         layers::parse(&mut block);
     }

@@ -154,7 +154,7 @@ impl SessionCapture {
         let record: &[u8] = if self.last_frame == frame { &[] } else { &record };
         let bytes: &[u8] = if record.is_empty() { &[] } else { bytes };
         (self.link_plus_one, self.last_frame) = (link, frame);
-        let block = &super::with_headers(*block);
+        let block = &super::with_header_offsets(*block);
         cx.append_replacement(block, context, &[header, record, bytes]);
         cx.consume(block);
     }

@@ -44,7 +44,7 @@ pub type OutputLinks = fn(&Arguments) -> Option<&'static [LinkType]>;
 /// Checks a combination of arguments, each of which is valid by itself. Returns the mistake if the
 /// combination is invalid or, when called for a warning, if it matches nothing or less than the
 /// user may expect. Returns `None` if there is no mistake.
-pub type ArgumentWarning = fn(&Arguments) -> Option<Mistake>;
+pub type ArgumentCheck = fn(&Arguments) -> Option<Mistake>;
 
 /// Returns a parameter and the value to insert for it into the request, so that the request means
 /// the same on every machine and at any time. Returns `None` if no parameter needs to be inserted.
@@ -159,10 +159,10 @@ pub struct Analysis {
     /// Checks the arguments of a source and returns the mistake if they are valid separately but
     /// not in combination. A filter reports such a mistake when it is created, but a source has no
     /// user implementation to create.
-    pub argument_error: Option<ArgumentWarning>,
+    pub argument_error: Option<ArgumentCheck>,
     /// Returns a warning that `check`, `explain` and the start of a run print, or `None` if there
     /// is none.
-    pub warning: Option<ArgumentWarning>,
+    pub warning: Option<ArgumentCheck>,
     /// Returns a remark that `explain` prints, or `None` if there is nothing to remark.
     pub remark: Option<fn(&Arguments) -> Option<String>>,
     /// Returns the setting that the filter derives from its position in the graph: from the classes

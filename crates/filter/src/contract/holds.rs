@@ -144,7 +144,7 @@ impl Holds {
         list.len += 1;
         let previous = match self.slot(list.tail) {
             Some(tail) if !precedes(key, tail.key) => list.tail,
-            _ => self.last_slot_not_after(list, key),
+            _ => self.last_slot_up_to_key(list, key),
         };
         if previous == 0 {
             self.set_next(this, list.head);
@@ -233,7 +233,7 @@ impl Holds {
 
     /// Returns the index plus 1 of the last slot in `list` whose key is not greater than `key`, or
     /// 0 if there is no such slot.
-    fn last_slot_not_after(&self, list: &HeldList, key: u32) -> u32 {
+    fn last_slot_up_to_key(&self, list: &HeldList, key: u32) -> u32 {
         let mut previous = 0;
         let mut at = list.head;
         while let Some(slot) = self.slot(at) {

@@ -44,7 +44,7 @@ pub mod value;
 
 pub use arguments::Arguments;
 pub use batch::{
-    Batch, BatchMemory, Block, Columns, LANES, Lane, LaneMask, Tags, lanes, mask_of_first,
+    Batch, BatchMemory, Block, Columns, LANES, Lane, LaneMask, Tags, first_lanes_mask, lanes,
 };
 pub use compiler::Compiler;
 pub use context::{
@@ -52,7 +52,7 @@ pub use context::{
     Reason, StreamContext, Time,
 };
 pub use description::{
-    Analysis, ArgumentWarning, Description, FixParameter, InputNeeds, MakeFilter, OutputLinks,
+    Analysis, ArgumentCheck, Description, FixParameter, InputNeeds, MakeFilter, OutputLinks,
     PushdownTest, UsableInput,
 };
 pub use edit::{Edit, EditBackend, Editable};

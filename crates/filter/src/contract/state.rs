@@ -99,7 +99,7 @@ const CACHE_LINE: usize = 64;
 impl<S: Session> Sessions<S> {
     /// Returns the session with this key. Creates it if it does not exist.
     pub fn get_or_create(&mut self, key: u64) -> &mut S {
-        let number = match self.index_of(key) {
+        let number = match self.session_index(key) {
             Some(number) => {
                 self.marks[number as usize] = USED | CHANGED;
                 number
@@ -113,7 +113,7 @@ impl<S: Session> Sessions<S> {
     /// session.
     #[inline]
     pub fn find(&mut self, key: u64) -> Option<&mut S> {
-        let number = self.index_of(key)? as usize;
+        let number = self.session_index(key)? as usize;
         self.marks[number] = USED | CHANGED;
         self.states.get_mut(number)
     }
@@ -134,7 +134,7 @@ impl<S: Session> Sessions<S> {
     pub fn prefetch(&mut self, keys: impl IntoIterator<Item = u64>) {
         let (mut numbers, mut found) = ([0; LANES], 0);
         for key in keys.into_iter().take(LANES) {
-            if let Some(number) = self.index_of(key) {
+            if let Some(number) = self.session_index(key) {
                 numbers[found] = number;
                 found += 1;
             }
@@ -210,7 +210,7 @@ impl<S: Session> Sessions<S> {
     }
 
     #[inline]
-    fn index_of(&mut self, key: u64) -> Option<u32> {
+    fn session_index(&mut self, key: u64) -> Option<u32> {
         let recent = self.recent_mut(key);
         if recent.key == key {
             return Some(recent.number);

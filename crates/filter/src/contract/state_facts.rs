@@ -86,14 +86,22 @@ impl StateFacts {
     /// Returns the facts about a filter with one private session, whose fields are published.
     #[must_use]
     pub const fn private<S: Session>() -> Self {
-        Self { scope: StateScope::Private, published_columns: columns_of::<S>(), ..Self::NONE }
+        Self {
+            scope: StateScope::Private,
+            published_columns: columns_function::<S>(),
+            ..Self::NONE
+        }
     }
 
     /// Returns the facts about a filter with one session per connection, flow or datagram, whose
     /// fields are published.
     #[must_use]
     pub const fn sessions<S: Session>() -> Self {
-        Self { scope: StateScope::Sessions, published_columns: columns_of::<S>(), ..Self::NONE }
+        Self {
+            scope: StateScope::Sessions,
+            published_columns: columns_function::<S>(),
+            ..Self::NONE
+        }
     }
 
     /// Returns the facts about a filter whose state cannot move to another space, for this reason.
@@ -133,6 +141,6 @@ impl StateFacts {
 
 /// Returns the function that lists the columns of a session type, or `None` if the type has no
 /// published field.
-const fn columns_of<S: Session>() -> Option<fn() -> Vec<Column>> {
+const fn columns_function<S: Session>() -> Option<fn() -> Vec<Column>> {
     if S::FIELDS.is_empty() { None } else { Some(columns::<S>) }
 }

@@ -12,7 +12,7 @@ use crate::contract::Arguments;
 
 /// Function that returns the attach point of a source. Fails with the reason if the source has
 /// none.
-type FindAttach = fn(&Arguments) -> Result<Attach, String>;
+type AttachPointFunction = fn(&Arguments) -> Result<Attach, String>;
 
 /// The use of standard output by a sink.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +30,7 @@ pub enum StandardOutput {
 pub struct EndpointFacts {
     /// Function that returns the attach point of a kernel program that can replace the source, or
     /// fails with the reason if there is none. `None` if the source always reads in a process.
-    pub attach_point: Option<FindAttach>,
+    pub attach_point: Option<AttachPointFunction>,
     /// Function that returns the interface to which a sink sends frames, so that a kernel program
     /// can send them in place of the sink. `None` for sinks that send no frames.
     pub outlet: Option<fn(&Arguments) -> Outlet>,

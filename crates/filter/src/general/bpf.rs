@@ -26,8 +26,9 @@ use ebpf::emit::{Answer, Exit, Layers, Scope, Unfit};
 use names::{RecordedNames, record_names};
 use validate::{known_programs, match_warning, remark};
 
-/// Compiles an expression as libpcap does for a live capture of Ethernet frames: the program expects
-/// the outermost VLAN tag in the skb. Returns `None` if the built-in compiler cannot compile it.
+/// Compiles an expression as libpcap does for a live capture of Ethernet frames: the program
+/// expects the outermost VLAN tag in the skb. Returns `None` if the built-in compiler cannot
+/// compile it.
 #[must_use]
 pub fn compile_live(
     expression: &str,
@@ -146,26 +147,26 @@ impl Matcher {
     /// or `None` if there is no program for the link type of the frame.
     #[inline]
     fn verdict(&mut self, block: &Block<'_>) -> Option<bool> {
-        let program = self.program_for(block.marks.link)?;
+        let program = self.link_program(block.marks.link)?;
         Some(program.run(block.frame, block.marks.wire_length, &METADATA) != 0)
     }
 
     /// Returns true if the expression accepts a frame of this link type and false if it rejects the
     /// frame, or `None` if there is no program for the link type.
     fn frame_matches(&mut self, link: LinkType, frame: &[u8], length: u32) -> Option<bool> {
-        let program = self.program_for(link.0)?;
+        let program = self.link_program(link.0)?;
         Some(program.run(frame, length, &METADATA) != 0)
     }
 
     #[inline]
-    fn program_for(&mut self, link: u16) -> Option<&ClassicProgram> {
+    fn link_program(&mut self, link: u16) -> Option<&ClassicProgram> {
         let at = self.programs.iter().position(|(known, _)| *known == link);
-        let at = at.unwrap_or_else(|| self.compile_for(link));
+        let at = at.unwrap_or_else(|| self.compile_for_link(link));
         self.programs.get(at)?.1.as_ref()
     }
 
     #[cold]
-    fn compile_for(&mut self, link: u16) -> usize {
+    fn compile_for_link(&mut self, link: u16) -> usize {
         if link == Marks::NO_LINK || self.programs.len() >= LINKS_MAX {
             return usize::MAX;
         }
@@ -270,7 +271,7 @@ mod tests {
         }
     }
 
-    fn matcher_with(text: &str, other: &Arc<FakeCompiler>) -> Matcher {
+    fn matcher_with_compiler(text: &str, other: &Arc<FakeCompiler>) -> Matcher {
         let compiler: Arc<dyn Compiler> = other.clone();
         let arguments = parse_arguments(&BPF, &[text]).unwrap().with_compiler(Some(compiler));
         Matcher { arguments, programs: Vec::new() }
@@ -279,9 +280,9 @@ mod tests {
     #[test]
     fn unsupported_expression_goes_to_the_other_compiler() {
         let other = Arc::new(FakeCompiler::default());
-        let mut bpf = matcher_with("ip", &other);
+        let mut bpf = matcher_with_compiler("ip", &other);
         let mut run = |link, frame: &[u8]| {
-            bpf.program_for(link)
+            bpf.link_program(link)
                 .map(|program| program.run(frame, frame.len() as u32, &METADATA) > 0)
         };
         assert_eq!(run(BACNET_LINK, b"\x55\xff"), Some(true));
@@ -368,12 +369,12 @@ mod tests {
     #[test]
     fn compiled_link_types_are_bounded() {
         let other = Arc::new(FakeCompiler::default());
-        let mut bpf = matcher_with("ip", &other);
+        let mut bpf = matcher_with_compiler("ip", &other);
         for link in 1000..u16::MAX {
-            assert!(bpf.program_for(link).is_none());
+            assert!(bpf.link_program(link).is_none());
         }
         assert_eq!((bpf.programs.len(), other.0.load(Ordering::Relaxed)), (LINKS_MAX, LINKS_MAX));
-        assert!(bpf.program_for(Marks::NO_LINK).is_none());
+        assert!(bpf.link_program(Marks::NO_LINK).is_none());
     }
 
     #[test]

@@ -96,7 +96,7 @@ mod tests {
 
     /// Returns the rows of the report about blocks with these views and marks. All blocks have the
     /// flags first and last.
-    fn rows_of<const N: usize>(blocks: [(RichPointer, Marks); N]) -> Vec<(String, u64)> {
+    fn count_report_rows<const N: usize>(blocks: [(RichPointer, Marks); N]) -> Vec<(String, u64)> {
         let (pointers, marks) = (blocks.map(|block| block.0), blocks.map(|block| block.1));
         let flags = Flags::FIRST.with(Flags::LAST);
         let context = [BlockMetadata { flags, ..BlockMetadata::default() }; N];
@@ -119,20 +119,26 @@ mod tests {
         let described = Marks::described(100);
         let end = (RichPointer::hole(0), Marks::bare(0));
         let blocks = [(view(0), described), (view(0), described), (view(9), Marks::bare(9)), end];
-        assert_eq!(rows_of(blocks), named([("messages", 2), ("blocks", 4), ("bytes", 9)]));
+        assert_eq!(
+            count_report_rows(blocks),
+            named([("messages", 2), ("blocks", 4), ("bytes", 9)])
+        );
     }
 
     #[test]
     fn empty_records_are_not_messages() {
         let line = |length| (view(length), Marks::bare(length));
-        assert_eq!(rows_of([line(1), line(0), line(1)]), named([("blocks", 3), ("bytes", 2)]));
+        assert_eq!(
+            count_report_rows([line(1), line(0), line(1)]),
+            named([("blocks", 3), ("bytes", 2)])
+        );
     }
 
     #[test]
     fn lost_bytes_are_not_counted() {
         let hole = (RichPointer::hole(1000), Marks::bare(1000));
         let blocks = [(view(5), Marks::bare(5)), hole];
-        assert_eq!(rows_of(blocks), named([("blocks", 2), ("bytes", 5)]));
+        assert_eq!(count_report_rows(blocks), named([("blocks", 2), ("bytes", 5)]));
     }
 
     #[test]

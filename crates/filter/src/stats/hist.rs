@@ -55,12 +55,12 @@ fn make_filter(arguments: &Arguments) -> Result<Filter, Mistake> {
 }
 
 /// Number of buckets: one for the value 0, and one for each power of two in 64 bits.
-const BUCKETS: usize = 65;
+const HISTOGRAM_BUCKET_COUNT: usize = 65;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct Histogram {
-    buckets: [u64; BUCKETS],
+    buckets: [u64; HISTOGRAM_BUCKET_COUNT],
     blocks: u64,
     last: u64,
     backwards: u64,
@@ -68,7 +68,7 @@ struct Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { buckets: [0; BUCKETS], blocks: 0, last: 0, backwards: 0 }
+        Self { buckets: [0; HISTOGRAM_BUCKET_COUNT], blocks: 0, last: 0, backwards: 0 }
     }
 }
 
@@ -78,9 +78,13 @@ impl Session for Histogram {
         Field::new("backwards", Unit::Blocks, "older than the block before", |histogram, _| {
             histogram.backwards
         }),
-        Field::array("bucket", Unit::Blocks, BUCKETS, BUCKET_HELP, |histogram, number| {
-            histogram.buckets.get(number).copied().unwrap_or(0)
-        }),
+        Field::array(
+            "bucket",
+            Unit::Blocks,
+            HISTOGRAM_BUCKET_COUNT,
+            BUCKET_HELP,
+            |histogram, number| histogram.buckets.get(number).copied().unwrap_or(0),
+        ),
     ];
 }
 
@@ -115,7 +119,7 @@ impl Statistics for Hist {
         let histogram = self.histogram.get(PRIVATE_KEY).copied().unwrap_or_default();
         let mut rows = vec![("blocks".to_owned(), histogram.blocks)];
         let filled = |n: &u64| *n > 0;
-        let first = histogram.buckets.iter().position(filled).unwrap_or(BUCKETS);
+        let first = histogram.buckets.iter().position(filled).unwrap_or(HISTOGRAM_BUCKET_COUNT);
         let last = histogram.buckets.iter().rposition(filled).map_or(0, |last| last + 1);
         let buckets = histogram.buckets.iter().enumerate().take(last).skip(first);
         rows.extend(buckets.map(|(number, n)| (self.of.bucket_label(number), *n)));
@@ -227,7 +231,8 @@ fn emit_arrival<'s>(s: &mut Scope<'s, '_>, histogram: TwinState<'s>) {
     });
 }
 
-const BUCKETS_ROW: (u16, u16) = (offset_of!(Histogram, buckets) as u16, BUCKETS as u16);
+const BUCKETS_ROW: (u16, u16) =
+    (offset_of!(Histogram, buckets) as u16, HISTOGRAM_BUCKET_COUNT as u16);
 const BLOCKS_OFFSET: u16 = offset_of!(Histogram, blocks) as u16;
 const LAST_OFFSET: u16 = offset_of!(Histogram, last) as u16;
 const BACKWARDS_OFFSET: u16 = offset_of!(Histogram, backwards) as u16;

@@ -2,7 +2,7 @@
 //! store a frame.
 
 use ebpf::interpret::Packet;
-use filter::testing::{ETHERNET, EXAM_KEY, Frame};
+use filter::testing::{ETHERNET, Frame, TEST_KEY};
 use filter::transport::token::sealed::seal;
 use wire::checksum::Sum;
 
@@ -211,7 +211,7 @@ fn token_frames() -> Vec<Vec<u8>> {
             frame = Frame::ipv6(17, &frame[34..]).bytes;
             frame[22..54].copy_from_slice(&data[..32]);
         }
-        seal(&mut frame, &EXAM_KEY, number, 20);
+        seal(&mut frame, &TEST_KEY, number, 20);
         frame
     };
     let lengths = [0, 1, 7, 8, 9, 15, 16, 17, 19, 20, 21, 24, 90].into_iter().zip(0x1000..);

@@ -62,7 +62,7 @@ pub(crate) fn header_cases() -> Vec<Frame> {
     let cooked = [&[0; 14][..], &udp.bytes[12..]].concat();
     let cooked2 = [&udp.bytes[12..14], &[0; 18], &udp.bytes[14..]].concat();
     let mut sealed = Frame::udp(4000, 53, b"here a token is data");
-    seal(&mut sealed.bytes, &testing::EXAM_KEY, 1, 64);
+    seal(&mut sealed.bytes, &testing::TEST_KEY, 1, 64);
     let loopback = [&[2, 0, 0, 0][..], &udp.bytes[14..]].concat();
     vec![
         Frame::tcp(4000, 80, b"GET / HTTP/1.1\r\n\r\n"),

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn q11_cached_file_behind_fresh_headers_is_summed_once() {
+    fn q11_cached_file_after_new_headers_is_summed_once() {
         let (mut files, mut headers) = (create_pool(1), create_pool(2));
         let mut cache = ChecksumCache::new(64);
         let file = files.copy(&[0xab; 30_001]).unwrap();

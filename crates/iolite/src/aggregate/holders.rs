@@ -49,7 +49,7 @@ struct HeldSegment {
 
 /// Counters of the segments and slices held for one peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Holding {
+pub struct HeldCounts {
     /// Number of segments that cannot be reused because of the peer.
     pub segments: usize,
     /// Number of slices sent but not yet released.
@@ -115,13 +115,13 @@ impl Holders {
 
     /// Removes a peer and releases all its segments. Returns the peer's last counters, or `None` if
     /// there is no such peer.
-    pub fn remove(&mut self, peer: PeerId) -> Option<Holding> {
+    pub fn remove(&mut self, peer: PeerId) -> Option<HeldCounts> {
         self.peers.remove(&peer).map(|peer| peer.holding())
     }
 
     /// Returns the counters of a peer, or `None` if there is no such peer.
     #[must_use]
-    pub fn holding(&self, peer: PeerId) -> Option<Holding> {
+    pub fn holding(&self, peer: PeerId) -> Option<HeldCounts> {
         self.peers.get(&peer).map(Peer::holding)
     }
 }
@@ -154,8 +154,8 @@ impl Peer {
         true
     }
 
-    fn holding(&self) -> Holding {
-        Holding {
+    fn holding(&self) -> HeldCounts {
+        HeldCounts {
             segments: self.held.len(),
             references: self.held.values().map(|held| held.references).sum(),
             mistakes: self.mistakes,
@@ -200,7 +200,7 @@ mod tests {
         assert!(holders.release(second, pointer.within(7, 1)));
         assert!(!holders.release(second, pointer), "it has none left");
         let counted = holders.remove(first).unwrap();
-        assert_eq!(counted, Holding { segments: 1, references: 2, mistakes: 0 });
+        assert_eq!(counted, HeldCounts { segments: 1, references: 2, mistakes: 0 });
         assert_eq!(pool.usage().leased, 0);
         assert_eq!(holders.remove(first), None, "gone once");
         assert!(!holders.release(first, pointer));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_limit_holds_whole_aggregates_or_none() {
+    fn peer_at_its_limit_holds_whole_aggregates_or_none() {
         let mut pool = create_pool(8);
         let mut holders = Holders::new(3);
         let peer = holders.join(Credentials::from(identity()));
@@ -217,12 +217,12 @@ mod tests {
             sent.append(one_segment_aggregate(&mut pool)).unwrap();
         }
         assert_eq!(holders.hold(peer, &sent), Err(GrantRefusal::Limit { peer, limit: 3 }));
-        assert_eq!(holders.holding(peer), Some(Holding::default()));
+        assert_eq!(holders.holding(peer), Some(HeldCounts::default()));
         sent.truncate(3 * SEGMENT_SIZE);
         holders.hold(peer, &sent).unwrap();
         holders.hold(peer, &sent).unwrap();
         drop(sent);
-        let held = Holding { segments: 3, references: 6, mistakes: 0 };
+        let held = HeldCounts { segments: 3, references: 6, mistakes: 0 };
         assert_eq!(holders.holding(peer), Some(held));
         assert_eq!(pool.usage().leased, 3);
         drop(holders);

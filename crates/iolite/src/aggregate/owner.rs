@@ -112,7 +112,7 @@ impl Creator {
             }
             MemoryKind::File => {
                 let file = CachedFile::from_received(dbuf, file);
-                self.files.insert(dbuf, file.map_err(|why| refusal_of_file(dbuf, why))?);
+                self.files.insert(dbuf, file.map_err(|why| file_refusal(dbuf, why))?);
             }
         }
         Ok(())
@@ -180,7 +180,7 @@ impl Owner for Creator {
     fn grant(&mut self, dbuf: DbufId, peer: PeerId) -> Result<Grant, GrantRefusal> {
         let credentials = self.holders.credentials(peer).ok_or(GrantRefusal::UnknownPeer(peer))?;
         if let Some(file) = self.files.get(&dbuf) {
-            let file = file.grant(credentials).map_err(|why| refusal_of_file(dbuf, why))?;
+            let file = file.grant(credentials).map_err(|why| file_refusal(dbuf, why))?;
             return Ok(Grant { dbuf, file, kind: MemoryKind::File });
         }
         let shared = self.check_readable(dbuf, credentials)?;
@@ -258,7 +258,7 @@ impl Grant {
     fn map(self) -> Result<MappedPool, GrantRefusal> {
         if self.kind == MemoryKind::File {
             let file = CachedFile::from_received(self.dbuf, self.file);
-            return file.map(MappedPool::File).map_err(|why| refusal_of_file(self.dbuf, why));
+            return file.map(MappedPool::File).map_err(|why| file_refusal(self.dbuf, why));
         }
         let file = Memfd::from_fd(self.file)?;
         let seals = file.seals()?;
@@ -275,7 +275,7 @@ impl Grant {
 }
 
 /// Converts the reason why a file cannot be used into the reason why `dbuf` is not granted.
-fn refusal_of_file(dbuf: DbufId, why: file::Refusal) -> GrantRefusal {
+fn file_refusal(dbuf: DbufId, why: file::Refusal) -> GrantRefusal {
     match why {
         file::Refusal::Forbidden { uid } => GrantRefusal::Forbidden { dbuf, uid },
         file::Refusal::System(error) => GrantRefusal::System(error),

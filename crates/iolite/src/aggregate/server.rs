@@ -167,7 +167,7 @@ fn serve_clients(state: &Mutex<ServerState>, returned: &Condvar, doorbell: &Sock
         let ready = poll::readable(&all, None);
         doorbell.clear();
         for ((peer, socket), _) in clients.iter().zip(ready.iter().skip(1)).filter(|(_, r)| **r) {
-            if !answer_message(state, returned, *peer, socket) {
+            if !handle_message(state, returned, *peer, socket) {
                 lock_state(state).leave(*peer);
                 returned.notify_all();
             }
@@ -177,7 +177,7 @@ fn serve_clients(state: &Mutex<ServerState>, returned: &Condvar, doorbell: &Sock
 
 /// Handles one message from a client. Returns false if the client has departed or violates the
 /// protocol.
-fn answer_message(
+fn handle_message(
     state: &Mutex<ServerState>,
     returned: &Condvar,
     peer: PeerId,

@@ -19,7 +19,7 @@ const SEGMENT_SIZE: usize = 4096;
 
 mod files;
 
-fn pool_of(id: u32, segments: usize) -> AllocationPool {
+fn create_test_pool(id: u32, segments: usize) -> AllocationPool {
     let config = PoolConfig { segment: SEGMENT_SIZE, segments };
     AllocationPool::new(DbufId::new(id).unwrap(), config, AccessList::private(identity())).unwrap()
 }
@@ -178,7 +178,7 @@ impl AggregateModel {
 #[test]
 fn q1_q2_operations_agree_with_a_vector() {
     let steps = if cfg!(miri) { 300 } else { 20_000 };
-    let pools = [pool_of(1, 64), pool_of(2, 256)];
+    let pools = [create_test_pool(1, 64), create_test_pool(2, 256)];
     let pairs = vec![(Aggregate::new(), Vec::new())];
     let mut model = AggregateModel { random: Random::replayable(), pools, pairs, full: 0 };
     for _ in 0..steps {
@@ -194,7 +194,7 @@ fn q1_q2_operations_agree_with_a_vector() {
 
 #[test]
 fn q1_changes_are_invisible_to_other_aggregates() {
-    let mut pool = pool_of(1, 16);
+    let mut pool = create_test_pool(1, 16);
     let original = pool.copy(b"HTTP/1.1 200 OK, of one buffer").unwrap();
     let mut copy = original.clone();
     let lies = |aggregate: &Aggregate| aggregate.slices().next().unwrap().bytes().as_ptr();
@@ -213,7 +213,7 @@ fn q1_changes_are_invisible_to_other_aggregates() {
 
 #[test]
 fn q2_prepended_header_leaves_data_in_place() {
-    let (mut files, mut headers) = (pool_of(1, 16), pool_of(2, 16));
+    let (mut files, mut headers) = (create_test_pool(1, 16), create_test_pool(2, 16));
     let file = files.copy(&[7; 3000]).unwrap();
     let mut response = file.clone();
     response.prepend(headers.copy(b"header").unwrap()).unwrap();
@@ -225,7 +225,7 @@ fn q2_prepended_header_leaves_data_in_place() {
 
 #[test]
 fn q10_content_id_is_never_reused() {
-    let mut pool = pool_of(1, 2);
+    let mut pool = create_test_pool(1, 2);
     let mut positions = HashSet::new();
     for round in 0..2000u32 {
         let made = pool.copy(&round.to_le_bytes().repeat(700)).unwrap();
@@ -263,7 +263,7 @@ fn equality_and_hash_ignore_division_into_slices() {
         hasher.0
     };
     let mut random = Random::replayable();
-    let (mut left, mut right) = (pool_of(1, 64), pool_of(2, 64));
+    let (mut left, mut right) = (create_test_pool(1, 64), create_test_pool(2, 64));
     for _ in 0..300 {
         let length = random.within(0..500);
         let bytes = random.bytes(length);
@@ -287,7 +287,7 @@ fn equality_and_hash_ignore_division_into_slices() {
 
 #[test]
 fn full_pool_fails_and_recovers_after_drops() {
-    let mut pool = pool_of(1, 4);
+    let mut pool = create_test_pool(1, 4);
     let mut kept: Vec<_> = (0..4).map(|_| pool.copy(&[1; SEGMENT_SIZE]).unwrap()).collect();
     let Err(Error::Full(usage)) = pool.copy(&[2]) else { panic!("there is no room") };
     assert_eq!((usage.leased, usage.segments), (4, 4));
@@ -309,7 +309,7 @@ fn full_pool_fails_and_recovers_after_drops() {
 /// An unreferenced segment is reused even if it is less than half full.
 #[test]
 fn unreferenced_segment_is_reused_at_any_fill() {
-    let mut pool = pool_of(1, 2);
+    let mut pool = create_test_pool(1, 2);
     let kept = pool.copy(&[1; SEGMENT_SIZE]).unwrap();
     let small = pool.copy(&[2; 1000]).unwrap();
     let refused = pool.allocate(3500, |_| panic!("the small one is still there"));
@@ -330,7 +330,7 @@ fn unreferenced_segment_is_reused_at_any_fill() {
 
 #[test]
 fn panic_in_fill_leaves_the_pool_usable() {
-    let mut pool = pool_of(1, 4);
+    let mut pool = create_test_pool(1, 4);
     let fill = || pool.allocate(8, |_| panic!("a program failed"));
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(fill)).is_err());
     assert_eq!(pool.copy(b"on it goes").unwrap().to_vec(), b"on it goes");
@@ -343,7 +343,7 @@ fn panic_in_fill_leaves_the_pool_usable() {
 
 #[test]
 fn out_of_range_operations_fail_without_change() {
-    let mut pool = pool_of(1, 4);
+    let mut pool = create_test_pool(1, 4);
     let mut aggregate = pool.copy(b"0123456789").unwrap();
     #[expect(clippy::reversed_empty_ranges, reason = "a reversed range must be refused")]
     for wrong in [0..11, 10..11, 11..11, 7..3, 0..usize::MAX, usize::MAX..usize::MAX] {
@@ -390,7 +390,7 @@ fn invalid_pointers_do_not_become_aggregates() {
 
 #[test]
 fn aggregate_is_limited_to_slices_max() {
-    let mut pool = pool_of(1, 4);
+    let mut pool = create_test_pool(1, 4);
     let mut aggregate = pool.copy(b"x").unwrap();
     while aggregate.len() < SLICES_MAX {
         aggregate.append(aggregate.clone()).unwrap();
@@ -403,7 +403,7 @@ fn aggregate_is_limited_to_slices_max() {
     assert!(aggregate.mutate(5..6, &mut pool, |_| panic!("too late")).is_err());
     assert_eq!(aggregate.len(), SLICES_MAX);
     assert_eq!(pool.usage().leased, 1);
-    let mut large = pool_of(2, 32);
+    let mut large = create_test_pool(2, 32);
     aggregate.gather(&mut large).unwrap();
     assert_eq!(aggregate.slices().count(), SLICES_MAX / SEGMENT_SIZE);
     aggregate.append(one).unwrap();
@@ -413,7 +413,7 @@ fn aggregate_is_limited_to_slices_max() {
 /// A thread that panics releases its references (Q18 within a process).
 #[test]
 fn q18_panicking_thread_releases_its_leases() {
-    let mut pool = pool_of(1, 8);
+    let mut pool = create_test_pool(1, 8);
     let aggregate = pool.copy(&[5; 3 * SEGMENT_SIZE]).unwrap();
     assert_eq!(pool.usage().leased, 3);
     let threads: Vec<_> = (0..4u32)
@@ -442,7 +442,7 @@ fn q18_panicking_thread_releases_its_leases() {
 /// process).
 #[test]
 fn q14_aggregate_crosses_by_reference() {
-    let (mut headers, mut files) = (pool_of(1, 8), pool_of(2, 8));
+    let (mut headers, mut files) = (create_test_pool(1, 8), create_test_pool(2, 8));
     let mut sent = files.copy(&[3; 2 * SEGMENT_SIZE]).unwrap();
     sent.prepend(headers.copy(b"header").unwrap()).unwrap();
     let addresses: Vec<_> = sent.pieces().map(<[u8]>::as_ptr).collect();

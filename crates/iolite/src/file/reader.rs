@@ -1,7 +1,7 @@
 //! Sequential reading of a file, through the common stream interface.
 
 use super::{CachedFile, Refusal, Sent};
-use crate::indirect::lent::{BlockHolder, Lent};
+use crate::indirect::lent::{BlockHolder, LentBlock};
 use crate::interface::StreamReader;
 use abi::{BLOCK_MAX, RichPointer};
 use buffer::Fault;
@@ -129,12 +129,12 @@ impl StreamReader for FileReader {
         self.skip(count as u64);
     }
 
-    fn lend(&mut self, max: usize) -> Result<Option<Lent<'_>>, Fault> {
+    fn lend(&mut self, max: usize) -> Result<Option<LentBlock<'_>>, Fault> {
         if !self.lends_pointers {
             return Ok(None);
         }
         let pointer = self.next(max.min(LENT_BLOCK_MAX)).map_err(|_| self.fault())?;
-        Ok(pointer.map(|pointer| Lent { pointer, holder: BlockHolder::File }))
+        Ok(pointer.map(|pointer| LentBlock { pointer, holder: BlockHolder::File }))
     }
 
     /// Returns immediately: a file never blocks, even at its end.

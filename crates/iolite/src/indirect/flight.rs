@@ -104,7 +104,7 @@ impl Flights {
     }
 
     /// Returns the lowest position at which a hold would be released, or `None` if nothing is held.
-    pub(super) fn first_release(&self) -> Option<u64> {
+    pub(super) fn first_release_position(&self) -> Option<u64> {
         let ends = self.upstream.iter().filter_map(|up| up.claims.front().map(|claim| claim.until));
         self.lock().iter().map(|kept| kept.until).chain(ends).min()
     }
@@ -351,20 +351,20 @@ pub fn sweep() -> usize {
     let mut all = lock(&FLIGHTS);
     all.live.retain(|live| {
         let live = live.upgrade();
-        live.as_deref().inspect(|shared| shared.reap_all_but_last()).is_some()
+        live.as_deref().inspect(|shared| shared.reap_all_but_last_segment()).is_some()
     });
     all.dropped.retain_mut(|left| {
         left.doorbells.mark_departed_readers();
         let passed = left.flights.shared.passed_position();
         left.flights.reap(passed);
-        left.flights.first_release().is_some()
+        left.flights.first_release_position().is_some()
     });
     all.dropped.len()
 }
 
 /// Leaves the memory that a dropped writer still holds to [`sweep`], which releases it later.
 pub(super) fn leave_to_sweep(flights: Flights, doorbells: Doorbells) {
-    if flights.first_release().is_some() {
+    if flights.first_release_position().is_some() {
         lock(&FLIGHTS).dropped.push(DroppedFlights { flights, doorbells });
     }
     sweep();
@@ -388,7 +388,7 @@ impl SharedFlights {
 
     /// Releases the segments that a live writer no longer needs. Keeps the last segment, because
     /// only the writer knows until which position it is needed.
-    fn reap_all_but_last(&self) {
+    fn reap_all_but_last_segment(&self) {
         let passed = self.passed_position();
         let mut segments = lock(&self.segments);
         let last = segments.pop_back();

@@ -21,9 +21,9 @@
 
 use super::Offer;
 use super::flight::Keeper;
-use super::lent::{BlockHolder, Lent};
+use super::lent::{BlockHolder, LentBlock};
 use crate::interface::StreamReader;
-use crate::view::{InPlace, Space, Translation};
+use crate::view::{InPlaceAddress, Space, Translation};
 use abi::RichPointer;
 use abi::ring::{reader, writer};
 use buffer::ibuf::{self, EntryColumns};
@@ -81,7 +81,7 @@ struct Current {
     /// Number of consumed bytes.
     consumed: usize,
     /// Address of the entry's first byte if the entry is read in place; otherwise `None`.
-    in_place: Option<InPlace>,
+    in_place: Option<InPlaceAddress>,
 }
 
 /// Value of `dbuf_offset` for an entry that has been lent for forwarding without mapping its dbuf.
@@ -172,7 +172,7 @@ impl Input {
 
     /// Returns the address of the byte at offset `at`, which must have been validated for
     /// `pointer`. Returns `None` if the entry may not be read in place.
-    fn direct_address(&self, pointer: RichPointer, at: usize) -> Option<InPlace> {
+    fn direct_address(&self, pointer: RichPointer, at: usize) -> Option<InPlaceAddress> {
         let view = self.translation.mapped(pointer.dbuf())?;
         let keeps = self.policy != Policy::Overwrite && (view.is_frozen() || self.is_trusted);
         if keeps { view.in_place(at) } else { None }
@@ -389,7 +389,7 @@ impl StreamReader for Input {
         self.sleep_among(&[], limit)
     }
 
-    fn lend(&mut self, max: usize) -> Result<Option<Lent<'_>>, Fault> {
+    fn lend(&mut self, max: usize) -> Result<Option<LentBlock<'_>>, Fault> {
         if self.policy == Policy::Overwrite {
             return Ok(None);
         }
@@ -398,7 +398,7 @@ impl StreamReader for Input {
         let pointer = whole.within(0, short);
         self.lent = Some(whole);
         self.keeper.set_peek(self.ring.side.next, pointer, 0, view);
-        Ok(Some(Lent { pointer, holder: BlockHolder::Entry(&self.keeper) }))
+        Ok(Some(LentBlock { pointer, holder: BlockHolder::Entry(&self.keeper) }))
     }
 
     fn has_lending_ended(&mut self) -> Result<Option<bool>, Fault> {

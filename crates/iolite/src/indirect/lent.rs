@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 /// A block that a stream has lent but not consumed, and that another stream may forward.
 #[derive(Debug)]
-pub struct Lent<'a> {
+pub struct LentBlock<'a> {
     pub(crate) pointer: RichPointer,
     pub(crate) holder: BlockHolder<'a>,
 }
 
-impl Lent<'_> {
+impl LentBlock<'_> {
     /// Returns the length of the block in bytes.
     #[must_use]
     pub const fn len(&self) -> usize {

@@ -19,7 +19,7 @@
 
 use super::backing::{Backing, BackingHandle, WriteRefusal};
 use super::flight::{self, Flights};
-use super::lent::{BlockHolder, Lent};
+use super::lent::{BlockHolder, LentBlock};
 use super::ranges::RangeTable;
 use crate::aggregate::FrozenData;
 use crate::interface::StreamWriter;
@@ -147,7 +147,7 @@ impl Output {
         }
         self.every = self.every.min(threshold.max(1));
         self.publish_at = self.publish_at.min(self.ring.side.head + self.every as u64);
-        self.set_stop();
+        self.update_stop();
         let known = self.known_dbufs.iter().position(|known| Arc::ptr_eq(&known.memory, memory));
         let index = known.unwrap_or(self.known_dbufs.len());
         if known.is_none() {
@@ -270,7 +270,7 @@ impl Output {
 
     /// Updates `stop`, the head position below which a write needs no check; 0 in a ring that
     /// overwrites.
-    fn set_stop(&mut self) {
+    fn update_stop(&mut self) {
         let is_plain = self.policy != Policy::Overwrite;
         self.stop = if is_plain { self.limit.min(self.publish_at) } else { 0 };
     }
@@ -278,7 +278,7 @@ impl Output {
     fn publish(&mut self, urgency: Urgency) {
         self.unpublished_bytes = 0;
         self.publish_at = self.ring.side.head + self.every as u64;
-        self.set_stop();
+        self.update_stop();
         self.ring.count_bare();
         self.ring.side.publish();
         self.doorbells.notify_due_readers(&mut self.ring.side, urgency);
@@ -380,7 +380,7 @@ impl StreamWriter for Output {
         self.doorbells.all_present()
     }
 
-    fn accept(&mut self, lent: &Lent<'_>) -> Result<Option<bool>, Fault> {
+    fn accept(&mut self, lent: &LentBlock<'_>) -> Result<Option<bool>, Fault> {
         if self.ring.side.head >= self.limit && !self.make_room()? {
             return Ok(Some(self.count_dropped(lent.pointer.length() as usize)));
         }
@@ -406,7 +406,7 @@ impl StreamWriter for Output {
     }
 
     #[inline]
-    fn accept_run(&mut self, lent: &Lent<'_>, block: usize) -> Result<usize, Fault> {
+    fn accept_run(&mut self, lent: &LentBlock<'_>, block: usize) -> Result<usize, Fault> {
         let is_held = matches!(lent.holder, BlockHolder::Lease(_)) && self.hot.covers(lent.pointer);
         if !is_held || self.policy == Policy::Overwrite {
             return Ok(0);
@@ -427,23 +427,23 @@ impl StreamWriter for Output {
 
     fn wait_for_releases(&mut self) -> Result<bool, Fault> {
         self.extend_hold();
-        let Some(oldest) = self.flights.first_release() else { return Ok(false) };
+        let Some(oldest) = self.flights.first_release_position() else { return Ok(false) };
         if self.policy != Policy::Block {
             return Ok(false);
         }
         self.wait_until_passed(oldest, |output| {
             output.refresh_passed()?;
-            Ok(output.flights.first_release() != Some(oldest))
+            Ok(output.flights.first_release_position() != Some(oldest))
         })?;
         Ok(true)
     }
 
     fn announce_sleep(&mut self) -> Result<bool, Fault> {
         self.extend_hold();
-        let Some(oldest) = self.flights.first_release() else { return Ok(false) };
+        let Some(oldest) = self.flights.first_release_position() else { return Ok(false) };
         self.sleeper.announce_sleep(&self.ring.side.store.writer, writer::WAIT, oldest);
         let looked = self.refresh_passed();
-        let asleep = self.flights.first_release() == Some(oldest) && looked.is_ok();
+        let asleep = self.flights.first_release_position() == Some(oldest) && looked.is_ok();
         if !asleep {
             self.sleeper.announce_wake(&self.ring.side.store.writer, writer::WAIT);
         }

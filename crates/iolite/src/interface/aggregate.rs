@@ -1,6 +1,6 @@
 //! An aggregate as a readable stream: a file in memory. [SL §5.3.3, the disk cache as a dbuf]
 
-use super::{Lent, StreamReader};
+use super::{LentBlock, StreamReader};
 use crate::aggregate::{Aggregate, Slice};
 use crate::indirect::lent::BlockHolder;
 use abi::RichPointer;
@@ -65,7 +65,7 @@ impl<'a> AggregateBlocks<'a> {
     /// Returns a pointer to up to `max` bytes of the current slice; `None` at the end, or if the
     /// memory of the slice cannot be granted to other processes.
     #[inline]
-    fn lend_piece(&self, max: usize) -> Option<Lent<'_>> {
+    fn lend_piece(&self, max: usize) -> Option<LentBlock<'_>> {
         let lease = self.lease.filter(|lease| lease.memory().can_be_granted())?;
         if self.piece.is_empty() {
             return None;
@@ -75,7 +75,7 @@ impl<'a> AggregateBlocks<'a> {
         // Both are smaller than a segment.
         let number = |bytes: usize| u32::try_from(bytes).unwrap_or(0);
         let pointer = self.rest.within(number(done), number(length));
-        Some(Lent { pointer, holder: BlockHolder::Lease(lease) })
+        Some(LentBlock { pointer, holder: BlockHolder::Lease(lease) })
     }
 
     #[inline]
@@ -121,12 +121,12 @@ impl StreamReader for AggregateBlocks<'_> {
     }
 
     #[inline]
-    fn lend(&mut self, max: usize) -> Result<Option<Lent<'_>>, Fault> {
+    fn lend(&mut self, max: usize) -> Result<Option<LentBlock<'_>>, Fault> {
         Ok(self.lend_piece(self.block.min(max)))
     }
 
     #[inline]
-    fn lend_run(&mut self, max: usize) -> Result<Option<(Lent<'_>, usize)>, Fault> {
+    fn lend_run(&mut self, max: usize) -> Result<Option<(LentBlock<'_>, usize)>, Fault> {
         let block = self.block;
         if max <= block {
             return Ok(None);

@@ -1,6 +1,6 @@
 //! A readable stream that owns frozen data: a file in memory, with a position. [SL §5.3.3]
 
-use super::{Lent, StreamReader};
+use super::{LentBlock, StreamReader};
 use crate::aggregate::{Error, FrozenData, Slice};
 use crate::indirect::lent::BlockHolder;
 use buffer::Fault;
@@ -50,13 +50,13 @@ impl FrozenReader {
 
     /// Returns a pointer to up to `max` bytes of the current slice; `None` at the end.
     #[inline]
-    fn lend_piece(&self, max: usize) -> Option<Lent<'_>> {
+    fn lend_piece(&self, max: usize) -> Option<LentBlock<'_>> {
         let slice = self.slices.get(self.slice)?;
         let length = (slice.len() - self.consumed).min(max);
         // Both are smaller than a segment.
         let number = |bytes: usize| u32::try_from(bytes).unwrap_or(0);
         let pointer = slice.pointer().within(number(self.consumed), number(length));
-        Some(Lent { pointer, holder: BlockHolder::Lease(slice.lease()) })
+        Some(LentBlock { pointer, holder: BlockHolder::Lease(slice.lease()) })
     }
 
     #[inline]
@@ -104,12 +104,12 @@ impl StreamReader for FrozenReader {
     }
 
     #[inline]
-    fn lend(&mut self, max: usize) -> Result<Option<Lent<'_>>, Fault> {
+    fn lend(&mut self, max: usize) -> Result<Option<LentBlock<'_>>, Fault> {
         Ok(self.lend_piece(self.block.min(max)))
     }
 
     #[inline]
-    fn lend_run(&mut self, max: usize) -> Result<Option<(Lent<'_>, usize)>, Fault> {
+    fn lend_run(&mut self, max: usize) -> Result<Option<(LentBlock<'_>, usize)>, Fault> {
         let block = self.block;
         if max <= block {
             return Ok(None);

@@ -50,7 +50,7 @@ fn d4_pointer_is_validated_against_its_dbuf() {
     let far = Extent::new((1 << 44) - 1, 1 << 19);
     assert_eq!(at(RichPointer::new(dbuf_id(4), far, Class::YES)), Err(Fault::OutOfWindow(far)));
     assert_eq!(at(RichPointer::hole(5)), Err(Fault::Hole));
-    assert_eq!(space.faults(), Faults { mapped: 2, refused: 0 });
+    assert_eq!(space.faults(), QueryCounts { mapped: 2, refused: 0 });
 }
 
 #[test]

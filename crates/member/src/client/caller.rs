@@ -67,7 +67,7 @@ impl Caller {
     /// [`receive_reply`](Self::receive_reply) does.
     pub(crate) fn result<T: DeserializeOwned>(&self) -> Result<T, ClientError> {
         self.receive_with(|bytes, _| read_result(bytes))
-            .inspect_err(|error| self.note_timeout(error))
+            .inspect_err(|error| self.record_timeout(error))
     }
 
     /// Receives the next result of a call that may have several, and true if more follow. Blocks
@@ -81,7 +81,7 @@ impl Caller {
     }
 
     /// Calls a method with the timeout [`LONG_TIMEOUT`].
-    pub(super) fn call_long<T: DeserializeOwned>(
+    pub(super) fn call_with_long_timeout<T: DeserializeOwned>(
         &self,
         method: &str,
         parameters: &impl Serialize,
@@ -131,10 +131,10 @@ impl Caller {
     /// Receives the reply to the last call, with its descriptors. Blocks for at most the socket's
     /// timeout. Fails if the reply is an error.
     pub(crate) fn receive_reply(&self) -> Result<(Reply, Vec<OwnedFd>), ClientError> {
-        self.receive().inspect_err(|error| self.note_timeout(error))
+        self.receive().inspect_err(|error| self.record_timeout(error))
     }
 
-    fn note_timeout(&self, error: &ClientError) {
+    fn record_timeout(&self, error: &ClientError) {
         if matches!(error, ClientError::Timeout) {
             self.overdue.store(true, Ordering::Relaxed);
         }

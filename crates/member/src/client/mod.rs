@@ -116,7 +116,7 @@ impl Client {
     /// most [`LONG_TIMEOUT`].
     pub fn kernel_programs(&self) -> Result<KernelPrograms, ClientError> {
         // The thread that replies also loads programs, one after another.
-        self.caller.call_long("io.streamline.Sharing", &NoParameters {})
+        self.caller.call_with_long_timeout("io.streamline.Sharing", &NoParameters {})
     }
 
     /// Converts this client to a connection for calls with a different timeout.
@@ -242,7 +242,7 @@ impl Client {
                         Err(error) => ControlFlow::Break(Err(error)),
                     };
                 }
-                Err(error) => return ControlFlow::Break(Err(asked.to.hangup_as_end(error))),
+                Err(error) => return ControlFlow::Break(Err(asked.to.convert_hangup(error))),
                 Ok((reply, _)) => asked.replies.push(reply),
             }
             match asked.replies.len() < calls.len() {

@@ -34,7 +34,7 @@ const INVALID_PARAMETER: &str = "org.varlink.service.InvalidParameter";
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time to wait for the reply of a path that has prepared for a change. At more than 11
 /// days, it is in practice unlimited, so a process that is stopped and resumed does not exceed it.
-const DECIDED_TIMEOUT: Duration = Duration::from_secs(1_000_000);
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(1_000_000);
 /// Error number that means that the process does not exist.
 const ESRCH: i32 = 3;
 
@@ -106,8 +106,8 @@ impl PathClient {
     /// [`LONG_TIMEOUT`].
     pub fn change(&self, words: &[String]) -> Result<ChangeReply, ClientError> {
         let change = Change { words: words.to_vec(), ..Change::default() };
-        let changed = self.caller.call_long("io.streamline.path.Change", &change);
-        changed.map_err(|error| self.hangup_as_end(error))
+        let changed = self.caller.call_with_long_timeout("io.streamline.path.Change", &change);
+        changed.map_err(|error| self.convert_hangup(error))
     }
 
     /// Edits the running request as [`change`](Self::change) does, if the path still runs the
@@ -134,26 +134,29 @@ impl PathClient {
     }
 
     /// Asks the path to prepare for receiving a subtree, and to pause until
-    /// [`commit_take`](Self::commit_take). Blocks for at most [`PREPARE_TIMEOUT`]. If the
-    /// connection is closed before the commit, the path discards its preparations.
-    pub(crate) fn prepare_take(&self, take: &TakeSubtree) -> Result<(), ClientError> {
+    /// [`commit_subtree_take`](Self::commit_subtree_take). Blocks for at most [`PREPARE_TIMEOUT`].
+    /// If the connection is closed before the commit, the path discards its preparations.
+    pub(crate) fn prepare_subtree_take(&self, take: &TakeSubtree) -> Result<(), ClientError> {
         let call = Call { more: true, ..Call::new("io.streamline.path.Take", take) };
         self.caller.set_timeout(PREPARE_TIMEOUT);
         self.caller.send(&call, &[])?;
-        self.caller.receive_reply().map(drop).map_err(|error| self.hangup_as_end(error))
+        self.caller.receive_reply().map(drop).map_err(|error| self.convert_hangup(error))
     }
 
     /// Commits the prepared change with the state in `commit`. Blocks until the path has replied or
     /// ended, because its reply determines whether the change took place. Fails if the state
     /// exceeds the maximum length of a message.
-    pub(crate) fn commit_take(&self, commit: &CommitSubtree) -> Result<ChangeReply, ClientError> {
+    pub(crate) fn commit_subtree_take(
+        &self,
+        commit: &CommitSubtree,
+    ) -> Result<ChangeReply, ClientError> {
         let call = Call::new("io.streamline.path.Commit", commit);
         if call.to_bytes().len() > MESSAGE_MAX {
             return Err(ClientError::Malformed(MessageError::TooLong));
         }
-        self.caller.set_timeout(DECIDED_TIMEOUT);
+        self.caller.set_timeout(COMMIT_TIMEOUT);
         self.caller.send(&Call { oneway: true, ..call }, &[])?;
-        let reply = self.caller.receive_reply().map_err(|error| self.hangup_as_end(error));
+        let reply = self.caller.receive_reply().map_err(|error| self.convert_hangup(error));
         Ok(reply?.0.deserialize_result()?)
     }
 
@@ -183,7 +186,7 @@ impl PathClient {
     fn try_tap(&self, wanted: &Tap) -> Result<(TapStart, OwnedFd, Option<Memfd>), ClientError> {
         self.caller.set_timeout(LONG_TIMEOUT);
         self.caller.send(&Call::new("io.streamline.path.Tap", wanted), &[])?;
-        let answer = self.caller.receive_reply().map_err(|error| self.hangup_as_end(error));
+        let answer = self.caller.receive_reply().map_err(|error| self.convert_hangup(error));
         self.caller.set_timeout(CALL_TIMEOUT);
         let (reply, descriptors) = answer?;
         let began = reply.deserialize_result()?;
@@ -198,7 +201,7 @@ impl PathClient {
     pub fn attach_writer(&self, wanted: &WriteTo) -> Result<OwnedFd, ClientError> {
         self.caller.set_timeout(LONG_TIMEOUT);
         self.caller.send(&Call::new("io.streamline.path.Write", wanted), &[])?;
-        let answer = self.caller.receive_reply().map_err(|error| self.hangup_as_end(error));
+        let answer = self.caller.receive_reply().map_err(|error| self.convert_hangup(error));
         self.caller.set_timeout(CALL_TIMEOUT);
         let (reply, descriptors) = answer?;
         let _: serde_json::Value = reply.deserialize_result()?;
@@ -235,7 +238,7 @@ impl PathClient {
         self.caller.send(&Call::new(TAP_REPORT, &NoParameters {}), &[])?;
         let reply = self.caller.receive_reply();
         self.caller.set_timeout(CALL_TIMEOUT);
-        let (reply, descriptors) = reply.map_err(|error| self.hangup_as_end(error))?;
+        let (reply, descriptors) = reply.map_err(|error| self.convert_hangup(error))?;
         let report = reply.deserialize_result()?;
         let rest = descriptors.into_iter().next().map(adopt_sealed_file).transpose()?;
         Ok((report, rest))
@@ -308,12 +311,12 @@ impl PathClient {
         method: &str,
         parameters: &impl Serialize,
     ) -> Result<T, ClientError> {
-        self.caller.call(method, parameters).map_err(|error| self.hangup_as_end(error))
+        self.caller.call(method, parameters).map_err(|error| self.convert_hangup(error))
     }
 
     /// Converts the error of a closed connection to [`ClientError::PathEnded`], because the path
     /// existed when the connection was opened.
-    pub(super) fn hangup_as_end(&self, error: ClientError) -> ClientError {
+    pub(super) fn convert_hangup(&self, error: ClientError) -> ClientError {
         match error {
             ClientError::Disconnected => ClientError::PathEnded(self.path.clone()),
             other => other,

@@ -76,7 +76,7 @@ impl RemoteRequest {
             return ended;
         }
         // Every thread takes this lock before it records the end.
-        let mut counted = self.lock_counted();
+        let mut counted = self.lock_reported_counters();
         self.ended.get_or_init(|| self.receive_final_counts(why, &mut counted))
     }
 
@@ -95,7 +95,7 @@ impl RemoteRequest {
                 break message;
             }
         };
-        self.final_counters_from(why, message)
+        self.interpret_final_message(why, message)
     }
 
     /// Receives the daemon's next message. Returns `None` if the message does not concern the end
@@ -127,24 +127,24 @@ impl RemoteRequest {
             return false;
         }
         if let Some(message) = self.receive_message(counted) {
-            self.ended.get_or_init(|| self.final_counters_from(EndCause::Ended, message));
+            self.ended.get_or_init(|| self.interpret_final_message(EndCause::Ended, message));
         }
         true
     }
 
-    fn lock_counted(&self) -> MutexGuard<'_, ReportedCounters> {
+    fn lock_reported_counters(&self) -> MutexGuard<'_, ReportedCounters> {
         self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for at most [`RETRY_INTERVAL`] for a message about the request. Returns true if the
     /// request is still attached.
-    fn is_attached(&self) -> bool {
+    fn wait_while_attached(&self) -> bool {
         sys::poll::readable_within(&[self.caller.as_fd()], Some(RETRY_INTERVAL));
         Attachment::export_failure(self).is_none() && self.ended.get().is_none()
     }
 
     /// Interprets the final message, and records the cause if the request ended unintentionally.
-    fn final_counters_from(
+    fn interpret_final_message(
         &self,
         why: EndCause,
         message: Result<AttachReply, ClientError>,
@@ -181,7 +181,7 @@ impl RemoteRequest {
     /// the request has ended. Blocks for at most `limit`; returns `None` if no reply arrives in
     /// this time.
     fn query_current_counters(&self, limit: Duration) -> Option<FinalCounters> {
-        let mut counted = self.lock_counted();
+        let mut counted = self.lock_reported_counters();
         while self.receive_pending_message(&mut counted) {}
         counted.last_query += 1;
         let query = CountRequest { number: Some(counted.last_query) };
@@ -230,7 +230,7 @@ impl AttachmentHandle for RemoteRequest {
     }
 
     fn query_counters(&self, limit: Duration) -> Option<FinalCounters> {
-        self.query_current_counters(limit).or_else(|| self.lock_counted().latest.clone())
+        self.query_current_counters(limit).or_else(|| self.lock_reported_counters().latest.clone())
     }
 
     fn set_taps(&self, open: &OpenTaps, limit: Duration) -> Result<(), String> {
@@ -262,11 +262,11 @@ impl AttachmentHandle for RemoteRequest {
         let taps = Some(SetTaps::new(&request.taps).open).filter(|taps| !taps.is_empty());
         let instead = Replacement { line: self.line, stays: stays.collect(), taps };
         let mut answer = self.daemon.request_rings(request, Some(instead.clone()));
-        let until = sys::clock::monotonic().saturating_add(LONG_TIMEOUT_NS);
+        let until = sys::clock::monotonic().saturating_add(NEXT_DAEMON_TIMEOUT_NS);
         // If the daemon exits before it replies, the next daemon takes over the running request.
         while let Err(ClientError::Disconnected | ClientError::NoDaemon(_)) = answer
             && sys::clock::monotonic() < until
-            && self.is_attached()
+            && self.wait_while_attached()
         {
             answer = self.daemon.request_rings(request, Some(instead.clone()));
         }
@@ -318,7 +318,7 @@ impl ProgramSwitch for Switch {
 }
 
 /// Maximum time to wait for the next daemon, in ns.
-const LONG_TIMEOUT_NS: u64 = 120_000_000_000;
+const NEXT_DAEMON_TIMEOUT_NS: u64 = 120_000_000_000;
 /// Interval between two attempts to reach the next daemon.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Message for a refusal for which the daemon gives no reason.

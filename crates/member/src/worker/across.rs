@@ -31,13 +31,13 @@ impl Service {
     /// changed or the move has failed.
     ///
     /// If `running` is given, the other path must run the request with this text.
-    pub(super) fn move_to_other(
+    pub(super) fn move_subtree_to_path(
         &mut self,
         asked: &PathMove,
         running: Option<&str>,
     ) -> Result<ChangeReply, Fault> {
         let refused = |why: &dyn Display| faults::unchanged(&why.to_string());
-        let live = self.only_live()?.clone();
+        let live = self.only_live_path()?.clone();
         let subtree = subtree(&self.path.line, &asked.node).map_err(|why| refused(&why))?;
         check_leaving(&live, &subtree).map_err(|why| refused(&why))?;
         // A new connection is used, because the event loop reads the connection of the
@@ -57,14 +57,14 @@ impl Service {
             below: asked.below.to_string(),
             running: running.map(str::to_owned),
         };
-        other.prepare_take(&take).map_err(|why| match why {
+        other.prepare_subtree_take(&take).map_err(|why| match why {
             ClientError::Refused(fault) if fault.name == faults::OUTDATED => fault,
             why => refused(&reason(&why)),
         })?;
         let mut message = None;
         let mut agree = |states: &[HandedState]| {
             let states = states.iter().map(encode_state).collect();
-            let taken = other.commit_take(&CommitSubtree { states });
+            let taken = other.commit_subtree_take(&CommitSubtree { states });
             let ChangeReply { message: other, .. } = taken.map_err(|why| reason(&why))?;
             message = Some(other);
             Ok(())
@@ -79,7 +79,11 @@ impl Service {
 
     /// Adds a subtree of another path to this path. The client `id` is the coordinator. Blocks for
     /// at most [`DECISION_TIMEOUT`] until the coordinator has decided.
-    pub(super) fn take_from_other(&mut self, id: u64, call: &Call) -> Result<ChangeReply, Fault> {
+    pub(super) fn take_subtree_from_path(
+        &mut self,
+        id: u64,
+        call: &Call,
+    ) -> Result<ChangeReply, Fault> {
         let refused = |why: &dyn Display| faults::unchanged(&why.to_string());
         if !call.more {
             return Err(Fault::expected_more());
@@ -89,7 +93,7 @@ impl Service {
             return Err(refused(&"the paths run different versions of streamline"));
         }
         self.check_request(take.running.as_deref())?;
-        let live = self.only_live()?.clone();
+        let live = self.only_live_path()?.clone();
         let machine = self.machine();
         let below = NodeOutput::parse(&take.below);
         let Some(client) = self.clients.get_mut(&id) else {
@@ -102,7 +106,7 @@ impl Service {
         Ok(self.record_switch(&switched, ""))
     }
 
-    fn only_live(&self) -> Result<&Live, Fault> {
+    fn only_live_path(&self) -> Result<&Live, Fault> {
         match self.lives.as_slice() {
             [live] if self.path.group.is_none() => Ok(live),
             [_, ..] if self.path.group.is_none() => {

@@ -55,7 +55,7 @@ impl Service {
                 self.check_caller_waits(id)?;
                 self.change(&call.deserialize_parameters()?)
             }
-            "Take" => single_reply(&self.take_from_other(id, call)?),
+            "Take" => single_reply(&self.take_subtree_from_path(id, call)?),
             // A prepared path receives this call while it waits for the decision.
             "Commit" => Err(faults::unchanged("nothing is prepared on this connection")),
             "Stop" => {
@@ -176,14 +176,14 @@ impl Service {
         let wrong = |why: &dyn std::fmt::Display| faults::wrong_change(&why.to_string());
         self.check_request(change.running.as_deref())?;
         if let Some(keep) = SpaceBinding::parse(words).map_err(|why| wrong(&why))? {
-            self.recent_machine.forget_before(u64::MAX);
+            self.recent_machine.forget_older_inspection(u64::MAX);
             self.refresh_lists();
             let message = self.pin_space(&keep).map_err(|why| refused(&why))?;
             let line = self.path.line.clone();
             return Ok(ChangeReply { message, line, nodes: None });
         }
         if let Some(across) = PathMove::parse(words) {
-            return self.move_to_other(&across, change.other.as_deref());
+            return self.move_subtree_to_path(&across, change.other.as_deref());
         }
         if let Some(group) = self.path.group.clone() {
             let edit = Edit::parse(words).map_err(|why| wrong(&why))?;
@@ -197,7 +197,7 @@ impl Service {
             return Err(refused(&"it has several unconnected parts"));
         };
         let edit = Edit::parse(words).map_err(|why| wrong(&why))?;
-        let switched = self.change_live(live, &edit).map_err(|why| match why {
+        let switched = self.plan_and_apply_edit(live, &edit).map_err(|why| match why {
             ChangeError::Misfit(_) | ChangeError::Mistakes { .. } => wrong(&why),
             _ => refused(&why),
         })?;
@@ -227,7 +227,7 @@ impl Service {
     /// Plans and applies an edit, with an inspection of the machine that is at most one second old.
     /// If that fails, repeats both with a new inspection, because the rights of this process may
     /// have changed.
-    fn change_live(&self, live: &Live, edit: &Edit) -> Result<SwitchReport, ChangeError> {
+    fn plan_and_apply_edit(&self, live: &Live, edit: &Edit) -> Result<SwitchReport, ChangeError> {
         let began = sys::clock::monotonic();
         loop {
             let machine = LazyCell::new(|| self.with_known_kernel(self.recent_machine.get()));
@@ -236,7 +236,7 @@ impl Service {
                 changed,
                 Err(ChangeError::Unplaceable(_) | ChangeError::Build(_) | ChangeError::Refused(_))
             );
-            if !depends || !self.recent_machine.forget_before(began) {
+            if !depends || !self.recent_machine.forget_older_inspection(began) {
                 return changed;
             }
         }
@@ -285,7 +285,7 @@ impl Service {
     fn set_plan(&mut self, plan: Plan) {
         self.path.plan = Some(plan);
         self.lists_outdated = true;
-        self.described.as_mut().into_iter().for_each(DescribedNodes::note_change);
+        self.described.as_mut().into_iter().for_each(DescribedNodes::mark_outdated);
     }
 
     /// Records the current plan like [`refresh_plan`](Self::refresh_plan), and the lists of its

@@ -142,10 +142,10 @@ pub(super) fn counters_page(all: &Counters, first: usize) -> CountReply {
         page.latency.clone_from(&all.latency);
     }
     let mut room = PAGE_MAX;
-    page.filters = take_while_fits(all.filters.get(first..).unwrap_or_default(), &mut room);
+    page.filters = take_fitting_items(all.filters.get(first..).unwrap_or_default(), &mut room);
     let mut next = first + page.filters.len();
     if let Some(edge) = next.checked_sub(all.filters.len()) {
-        page.edges = take_while_fits(all.edges.get(edge..).unwrap_or_default(), &mut room);
+        page.edges = take_fitting_items(all.edges.get(edge..).unwrap_or_default(), &mut room);
         next += page.edges.len();
     }
     let next = (next < all.filters.len() + all.edges.len()).then_some(next);
@@ -155,7 +155,7 @@ pub(super) fn counters_page(all: &Counters, first: usize) -> CountReply {
 /// Returns the first items that fit into `room` bytes when serialized, and subtracts their length
 /// from `room`; sets `room` to 0 if an item does not fit. The length of an item counts as at most
 /// [`PAGE_MAX`], so that every item fits into an empty page.
-fn take_while_fits<T: Clone + Serialize>(items: &[T], room: &mut usize) -> Vec<T> {
+fn take_fitting_items<T: Clone + Serialize>(items: &[T], room: &mut usize) -> Vec<T> {
     let fits = |item: &&T| {
         let length = serialized_length(*item).min(PAGE_MAX);
         let left = room.checked_sub(length);

@@ -90,13 +90,13 @@ impl DescribedNodes {
     }
 
     /// Records that the plan has changed, so that the next update describes its nodes anew.
-    pub(super) const fn note_change(&mut self) {
+    pub(super) const fn mark_outdated(&mut self) {
         self.is_outdated = true;
     }
 
-    /// Takes the described node with this number, and returns it with its index. Leaves an empty node
-    /// in its place. `at` is the index of the node in the new plan. Returns `None` if no described
-    /// node has the number.
+    /// Takes the described node with this number, and returns it with its index. Leaves an empty
+    /// node in its place. `at` is the index of the node in the new plan. Returns `None` if no
+    /// described node has the number.
     fn take_node(&mut self, at: usize, number: Option<u64>) -> Option<(usize, DescribedNode)> {
         let number = number?;
         let is_number = |known: &usize| *known as u64 == number;
@@ -108,8 +108,8 @@ impl DescribedNodes {
     }
 
     /// Returns the nodes after a change. If the caller has the version before the change, nodes
-    /// that have not changed are omitted, as are those of which only the name or the arcs have changed
-    /// if the caller accepts `patches`.
+    /// that have not changed are omitted, as are those of which only the name or the arcs have
+    /// changed if the caller accepts `patches`.
     pub(super) fn changed(&self, known: Option<u64>, patches: bool) -> NodesPage<'_> {
         let version = Some(self.version);
         let before = self.before.as_ref().filter(|(before, _)| known == Some(*before));

@@ -5,7 +5,7 @@ use pipeline::plan::Machine;
 use std::cell::RefCell;
 
 /// Time for which an inspection is used again, in ns.
-const CURRENT_NS: u64 = 1_000_000_000;
+const INSPECTION_LIFETIME_NS: u64 = 1_000_000_000;
 
 /// The latest inspection of the machine.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ impl RecentMachine {
     /// Returns the machine as inspected within the last second, or else inspects it now.
     pub(super) fn get(&self) -> Machine {
         let now = sys::clock::monotonic();
-        let is_current = |at: u64| now.saturating_sub(at) < CURRENT_NS;
+        let is_current = |at: u64| now.saturating_sub(at) < INSPECTION_LIFETIME_NS;
         let mut latest = self.latest.borrow_mut();
         match &*latest {
             Some((at, machine)) if is_current(*at) => machine.clone(),
@@ -29,7 +29,7 @@ impl RecentMachine {
 
     /// Drops the latest inspection if it was made before the time `now`, in ns of the monotonic
     /// clock. Returns true if an inspection was dropped.
-    pub(super) fn forget_before(&self, now: u64) -> bool {
+    pub(super) fn forget_older_inspection(&self, now: u64) -> bool {
         self.latest.borrow_mut().take_if(|(at, _)| *at < now).is_some()
     }
 }
@@ -41,11 +41,13 @@ mod tests {
     #[test]
     fn only_inspections_before_a_time_are_dropped() {
         let recent = RecentMachine::default();
-        assert!(!recent.forget_before(u64::MAX), "there is none");
+        assert!(!recent.forget_older_inspection(u64::MAX), "there is none");
         let began = sys::clock::monotonic();
         let machine = recent.get();
         assert_eq!(recent.get(), machine);
-        assert!(!recent.forget_before(began), "it is new");
-        assert!(recent.forget_before(u64::MAX) && !recent.forget_before(u64::MAX));
+        assert!(!recent.forget_older_inspection(began), "it is new");
+        assert!(
+            recent.forget_older_inspection(u64::MAX) && !recent.forget_older_inspection(u64::MAX)
+        );
     }
 }

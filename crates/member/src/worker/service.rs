@@ -165,7 +165,7 @@ impl Service {
                 }
             }
             self.send_updates();
-            self.search_daemon();
+            self.search_for_daemon();
             self.update_time_measurement();
         }
     }
@@ -246,7 +246,10 @@ impl Service {
             };
             let Ok(call) = Call::read(&bytes) else { return self.drop_registration() };
             let admits = call.method == "io.streamline.path.Admit";
-            if admits && call.deserialize_parameters::<Admit>().is_ok() && self.has_room() {
+            if admits
+                && call.deserialize_parameters::<Admit>().is_ok()
+                && self.make_room_for_client()
+            {
                 // Closing the socket rejects the client.
                 let _ = descriptors.into_iter().next().map(|socket| self.admit_client(socket));
             }
@@ -255,7 +258,7 @@ impl Service {
 
     /// Returns true if there is room for another client. If [`CLIENTS_MAX`] clients are connected,
     /// first disconnects an idle one, if there is one.
-    fn has_room(&mut self) -> bool {
+    fn make_room_for_client(&mut self) -> bool {
         if self.clients.len() >= CLIENTS_MAX {
             let idle = self.clients.iter().find(|(_, client)| client.is_idle());
             if let Some(id) = idle.map(|(id, _)| *id) {
@@ -339,7 +342,7 @@ impl Service {
 
     /// Measures the time spent in filters while any connected client has asked for counters.
     fn update_time_measurement(&mut self) {
-        let wanted = self.clients.values().any(AdmittedClient::wants_time);
+        let wanted = self.clients.values().any(AdmittedClient::wants_filter_times);
         if wanted != self.measures && !self.path.timed {
             self.measures = wanted;
             self.lives.iter().for_each(|live| live.measure_time(wanted, COUNTERS_TIMEOUT));
@@ -365,7 +368,7 @@ impl Service {
     }
 
     /// Registers with another daemon if one is found and a search is due.
-    fn search_daemon(&mut self) {
+    fn search_for_daemon(&mut self) {
         let now = sys::clock::monotonic();
         if self.registration.is_some() || now < self.next_search {
             return;

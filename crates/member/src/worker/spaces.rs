@@ -106,7 +106,7 @@ pub(super) fn pin_space(
             named
         ));
     }
-    Err(unknown_space(binding, &names))
+    Err(unknown_space_message(binding, &names))
 }
 
 /// Pins a worker process, as [`pin_space`] does for a space, but without blocking.
@@ -116,13 +116,13 @@ pub(super) fn pin_worker(
 ) -> Result<String, String> {
     let Some((_, process)) = engines.iter().find(|(name, _)| *name == binding.space) else {
         let names: Vec<String> = engines.iter().map(|(name, _)| name.clone()).collect();
-        return Err(unknown_space(binding, &names));
+        return Err(unknown_space_message(binding, &names));
     };
     let processors = pin_processors(binding)?;
     confirmation_text(&binding.space, binding, (&processors, pin_child(*process, &processors)))
 }
 
-fn unknown_space(binding: &SpaceBinding, names: &[String]) -> String {
+fn unknown_space_message(binding: &SpaceBinding, names: &[String]) -> String {
     let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
     format!("no space of it is called `{}`: it has {}", binding.space, names.join(", "))
 }

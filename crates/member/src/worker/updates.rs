@@ -91,7 +91,7 @@ impl AdmittedClient {
     /// Returns true if the client wants the time spent in filters: if it has asked for counters, or
     /// has subscribed to them. A client that has subscribed to totals does not, even if it also
     /// receives all counters at longer intervals.
-    pub(super) fn wants_time(&self) -> bool {
+    pub(super) fn wants_filter_times(&self) -> bool {
         self.has_counted
             || self.schedule.is_some_and(|schedule| schedule.form != UpdateForm::Totals)
     }

@@ -27,7 +27,7 @@ pub mod process;
 pub mod socket;
 mod starts;
 
-use crate::connection::{Connection, Incoming, Socket, authorization};
+use crate::connection::{Connection, IncomingConnections, Socket, authorization};
 use crate::listener::{Address, Admission, Listener};
 use crate::server::{close_after_reply, routes_without_data};
 use accounts::{Accounts, peer_ids};
@@ -44,9 +44,9 @@ use tokio::sync::{mpsc, oneshot};
 /// Maximum number of connections that have not yet been handed to a user's process.
 const CONNECTIONS_MAX: usize = 512;
 /// Time within which the head of a request must arrive.
-const HEAD_LIMIT: Duration = Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time within which a browser must receive a file of the page.
-const FILE_LIMIT: Duration = Duration::from_secs(60);
+const FILE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Options of a page for several users.
 #[derive(Clone, Debug)]
@@ -94,7 +94,8 @@ pub fn serve(options: HostOptions) -> Result<(), String> {
     let served = runtime.block_on(async {
         let (files, incoming) = mpsc::channel(1);
         let host = Arc::new(Host { accounts, files });
-        let files = axum::serve(Incoming(incoming), close_after_reply(routes_without_data()));
+        let files =
+            axum::serve(IncomingConnections(incoming), close_after_reply(routes_without_data()));
         tokio::select! {
             served = Arc::clone(&host).accept(&listener) => served,
             served = files.into_future() => served,
@@ -142,7 +143,7 @@ impl Host {
     ) {
         let head = match &socket {
             Socket::Tcp(_) => tokio::select! {
-                head = tokio::time::timeout(HEAD_LIMIT, socket.read_head()) => head,
+                head = tokio::time::timeout(HEAD_TIMEOUT, socket.read_head()) => head,
                 _ = &mut end => return,
             },
             // The kernel names the user, and no head is needed.
@@ -166,7 +167,7 @@ impl Host {
             None => {
                 place.reach(Stage::File);
                 let limit = async {
-                    let _ = tokio::time::timeout(FILE_LIMIT, end).await;
+                    let _ = tokio::time::timeout(FILE_TIMEOUT, end).await;
                 };
                 let connection = Connection::new(socket, head, place).lasting_until(limit);
                 // The receiver lives as long as the runtime.

@@ -10,7 +10,7 @@
 use crate::access::Token;
 use crate::captures::Captures;
 use crate::commands::Program;
-use crate::connection::{Connection, HEAD_MAX, Incoming, Socket};
+use crate::connection::{Connection, HEAD_MAX, IncomingConnections, Socket};
 use crate::live::Live;
 use crate::server::{Server, close_after_reply};
 use serde::{Deserialize, Serialize};
@@ -90,7 +90,7 @@ pub fn serve() -> Result<(), String> {
     });
     let idle = Duration::from_millis(idle_ms);
     let served = runtime.block_on(async {
-        let routes = axum::serve(Incoming(incoming), close_after_reply(server.routes()));
+        let routes = axum::serve(IncomingConnections(incoming), close_after_reply(server.routes()));
         tokio::select! {
             served = routes.into_future() => served,
             () = report_idle(&control, counts.subscribe(), (idle, &captures)) => Ok(()),
@@ -149,7 +149,7 @@ async fn report_idle(
             return;
         };
         let quiet = tokio::time::timeout(idle, counts.changed()).await.is_err();
-        if !quiet || captures.has_running() {
+        if !quiet || captures.has_running_capture() {
             continue;
         }
         // The host may have ended, which the other thread sees.

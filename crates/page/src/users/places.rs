@@ -29,12 +29,12 @@ pub(super) struct Places {
 #[derive(Debug, Default)]
 struct Taken {
     /// The connections, from the oldest to the newest.
-    all: BTreeMap<u64, Connected>,
+    all: BTreeMap<u64, ConnectedClient>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Connected {
+struct ConnectedClient {
     stage: Stage,
     /// Ends the connection when it is dropped.
     _end: oneshot::Sender<()>,
@@ -69,7 +69,7 @@ impl Places {
         let number = taken.next;
         taken.next += 1;
         let (end, ended) = oneshot::channel();
-        taken.all.insert(number, Connected { stage: Stage::Head, _end: end });
+        taken.all.insert(number, ConnectedClient { stage: Stage::Head, _end: end });
         drop(taken);
         Some((HeldPlace { places: Arc::clone(self), number }, ended))
     }

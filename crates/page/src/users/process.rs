@@ -265,7 +265,7 @@ fn wait(
     control: Arc<OwnedFd>,
     (mut child, process): (Child, &OwnedFd),
 ) {
-    let is_idle = serve_reports(owner, number, &control, process);
+    let is_idle = receive_reports(owner, number, &control, process);
     let idle = Duration::from_millis(owner.settings.idle_ms);
     // A process that the user has replaced may claim anything.
     let steady = if is_idle { idle } else { STEADY_TIME_MIN };
@@ -297,7 +297,7 @@ fn wait(
 /// Receives the reports of a process; each states how many connections have ended. Returns true
 /// when the process is forgotten because it is idle, and false when it has ended or sends an
 /// invalid message.
-fn serve_reports(owner: &UserProcess, number: u64, control: &OwnedFd, process: &OwnedFd) -> bool {
+fn receive_reports(owner: &UserProcess, number: u64, control: &OwnedFd, process: &OwnedFd) -> bool {
     let mut reported = 0;
     loop {
         let ready = sys::poll::readable(&[control.as_fd(), process.as_fd()], None);

@@ -19,7 +19,7 @@ use sys::process::UserIds;
 /// Pause after the kernel has refused a connection, for lack of descriptors or memory.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// Time after the opening of a connection within which a call must arrive.
-const CALL_LIMIT: Duration = Duration::from_secs(10);
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum length of a call in bytes.
 const CALL_BYTES_MAX: usize = 4096;
 /// Maximum number of simultaneous connections of a user.
@@ -127,7 +127,7 @@ fn accept(listener: &OwnedFd, callers: &mut Vec<Caller>) -> sys::Result<()> {
     let socket = Foreign::new(socket, who.uid);
     let own = callers.iter().filter(|caller| caller.who.uid == who.uid).count();
     if own < PER_USER_MAX && callers.len() < CALLERS_MAX {
-        callers.push(Caller { socket, who, until: Instant::now() + CALL_LIMIT });
+        callers.push(Caller { socket, who, until: Instant::now() + CALL_TIMEOUT });
     }
     Ok(())
 }

@@ -6,13 +6,13 @@ use sys::packet::{CookedPacket, CookedSocket};
 use wire::cooked::{CookedHeader, kind};
 
 /// Device type of loopback interfaces (`ARPHRD_LOOPBACK`).
-const LOOPBACK: u16 = 772;
+const LOOPBACK_DEVICE_TYPE: u16 = 772;
 /// Size of the buffer for a packet in bytes. The kernel creates no longer packets.
-const PACKET_MAX: usize = 64 << 10;
+const PACKET_BUFFER_SIZE: usize = 64 << 10;
 
 /// The packet socket, and the last packet received from it.
 #[derive(Debug)]
-pub(super) struct Remainder {
+pub(super) struct RemainderSocket {
     socket: CookedSocket,
     /// Indices of the interfaces whose packets the socket does not receive; `None` if it receives
     /// no packets.
@@ -22,7 +22,7 @@ pub(super) struct Remainder {
     drops: u64,
 }
 
-impl Remainder {
+impl RemainderSocket {
     /// Opens the socket, which receives nothing until [`Self::set`]. `buffer` is the size of its
     /// receive buffer in bytes; 0 for the default.
     pub(super) fn open(buffer: i32) -> sys::Result<Self> {
@@ -30,7 +30,7 @@ impl Remainder {
         if buffer > 0 {
             socket.set_buffer_size(buffer)?;
         }
-        let bytes = vec![0; PACKET_MAX].into_boxed_slice();
+        let bytes = vec![0; PACKET_BUFFER_SIZE].into_boxed_slice();
         Ok(Self { socket, excluded: None, pending: None, bytes, drops: 0 })
     }
 
@@ -54,7 +54,8 @@ impl Remainder {
     pub(super) fn next_time(&mut self, is_in_ring: impl Fn(u32, u64) -> bool) -> Option<u64> {
         while self.pending.is_none() {
             let packet = self.socket.receive(&mut self.bytes)?;
-            let is_sent_by_loopback = packet.hatype == LOOPBACK && packet.kind == kind::OUTGOING;
+            let is_sent_by_loopback =
+                packet.hatype == LOOPBACK_DEVICE_TYPE && packet.kind == kind::OUTGOING;
             if !is_sent_by_loopback && !is_in_ring(packet.interface, packet.time_ns) {
                 self.pending = Some(packet);
             }
@@ -100,7 +101,7 @@ impl Remainder {
     }
 }
 
-impl AsFd for Remainder {
+impl AsFd for RemainderSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

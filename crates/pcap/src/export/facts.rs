@@ -1,9 +1,9 @@
 //! Facts about a handle, its errors, and calls that need a handle only for its link type.
 
-use super::reading::{FilterProgram, instructions_of, replace_instructions};
-use super::{End, Get, Pcap, Set, find_live_handle};
+use super::reading::{FilterProgram, copy_instructions, replace_instructions};
+use super::{EndHandle, GetInteger, Pcap, SetInteger, find_live_handle};
 use crate::handle::{Handle, status};
-use crate::live::Live;
+use crate::live::LiveCapture;
 use ebpf::classic::{ClassicProgram, LinkType, Options};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
@@ -24,11 +24,11 @@ type DumpTo = unsafe extern "C" fn(Pcap, *mut c_void) -> *mut c_void;
 /// timestamp precision of a live handle. If `body` returns [`None`], copies that handle's error
 /// text to the live handle. Returns `None` after an error.
 fn with_dead_handle<T>(
-    (handle, live): (&Handle, &Live),
+    (handle, live): (&Handle, &LiveCapture),
     body: impl FnOnce(Pcap) -> Option<T>,
 ) -> Option<T> {
     let open = libpcap!(c"pcap_open_dead_with_tstamp_precision" as OpenDead)?;
-    let close = libpcap!(c"pcap_close" as End)?;
+    let close = libpcap!(c"pcap_close" as EndHandle)?;
     let get_error = libpcap!(c"pcap_geterr" as GetError)?;
     let snapshot = c_int::try_from(live.snapshot).unwrap_or(c_int::MAX);
     // SAFETY: L1.
@@ -60,16 +60,16 @@ macro_rules! getter {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(p: Pcap) -> c_int {
             if let Some((_, live)) = find_live_handle(p) {
-                let get: fn(&Live) -> c_int = $get;
+                let get: fn(&LiveCapture) -> c_int = $get;
                 return get(&live);
             }
-            call_libpcap!($c_name as Get, (p), status::ERROR)
+            call_libpcap!($c_name as GetInteger, (p), status::ERROR)
         }
     };
 }
 
-getter!("`pcap_datalink(3)`.", pcap_datalink, c"pcap_datalink", Live::datalink);
-getter!("`pcap_datalink_ext(3)`.", pcap_datalink_ext, c"pcap_datalink_ext", Live::datalink);
+getter!("`pcap_datalink(3)`.", pcap_datalink, c"pcap_datalink", LiveCapture::datalink);
+getter!("`pcap_datalink_ext(3)`.", pcap_datalink_ext, c"pcap_datalink_ext", LiveCapture::datalink);
 getter!("`pcap_snapshot(3)`.", pcap_snapshot, c"pcap_snapshot", |live| {
     c_int::try_from(live.snapshot).unwrap_or(c_int::MAX)
 });
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn pcap_set_datalink(p: Pcap, link: c_int) -> c_int {
         let what = format!("DLT {link} is not one of the DLTs supported by this device");
         return handle.set_error(&what);
     }
-    call_libpcap!(c"pcap_set_datalink" as Set, (p, link), status::ERROR)
+    call_libpcap!(c"pcap_set_datalink" as SetInteger, (p, link), status::ERROR)
 }
 
 /// `pcap_geterr(3)`.
@@ -239,11 +239,11 @@ pub unsafe extern "C" fn pcap_compile(
             }
             LiveForm::Unknown => {
                 // SAFETY: libpcap has filled the program.
-                live.note_stored_program(unsafe { instructions_of(program) });
+                live.note_stored_program(unsafe { copy_instructions(program) });
             }
         }
         // SAFETY: libpcap has filled the program.
-        let instructions = unsafe { instructions_of(program) };
+        let instructions = unsafe { copy_instructions(program) };
         catch_panic(|| (), || live.prepare_filter(instructions));
     }
     compiled.unwrap_or(status::ERROR)

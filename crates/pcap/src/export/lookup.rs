@@ -19,7 +19,7 @@ use sys::preload::loaded_symbol;
 /// The result of [`find`], in two registers.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-struct Target {
+struct LookupResult {
     /// This library's function, which `dlsym` returns; null to call the real `dlsym`.
     ours: *mut c_void,
     /// The real `dlsym`.
@@ -65,20 +65,25 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
 }
 
 /// Finds the target of a call to `dlsym`.
-extern "C" fn find(handle: *mut c_void, name: *const c_char) -> Target {
+extern "C" fn find(handle: *mut c_void, name: *const c_char) -> LookupResult {
     let Some(real) = RealLookup::get() else {
-        return Target { ours: ptr::null_mut(), real: find_nothing as *const c_void };
+        return LookupResult { ours: ptr::null_mut(), real: find_nothing as *const c_void };
     };
     let library = LibraryHandle::from_dlopen(handle).filter(|_| !name.is_null());
     // SAFETY: dlsym(3) takes a C string.
-    let ours = library.and_then(|handle| find_ours(real, handle, unsafe { CStr::from_ptr(name) }));
+    let ours =
+        library.and_then(|handle| find_own_function(real, handle, unsafe { CStr::from_ptr(name) }));
     let ours = ours.map_or(ptr::null_mut(), NonNull::as_ptr);
-    Target { ours, real: real.address() }
+    LookupResult { ours, real: real.address() }
 }
 
 /// Returns this library's function `name` if the handle's library resolves the name to libpcap's
 /// function, else `None`.
-fn find_ours(real: RealLookup, handle: LibraryHandle, name: &CStr) -> Option<NonNull<c_void>> {
+fn find_own_function(
+    real: RealLookup,
+    handle: LibraryHandle,
+    name: &CStr,
+) -> Option<NonNull<c_void>> {
     if !name.to_bytes().starts_with(b"pcap_") {
         return None;
     }

@@ -1,8 +1,8 @@
 //! Functions that read and send packets, and set filters.
 
-use super::{End, GetStats, Pcap, Set, Stat, find_live_handle};
+use super::{EndHandle, GetStats, Pcap, SetInteger, Stat, find_live_handle};
 use crate::handle::{self, Handle, status};
-use crate::live::Live;
+use crate::live::LiveCapture;
 use crate::live::reading::PacketHeader;
 use ebpf::classic::Instruction;
 use std::ffi::{c_char, c_int, c_void};
@@ -44,7 +44,7 @@ pub struct RawInstruction {
 ///
 /// # Safety
 /// `program` must be filled in as `pcap_compile` does.
-pub(super) unsafe fn instructions_of(program: *const FilterProgram) -> Vec<Instruction> {
+pub(super) unsafe fn copy_instructions(program: *const FilterProgram) -> Vec<Instruction> {
     // SAFETY: the caller's promise.
     let FilterProgram { length, instructions } = unsafe { *program };
     let raw = match length {
@@ -88,7 +88,7 @@ pub(super) unsafe fn replace_instructions(
 
 /// Reads packets and passes them to the program's function. Returns the result of `pcap_dispatch`.
 fn dispatch(
-    (handle, live): (&Handle, &Live),
+    (handle, live): (&Handle, &LiveCapture),
     count: c_int,
     callback: Callback,
     user: *mut u8,
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn pcap_breakloop(p: Pcap) {
     if let Some(handle) = handle::find(p.addr()) {
         handle.break_loop();
     }
-    if let Some(end) = libpcap!(c"pcap_breakloop" as End) {
+    if let Some(end) = libpcap!(c"pcap_breakloop" as EndHandle) {
         // SAFETY: L1, L2.
         unsafe { end(p) };
     }
@@ -228,7 +228,7 @@ pub unsafe extern "C" fn pcap_setfilter(p: Pcap, program: *const FilterProgram) 
             return handle.set_error("setfilter: No filter specified");
         }
         // SAFETY: L2: the program is one that `pcap_compile` has filled.
-        let instructions = unsafe { instructions_of(program) };
+        let instructions = unsafe { copy_instructions(program) };
         let failed = || Err("streamline has failed".to_owned());
         return match catch_panic(failed, || live.set_filter(instructions)) {
             Ok(()) => 0,
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn pcap_setdirection(p: Pcap, direction: c_int) -> c_int {
             false => handle.set_error("Invalid direction"),
         };
     }
-    call_libpcap!(c"pcap_setdirection" as Set, (p, direction), status::ERROR)
+    call_libpcap!(c"pcap_setdirection" as SetInteger, (p, direction), status::ERROR)
 }
 
 /// `pcap_stats(3)`. Programs call it in signal handlers, too.
@@ -275,7 +275,7 @@ pub unsafe extern "C" fn pcap_stats(p: Pcap, stat: *mut Stat) -> c_int {
 }
 
 /// Sends a packet. Returns its length, or -1 with an error text if it was not sent.
-fn send((handle, live): (&Handle, &Live), frame: &[u8]) -> c_int {
+fn send((handle, live): (&Handle, &LiveCapture), frame: &[u8]) -> c_int {
     match live.send(frame) {
         Ok(()) => c_int::try_from(frame.len()).unwrap_or(c_int::MAX),
         Err(why) => handle.set_error(&why),

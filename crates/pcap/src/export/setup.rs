@@ -1,8 +1,8 @@
 //! Functions that create, configure, activate and close a handle.
 
-use super::{End, Get, GetStats, Pcap, Set, Stat, find_live_handle};
+use super::{EndHandle, GetInteger, GetStats, Pcap, SetInteger, Stat, find_live_handle};
 use crate::handle::{self, Handle, Settings, status};
-use crate::live::{ANY, Live};
+use crate::live::{ANY_DEVICE, LiveCapture};
 use crate::report;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
@@ -18,7 +18,7 @@ sys::run_at_exit!(end);
 
 /// Reports the captures that are still open when the program exits.
 extern "C" fn end() {
-    catch_panic(|| (), || handle::for_each_capture(Live::report_at_exit));
+    catch_panic(|| (), || handle::for_each_capture(LiveCapture::report_at_exit));
 }
 
 type Create = unsafe extern "C" fn(*const c_char, *mut c_char) -> Pcap;
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn pcap_create(device: *const c_char, errors: *mut c_char)
     }
     // A null pointer is the device of all interfaces.
     let name = if device.is_null() {
-        ANY
+        ANY_DEVICE
     } else {
         // SAFETY: L2: the device is a C string.
         unsafe { CStr::from_ptr(device) }.to_str().unwrap_or_default()
@@ -60,7 +60,7 @@ macro_rules! setter {
             if find_live_handle(p).is_some() {
                 return status::ACTIVATED;
             }
-            let Some(set) = libpcap!($c_name as Set) else { return status::ERROR };
+            let Some(set) = libpcap!($c_name as SetInteger) else { return status::ERROR };
             // SAFETY: L1, L2.
             let result = unsafe { set(p, value) };
             if let (0.., Some(handle)) = (result, handle::find(p.addr())) {
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn pcap_activate(p: Pcap) -> c_int {
     if handle.is_some_and(activate) {
         return 0;
     }
-    let Some(activate) = libpcap!(c"pcap_activate" as Get) else { return status::ERROR };
+    let Some(activate) = libpcap!(c"pcap_activate" as GetInteger) else { return status::ERROR };
     // SAFETY: L1, L2.
     let result = unsafe { activate(p) };
     if let (0.., Some(handle)) = (result, handle) {
@@ -147,11 +147,11 @@ fn activate(handle: &Handle) -> bool {
     if settings.is_activated_by_libpcap {
         return false;
     }
-    let opened = catch_panic(|| Err("it has failed".to_owned()), || Live::open(&settings));
+    let opened = catch_panic(|| Err("it has failed".to_owned()), || LiveCapture::open(&settings));
     match opened {
         Ok(live) => {
-            handle.set_live(live);
-            if settings.device == ANY && settings.is_promiscuous {
+            handle.set_live_capture(live);
+            if settings.device == ANY_DEVICE && settings.is_promiscuous {
                 // A warning without a status of its own, as in libpcap 1.10.
                 handle.set_error("Promiscuous mode not supported on the \"any\" device");
             }
@@ -224,7 +224,7 @@ pub unsafe extern "C" fn pcap_close(p: Pcap) {
             None => {}
         }
     }
-    if let Some(close) = libpcap!(c"pcap_close" as End) {
+    if let Some(close) = libpcap!(c"pcap_close" as EndHandle) {
         // SAFETY: L1, L2.
         unsafe { close(p) };
     }

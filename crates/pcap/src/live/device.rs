@@ -15,7 +15,7 @@ const COOKED_V2: i32 = 276;
 
 /// The kind of a device.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum DeviceKind {
+pub(super) enum CaptureDevice {
     /// An interface.
     Interface {
         /// Index of the interface.
@@ -26,7 +26,7 @@ pub(super) enum DeviceKind {
     All,
 }
 
-impl DeviceKind {
+impl CaptureDevice {
     /// Returns the link types that the device supports, as `DLT_` numbers. The default is the
     /// first.
     pub(super) const fn datalinks(self) -> &'static [i32] {

@@ -1,7 +1,7 @@
 //! The reader of a capture: in the thread of the program, it reads the rings, waits for the
 //! doorbells, and passes each frame to the program.
 
-use super::Live;
+use super::LiveCapture;
 use crate::any::{AllInterfaces, FRAME_OFFSET, Packet};
 use crate::filter::{CookedStart, Filter};
 use crate::handle::{Handle, lock, status};
@@ -32,7 +32,7 @@ pub struct PacketHeader {
 }
 
 /// Maximum length of an Ethernet header with a VLAN tag, in bytes.
-const ETHERNET_MAX: usize = 18;
+const ETHERNET_HEADER_MAX: usize = 18;
 /// Offset of a VLAN tag in an Ethernet frame, in bytes.
 const TAG_OFFSET: usize = 12;
 
@@ -48,7 +48,7 @@ pub(crate) type TakeFrame<'f> = &'f mut dyn FnMut(&PacketHeader, *const u8);
 
 /// The capture, and a copy of the current packet with its header.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct CaptureReader {
     pub(super) capture: Capture,
     /// The interfaces of the device `any`; `None` for a single interface.
     all: Option<AllInterfaces>,
@@ -59,11 +59,11 @@ pub(super) struct Reading {
     start: CookedStart,
 }
 
-impl Live {
+impl LiveCapture {
     pub(super) fn read(
         &self,
         handle: &Handle,
-        reading: &mut Reading,
+        reading: &mut CaptureReader,
         count: i32,
         take: TakeFrame<'_>,
     ) -> i32 {
@@ -117,7 +117,7 @@ impl Live {
     /// Blocks until a frame may be available, the read must end, a signal arrives or the timeout
     /// has passed, for at most [`CHECK_INTERVAL`]. Returns true if the interface need not be
     /// checked now: a descriptor is ready, or notifications were suppressed.
-    fn wait(&self, reading: &Reading, begun: Instant) -> bool {
+    fn wait(&self, reading: &CaptureReader, begun: Instant) -> bool {
         let silence = reading.capture.silence_left();
         let mut limit = if silence.is_zero() { CHECK_INTERVAL } else { silence };
         if let Some(timeout) = self.timeout {
@@ -129,7 +129,7 @@ impl Live {
     }
 }
 
-impl Reading {
+impl CaptureReader {
     /// Creates the reader of a capture. `all` is `None` if the capture is of a single interface.
     pub(super) fn new(capture: Capture, all: Option<AllInterfaces>) -> Self {
         let bytes = vec![0; FRAME_OFFSET + FRAME_MAX].into_boxed_slice();
@@ -167,7 +167,7 @@ impl Reading {
     }
 
     /// Makes the packets that have arrived visible to [`Self::next`].
-    fn load(&mut self, live: &Live) {
+    fn load(&mut self, live: &LiveCapture) {
         if let Some(all) = &mut self.all
             && all.update_if_changed(&mut self.capture)
         {
@@ -179,7 +179,7 @@ impl Reading {
     /// Checks that the capture continues. If the daemon has ended it, continues it with programs of
     /// this process, if possible, and reports the interruption. Fails with the reason if no
     /// interface can be captured any longer.
-    fn check(&mut self, live: &Live) -> Result<(), String> {
+    fn check(&mut self, live: &LiveCapture) -> Result<(), String> {
         let Err(failure) = self.capture.check() else { return Ok(()) };
         let is_continued = match &mut self.all {
             Some(all) => all.update(&mut self.capture)?,
@@ -199,7 +199,7 @@ impl Reading {
 
     /// Copies the next packet that matches the filter and the direction. Returns false if no packet
     /// is available.
-    fn next(&mut self, live: &Live, filter: Option<&Filter>) -> bool {
+    fn next(&mut self, live: &LiveCapture, filter: Option<&Filter>) -> bool {
         match self.all.is_some() {
             true => self.next_packet(live, filter),
             false => self.next_frame(live, filter),
@@ -208,7 +208,7 @@ impl Reading {
 
     /// Copies the next frame of a single interface that matches the filter and the direction.
     /// Returns false if there is none.
-    fn next_frame(&mut self, live: &Live, filter: Option<&Filter>) -> bool {
+    fn next_frame(&mut self, live: &LiveCapture, filter: Option<&Filter>) -> bool {
         let snapshot = live.snapshot;
         let look = filter.map_or(snapshot, |filter| filter.reach).min(FRAME_MAX);
         let decide = |frame: &CapturedFrame, bytes: &[u8]| {
@@ -226,7 +226,7 @@ impl Reading {
     /// Makes the next packet of the device `any` that matches the filter and the direction. The
     /// packets of the rings and of the packet socket are merged in time order. Returns false if no
     /// packet is available.
-    fn next_packet(&mut self, live: &Live, filter: Option<&Filter>) -> bool {
+    fn next_packet(&mut self, live: &LiveCapture, filter: Option<&Filter>) -> bool {
         loop {
             let Some(all) = &mut self.all else { return false };
             let in_socket = all.next_time();
@@ -254,18 +254,18 @@ impl Reading {
     /// if there is none.
     fn packet_from_ring(
         &mut self,
-        live: &Live,
+        live: &LiveCapture,
         (filter, until_ns): (Option<&Filter>, u64),
     ) -> Option<Packet> {
         let (all, start) = (self.all.as_ref()?, &mut self.start);
         let snapshot = live.snapshot;
-        let look = filter.map_or(snapshot, |filter| filter.reach) + ETHERNET_MAX;
+        let look = filter.map_or(snapshot, |filter| filter.reach) + ETHERNET_HEADER_MAX;
         let decide = |frame: &CapturedFrame, bytes: &[u8]| {
             let (header, at) = all.header(frame, bytes)?;
             let payload = (bytes.get(at..)?, payload_length(frame, at));
             let kept = filter.map_or(snapshot, |filter| start.run(filter, &header, payload));
             let is_wanted = live.wants_direction(frame.is_sent) && kept > 0;
-            is_wanted.then(|| frame.captured.min(snapshot + ETHERNET_MAX))
+            is_wanted.then(|| frame.captured.min(snapshot + ETHERNET_HEADER_MAX))
         };
         let to = self.bytes.get_mut(FRAME_OFFSET..)?;
         let (frame, copied) =
@@ -274,7 +274,7 @@ impl Reading {
         let (header, at) = all.header(&frame, bytes)?;
         let half = |at: usize| Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
         let tag = |at| Some(VlanTag { protocol: half(at)?, control: half(at + 2)? });
-        let vlan = if at == ETHERNET_MAX { tag(TAG_OFFSET) } else { None };
+        let vlan = if at == ETHERNET_HEADER_MAX { tag(TAG_OFFSET) } else { None };
         Some(Packet {
             header,
             vlan,
@@ -293,7 +293,7 @@ impl Reading {
     }
 
     /// Returns true if a packet matches the filter and the direction.
-    fn is_wanted(&mut self, live: &Live, filter: Option<&Filter>, packet: &Packet) -> bool {
+    fn is_wanted(&mut self, live: &LiveCapture, filter: Option<&Filter>, packet: &Packet) -> bool {
         let bytes = self.bytes.get(packet.offset..).unwrap_or_default();
         let payload = (bytes.get(..packet.captured).unwrap_or_default(), packet.length);
         let kept = filter.map_or(1, |filter| self.start.run(filter, &packet.header, payload));
@@ -301,7 +301,7 @@ impl Reading {
     }
 
     /// Fills in the header of the current packet, and counts the packet.
-    fn give(&mut self, live: &Live, time_ns: u64, (captured, length): (usize, u32)) {
+    fn give(&mut self, live: &LiveCapture, time_ns: u64, (captured, length): (usize, u32)) {
         let (second, rest) = (1_000_000_000, time_ns % 1_000_000_000);
         self.header = PacketHeader {
             seconds: (time_ns / second).cast_signed(),

@@ -80,14 +80,14 @@ impl ArgumentTexts<'_> {
 
     /// Converts a filter's error to a diagnostic at the position of the argument that is at fault,
     /// or of the filter's name if none is.
-    pub(super) fn diagnostic_at(
+    pub(super) fn argument_diagnostic(
         &self,
         mistake: Mistake,
         severity: fn(Span, String) -> Diagnostic,
     ) -> Diagnostic {
         let mut texts = self.texts.iter().filter(|(known, _)| Some(*known) == mistake.parameter);
         let place = match (texts.nth(mistake.value_index), &mistake.range) {
-            (Some((_, text)), Some(at)) => span_within(text, at.start, at.end),
+            (Some((_, text)), Some(at)) => value_subspan(text, at.start, at.end),
             (Some((_, text)), None) => text.span,
             (None, _) => self.node.name.span,
         };
@@ -227,7 +227,7 @@ impl<'a> ArgumentReader<'a> {
 
 /// Returns the span of bytes `start..end` of a value. Returns the span of the entire value if it
 /// contains escape sequences, which shift the bytes, or if the bytes are not whole characters.
-fn span_within(text: &Text, start: usize, end: usize) -> Span {
+fn value_subspan(text: &Text, start: usize, end: usize) -> Span {
     let quotes = 2 * usize::from(text.quoted);
     let straight = text.span.end - text.span.start == text.bytes.len() + quotes;
     // An offset inside a character cannot be underlined.

@@ -67,7 +67,7 @@ impl<'d, 't> LabelReader<'d, 't> {
         if node.inside.is_some() {
             return None;
         }
-        let input = self.upstream.classifiers_arriving(id);
+        let input = self.upstream.input_classifiers(id);
         let body = match &node.step {
             DraftStep::Boolean(body, _) => Some(self.resolve_body(body, &input, &input)),
             _ => None,
@@ -135,7 +135,7 @@ impl<'d, 't> LabelReader<'d, 't> {
     }
 
     fn resolve_edge(&mut self, edge: &DraftEdge<'_>, bodies: &[Option<Boolean>]) -> ClassSet {
-        let classifiers = self.upstream.classifiers_leaving(edge.from);
+        let classifiers = self.upstream.output_classifiers(edge.from);
         if edge.glued {
             self.warn_of_misreading(edge, &classifiers);
         }
@@ -228,7 +228,7 @@ impl<'d, 't> LabelReader<'d, 't> {
 
     fn resolve_label(&mut self, label: &Label, classifiers: &Classifiers) -> ClassSet {
         let meaning = ArcClassifiers::new(classifiers, self.upstream.draft, self.registry);
-        meaning.classes_of(label, &mut self.mistakes)
+        meaning.label_classes(label, &mut self.mistakes)
     }
 
     /// Warns if an arc leads to a filter whose name was probably meant as a class. For example,
@@ -238,7 +238,7 @@ impl<'d, 't> LabelReader<'d, 't> {
         let target = &self.upstream.draft.nodes[edge.to.0];
         let Some(Term::Filter(node)) = edge.target else { return };
         let meaning = ArcClassifiers::new(classifiers, self.upstream.draft, self.registry);
-        let Some(classifier) = meaning.classifier_with(&node.name.text) else { return };
+        let Some(classifier) = meaning.find_defining_classifier(&node.name.text) else { return };
         let follows =
             node.arguments.first().filter(|first| first.key.is_none() && !first.value.quoted);
         if follows.is_none() && target.entry.is_some() {

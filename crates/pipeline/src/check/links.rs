@@ -11,7 +11,7 @@ use crate::graph::Use;
 use crate::registry::Registry;
 
 /// All link types that are possible at a node, or `None` if they are unknown.
-type Links = Option<Arc<[LinkType]>>;
+type LinkTypes = Option<Arc<[LinkType]>>;
 
 /// The link types found so far for a node.
 #[derive(Clone)]
@@ -51,12 +51,12 @@ impl LinkTypeSet {
 }
 
 /// Returns the link types of the frames that arrive at each node.
-pub(super) fn infer_links(
+pub(super) fn infer_link_types(
     draft: &Draft<'_>,
     used: &[Option<Use>],
     texts: &[Option<ArgumentTexts<'_>>],
     registry: &dyn Registry,
-) -> Vec<Links> {
+) -> Vec<LinkTypes> {
     let mut input = vec![LinkTypeSet::Nothing; used.len()];
     let mut open = Vec::new();
     for (index, node) in used.iter().enumerate() {

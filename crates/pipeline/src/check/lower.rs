@@ -84,20 +84,20 @@ impl DraftEdge<'_> {
 }
 
 /// An input node of a subgraph, with the labels of the branches that begin with this node.
-pub(super) struct Entry<'t> {
+pub(super) struct SubgraphInput<'t> {
     pub(super) node: NodeId,
     pub(super) labels: Vec<&'t Label>,
 }
 
 /// The output nodes of a subgraph.
-pub(super) enum Exit {
+pub(super) enum SubgraphOutput {
     Node(NodeId),
     Split { forks: Vec<NodeId>, branches: Vec<Self> },
 }
 
 pub(super) struct Subgraph<'t> {
-    pub(super) entries: Vec<Entry<'t>>,
-    pub(super) exit: Exit,
+    pub(super) entries: Vec<SubgraphInput<'t>>,
+    pub(super) exit: SubgraphOutput,
 }
 
 /// A pipe in the text; it becomes one edge for each pair of connected nodes.
@@ -200,7 +200,7 @@ impl<'t> Draft<'t> {
             return Subgraph::from_node(id);
         }
         let subgraph = self.single_node(DraftStep::Filter(vec![node]), node.span);
-        if let (Some(mark), Exit::Node(id)) = (mark, &subgraph.exit) {
+        if let (Some(mark), SubgraphOutput::Node(id)) = (mark, &subgraph.exit) {
             self.marks.insert(mark, *id);
         }
         subgraph
@@ -222,7 +222,10 @@ impl<'t> Draft<'t> {
             entries.extend(subgraph.entries);
             exits.push(subgraph.exit);
         }
-        Subgraph { entries, exit: Exit::Split { forks: incoming.to_vec(), branches: exits } }
+        Subgraph {
+            entries,
+            exit: SubgraphOutput::Split { forks: incoming.to_vec(), branches: exits },
+        }
     }
 
     fn lower_section(
@@ -291,7 +294,12 @@ impl<'t> Draft<'t> {
 
     /// Connects every output node to every entry, and records the joins. Stops when the number of
     /// arcs exceeds `ARCS_MAX`.
-    pub(super) fn connect(&mut self, exit: &Exit, pipe: DraftPipe<'t>, entries: &[Entry<'t>]) {
+    pub(super) fn connect(
+        &mut self,
+        exit: &SubgraphOutput,
+        pipe: DraftPipe<'t>,
+        entries: &[SubgraphInput<'t>],
+    ) {
         for entry in entries {
             let Some(order) = self.join_order(exit, pipe, entry) else { return };
             if matches!(order, BlockOrder::Split { .. }) {
@@ -302,13 +310,13 @@ impl<'t> Draft<'t> {
 
     fn join_order(
         &mut self,
-        exit: &Exit,
+        exit: &SubgraphOutput,
         pipe: DraftPipe<'t>,
-        entry: &Entry<'t>,
+        entry: &SubgraphInput<'t>,
     ) -> Option<BlockOrder> {
         match exit {
-            Exit::Node(from) => self.add_edge(*from, pipe, entry).map(BlockOrder::Edge),
-            Exit::Split { forks, branches } => {
+            SubgraphOutput::Node(from) => self.add_edge(*from, pipe, entry).map(BlockOrder::Edge),
+            SubgraphOutput::Split { forks, branches } => {
                 let branches = branches.iter().map(|branch| self.join_order(branch, pipe, entry));
                 let branches = branches.collect::<Option<Vec<BlockOrder>>>()?;
                 Some(BlockOrder::Split { forks: forks.clone(), branches })
@@ -316,7 +324,12 @@ impl<'t> Draft<'t> {
         }
     }
 
-    fn add_edge(&mut self, from: NodeId, pipe: DraftPipe<'t>, entry: &Entry<'t>) -> Option<EdgeId> {
+    fn add_edge(
+        &mut self,
+        from: NodeId,
+        pipe: DraftPipe<'t>,
+        entry: &SubgraphInput<'t>,
+    ) -> Option<EdgeId> {
         if let Some(twice) = self.repeated_edge(from, pipe, entry) {
             return Some(twice);
         }
@@ -349,7 +362,7 @@ impl<'t> Draft<'t> {
         &mut self,
         from: NodeId,
         pipe: DraftPipe<'t>,
-        entry: &Entry<'t>,
+        entry: &SubgraphInput<'t>,
     ) -> Option<EdgeId> {
         let marked = |id: NodeId| match &self.nodes[id.0].step {
             DraftStep::Filter(uses) => uses.len() > 1,
@@ -382,11 +395,14 @@ impl<'t> Draft<'t> {
 impl Subgraph<'_> {
     /// Returns a subgraph that consists of this node.
     fn from_node(node: NodeId) -> Self {
-        Self { entries: vec![Entry { node, labels: Vec::new() }], exit: Exit::Node(node) }
+        Self {
+            entries: vec![SubgraphInput { node, labels: Vec::new() }],
+            exit: SubgraphOutput::Node(node),
+        }
     }
 }
 
-impl Exit {
+impl SubgraphOutput {
     pub(super) fn nodes(&self) -> Vec<NodeId> {
         match self {
             Self::Node(node) => vec![*node],

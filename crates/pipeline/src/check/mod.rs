@@ -51,7 +51,7 @@ pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnost
     shape::check_operands(&mut draft, &used);
     shape::check_untrusted(&mut draft, &used);
     union::check_overlaps(&mut draft, &mut used);
-    state::check_published(&mut draft, &used);
+    state::check_published_states(&mut draft, &used);
     let resolved = labels::resolve_labels(&mut draft, registry);
     let stream_forms = forms::infer_forms(&mut draft, &used, registry);
     let options = options::parse_options(request, &mut draft.mistakes);
@@ -83,10 +83,10 @@ pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnost
     draft.mistakes.extend(standard_streams::find_mixed_output(&graph));
     draft.mistakes.extend(standard_streams::find_shared_input(&graph));
     draft.mistakes.extend(needs::warn_of_missing_input(&graph));
-    draft.mistakes.extend(needs::unrequested_classes(&graph));
-    draft.mistakes.extend(needs::one_sided_sources(&graph, registry));
+    draft.mistakes.extend(needs::warn_of_unrequested_classes(&graph));
+    draft.mistakes.extend(needs::warn_of_one_sided_sources(&graph, registry));
     draft.mistakes.extend(workers::worker_mistakes(&graph));
-    draft.mistakes.extend(options::node_mistakes(request, &graph));
+    draft.mistakes.extend(options::check_node_options(request, &graph));
     (graph, sort_and_join(draft.mistakes))
 }
 

@@ -52,7 +52,7 @@ pub(super) fn warn_of_missing_input(graph: &Graph) -> Vec<Diagnostic> {
 /// Returns a warning for each arc whose classes never arrive: a classifier upstream of the arc's
 /// filter emits these classes only on arcs that name them, and none of the classifier's own arcs
 /// names them. Omits arcs about whose target [`warn_of_missing_input`] warns.
-pub(super) fn unrequested_classes(graph: &Graph) -> Vec<Diagnostic> {
+pub(super) fn warn_of_unrequested_classes(graph: &Graph) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for edge in &graph.edges {
         let Some(giver) = graph.node(edge.from).filter() else { continue };
@@ -86,7 +86,7 @@ pub(super) fn unrequested_classes(graph: &Graph) -> Vec<Diagnostic> {
 /// Returns a warning for each filter that meets three conditions: a label after it selects classes
 /// that need both directions of connections, only one source is upstream of it, and this source
 /// observes only one direction. The warning is at the position of the source.
-pub(super) fn one_sided_sources(graph: &Graph, registry: &dyn Registry) -> Vec<Diagnostic> {
+pub(super) fn warn_of_one_sided_sources(graph: &Graph, registry: &dyn Registry) -> Vec<Diagnostic> {
     let mut found: Vec<Diagnostic> = Vec::new();
     for (id, node) in graph.ids() {
         let both = node.filter().and_then(|used| used.description.needs.two_way_classes);

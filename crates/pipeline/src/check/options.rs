@@ -25,7 +25,7 @@ pub const OPTIONS: &[Parameter] = &[
          once, but at most 64",
     ),
     Parameter::optional(signal::SIGNAL_OPTION, Type::Text, SIGNAL_HELP),
-    Parameter::optional(ring_size::OPTION, Type::Text, RING_HELP),
+    Parameter::optional(ring_size::RING_OPTION, Type::Text, RING_HELP),
     Parameter::optional(
         "policy",
         Type::OneOf(&["cost", "deepest", "power", "latency", "throughput"]),
@@ -145,12 +145,12 @@ fn parse_value(option: &Parameter, text: &str) -> Result<Value, String> {
 
 /// Checks the options whose values name nodes of the graph, and returns an error for each invalid
 /// value.
-pub(super) fn node_mistakes(request: &Request, graph: &Graph) -> Vec<Diagnostic> {
+pub(super) fn check_node_options(request: &Request, graph: &Graph) -> Vec<Diagnostic> {
     let wrong = request.options.iter().filter_map(|option| {
         let text = option.value.as_ref()?;
         let (checked, help) = match option.key.text.as_str() {
             signal::SIGNAL_OPTION => (signal::check_option(&text.lossy(), graph), SIGNAL_HELP),
-            ring_size::OPTION => (ring_size::check(&text.lossy(), graph), RING_HELP),
+            ring_size::RING_OPTION => (ring_size::check(&text.lossy(), graph), RING_HELP),
             _ => return None,
         };
         let what = format!("`--{}`: {}", option.key.text, checked.err()?);

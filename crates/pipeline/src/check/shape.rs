@@ -24,10 +24,10 @@ pub(super) fn check_shape(draft: &mut Draft<'_>, registry: &dyn Registry) {
         match draft.nodes[index].inside {
             Some(_) => {}
             None if *head => check_head(draft, id, registry),
-            None => check_inner(draft, id),
+            None => check_inner_source(draft, id),
         }
     }
-    check_ends(draft);
+    check_sink_outputs(draft);
     check_programs(draft, registry);
 }
 
@@ -152,7 +152,7 @@ fn check_head(draft: &mut Draft<'_>, id: NodeId, registry: &dyn Registry) {
 }
 
 /// Reports the node `id`, which must have an incoming arc, if it is a source.
-fn check_inner(draft: &mut Draft<'_>, id: NodeId) {
+fn check_inner_source(draft: &mut Draft<'_>, id: NodeId) {
     let node = &draft.nodes[id.0];
     if let (DraftStep::Filter(uses), Some(entry)) = (&node.step, node.entry)
         && entry.kind == FilterKind::Source
@@ -205,7 +205,7 @@ fn check_operand(draft: &mut Draft<'_>, id: NodeId, owner: NodeId, used: &Use) {
 }
 
 /// Reports arcs that leave a sink, once per arc in the text.
-fn check_ends(draft: &mut Draft<'_>) {
+fn check_sink_outputs(draft: &mut Draft<'_>) {
     let mut last = None;
     for index in 0..draft.edges.len() {
         let edge = &draft.edges[index];

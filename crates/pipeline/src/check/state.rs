@@ -9,7 +9,7 @@ use filter::{STATE, STATE_MODE, StateScope};
 
 /// Reports filters that cannot publish state: stateless and untrusted filters, and filters whose
 /// state name is already in use. Also reports `state_mode=` without `state=`.
-pub(super) fn check_published(draft: &mut Draft<'_>, used: &[Option<Use>]) {
+pub(super) fn check_published_states(draft: &mut Draft<'_>, used: &[Option<Use>]) {
     for (index, one) in used.iter().enumerate() {
         let Some(one) = one.as_ref().filter(|one| one.description.user.is_some()) else { continue };
         let description = one.description;

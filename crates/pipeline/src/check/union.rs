@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use filter::{Arguments, ObservedSource, SourceOverlap, Value};
 
 use super::arguments::parse_arguments;
-use super::lower::{Draft, DraftPipe, DraftStep, Entry, Exit, Subgraph};
+use super::lower::{Draft, DraftPipe, DraftStep, Subgraph, SubgraphInput, SubgraphOutput};
 use crate::graph::{Boolean, Link, NodeId, Use, reachable};
 use crate::language::tree::{Branch, FilterTerm, Group, Label, Request, Stage, Term};
 use crate::language::{Diagnostic, Span};
@@ -112,13 +112,13 @@ impl<'t> Draft<'t> {
         {
             return Subgraph { entries, exit };
         }
-        let operands = exits.iter().map(Exit::nodes).collect();
+        let operands = exits.iter().map(SubgraphOutput::nodes).collect();
         self.united.push(UnionOperands { span: group.span, operands });
         let merge = self.push_node(DraftStep::Merge, group.span, None);
-        let entry = Entry { node: merge, labels: Vec::new() };
-        let exit = Exit::Split { forks: Vec::new(), branches: exits };
+        let entry = SubgraphInput { node: merge, labels: Vec::new() };
+        let exit = SubgraphOutput::Split { forks: Vec::new(), branches: exits };
         self.connect(&exit, DraftPipe::plain(group.span), &[entry]);
-        Subgraph { entries, exit: Exit::Node(merge) }
+        Subgraph { entries, exit: SubgraphOutput::Node(merge) }
     }
 
     /// Groups the branches by source, in text order.
@@ -157,7 +157,7 @@ impl<'t> Draft<'t> {
         for (node, _) in begun {
             match &source {
                 None => source = Some(self.lower_filter(node)),
-                Some(Subgraph { exit: Exit::Node(id), .. }) => self.add_use(*id, node),
+                Some(Subgraph { exit: SubgraphOutput::Node(id), .. }) => self.add_use(*id, node),
                 Some(_) => {}
             }
         }
@@ -169,9 +169,9 @@ impl<'t> Draft<'t> {
         let links: Vec<_> =
             begun.iter().map(|(_, rest)| self.branch_operand(rest, owner)).collect();
         self.nodes[owner.0].step = DraftStep::Boolean(Boolean::Any(links), "++");
-        let entry = Entry { node: owner, labels: Vec::new() };
+        let entry = SubgraphInput { node: owner, labels: Vec::new() };
         self.connect(&source.exit, DraftPipe::plain(span), &[entry]);
-        Subgraph { entries: source.entries, exit: Exit::Node(owner) }
+        Subgraph { entries: source.entries, exit: SubgraphOutput::Node(owner) }
     }
 
     /// Adds another filter term that denotes the node.

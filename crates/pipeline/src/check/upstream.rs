@@ -53,7 +53,7 @@ impl<'d, 't> Upstream<'d, 't> {
     }
 
     /// Returns the filters that classify the blocks leaving `node`.
-    pub(super) fn classifiers_leaving(&mut self, node: NodeId) -> Rc<Classifiers> {
+    pub(super) fn output_classifiers(&mut self, node: NodeId) -> Rc<Classifiers> {
         if let Some(classifiers) = self.cache.get(&node) {
             return classifiers.clone();
         }
@@ -63,7 +63,7 @@ impl<'d, 't> Upstream<'d, 't> {
     }
 
     /// Returns the filters that classify the blocks arriving at `node`.
-    pub(super) fn classifiers_arriving(&mut self, node: NodeId) -> Classifiers {
+    pub(super) fn input_classifiers(&mut self, node: NodeId) -> Classifiers {
         self.search(self.inputs[node.0].clone())
     }
 
@@ -71,7 +71,7 @@ impl<'d, 't> Upstream<'d, 't> {
     /// blocks that enter it.
     pub(super) fn after_body<L>(&self, body: &Boolean<L>, entry: &Classifiers) -> Classifiers {
         let mut classifiers = Classifiers::default();
-        if self.add_last(body, &mut classifiers) {
+        if self.add_last_classifiers(body, &mut classifiers) {
             classifiers.add(entry);
         }
         classifiers.into_sorted()
@@ -86,7 +86,7 @@ impl<'d, 't> Upstream<'d, 't> {
             }
             let keeps_class = match &self.draft.nodes[id.0].step {
                 DraftStep::Filter(_) | DraftStep::Hole => self.add_filter(id, &mut classifiers),
-                DraftStep::Boolean(body, _) => self.add_last(body, &mut classifiers),
+                DraftStep::Boolean(body, _) => self.add_last_classifiers(body, &mut classifiers),
                 DraftStep::Merge => true,
             };
             if keeps_class {
@@ -115,19 +115,19 @@ impl<'d, 't> Upstream<'d, 't> {
 
     /// Adds the filters in a body that may be the last to classify a block. Returns true if a block
     /// may pass through all of them unclassified.
-    fn add_last<L>(&self, body: &Boolean<L>, classifiers: &mut Classifiers) -> bool {
+    fn add_last_classifiers<L>(&self, body: &Boolean<L>, classifiers: &mut Classifiers) -> bool {
         match body {
             Boolean::Filter(id) => self.add_filter(*id, classifiers),
             Boolean::Not(_) => true,
-            Boolean::Any(links) => links
-                .iter()
-                .fold(false, |open, Link { body, .. }| self.add_last(body, classifiers) | open),
+            Boolean::Any(links) => links.iter().fold(false, |open, Link { body, .. }| {
+                self.add_last_classifiers(body, classifiers) | open
+            }),
             Boolean::All(links) => {
-                links.iter().rev().all(|link| self.add_last(&link.body, classifiers))
+                links.iter().rev().all(|link| self.add_last_classifiers(&link.body, classifiers))
             }
             Boolean::Chain { first, rest } => {
-                rest.iter().rev().all(|link| self.add_last(&link.body, classifiers))
-                    && self.add_last(first, classifiers)
+                rest.iter().rev().all(|link| self.add_last_classifiers(&link.body, classifiers))
+                    && self.add_last_classifiers(first, classifiers)
             }
         }
     }

@@ -65,7 +65,7 @@ fn validate(
     registry: &dyn Registry,
     mistakes: &mut Vec<Diagnostic>,
 ) -> Vec<(usize, String)> {
-    let links = links::infer_links(draft, used, texts, registry);
+    let links = links::infer_link_types(draft, used, texts, registry);
     let mut insertions = Vec::new();
     for ((used, read), links) in used.iter_mut().zip(texts).zip(links) {
         let (Some(used), Some(read)) = (used, read) else { continue };
@@ -84,9 +84,9 @@ fn validate(
             used.arguments.set(parameter, Value::Text(value));
         }
         if let Some(refusal) = registry.refusal(entry, &used.arguments) {
-            mistakes.push(read.diagnostic_at(refusal, Diagnostic::error));
+            mistakes.push(read.argument_diagnostic(refusal, Diagnostic::error));
         } else if let Some(warning) = registry.warning(entry, &used.arguments) {
-            mistakes.push(read.diagnostic_at(warning, Diagnostic::warning));
+            mistakes.push(read.argument_diagnostic(warning, Diagnostic::warning));
         }
     }
     insertions

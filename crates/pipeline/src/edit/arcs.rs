@@ -5,9 +5,9 @@
 //! the node; a node with a mark can have several.
 
 use super::ReadText;
-use super::attach::{PLACEHOLDER, attach, parse_label, placeholder};
+use super::attach::{PLACEHOLDER_SINK, attach, parse_label, placeholder};
 use super::classes::{cut_class, move_class, remove_class};
-use super::cut::{cut, incoming_label, isolate, parents, path_to, remove_single_branches};
+use super::cut::{cut, filter_path, incoming_label, isolate, parents, remove_single_branches};
 use super::cut::{term_at, term_at_mut};
 use super::find::find_filter;
 use super::kinds::{Edit, EditResult, InvalidEdit, NodeOutput, Subtree};
@@ -64,7 +64,7 @@ pub(super) fn apply(
         Edit::Join { node, below } => {
             let at = find_filter(&request, node)?;
             let parent = find_filter(&request, &below.node)?;
-            let reference = reference_to(&mut request, at, node)?;
+            let reference = new_reference(&mut request, at, node)?;
             let branch = branch_for(below, Term::Filter(reference))?;
             attach(&mut request, parent, branch)?;
         }
@@ -77,7 +77,7 @@ pub(super) fn apply(
     request.pipelines.iter_mut().for_each(remove_single_branches);
     // Marks tell which uses denote the same node.
     let filters = origins.of(&request);
-    marks::remove_needless(&mut request, &old_marks);
+    marks::remove_needless_marks(&mut request, &old_marks);
     let edited = print_with_origins(&request, &filters)?;
     let (after, mistakes) = read_request(&edited.text, registry);
     if mistakes.iter().any(|mistake| mistake.severity == Severity::Error) {
@@ -85,7 +85,7 @@ pub(super) fn apply(
         return Ok((edited, Some((after, mistakes))));
     }
     if !matches!(edit, Edit::RemoveBelow { .. }) {
-        refuse_losses(&edited, &origins, text)?;
+        refuse_disconnection(&edited, &origins, text)?;
     }
     if let Edit::Join { node, below } | Edit::Reattach { node, below, .. } = edit
         && (has_equal_arcs(&after)
@@ -109,9 +109,9 @@ fn read_graph<'r>(
 
 /// Refuses an edit after which a node would receive no input, because the edit would disconnect it
 /// from all sources.
-fn refuse_losses(edited: &EditResult, old: &Origins, text: &str) -> Result<(), InvalidEdit> {
+fn refuse_disconnection(edited: &EditResult, old: &Origins, text: &str) -> Result<(), InvalidEdit> {
     let kept = |span: &Span| edited.filters.iter().any(|(_, old)| *old == Some(*span));
-    let lost = old.first_uses().find(|(name, span)| *name != PLACEHOLDER && !kept(span));
+    let lost = old.first_uses().find(|(name, span)| *name != PLACEHOLDER_SINK && !kept(span));
     match lost {
         None => Ok(()),
         Some((_, span)) => {
@@ -138,9 +138,9 @@ fn branch_for(output: &NodeOutput, term: Term) -> Result<Branch, InvalidEdit> {
 }
 
 /// Returns a new use of the node at a span. Adds a mark to the node first if it has none.
-fn reference_to(request: &mut Request, at: Span, node: &str) -> Result<FilterTerm, InvalidEdit> {
+fn new_reference(request: &mut Request, at: Span, node: &str) -> Result<FilterTerm, InvalidEdit> {
     let mut fresh = FreshMarks::new(request);
-    let path = path_to(request, at);
+    let path = filter_path(request, at);
     match path.and_then(|path| term_at_mut(request, &path)) {
         Some(Term::Filter(found)) => Ok(fresh.reference(found)),
         _ => Err(InvalidEdit(format!("the request has no `{node}`"))),
@@ -149,7 +149,7 @@ fn reference_to(request: &mut Request, at: Span, node: &str) -> Result<FilterTer
 
 /// Returns the spans of the uses of a node that have an incoming arc.
 fn uses_with_parents(request: &Request, at: Span) -> Vec<Span> {
-    let leads = |span: &Span| path_to(request, *span).is_some_and(|p| has_parent(request, &p));
+    let leads = |span: &Span| filter_path(request, *span).is_some_and(|p| has_parent(request, &p));
     uses(request, at).into_iter().filter(leads).collect()
 }
 
@@ -163,7 +163,7 @@ fn has_parent(request: &Request, path: &[usize]) -> bool {
 fn refuse_content(node: &str, at: Span, graph: &Graph) -> Result<(), InvalidEdit> {
     let Some(id) = node_at(graph, at) else { return Ok(()) };
     let content = graph.outputs(id).map(|edge| graph.node(edge.to));
-    match content.map(|node| node.name()).find(|name| *name != PLACEHOLDER) {
+    match content.map(|node| node.name()).find(|name| *name != PLACEHOLDER_SINK) {
         None => Ok(()),
         Some(below) => Err(InvalidEdit(format!(
             "`{node}` is not empty: `{below}` is below it (`remove {node} all` removes both)"
@@ -205,14 +205,14 @@ fn isolate_first_parent(
     (node, at): (&str, Span),
     first: Span,
 ) -> Result<Span, InvalidEdit> {
-    let from = parents(request, &path_to(request, first).unwrap_or_default());
+    let from = parents(request, &filter_path(request, first).unwrap_or_default());
     let from: Vec<Option<Span>> = from.iter().map(|from| from.map(|from| from.span)).collect();
     match from.as_slice() {
         [] | [_] => Ok(first),
         [Some(parent), ..] => {
             let parent = *parent;
             isolate(request, parent)?;
-            Ok(use_below(request, at, (parent, None)).unwrap_or(first))
+            Ok(use_after_parent(request, at, (parent, None)).unwrap_or(first))
         }
         [None, ..] => {
             let why = "is below an expression and below others: give the whole new request";
@@ -231,9 +231,9 @@ fn isolate_arc(
     let parent = find_filter(request, &from.node)?;
     let label = from.class.as_deref().map(parse_label).transpose()?.map(|label| label.to_string());
     for parent_at in uses(request, parent) {
-        if use_below(request, at, (parent_at, label.as_deref())).is_some() {
+        if use_after_parent(request, at, (parent_at, label.as_deref())).is_some() {
             isolate(request, parent_at)?;
-            return Ok(use_below(request, at, (parent_at, label.as_deref())));
+            return Ok(use_after_parent(request, at, (parent_at, label.as_deref())));
         }
     }
     Ok(None)
@@ -258,13 +258,13 @@ pub(super) fn refuse_cycle(
 
 /// Returns the span of a use of a node that directly follows a given use of a parent. If a label is
 /// given, the arc must have it. Returns `None` if there is no such arc.
-pub(super) fn use_below(
+pub(super) fn use_after_parent(
     request: &Request,
     at: Span,
     (parent_at, label): (Span, Option<&str>),
 ) -> Option<Span> {
     uses(request, at).into_iter().find(|span| {
-        let path = path_to(request, *span).unwrap_or_default();
+        let path = filter_path(request, *span).unwrap_or_default();
         parents(request, &path).iter().flatten().any(|parent| parent.span == parent_at)
             && label.is_none_or(|label| incoming_label(request, &path).as_deref() == Some(label))
     })

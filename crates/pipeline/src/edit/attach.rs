@@ -1,7 +1,7 @@
 //! Attachment of a subtree to an output of a node, beside the existing branches.
 
 use super::cut::{
-    SPLITTER, from_stages, into_stages, is_followed, is_operand, path_to, term_at_mut,
+    SPLITTER, filter_path, from_stages, into_stages, is_followed, is_operand, term_at_mut,
 };
 use super::kinds::InvalidEdit;
 use super::marks::FreshMarks;
@@ -12,7 +12,7 @@ use crate::language::tree::{
 use crate::language::{Request, Span};
 
 /// The sink for an output that is not used.
-pub(super) const PLACEHOLDER: &str = "discard";
+pub(super) const PLACEHOLDER_SINK: &str = "discard";
 
 /// Parses the classes of an output, such as `80` or `ssh:telnet`.
 pub(super) fn parse_label(classes: &str) -> Result<Label, InvalidEdit> {
@@ -28,7 +28,7 @@ pub(super) fn parse_label(classes: &str) -> Result<Label, InvalidEdit> {
 
 /// Returns the sink for an output that is not used.
 pub(super) fn placeholder() -> Term {
-    let name = Name { text: PLACEHOLDER.to_owned(), span: NEW_SPAN };
+    let name = Name { text: PLACEHOLDER_SINK.to_owned(), span: NEW_SPAN };
     let arguments = Vec::new();
     Term::Filter(FilterTerm { name, arguments, mark: None, pin: None, span: NEW_SPAN })
 }
@@ -39,7 +39,7 @@ fn is_placeholder(stages: &[(Pipe, Term)]) -> bool {
             let FilterTerm { name, arguments, mark: None, pin: None, .. } = node else {
                 return false;
             };
-            name.text == PLACEHOLDER && arguments.is_empty()
+            name.text == PLACEHOLDER_SINK && arguments.is_empty()
         }
         _ => false,
     }
@@ -50,7 +50,7 @@ fn is_placeholder(stages: &[(Pipe, Term)]) -> bool {
 /// branch.
 pub(super) fn attach(request: &mut Request, at: Span, branch: Branch) -> Result<(), InvalidEdit> {
     let missing = || InvalidEdit("the filter has left the request".to_owned());
-    let path = path_to(request, at).ok_or_else(missing)?;
+    let path = filter_path(request, at).ok_or_else(missing)?;
     let (last, parent) = path.split_last().ok_or_else(missing)?;
     let apart = is_operand(request, &path) || is_followed(request, &path);
     let mut marks = FreshMarks::new(request);

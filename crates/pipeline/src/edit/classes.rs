@@ -1,8 +1,8 @@
 //! Edits of everything below one class of a node, as if the class were a directory between the node
 //! and its readers.
 
-use super::arcs::{refuse_cycle, use_below};
-use super::attach::{PLACEHOLDER, attach, parse_label};
+use super::arcs::{refuse_cycle, use_after_parent};
+use super::attach::{PLACEHOLDER_SINK, attach, parse_label};
 use super::cut::{cut, from_stages};
 use super::find::find_filter;
 use super::kinds::{InvalidEdit, NodeOutput};
@@ -25,7 +25,7 @@ fn readers(request: &Request, output: &NodeOutput) -> Result<Vec<Span>, InvalidE
     let label = output_label(output)?.to_string();
     let parents = uses(request, find_filter(request, &output.node)?);
     let reads = |span: &Span| {
-        let below = |parent: &Span| use_below(request, *span, (*parent, Some(&label)));
+        let below = |parent: &Span| use_after_parent(request, *span, (*parent, Some(&label)));
         parents.iter().any(|parent| below(parent) == Some(*span))
     };
     Ok(filters(request).map(|node| node.span).filter(reads).collect())
@@ -98,7 +98,7 @@ pub(super) fn remove_class(
     (graph, origins): (&Graph, &Origins),
 ) -> Result<(), InvalidEdit> {
     let below = readers(request, output)?;
-    match below.iter().map(|at| name_at(request, *at)).find(|name| *name != PLACEHOLDER) {
+    match below.iter().map(|at| name_at(request, *at)).find(|name| *name != PLACEHOLDER_SINK) {
         None => return Err(InvalidEdit(format!("nothing is below `{output}`"))),
         Some(name) if !all => {
             return Err(InvalidEdit(format!(

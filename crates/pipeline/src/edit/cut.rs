@@ -18,7 +18,7 @@ pub(super) const SPLITTER: &str = "split_rr";
 pub(super) type TermPath = Vec<usize>;
 
 /// Returns the position of the filter with this span, or `None` if there is no such filter.
-pub(super) fn path_to(request: &Request, at: Span) -> Option<TermPath> {
+pub(super) fn filter_path(request: &Request, at: Span) -> Option<TermPath> {
     fn find_within(term: &Term, at: Span, path: &mut TermPath) -> bool {
         if let Term::Filter(node) = term {
             return node.span == at;
@@ -134,7 +134,7 @@ pub(super) fn isolate(request: &mut Request, at: Span) -> Result<TermPath, Inval
     let mut marks = FreshMarks::new(request);
     loop {
         let missing = || InvalidEdit("the filter has left the request".to_owned());
-        let path = path_to(request, at).ok_or_else(missing)?;
+        let path = filter_path(request, at).ok_or_else(missing)?;
         if is_operand(request, &path) {
             let why = "is an operand of `++`, `+*` or `!`: give the whole new request";
             return Err(InvalidEdit(format!("`{}` {why}", name_at(request, &path))));

@@ -7,7 +7,7 @@ use crate::language::tree::{Branch, FilterTerm, Group, Name, Operator, Pipeline,
 use crate::language::{Request, Span};
 
 /// Returns the mark of the filter at a span, if it has one.
-fn mark_at(request: &Request, at: Span) -> Option<String> {
+fn filter_mark(request: &Request, at: Span) -> Option<String> {
     let node = filters(request).find(|node| node.span == at)?;
     node.mark.as_ref().map(|mark| mark.text.clone())
 }
@@ -19,7 +19,7 @@ pub(super) fn has_mark(node: &FilterTerm, mark: &str) -> bool {
 
 /// Returns the spans of all uses of the node at a span, in text order.
 pub(super) fn uses(request: &Request, at: Span) -> Vec<Span> {
-    let Some(mark) = mark_at(request, at) else { return vec![at] };
+    let Some(mark) = filter_mark(request, at) else { return vec![at] };
     filters(request).filter(|node| has_mark(node, &mark)).map(|node| node.span).collect()
 }
 
@@ -60,7 +60,7 @@ pub(super) fn unpin_uses(request: &mut Request, at: Span) {
 /// Removes generated marks that only one filter has; marks that a user chose stay. A mark counts as
 /// generated if the old text lacks it, or if it has the form of [`FreshMarks`] and the old text
 /// uses it several times.
-pub(super) fn remove_needless(request: &mut Request, old: &[String]) {
+pub(super) fn remove_needless_marks(request: &mut Request, old: &[String]) {
     let all = all_marks(request);
     let count = |of: &[String], mark: &String| of.iter().filter(|other| *other == mark).count();
     let is_needless = |node: &FilterTerm, mark: &String| {

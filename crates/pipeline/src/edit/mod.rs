@@ -44,7 +44,7 @@ pub use arcs::subtree;
 pub use find::filter_span;
 pub use kinds::{Edit, EditResult, InvalidEdit, NodeOutput, PathMove, Position, Subtree};
 pub use tree::{differ_only_in_arguments, single_filter};
-pub(crate) use tree::{for_each_filter, join_with_pipe, parse_filter, parse_tree, replace_at};
+pub(crate) use tree::{for_each_filter, join_with_pipe, parse_filter, parse_tree, replace_filter};
 
 /// The graph and the diagnostics of a text.
 type ReadText = (Graph, Vec<Diagnostic>);

@@ -7,8 +7,8 @@ use super::kinds::{Edit, EditResult, InvalidEdit, Position};
 use super::marks;
 use super::origins::{Origins, print_with_origins};
 use super::tree::{
-    KERNEL_KEYWORD, filters, insert_beside, join_with_pipe, move_to, parse_filter, replace_at,
-    unpin_successors,
+    KERNEL_KEYWORD, filters, insert_beside, join_with_pipe, move_to_space, parse_filter,
+    replace_filter, unpin_successors,
 };
 use crate::language::tree::Term;
 use crate::language::{Request, Span};
@@ -32,7 +32,7 @@ pub(super) fn apply_at(
     };
     let mut act = edit_action(edit, at, &mut request, registry)?;
     let pipelines = std::mem::take(&mut request.pipelines).into_iter();
-    request.pipelines = pipelines.filter_map(|term| replace_at(term, at, &mut *act)).collect();
+    request.pipelines = pipelines.filter_map(|term| replace_filter(term, at, &mut *act)).collect();
     if request.pipelines.is_empty() {
         return Err(InvalidEdit(format!("without `{node}` nothing is left")));
     }
@@ -79,7 +79,7 @@ fn edit_action(
             }
             let space = space.clone();
             Box::new(move |term| match term {
-                Term::Filter(node) => Some(Term::Filter(move_to(node, &space))),
+                Term::Filter(node) => Some(Term::Filter(move_to_space(node, &space))),
                 other => Some(other),
             })
         }

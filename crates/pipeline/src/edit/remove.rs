@@ -2,7 +2,7 @@
 //! them, stay. A use of a node is a filter term that denotes the node; a node with a mark can have
 //! several.
 
-use super::cut::{cut, from_stages, into_stages, is_followed, isolate, path_to};
+use super::cut::{cut, filter_path, from_stages, into_stages, is_followed, isolate};
 use super::cut::{term_at, term_at_mut};
 use super::kinds::InvalidEdit;
 use super::marks::{has_mark, uses};
@@ -25,7 +25,7 @@ pub(super) fn remove(
     let survivors = surviving_marks(request, at, (graph, origins));
     let mut gone = Vec::new();
     loop {
-        while let Some(at) = all.iter().copied().find(|at| path_to(request, *at).is_some()) {
+        while let Some(at) = all.iter().copied().find(|at| filter_path(request, *at).is_some()) {
             gone.push(cut(request, at)?.term);
         }
         // A pipeline that continues after a removed node has lost its input.
@@ -143,7 +143,7 @@ pub(super) fn put_back(request: &mut Request, tail: Term) {
     if rest.is_empty() {
         return;
     }
-    let path = path_to(request, at).unwrap_or_default();
+    let path = filter_path(request, at).unwrap_or_default();
     let last = path.split_last().is_none_or(|(last, parent)| match term_at(request, parent) {
         Some(Term::Pipeline(pipeline)) => *last == pipeline.rest.len(),
         _ => true,

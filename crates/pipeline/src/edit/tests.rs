@@ -5,7 +5,7 @@ use crate::language::Span;
 use crate::registry::RegistryList;
 use filter::catalog;
 use tree::parse_tree;
-use words::USAGE;
+use words::EDIT_USAGE;
 
 /// A registry of the filters in the catalog.
 const CATALOG: RegistryList<'_> =
@@ -73,7 +73,7 @@ fn v3_set_argument_replaces_the_value_in_place() {
             "arg count x=1",
             "`count` has no parameter `x`, and none of its arguments can be set: replace it",
         ),
-        ("arg sample", USAGE),
+        ("arg sample", EDIT_USAGE),
     ] {
         assert_eq!(apply_words(line, words), why, "{words}");
     }
@@ -106,8 +106,8 @@ fn v3_impossible_edit_fails_with_a_reason() {
         ("remove count", "the request has 2 of `count`: write `count:1` to `:2`"),
         ("remove count:3", "the request has 2 of `count`: write `count:1` to `:2`"),
         ("insert count at count:2", "nothing follows it in its branch: insert `after` it"),
-        ("remove", USAGE),
-        ("insert count near rx", USAGE),
+        ("remove", EDIT_USAGE),
+        ("insert count near rx", EDIT_USAGE),
     ] {
         assert_eq!(apply_words(line, words), expected, "{words}");
     }
@@ -175,7 +175,7 @@ fn v3_edits_of_one_change_apply_in_order_or_not_at_all() {
     let wrong = apply_words(line, "remove count leaf , remove http leaf");
     assert!(wrong.starts_with("`remove http leaf`: `http` is not empty"), "{wrong}");
     for words in [", remove count", "remove count ,", "remove count , , remove ssh"] {
-        assert_eq!(apply_words(line, words), USAGE, "{words}");
+        assert_eq!(apply_words(line, words), EDIT_USAGE, "{words}");
     }
 }
 

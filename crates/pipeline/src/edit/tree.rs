@@ -110,7 +110,7 @@ pub(crate) fn join_with_pipe(first: Term, then: Term) -> Term {
 }
 
 /// Applies `act` to the filter at the span `at`. Returns `None` if the term becomes empty.
-pub(crate) fn replace_at(
+pub(crate) fn replace_filter(
     term: Term,
     at: Span,
     act: &mut dyn FnMut(Term) -> Option<Term>,
@@ -119,14 +119,14 @@ pub(crate) fn replace_at(
         Term::Filter(node) if node.span == at => act(Term::Filter(node)),
         Term::Filter(_) | Term::Hole(_) => Some(term),
         Term::Not(mut not) => {
-            not.term = Box::new(replace_at(*not.term, at, act)?);
+            not.term = Box::new(replace_filter(*not.term, at, act)?);
             Some(Term::Not(not))
         }
         Term::Group(group) => {
             let Group { operator, branches, span } = group;
             let kept = branches.into_iter().filter_map(|branch| {
                 let Branch { label, term, span } = branch;
-                Some(Branch { label, term: replace_at(term, at, act)?, span })
+                Some(Branch { label, term: replace_filter(term, at, act)?, span })
             });
             let mut branches: Vec<Branch> = kept.collect();
             match branches.len() {
@@ -143,7 +143,7 @@ pub(crate) fn replace_at(
                 .chain(rest.into_iter().map(|stage| (stage.arc, stage.term)))
             {
                 let arc = waiting.take().unwrap_or(arc);
-                match replace_at(term, at, act) {
+                match replace_filter(term, at, act) {
                     Some(term) => stages.push((arc, term)),
                     None => waiting = Some(arc),
                 }
@@ -243,7 +243,7 @@ pub(super) fn unpin_successors(request: &mut Request, at: Span) {
 
 /// Moves a filter to another space. A move to a sandbox sets the argument `untrusted` and removes
 /// the pin; any other move sets the pin and removes the argument.
-pub(super) fn move_to(node: FilterTerm, space: &str) -> FilterTerm {
+pub(super) fn move_to_space(node: FilterTerm, space: &str) -> FilterTerm {
     let mut node = without_sandbox(node);
     let named = |text: &str| Name { text: text.to_owned(), span: NEW_SPAN };
     if space != SANDBOX_KEYWORD {

@@ -5,7 +5,7 @@ use super::tree::{FIRST_THREAD, PROCESS_KEYWORD};
 use std::fmt;
 
 /// The usage message for edits.
-pub(super) const USAGE: &str = "write `insert FILTER before|after|at NODE`, `remove NODE`, \
+pub(super) const EDIT_USAGE: &str = "write `insert FILTER before|after|at NODE`, `remove NODE`, \
      `replace NODE with FILTER`, `move NODE kernel|process|sandbox|SPACE`, `upgrade NODE`, \
      `arg NODE NAME=VALUE` or `pin SPACE PROCESSOR|any`; for the arcs of the graph \
      `add FILTER below NODE[/CLASS]`, `add SOURCE`, `remove NODE leaf|all`, \
@@ -21,14 +21,14 @@ const LEAF_KEYWORD: &str = "leaf";
 const ALL: &str = "all";
 
 /// The word that separates the edits of one change.
-const AND: &str = ",";
+const EDIT_SEPARATOR: &str = ",";
 
 impl Edit {
     /// Parses an edit from command-line words, or several edits separated by the word `,`. A filter
     /// may span several words.
     pub fn parse<W: AsRef<str>>(words: &[W]) -> Result<Self, InvalidEdit> {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
-        match words.split(|word| *word == AND).collect::<Vec<_>>().as_slice() {
+        match words.split(|word| *word == EDIT_SEPARATOR).collect::<Vec<_>>().as_slice() {
             [_] => Self::parse_one(&words),
             all => all
                 .iter()
@@ -43,7 +43,7 @@ impl Edit {
         Ok(match words {
             ["insert", filter @ .., place, node] if !filter.is_empty() => {
                 let known = Position::ALL.into_iter().find(|known| known.name() == *place);
-                let place = known.ok_or_else(|| InvalidEdit(USAGE.to_owned()))?;
+                let place = known.ok_or_else(|| InvalidEdit(EDIT_USAGE.to_owned()))?;
                 Self::Insert { filter: filter.join(" "), place, node: owned(node) }
             }
             ["add", filter @ .., BELOW_KEYWORD, output] if !filter.is_empty() => {
@@ -81,7 +81,7 @@ impl Edit {
             ["arg", node, arguments @ ..] if !arguments.is_empty() => {
                 Self::Argument { node: owned(node), arguments: arguments.join(" ") }
             }
-            _ => return Err(InvalidEdit(USAGE.to_owned())),
+            _ => return Err(InvalidEdit(EDIT_USAGE.to_owned())),
         })
     }
 
@@ -124,7 +124,7 @@ impl Edit {
             Self::Whole(text) => &[text],
             Self::Sequence(edits) => {
                 let words: Vec<Vec<String>> = edits.iter().map(Self::to_words).collect();
-                return words.join(&AND.to_owned());
+                return words.join(&EDIT_SEPARATOR.to_owned());
             }
         };
         words.iter().map(|word| (*word).to_owned()).collect()

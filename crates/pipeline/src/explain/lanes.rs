@@ -127,14 +127,14 @@ enum Row {
 
 /// The vertical strokes of a box-drawing character.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Arms {
+struct VerticalStrokes {
     up: bool,
     down: bool,
 }
 
 impl Drawing<'_> {
     /// Returns the indices of the drawn edges that satisfy a condition.
-    fn edges_where(&self, wanted: impl Fn(&DrawnEdge) -> bool) -> Vec<usize> {
+    fn find_drawn_edges(&self, wanted: impl Fn(&DrawnEdge) -> bool) -> Vec<usize> {
         let nodes = self.graph.nodes.len();
         let edges = self.graph.edges.iter().enumerate();
         let drawn = edges.filter(|(_, edge)| edge.from < nodes && edge.to < nodes);
@@ -142,7 +142,7 @@ impl Drawing<'_> {
     }
 
     /// Returns the indices of the lanes whose edges satisfy a condition.
-    fn lanes_with(&self, wanted: impl Fn(&DrawnEdge) -> bool) -> Vec<usize> {
+    fn find_lanes(&self, wanted: impl Fn(&DrawnEdge) -> bool) -> Vec<usize> {
         let edge = |lane: &usize| self.lanes[*lane].and_then(|edge| self.graph.edges.get(edge));
         (0..self.lanes.len()).filter(|lane| edge(lane).is_some_and(&wanted)).collect()
     }
@@ -153,20 +153,20 @@ impl Drawing<'_> {
     }
 
     fn add_node(&mut self, id: usize, node: &DrawnNode) {
-        let incoming = self.lanes_with(|edge| edge.to == id && !edge.back);
-        let own = incoming.first().copied().unwrap_or_else(|| self.free_lane(0));
+        let incoming = self.find_lanes(|edge| edge.to == id && !edge.back);
+        let own = incoming.first().copied().unwrap_or_else(|| self.find_or_add_free_lane(0));
         let above = !incoming.is_empty();
         if incoming.len() > 1 {
             let closing: Vec<usize> = incoming.iter().copied().skip(1).collect();
-            self.connect(own, Arms { up: true, down: true }, &closing, &[], false);
+            self.connect(own, VerticalStrokes { up: true, down: true }, &closing, &[], false);
             closing.iter().for_each(|lane| self.lanes[*lane] = None);
         }
         // The lane of the node is in use, even if it has no incoming edge.
         self.lanes[own] = incoming.first().and_then(|lane| self.lanes[*lane]).or(Some(usize::MAX));
-        let back = self.edges_where(|edge| edge.to == id && edge.back);
+        let back = self.find_drawn_edges(|edge| edge.to == id && edge.back);
         if !back.is_empty() {
             let opening = self.open_lanes(own, &back);
-            self.connect(own, Arms { up: above, down: true }, &[], &opening, true);
+            self.connect(own, VerticalStrokes { up: above, down: true }, &[], &opening, true);
         }
         self.add_node_line(node, own);
         self.assign_lanes(id, own);
@@ -201,12 +201,12 @@ impl Drawing<'_> {
     /// Assigns a lane to each outgoing edge of node `id`. The first edge continues in lane `own`,
     /// in which the node is drawn.
     fn assign_lanes(&mut self, id: usize, own: usize) {
-        let out = self.edges_where(|edge| edge.from == id && !edge.back);
-        let closing = self.lanes_with(|edge| edge.from == id && edge.back);
+        let out = self.find_drawn_edges(|edge| edge.from == id && !edge.back);
+        let closing = self.find_lanes(|edge| edge.from == id && edge.back);
         let first = out.first().copied();
         let opening = self.open_lanes(own, out.get(1..).unwrap_or_default());
         if !opening.is_empty() || !closing.is_empty() {
-            let arms = Arms { up: true, down: first.is_some() };
+            let arms = VerticalStrokes { up: true, down: first.is_some() };
             self.connect(own, arms, &closing, &opening, false);
         }
         closing.iter().for_each(|lane| self.lanes[*lane] = None);
@@ -214,7 +214,7 @@ impl Drawing<'_> {
     }
 
     /// Returns the first free lane with index `from` or higher. Adds a lane if there is none.
-    fn free_lane(&mut self, from: usize) -> usize {
+    fn find_or_add_free_lane(&mut self, from: usize) -> usize {
         let free = (from..self.lanes.len()).find(|lane| self.lanes[*lane].is_none());
         free.unwrap_or_else(|| {
             self.lanes.resize(self.lanes.len().max(from) + 1, None);
@@ -225,7 +225,7 @@ impl Drawing<'_> {
     fn open_lanes(&mut self, own: usize, edges: &[usize]) -> Vec<usize> {
         let mut opened = Vec::new();
         for edge in edges {
-            let lane = self.free_lane(own + 1);
+            let lane = self.find_or_add_free_lane(own + 1);
             self.lanes[lane] = Some(*edge);
             opened.push(lane);
         }
@@ -238,7 +238,7 @@ impl Drawing<'_> {
     fn connect(
         &mut self,
         own: usize,
-        arms: Arms,
+        arms: VerticalStrokes,
         closing: &[usize],
         opening: &[usize],
         arrow: bool,
@@ -250,8 +250,10 @@ impl Drawing<'_> {
             let (meets, through) = (ends().any(|end| end == lane), self.lanes[lane].is_some());
             let arms = match () {
                 () if lane == own => arms,
-                () if meets => Arms { up: closing.contains(&lane), down: opening.contains(&lane) },
-                () => Arms { up: through, down: through },
+                () if meets => {
+                    VerticalStrokes { up: closing.contains(&lane), down: opening.contains(&lane) }
+                }
+                () => VerticalStrokes { up: through, down: through },
             };
             let (left, right) = (lane > low && lane <= high, lane >= low && lane < high);
             cells.push(junction_character(arms, left, right));
@@ -299,7 +301,11 @@ impl Drawing<'_> {
 }
 
 /// Returns the box-drawing character with these strokes: up and down, to the left and to the right.
-const fn junction_character(Arms { up, down }: Arms, left: bool, right: bool) -> char {
+const fn junction_character(
+    VerticalStrokes { up, down }: VerticalStrokes,
+    left: bool,
+    right: bool,
+) -> char {
     match (up, down, left, right) {
         (true, true, false, false) => '│',
         (true, true, false, true) => '├',

@@ -73,7 +73,7 @@ pub fn format_plan(plan: &Plan, machine: &Machine) -> String {
     if let Some(latency) = &plan.latency {
         write_fact(&mut out, "latency", &words::describe_latency(latency, plan, &names));
     }
-    for node in signal::unused_nodes(plan) {
+    for node in signal::nodes_without_ring(plan) {
         let called = format!("no ring between spaces leads to `{node}`: nothing has to wake it");
         write_fact(&mut out, "signal", &called);
     }

@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 /// Width of a character in px.
 const CHARACTER_WIDTH: usize = 8;
 /// Height of a line of text in px.
-const LINE: usize = 16;
+const LINE_HEIGHT: usize = 16;
 /// Distance between the text of a node and its border, in px.
 const PADDING: usize = 10;
 /// Minimum distance between two columns, in px. The labels of edges are drawn between the columns.
@@ -76,7 +76,7 @@ pub fn format_svg(plan: &Plan, figures: Option<&DrawnFigures>) -> String {
             ROW_GAP / 2,
             width - ROW_GAP,
             ROW_GAP,
-            y + LINE,
+            y + LINE_HEIGHT,
             escaped(name)
         );
     }
@@ -109,7 +109,7 @@ fn measured_nodes(plan: &Plan, figures: Option<&DrawnFigures>) -> Vec<PlacedNode
         }
         let longest = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
         let (width, height) =
-            (longest * CHARACTER_WIDTH + 2 * PADDING, lines.len() * LINE + PADDING);
+            (longest * CHARACTER_WIDTH + 2 * PADDING, lines.len() * LINE_HEIGHT + PADDING);
         PlacedNode { id, column: columns[id.0], lines, x: 0, y: 0, width, height }
     });
     placed.collect()
@@ -241,7 +241,7 @@ fn write_node(out: &mut String, plan: &Plan, node: &PlacedNode) {
             _ if line.starts_with("lost ") => " class=\"small lost\"",
             _ => " class=\"small\"",
         };
-        let (x, y) = (x + PADDING, y + (number + 1) * LINE);
+        let (x, y) = (x + PADDING, y + (number + 1) * LINE_HEIGHT);
         let _ = write!(out, "<text{class} x=\"{x}\" y=\"{y}\">{}</text>", escaped(line));
     }
     out.push_str("</g>\n");
@@ -283,15 +283,15 @@ fn write_edge(
         );
     };
     // An edge that comes from above ends above its label.
-    let mut below = y2 + LINE * 3 / 4;
-    let first = if y1 < y2 { below } else { y2.saturating_sub(LINE / 4) };
+    let mut below = y2 + LINE_HEIGHT * 3 / 4;
+    let first = if y1 < y2 { below } else { y2.saturating_sub(LINE_HEIGHT / 4) };
     let text = edge_label(graph, edge, planned);
     label("small", first, &text);
-    below += if y1 < y2 && !text.is_empty() { LINE } else { 0 };
+    below += if y1 < y2 && !text.is_empty() { LINE_HEIGHT } else { 0 };
     if let Some((rate, lost)) = measured {
         label("small", below, &rate);
         if lost > 0 {
-            label("small lost", below + LINE, &format!("lost {lost}"));
+            label("small lost", below + LINE_HEIGHT, &format!("lost {lost}"));
         }
     }
     out.push('\n');

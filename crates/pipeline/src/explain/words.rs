@@ -215,7 +215,7 @@ pub(super) fn describe_program(program: &Program, plan: &Plan) -> String {
         }
         false => "",
     };
-    let written = written_in_place(program, plan).map_or_else(String::new, |sink| {
+    let written = sink_writing_in_place(program, plan).map_or_else(String::new, |sink| {
         format!("; {sink} writes frames from there, with one call for a batch")
     });
     let readable = if attach.redirects {
@@ -234,7 +234,7 @@ pub(super) fn describe_program(program: &Program, plan: &Plan) -> String {
 /// the program stores them. Returns `None` if there is no such sink, if the frames are redirected
 /// to a socket, or if they are copied first because another node of the thread may read their
 /// bytes.
-fn written_in_place(program: &Program, plan: &Plan) -> Option<String> {
+fn sink_writing_in_place(program: &Program, plan: &Plan) -> Option<String> {
     let mut written = None;
     for (edge, leaves) in plan.graph.edges.iter().enumerate() {
         let sink = plan.graph.node(leaves.to);

@@ -30,18 +30,22 @@ pub enum Boolean<L = ClassSet> {
 impl<L> Boolean<L> {
     /// Returns true if `operand` is part of this expression. Appends to `before` the operands that
     /// precede it in chains.
-    pub(crate) fn chained_before(&self, operand: NodeId, before: &mut Vec<NodeId>) -> bool {
+    pub(crate) fn collect_operands_before(
+        &self,
+        operand: NodeId,
+        before: &mut Vec<NodeId>,
+    ) -> bool {
         match self {
             Self::Filter(id) => *id == operand,
-            Self::Not(inner) => inner.chained_before(operand, before),
+            Self::Not(inner) => inner.collect_operands_before(operand, before),
             Self::Any(links) | Self::All(links) => {
-                links.iter().any(|link| link.body.chained_before(operand, before))
+                links.iter().any(|link| link.body.collect_operands_before(operand, before))
             }
             Self::Chain { first, rest } => {
                 let mut parts = std::iter::once(&**first).chain(rest.iter().map(|link| &link.body));
                 let mut passed = Vec::new();
                 let found = parts.any(|part| {
-                    let here = part.chained_before(operand, before);
+                    let here = part.collect_operands_before(operand, before);
                     if !here {
                         part.flow((), &mut |id, ()| passed.push(id));
                     }

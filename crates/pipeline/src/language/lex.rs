@@ -51,7 +51,7 @@ pub(super) fn lex(text: &str) -> LexOutput {
     let mut lexer = Lexer { text, at: 0, mistakes: Vec::new(), steps: 0 };
     let mut tokens = Vec::new();
     loop {
-        let glued = !lexer.skip_white() && lexer.at > 0;
+        let glued = !lexer.skip_white_space() && lexer.at > 0;
         let start = lexer.at;
         let Some(kind) = lexer.next_token() else { break };
         tokens.push(Token { kind, span: Span::new(start, lexer.at), glued });
@@ -64,12 +64,12 @@ pub(super) fn lex(text: &str) -> LexOutput {
 
 /// Returns true if the character ends a bare word.
 pub(super) fn is_word_end(c: char) -> bool {
-    is_white(c) || matches!(c, '|' | '+' | '(' | ')' | '!' | ';' | '"' | '\'')
+    is_white_space(c) || matches!(c, '|' | '+' | '(' | ')' | '!' | ';' | '"' | '\'')
 }
 
 /// Returns true for ASCII white space. Any other white space is reported as an error, because a
 /// reader cannot distinguish it from a space.
-fn is_white(c: char) -> bool {
+fn is_white_space(c: char) -> bool {
     matches!(c, ' ' | '\t' | '\r' | '\n' | '\u{0b}' | '\u{0c}')
 }
 
@@ -101,12 +101,12 @@ impl Lexer<'_> {
     }
 
     /// Skips white space and comments. Returns true if there was any.
-    fn skip_white(&mut self) -> bool {
+    fn skip_white_space(&mut self) -> bool {
         let start = self.at;
         while let Some(c) = self.peek() {
             if c == '#' {
                 while self.bump().is_some_and(|c| c != '\n') {}
-            } else if is_white(c) {
+            } else if is_white_space(c) {
                 self.bump();
             } else {
                 break;
@@ -144,7 +144,7 @@ impl Lexer<'_> {
         let apart = match before {
             None | Some('(' | '+') => true,
             Some('*') => self.text.get(..start).is_some_and(|text| text.ends_with("+*")),
-            Some(c) => is_white(c),
+            Some(c) => is_white_space(c),
         };
         let from = self.at;
         let inverted = self.bump_if('!');

@@ -16,7 +16,7 @@ use super::tree::{
 
 /// The precedence of a term. A term is parenthesized where a higher precedence is required.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Level {
+enum Precedence {
     Pipeline,
     Parallel,
     Union,
@@ -24,7 +24,7 @@ enum Level {
     Unary,
 }
 
-impl Level {
+impl Precedence {
     fn from_term(term: &Term) -> Self {
         match term {
             Term::Pipeline(_) => Self::Pipeline,
@@ -43,7 +43,7 @@ impl Level {
 
     /// Returns the minimum precedence that an operand of this operator needs to be written without
     /// parentheses.
-    fn operand_level(self) -> Self {
+    fn operand_precedence(self) -> Self {
         match self {
             Self::Pipeline => Self::Parallel,
             Self::Parallel => Self::Union,
@@ -80,19 +80,24 @@ impl Display for RequestOption {
 
 impl Display for Term {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write_term(f, self, Level::Pipeline, false)
+        write_term(f, self, Precedence::Pipeline, false)
     }
 }
 
 /// Writes a term. Adds parentheses if the precedence of the term is below `level`, or if the term
 /// starts with a label and `label_ok` is false.
-fn write_term(f: &mut Formatter<'_>, term: &Term, level: Level, label_ok: bool) -> fmt::Result {
-    let loose = Level::from_term(term) < level;
+fn write_term(
+    f: &mut Formatter<'_>,
+    term: &Term,
+    level: Precedence,
+    label_ok: bool,
+) -> fmt::Result {
+    let loose = Precedence::from_term(term) < level;
     // The recursion below checks the first stage of a pipeline.
     let labelled = matches!(term, Term::Group(_)) && !label_ok && begins_with_label(term);
     if loose || labelled {
         f.write_char('(')?;
-        write_term(f, term, Level::Pipeline, true)?;
+        write_term(f, term, Precedence::Pipeline, true)?;
         return f.write_char(')');
     }
     match term {
@@ -100,17 +105,17 @@ fn write_term(f: &mut Formatter<'_>, term: &Term, level: Level, label_ok: bool) 
         Term::Filter(node) => node.fmt(f),
         Term::Not(not) => {
             f.write_char('!')?;
-            write_term(f, &not.term, Level::Unary, false)
+            write_term(f, &not.term, Precedence::Unary, false)
         }
         Term::Group(group) => write_group(f, group, label_ok),
         Term::Pipeline(pipeline) => {
-            write_term(f, &pipeline.first, Level::Parallel, label_ok)?;
+            write_term(f, &pipeline.first, Precedence::Parallel, label_ok)?;
             for stage in &pipeline.rest {
                 match &stage.arc.label {
                     Some(label) => write!(f, " {label} ")?,
                     None => f.write_str(" | ")?,
                 }
-                write_term(f, &stage.term, Level::Parallel, false)?;
+                write_term(f, &stage.term, Precedence::Parallel, false)?;
             }
             Ok(())
         }
@@ -118,7 +123,7 @@ fn write_term(f: &mut Formatter<'_>, term: &Term, level: Level, label_ok: bool) 
 }
 
 fn write_group(f: &mut Formatter<'_>, group: &Group, label_ok: bool) -> fmt::Result {
-    let level = Level::from_operator(group.operator).operand_level();
+    let level = Precedence::from_operator(group.operator).operand_precedence();
     for (index, branch) in group.branches.iter().enumerate() {
         if index > 0 {
             write!(f, " {} ", group.operator.symbol())?;
@@ -126,7 +131,7 @@ fn write_group(f: &mut Formatter<'_>, group: &Group, label_ok: bool) -> fmt::Res
         match &branch.label {
             Some(label) => {
                 write!(f, "{label} ")?;
-                write_term(f, &branch.term, Level::Unary, false)?;
+                write_term(f, &branch.term, Precedence::Unary, false)?;
             }
             None => write_term(f, &branch.term, level, label_ok || index > 0)?,
         }
@@ -141,7 +146,7 @@ fn begins_with_label(term: &Term) -> bool {
         Term::Group(group) => {
             group.branches.first().is_some_and(|Branch { label, term, .. }| {
                 label.is_some()
-                    || (Level::from_term(term) > Level::from_operator(group.operator)
+                    || (Precedence::from_term(term) > Precedence::from_operator(group.operator)
                         && begins_with_label(term))
             })
         }

@@ -9,11 +9,12 @@ use crate::format::format_one_decimal;
 use crate::graph::{Graph, NodeId};
 
 /// The maximum number of nodes for which alternatives are computed.
-const NODES_MAX: usize = 48;
+const ALTERNATIVE_NODES_MAX: usize = 48;
 
 /// Describes, for every node and every space, the extra cost of the best plan that runs the node in
 /// that space; `None` for the chosen space and for spaces that cannot run the node. Describes
-/// nothing if the kernel cannot load programs, or if there are more than [`NODES_MAX`] nodes.
+/// nothing if the kernel cannot load programs, or if there are more than [`ALTERNATIVE_NODES_MAX`]
+/// nodes.
 pub(super) fn describe_alternatives(
     graph: &Graph,
     discovery: &Discovery,
@@ -21,7 +22,7 @@ pub(super) fn describe_alternatives(
     machine: &Machine,
 ) -> Vec<Vec<Option<String>>> {
     let none = || vec![None; discovery.spaces.len()];
-    if !machine.kernel.is_open() || graph.nodes.len() > NODES_MAX {
+    if !machine.kernel.is_open() || graph.nodes.len() > ALTERNATIVE_NODES_MAX {
         return graph.ids().map(|_| none()).collect();
     }
     let mut forced = discovery.verdicts.clone();

@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 /// The version of the text format of tables.
 pub const COSTS_VERSION: u32 = 5;
 /// The block size, in bytes, to which the costs in the table refer.
-const BLOCK_BYTES: f64 = 1024.0;
+const REFERENCE_BLOCK_SIZE: f64 = 1024.0;
 
 /// The costs on a machine, in ns. The built-in values are from BASELINES and PLATFORM, measured on
 /// two cores of a virtual machine.
@@ -215,7 +215,7 @@ impl Costs {
             self.filters.iter().find(|known| known.kernel == kernel && known.filter == name)
         };
         let known = of(&cost_key(graph, id)).or_else(|| of(used.description.name))?;
-        Some(known.block + known.byte * BLOCK_BYTES)
+        Some(known.block + known.byte * REFERENCE_BLOCK_SIZE)
     }
 
     /// Returns the cost of a block in a thread, in ns: the measured cost, or else an estimate based

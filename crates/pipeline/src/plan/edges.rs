@@ -22,10 +22,10 @@ const RING_ENTRIES: usize = 4096;
 /// cache, and hold four full batches.
 const RING_ENTRIES_MIN: usize = 256;
 /// The size, in bytes, of an entry that consists of rich pointer, metadata and marks.
-const ENTRY_BYTES_WITH_MARKS: usize = 64;
+const ENTRY_SIZE_WITH_MARKS: usize = 64;
 /// The size, in bytes, of an entry that consists of rich pointer and metadata, without marks, for
 /// blocks that are not frames.
-const ENTRY_BYTES_WITH_CONTEXT: usize = 32;
+const ENTRY_SIZE_WITH_METADATA: usize = 32;
 
 /// Returns the kind of each edge of the graph, and the parameters of the rings from the kernel.
 pub(super) fn plan_edges(
@@ -43,9 +43,9 @@ pub(super) fn plan_edges(
     let needs_ring = |edge: &&Edge| crosses(edge) && !(of_kernel(edge) && to_reader(edge));
     let rings = graph.edges.iter().filter(needs_ring).count();
     let entries =
-        RING_ENTRIES.min((machine.l2 / 4 / ENTRY_BYTES_WITH_MARKS).next_power_of_two()).max(64);
+        RING_ENTRIES.min((machine.l2 / 4 / ENTRY_SIZE_WITH_MARKS).next_power_of_two()).max(64);
     let framed = |form: &Form| Forms::FRAMED.has(*form) || *form == Form::Message;
-    let signals = Signals::new(graph, rings, entries, machine);
+    let signals = SignalDefaults::new(graph, rings, entries, machine);
     let ring = |to: NodeId| {
         // Bytes that a filter made from frames carry the headers of these frames, which the marks
         // locate. The output of a program does not.
@@ -60,7 +60,7 @@ pub(super) fn plan_edges(
         RingPlan {
             entries,
             entries_min: RING_ENTRIES_MIN.max(2 * signal_blocks).min(entries),
-            stride: if marks { ENTRY_BYTES_WITH_MARKS } else { ENTRY_BYTES_WITH_CONTEXT },
+            stride: if marks { ENTRY_SIZE_WITH_MARKS } else { ENTRY_SIZE_WITH_METADATA },
             signal_blocks,
             signal_blocks_max,
             signal_ns: signals.ns,
@@ -82,17 +82,17 @@ pub(super) fn plan_edges(
 
 /// The number of entries of a ring to or from a replica. The ring holds at least a full batch, and
 /// the queued blocks stay in the cache.
-const REPLICA_ENTRIES: usize = 1024;
+const REPLICA_RING_ENTRIES: usize = 1024;
 
 /// Returns the parameters of a ring to or from a replica.
 pub(super) fn replica_ring(graph: &Graph, machine: &Machine) -> RingPlan {
     // There is one ring on each side of the replicas.
-    let signals = Signals::new(graph, 2, REPLICA_ENTRIES, machine);
+    let signals = SignalDefaults::new(graph, 2, REPLICA_RING_ENTRIES, machine);
     let (signal_blocks, blocks_because) = signals.signal_blocks(true);
     RingPlan {
-        entries: REPLICA_ENTRIES,
-        entries_min: REPLICA_ENTRIES,
-        stride: ENTRY_BYTES_WITH_MARKS,
+        entries: REPLICA_RING_ENTRIES,
+        entries_min: REPLICA_RING_ENTRIES,
+        stride: ENTRY_SIZE_WITH_MARKS,
         signal_blocks,
         signal_blocks_max: signal_blocks,
         signal_ns: signals.ns,
@@ -103,7 +103,7 @@ pub(super) fn replica_ring(graph: &Graph, machine: &Machine) -> RingPlan {
 
 /// Returns the parameters of the ring of an edge that leaves the kernel. The ring carries pointers;
 /// each processor has its own.
-fn ring_out_of_kernel(signals: &Signals) -> RingPlan {
+fn ring_out_of_kernel(signals: &SignalDefaults) -> RingPlan {
     let (signal_blocks, blocks_because) = signals.signal_blocks(true);
     let ns_because = "T_t by default out of the kernel".to_owned();
     let signal_blocks_max = signal_blocks;
@@ -113,7 +113,7 @@ fn ring_out_of_kernel(signals: &Signals) -> RingPlan {
 
 /// The default notification frequency of rings, and the reasons for it. A latency bound overrides
 /// the default (`plan::latency`). [Th §5.2.2]
-struct Signals {
+struct SignalDefaults {
     requested: Option<u64>,
     /// True if T_b (blocks per notification) adapts to the rate because the request sets neither
     /// T_b nor a latency.
@@ -126,7 +126,7 @@ struct Signals {
     cache: usize,
 }
 
-impl Signals {
+impl SignalDefaults {
     /// Returns the notification frequency for `rings` rings with `entries` entries each.
     fn new(graph: &Graph, rings: usize, entries: usize, machine: &Machine) -> Self {
         let rings = rings.max(1);
@@ -187,7 +187,8 @@ mod tests {
         frames: bool,
     ) -> (usize, &'static str) {
         let (ns, ns_because) = (1, String::new());
-        Signals { requested, adapts: false, ns, ns_because, entries, cache }.signal_blocks(frames)
+        SignalDefaults { requested, adapts: false, ns, ns_because, entries, cache }
+            .signal_blocks(frames)
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::graph::Graph;
 use crate::names::unique_names;
 
 /// The name of the option.
-pub(crate) const OPTION: &str = "ring";
+pub(crate) const RING_OPTION: &str = "ring";
 
 /// The permitted number of entries. The minimum is the size of a batch.
 const ENTRIES: std::ops::RangeInclusive<usize> = 64..=1_048_576;
@@ -55,7 +55,7 @@ fn parse_item(part: &str) -> Result<RingSizeItem<'_>, String> {
 
 /// Sets the sizes of the rings that the request names.
 pub(super) fn apply(plan: &mut Plan) {
-    let Some(text) = plan.graph.options.text(OPTION).map(str::to_owned) else { return };
+    let Some(text) = plan.graph.options.text(RING_OPTION).map(str::to_owned) else { return };
     let (names, edges) = (unique_names(&plan.graph), &plan.graph.edges);
     for (node, entries) in parse(&text).unwrap_or_default() {
         for (edge, planned) in edges.iter().zip(&mut plan.edges) {

@@ -17,7 +17,7 @@ use crate::graph::{Graph, NodeId};
 
 /// The number of partial placements after which branch and bound stops if it has found a placement;
 /// the limit is four times as high if it has found none.
-const STEPS_MAX: u64 = 200_000;
+const SEARCH_STEPS_MAX: u64 = 200_000;
 
 /// A placement of all nodes, and the result of the search that found it.
 #[derive(Debug, Clone, PartialEq)]
@@ -86,7 +86,7 @@ pub(super) fn select_placement(
         return Err(unplaceable(graph, discovery, *id));
     }
     search.place_next(0, 0.0, &mut Assignment::unplaced(graph.nodes.len()));
-    let (mut steps, mut proved) = (search.steps, search.steps < STEPS_MAX);
+    let (mut steps, mut proved) = (search.steps, search.steps < SEARCH_STEPS_MAX);
     let mut best = search.best.take();
     if !proved
         && (policy == Policy::Cost || best.is_none())
@@ -158,8 +158,8 @@ impl<'s> Search<'s> {
             let worse = self.best.as_ref().is_some_and(|(best, _)| bound >= *best);
             // The greedy rule accepts the first legal placement.
             let decided = self.policy == Policy::Deepest && self.best.is_some();
-            let enough = self.best.is_some() || self.steps >= 4 * STEPS_MAX;
-            if worse || decided || self.steps >= STEPS_MAX && enough {
+            let enough = self.best.is_some() || self.steps >= 4 * SEARCH_STEPS_MAX;
+            if worse || decided || self.steps >= SEARCH_STEPS_MAX && enough {
                 continue;
             }
             (

@@ -112,7 +112,7 @@ fn set_ring(ring: &mut RingPlan, signal: &SignalItem<'_>) {
 
 /// Returns the node names in the option that match no node with a ring from another space. Their
 /// items have no effect.
-pub(crate) fn unused_nodes(plan: &Plan) -> Vec<String> {
+pub(crate) fn nodes_without_ring(plan: &Plan) -> Vec<String> {
     let Some(text) = plan.graph.options.text(SIGNAL_OPTION) else { return Vec::new() };
     let names = unique_names(&plan.graph);
     let has_ring = |node: &str| {

@@ -277,7 +277,7 @@ impl<'p> StageSearch<'p> {
     ) -> impl Iterator<Item = ThreadLayout> {
         let heads = self.order.clone().into_iter();
         let heads = heads.filter(move |id| layout.thread[id.0] == Some(from));
-        let stages = heads.filter_map(move |head| self.stage_of(layout, head));
+        let stages = heads.filter_map(move |head| self.movable_stage(layout, head));
         stages.flat_map(move |stage| {
             let later = (from + 1..layout.threads).map({
                 let stage = stage.clone();
@@ -292,7 +292,7 @@ impl<'p> StageSearch<'p> {
 
     /// Returns a node and all nodes downstream in the same thread, or `None` if one of them cannot
     /// move.
-    fn stage_of(&self, layout: &ThreadLayout, head: NodeId) -> Option<Vec<NodeId>> {
+    fn movable_stage(&self, layout: &ThreadLayout, head: NodeId) -> Option<Vec<NodeId>> {
         let graph = &self.plan.graph;
         graph.node(head).filter()?;
         if graph.node(head).inside.is_some() {

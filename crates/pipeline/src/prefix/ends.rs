@@ -1,7 +1,7 @@
 //! Search for the filters after which a request can be split, called ends, based on the facts in
 //! the catalog.
 
-use super::terms::{UnsharedReason, check_place};
+use super::terms::{UnsharedReason, check_request_independence};
 use crate::graph::{Edge, Graph, NodeId, Use};
 use crate::language::Span;
 use crate::language::tree::{FilterTerm, Pipeline, Term};
@@ -82,7 +82,7 @@ fn check_shareable(
     is_behind: bool,
     registry: &dyn Registry,
 ) -> Result<(), UnsharedReason> {
-    check_place(term)?;
+    check_request_independence(term)?;
     let name = &term.name.text;
     if registry.adds(name) {
         return Err(UnsharedReason(format!("`{name}` is a function of this program")));

@@ -69,7 +69,7 @@ pub(super) fn endpoint_prefix(term: &FilterTerm, endpoint: &str) -> Option<Strin
 
 /// Fails with the reason if the term has a pin, a mark or an argument that makes it specific to the
 /// request.
-pub(super) fn check_place(term: &FilterTerm) -> Result<(), UnsharedReason> {
+pub(super) fn check_request_independence(term: &FilterTerm) -> Result<(), UnsharedReason> {
     let name = &term.name.text;
     if term.pin.is_some() {
         return Err(UnsharedReason(format!("`{name}` is pinned")));

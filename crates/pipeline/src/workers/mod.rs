@@ -65,19 +65,19 @@ pub(crate) fn worker_mistakes(graph: &Graph) -> Vec<Diagnostic> {
 }
 
 /// An obstacle to running a request in worker processes, and how to remove it.
-struct Ineligible(String, String);
+struct WorkerObstacle(String, String);
 
 /// Checks that several worker processes can run this node. Fails with the reason.
-fn check_node(graph: &Graph, id: NodeId, node: &Node, used: &Use) -> Result<(), Ineligible> {
-    let instead = |why: String| Ineligible(why, WorkerRule::DEFAULT_HINT.to_owned());
+fn check_node(graph: &Graph, id: NodeId, node: &Node, used: &Use) -> Result<(), WorkerObstacle> {
+    let instead = |why: String| WorkerObstacle(why, WorkerRule::DEFAULT_HINT.to_owned());
     let description = used.description;
     if let WorkerRule::Differs(why, hint) = description.worker_rule(&used.arguments) {
-        return Err(Ineligible(why.to_owned(), hint.to_owned()));
+        return Err(WorkerObstacle(why.to_owned(), hint.to_owned()));
     }
     if used.arguments.get(STATE.name).is_some() {
         let why = "its state would have one name in several processes";
         let hint = format!("leave `{}` out, or `--engines`", STATE.name);
-        return Err(Ineligible(why.to_owned(), hint));
+        return Err(WorkerObstacle(why.to_owned(), hint));
     }
     let is_input = || {
         let mut paths = description.parameters.iter().filter(|parameter| is_path(parameter));
@@ -98,43 +98,48 @@ fn check_node(graph: &Graph, id: NodeId, node: &Node, used: &Use) -> Result<(), 
     }
 }
 
-fn check_source(graph: &Graph, id: NodeId, used: &Use, is_input: bool) -> Result<(), Ineligible> {
+fn check_source(
+    graph: &Graph,
+    id: NodeId,
+    used: &Use,
+    is_input: bool,
+) -> Result<(), WorkerObstacle> {
     let framed = matches!(used.effect().output_form, OutputForm::Form(Form::Frame | Form::Packet));
     let takes = used.attach().and_then(Result::ok);
     if is_input {
         let hint = "write it to a file first, and name the file".to_owned();
-        return Err(Ineligible("standard input can be read by one process".to_owned(), hint));
+        return Err(WorkerObstacle("standard input can be read by one process".to_owned(), hint));
     }
     if !framed {
         let why = "its output has no addresses that identify sessions";
-        return Err(Ineligible(why.to_owned(), WorkerRule::DEFAULT_HINT.to_owned()));
+        return Err(WorkerObstacle(why.to_owned(), WorkerRule::DEFAULT_HINT.to_owned()));
     }
     if takes.is_some_and(|attach| attach.redirects || attach.only_matching_flows) {
         let why = "the first process that takes a packet deprives the others";
         let hint = "observe them (leave `take` out), or leave `--engines` out";
-        return Err(Ineligible(why.to_owned(), hint.to_owned()));
+        return Err(WorkerObstacle(why.to_owned(), hint.to_owned()));
     }
     if used.mark.is_some() {
         let why = "it has a mark, so it may be used in several places";
-        return Err(Ineligible(why.to_owned(), "leave `--name=` out".to_owned()));
+        return Err(WorkerObstacle(why.to_owned(), "leave `--name=` out".to_owned()));
     }
     if used.repeated {
         let why = "`++` has it several times, and only one filter after it divides the sessions";
         let hint = format!("write it once: `{} … | (… ++ …)`", used.description.name);
-        return Err(Ineligible(why.to_owned(), hint));
+        return Err(WorkerObstacle(why.to_owned(), hint));
     }
     match graph.outputs(id).all(|edge| edge.classes.is_plain()) {
         true => Ok(()),
         false => {
             let why = "its blocks are divided before an arc selects a class, and have none";
-            Err(Ineligible(why.to_owned(), "write a plain `|` after it".to_owned()))
+            Err(WorkerObstacle(why.to_owned(), "write a plain `|` after it".to_owned()))
         }
     }
 }
 
 /// Checks that a sink does not require order within a single file, which several writers cannot
 /// preserve. Fails with the reason.
-fn check_sink(used: &Use) -> Result<(), Ineligible> {
+fn check_sink(used: &Use) -> Result<(), WorkerObstacle> {
     if let WorkerRule::Directory(_) = used.description.worker_rule(&used.arguments) {
         return Ok(());
     }
@@ -146,7 +151,7 @@ fn check_sink(used: &Use) -> Result<(), Ineligible> {
             let why = "the processes have no common order in which to write one file";
             let hint = "write a file per session (`files DIR`), write to standard output, or leave \
                         `--engines` out: `--parallel=N` keeps the order of all blocks";
-            Err(Ineligible(why.to_owned(), hint.to_owned()))
+            Err(WorkerObstacle(why.to_owned(), hint.to_owned()))
         }
     }
 }
@@ -182,7 +187,7 @@ fn upstream_nodes(graph: &Graph, id: NodeId) -> Vec<NodeId> {
     let mut found = vec![id];
     if let Some(owner) = graph.node(id).inside {
         if let Step::Boolean(body) = &graph.node(owner).step {
-            body.chained_before(id, &mut found);
+            body.collect_operands_before(id, &mut found);
         }
         found.push(owner);
     }

@@ -2,7 +2,7 @@
 
 use super::{WORKERS_OPTION, session_key};
 use crate::edit::{
-    InvalidEdit, for_each_filter, join_with_pipe, parse_filter, parse_tree, replace_at,
+    InvalidEdit, for_each_filter, join_with_pipe, parse_filter, parse_tree, replace_filter,
 };
 use crate::graph::Graph;
 use crate::language::tree::{Pipeline, Term};
@@ -25,7 +25,7 @@ pub fn worker_request(graph: &Graph, number: u32, of: u32) -> Result<String, Inv
         let mut behind = |term| Some(join_with_pipe(term, share.clone()));
         let pipelines = std::mem::take(&mut request.pipelines).into_iter();
         request.pipelines = pipelines
-            .filter_map(|term| replace_at(term, at, &mut behind))
+            .filter_map(|term| replace_filter(term, at, &mut behind))
             .map(inline_first_pipelines)
             .collect();
     }

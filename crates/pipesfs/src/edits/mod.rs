@@ -24,7 +24,7 @@ use std::time::Duration;
 pub(crate) use rename::rename as plan_rename;
 
 /// Default time limit for an edit.
-pub const EDIT_LIMIT: Duration = Duration::from_secs(2);
+pub const EDIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(2);
 
 /// A refusal of a change, with its reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -82,16 +82,21 @@ pub(crate) fn moved_places(
         match (&from.place, &to.place) {
             (DirectoryId::Class(_, _, class), DirectoryId::Node(path, node)) => {
                 let class = DirectoryId::Class(*path, node.clone(), class.clone());
-                pair_up((old, &from.place), (new, &class), &mut places, &mut visited);
+                map_moved_directories((old, &from.place), (new, &class), &mut places, &mut visited);
             }
-            _ => pair_up((old, &from.place), (new, &to.place), &mut places, &mut visited),
+            _ => map_moved_directories(
+                (old, &from.place),
+                (new, &to.place),
+                &mut places,
+                &mut visited,
+            ),
         }
     }
     places
 }
 
 /// Adds the old and new identities of the directories that have the same names in two subtrees.
-fn pair_up(
+fn map_moved_directories(
     (old, from): (&Tree, &DirectoryId),
     (new, to): (&Tree, &DirectoryId),
     places: &mut HashMap<DirectoryId, DirectoryId>,
@@ -108,7 +113,7 @@ fn pair_up(
             && let (Some(one), Some(other)) =
                 (old.directories.get(*one), new.directories.get(*other))
         {
-            pair_up((old, &one.place), (new, &other.place), places, visited);
+            map_moved_directories((old, &one.place), (new, &other.place), places, visited);
         }
     }
 }

@@ -57,7 +57,7 @@ impl PathEdit {
 /// Parses the name of a directory as a filter; `None` if no filter has this name. Fails if the name
 /// is malformed, if the mount does not permit the filter, or if the filter would open a file below
 /// the mount.
-pub(super) fn read_filter(
+pub(super) fn parse_filter_name(
     name: &str,
     may: &MountPermissions,
 ) -> Result<Option<NewFilter>, Refusal> {
@@ -103,7 +103,7 @@ fn below_own_mount<'f>(filter: &'f NewFilter, may: &MountPermissions) -> Option<
 }
 
 /// Plans mkdir(2).
-pub(crate) fn make_directory(
+pub(crate) fn plan_mkdir(
     tree: &Tree,
     (parent, name): (&Key, &str),
     may: &MountPermissions,
@@ -115,7 +115,7 @@ pub(crate) fn make_directory(
         None => {}
     }
     if parent.part == Part::Whole && parent.place == DirectoryId::Root {
-        return begin_path(name, may);
+        return plan_path_start(name, may);
     }
     let is_path = matches!(parent.place, DirectoryId::Path(_));
     let directory = tree.directory(&parent.place);
@@ -124,7 +124,7 @@ pub(crate) fn make_directory(
         // Fails if the directory is a view or can contain no filters, whatever the name is.
         tree.output(parent)?;
     }
-    let Some(filter) = read_filter(name, may)? else {
+    let Some(filter) = parse_filter_name(name, may)? else {
         let name = name.split(':').next().unwrap_or_default();
         let why = format!("no filter is called `{name}`: `ls .filters` lists all");
         return Err(Refusal::new(errno::EINVAL, why));
@@ -148,8 +148,8 @@ pub(crate) fn make_directory(
 
 /// Plans mkdir(2) in the root. The name of a source starts a path with this source; the name of any
 /// other filter is refused; any other name starts a path of this name with an empty stream.
-fn begin_path(name: &str, may: &MountPermissions) -> Result<PlannedChange, Refusal> {
-    match read_filter(name, may)? {
+fn plan_path_start(name: &str, may: &MountPermissions) -> Result<PlannedChange, Refusal> {
+    match parse_filter_name(name, may)? {
         Some(filter) if filter.is_source => {
             let request = format!("{} | discard", filter.text);
             Ok(PlannedChange::Start { name: None, request })
@@ -180,7 +180,7 @@ fn begin_path(name: &str, may: &MountPermissions) -> Result<PlannedChange, Refus
 /// Plans unlink(2).
 pub(crate) fn unlink(tree: &Tree, (parent, name): (&Key, &str)) -> Result<PlannedChange, Refusal> {
     let key = tree.lookup(parent, name, &[]).ok_or_else(Refusal::gone)?;
-    refuse_fixed(&key, parent)?;
+    refuse_fixed_entry(&key, parent)?;
     if key.kind() == ObjectKind::Directory {
         // The entry was a link from an additional parent, which has since become the first or only
         // parent.
@@ -194,7 +194,7 @@ pub(crate) fn unlink(tree: &Tree, (parent, name): (&Key, &str)) -> Result<Planne
 }
 
 /// Plans rmdir(2).
-pub(crate) fn remove_directory(
+pub(crate) fn plan_rmdir(
     tree: &Tree,
     (parent, name): (&Key, &str),
 ) -> Result<PlannedChange, Refusal> {
@@ -203,7 +203,7 @@ pub(crate) fn remove_directory(
     if key.part != Part::Whole {
         return Ok(PlannedChange::Nothing);
     }
-    refuse_fixed(&key, parent)?;
+    refuse_fixed_entry(&key, parent)?;
     if !tree.is_empty(&key.place) {
         let why = "it is not empty: remove what is below it first, as `rm -r` does";
         return Err(Refusal::new(errno::ENOTEMPTY, why));
@@ -211,13 +211,13 @@ pub(crate) fn remove_directory(
     match &key.place {
         DirectoryId::Class(..) => Ok(PlannedChange::Nothing),
         DirectoryId::Path(path) => Ok(PlannedChange::Stop(*path)),
-        DirectoryId::Node(..) => remove_node(tree, parent, &key),
+        DirectoryId::Node(..) => plan_node_removal(tree, parent, &key),
         _ => Err(Refusal::new(errno::EPERM, "it stays for as long as the mount")),
     }
 }
 
 /// Fails if an entry exists as long as the mount does, and therefore cannot be removed.
-fn refuse_fixed(key: &Key, parent: &Key) -> Result<(), Refusal> {
+fn refuse_fixed_entry(key: &Key, parent: &Key) -> Result<(), Refusal> {
     let fixed = |key: &Key| {
         matches!(key.place, DirectoryId::Filters | DirectoryId::Machine | DirectoryId::Interface(_))
     };
@@ -228,7 +228,7 @@ fn refuse_fixed(key: &Key, parent: &Key) -> Result<(), Refusal> {
     }
 }
 
-fn remove_node(tree: &Tree, parent: &Key, key: &Key) -> Result<PlannedChange, Refusal> {
+fn plan_node_removal(tree: &Tree, parent: &Key, key: &Key) -> Result<PlannedChange, Refusal> {
     let directory = tree.directory(&key.place).ok_or_else(Refusal::gone)?;
     let member = tree.only_member(directory)?;
     let name = &tree.details(member)?.name;
@@ -282,7 +282,7 @@ pub(super) fn linked_node(
     tree.only_member(directory).map(Some)
 }
 
-fn no_filter(target: &str) -> Refusal {
+fn no_filter_refusal(target: &str) -> Refusal {
     let why = format!("`{target}` is no filter of this tree: a link leads to one");
     Refusal::new(errno::EINVAL, why)
 }
@@ -307,12 +307,12 @@ pub(crate) fn link(
         false => tree.resolve(parent, target),
     };
     let is_node = |key: &Key| key.part == Part::Whole && matches!(key.place, DirectoryId::Node(..));
-    let found = found.filter(is_node).ok_or_else(|| no_filter(target))?;
+    let found = found.filter(is_node).ok_or_else(|| no_filter_refusal(target))?;
     let directory = tree.directory(&found.place).ok_or_else(Refusal::gone)?;
     let member = tree.only_member(directory)?;
     if tree.view(above)?.path.uid != directory.uid {
         // The error must not reveal paths of other users.
-        return Err(no_filter(target));
+        return Err(no_filter_refusal(target));
     }
     if member.path != above.path {
         let why = "the filter belongs to another path, and an arc joins filters of one path: `mv` \

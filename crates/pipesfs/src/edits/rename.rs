@@ -1,7 +1,7 @@
 //! The edit of a path for rename(2).
 
 use super::places::Output;
-use super::plan::{PathEdit, PlannedChange, linked_node, read_filter};
+use super::plan::{PathEdit, PlannedChange, linked_node, parse_filter_name};
 use super::{MountPermissions, Refusal};
 use crate::entries::{Key, Part};
 use crate::protocol::errno;
@@ -37,7 +37,9 @@ pub(crate) fn rename(
         return reattach(tree, (node, &from), into);
     }
     match (&key.part, &key.place) {
-        (Part::Whole, DirectoryId::Node(..)) => rename_node(tree, (parent, &key), (into, to), may),
+        (Part::Whole, DirectoryId::Node(..)) => {
+            plan_node_rename(tree, (parent, &key), (into, to), may)
+        }
         (Part::Whole, DirectoryId::Class(path, node, class)) => {
             refuse_other_name(name, to)?;
             let node = DirectoryId::Node(*path, node.clone());
@@ -73,7 +75,7 @@ fn reattach(
     PathEdit::plan(tree, node, &["move", name, "from", &from.words, "below", &below.words])
 }
 
-fn rename_node(
+fn plan_node_rename(
     tree: &Tree,
     (parent, key): (&Key, &Key),
     (into, to): (&Key, &str),
@@ -113,11 +115,11 @@ fn rename_node(
             "a move to another path keeps the arguments: rename it before or after",
         ));
     }
-    move_across(tree, (node, name), &below)
+    plan_move_across_paths(tree, (node, name), &below)
 }
 
 /// Plans the edit that moves a node, or the nodes below one of its classes, to another path.
-fn move_across(
+fn plan_move_across_paths(
     tree: &Tree,
     (node, words): (NodeIndex, &str),
     below: &Output,
@@ -155,8 +157,10 @@ fn move_class(
         let given = details.arguments.iter().filter(|argument| argument.given);
         let given = Vec::from_iter(given.map(|argument| argument.value.as_str()));
         let name = crate::names::filter_name(&details.filter, &given);
-        let filter =
-            read_filter(&name, &MountPermissions { exec: true, ..MountPermissions::default() })?;
+        let filter = parse_filter_name(
+            &name,
+            &MountPermissions { exec: true, ..MountPermissions::default() },
+        )?;
         let filter = filter.ok_or_else(|| invalid(format!("`{name}` is no filter of its own")))?;
         let text = format!("{} |{class} discard", with_arguments(details, &filter));
         return PathEdit::plan(tree, below.node, &["add", &text, "below", &below.words]);
@@ -164,7 +168,7 @@ fn move_class(
     if below.node.path == member.path {
         return PathEdit::plan(tree, member, &["move", &words, "below", &below.words]);
     }
-    move_across(tree, (member, &words), &below)
+    plan_move_across_paths(tree, (member, &words), &below)
 }
 
 /// Returns the words of the edit that sets the arguments of a node to those in its new name.
@@ -175,7 +179,7 @@ fn replacement(
     may: &MountPermissions,
 ) -> Result<Vec<String>, Refusal> {
     let node = tree.details(member)?;
-    let filter = read_filter(to, may)?.filter(|filter| filter.name == node.filter);
+    let filter = parse_filter_name(to, may)?.filter(|filter| filter.name == node.filter);
     let Some(filter) = filter else {
         return Err(invalid(format!(
             "`{}` stays this filter: a new name differs in arguments alone (`streamline set PATH \

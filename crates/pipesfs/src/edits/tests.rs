@@ -1,7 +1,7 @@
 //! Tests of edit planning: each change of a tree yields either the text of an edit command or a
 //! refusal.
 
-use super::plan::{PathEdit, PlannedChange, link, make_directory, remove_directory, unlink};
+use super::plan::{PathEdit, PlannedChange, link, plan_mkdir, plan_rmdir, unlink};
 use super::{MountPermissions, Refusal, plan_rename};
 use crate::entries::Key;
 use crate::protocol::errno;
@@ -73,8 +73,7 @@ fn outcome_text(planned: Result<PlannedChange, Refusal>) -> Result<String, i32> 
 #[test]
 fn b4_each_change_of_the_tree_is_one_edit() {
     let (tree, may) = (tree(), MountPermissions::default());
-    let make =
-        |path: &str, name| outcome_text(make_directory(&tree, (&key(&tree, path), name), &may));
+    let make = |path: &str, name| outcome_text(plan_mkdir(&tree, (&key(&tree, path), name), &may));
     let ok = |text: &str| Ok(text.to_owned());
     assert_eq!(make("web/generate", "sample:3"), ok("1 add sample 3 below generate"));
     assert_eq!(make("web/generate/udp/9", "tcp"), ok("1 add tcp below udp/9"));
@@ -87,8 +86,7 @@ fn b4_each_change_of_the_tree_is_one_edit() {
     assert_eq!(make("web/generate", "exec:sh"), Err(errno::EPERM));
     assert_eq!(make("web/generate/stats", "count"), Err(errno::EPERM));
 
-    let remove =
-        |path: &str, name| outcome_text(remove_directory(&tree, (&key(&tree, path), name)));
+    let remove = |path: &str, name| outcome_text(plan_rmdir(&tree, (&key(&tree, path), name)));
     assert_eq!(remove("web/generate/udp/9", "count"), ok("1 remove count leaf"));
     assert_eq!(remove("web/generate/udp/10", "discard"), ok("nothing"));
     assert_eq!(remove("web/generate/udp", "10"), ok("nothing"));
@@ -151,7 +149,7 @@ proptest! {
         let (tree, may) = (tree(), MountPermissions::default());
         let parent = key(&tree, "web/generate");
         for name in [name.clone(), format!("{filter}:{name}"), format!("{filter}{name}")] {
-            if let Ok(PlannedChange::Edit(edit)) = make_directory(&tree, (&parent, &name), &may) {
+            if let Ok(PlannedChange::Edit(edit)) = plan_mkdir(&tree, (&parent, &name), &may) {
                 prop_assert_eq!(edit.words.len(), 4, "{:?}", edit);
                 let text = &edit.words[1];
                 prop_assert!(streamline::Edit::parse(&edit.words).is_ok(), "{}", text);
@@ -178,8 +176,8 @@ proptest! {
         }
         let (from, into) = (&all[from % all.len()], &all[into % all.len()]);
         let planned = [
-            make_directory(&tree, (&from.0, &name), &may),
-            remove_directory(&tree, (&from.0, &into.1)),
+            plan_mkdir(&tree, (&from.0, &name), &may),
+            plan_rmdir(&tree, (&from.0, &into.1)),
             unlink(&tree, (&from.0, &into.1)),
             link(&tree, (&from.0, &name), &into.1, &may),
             plan_rename(&tree, (&root, &from.1), (&into.0, &name), (0, &may)),

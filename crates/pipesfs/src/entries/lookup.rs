@@ -1,6 +1,6 @@
 //! Names that programs look up in directories, listed or not.
 
-use super::{Key, Part, STREAMS, is_place_entry, stream};
+use super::{Key, Part, STREAMS_DIRECTORY, is_place_entry, stream};
 use crate::names::unescape;
 use crate::tree::{DirectoryId, Tree};
 use streamline::paths;
@@ -32,11 +32,13 @@ impl Tree {
 
     fn lookup_unlisted(&self, key: &Key, name: &str) -> Option<Key> {
         match (&key.part, &key.place) {
-            (Part::Whole, DirectoryId::Root) if name == STREAMS => Some(key.sibling(Part::Streams)),
+            (Part::Whole, DirectoryId::Root) if name == STREAMS_DIRECTORY => {
+                Some(key.sibling(Part::Streams))
+            }
             (
                 Part::Whole,
                 DirectoryId::Node(..) | DirectoryId::Class(..) | DirectoryId::Path(_),
-            ) if name == STREAMS && !self.forms(&key.place).is_empty() => {
+            ) if name == STREAMS_DIRECTORY && !self.forms(&key.place).is_empty() => {
                 Some(key.sibling(Part::Streams))
             }
             (

@@ -233,7 +233,7 @@ const VERSION: (u32, u32) = (7, 31);
 /// Supported features: PARALLEL_DIROPS, READDIRPLUS_AUTO, DO_READDIRPLUS, MAX_PAGES.
 const FEATURES: u32 = 1 << 18 | 1 << 14 | 1 << 13 | 1 << 22;
 /// Maximum length of a read, in pages of 4 KB.
-const PAGES_MAX: u32 = 256;
+const READ_PAGES_MAX: u32 = 256;
 
 /// Returns the reply to INIT. The kernel sends writes of at most `write_max` bytes.
 #[must_use]
@@ -247,7 +247,7 @@ pub fn init_reply(readahead: u32, flags: u32, write_max: u32) -> Vec<u8> {
     words[4] = 16 | 12 << 16;
     words[5] = write_max;
     words[6] = 1;
-    words[7] = PAGES_MAX;
+    words[7] = READ_PAGES_MAX;
     words.as_bytes().to_vec()
 }
 

@@ -7,7 +7,7 @@ use crate::protocol::{AttributeChange, Attributes, Header, X_OK, errno};
 /// Maximum number of objects with changed permissions.
 const CHANGED_OBJECTS_MAX: usize = 4096;
 /// Bits of a mode that chmod(2) sets.
-const PERMISSIONS: u32 = 0o7777;
+const MODE_BITS: u32 = 0o7777;
 /// Bits of a mode that permit the execution of a file.
 const EXECUTABLE: u32 = 0o111;
 
@@ -39,8 +39,8 @@ impl Server {
             let why = "a length cannot be set: what is written to this file is taken at once";
             return refuse(errno::EINVAL, why);
         }
-        if let Some(mode) = mode.map(|mode| mode & PERMISSIONS) {
-            let most = self.full_attributes(&key, header.inode)?.mode & PERMISSIONS;
+        if let Some(mode) = mode.map(|mode| mode & MODE_BITS) {
+            let most = self.full_attributes(&key, header.inode)?.mode & MODE_BITS;
             if mode & !most != 0 {
                 let why = format!(
                     "mode {mode:04o} is wider than {most:04o}, which the inputs of the path \
@@ -48,7 +48,7 @@ impl Server {
                 );
                 return Err(self.fail(header.uid, errno::EPERM, why));
             }
-            self.keep_permissions(key.clone(), mode);
+            self.record_changed_permissions(key.clone(), mode);
         }
         Ok(Outcome::Attributes(self.attributes(&key, header.inode)?))
     }
@@ -65,7 +65,7 @@ impl Server {
         }
     }
 
-    fn keep_permissions(&self, key: Key, mode: u32) {
+    fn record_changed_permissions(&self, key: Key, mode: u32) {
         let snapshot = self.snapshots.latest();
         let mut changed = lock(&self.permissions);
         if changed.len() >= CHANGED_OBJECTS_MAX {
@@ -78,7 +78,7 @@ impl Server {
     pub(super) fn attributes(&self, key: &Key, inode: u64) -> Result<Attributes, i32> {
         let mut attributes = self.full_attributes(key, inode)?;
         if let Some(mode) = lock(&self.permissions).get(key) {
-            attributes.mode &= !PERMISSIONS | mode;
+            attributes.mode &= !MODE_BITS | mode;
         }
         Ok(attributes)
     }

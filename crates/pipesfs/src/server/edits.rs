@@ -2,7 +2,7 @@
 
 use super::{Outcome, Server, lock};
 use crate::edits::carry_out::{Caller, ChangeResult, carry_out};
-use crate::edits::plan::{PathEdit, PlannedChange, link, make_directory, remove_directory, unlink};
+use crate::edits::plan::{PathEdit, PlannedChange, link, plan_mkdir, plan_rmdir, unlink};
 use crate::edits::{Refusal, moved_places, new_child, plan_rename};
 use crate::entries::{Key, Part, Stream};
 use crate::protocol::{Header, TreeEdit, errno};
@@ -82,11 +82,11 @@ impl Server {
                 Err(refusal) => return Err(refusal),
             };
             let moved = moved_nodes(&before.tree, &planned, (edit, parent));
-            self.streams.await_moves(&moved);
+            self.streams.mark_moving_streams(&moved);
             let done = carry_out(&before.tree, &planned, caller, &self.snapshots);
             age = Duration::ZERO;
             if !matches!(done, Ok(ChangeResult::Made(_))) {
-                self.streams.end_moves(&moved);
+                self.streams.unmark_moving_streams(&moved);
             }
             let mut done = done?;
             if matches!(done, ChangeResult::Outdated) {
@@ -104,7 +104,7 @@ impl Server {
                 _ => self.snapshots.refresh(age),
             };
             let reply = self.reply_to_edit(edit, (parent, into), (&before, &after), &done);
-            self.streams.end_moves(&moved);
+            self.streams.unmark_moving_streams(&moved);
             return reply;
         }
         let why = "other edits of the path came first, each time: try again";
@@ -119,8 +119,8 @@ impl Server {
         into: &Key,
     ) -> Result<PlannedChange, Refusal> {
         match edit {
-            TreeEdit::MakeDirectory(name) => make_directory(tree, (parent, name), &self.permitted),
-            TreeEdit::RemoveDirectory(name) => remove_directory(tree, (parent, name)),
+            TreeEdit::MakeDirectory(name) => plan_mkdir(tree, (parent, name), &self.permitted),
+            TreeEdit::RemoveDirectory(name) => plan_rmdir(tree, (parent, name)),
             TreeEdit::Unlink(name) => unlink(tree, (parent, name)),
             TreeEdit::Rename { from, to, flags, .. } => {
                 let may = (*flags, &self.permitted);
@@ -190,7 +190,7 @@ impl Server {
         for (handle, place, form, uid) in self.streams.awaiting() {
             let stays = new.directory(&place.node()).is_some();
             let Some(to) = places.get(&place.node()).filter(|_| !stays) else { continue };
-            let to = place.moved_to(to);
+            let to = place.moved_to_node(to);
             let Some(directory) = new.directory(&to.node()) else { continue };
             let stream = Stream { form, from: None };
             let Some(member) = directory.members.first() else { continue };
@@ -205,7 +205,7 @@ impl Server {
                     }
                     let (tap, totals) = (TapConnection::new(tap), self.totals.at(&to, new));
                     let next = Continuation { input, tap, place: to, totals };
-                    self.streams.continue_at(handle, next);
+                    self.streams.set_continuation(handle, next);
                 }
                 Err((_, why)) => self.failures.set(uid, why),
             }

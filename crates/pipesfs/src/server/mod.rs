@@ -17,7 +17,7 @@ mod receive;
 mod written;
 
 use self::handle::Handle;
-use crate::edits::{EDIT_LIMIT, MountPermissions};
+use crate::edits::{EDIT_TIMEOUT_DEFAULT, MountPermissions};
 use crate::entries::Key;
 use crate::failures::Failures;
 use crate::inodes::Inodes;
@@ -39,9 +39,9 @@ use std::time::{Duration, Instant};
 use sys::eventfd::EventFd;
 
 /// Maximum length of a write that the kernel sends, in bytes.
-const WRITE_MAX: u32 = 128 << 10;
+const WRITE_BYTES_MAX: u32 = 128 << 10;
 /// Length of the buffer for a request, in bytes.
-const REQUEST_MAX: usize = WRITE_MAX as usize + 4096;
+const REQUEST_BYTES_MAX: usize = WRITE_BYTES_MAX as usize + 4096;
 /// Number of threads that receive requests.
 const RECEIVING_THREADS: usize = 2;
 /// Number of threads for requests that query paths.
@@ -110,7 +110,7 @@ impl Server {
             others: options.others,
             for_all: options.for_all,
             permitted: MountPermissions { exec: options.exec, mount: directory.to_owned() },
-            edit_limit: options.edit_limit.unwrap_or(EDIT_LIMIT),
+            edit_limit: options.edit_limit.unwrap_or(EDIT_TIMEOUT_DEFAULT),
             frozen: Mutex::default(),
             permissions: Mutex::default(),
             over: AtomicBool::new(false),
@@ -118,7 +118,7 @@ impl Server {
             device,
         });
         let examining = Arc::clone(&streams);
-        spawn("pipesfs ends", move || examining.examine_ends(&endings))?;
+        spawn("pipesfs ends", move || examining.examine_ended_taps(&endings))?;
         spawn("pipesfs reads", move || streams.serve())?;
         spawn("pipesfs writes", move || writers.serve())?;
         let (asking, editing) = (Arc::clone(&server), Arc::clone(&server));
@@ -206,7 +206,7 @@ impl Server {
         let header = &request.header;
         match &request.operation {
             Operation::Init { readahead, flags, .. } => {
-                Ok(Outcome::Data(init_reply(*readahead, *flags, WRITE_MAX)))
+                Ok(Outcome::Data(init_reply(*readahead, *flags, WRITE_BYTES_MAX)))
             }
             Operation::Lookup(name) => self.lookup(header, name),
             Operation::GetAttributes => {

@@ -5,7 +5,7 @@ use crate::content::{self, CountersByPath};
 use crate::edits::Refusal;
 use crate::entries::{Key, Part, Stream, Text};
 use crate::protocol::{Header, O_ACCMODE, Operation, Request, errno};
-use crate::snapshot::{COUNTERS_LIFETIME, REPLY_LIMIT, SAMPLE_TIME, SNAPSHOT_LIFETIME};
+use crate::snapshot::{COUNTERS_LIFETIME, REPLY_TIMEOUT, SAMPLE_INTERVAL, SNAPSHOT_LIFETIME};
 use crate::streams::{StreamFacts, StreamOrigin, TapConnection};
 use crate::transfer::StreamInput;
 use crate::tree::{DirectoryId, NodeIndex, Tree};
@@ -62,7 +62,7 @@ impl Server {
     pub(super) fn open(&self, header: &Header, flags: u32) -> Result<Outcome, i32> {
         let key = self.key(header.inode)?;
         if flags & O_ACCMODE != 0 {
-            return self.open_to_write(header, &key, flags & O_ACCMODE);
+            return self.open_for_writing(header, &key, flags & O_ACCMODE);
         }
         match &key.part {
             Part::Text(text) => {
@@ -165,14 +165,14 @@ impl Server {
             Text::Read => Ok(format!("{}\n", self.totals.read_and_written(&key.place).0)),
             Text::Written => Ok(format!("{}\n", self.totals.read_and_written(&key.place).1)),
             Text::Missed => self.missed((tree, key), uid),
-            Text::Freeze => Ok(format!("{}s\n", self.seconds_frozen(&key.place))),
+            Text::Freeze => Ok(format!("{}s\n", self.freeze_seconds_left(&key.place))),
             Text::Others => {
                 let DirectoryId::Interface(name) = &key.place else { return Err(errno::ENOENT) };
                 Ok(paths::others_at(name))
             }
             Text::State(name) => {
                 let owner = tree.directory(&key.place).ok_or(errno::ENOENT)?.uid;
-                paths::published_state(owner, name, REPLY_LIMIT).map_err(|why| {
+                paths::published_state(owner, name, REPLY_TIMEOUT).map_err(|why| {
                     let directory = tree.path_to(key);
                     self.fail(uid, errno::EIO, format!("{directory}/state/{name}: {why}"))
                 })
@@ -253,7 +253,7 @@ impl Server {
                 "unknown: the time of this filter is not measured\n".to_owned()
             }
             Some(ns) => format!("{ns}\n"),
-            None => format!("unknown: no block came within {} ms\n", SAMPLE_TIME.as_millis()),
+            None => format!("unknown: no block came within {} ms\n", SAMPLE_INTERVAL.as_millis()),
         })
     }
 

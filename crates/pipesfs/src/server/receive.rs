@@ -1,7 +1,7 @@
 //! The threads that receive requests, the choice of the thread that executes a request, and the
 //! rule for the thread that may reply.
 
-use super::{ENODEV, Executor, REQUEST_MAX, Server, lock};
+use super::{ENODEV, Executor, REQUEST_BYTES_MAX, Server, lock};
 use crate::protocol::{Operation, Reply, Request, errno};
 use crate::snapshot::SNAPSHOT_LIFETIME;
 use crate::threads::RequestThreads;
@@ -15,7 +15,7 @@ impl Server {
     /// Receives requests until the file system is unmounted. `asks` and `edits` are the threads for
     /// requests that may block.
     pub(super) fn receive(&self, (asks, edits): &(Mutex<RequestThreads>, Mutex<RequestThreads>)) {
-        let mut buffer = vec![0; REQUEST_MAX];
+        let mut buffer = vec![0; REQUEST_BYTES_MAX];
         loop {
             let mut device = &*self.device;
             let length = match device.read(&mut buffer) {
@@ -35,7 +35,7 @@ impl Server {
                 self.change(request, edits);
                 continue;
             }
-            match self.age_wanted(&request) {
+            match self.snapshot_age_max(&request) {
                 Some(age) if !self.snapshots.is_current(age) => {
                     self.pass_on(request, asks, &self.asking);
                 }
@@ -81,7 +81,7 @@ impl Server {
 
     /// Executes a request in a thread that may block.
     pub(super) fn ask(&self, request: &Request) {
-        if let Some(age) = self.age_wanted(request) {
+        if let Some(age) = self.snapshot_age_max(request) {
             self.snapshots.refresh(age);
         } else if self.needs_update(request) {
             self.snapshots.refresh(Duration::MAX);
@@ -91,7 +91,7 @@ impl Server {
 
     /// Returns the maximum age of a snapshot from which a request can be answered, or `None` if the
     /// request needs no snapshot.
-    fn age_wanted(&self, request: &Request) -> Option<Duration> {
+    fn snapshot_age_max(&self, request: &Request) -> Option<Duration> {
         match request.operation {
             Operation::Lookup(_) | Operation::OpenDirectory | Operation::Open(_) => {
                 Some(SNAPSHOT_LIFETIME)

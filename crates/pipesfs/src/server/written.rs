@@ -19,7 +19,7 @@ const O_WRONLY: u32 = 1;
 
 impl Server {
     /// Opens a file for writing. `access` is the access mode: write-only or read-write.
-    pub(super) fn open_to_write(
+    pub(super) fn open_for_writing(
         &self,
         header: &Header,
         key: &Key,
@@ -182,7 +182,7 @@ impl Server {
         };
         let snapshot = self.snapshots.latest();
         let member = self.only_member(&snapshot.tree, place, header.uid)?;
-        let frozen = self.freeze_member(&snapshot.tree, member, ns / 1_000_000);
+        let frozen = self.freeze_node(&snapshot.tree, member, ns / 1_000_000);
         frozen.map_err(|error| {
             let (errno, why) = failure(&error);
             refused(errno, why)
@@ -194,7 +194,7 @@ impl Server {
         Ok(Outcome::Written(time.len()))
     }
 
-    fn freeze_member(&self, tree: &Tree, member: NodeIndex, ms: u64) -> Result<(), ClientError> {
+    fn freeze_node(&self, tree: &Tree, member: NodeIndex, ms: u64) -> Result<(), ClientError> {
         let (Some(view), Some(node)) = (tree.paths.get(member.path), tree.node(member)) else {
             return Err(ClientError::Disconnected);
         };
@@ -206,7 +206,7 @@ impl Server {
 
     /// Returns the remaining time for which the retained output of a source is kept, in seconds,
     /// rounded up.
-    pub(super) fn seconds_frozen(&self, place: &DirectoryId) -> u64 {
+    pub(super) fn freeze_seconds_left(&self, place: &DirectoryId) -> u64 {
         let known = lock(&self.frozen);
         let left = known.get(place).map(|until| until.saturating_duration_since(Instant::now()));
         left.map_or(0, |left| left.as_secs() + u64::from(left.subsec_nanos() > 0))
@@ -245,7 +245,7 @@ impl Server {
         let words = ["arg".to_owned(), node, format!("{name}={value}")];
         match self.change_argument(path, words.to_vec()) {
             Ok(()) => {
-                self.snapshots.note_change(path);
+                self.snapshots.record_path_change(path);
                 Ok(Outcome::Written(write.bytes.len()))
             }
             Err(error) => {

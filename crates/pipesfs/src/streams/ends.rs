@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 use streamline::paths::{PATH_ENDED, TapReport};
 
-/// Receiver of the taps whose end must be examined, for [`Streams::examine_ends`].
+/// Receiver of the taps whose end must be examined, for [`Streams::examine_ended_taps`].
 pub type StreamEnds = mpsc::Receiver<StreamEnd>;
 
 /// A tap whose stream has ended or was closed.
@@ -26,13 +26,13 @@ pub struct StreamEnd {
 }
 
 /// Failure reason for a stream whose path exited without a report of the tap.
-const KILLED: &str = "a stream may be incomplete: the process of its path was killed, or failed, \
-                      and did not report what was skipped";
+const NO_REPORT_REASON: &str = "a stream may be incomplete: the process of its path was killed, \
+                                or failed, and did not report what was skipped";
 
 impl Streams {
     /// Passes a tap to the thread that examines ends. If the thread no longer runs, the tap ends
     /// here.
-    pub(super) fn send_end(
+    pub(super) fn send_ended_tap(
         &self,
         handle: u64,
         (stream, is_closed): (&OpenStream, bool),
@@ -50,7 +50,7 @@ impl Streams {
             let _ = self.watcher.forget(&stream.input);
         }
         match stream.origin.take() {
-            Some(StreamOrigin::Path(tap)) => self.send_end(handle, (stream, false), tap),
+            Some(StreamOrigin::Path(tap)) => self.send_ended_tap(handle, (stream, false), tap),
             Some(StreamOrigin::Events(_)) => self.end(stream, false),
             None => {}
         }
@@ -59,7 +59,7 @@ impl Streams {
     /// Queries each ended tap for the reason why it ended and for the blocks that its reader has
     /// lost. Blocks until the path has replied, for a limited time. Returns when the streams are
     /// dropped.
-    pub fn examine_ends(&self, endings: &StreamEnds) {
+    pub fn examine_ended_taps(&self, endings: &StreamEnds) {
         while let Ok(StreamEnd { handle, uid, tap, totals, is_closed }) = endings.recv() {
             let (report, rest) = match tap.end(is_closed) {
                 Some((report, rest)) => (Some(report), rest),
@@ -67,20 +67,20 @@ impl Streams {
             };
             drop(tap);
             if report.is_none() && !is_closed {
-                self.failures.set(uid, KILLED.to_owned());
+                self.failures.set(uid, NO_REPORT_REASON.to_owned());
             }
             let failed = report.is_none();
             let report = report.unwrap_or_default();
             let over = report.over.as_deref().filter(|why| *why != PATH_ENDED);
             let is_incomplete = report.skipped > 0 || report.cut > 0;
             if is_incomplete {
-                totals.iter().for_each(|totals| totals.add_missed(report.skipped));
+                totals.iter().for_each(|totals| totals.add_missed_blocks(report.skipped));
                 self.failures.set(uid, describe_loss(&report));
             }
             let mut open = self.lock();
             if let Some(stream) = open.get_mut(&handle) {
                 stream.is_incomplete |= is_incomplete;
-                if self.outlives_tap(handle, stream, over) {
+                if self.continue_after_tap(handle, stream, over) {
                     continue;
                 }
                 over.iter().for_each(|why| self.failures.set(uid, (*why).to_owned()));

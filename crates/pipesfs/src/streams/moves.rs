@@ -1,7 +1,8 @@
 //! Streams whose filter moves to another path: they continue with a tap in the new path.
 //!
-//! The edit marks the streams of the nodes that it moves ([`Streams::await_moves`]). If the tap of
-//! a marked stream ends because the node has left the path, the stream waits for a continuation.
+//! The edit marks the streams of the nodes that it moves ([`Streams::mark_moving_streams`]). If the
+//! tap of a marked stream ends because the node has left the path, the stream waits for a
+//! continuation.
 
 use super::taps::TapConnection;
 use super::{OpenStream, StreamOrigin, Streams};
@@ -40,7 +41,7 @@ pub struct Continuation {
 impl Streams {
     /// Marks the streams of these nodes. Captures are not marked: a capture has a single header and
     /// cannot continue with the frames of another source.
-    pub fn await_moves(&self, nodes: &HashSet<DirectoryId>) {
+    pub fn mark_moving_streams(&self, nodes: &HashSet<DirectoryId>) {
         for stream in self.lock().values_mut() {
             let moves = |(place, form): &(DirectoryId, StreamForm)| {
                 *form != StreamForm::Capture && nodes.contains(&place.node())
@@ -68,11 +69,11 @@ impl Streams {
 
     /// Makes a marked stream continue with another tap: once its current tap ends or, if that has
     /// already ended, at once.
-    pub fn continue_at(&self, handle: u64, next: Continuation) {
+    pub fn set_continuation(&self, handle: u64, next: Continuation) {
         let mut open = self.lock();
         let Some(stream) = open.get_mut(&handle) else { return };
         match stream.moving.take() {
-            Some(Move::Left) => self.continue_with(handle, stream, next),
+            Some(Move::Left) => self.start_continuation(handle, stream, next),
             Some(Move::Awaited) => stream.moving = Some(Move::Ready(next)),
             other => stream.moving = other,
         }
@@ -80,7 +81,7 @@ impl Streams {
 
     /// Removes the marks of the streams of these nodes, except of those that have a continuation. A
     /// stream without a continuation whose node has left its path ends.
-    pub fn end_moves(&self, nodes: &HashSet<DirectoryId>) {
+    pub fn unmark_moving_streams(&self, nodes: &HashSet<DirectoryId>) {
         for stream in self.lock().values_mut() {
             if !stream.place.as_ref().is_some_and(|(place, _)| nodes.contains(&place.node())) {
                 continue;
@@ -99,14 +100,14 @@ impl Streams {
     /// Continues a stream whose tap has ended with the tap at the new place of its node, or keeps
     /// the stream waiting for that tap if the node is being moved. Returns false if the stream
     /// ends.
-    pub(super) fn outlives_tap(
+    pub(super) fn continue_after_tap(
         &self,
         handle: u64,
         stream: &mut OpenStream,
         why: Option<&str>,
     ) -> bool {
         match stream.moving.take() {
-            Some(Move::Ready(next)) => self.continue_with(handle, stream, next),
+            Some(Move::Ready(next)) => self.start_continuation(handle, stream, next),
             Some(Move::Awaited | Move::Left) if why == Some(NODE_CHANGED) => {
                 stream.moving = Some(Move::Left);
             }
@@ -115,7 +116,7 @@ impl Streams {
         true
     }
 
-    fn continue_with(&self, handle: u64, stream: &mut OpenStream, next: Continuation) {
+    fn start_continuation(&self, handle: u64, stream: &mut OpenStream, next: Continuation) {
         let Continuation { input, tap, place, totals } = next;
         (stream.input, stream.origin) = (input, Some(StreamOrigin::Path(tap)));
         (stream.totals, stream.failed) = (Some(totals), None);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use streamline::paths::{Memfd, PathClient, TapReport};
 
 /// Maximum time to wait for the report of a tap whose reader has closed its stream, or still reads.
-const REPORT_LIMIT: Duration = Duration::from_secs(1);
+const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum time to wait for the report of a tap that has ended.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
@@ -35,7 +35,7 @@ impl TapConnection {
     /// Returns the report of a tap that has ended, or whose reader has closed its stream. Returns
     /// `None` if the path does not reply.
     pub(super) fn end(&self, is_closed: bool) -> Option<TapEndReport> {
-        let limit = if is_closed { REPORT_LIMIT } else { END_LIMIT };
+        let limit = if is_closed { REPORT_TIMEOUT } else { END_LIMIT };
         let mut tap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = tap.last_report.take() {
             return Some(last);
@@ -52,7 +52,7 @@ impl TapConnection {
     pub(super) fn skipped(&self) -> Option<u64> {
         let mut tap = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if tap.last_report.is_none() {
-            let report = tap.path.tap_state(REPORT_LIMIT).ok()?;
+            let report = tap.path.tap_state(REPORT_TIMEOUT).ok()?;
             if report.0.over.is_none() {
                 return Some(report.0.skipped);
             }

@@ -24,7 +24,7 @@ impl DirectoryId {
 
     /// Returns the identity of this directory after its node has become `node`.
     #[must_use]
-    pub fn moved_to(&self, node: &Self) -> Self {
+    pub fn moved_to_node(&self, node: &Self) -> Self {
         match (self, node) {
             (Self::Class(_, _, class), Self::Node(path, node)) => {
                 Self::Class(*path, node.clone(), class.clone())

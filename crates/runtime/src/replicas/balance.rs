@@ -4,9 +4,10 @@
 //! bucket. Output: the buckets that move from the replica with the most blocks to the one with the
 //! fewest. A bucket that has more blocks than half of the difference between these two replicas (an
 //! elephant) does not move; other buckets of the busiest replica move instead. The bucket of blocks
-//! without a session does not move either ([`can_move`]). The choice depends only on this input.
+//! without a session does not move either ([`bucket_can_move`]). The choice depends only on this
+//! input.
 
-use super::dispatch::can_move;
+use super::dispatch::bucket_can_move;
 
 /// Number of blocks of each bucket in an interval, with the replica of each bucket.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -70,7 +71,7 @@ impl SessionShares {
         let mut room = (most - least) / 2;
         let mut buckets: Vec<(u32, u16)> = (0..)
             .zip(self.replicas.iter().zip(&self.blocks))
-            .filter(|(bucket, _)| can_move(*bucket))
+            .filter(|(bucket, _)| bucket_can_move(*bucket))
             .filter(|(_, (replica, blocks))| **replica == from && **blocks > 0)
             .map(|(bucket, (_, blocks))| (*blocks, bucket))
             .collect();

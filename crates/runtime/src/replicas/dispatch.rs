@@ -40,7 +40,7 @@ struct SessionTable {
     seed: u64,
     /// The replica of each bucket, or [`UNASSIGNED_REPLICA`].
     replicas: Box<[u8]>,
-    /// Number of blocks of each bucket since the last call of [`Dispatcher::take_shares`].
+    /// Number of blocks of each bucket since the last call of [`Dispatcher::take_bucket_shares`].
     blocks: Box<[u32]>,
     /// Number of blocks dispatched to each replica.
     dispatched: Vec<u64>,
@@ -107,7 +107,7 @@ impl Dispatcher {
 
     /// Returns how many blocks of each bucket were dispatched since the last call, and to which
     /// replica. Returns `None` if sessions cannot move to another replica.
-    pub fn take_shares(&mut self) -> Option<SessionShares> {
+    pub fn take_bucket_shares(&mut self) -> Option<SessionShares> {
         let DispatchPolicy::Session(table) = &mut self.policy else { return None };
         table.key.finds_sessions().then(|| SessionShares {
             replicas: table.replicas.clone(),
@@ -126,11 +126,11 @@ impl Dispatcher {
     }
 
     /// Dispatches the blocks of `buckets` to replica `to` from now on, except those of a bucket
-    /// that cannot move ([`can_move`]). The caller must have moved the sessions of the buckets.
-    /// Does nothing if batches are dispatched by load.
+    /// that cannot move ([`bucket_can_move`]). The caller must have moved the sessions of the
+    /// buckets. Does nothing if batches are dispatched by load.
     pub fn reassign(&mut self, buckets: &[u16], to: u8) {
         let DispatchPolicy::Session(table) = &mut self.policy else { return };
-        for bucket in buckets.iter().filter(|bucket| can_move(**bucket)) {
+        for bucket in buckets.iter().filter(|bucket| bucket_can_move(**bucket)) {
             if let Some(replica) = table.replicas.get_mut(usize::from(*bucket)) {
                 *replica = to;
             }
@@ -143,7 +143,7 @@ impl Dispatcher {
         self.progress.wait_until(limit, |progress| {
             let mut others =
                 (0..progress.replica_count()).filter(|copy| *copy != self.local_replica);
-            others.all(|copy| progress.has_finished_all(copy))
+            others.all(|copy| progress.has_finished_all_batches(copy))
         })
     }
 
@@ -197,19 +197,22 @@ fn least_loaded_replica(
 
 /// Returns the bucket of a session, given the session's key and number in the first filter of the
 /// chain that has sessions. Returns `None` if the bucket is unknown or cannot move.
-pub fn bucket_of_session(sharing: ShardKey, key: u64, number: u64) -> Option<u16> {
-    sharing.key_of_session(key, number).map(bucket_of).filter(|bucket| can_move(*bucket))
+pub fn session_bucket(sharing: ShardKey, key: u64, number: u64) -> Option<u16> {
+    sharing
+        .key_of_session(key, number)
+        .map(bucket_for_key)
+        .filter(|bucket| bucket_can_move(*bucket))
 }
 
 /// Returns true if a bucket may move to another replica. The bucket of blocks without a session
 /// cannot, because the state that a filter keeps for these blocks is private to the replica
 /// ([`filter::PRIVATE_KEY`]).
-pub const fn can_move(bucket: u16) -> bool {
-    bucket != bucket_of(filter::PRIVATE_KEY)
+pub const fn bucket_can_move(bucket: u16) -> bool {
+    bucket != bucket_for_key(filter::PRIVATE_KEY)
 }
 
 /// Returns the bucket of the sessions with this key.
-const fn bucket_of(key: u64) -> u16 {
+const fn bucket_for_key(key: u64) -> u16 {
     // The low bits alone would not do: the session tables use them as index.
     ((key ^ key >> 32) as usize % SESSION_BUCKETS) as u16
 }
@@ -219,7 +222,7 @@ impl SessionTable {
         let Self { key, seed, replicas, blocks, dispatched } = self;
         let mut masks = vec![0 as LaneMask; dispatched.len()];
         for l in lanes(batch.live()) {
-            let bucket = usize::from(bucket_of(key.session_key(&batch.block(l), *seed)));
+            let bucket = usize::from(bucket_for_key(key.session_key(&batch.block(l), *seed)));
             let copy = match replicas[bucket] {
                 UNASSIGNED_REPLICA => {
                     let all = 0..dispatched.len();
@@ -272,10 +275,10 @@ mod tests {
         assert!(light.iter().all(|copy| *copy != heavy), "{heavy}: {light:?}");
         assert_eq!(hands(&[7; 40]), [heavy; 40], "a session stays where it is");
         assert_eq!(hands(&(100..120).collect::<Vec<_>>()), light);
-        let shares = dispatcher.take_shares().unwrap();
+        let shares = dispatcher.take_bucket_shares().unwrap();
         let loads = shares.loads();
         assert_eq!(loads.iter().sum::<u64>(), 120);
-        assert_eq!(dispatcher.take_shares().unwrap().loads(), [0; 3], "counted once");
+        assert_eq!(dispatcher.take_bucket_shares().unwrap().loads(), [0; 3], "counted once");
         let DispatchPolicy::Session(SessionTable { dispatched, .. }) = &dispatcher.policy else {
             panic!()
         };

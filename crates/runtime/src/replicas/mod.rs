@@ -54,7 +54,7 @@ pub const fn next_batch_id(batch_id: u64) -> u64 {
 
 /// Returns the batch id in a sequence number. A sequence number contains only the low bits of the
 /// id, so several ids are possible; the result is the one nearest to `near`.
-pub const fn batch_id_of(seq: u32, near: u64) -> u64 {
+pub const fn nearest_batch_id(seq: u32, near: u64) -> u64 {
     const SHIFT: u32 = u64::BITS - (u32::BITS - LANE_BITS);
     let low = (seq >> LANE_BITS) as u64;
     let ahead = (low.wrapping_sub(near) << SHIFT) as i64 >> SHIFT;
@@ -152,8 +152,8 @@ impl ReplicaProgress {
     ///
     /// SYNC POINT *batch dispatched*: the Release of `undispatched`, and of each `dispatched_end`
     /// before it, pairs with the Acquire in [`ReplicaProgress::next_undispatched`] and
-    /// [`ReplicaProgress::has_unfinished_part`]: a reader that sees the batch id, or a block of the
-    /// batch, sees which replicas have a part in it.
+    /// [`ReplicaProgress::may_have_unfinished_lanes`]: a reader that sees the batch id, or a block
+    /// of the batch, sees which replicas have a part in it.
     pub fn announce_batch(&self, batch_id: u64, to: impl Iterator<Item = usize>) {
         for copy in to {
             self.replicas[copy].dispatched_end.store(batch_id + 1);
@@ -171,7 +171,7 @@ impl ReplicaProgress {
     ///
     /// SYNC POINT *batch finished*: see [`ReplicaProgress::finish`]. A caller that gets `false` and
     /// then reads the replica's ring sees all output of the batch.
-    pub fn has_unfinished_part(&self, copy: usize, batch_id: u64) -> bool {
+    pub fn may_have_unfinished_lanes(&self, copy: usize, batch_id: u64) -> bool {
         let copy = &self.replicas[copy];
         copy.finished_end.load() <= batch_id && copy.dispatched_end.load() > batch_id
     }
@@ -180,7 +180,7 @@ impl ReplicaProgress {
     ///
     /// SYNC POINT *batch finished*: see [`ReplicaProgress::finish`]. If a caller in the
     /// dispatcher's thread gets `true`, the replica's filters stay idle until the next dispatch.
-    pub fn has_finished_all(&self, copy: usize) -> bool {
+    pub fn has_finished_all_batches(&self, copy: usize) -> bool {
         let copy = &self.replicas[copy];
         copy.finished_end.load() >= copy.dispatched_end.load()
     }
@@ -196,7 +196,7 @@ impl ReplicaProgress {
     ///
     /// SYNC POINT *batch finished*: the Release of `finished_end` follows the Release that
     /// published the ring entries, and pairs with the Acquire in
-    /// [`ReplicaProgress::has_unfinished_part`].
+    /// [`ReplicaProgress::may_have_unfinished_lanes`].
     pub fn finish(&self, copy: usize, below: u64) {
         let done = &self.replicas[copy].finished_end;
         if done.load() >= below {
@@ -233,7 +233,7 @@ impl ReplicaProgress {
     }
 
     /// Records the batch for which the join waits.
-    pub fn record_awaited(&self, batch_id: u64) {
+    pub fn record_awaited_batch(&self, batch_id: u64) {
         self.awaited.store(batch_id + 1);
     }
 }
@@ -249,7 +249,7 @@ mod tests {
             for ahead in [-5_i64, -1, 0, 1, 40_000] {
                 let Some(batch_id) = near.checked_add_signed(ahead) else { continue };
                 for seq in [first_seq(batch_id), first_seq(batch_id) | 17, last_seq(batch_id)] {
-                    assert_eq!(batch_id_of(seq, near), batch_id, "{near} {ahead}");
+                    assert_eq!(nearest_batch_id(seq, near), batch_id, "{near} {ahead}");
                 }
             }
         }
@@ -267,17 +267,20 @@ mod tests {
         progress.announce_batch(0, [1].into_iter());
         progress.announce_batch(1, [0, 2].into_iter());
         assert_eq!(progress.next_undispatched(), 2);
-        assert_eq!([0, 1, 2].map(|copy| progress.has_unfinished_part(copy, 0)), [true, true, true]);
         assert_eq!(
-            [0, 1, 2].map(|copy| progress.has_unfinished_part(copy, 1)),
+            [0, 1, 2].map(|copy| progress.may_have_unfinished_lanes(copy, 0)),
+            [true, true, true]
+        );
+        assert_eq!(
+            [0, 1, 2].map(|copy| progress.may_have_unfinished_lanes(copy, 1)),
             [true, false, true]
         );
         progress.finish(0, 1);
         progress.finish(1, 1);
         progress.finish(2, 2);
-        assert_eq!([0, 1, 2].map(|copy| progress.has_unfinished_part(copy, 0)), [false; 3]);
+        assert_eq!([0, 1, 2].map(|copy| progress.may_have_unfinished_lanes(copy, 0)), [false; 3]);
         assert_eq!(
-            [0, 1, 2].map(|copy| progress.has_unfinished_part(copy, 1)),
+            [0, 1, 2].map(|copy| progress.may_have_unfinished_lanes(copy, 1)),
             [true, false, false]
         );
     }

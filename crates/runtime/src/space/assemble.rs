@@ -80,7 +80,7 @@ impl Assembly {
     /// Returns the nodes of the graph and its shape. In the shape's topological order, editing
     /// filters come as late as possible.
     pub fn finish(mut self) -> (Vec<Node>, GraphShape) {
-        let section_of = self.operand_sections();
+        let section_of = self.assign_operand_sections();
         let mut inputs = vec![0usize; self.nodes.len()];
         for arc in self.nodes.iter().flat_map(|n| &n.arcs).filter(|arc| !arc.back) {
             inputs[arc.to] += 1;
@@ -118,7 +118,7 @@ impl Assembly {
         let needs_bytes = self.nodes.iter().any(|node| node.operator.needs_bytes());
         let edits = (0..self.nodes.len()).any(edits);
         let sources = 0..self.nodes.len();
-        let arcs_in_place = sources.map(|source| self.offer_in_place(source)).collect();
+        let arcs_in_place = sources.map(|source| self.offer_frames_in_place(source)).collect();
         let is_dispatch = |at: &NodeId| matches!(self.nodes[*at].operator, Operator::Dispatch(_));
         let dispatchers = (0..self.nodes.len()).filter(is_dispatch).collect();
         (
@@ -139,23 +139,23 @@ impl Assembly {
 
     /// Offers a source's frames for use in place to the sinks that its arcs reach. Returns a bit
     /// mask: bit `i` is set if arc `i` reaches only sinks, and all of them accept.
-    fn offer_in_place(&mut self, source: NodeId) -> u64 {
+    fn offer_frames_in_place(&mut self, source: NodeId) -> u64 {
         let Operator::Source(part) = &self.nodes[source].operator else { return 0 };
         let Some(frames) = part.properties.in_place.clone() else { return 0 };
         let targets: Vec<NodeId> = self.nodes[source].arcs.iter().map(|arc| arc.to).collect();
         let bits = (0..u64::BITS).zip(targets);
-        bits.map(|(bit, to)| u64::from(self.offer_in_place_to(to, &frames)) << bit).sum()
+        bits.map(|(bit, to)| u64::from(self.offer_frames_to_node(to, &frames)) << bit).sum()
     }
 
     /// Returns true if the node is a sink that uses these frames in place, or if it leads only to
     /// sinks that do.
-    fn offer_in_place_to(&mut self, at: NodeId, frames: &Arc<FramesInPlace>) -> bool {
+    fn offer_frames_to_node(&mut self, at: NodeId, frames: &Arc<FramesInPlace>) -> bool {
         match &mut self.nodes[at].operator {
             Operator::Sink(part) => part.sink.accepts_in_place(frames),
             Operator::Pass => {
                 let forward = self.nodes[at].arcs.iter().filter(|arc| !arc.back);
                 let targets: Vec<NodeId> = forward.map(|arc| arc.to).collect();
-                targets.into_iter().all(|to| self.offer_in_place_to(to, frames))
+                targets.into_iter().all(|to| self.offer_frames_to_node(to, frames))
             }
             _ => false,
         }
@@ -164,7 +164,7 @@ impl Assembly {
     /// Returns, for each node, the section whose operand it is, or `None` if it is not an operand.
     /// Also enables the tracking of the fate of held blocks in operands and sections, and disables
     /// it in all other nodes.
-    fn operand_sections(&mut self) -> Vec<Option<NodeId>> {
+    fn assign_operand_sections(&mut self) -> Vec<Option<NodeId>> {
         let mut section_of = vec![None; self.nodes.len()];
         let mut asked = vec![false; self.nodes.len()];
         for (at, node) in self.nodes.iter().enumerate() {

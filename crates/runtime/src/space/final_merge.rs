@@ -68,8 +68,11 @@ impl LocalGraph {
             final_sessions.current = None;
             let at = final_sessions.filters.pop()?;
             final_sessions.step += 1;
-            let leaving =
-                SessionEnds::take_from(&mut self.nodes[at], &self.pass.births, self.pass.end);
+            let leaving = SessionEnds::take_all_sessions(
+                &mut self.nodes[at],
+                &self.pass.births,
+                self.pass.end,
+            );
             final_sessions.current = Some((at, leaving));
         }
     }

@@ -9,7 +9,7 @@ use super::node::Operator;
 use super::pass::PassResult;
 use super::{Input, Space};
 use crate::failure::PathFailure;
-use crate::replicas::{batch_id_of, last_seq};
+use crate::replicas::{last_seq, nearest_batch_id};
 use buffer::Fault;
 use buffer::crossing::Batch as RingBatch;
 use filter::{BatchMemory, LANES};
@@ -43,7 +43,7 @@ impl Space {
             .position(|(_, last)| last)
             .map_or((taken.len(), false), |at| (at + 1, true));
         let first = seqs.clone().next().map_or(0, |(seq, _)| seq);
-        own.last_batch_id = batch_id_of(first, own.last_batch_id);
+        own.last_batch_id = nearest_batch_id(first, own.last_batch_id);
         own.progress.finish(own.number, own.last_batch_id);
         let graph = &mut self.graph;
         graph.pass.order = last_seq(own.last_batch_id);

@@ -2,7 +2,7 @@
 
 use super::arc::NodeId;
 use super::final_sessions::FinalSessions;
-use crate::replicas::{ReplicaProgress, batch_id_of, next_batch_id};
+use crate::replicas::{ReplicaProgress, nearest_batch_id, next_batch_id};
 use crate::ring::Import;
 use buffer::Fault;
 use std::sync::Arc;
@@ -126,14 +126,14 @@ impl ReplicaJoin {
         let (batch_id, progress) = (self.batch_id, &self.progress);
         let shares = self.inputs.iter_mut().enumerate().map(|(copy, way)| {
             // This is read before the ring, so that all entries of a finished batch are visible.
-            let may_add = progress.has_unfinished_part(copy, batch_id);
+            let may_add = progress.may_have_unfinished_lanes(copy, batch_id);
             way.count_batch_entries(batch_id, may_add)
         });
         let mut shares: Vec<BatchShare> = shares.collect::<Result<_, _>>()?;
         if shares.iter().all(|share| share.is_complete) {
             return Ok(shares);
         }
-        progress.record_awaited(batch_id);
+        progress.record_awaited_batch(batch_id);
         if !self.splits_batches {
             return Ok(shares);
         }
@@ -170,11 +170,11 @@ impl ReplicaInput {
     /// batch.
     fn count_batch_entries(&mut self, batch_id: u64, may_add: bool) -> Result<BatchShare, Fault> {
         let closed = self.import.is_finished()?;
-        let waits = self.import.peek_fresh()?;
+        let waits = self.import.refresh_and_peek()?;
         let mut share = BatchShare { is_complete: closed || !may_add, ..BatchShare::default() };
         for at in 0..waits.len() {
             let (seq, last) = waits.entry(at).marks.seq();
-            let of = batch_id_of(seq, batch_id);
+            let of = nearest_batch_id(seq, batch_id);
             // The final output of a replica follows all batches.
             let is_final = self.own.is_none() && waits.entry(at).marks.end_step().0 > 0;
             if is_final || of > batch_id {
@@ -203,7 +203,7 @@ impl ReplicaInput {
         let waits = self.import.peek_up_to(share.count)?;
         let is_within = |at: &usize| {
             let (seq, _) = waits.entry(*at).marks.seq();
-            batch_id_of(seq, batch_id) < batch_id || seq <= until
+            nearest_batch_id(seq, batch_id) < batch_id || seq <= until
         };
         let count = (0..share.count).take_while(is_within).count();
         share.is_complete &= count == share.count;

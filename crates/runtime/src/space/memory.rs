@@ -31,7 +31,7 @@ const POOL_SHIFT: u32 = 56;
 const HOLE_PIN: PinId = PinId(u64::MAX);
 
 impl<'a> Memory<'a> {
-    fn pool_of(&self, pointer: RichPointer) -> Option<&'a Pool> {
+    fn local_pool(&self, pointer: RichPointer) -> Option<&'a Pool> {
         let (intakes, work) = (self.intakes, self.work);
         intakes.iter().chain([work]).find(|pool| pool.id() == pointer.dbuf())
     }
@@ -45,7 +45,7 @@ impl<'a> Memory<'a> {
             });
             segments.into_iter().find(|segment| segment.bytes(frame).is_some())
         };
-        match self.pool_of(frame) {
+        match self.local_pool(frame) {
             Some(pool) => pool.segment(frame),
             None => imported(),
         }
@@ -98,7 +98,7 @@ fn encode_pin(pool: u64, pin: buffer::pool::SegmentPin) -> PinId {
 impl<'a> Gateway<'a> for Memory<'a> {
     fn frame(&self, entry: &Entry) -> &'a [u8] {
         let frame = entry.frame();
-        match self.pool_of(frame) {
+        match self.local_pool(frame) {
             Some(pool) => pool.bytes(frame.place),
             None => self.imported.iter().find_map(|imported| imported.resolve(frame).ok()),
         }

@@ -284,7 +284,7 @@ impl Space {
 
     /// Enables or disables the measurement of the time spent in each filter.
     pub fn measure_time(&mut self, on: bool) {
-        self.graph.pass.observers.set_timed(on);
+        self.graph.pass.observers.set_time_measurement(on);
     }
 
     /// Returns the memory that the space uses, and the processes of its programs.

@@ -59,7 +59,7 @@ impl Observers {
     }
 
     /// Enables or disables the measurement of the time spent in filters.
-    pub(super) fn set_timed(&mut self, on: bool) {
+    pub(super) fn set_time_measurement(&mut self, on: bool) {
         self.timing = on.then(Timing::default);
         self.update();
     }

@@ -59,7 +59,7 @@ impl PassState {
     /// Stores a sink's write in place of any previous one, if the write took at least
     /// [`STALL_NS_MIN`].
     #[inline]
-    pub(crate) fn note_write(&mut self, node: usize, write_ns: u64) {
+    pub(crate) fn store_long_write(&mut self, node: usize, write_ns: u64) {
         if write_ns >= STALL_NS_MIN {
             self.stall = Some(SinkStall { node, write_ns, waiting_blocks: 0 });
         }

@@ -60,7 +60,7 @@ impl Space {
         let (edge, drained) = (intake.arc, intake.is_drained);
         let came = room.columns.len();
         if let Some(age) = part.age.as_ref().filter(|_| came > 0 && tap.is_none()) {
-            age.measure_emitted(&room.columns, now);
+            age.measure_emitted_blocks(&room.columns, now);
         }
         match given {
             Ok(SourceStatus::Blocks) => pass.open = true,
@@ -82,7 +82,7 @@ impl Space {
             self.ports.control.report(ControlEvent::Stalled(stall));
         }
         if came > 0 {
-            self.ports.control.note_blocks_arrived();
+            self.ports.control.report_blocks_arrived();
             pass.moved = true;
         }
         if let Some(tap) = tap.filter(|_| came > 0) {
@@ -108,18 +108,18 @@ impl Space {
         let failure =
             if self.graph.pass.failure.is_some() { self.graph.pass.failure.take() } else { None };
         let now = self.graph.clock.advance(&room.columns, now);
-        self.note_pull((at, from, edge), &room.columns, now, failure.as_ref());
-        let room = self.walk_pulled((at, from, edge), room, now, true);
+        self.record_pull((at, from, edge), &room.columns, now, failure.as_ref());
+        let room = self.walk_pulled_blocks((at, from, edge), room, now, true);
         if let Some(failure) = failure {
             self.graph.pass.failure.get_or_insert(failure);
         }
-        self.note_claims();
+        self.record_claims();
         room
     }
 
     /// Passes blocks of an intake through the graph. `last` must be true for the last blocks of a
     /// pass; filters whose timers have expired are then called afterwards.
-    pub(super) fn walk_pulled(
+    pub(super) fn walk_pulled_blocks(
         &mut self,
         (at, from, edge): (NodeId, usize, Option<usize>),
         room: BatchMemory,
@@ -139,7 +139,7 @@ impl Space {
             if !batch.is_empty() {
                 match edge {
                     None => walk.walk_source(at, &mut batch),
-                    Some(arc) => walk.walk_source_along(at, arc, &mut batch),
+                    Some(arc) => walk.walk_chosen_arc(at, arc, &mut batch),
                 }
             }
             spare = Some(batch.into_memory());
@@ -153,15 +153,20 @@ impl Space {
 
     /// Takes a batch from a ring and passes it through the graph.
     pub(super) fn import(&mut self, i: usize, pass: &mut PassResult) {
-        self.walk_imported(
+        self.walk_imported_blocks(
             i,
             pass,
             TakeLimits { most: self.inputs.batch_max, now: None, last: true },
         );
-        self.note_claims();
+        self.record_claims();
     }
 
-    pub(super) fn walk_imported(&mut self, i: usize, pass: &mut PassResult, limits: TakeLimits) {
+    pub(super) fn walk_imported_blocks(
+        &mut self,
+        i: usize,
+        pass: &mut PassResult,
+        limits: TakeLimits,
+    ) {
         let Input::Ring { node, import, ended } = &mut self.inputs.list[i] else { return };
         if *ended {
             return;

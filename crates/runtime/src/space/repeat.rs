@@ -31,13 +31,13 @@ struct RecordedPull {
 
 impl Space {
     /// Records that the filters whose timers had expired at `now` were called.
-    pub(super) fn note_tick(&mut self, now: Time) {
+    pub(super) fn record_tick(&mut self, now: Time) {
         self.ports.events.event(|| SpaceEvent::Tick { now });
     }
 
     /// Records a batch from a source, if the run is recorded. Omits an empty batch, unless the
     /// source has failed or a timer has expired.
-    pub(super) fn note_pull(
+    pub(super) fn record_pull(
         &mut self,
         (node, from, edge): (NodeId, usize, Option<usize>),
         columns: &Columns,
@@ -63,7 +63,7 @@ impl Space {
 
     /// Adds to the record, if there is one, how many blocks the limit on delivered blocks (`-c`)
     /// has permitted the sinks to accept since the last call.
-    pub(super) fn note_claims(&mut self) {
+    pub(super) fn record_claims(&mut self) {
         if let ClaimPolicy::Recorded(noted) = &mut self.graph.pass.claims {
             for count in noted.drain(..) {
                 self.ports.events.event(|| SpaceEvent::Claim { count });
@@ -140,7 +140,7 @@ impl Space {
             self.fail_as_recorded(player.invalid_reason());
             // A pending hot swap fails because this space has ended; other spaces may still put
             // blocks into its rings.
-            self.ports.stall_probe().iter().for_each(StallProbe::note_rejecting);
+            self.ports.stall_probe().iter().for_each(StallProbe::report_rejects);
             self.ports.borrow = None;
             self.ports.commands.0.reject_all();
             self.drain(last);
@@ -158,7 +158,7 @@ impl Space {
 
     /// Executes queued commands and answers position requests.
     fn serve_requests(&mut self) {
-        if self.ports.commands.0.has_pending() {
+        if self.ports.commands.0.has_queued_command() {
             self.execute_commands();
         }
         if self.ports.control.position_requests() != self.ports.answered_requests {
@@ -273,7 +273,7 @@ impl Space {
             }
             player.add_emitted(planned, amount);
             let place = (node, GENERAL_INTAKE, pulled.edge);
-            self.inputs.spare = Some(self.walk_pulled(place, room, pulled.now, left == 0));
+            self.inputs.spare = Some(self.walk_pulled_blocks(place, room, pulled.now, left == 0));
             if left == 0 || self.graph.pass.failure.is_some() {
                 break;
             }
@@ -340,7 +340,7 @@ impl Space {
             }
             left -= step;
             let limits = TakeLimits { most: step, now: Some(now), last: left == 0 };
-            self.walk_imported(i, &mut PassResult::default(), limits);
+            self.walk_imported_blocks(i, &mut PassResult::default(), limits);
         }
     }
 
@@ -397,7 +397,7 @@ impl Space {
             while self.graph.pass.failure.is_none() && self.wait_for_entries(i, 1, true) {
                 drained = true;
                 let limits = TakeLimits { most: self.inputs.batch_max, now: Some(now), last: true };
-                self.walk_imported(i, &mut PassResult::default(), limits);
+                self.walk_imported_blocks(i, &mut PassResult::default(), limits);
             }
         }
         drained

@@ -25,7 +25,7 @@ impl Walk<'_, '_> {
     pub(super) fn finish_replica(&mut self, at: NodeId) {
         self.pass.step += 1;
         let mut leaving =
-            SessionEnds::take_from(&mut self.nodes[at], &self.pass.births, self.pass.end);
+            SessionEnds::take_all_sessions(&mut self.nodes[at], &self.pass.births, self.pass.end);
         while leaving.next_rank().is_some() && self.pass.failure.is_none() {
             self.finish_session(at, &mut leaving);
         }

@@ -15,7 +15,7 @@ impl Space {
     /// that these nodes hold are released over the old arcs.
     pub fn retire(&mut self, stays: &dyn Fn(NodeKey) -> bool) {
         let keys = self.node_keys();
-        let now = self.retire_time();
+        let now = self.record_retire_time();
         for i in 0..self.graph.shape.order.len() {
             let at = self.graph.shape.order[i];
             if stays(keys[at]) {
@@ -28,7 +28,7 @@ impl Space {
         // Replicas are removed by every swap, so nothing waits for them.
         self.finish_local_replica(true);
         (self.graph.pass.step, self.graph.pass.births) = (0, SessionBirths::default());
-        self.note_retired();
+        self.record_retired_nodes();
     }
 
     /// Drains the rings that will be removed. Returns true if no more blocks can arrive over these

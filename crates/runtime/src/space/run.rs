@@ -42,7 +42,7 @@ impl Space {
                     self.sleep(pass, ticket);
                 }
             }
-            if !self.continues_after(pass) {
+            if !self.continues_after_pass(pass) {
                 return self.end();
             }
         }
@@ -75,10 +75,10 @@ impl Space {
         if !pass.moved {
             self.flush_outputs();
         }
-        self.continues_after(pass)
+        self.continues_after_pass(pass)
     }
 
-    fn continues_after(&mut self, pass: PassResult) -> bool {
+    fn continues_after_pass(&mut self, pass: PassResult) -> bool {
         if self.is_limit_reached() {
             self.ports.control.stop();
         }
@@ -156,7 +156,7 @@ impl Space {
     /// have expired.
     fn pass(&mut self) -> PassResult {
         let mut pass = PassResult::default();
-        if self.ports.commands.0.has_pending() {
+        if self.ports.commands.0.has_queued_command() {
             self.execute_commands();
             if self.ports.borrow.is_some() {
                 return PassResult { moved: true, open: true, ..pass };
@@ -218,9 +218,9 @@ impl Space {
         };
         if self.is_due(now) {
             pass.moved = true;
-            self.note_tick(now);
+            self.record_tick(now);
             self.graph.tick(now, &[]);
-            self.note_claims();
+            self.record_claims();
             self.end_pass();
         }
     }
@@ -236,7 +236,7 @@ impl Space {
             let settled = match &mut node.operator {
                 Operator::Sink(part) => {
                     let settled = part.sink.on_idle();
-                    self.graph.pass.note_write(node.planned, part.sink.take_longest_write());
+                    self.graph.pass.store_long_write(node.planned, part.sink.take_longest_write());
                     settled
                         .map_err(|failure| PathFailure::from_endpoint(node.name.clone(), failure))
                 }

@@ -45,7 +45,7 @@ impl Space {
     pub fn take_session_shares(&mut self) -> Option<SessionShares> {
         let at = *self.graph.shape.dispatchers.first()?;
         match &mut self.graph.nodes[at].operator {
-            Operator::Dispatch(dispatcher) => dispatcher.take_shares(),
+            Operator::Dispatch(dispatcher) => dispatcher.take_bucket_shares(),
             _ => None,
         }
     }
@@ -85,7 +85,7 @@ impl Space {
                         (None, ShardKey::Flow) if !finds => false,
                         _ => {
                             let bucket =
-                                crate::replicas::dispatch::bucket_of_session(sharing, key, number);
+                                crate::replicas::dispatch::session_bucket(sharing, key, number);
                             bucket.is_some_and(|bucket| buckets.binary_search(&bucket).is_ok())
                         }
                     };

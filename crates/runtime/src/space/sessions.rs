@@ -54,7 +54,7 @@ pub(crate) struct SessionEnds {
 
 impl SessionEnds {
     /// Removes all sessions from a filter and sorts them by rank. The filter keeps its other state.
-    pub(super) fn take_from(node: &mut Node, births: &SessionBirths, end: u32) -> Self {
+    pub(super) fn take_all_sessions(node: &mut Node, births: &SessionBirths, end: u32) -> Self {
         let Operator::Filter(Filter::Stream(filter)) = &mut node.operator else {
             return Self::default();
         };

@@ -17,7 +17,7 @@ impl Space {
             let at = self.graph.shape.order[i];
             self.finish_node(at, now, failed);
         }
-        self.note_claims();
+        self.record_claims();
     }
 
     /// Ends a node. Before that, releases the blocks that the node holds, unless the path has

@@ -137,7 +137,7 @@ impl StallDetector {
 }
 
 impl StallState {
-    fn activity_of(&mut self, space: &Arc<SpaceStatus>) -> Option<&mut SpaceActivity> {
+    fn space_activity(&mut self, space: &Arc<SpaceStatus>) -> Option<&mut SpaceActivity> {
         self.spaces.iter_mut().find(|entry| Arc::ptr_eq(&entry.space, space))
     }
 
@@ -207,9 +207,9 @@ impl StallProbe {
     }
 
     /// Reports that the space is about to reject commands.
-    pub fn note_rejecting(&self) {
+    pub fn report_rejects(&self) {
         let mut state = self.stalls.state();
-        if let Some(entry) = state.activity_of(&self.space) {
+        if let Some(entry) = state.space_activity(&self.space) {
             entry.rejects = true;
         }
     }
@@ -244,7 +244,7 @@ impl StallProbe {
     fn set_activity(&self, doing: Activity) -> MutexGuard<'_, StallState> {
         let mut state = self.stalls.state();
         state.progress_count += 1;
-        if let Some(entry) = state.activity_of(&self.space) {
+        if let Some(entry) = state.space_activity(&self.space) {
             entry.doing = doing;
         }
         state
@@ -318,7 +318,7 @@ impl StallWait {
     pub fn report_fruitless_poll(&self) -> Option<String> {
         let mut state = self.probe.stalls.state();
         let Self { progress_at_poll, polls, change, .. } = *self;
-        if let Some(entry) = state.activity_of(&self.probe.space) {
+        if let Some(entry) = state.space_activity(&self.probe.space) {
             entry.doing =
                 Activity::Waiting { progress_at_poll, polls, change, what: self.what.clone() };
         }
@@ -333,7 +333,7 @@ impl Drop for StallWait {
     fn drop(&mut self) {
         // Resuming is not progress: the event that ended the wait has been counted already.
         let mut state = self.probe.stalls.state();
-        if let Some(entry) = state.activity_of(&self.probe.space) {
+        if let Some(entry) = state.space_activity(&self.probe.space) {
             entry.doing = Activity::Active;
         }
     }

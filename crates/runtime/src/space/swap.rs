@@ -130,7 +130,7 @@ impl Space {
     pub fn swap(&mut self, swap: HotSwap, arrived: &mut HashMap<NodeKey, Node>) {
         let HotSwap { mut assembly, kept, mut inputs, intakes, processor, live, .. } = swap;
         self.processor = processor;
-        self.accounts.retired.merge_by_name(&live);
+        self.accounts.retired.merge_counters_by_name(&live);
         let before = self.current_node_counters();
         let (old_keys, mut between) = (self.node_keys(), self.arc_counters());
         let key_of = |at: NodeId, arc: &GraphArc| (old_keys[at], old_keys[arc.to], arc.planned);

@@ -31,20 +31,20 @@ impl Space {
         let node =
             self.graph.nodes.iter().find(|node| node.planned == number && node.accepts_taps())?;
         let (left, now) = (node.flow.routed.blocks, self.now());
-        let lost = self.lost_by_source(number);
+        let lost = self.lost_before_taps(number);
         let from = since.map(|since| match since {
             TapOrigin::Oldest => HistoryStart::Oldest,
             TapOrigin::Ago(ns) => HistoryStart::Time(now.saturating_sub(ns)),
             TapOrigin::Block(number) => HistoryStart::Number(number),
         });
         let taps = self.graph.pass.observers.taps();
-        taps.note_lost(&[number], lost);
+        taps.count_lost_blocks(&[number], lost);
         Some(taps.add((number, left), from, feed, now))
     }
 
     /// Returns the number of blocks that left a node in the kernel and were lost before they
     /// reached its taps.
-    fn lost_by_source(&self, number: usize) -> u64 {
+    fn lost_before_taps(&self, number: usize) -> u64 {
         let lost = self.graph.nodes.iter().filter_map(|node| {
             let Operator::Source(part) = &node.operator else { return None };
             let tap = part.taps.iter().position(|nodes| nodes.contains(&number))?;
@@ -69,7 +69,7 @@ impl Space {
         let pool = &graph.intakes[intake];
         let batch = Frames::new(|_, frame| pool.segment(frame)).batch(room);
         if let Some(taps) = graph.pass.observers.existing_taps() {
-            taps.note_lost(numbers, lost);
+            taps.count_lost_blocks(numbers, lost);
             let here = |node: &&Node| node.accepts_taps() && numbers.contains(&node.planned);
             for node in nodes.iter().filter(here) {
                 let selected = node.arcs.iter().map(|arc| arc.wanted.select(&batch));

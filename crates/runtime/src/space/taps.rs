@@ -8,8 +8,8 @@
 //! closes the pipe.
 //!
 //! A tap can begin in the past if the path keeps a **history** of its sources: a bounded store of
-//! the latest frames that left a node ([`Taps::history_of`]). Such a tap reports the number of its
-//! first block. A reader can therefore distinguish a tap that began late from a node without
+//! the latest frames that left a node ([`Taps::node_history`]). Such a tap reports the number of
+//! its first block. A reader can therefore distinguish a tap that began late from a node without
 //! traffic.
 
 use super::node::{Node, Operator};
@@ -40,12 +40,12 @@ impl TapFeed {
 
     /// Counts as skipped `count` blocks that were lost on their way to the tap.
     fn skip(&mut self, count: u64) {
-        self.note_skipped(self.position, count);
+        self.count_skipped_blocks(self.position, count);
         self.position += count;
     }
 
     /// Counts `count` blocks that the tap skips. `from` is the number of the first one.
-    fn note_skipped(&self, from: u64, count: u64) {
+    fn count_skipped_blocks(&self, from: u64, count: u64) {
         self.shared.skipped.fetch_add(count, Ordering::Relaxed);
         if count > 0 && !self.shared.is_merged {
             let missing = self.shared.missing.lock();
@@ -57,7 +57,7 @@ impl TapFeed {
     /// the frame.
     fn append_frame(&self, kept: &FrameHeader, frame: &[u8], to: &mut Vec<u8>) -> bool {
         match self.records {
-            RecordForm::Capture if !self.has_link_type(*kept) => return false,
+            RecordForm::Capture if !self.accept_link_type(*kept) => return false,
             RecordForm::Capture => history::append_record(kept, frame, to),
             RecordForm::Bytes => to.extend_from_slice(frame),
             RecordForm::Blocks => TapForm::copy_block(false, &kept.block(frame), to),
@@ -85,7 +85,7 @@ impl TapFeed {
         let from = self.position;
         self.position += count;
         if self.shared.backlog() >= BACKLOG_MAX {
-            self.note_skipped(from, count);
+            self.count_skipped_blocks(from, count);
             if self.policy == OverrunPolicy::End {
                 self.shared.end(TapEnd::BacklogFull);
             }
@@ -108,7 +108,7 @@ impl TapFeed {
             }
             let kept = FrameHeader::for_block(&block);
             let whole = block.marks.is_frame() && !block.frame.is_empty();
-            if whole && self.has_link_type(kept) {
+            if whole && self.accept_link_type(kept) {
                 history::append_record(&kept, block.frame, &mut records);
                 frames += 1;
             }
@@ -121,7 +121,7 @@ impl TapFeed {
 
     /// Returns true if the frame has the capture's link type, which is that of the first frame. For
     /// the first frame, sends the file header, which precedes the records of all replicas.
-    fn has_link_type(&self, kept: FrameHeader) -> bool {
+    fn accept_link_type(&self, kept: FrameHeader) -> bool {
         let first = self.shared.first.get_or_init(|| {
             self.send_records(history::file_header(kept.link).to_vec());
             kept
@@ -171,7 +171,7 @@ impl Taps {
     }
 
     /// Returns the history of a node's output, or `None` if the node has no history.
-    fn history_of(&self, node: usize) -> Option<&History> {
+    fn node_history(&self, node: usize) -> Option<&History> {
         self.histories.iter().find(|(known, _)| *known == node).map(|(_, history)| history)
     }
 
@@ -186,13 +186,13 @@ impl Taps {
         now: Time,
     ) -> TapStart {
         let mut began = TapStart { block: left, ..TapStart::default() };
-        if let Some(history) = self.history_of(node) {
+        if let Some(history) = self.node_history(node) {
             began.remembers = true;
             if let Some(from) = from {
                 began.past = feed.send_history(history, from);
                 let skipped = history.skipped();
                 began.block = left.saturating_sub(began.past + skipped);
-                feed.note_skipped(left.saturating_sub(skipped), skipped);
+                feed.count_skipped_blocks(left.saturating_sub(skipped), skipped);
                 let mut first = None;
                 history.visit_since(from, |kept, _| first = first.or(Some(kept.time)));
                 began.ago_ns = first.map_or(0, |first| now.saturating_sub(first));
@@ -205,7 +205,7 @@ impl Taps {
 
     /// Records the number of blocks of these nodes that were lost so far between the kernel and
     /// this process. The taps of the nodes count the losses since the last call as skipped.
-    pub(super) fn note_lost(&mut self, nodes: &[usize], lost: u64) {
+    pub(super) fn count_lost_blocks(&mut self, nodes: &[usize], lost: u64) {
         for node in nodes {
             let before = match self.lost.iter_mut().find(|(known, _)| known == node) {
                 Some((_, before)) => std::mem::replace(before, lost),

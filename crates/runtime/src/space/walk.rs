@@ -20,7 +20,7 @@ use super::pause::DeferredEdit;
 use super::shape::GraphShape;
 use crate::ledger::loses_kernel_arc;
 use filter::{Amount, Batch, ClassifyContext, Filter, LaneContext, Output, StreamContext, Time};
-use route::count_put;
+use route::count_put_blocks;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -106,17 +106,17 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// joins need not wait for other branches. Most output of kernel programs enters the graph
     /// through this function: the filters after the arc process the frames about which the kernel
     /// program was unsure.
-    pub(crate) fn walk_source_along(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>) {
+    pub(crate) fn walk_chosen_arc(&mut self, from: NodeId, arc: usize, batch: &mut Batch<'a>) {
         debug_assert!(self.waiting.is_empty(), "nothing else is under way");
         let leads = arc < self.nodes[from].arcs.len() && !loses_kernel_arc();
         let chosen = if leads { batch.live() } else { 0 };
-        let amount = self.keep_routed(from, batch, chosen);
+        let amount = self.count_and_keep_routed_lanes(from, batch, chosen);
         if chosen != 0 {
             let edge = &mut self.nodes[from].arcs[arc];
             if edge.back {
                 self.walk_lanes((from, arc), chosen, batch, 0);
             } else {
-                let amount = count_put(edge, amount, batch);
+                let amount = count_put_blocks(edge, amount, batch);
                 let arrival = Arrival { to: edge.to, branch: edge.branch, amount };
                 self.enter_node(arrival, batch, 0);
             }
@@ -161,7 +161,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// Passes blocks that a section has released through the graph.
-    fn walk_released(&mut self, section: NodeId, ran: RunResult<'a>) {
+    fn walk_released_blocks(&mut self, section: NodeId, ran: RunResult<'a>) {
         if let RunResult::Replaced(output) = ran {
             self.route_all(section, output, 0);
         }
@@ -175,7 +175,7 @@ impl<'w, 'a> Walk<'w, 'a> {
     pub(super) fn call_without_input(&mut self, at: NodeId, last: bool, order: u32) {
         if let Operator::OperandSection(_) = self.nodes[at].operator {
             let ran = self.release_section(at);
-            return self.walk_released(at, ran);
+            return self.walk_released_blocks(at, ran);
         }
         let mut output = Output::default();
         let node = &mut self.nodes[at];
@@ -199,7 +199,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
         if let Some(section) = self.shape.section_of.get(at).copied().flatten() {
             let ran = self.continue_section((at, section), &mut output);
-            return self.walk_released(section, ran);
+            return self.walk_released_blocks(section, ran);
         }
         let copied = self.nodes[at].is_replica;
         for mut batch in output.take_batches() {
@@ -253,7 +253,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
         branches.sort_by_key(|(branch, _)| *branch);
         for mut batch in join::merge(branches) {
-            match self.run_observed(to, &mut batch, 0) {
+            match self.run_observed_node(to, &mut batch, 0) {
                 RunResult::Unchanged => self.route(to, &mut batch, 0),
                 RunResult::Replaced(output) => self.route_all(to, output, 0),
                 RunResult::Ended => {}
@@ -276,7 +276,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         let mut next = Some(arrival);
         while let Some(Arrival { to, branch, amount }) = next {
             self.nodes[to].taken[branch] += amount;
-            next = match self.run_observed(to, batch, hops) {
+            next = match self.run_observed_node(to, batch, hops) {
                 RunResult::Unchanged => self.route_step(to, batch, hops),
                 RunResult::Replaced(output) => return self.route_all(to, output, hops),
                 RunResult::Ended => return,
@@ -292,7 +292,7 @@ impl<'w, 'a> Walk<'w, 'a> {
 
     /// Runs a node and calls the observers. If the node edits blocks, instead defers the batch.
     #[inline]
-    fn run_observed(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> RunResult<'a> {
+    fn run_observed_node(&mut self, at: NodeId, batch: &mut Batch<'a>, hops: u8) -> RunResult<'a> {
         if self.observed {
             self.pass.observers.before_node(&self.nodes[at], batch);
         }
@@ -322,7 +322,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             return self.evaluate_section(at, batch);
         }
         if self.nodes[at].counts_to_limit && self.pass.count_limit.is_some() {
-            self.drop_beyond_count(at, batch);
+            self.drop_blocks_beyond_limit(at, batch);
             if batch.live() == 0 {
                 return RunResult::Ended;
             }

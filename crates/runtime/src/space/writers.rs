@@ -79,7 +79,7 @@ impl Space {
             if over {
                 self.stop_writers(at);
             }
-            self.pull_writers_of(at, pass);
+            self.pull_node_writers(at, pass);
         }
         self.update_has_writers();
     }
@@ -110,7 +110,7 @@ impl Space {
         let mut pass = PassResult { moved: true, open: true, ..PassResult::default() };
         while pass.open && pass.moved {
             pass = PassResult::default();
-            self.pull_writers_of(at, &mut pass);
+            self.pull_node_writers(at, &mut pass);
         }
     }
 
@@ -121,7 +121,7 @@ impl Space {
         }
     }
 
-    fn pull_writers_of(&mut self, at: NodeId, pass: &mut PassResult) {
+    fn pull_node_writers(&mut self, at: NodeId, pass: &mut PassResult) {
         let mut writer = 0;
         while self.graph.pass.failure.is_none() {
             let Some(ended) = self.pull_writer(at, writer, pass) else { return };
@@ -165,13 +165,13 @@ impl Space {
             return Some(ended);
         }
         pass.moved = true;
-        self.ports.control.note_blocks_arrived();
+        self.ports.control.report_blocks_arrived();
         let now = match self.graph.clock {
             Clock::Live => now,
             Clock::Blocks(_) => self.graph.clock.advance(&room.columns, now),
         };
-        let room = self.walk_pulled((at, GENERAL_INTAKE, None), room, now, true);
-        self.note_claims();
+        let room = self.walk_pulled_blocks((at, GENERAL_INTAKE, None), room, now, true);
+        self.record_claims();
         self.inputs.spare = Some(room);
         Some(ended)
     }

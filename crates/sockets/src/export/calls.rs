@@ -6,7 +6,7 @@
 
 use crate::ends;
 use crate::lazy;
-use crate::retire::{self, Occasion};
+use crate::retire::{self, RetireReason};
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use std::ptr;
 use sys::preload;
@@ -30,29 +30,29 @@ interpose!(
 interpose!(
     /// `poll(2)`.
     poll(entries: *const PollFd, count: c_ulong, limit: c_int) -> c_int, c"poll",
-    |entries, count, _| { retire_polled(entries, count); None }
+    |entries, count, _| { retire_polled_edges(entries, count); None }
 );
 interpose!(
     /// `poll(2)` in programs that were compiled with checks of buffer sizes (`_FORTIFY_SOURCE`).
     __poll_chk(entries: *const PollFd, count: c_ulong, limit: c_int, room: usize) -> c_int,
-    c"__poll_chk", |entries, count, _, _| { retire_polled(entries, count); None }
+    c"__poll_chk", |entries, count, _, _| { retire_polled_edges(entries, count); None }
 );
 interpose!(
     /// `ppoll(2)`.
     ppoll(entries: *const PollFd, count: c_ulong, limit: *const c_void, mask: *const c_void)
-        -> c_int, c"ppoll", |entries, count, _, _| { retire_polled(entries, count); None }
+        -> c_int, c"ppoll", |entries, count, _, _| { retire_polled_edges(entries, count); None }
 );
 interpose!(
     /// `select(2)`.
     select(count: c_int, r: *const c_ulong, w: *const c_ulong, e: *const c_ulong,
         limit: *mut c_void) -> c_int, c"select",
-    |count, r, w, _, _| { retire_selected(count, [r, w]); None }
+    |count, r, w, _, _| { retire_selected_edges(count, [r, w]); None }
 );
 interpose!(
     /// `pselect(2)`.
     pselect(count: c_int, r: *const c_ulong, w: *const c_ulong, e: *const c_ulong,
         limit: *const c_void, mask: *const c_void) -> c_int, c"pselect",
-    |count, r, w, _, _, _| { retire_selected(count, [r, w]); None }
+    |count, r, w, _, _, _| { retire_selected_edges(count, [r, w]); None }
 );
 interpose!(
     /// `epoll_ctl(2)`.
@@ -214,11 +214,11 @@ fn close_descriptor(fd: c_int) {
 /// Turns the edge of a descriptor into a pipe.
 fn retire_edge(fd: c_int) {
     if let Some(shared_edge) = ends::find(fd) {
-        retire::edge(shared_edge, Occasion::Query);
+        retire::edge(shared_edge, RetireReason::Query);
     }
 }
 
-fn retire_polled(entries: *const PollFd, count: c_ulong) {
+fn retire_polled_edges(entries: *const PollFd, count: c_ulong) {
     let count = usize::try_from(count).unwrap_or(0);
     if ends::shared_edges().is_empty() || entries.is_null() {
         return;
@@ -230,7 +230,7 @@ fn retire_polled(entries: *const PollFd, count: c_ulong) {
     }
 }
 
-fn retire_selected(count: c_int, sets: [*const c_ulong; 2]) {
+fn retire_selected_edges(count: c_int, sets: [*const c_ulong; 2]) {
     const BITS: usize = c_ulong::BITS as usize;
     if ends::shared_edges().is_empty() {
         return;

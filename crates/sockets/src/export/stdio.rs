@@ -5,7 +5,7 @@
 
 use crate::ends;
 use crate::forward;
-use crate::retire::{self, Occasion};
+use crate::retire::{self, RetireReason};
 use std::ffi::{c_int, c_void};
 use sys::next_function;
 use sys::preload;
@@ -25,10 +25,10 @@ pub unsafe extern "C" fn fwrite_unlocked(
     count: usize,
     file: *mut c_void,
 ) -> usize {
-    let fd = run_guarded(|| edge_of(file));
+    let fd = run_guarded(|| edge_descriptor(file));
     if let (Some(fd), Some(length)) = (fd, size.checked_mul(count).filter(|length| *length > 0)) {
         // SAFETY: X1: the program passes `size * count` readable bytes.
-        return unsafe { write_whole(fd, from, length) } / size;
+        return unsafe { write_all_bytes(fd, from, length) } / size;
     }
     match next_function!(c"fwrite_unlocked" as Fwrite) {
         // SAFETY: I1; the arguments are the program's.
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn fwrite_unlocked(
 ///
 /// # Safety
 /// `from` must point to `length` readable bytes (X1).
-unsafe fn write_whole(fd: c_int, from: *const c_void, length: usize) -> usize {
+unsafe fn write_all_bytes(fd: c_int, from: *const c_void, length: usize) -> usize {
     let mut done = 0;
     while done < length {
         let rest = from.wrapping_byte_add(done);
@@ -59,7 +59,7 @@ unsafe fn write_whole(fd: c_int, from: *const c_void, length: usize) -> usize {
 /// stdio buffer still contains bytes, which must be written first, makes the edge an ordinary
 /// kernel pipe for good and returns `None`, so that the C library writes these bytes and all later
 /// ones.
-fn edge_of(file: *mut c_void) -> Option<c_int> {
+fn edge_descriptor(file: *mut c_void) -> Option<c_int> {
     if !forward::is_enabled() || file.is_null() {
         return None;
     }
@@ -71,7 +71,7 @@ fn edge_of(file: *mut c_void) -> Option<c_int> {
     let pending = next_function!(c"__fpending" as unsafe extern "C" fn(*mut c_void) -> usize)
         .map_or(0, |next| unsafe { next(file) });
     if pending > 0 {
-        retire::edge(shared_edge, Occasion::Query);
+        retire::edge(shared_edge, RetireReason::Query);
         return None;
     }
     Some(fd)

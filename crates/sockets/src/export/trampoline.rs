@@ -8,27 +8,27 @@
 //!   address, so the next function sees the call of the program.
 //! - L2 [`prepare`] is called with the stack alignment of the calling convention (16 bytes).
 
-use crate::retire::{self, Occasion};
+use crate::retire::{self, RetireReason};
 use std::ffi::c_void;
 use sys::preload::interpose::{self, Symbol, run_guarded};
 
 /// The functions, in the order of their trampolines, each with the reason why the
 /// edges become pipes.
-static FUNCTIONS: [(Symbol, Occasion); 14] = [
-    (Symbol::new(c"vfork", &[]), Occasion::Fork),
-    (Symbol::new(c"clone", &[]), Occasion::Fork),
-    (Symbol::new(c"system", &[]), Occasion::Fork),
-    (Symbol::new(c"popen", &[]), Occasion::Fork),
-    (Symbol::new(c"posix_spawn", &[]), Occasion::Fork),
-    (Symbol::new(c"posix_spawnp", &[]), Occasion::Fork),
-    (Symbol::new(c"execve", &[]), Occasion::Exec),
-    (Symbol::new(c"execv", &[]), Occasion::Exec),
-    (Symbol::new(c"execvp", &[]), Occasion::Exec),
-    (Symbol::new(c"execvpe", &[]), Occasion::Exec),
-    (Symbol::new(c"execl", &[]), Occasion::Exec),
-    (Symbol::new(c"execlp", &[]), Occasion::Exec),
-    (Symbol::new(c"execle", &[]), Occasion::Exec),
-    (Symbol::new(c"fexecve", &[]), Occasion::Exec),
+static FUNCTIONS: [(Symbol, RetireReason); 14] = [
+    (Symbol::new(c"vfork", &[]), RetireReason::Fork),
+    (Symbol::new(c"clone", &[]), RetireReason::Fork),
+    (Symbol::new(c"system", &[]), RetireReason::Fork),
+    (Symbol::new(c"popen", &[]), RetireReason::Fork),
+    (Symbol::new(c"posix_spawn", &[]), RetireReason::Fork),
+    (Symbol::new(c"posix_spawnp", &[]), RetireReason::Fork),
+    (Symbol::new(c"execve", &[]), RetireReason::Exec),
+    (Symbol::new(c"execv", &[]), RetireReason::Exec),
+    (Symbol::new(c"execvp", &[]), RetireReason::Exec),
+    (Symbol::new(c"execvpe", &[]), RetireReason::Exec),
+    (Symbol::new(c"execl", &[]), RetireReason::Exec),
+    (Symbol::new(c"execlp", &[]), RetireReason::Exec),
+    (Symbol::new(c"execle", &[]), RetireReason::Exec),
+    (Symbol::new(c"fexecve", &[]), RetireReason::Exec),
 ];
 
 /// Turns the edges into pipes and returns the jump target of trampoline number `which`.

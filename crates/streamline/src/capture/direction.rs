@@ -43,7 +43,7 @@ impl Direction {
         interface: CapturedInterface,
         (settings, options): (&CaptureSettings, &Options),
     ) -> Result<(Self, u64), OpenError> {
-        let Planned { text, plan, host } = plan_source((source, &interface), settings, options)?;
+        let Planned { text, plan, host } = plan_direction((source, &interface), settings, options)?;
         let wait_ns = plan.programs.first().map_or(0, |program| program.ring.signal_ns);
         let attached = attach_directly(&plan, &host, &options.steps).map_err(|error| {
             options.steps.roll_back();
@@ -81,7 +81,7 @@ pub(super) struct Planned {
 }
 
 /// Plans the request for one direction.
-pub(super) fn plan_source(
+pub(super) fn plan_direction(
     (source, interface): (&str, &CapturedInterface),
     settings: &CaptureSettings,
     options: &Options,

@@ -5,7 +5,7 @@
 //! may drop its privileges in between. Each frame is processed by exactly one of the two programs.
 //! Frames that the old program has copied can still be read, before those of the new program.
 
-use super::direction::{Direction, Planned, plan_source};
+use super::direction::{Direction, Planned, plan_direction};
 use super::{Capture, CaptureSettings};
 use crate::error::OpenError;
 use engine::kernel::SwitchError;
@@ -57,7 +57,7 @@ impl Capture {
         let settings = CaptureSettings { filter: filter.clone(), ..self.settings.clone() };
         let prepare = |direction: &Direction| {
             let source = (direction.source, &direction.interface);
-            let Planned { text, plan, .. } = plan_source(source, &settings, &self.options)?;
+            let Planned { text, plan, .. } = plan_direction(source, &settings, &self.options)?;
             let prepared = direction.attached.prepare_successor(&plan, &self.options.steps);
             prepared.map_err(|error| OpenError::Build {
                 text,
@@ -76,7 +76,8 @@ impl Capture {
         prepared.changes == self.changes
     }
 
-    /// Activates a prepared filter that [`fits`](Self::fits). Frames captured earlier are read first.
+    /// Activates a prepared filter that [`fits`](Self::fits). Frames captured earlier are read
+    /// first.
     ///
     /// # Errors
     ///

@@ -16,7 +16,7 @@ use std::fmt::Write as _;
 #[must_use]
 pub fn to_open_metrics(paths: &[PathFigures]) -> String {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Families(metric_families(paths))));
+    registry.register_collector(Box::new(ScrapeFamilies(metric_families(paths))));
     let mut text = String::new();
     // Writing into a string cannot fail.
     let _ = encode(&mut text, &registry);
@@ -52,9 +52,9 @@ pub fn to_text(paths: &[PathFigures]) -> String {
 
 /// The families of one scrape.
 #[derive(Debug)]
-struct Families(Vec<Family>);
+struct ScrapeFamilies(Vec<Family>);
 
-impl Collector for Families {
+impl Collector for ScrapeFamilies {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         for family in &self.0 {
             let unit = match family.unit {

@@ -37,7 +37,7 @@ impl IdleConnections {
 
     /// Takes the connection to the path with this number, given in decimal. Returns `None` if there
     /// is no connection.
-    pub(super) fn take_named(&self, number: &str) -> Option<PathClient> {
+    pub(super) fn take_by_number_text(&self, number: &str) -> Option<PathClient> {
         self.take(number.parse().ok()?)
     }
 
@@ -59,7 +59,7 @@ pub fn query_counters(
     let calls =
         numbers.iter().map(|(uid, number)| (*uid, (number.to_string(), vec![call.clone()])));
     let calls: Vec<_> = calls.collect();
-    let take = |number: &str| idle.take_named(number);
+    let take = |number: &str| idle.take_by_number_text(number);
     let mut counted = client.call_all_over(&calls, take, limit, |to, replies| {
         let first: CountReply =
             replies.into_iter().next().unwrap_or_default().deserialize_result()?;

@@ -162,17 +162,17 @@ impl<'o> Report<'o> {
     /// count`.
     #[must_use]
     pub fn line_end_reports(&self, form: Form) -> String {
-        self.format_line_ends(form, None)
+        self.format_pipeline_ends(form, None)
     }
 
     /// Formats the reports as text, as [`line_end_reports`](Self::line_end_reports) does, for a
     /// terminal with this number of columns. The buckets of a histogram are drawn with bars.
     #[must_use]
     pub fn drawn_line_end_reports(&self, columns: usize) -> String {
-        self.format_line_ends(Form::Text, Some(columns))
+        self.format_pipeline_ends(Form::Text, Some(columns))
     }
 
-    fn format_line_ends(&self, form: Form, columns: Option<usize>) -> String {
+    fn format_pipeline_ends(&self, form: Form, columns: Option<usize>) -> String {
         let reports: Vec<&NodeReport> = self
             .plan
             .reports
@@ -211,7 +211,7 @@ impl<'o> Report<'o> {
 
     /// Returns true if the report belongs to a filter at the end of a pipeline, and is thus on
     /// standard output.
-    fn is_line_end(&self, reported: &NodeReport) -> bool {
+    fn is_pipeline_end(&self, reported: &NodeReport) -> bool {
         self.plan.reports.iter().any(|end| end.0 == reported.planned)
     }
 

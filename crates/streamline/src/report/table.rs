@@ -212,7 +212,7 @@ fn format_notes(report: &Report<'_>) -> String {
         // inserted, whose spans are empty.
         let node = report.plan.graph.nodes.get(reported.planned);
         let is_inserted = node.is_some_and(|node| node.span.start == node.span.end);
-        if is_inserted || report.is_line_end(reported) || reported.report.rows.is_empty() {
+        if is_inserted || report.is_pipeline_end(reported) || reported.report.rows.is_empty() {
             continue;
         }
         let name = report.names.get(reported.planned).unwrap_or(&reported.name);

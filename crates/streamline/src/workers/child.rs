@@ -100,7 +100,7 @@ fn build_and_run(
     parent.send(&Message::Began { quiet: paths.iter().all(BuiltPath::is_quiet) });
     let command_loop = CommandLoop { parent: Arc::clone(parent), lives: lives.clone(), stop };
     let thread = std::thread::Builder::new().name("orders".to_owned());
-    let spawned = thread.spawn(move || command_loop.execute_all(commands));
+    let spawned = thread.spawn(move || command_loop.execute_all_commands(commands));
     spawned.map_err(|error| OpenError::worker_io_error("clone", &error))?;
     let number = assignment.number;
     let late = |breach: &Breach| {
@@ -142,7 +142,7 @@ struct CommandLoop {
 }
 
 impl CommandLoop {
-    fn execute_all(self, mut commands: BufReader<UnixStream>) {
+    fn execute_all_commands(self, mut commands: BufReader<UnixStream>) {
         while let Some(command) = next_command(&mut commands) {
             match command {
                 Command::Go => {}

@@ -113,10 +113,10 @@ impl Supervisor {
             };
             outputs.push(supervisor.add(&assignment, program)?);
             if number == 1 {
-                supervisor.wait_ready(1)?;
+                supervisor.wait_until_workers_ready(1)?;
             }
         }
-        supervisor.wait_ready(requests.len().saturating_sub(1))?;
+        supervisor.wait_until_workers_ready(requests.len().saturating_sub(1))?;
         let output = Output::begin(outputs);
         let output = output.map_err(|error| OpenError::worker_io_error("clone", &error))?;
         Ok((supervisor, output))
@@ -135,7 +135,7 @@ impl Supervisor {
         let process = HelperProcess::spawn_command(command)?;
         let reader =
             own_end.try_clone().map_err(|error| OpenError::worker_io_error("dup", &error))?;
-        // A failure means that the worker has ended, which `wait_ready` detects.
+        // A failure means that the worker has ended, which `wait_until_workers_ready` detects.
         let _ = message::send(&own_end, assignment);
         let (at, to) = (self.workers.len(), self.sender.clone());
         let arrived = Arc::clone(&self.arrived);
@@ -168,7 +168,7 @@ impl Supervisor {
 
     /// Blocks until `more` additional workers are ready. Fails if a worker ends first; unless it
     /// was killed, that worker has reported the reason.
-    fn wait_ready(&self, more: usize) -> Result<(), OpenError> {
+    fn wait_until_workers_ready(&self, more: usize) -> Result<(), OpenError> {
         for _ in 0..more {
             let Ok((at, message)) = self.inbox.recv() else {
                 return Err(OpenError::Worker { number: 0, ended: None });
@@ -193,7 +193,11 @@ impl Supervisor {
         self.send(&Command::Go);
         let begin = sys::clock::monotonic();
         let first = self.workers.first().map(|worker| worker.text.clone()).unwrap_or_default();
-        self.wait_for_workers((begin, until.elapsed), until.readable, (&plan.graph, until.watch));
+        self.wait_until_workers_exit(
+            (begin, until.elapsed),
+            until.readable,
+            (&plan.graph, until.watch),
+        );
         let unread = output.end();
         let plan = match self.changed_request(&first) {
             Some(request) => Prepared::read_for_worker(request, &self.options)?.plan,
@@ -214,7 +218,7 @@ impl Supervisor {
 
     /// Blocks until all workers have exited. Stops them when `stop` becomes readable, or `time` ns
     /// after `begin`. Meanwhile, requests their counters, and reports progress to `watch`.
-    fn wait_for_workers(
+    fn wait_until_workers_exit(
         &mut self,
         (begin, time): (u64, Option<u64>),
         stop: Option<BorrowedFd<'_>>,

@@ -21,7 +21,7 @@ impl GracePeriod {
     /// Creates the outer and the inner map.
     pub fn new() -> Result<Self> {
         let inner = Map::array("inner", 4, 1, false)?;
-        let outer = Map::array_of(&inner, "grace")?;
+        let outer = Map::array_of_maps(&inner, "grace")?;
         Ok(Self { outer, inner })
     }
 

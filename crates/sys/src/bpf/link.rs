@@ -114,7 +114,7 @@ impl Link {
     /// Attaches an XDP program in native mode or, if that fails, in generic mode. The result
     /// contains the mode in effect and, for generic mode, the driver's refusal. If generic mode
     /// would fail with the same error, returns the error without trying it.
-    pub fn xdp_any(program: &Program, interface: u32) -> Result<XdpAttachment> {
+    pub fn xdp_in_any_mode(program: &Program, interface: u32) -> Result<XdpAttachment> {
         let refused = match Self::xdp(program, interface, XdpMode::Native) {
             Ok(link) => return Ok(XdpAttachment { link, mode: XdpMode::Native, refused: None }),
             Err(error) => error,

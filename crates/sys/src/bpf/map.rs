@@ -104,7 +104,7 @@ impl Map {
 
     /// Creates an array of maps with a single element. The element is empty and accepts a map of
     /// the same type and sizes as `inner`.
-    pub(super) fn array_of(inner: &Self, name: &str) -> Result<Self> {
+    pub(super) fn array_of_maps(inner: &Self, name: &str) -> Result<Self> {
         let wanted = MapSpecification::from_words(name, MapKind::Maps, 1);
         Self::create_with_inner(&wanted, inner.fd.as_raw_fd().cast_unsigned())
     }

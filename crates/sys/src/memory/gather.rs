@@ -84,7 +84,7 @@ impl<'a> GatherWrite<'a> {
                 Ok(0) => return (done, Err(io::ErrorKind::WriteZero.into())),
                 Ok(wrote) => {
                     done += wrote;
-                    first += self.remove_written(first, wrote);
+                    first += self.remove_written_bytes(first, wrote);
                 }
                 Err(_) => {
                     let error = io::Error::last_os_error();
@@ -104,7 +104,7 @@ impl<'a> GatherWrite<'a> {
 
     /// Removes the first `written` bytes of the list, counted from the start of the range with
     /// index `first`. Returns the number of ranges that have been written completely.
-    fn remove_written(&mut self, first: usize, mut written: usize) -> usize {
+    fn remove_written_bytes(&mut self, first: usize, mut written: usize) -> usize {
         let mut whole = 0;
         for part in self.parts.iter_mut().skip(first) {
             if written < part.iov_len {

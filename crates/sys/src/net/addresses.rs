@@ -14,7 +14,7 @@ mod number {
     pub(super) const GET_ADDRESS: u16 = 22;
     pub(super) const REQUEST_DUMP: u16 = 0x301;
     pub(super) const ADDRESS: u16 = 1;
-    pub(super) const LOCAL: u16 = 2;
+    pub(super) const LOCAL_ADDRESS: u16 = 2;
     /// The narrowest scope of addresses that are valid beyond the link.
     pub(super) const SCOPE_SITE: u8 = 200;
 }
@@ -50,7 +50,7 @@ fn parse_address(body: &[u8]) -> Option<(u32, IpAddr)> {
         all.find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
     };
     // On a point-to-point link ADDRESS is the peer's.
-    let value = of(number::LOCAL).or_else(|| of(number::ADDRESS))?;
+    let value = of(number::LOCAL_ADDRESS).or_else(|| of(number::ADDRESS))?;
     let address = match value.len() {
         4 => IpAddr::V4(Ipv4Addr::from(array_at::<4>(value, 0)?)),
         16 => IpAddr::V6(Ipv6Addr::from(array_at::<16>(value, 0)?)),
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn local_address_wins_and_link_scopes_are_excluded() {
         let (local, peer) = ([10, 0, 0, 1], [10, 0, 0, 2]);
-        let link = address_message(0, &[(number::ADDRESS, &peer), (number::LOCAL, &local)]);
+        let link = address_message(0, &[(number::ADDRESS, &peer), (number::LOCAL_ADDRESS, &local)]);
         assert_eq!(parse_address(&link), Some((7, IpAddr::from(local))));
         let long = address_message(0, &[(number::ADDRESS, &[0x20; 16])]);
         assert_eq!(parse_address(&long), Some((7, IpAddr::from([0x20; 16]))));

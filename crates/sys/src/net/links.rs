@@ -105,16 +105,20 @@ impl RouteSocket {
             return Err(no_device_error(format!("interface {name:?}")));
         }
         let wanted = encode_attribute(kind, &[name.as_bytes(), &[0]].concat());
-        self.query_one(0, &wanted, format!("interface {name}"))
+        self.query_one_interface(0, &wanted, format!("interface {name}"))
     }
 
     /// Returns the interface with this index. Fails with ENODEV if there is none.
     pub fn by_index(&self, index: u32) -> Result<Interface> {
         let target = format!("interface number {index}");
-        if index == 0 { Err(no_device_error(target)) } else { self.query_one(index, &[], target) }
+        if index == 0 {
+            Err(no_device_error(target))
+        } else {
+            self.query_one_interface(index, &[], target)
+        }
     }
 
-    fn query_one(&self, index: u32, wanted: &[u8], target: String) -> Result<Interface> {
+    fn query_one_interface(&self, index: u32, wanted: &[u8], target: String) -> Result<Interface> {
         let (found, _) = self.query_interfaces(index, wanted, false, &target)?;
         found.into_iter().next().ok_or_else(|| no_device_error(target))
     }

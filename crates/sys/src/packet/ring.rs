@@ -144,13 +144,13 @@ impl Gaps {
 
     /// Returns the slot that is filled last when all segments are filled, and true if its segment
     /// has been returned.
-    fn last_filled(&self, segments: usize) -> (usize, bool) {
+    fn last_filled_slot(&self, segments: usize) -> (usize, bool) {
         let slot = (self.passed as usize + segments - 1) % segments;
         (slot, self.ahead.get(slot).is_some_and(|ahead| *ahead))
     }
 
     /// Records that a segment was returned.
-    fn record_return(&mut self, slot: usize, segments: usize) {
+    fn record_returned_segment(&mut self, slot: usize, segments: usize) {
         self.ahead.resize(segments, false);
         self.ahead[slot] = true;
         while std::mem::take(&mut self.ahead[self.passed as usize % segments]) {
@@ -281,7 +281,7 @@ unsafe impl Lender for PacketRing {
         let segments = self.shape.segments;
         let (newest, passed) = {
             let totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
-            totals.gaps.last_filled(segments)
+            totals.gaps.last_filled_slot(segments)
         };
         // Only a full ring can have dropped frames.
         let full = passed || self.has_arrived(newest);
@@ -295,7 +295,7 @@ unsafe impl Lender for PacketRing {
         if let Some(drops) = drops {
             totals.gaps.assign_drops_to_gap(drops, segments);
         }
-        totals.gaps.record_return(slot, segments);
+        totals.gaps.record_returned_segment(slot, segments);
     }
 }
 
@@ -314,15 +314,15 @@ mod tests {
         let mut gaps = Gaps::default();
         // All four are filled, none given back.
         gaps.assign_drops_to_gap(10, 4);
-        gaps.record_return(0, 4);
+        gaps.record_returned_segment(0, 4);
         gaps.assign_drops_to_gap(10, 4);
         // The fifth was filled, then the ring was full again. The next one given back is not the
         // oldest.
         gaps.assign_drops_to_gap(13, 4);
-        gaps.record_return(2, 4);
-        assert_eq!(gaps.last_filled(4), (0, false), "the fifth");
+        gaps.record_returned_segment(2, 4);
+        assert_eq!(gaps.last_filled_slot(4), (0, false), "the fifth");
         gaps.assign_drops_to_gap(14, 4);
-        gaps.record_return(1, 4);
+        gaps.record_returned_segment(1, 4);
         gaps.assign_drops_to_gap(15, 4);
         let gap = |behind, drops| Gap { behind, drops };
         assert_eq!(gaps.known, [gap(4, 10), gap(5, 4), gap(7, 1)]);

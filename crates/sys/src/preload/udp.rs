@@ -110,7 +110,7 @@ pub fn requests_control_message(level: c_int, name: c_int) -> bool {
 
 /// Options with an effect that only the kernel can implement, each with its level, its number and
 /// the reason.
-const OBSTACLES: &[(c_int, c_int, &str)] = &[
+const KERNEL_ONLY_OPTIONS: &[(c_int, c_int, &str)] = &[
     (libc::SOL_SOCKET, SO_TIMESTAMP_NEW, "it asks for times (SO_TIMESTAMP_NEW)"),
     (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW, "it asks for times (SO_TIMESTAMPNS_NEW)"),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, "it asks for times (SO_TIMESTAMPING)"),
@@ -175,7 +175,7 @@ pub fn udp_socket(number: c_int) -> Option<UdpSocketFacts> {
     let is_on = |level, name| option(number, level, name).is_some_and(|value| value != 0);
     let is_set =
         |(level, name, why): &(c_int, c_int, &'static str)| is_on(*level, *name).then_some(*why);
-    let obstacle = filtered.or_else(|| OBSTACLES.iter().find_map(is_set));
+    let obstacle = filtered.or_else(|| KERNEL_ONLY_OPTIONS.iter().find_map(is_set));
     (local.port() != 0).then_some(UdpSocketFacts {
         local,
         peer,
@@ -239,7 +239,7 @@ pub fn is_obstacle(level: c_int, name: c_int) -> bool {
         level == libc::SOL_SOCKET && [libc::SO_ATTACH_FILTER, libc::SO_ATTACH_BPF].contains(&name);
     filters
         || binds_to_device(level, name)
-        || OBSTACLES.iter().any(|(l, n, _)| (*l, *n) == (level, name))
+        || KERNEL_ONLY_OPTIONS.iter().any(|(l, n, _)| (*l, *n) == (level, name))
 }
 
 /// Returns true if an option sets the size of the receive buffer.

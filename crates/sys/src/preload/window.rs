@@ -124,7 +124,7 @@ pub fn create_window(base: usize, len: usize, number: usize, at: u64) -> bool {
     let span = window.span.load(Ordering::Relaxed);
     if span < len {
         window.base.store(base, Ordering::Release);
-        if !set_access(base + span, end - base - span, MprotectFlags::empty()) {
+        if !set_page_access(base + span, end - base - span, MprotectFlags::empty()) {
             return false;
         }
         window.span.store(len, Ordering::Relaxed);
@@ -178,7 +178,7 @@ impl Window {
         let base = self.base.load(Ordering::Acquire);
         let span = self.span.swap(0, Ordering::Relaxed);
         let len = self.len.swap(0, Ordering::Relaxed);
-        if span > 0 && set_access(base, span, MprotectFlags::READ | MprotectFlags::WRITE) {
+        if span > 0 && set_page_access(base, span, MprotectFlags::READ | MprotectFlags::WRITE) {
             let (number, at) =
                 (self.number.load(Ordering::Relaxed), self.at.load(Ordering::Relaxed));
             read_into_pages(number, at, base, len);
@@ -189,7 +189,7 @@ impl Window {
     }
 }
 
-fn set_access(base: usize, len: usize, flags: MprotectFlags) -> bool {
+fn set_page_access(base: usize, len: usize, flags: MprotectFlags) -> bool {
     let at = ptr::with_exposed_provenance_mut(base);
     // SAFETY: W1: these pages are a buffer of the program, which expects nothing of them until its
     // read call has returned, and then exactly the bytes that it gets when it touches them. If they

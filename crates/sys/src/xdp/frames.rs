@@ -104,7 +104,7 @@ impl Frames {
     /// outside the memory.
     #[must_use]
     pub fn locate_address(&self, address: u64) -> Option<(usize, usize)> {
-        let frame = self.umem.frame_of(address)?;
+        let frame = self.umem.frame_at_address(address)?;
         let within = address - self.umem.address(frame);
         Some((frame as usize, usize::try_from(within).ok()?))
     }
@@ -118,7 +118,7 @@ impl Frames {
         let length = u32::try_from(bytes.len()).ok()?;
         let here = |frame: u32| self.word(frame).load(Ordering::Acquire) & RECEIVED != 0;
         let holds = self.umem.holds(address, length);
-        (holds && self.umem.frame_of(address).is_some_and(here)).then_some(Descriptor {
+        (holds && self.umem.frame_at_address(address).is_some_and(here)).then_some(Descriptor {
             address,
             length,
             continues: false,
@@ -138,7 +138,7 @@ impl Frames {
     pub(super) fn bind(&self, settings: SocketSettings) -> Result<XdpSocket> {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(registered) = first.upgrade() {
-            return XdpSocket::open_sharing(&self.umem, settings, registered.as_fd());
+            return XdpSocket::open_with_shared_memory(&self.umem, settings, registered.as_fd());
         }
         let socket = XdpSocket::open(&self.umem, settings)?;
         *first = Arc::downgrade(socket.descriptor());
@@ -165,13 +165,13 @@ impl Frames {
     /// Puts frames back on the free list because a fill ring had no room for them.
     pub(super) fn return_to_free_list(&self, addresses: &[u64]) {
         self.lock_free_list()
-            .extend(addresses.iter().rev().filter_map(|at| self.umem.frame_of(*at)));
+            .extend(addresses.iter().rev().filter_map(|at| self.umem.frame_at_address(*at)));
     }
 
     /// Marks a frame as received (F2). Returns false if the frame is already received or is being
     /// sent. Does not distinguish a lent frame from a free one.
-    pub(super) fn mark_received(&self, address: u64) -> bool {
-        let Some(frame) = self.umem.frame_of(address) else { return false };
+    pub(super) fn mark_frame_received(&self, address: u64) -> bool {
+        let Some(frame) = self.umem.frame_at_address(address) else { return false };
         let word = self.word(frame);
         word.compare_exchange(0, RECEIVED, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
@@ -186,14 +186,14 @@ impl Frames {
 
     /// Counts one more use of a frame in a send ring. Returns false if the frame is free or lent.
     pub(super) fn retain(&self, address: u64) -> bool {
-        let Some(frame) = self.umem.frame_of(address) else { return false };
+        let Some(frame) = self.umem.frame_at_address(address) else { return false };
         let more = |word: u32| (word != 0).then_some(word + 1);
         self.word(frame).fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
     /// Ends one use of a frame in a send ring. Returns false if the frame is in no send ring.
     pub(super) fn release(&self, address: u64) -> bool {
-        let Some(frame) = self.umem.frame_of(address) else { return false };
+        let Some(frame) = self.umem.frame_at_address(address) else { return false };
         let less = |word: u32| (word & !RECEIVED != 0).then(|| word - 1);
         // SYNC POINT: frame given back.
         let before = self.word(frame).fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
@@ -208,7 +208,7 @@ impl Frames {
     }
 
     fn word(&self, frame: u32) -> &AtomicU32 {
-        // `frame_of` returns valid frame numbers only.
+        // `frame_at_address` returns valid frame numbers only.
         &self.words[frame as usize]
     }
 }
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!((frames.take_free_frames(3, &mut lent), frames.free()), (3, 1));
         let at = lent[1] + 256;
         assert!(!frames.release(at) && !frames.retain(at), "the kernel has it");
-        assert!(frames.mark_received(at) && !frames.mark_received(at), "once");
+        assert!(frames.mark_frame_received(at) && !frames.mark_frame_received(at), "once");
         let (slot, within) = frames.locate_address(at).unwrap();
         assert!(within == 256 && frames.has_arrived(slot));
         frames.give_back(slot);
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(frames.free(), 2);
         frames.return_to_free_list(&lent[2..]);
         assert_eq!(frames.free(), 3);
-        assert!(!frames.mark_received(1 << 40), "not of this memory");
+        assert!(!frames.mark_frame_received(1 << 40), "not of this memory");
     }
 
     #[test]
@@ -284,7 +284,7 @@ mod tests {
         let mut lent = Vec::new();
         frames.take_free_frames(4, &mut lent);
         let at = lent[0];
-        assert!(frames.mark_received(at) && frames.retain(at));
+        assert!(frames.mark_frame_received(at) && frames.retain(at));
         frames.give_back(frames.locate_address(at).unwrap().0);
         assert_eq!(frames.free(), 0, "the send ring has it");
         assert!(frames.release(at) && !frames.release(at));
@@ -305,7 +305,7 @@ mod tests {
         frames.take_free_frames(2, &mut lent);
         let at = lent[1];
         assert!(frames.find(bytes_at(&frames, at + 10, 20)).is_none(), "lent");
-        assert!(frames.mark_received(at));
+        assert!(frames.mark_frame_received(at));
         let expected = Descriptor { address: at + 10, length: 20, continues: false };
         assert_eq!(frames.find(bytes_at(&frames, at + 10, 20)), Some(expected));
         assert!(frames.find(&[0; 20]).is_none(), "bytes outside the memory");

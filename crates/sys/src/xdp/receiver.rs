@@ -82,7 +82,7 @@ impl XdpReceiver {
         let before = into.len();
         let count = rx.take(into, most)?;
         for piece in into.get(before..).unwrap_or_default() {
-            if !self.frames.mark_received(piece.address) {
+            if !self.frames.mark_frame_received(piece.address) {
                 let what = format!("a frame at {} that was not lent", piece.address);
                 return Err(Error::new("AF_XDP", what, libc::EBADMSG));
             }

@@ -100,7 +100,7 @@ impl Redirect {
         ready: impl Fn(&Self) -> std::result::Result<(), E>,
     ) -> std::result::Result<(Self, XdpAttachment), E> {
         let make = |tag_lookup| Ok(Self::create(name, queues, fragments, tag_lookup)?);
-        Self::attach_first_accepted(interface, &make, &ready)
+        Self::attach_first_accepted_program(interface, &make, &ready)
     }
 
     /// Attaches like [`Redirect::attach_new`], but with a program that `make` builds.
@@ -116,10 +116,10 @@ impl Redirect {
             let program = make(&sockets, tag_lookup)?;
             Ok(Self { sockets, program, counters: None, queues })
         };
-        Self::attach_first_accepted(interface, &made, &ready)
+        Self::attach_first_accepted_program(interface, &made, &ready)
     }
 
-    fn attach_first_accepted<E: From<LoadError> + From<Error>>(
+    fn attach_first_accepted_program<E: From<LoadError> + From<Error>>(
         interface: u32,
         make: &dyn Fn(Option<TagLookup>) -> std::result::Result<Self, E>,
         ready: &dyn Fn(&Self) -> std::result::Result<(), E>,
@@ -138,7 +138,7 @@ impl Redirect {
         }
         let made = make(None)?;
         ready(&made)?;
-        let attached = Link::xdp_any(&made.program, interface)?;
+        let attached = Link::xdp_in_any_mode(&made.program, interface)?;
         Ok((made, attached))
     }
 

@@ -4,7 +4,7 @@
 //! index in private memory and publishes it. It reads the kernel's index once per call, and rejects
 //! it (EBADMSG) if the two indices differ by more than the ring's size.
 
-use super::uapi::Offsets;
+use super::uapi::RingOffsets;
 use super::umem::Umem;
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
@@ -51,7 +51,7 @@ impl FillRing {
     /// Returns the number of frames lent.
     pub fn lend(&mut self, addresses: &[u64]) -> Result<usize> {
         self.0.produce(addresses, |ring, at, address| {
-            ring.umem.frame_of(*address).is_some() && ring.memory.set_word(at, *address)
+            ring.umem.frame_at_address(*address).is_some() && ring.memory.set_word(at, *address)
         })
     }
 
@@ -82,7 +82,7 @@ impl CompletionRing {
             let address = ring.memory.word(at)?;
             // Some kernels report skipped entries as sent.
             if address != INVALID_ADDRESS {
-                ring.umem.frame_of(address)?;
+                ring.umem.frame_at_address(address)?;
                 into.push(address);
             }
             Some(())
@@ -168,7 +168,7 @@ impl TxRing {
 pub(super) struct RingLayout<'a> {
     pub(super) name: &'static str,
     pub(super) at: u64,
-    pub(super) offsets: Offsets,
+    pub(super) offsets: RingOffsets,
     pub(super) entry: usize,
     pub(super) size: u32,
     pub(super) umem: &'a Arc<Umem>,
@@ -202,7 +202,7 @@ pub(super) struct EntryRing {
 impl EntryRing {
     pub(super) fn map(socket: BorrowedFd<'_>, form: &RingLayout<'_>) -> Result<Self> {
         let bytes = form.bytes().ok_or_else(|| Error::new("mmap", form.name, libc::EINVAL))?;
-        Ok(Self::from_mapping(Mapping::shared_at(socket, form.at, bytes, form.name)?, form))
+        Ok(Self::from_mapping(Mapping::shared_at_offset(socket, form.at, bytes, form.name)?, form))
     }
 
     fn from_mapping(memory: Mapping, form: &RingLayout<'_>) -> Self {
@@ -296,7 +296,8 @@ mod tests {
     use super::*;
     use crate::memory::Memfd;
 
-    const OFFSETS: Offsets = Offsets { producer: 0, consumer: 64, flags: 128, entries: 192 };
+    const OFFSETS: RingOffsets =
+        RingOffsets { producer: 0, consumer: 64, flags: 128, entries: 192 };
     const SIZE: u32 = 8;
 
     /// Creates a ring. Also returns a second mapping of the ring, through which the test plays the

@@ -155,7 +155,8 @@ impl XdpSender {
         self.release_sent_frames()?;
         let woken = self.wake()?;
         self.last.clear();
-        let mut pushed = PushReport { taken: self.remove_taken()?, ..PushReport::default() };
+        let mut pushed =
+            PushReport { taken: self.remove_taken_entries()?, ..PushReport::default() };
         if woken == WakeOutcome::Refused && !self.is_zero_copy() {
             pushed.refused = true;
             // The dropped packet is the last one published as taken, else the first one waiting.
@@ -216,7 +217,7 @@ impl XdpSender {
 
     /// Removes from `queued` the entries that the kernel has taken, and keeps those of the last
     /// packet in `last`. Returns the number of packets taken, not counting ghosts.
-    fn remove_taken(&mut self) -> Result<usize> {
+    fn remove_taken_entries(&mut self) -> Result<usize> {
         let Some(tx) = self.socket.tx.as_ref() else { return Ok(0) };
         let left = tx.waiting()? as usize;
         let mut taken = 0;

@@ -1,7 +1,7 @@
 //! An AF_XDP socket bound to one queue of an interface.
 
 use super::ring::{CompletionRing, EntryRing, FillRing, RingLayout, RxRing, TxRing};
-use super::uapi::{self, AllOffsets, Registration};
+use super::uapi::{self, AllRingOffsets, Registration};
 use super::umem::Umem;
 use crate::error::{ErrorContext as _, Result};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -105,7 +105,7 @@ impl XdpSocket {
     /// Fails with ENOBUFS if the memory exceeds the limit on locked memory, which applies without
     /// CAP_IPC_LOCK.
     pub fn open(umem: &Arc<Umem>, settings: SocketSettings) -> Result<Self> {
-        let socket = open_unbound()?;
+        let socket = open_unbound_socket()?;
         let shape = umem.shape();
         let registration = Registration {
             address: umem.memory().base().as_ptr().expose_provenance() as u64,
@@ -123,16 +123,16 @@ impl XdpSocket {
     /// interface, the new socket has its own fill and completion rings; on the same queue, it has
     /// none.
     pub fn share(&self, settings: SocketSettings) -> Result<Self> {
-        Self::finish_open(open_unbound()?, &self.umem, settings, Some(self.socket.as_fd()))
+        Self::finish_open(open_unbound_socket()?, &self.umem, settings, Some(self.socket.as_fd()))
     }
 
     /// Opens a socket that shares the memory registered with the socket `registered`.
-    pub(super) fn open_sharing(
+    pub(super) fn open_with_shared_memory(
         umem: &Arc<Umem>,
         settings: SocketSettings,
         registered: BorrowedFd<'_>,
     ) -> Result<Self> {
-        Self::finish_open(open_unbound()?, umem, settings, Some(registered))
+        Self::finish_open(open_unbound_socket()?, umem, settings, Some(registered))
     }
 
     /// Returns the descriptor of the socket, through which other sockets share its memory.
@@ -209,7 +209,7 @@ impl XdpSocket {
         for (name, size) in sizes.into_iter().filter(|(_, size)| *size > 0) {
             uapi::set(fd, name, &size)?;
         }
-        let offsets: AllOffsets = uapi::get(fd, uapi::OFFSETS)?;
+        let offsets: AllRingOffsets = uapi::get(fd, uapi::OFFSETS)?;
         let ring = |name, at, offsets, entry, size| {
             let form = RingLayout { name, at, offsets, entry, size, umem };
             (size > 0).then(|| EntryRing::map(fd, &form)).transpose()
@@ -252,7 +252,7 @@ fn bind_flags(settings: SocketSettings, shared: Option<BorrowedFd<'_>>) -> u16 {
     uapi::NEED_WAKEUP | mode | fragments
 }
 
-fn open_unbound() -> Result<OwnedFd> {
+fn open_unbound_socket() -> Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)
         .context("socket", "AF_XDP")

@@ -38,7 +38,7 @@ const SOL_XDP: libc::c_int = 283;
 /// Byte offsets of the parts of a ring in its mapping.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct Offsets {
+pub(super) struct RingOffsets {
     pub(super) producer: u64,
     pub(super) consumer: u64,
     pub(super) entries: u64,
@@ -48,11 +48,11 @@ pub(super) struct Offsets {
 /// Byte offsets of the parts of all four rings in their mappings.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(super) struct AllOffsets {
-    pub(super) rx: Offsets,
-    pub(super) tx: Offsets,
-    pub(super) fill: Offsets,
-    pub(super) completion: Offsets,
+pub(super) struct AllRingOffsets {
+    pub(super) rx: RingOffsets,
+    pub(super) tx: RingOffsets,
+    pub(super) fill: RingOffsets,
+    pub(super) completion: RingOffsets,
 }
 
 /// `struct xdp_umem_reg` without its last field, for which the kernel then assumes 0.
@@ -67,7 +67,7 @@ pub(super) struct Registration {
 }
 
 // SAFETY: integers, laid out as `struct xdp_mmap_offsets`.
-unsafe impl OptionValue for AllOffsets {}
+unsafe impl OptionValue for AllRingOffsets {}
 // SAFETY: integers, laid out as `struct xdp_umem_reg`, whose last field is 0; the address is that
 // of a mapping that `XdpSocket` keeps as long as the descriptor.
 unsafe impl OptionValue for Registration {}

@@ -74,7 +74,7 @@ impl Umem {
     /// Returns the number of the frame that contains an address; `None` if the address is outside
     /// of the memory.
     #[must_use]
-    pub fn frame_of(&self, address: u64) -> Option<u32> {
+    pub fn frame_at_address(&self, address: u64) -> Option<u32> {
         let number = u32::try_from(address / u64::from(self.shape.frame)).ok()?;
         (number < self.shape.frames).then_some(number)
     }
@@ -83,7 +83,7 @@ impl Umem {
     #[must_use]
     pub fn holds(&self, address: u64, length: u32) -> bool {
         let within = address % u64::from(self.shape.frame) + u64::from(length);
-        self.frame_of(address).is_some() && within <= u64::from(self.shape.frame)
+        self.frame_at_address(address).is_some() && within <= u64::from(self.shape.frame)
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
         let shape = UmemShape { frame: 2048, frames: 3, headroom: 0 };
         let umem = Umem::create("sys-test", shape).unwrap();
         assert_eq!((umem.bytes(), umem.memory().len()), (6144, 8192));
-        assert_eq!((umem.address(2), umem.frame_of(4097)), (4096, Some(2)));
+        assert_eq!((umem.address(2), umem.frame_at_address(4097)), (4096, Some(2)));
         assert!(umem.holds(4096 + 48, 2000) && !umem.holds(4096 + 49, 2000));
         assert!(!umem.holds(6144, 0) && !umem.holds(u64::MAX, u32::MAX));
         for frame in [0, 1024, 3000, 1 << 20] {

@@ -15,21 +15,21 @@ pub(super) struct FileFormat {
     snapshot_length: usize,
 }
 
-const CLASSIC: FileFormat = FileFormat {
+const CLASSIC_PCAP: FileFormat = FileFormat {
     is_pcapng: false,
     is_big_endian: false,
     has_nanoseconds: false,
     snapshot_length: 262_144,
 };
-const PCAPNG: FileFormat = FileFormat { is_pcapng: true, ..CLASSIC };
+const PCAPNG: FileFormat = FileFormat { is_pcapng: true, ..CLASSIC_PCAP };
 
 /// The formats in which generated captures are written, in rotation.
 pub(super) const FILE_FORMATS: [FileFormat; 8] = [
-    CLASSIC,
-    FileFormat { is_big_endian: true, ..CLASSIC },
-    FileFormat { has_nanoseconds: true, ..CLASSIC },
-    FileFormat { has_nanoseconds: true, is_big_endian: true, ..CLASSIC },
-    FileFormat { snapshot_length: 96, ..CLASSIC },
+    CLASSIC_PCAP,
+    FileFormat { is_big_endian: true, ..CLASSIC_PCAP },
+    FileFormat { has_nanoseconds: true, ..CLASSIC_PCAP },
+    FileFormat { has_nanoseconds: true, is_big_endian: true, ..CLASSIC_PCAP },
+    FileFormat { snapshot_length: 96, ..CLASSIC_PCAP },
     PCAPNG,
     FileFormat { is_big_endian: true, ..PCAPNG },
     FileFormat { has_nanoseconds: true, ..PCAPNG },
@@ -144,7 +144,7 @@ impl FileFormat {
 pub(super) fn damaged_files() -> Vec<(String, Vec<u8>)> {
     let frames = mixed_traffic(7, 3).frames;
     let [classic, next] =
-        [CLASSIC, PCAPNG].map(|format| format.encode(&[(LinkType::ETHERNET, &frames)]));
+        [CLASSIC_PCAP, PCAPNG].map(|format| format.encode(&[(LinkType::ETHERNET, &frames)]));
     let changed = |file: &[u8], at: usize, bytes: &[u8]| {
         let mut file = file.to_vec();
         file[at..at + bytes.len()].copy_from_slice(bytes);

@@ -23,7 +23,7 @@ pub(super) fn stream_captures() -> Vec<(&'static str, Capture)> {
         ("overlap-longer", enclosing_segment()),
         (
             "leading-gap",
-            ConnectionCapture::new(15, 4000).send_client_pieces(&[(4, b"GOODDATA")]).close(),
+            ConnectionCapture::new(15, 4000).send_client_segments(&[(4, b"GOODDATA")]).close(),
         ),
         (
             "midway",
@@ -63,14 +63,14 @@ fn unacknowledged_connection() -> Capture {
 /// the bytes that precede them in the stream.
 fn overlapping_segments() -> Capture {
     ConnectionCapture::new(13, 4000)
-        .send_client_pieces(&[(4, b"GOOD"), (4, b"EVIL"), (0, b"THE "), (8, b" END")])
+        .send_client_segments(&[(4, b"GOOD"), (4, b"EVIL"), (0, b"THE "), (8, b" END")])
         .close()
 }
 
 /// Returns a connection whose second segment starts before its first segment and ends after it.
 fn enclosing_segment() -> Capture {
     let pieces: &[(u32, &[u8])] = &[(8, b"GOOD"), (6, b"..EVIL.."), (0, b"BEFORE"), (14, b"AFTER")];
-    ConnectionCapture::new(14, 4000).send_client_pieces(pieces).close()
+    ConnectionCapture::new(14, 4000).send_client_segments(pieces).close()
 }
 
 fn connection_with_data_in_syn() -> Capture {

@@ -21,15 +21,15 @@ impl ConnectionCapture {
     /// Captures the handshake of a connection to `port`. The seed determines the client's port and
     /// the initial sequence numbers.
     pub(super) fn new(seed: u64, port: u16) -> Self {
-        Self::new_between(seed, (CLIENT, SERVER), port)
+        Self::new_between_addresses(seed, (CLIENT, SERVER), port)
     }
 
     /// Captures the handshake of a connection like [`ConnectionCapture::new`], but over IPv6.
     pub(super) fn new_over_ipv6(seed: u64, port: u16) -> Self {
-        Self::new_between(seed, (CLIENT6, SERVER6), port)
+        Self::new_between_addresses(seed, (CLIENT6, SERVER6), port)
     }
 
-    fn new_between(seed: u64, ends: (&str, &str), port: u16) -> Self {
+    fn new_between_addresses(seed: u64, ends: (&str, &str), port: u16) -> Self {
         let mut capture = Capture::new();
         let connection = Connection::open(&mut capture, &mut Random::new(seed), ends, port);
         Self { capture, connection }
@@ -68,7 +68,7 @@ impl ConnectionCapture {
 
     /// Sends segments of the client, each at its offset from the current sequence number. The
     /// server acknowledges all of them. Data sent later follows the highest byte.
-    pub(super) fn send_client_pieces(mut self, pieces: &[(u32, &[u8])]) -> Self {
+    pub(super) fn send_client_segments(mut self, pieces: &[(u32, &[u8])]) -> Self {
         for (at, data) in pieces {
             let frame = self.connection.segment_ahead(Side::Client, ACK, *at, data);
             self.capture.add(200, frame);

@@ -67,12 +67,12 @@ impl Namespace {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("sl-{}-{number}", std::process::id());
-        if let Err(why) = try_ip(&["netns", "add", &name]) {
+        if let Err(why) = try_ip_command(&["netns", "add", &name]) {
             return need::report_skip(&format!("needs network namespaces: {why}"));
         }
         let made = Self { name };
         // Entering needs more privileges than creating, because `ip` then mounts `/sys` again.
-        if let Err(why) = try_ip(&["netns", "exec", &made.name, "true"]) {
+        if let Err(why) = try_ip_command(&["netns", "exec", &made.name, "true"]) {
             return need::report_skip(&format!("needs to enter network namespaces: {why}"));
         }
         made.run_ip("link set dev lo up");
@@ -212,7 +212,7 @@ impl Pair {
              peer name {SERVER_DEVICE} {end} netns {server}",
             pair.client.name()
         );
-        if let Err(why) = try_ip(&words.split(' ').collect::<Vec<_>>()) {
+        if let Err(why) = try_ip_command(&words.split(' ').collect::<Vec<_>>()) {
             return need::report_skip(&format!("needs virtual Ethernet devices: {why}"));
         }
         let ends = [
@@ -274,10 +274,10 @@ fn remove_namespace(name: &str) {
 }
 
 fn run_ip_command(words: &[&str]) -> String {
-    try_ip(words).unwrap_or_else(|why| panic!("{why}"))
+    try_ip_command(words).unwrap_or_else(|why| panic!("{why}"))
 }
 
-fn try_ip(words: &[&str]) -> Result<String, String> {
+fn try_ip_command(words: &[&str]) -> Result<String, String> {
     command_output(Command::new("ip").args(words).stdin(Stdio::null()))
 }
 

@@ -59,13 +59,13 @@ impl Capture {
 /// The client's IPv4 address.
 pub(crate) const CLIENT: &str = "10.0.0.1";
 /// The IPv4 address of the client's router.
-const ROUTER: &str = "10.0.0.254";
+const ROUTER_ADDRESS: &str = "10.0.0.254";
 /// The IPv4 address of the DNS resolver.
-const RESOLVER: &str = "10.0.0.53";
+const RESOLVER_ADDRESS: &str = "10.0.0.53";
 /// The web server's IPv4 address.
 pub(crate) const SERVER: &str = "192.0.2.80";
 /// The IPv4 address of another server.
-const OTHER_SERVER: &str = "198.51.100.7";
+const OTHER_SERVER_ADDRESS: &str = "198.51.100.7";
 /// The client's IPv6 address.
 pub(crate) const CLIENT6: &str = "2001:db8::1";
 /// The web server's IPv6 address.
@@ -79,7 +79,7 @@ pub fn web_capture() -> Capture {
     add_neighbour_traffic(&mut capture);
     add_dns_lookups(&mut capture, 0x1001, "www.example.org", SERVER);
     add_page_with_style(&mut capture, &mut random);
-    add_dns_lookups(&mut capture, 0x1002, "download.example.org", OTHER_SERVER);
+    add_dns_lookups(&mut capture, 0x1002, "download.example.org", OTHER_SERVER_ADDRESS);
     add_disordered_download(&mut capture, &mut random);
     add_posts_and_errors(&mut capture, &mut random);
     add_tls_flight(&mut capture, &mut random);
@@ -113,23 +113,24 @@ pub fn mixed_traffic(seed: u64, connections: usize) -> Capture {
 /// Adds an ARP exchange and two ICMP echoes between the client and its router.
 fn add_neighbour_traffic(capture: &mut Capture) {
     let broadcast = Frame::ethernet_between(crate::packet::SOURCE_MAC, [0xff; 6]).padded_to(60);
-    capture.add(0, broadcast.arp(true, CLIENT, ROUTER));
-    capture.add(180, reply_frame().padded_to(60).arp(false, ROUTER, CLIENT));
+    capture.add(0, broadcast.arp(true, CLIENT, ROUTER_ADDRESS));
+    capture.add(180, reply_frame().padded_to(60).arp(false, ROUTER_ADDRESS, CLIENT));
     for number in 1..=2 {
         let payload = b"is anybody there?";
-        let request = Frame::ethernet().ipv4(CLIENT, ROUTER).echo(true, 7, number, payload);
+        let request = Frame::ethernet().ipv4(CLIENT, ROUTER_ADDRESS).echo(true, 7, number, payload);
         capture.add(1_000, request);
-        let answer = reply_frame().ipv4(ROUTER, CLIENT).echo(false, 7, number, payload);
+        let answer = reply_frame().ipv4(ROUTER_ADDRESS, CLIENT).echo(false, 7, number, payload);
         capture.add(350, answer);
     }
 }
 
 /// Adds a DNS query with its response, and then a query with the response NXDOMAIN.
 fn add_dns_lookups(capture: &mut Capture, id: u16, name: &str, address: &str) {
-    let ask =
-        |question: &[u8], port| Frame::ethernet().ipv4(CLIENT, RESOLVER).udp(port, 53, question);
+    let ask = |question: &[u8], port| {
+        Frame::ethernet().ipv4(CLIENT, RESOLVER_ADDRESS).udp(port, 53, question)
+    };
     let reply_with =
-        |answer: &[u8], port| reply_frame().ipv4(RESOLVER, CLIENT).udp(53, port, answer);
+        |answer: &[u8], port| reply_frame().ipv4(RESOLVER_ADDRESS, CLIENT).udp(53, port, answer);
     capture.add(2_000, ask(&content::dns_query(id, name, 1), 40_001));
     let address = address.parse().expect("the addresses of this file are addresses");
     capture.add(9_000, reply_with(&content::dns_answer(id, name, address), 40_001));
@@ -166,7 +167,7 @@ fn add_page_with_style(capture: &mut Capture, random: &mut Random) {
 /// Adds a download whose second and third segments are swapped and whose fourth segment is
 /// repeated.
 fn add_disordered_download(capture: &mut Capture, random: &mut Random) {
-    let mut connection = Connection::open(capture, random, (CLIENT, OTHER_SERVER), 80);
+    let mut connection = Connection::open(capture, random, (CLIENT, OTHER_SERVER_ADDRESS), 80);
     connection.send(capture, Side::Client, &content::get_request("download.example.org", "/text"));
     let body = content::html_page(7_000);
     let mut segments =
@@ -193,7 +194,7 @@ fn add_posts_and_errors(capture: &mut Capture, random: &mut Random) {
     form.send(capture, Side::Client, &content::head_request("www.example.org", "/"));
     form.send(capture, Side::Server, &content::head_response("200 OK", 1_900));
     form.close(capture);
-    let mut missing = Connection::open(capture, random, (CLIENT, OTHER_SERVER), 80);
+    let mut missing = Connection::open(capture, random, (CLIENT, OTHER_SERVER_ADDRESS), 80);
     missing.send(capture, Side::Client, &content::get_request("download.example.org", "/gone"));
     missing.send(capture, Side::Server, &content::not_found_response());
     missing.reset(capture);
@@ -201,7 +202,7 @@ fn add_posts_and_errors(capture: &mut Capture, random: &mut Random) {
 
 /// Adds a connection with the first flight of TLS and encrypted records.
 fn add_tls_flight(capture: &mut Capture, random: &mut Random) {
-    let mut connection = Connection::open(capture, random, (CLIENT, OTHER_SERVER), 443);
+    let mut connection = Connection::open(capture, random, (CLIENT, OTHER_SERVER_ADDRESS), 443);
     let hello = content::client_hello(random, "secret.example.org");
     connection.send(capture, Side::Client, &hello);
     connection.send(capture, Side::Server, &content::server_flight(random));

@@ -26,7 +26,7 @@ extern "C" fn end() {
 /// that belongs to a single process again can be promoted again.
 extern "C" fn before_fork() {
     run_guarded(|| {
-        origin::note_fork();
+        origin::record_fork();
         table::each(Socket::release);
     });
 }
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> 
     let Some(next) = next_function!(c"socket" as Create) else { return missing_function() };
     // SAFETY: I1; socket(2) takes any numbers.
     let number = unsafe { next(family, kind, protocol) };
-    run_guarded(|| origin::note_created(number));
+    run_guarded(|| origin::record_created_socket(number));
     number
 }
 
@@ -69,7 +69,7 @@ interpose!(
     /// the kernel until they are promoted again.
     bind(number: c_int, address: *const c_void, size: c_uint) -> c_int, c"bind",
     |_, address, size| {
-        if !address.is_null() && size >= 4 && !table::has_no_promoted() {
+        if !address.is_null() && size >= 4 && !table::has_no_promoted_socket() {
             // SAFETY: U1: the address has `size` bytes. The port is at the same place in all
             // families.
             let place = unsafe { address.cast::<[u8; 2]>().add(1) };
@@ -104,7 +104,7 @@ interpose!(
         }
         if udp::attaches_selector(level, name) && let Some(facts) = udp::udp_socket(number) {
             let port = facts.local.port();
-            share::note_selector(port);
+            share::record_selector(port);
             table::each(|socket| {
                 if socket.is_promoted_on_port(port) {
                     socket.demote();
@@ -115,12 +115,13 @@ interpose!(
     },
     after: |number, level, name, _, _| {
         if udp::requests_control_message(level, name)
-            && let Some(socket) = table::find_promoted(number)
+            && let Some(socket) = table::find_promoted_socket(number)
         {
-            socket.update_control(number);
+            socket.update_control_messages(number);
         }
         // The next ring has the new size.
-        if udp::sets_receive_buffer(level, name) && let Some(socket) = table::find_promoted(number)
+        if udp::sets_receive_buffer(level, name)
+            && let Some(socket) = table::find_promoted_socket(number)
         {
             socket.release();
         }
@@ -139,7 +140,7 @@ fn release_port(port: u16) {
 
 /// Returns a promoted socket to the kernel permanently.
 fn demote(number: c_int) {
-    if let Some(socket) = table::find_promoted(number) {
+    if let Some(socket) = table::find_promoted_socket(number) {
         socket.demote();
     }
 }

@@ -3,7 +3,7 @@
 use super::messages::Time;
 use super::nudge;
 use super::receiving::EINTR;
-use super::ring_events::{RingEvent, events_of, ready_events};
+use super::ring_events::{RingEvent, ready_events, unreported_events};
 use super::wait_limit::{WaitLimit, common_nap_time};
 use crate::registration::Registration;
 use crate::report;
@@ -34,7 +34,7 @@ pub(super) const EPOLL_CTL_DEL: c_int = 2;
 /// `EPOLL_CTL_MOD`.
 pub(super) const EPOLL_CTL_MOD: c_int = 3;
 /// Interval at which a wait checks the rings again while one of the rings stays awake.
-const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+const RING_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 type EpollCtl = unsafe extern "C" fn(c_int, c_int, c_int, *mut EpollEvent) -> c_int;
 type EpollCreate = unsafe extern "C" fn(c_int) -> c_int;
 type EpollWait = unsafe extern "C" fn(c_int, *mut EpollEvent, c_int, c_int) -> c_int;
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn epoll_ctl(
     run_guarded(|| {
         let may_have_rings = sets::note(set);
         if what == EPOLL_CTL_ADD && sets::is_known(number) {
-            sets::note_other_wait(number);
+            sets::record_other_wait(number);
         }
         let Some(socket) = table::find(number) else { return };
         let wanted = (what != EPOLL_CTL_DEL && !event.is_null()).then(|| {
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
         return missing_function();
     };
     // SAFETY: I1.
-    note_set(unsafe { next(size) })
+    record_new_set(unsafe { next(size) })
 }
 
 /// `epoll_create1(2)`.
@@ -126,10 +126,10 @@ pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
         return missing_function();
     };
     // SAFETY: I1.
-    note_set(unsafe { next(flags) })
+    record_new_set(unsafe { next(flags) })
 }
 
-fn note_set(set: c_int) -> c_int {
+fn record_new_set(set: c_int) -> c_int {
     let _ = sets::note(set);
     set
 }
@@ -194,7 +194,7 @@ unsafe fn wait_once(
         let count = wait(WaitLimit::AtMost(nap));
         let ready = run_guarded(|| {
             let ready = sockets.iter().filter(|socket| socket.has_datagram());
-            ready.flat_map(|socket| events_of(set, socket)).collect::<Vec<_>>()
+            ready.flat_map(|socket| unreported_events(set, socket)).collect::<Vec<_>>()
         });
         if count >= 0 && !ready.is_empty() {
             // SAFETY: the caller's promise; the kernel has filled `count` events.
@@ -210,7 +210,7 @@ unsafe fn wait_once(
     loop {
         let (ready, looks_again) = run_guarded(|| ready_events(set, &sockets, spins));
         let time = match spins || !ready.is_empty() || limit == Some(Duration::ZERO) {
-            false if looks_again => WaitLimit::AtMost(LOOK_INTERVAL),
+            false if looks_again => WaitLimit::AtMost(RING_CHECK_INTERVAL),
             is_now => WaitLimit::now_if(is_now),
         };
         let count = wait(time);
@@ -285,7 +285,7 @@ unsafe fn merge_events(
     c_int::try_from(used).unwrap_or(count)
 }
 
-fn limit_of(limit_ms: c_int) -> Option<Duration> {
+fn limit_from_ms(limit_ms: c_int) -> Option<Duration> {
     u64::try_from(limit_ms).ok().map(Duration::from_millis)
 }
 
@@ -310,7 +310,7 @@ pub unsafe extern "C" fn epoll_wait(
         WaitLimit::AtMost(_) => unsafe { wait_precisely(set, (events, room), limit, ptr::null()) },
     };
     // SAFETY: U1.
-    unsafe { wait_with_rings(set, (events, room), limit_of(limit_ms), wait) }
+    unsafe { wait_with_rings(set, (events, room), limit_from_ms(limit_ms), wait) }
 }
 
 /// `epoll_pwait(2)`.
@@ -337,7 +337,7 @@ pub unsafe extern "C" fn epoll_pwait(
         WaitLimit::AtMost(_) => unsafe { wait_precisely(set, (events, room), limit, mask) },
     };
     // SAFETY: U1.
-    unsafe { wait_with_rings(set, (events, room), limit_of(limit_ms), wait) }
+    unsafe { wait_with_rings(set, (events, room), limit_from_ms(limit_ms), wait) }
 }
 
 /// `epoll_pwait2(2)`.

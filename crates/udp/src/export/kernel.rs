@@ -42,7 +42,7 @@ pub(super) unsafe fn real_recvmsg(number: c_int, message: *mut Message, flags: c
 ///
 /// # Safety
 /// U1 must hold for the message.
-pub(super) unsafe fn receive_by_kernel(
+pub(super) unsafe fn receive_from_placeholder(
     socket: &Socket,
     number: c_int,
     message: *mut Message,
@@ -55,7 +55,7 @@ pub(super) unsafe fn receive_by_kernel(
     let drops = run_guarded(|| socket.update_drops(number));
     if received >= 0 && drops > 0 {
         // SAFETY: U1; the kernel has received a message.
-        unsafe { add_drops_to(message, room, drops) };
+        unsafe { add_drops_to_message(message, room, drops) };
     }
     received
 }
@@ -65,7 +65,7 @@ pub(super) unsafe fn receive_by_kernel(
 ///
 /// # Safety
 /// U1 must hold for the array, its messages and the time.
-pub(super) unsafe fn receive_many_by_kernel(
+pub(super) unsafe fn receive_many_from_kernel(
     (socket, number): (Option<&Socket>, c_int),
     (messages, length): (*mut ReceivedMessage, usize),
     flags: c_int,
@@ -87,7 +87,7 @@ pub(super) unsafe fn receive_many_by_kernel(
     if drops > 0 {
         for (at, room) in (0..usize::try_from(received).unwrap_or(0)).zip(rooms) {
             // SAFETY: U1; the kernel has received this message.
-            unsafe { add_drops_to(message(at), room, drops) };
+            unsafe { add_drops_to_message(message(at), room, drops) };
         }
     }
     received
@@ -98,7 +98,7 @@ pub(super) unsafe fn receive_many_by_kernel(
 ///
 /// # Safety
 /// U1 must hold for the message.
-unsafe fn add_drops_to(message: *mut Message, room: usize, drops: u32) {
+unsafe fn add_drops_to_message(message: *mut Message, room: usize, drops: u32) {
     // SAFETY: U1.
     let message = unsafe { &mut *message };
     if message.control.is_null() || message.control_length > room {

@@ -1,6 +1,6 @@
 //! The receive calls.
 
-use super::kernel::{flag, real_recvmsg, receive_by_kernel, receive_many_by_kernel};
+use super::kernel::{flag, real_recvmsg, receive_from_placeholder, receive_many_from_kernel};
 use super::receiving::{count, receive_many, receive_promoted};
 use super::{Message, ReceivedMessage};
 use crate::drops;
@@ -44,7 +44,7 @@ fn promoted(number: c_int, flags: c_int) -> Option<Arc<Socket>> {
     if flags & !flag::KNOWN != 0 {
         return None;
     }
-    catch_panic(|| None, || table::find_promoted(number))
+    catch_panic(|| None, || table::find_promoted_socket(number))
 }
 
 /// Returns the UDP socket with the descriptor `number`. Returns `None` if there is none, or if no
@@ -66,7 +66,7 @@ fn received_count(received: isize) -> usize {
 ///
 /// # Safety
 /// U1 must hold for the buffer and the address.
-unsafe fn receive_into(
+unsafe fn receive_into_buffer(
     (socket, number): (&Socket, c_int),
     (to, length): (*mut c_void, usize),
     flags: c_int,
@@ -110,7 +110,9 @@ pub unsafe extern "C" fn recvfrom(
 ) -> isize {
     if let Some(socket) = promoted(number, flags) {
         // SAFETY: U1.
-        return unsafe { receive_into((&socket, number), (to, length), flags, (address, size)) };
+        return unsafe {
+            receive_into_buffer((&socket, number), (to, length), flags, (address, size))
+        };
     }
     let Some(next) = next_function!(c"recvfrom" as ReceiveFrom) else { return missing_function() };
     let wait = Wait::begin_receive(number);
@@ -156,7 +158,7 @@ pub unsafe extern "C" fn recv(
     if let Some(socket) = promoted(number, flags) {
         let nowhere = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: U1.
-        return unsafe { receive_into((&socket, number), (to, length), flags, nowhere) };
+        return unsafe { receive_into_buffer((&socket, number), (to, length), flags, nowhere) };
     }
     let Some(next) = next_function!(c"recv" as Receive) else { return missing_function() };
     let wait = Wait::begin_receive(number);
@@ -195,10 +197,10 @@ pub unsafe extern "C" fn read(number: c_int, to: *mut c_void, length: usize) -> 
     if let Some(socket) = promoted(number, 0) {
         let nowhere = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: U1.
-        return unsafe { receive_into((&socket, number), (to, length), 0, nowhere) };
+        return unsafe { receive_into_buffer((&socket, number), (to, length), 0, nowhere) };
     }
     let Some(next) = next_function!(c"read" as Read) else { return missing_function() };
-    if table::is_other(number) {
+    if table::is_not_udp_socket(number) {
         // SAFETY: I1, U1.
         return unsafe { next(number, to, length) };
     }
@@ -230,7 +232,7 @@ pub unsafe extern "C" fn readv(number: c_int, pieces: *const IoVec, piece_count:
         return unsafe { receive_promoted(&socket, number, &raw mut message, 0) };
     }
     let Some(next) = next_function!(c"readv" as ReadVector) else { return missing_function() };
-    if table::is_other(number) {
+    if table::is_not_udp_socket(number) {
         // SAFETY: I1, U1.
         return unsafe { next(number, pieces, piece_count) };
     }
@@ -256,7 +258,7 @@ pub unsafe extern "C" fn recvmsg(number: c_int, message: *mut Message, flags: c_
     let wait = Wait::begin_receive(number);
     let received = match after_drops {
         // SAFETY: U1.
-        Some(socket) => unsafe { receive_by_kernel(&socket, number, message, flags) },
+        Some(socket) => unsafe { receive_from_placeholder(&socket, number, message, flags) },
         // SAFETY: U1.
         None => unsafe { real_recvmsg(number, message, flags) },
     };
@@ -288,7 +290,7 @@ pub unsafe extern "C" fn recvmmsg(
     let wait = Wait::begin_receive(number);
     // SAFETY: U1.
     let received = unsafe {
-        receive_many_by_kernel((after_drops.as_deref(), number), (messages, room), flags, limit)
+        receive_many_from_kernel((after_drops.as_deref(), number), (messages, room), flags, limit)
     };
     drop(wait);
     count(number, usize::try_from(received).unwrap_or(0), flags);

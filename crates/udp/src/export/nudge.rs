@@ -74,7 +74,7 @@ pub(super) fn end(set: c_int, events: &mut [EpollEvent]) -> Option<usize> {
     for at in 0..events.len() {
         let Some(mut event) = events.get(at).copied() else { break };
         if let Some(known) = ours.iter().find(|known| known.data == event.data) {
-            event.events = own_events(known, event.events);
+            event.events = select_requested_events(known, event.events);
         }
         if event.events != 0
             && let Some(place) = events.get_mut(kept)
@@ -89,12 +89,13 @@ pub(super) fn end(set: c_int, events: &mut [EpollEvent]) -> Option<usize> {
 /// Returns those of the `reported` events that the program has requested, without those that a
 /// nudge caused. For a one-shot registration, adds readability if the ring has a datagram, and
 /// restores the registration if no event is left.
-fn own_events(known: &Registration, reported: u32) -> u32 {
+fn select_requested_events(known: &Registration, reported: u32) -> u32 {
     let own = if known.is_for_output() { reported } else { reported & !EPOLL_WRITABLE };
     if !known.is_one_shot() {
         return own;
     }
-    let has_datagram = table::find_promoted(known.number).is_some_and(|found| found.has_datagram());
+    let has_datagram =
+        table::find_promoted_socket(known.number).is_some_and(|found| found.has_datagram());
     let own = if has_datagram { own | known.events & EPOLL_READABLE } else { own };
     if own == 0 {
         change(*known, known.events);

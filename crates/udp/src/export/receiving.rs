@@ -1,10 +1,10 @@
 //! Reception on a promoted socket.
 
-use super::kernel::{flag, receive_by_kernel, receive_many_by_kernel};
+use super::kernel::{flag, receive_from_placeholder, receive_many_from_kernel};
 use super::messages::Time;
 use super::{Message, ReceivedMessage};
 use crate::address::EncodedAddress;
-use crate::control::{EncodedControl, ReceivedForm};
+use crate::control::{EncodedControl, ReceiveFormat};
 use crate::report;
 use crate::ring::Datagram;
 use crate::socket::Socket;
@@ -33,7 +33,7 @@ pub(super) fn count(number: c_int, received: usize, flags: c_int) {
         let Some(socket) = table::find(number) else { return };
         let received = u32::try_from(received).unwrap_or(u32::MAX);
         if socket.count_datagrams(number, received) {
-            table::note_promoted(&socket);
+            table::record_promoted_socket(&socket);
         }
     });
 }
@@ -43,7 +43,7 @@ pub(super) fn count(number: c_int, received: usize, flags: c_int) {
 /// # Safety
 /// U1 must hold for the message.
 unsafe fn copy_to_message(
-    (datagram, form): (&Datagram<'_>, ReceivedForm),
+    (datagram, form): (&Datagram<'_>, ReceiveFormat),
     message: *mut Message,
     flags: c_int,
 ) -> isize {
@@ -123,14 +123,14 @@ struct Reception<'s> {
 struct KernelRead {
     /// The flags of the call.
     flags: c_int,
-    empty: IfEmpty,
+    empty: StepIfEmpty,
     /// The registration of this thread as a waiter, if the call may sleep.
     _wait: Option<Wait>,
 }
 
 /// The step that follows if a receive call finds the placeholder empty.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum IfEmpty {
+enum StepIfEmpty {
     /// The ring is read again.
     ReadRing,
     /// The call returns without a datagram, or sleeps if it may; the ring stays awake.
@@ -163,17 +163,17 @@ impl<'s> Reception<'s> {
         let flags = self.flags | flags;
         let look = |empty| KernelRead { flags: flags | flag::DONTWAIT, empty, _wait: None };
         if self.asks_kernel {
-            return Some(look(IfEmpty::ReadRing));
+            return Some(look(StepIfEmpty::ReadRing));
         }
         if self.socket.has_older() {
             // Before the placeholder is read: an older datagram may be on its way to it.
             self.has_newer = run_guarded(|| self.socket.has_datagram());
             if self.has_newer || !self.is_empty {
-                return Some(look(IfEmpty::ReadRing));
+                return Some(look(StepIfEmpty::ReadRing));
             }
         }
         if !self.must_sleep && self.socket.may_stay_awake() {
-            return Some(look(IfEmpty::StayAwake));
+            return Some(look(StepIfEmpty::StayAwake));
         }
         if report::spins() && !self.is_nonblocking(flags) {
             if self.spin.is_none() {
@@ -183,7 +183,11 @@ impl<'s> Reception<'s> {
                 let limit = udp::receive_timeout(self.number);
                 let is_over = limit.is_some_and(|limit| begun.elapsed() >= limit);
                 self.is_interrupted = !spin.step();
-                return Some(look(if is_over { IfEmpty::Return } else { IfEmpty::ReadRing }));
+                return Some(look(if is_over {
+                    StepIfEmpty::Return
+                } else {
+                    StepIfEmpty::ReadRing
+                }));
             }
         }
         if report::delay().is_some() && !self.has_napped && !self.is_nonblocking(flags) {
@@ -193,7 +197,7 @@ impl<'s> Reception<'s> {
             if let Some(end) = end {
                 self.has_napped = true;
                 self.is_interrupted = end == TimedWait::Interrupted;
-                return self.is_interrupted.then(|| look(IfEmpty::ReadRing));
+                return self.is_interrupted.then(|| look(StepIfEmpty::ReadRing));
             }
         }
         // Before the ring falls asleep, so that no other thread wakes it.
@@ -202,7 +206,7 @@ impl<'s> Reception<'s> {
         let is_asleep = catch_panic(|| true, || self.socket.fall_asleep());
         preload::set_errno(errno);
         self.is_empty &= is_asleep;
-        is_asleep.then_some(KernelRead { flags, empty: IfEmpty::Return, _wait: wait })
+        is_asleep.then_some(KernelRead { flags, empty: StepIfEmpty::Return, _wait: wait })
     }
 
     /// Waits for the placeholder while datagrams may enter the ring. Returns `None` without waiting
@@ -219,16 +223,16 @@ impl<'s> Reception<'s> {
 
     /// Decides how the call proceeds after it has found the placeholder empty. Returns true if the
     /// call continues.
-    fn continues_if_empty(&mut self, empty: IfEmpty, flags: c_int) -> bool {
+    fn continues_if_empty(&mut self, empty: StepIfEmpty, flags: c_int) -> bool {
         match empty {
-            IfEmpty::Return => false,
-            IfEmpty::StayAwake => {
+            StepIfEmpty::Return => false,
+            StepIfEmpty::StayAwake => {
                 self.must_sleep = true;
                 !self.is_nonblocking(self.flags | flags)
             }
-            IfEmpty::ReadRing => {
+            StepIfEmpty::ReadRing => {
                 if self.has_newer {
-                    self.socket.note_placeholder_empty();
+                    self.socket.record_empty_placeholder();
                 }
                 self.is_empty = !self.asks_kernel && !self.has_newer;
                 self.asks_kernel = false;
@@ -258,7 +262,7 @@ pub(super) unsafe fn receive_promoted(
         }
         let Some(read) = call.prepare_kernel_read(0) else { continue };
         // SAFETY: U1.
-        let received = unsafe { receive_by_kernel(socket, number, message, read.flags) };
+        let received = unsafe { receive_from_placeholder(socket, number, message, read.flags) };
         let empty = read.empty;
         drop(read);
         if received >= 0 {
@@ -316,7 +320,7 @@ pub(super) unsafe fn receive_many(
         let Some(read) = call.prepare_kernel_read(added) else { continue };
         // SAFETY: U1: the array has `length - done` messages from this place on.
         let received = unsafe {
-            receive_many_by_kernel(
+            receive_many_from_kernel(
                 (Some(socket), number),
                 (place, length - done),
                 read.flags,

@@ -44,11 +44,11 @@ pub(super) fn ready_events(
         if !has_datagram {
             continue;
         }
-        let mut events = events_of(set, socket);
+        let mut events = unreported_events(set, socket);
         if events.is_empty() && !spins {
-            looks_again |= !socket.leave_unread(set);
+            looks_again |= !socket.leave_datagrams_unread(set);
             // A datagram may have entered the ring before it fell asleep.
-            events = events_of(set, socket);
+            events = unreported_events(set, socket);
         }
         ready.extend(events);
     }
@@ -56,7 +56,7 @@ pub(super) fn ready_events(
 }
 
 /// Returns the events that a wait on `set` reports for a socket whose ring has a datagram.
-pub(super) fn events_of(set: c_int, socket: &Socket) -> Vec<RingEvent<'_>> {
+pub(super) fn unreported_events(set: c_int, socket: &Socket) -> Vec<RingEvent<'_>> {
     let unreported = socket.unreported(set).into_iter();
     let event = |(registration, position)| RingEvent { socket, registration, position };
     unreported.map(event).collect()

@@ -30,7 +30,7 @@ pub struct PollFd {
 /// `POLLIN | POLLRDNORM`.
 const READABLE: c_short = 0x41;
 /// Number of descriptors in a select(2) descriptor set (`FD_SETSIZE`).
-const SELECT_MAX: usize = 1024;
+const SELECT_SET_LENGTH: usize = 1024;
 /// Number of descriptors in one word of a select(2) descriptor set.
 const WORD_BITS: usize = 64;
 
@@ -45,13 +45,13 @@ type SelectMasked =
 /// entry. If an entry is an epoll set, the sockets in the set return to the kernel permanently.
 fn promoted_entries(entries: &[PollFd]) -> Vec<(usize, Arc<Socket>)> {
     for entry in entries.iter().filter(|entry| sets::is_known(entry.number)) {
-        sets::note_other_wait(entry.number);
+        sets::record_other_wait(entry.number);
     }
-    if table::has_no_promoted() {
+    if table::has_no_promoted_socket() {
         return Vec::new();
     }
     let all = entries.iter().enumerate().filter(|(_, entry)| entry.events & READABLE != 0);
-    all.filter_map(|(at, entry)| Some((at, table::find_promoted(entry.number)?))).collect()
+    all.filter_map(|(at, entry)| Some((at, table::find_promoted_socket(entry.number)?))).collect()
 }
 
 /// Registers this thread as a waiter for each descriptor that a poll call polls for input.
@@ -134,7 +134,7 @@ fn poll_with_rings(
 ///
 /// # Safety
 /// U1 must hold for the array.
-unsafe fn entries_of<'a>(entries: *mut PollFd, count: c_ulong) -> &'a mut [PollFd] {
+unsafe fn poll_entries<'a>(entries: *mut PollFd, count: c_ulong) -> &'a mut [PollFd] {
     match (entries.is_null(), usize::try_from(count)) {
         // SAFETY: U1.
         (false, Ok(count @ 1..)) => unsafe { std::slice::from_raw_parts_mut(entries, count) },
@@ -150,7 +150,7 @@ unsafe fn entries_of<'a>(entries: *mut PollFd, count: c_ulong) -> &'a mut [PollF
 pub unsafe extern "C" fn poll(entries: *mut PollFd, count: c_ulong, limit_ms: c_int) -> c_int {
     let Some(next) = next_function!(c"poll" as Poll) else { return missing_function() };
     // SAFETY: U1.
-    let all = unsafe { entries_of(entries, count) };
+    let all = unsafe { poll_entries(entries, count) };
     // The waits begin before the search for promoted sockets (sync point: waiting).
     let _waits = run_guarded(|| begin_waits(all));
     let promoted = run_guarded(|| promoted_entries(all));
@@ -211,7 +211,7 @@ pub unsafe extern "C" fn ppoll(
 ) -> c_int {
     let Some(next) = next_function!(c"ppoll" as PollWithMask) else { return missing_function() };
     // SAFETY: U1.
-    let all = unsafe { entries_of(entries, count) };
+    let all = unsafe { poll_entries(entries, count) };
     let _waits = run_guarded(|| begin_waits(all));
     let promoted = run_guarded(|| promoted_entries(all));
     if promoted.is_empty() {
@@ -240,7 +240,7 @@ unsafe fn select_with_rings(
     limit: Option<Duration>,
     wait: impl Fn(WaitLimit) -> c_int,
 ) -> c_int {
-    let limit_number = usize::try_from(count).ok().filter(|count| *count <= SELECT_MAX);
+    let limit_number = usize::try_from(count).ok().filter(|count| *count <= SELECT_SET_LENGTH);
     let Some(limit_number) = limit_number.filter(|_| !read.is_null()) else {
         return wait(WaitLimit::Whole);
     };

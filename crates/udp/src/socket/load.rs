@@ -1,7 +1,7 @@
 //! The load of a socket: promotion, waking up, and the return to the kernel at low rates.
 
 use super::{Socket, SocketState, Stage};
-use crate::control::ReceivedForm;
+use crate::control::ReceiveFormat;
 use crate::promotion::{PromotionConditions, Refusal, promote};
 use crate::registration::Registration;
 use crate::report;
@@ -98,11 +98,11 @@ impl Socket {
                 state.conditions = Some((conditions, Instant::now()));
                 let (is_v6, control) =
                     (facts.local.is_ipv6(), ControlMessages::requested_by(number));
-                state.form = ReceivedForm { is_v6, control };
+                state.form = ReceiveFormat { is_v6, control };
                 state.note_number(number);
                 (state.measured, state.measured_share, state.last_from_kernel) = (None, None, None);
                 state.stage = Stage::Promoted(Box::new(ring));
-                table::count_promoted(true);
+                table::count_promoted_socket(true);
                 // Sync point: waiting.
                 self.is_promoted.store(true, Ordering::SeqCst);
                 true
@@ -135,7 +135,7 @@ impl Socket {
         let mut numbers = state.numbers.iter().copied();
         let mut sets = state.registrations.iter().map(|known| known.set);
         let is_waited_for = numbers.any(waiting::has_waiter) || sets.any(waiting::has_waiter);
-        if !is_fast || is_waited_for || ring.is_detached() || ring.find_next() {
+        if !is_fast || is_waited_for || ring.is_detached() || ring.read_until_pending() {
             return;
         }
         state.is_awake = true;

@@ -25,7 +25,7 @@ impl Socket {
         let Some(mut locked) = self.lock() else { return true };
         let state = &mut *locked.state;
         let Stage::Promoted(ring) = &mut state.stage else { return true };
-        if ring.find_next() {
+        if ring.read_until_pending() {
             return false;
         }
         if state.is_awake {
@@ -60,7 +60,7 @@ impl Socket {
         let mut locked = self.lock()?;
         let state = &mut *locked.state;
         let Stage::Promoted(ring) = &mut state.stage else { return None };
-        let may_nap = state.is_awake && !ring.is_detached() && !ring.find_next();
+        let may_nap = state.is_awake && !ring.is_detached() && !ring.read_until_pending();
         may_nap.then_some(delay)
     }
 
@@ -85,8 +85,8 @@ impl Socket {
     /// Returns true if this call must read the placeholder before the ring, whatever the ring
     /// contains. This is true once in [`PLACEHOLDER_PERIOD`] calls, unless the ring is asleep; a
     /// sleeping ring is read before newer datagrams in the placeholder. Once in that period, also
-    /// returns a socket to the kernel whose ring no longer pays off or whose promotion would now have
-    /// other conditions.
+    /// returns a socket to the kernel whose ring no longer pays off or whose promotion would now
+    /// have other conditions.
     pub(crate) fn reads_placeholder_first(&self, number: i32) -> bool {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         if call % PLACEHOLDER_PERIOD != PLACEHOLDER_PERIOD - 1 {
@@ -99,7 +99,7 @@ impl Socket {
     }
 
     /// Records that the placeholder was empty after a newer datagram had been found in the ring.
-    pub(crate) fn note_placeholder_empty(&self) {
+    pub(crate) fn record_empty_placeholder(&self) {
         self.has_older.store(false, Ordering::Relaxed);
     }
 }

@@ -16,7 +16,7 @@ impl Socket {
         state.registrations.retain(|known| (known.set, known.number) != key);
         state.registrations.extend(wanted);
         state.note_number(key.1);
-        self.note_levels(state);
+        self.update_set_flags(state);
         drop(locked);
         // A socket that is not promoted yet is refused a ring at its promotion, with a message.
         if wanted.is_some_and(|wanted| !wanted.can_have_ring()) && self.is_promoted() {
@@ -28,12 +28,12 @@ impl Socket {
     pub(crate) fn forget_set(&self, set: i32) {
         if let Some(mut locked) = self.lock() {
             locked.state.registrations.retain(|known| known.set != set);
-            self.note_levels(&locked.state);
+            self.update_set_flags(&locked.state);
         }
     }
 
-    fn note_levels(&self, state: &SocketState) {
-        let is_in_edge_set = state.registrations.iter().any(|known| !known.is_level());
+    fn update_set_flags(&self, state: &SocketState) {
+        let is_in_edge_set = state.registrations.iter().any(|known| !known.is_level_triggered());
         self.is_in_sets.store(!state.registrations.is_empty(), Ordering::Relaxed);
         self.is_in_edge_set.store(is_in_edge_set, Ordering::Relaxed);
     }
@@ -70,9 +70,9 @@ impl Socket {
         let all = registrations.iter().filter(|known| known.set == set && known.is_for_input());
         let mut unreported = Vec::new();
         for known in all.filter(|known| !known.is_one_shot()) {
-            if known.is_level() {
+            if known.is_level_triggered() {
                 unreported.push((*known, None));
-            } else if ring.find_next() {
+            } else if ring.read_until_pending() {
                 let position = Some(ring.position());
                 if known.reported != position {
                     unreported.push((*known, position));
@@ -97,7 +97,7 @@ impl Socket {
     /// because an event has already reported them to the program. Later datagrams then wake the
     /// program through the placeholder, and are read after those in the ring. Returns false if the
     /// ring must stay awake, because the placeholder has datagrams that must be read first.
-    pub(crate) fn leave_unread(&self, set: i32) -> bool {
+    pub(crate) fn leave_datagrams_unread(&self, set: i32) -> bool {
         let Some(mut locked) = self.lock() else { return true };
         let state = &mut *locked.state;
         let Stage::Promoted(ring) = &mut state.stage else { return true };
@@ -106,7 +106,7 @@ impl Socket {
             return true;
         }
         let has_older = self.has_older() && self.is_placeholder_readable(&state.numbers);
-        if has_older && ring.find_next() {
+        if has_older && ring.read_until_pending() {
             return false;
         }
         if !ring.fall_asleep() && has_older {

@@ -69,20 +69,20 @@ impl Layers {
     /// Returns the bytes of the frame from layer 3 on, without padding; `None` if `l3` is `None`.
     #[inline]
     pub fn packet<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
-        self.bytes_from(self.l3, frame)
+        self.bytes_from_offset(self.l3, frame)
     }
 
     /// Returns the bytes of the frame from layer 4 on, without padding; `None` if `l4` is `None`.
     #[inline]
     pub fn transport<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
-        self.bytes_from(self.l4, frame)
+        self.bytes_from_offset(self.l4, frame)
     }
 
     /// Returns the bytes of the TCP or UDP payload, or those from layer 4 on for other transport
     /// protocols; `None` if the offset `payload` is `None`.
     #[inline]
     pub fn payload<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
-        self.bytes_from(self.payload, frame)
+        self.bytes_from_offset(self.payload, frame)
     }
 
     /// Returns the ports; `None` if `l4` is `None`, if the transport protocol has no ports, or if
@@ -93,7 +93,7 @@ impl Layers {
     }
 
     #[inline]
-    fn bytes_from<'a>(&self, start: Option<u16>, frame: &'a [u8]) -> Option<&'a [u8]> {
+    fn bytes_from_offset<'a>(&self, start: Option<u16>, frame: &'a [u8]) -> Option<&'a [u8]> {
         frame.get(usize::from(start?)..self.end as usize)
     }
 
@@ -123,13 +123,13 @@ pub fn layers(link: LinkType, frame: &[u8]) -> Layers {
     match (found.network, found.l3) {
         (Network::Ipv4, Some(l3)) => locate_ipv4(&mut layers, frame, l3),
         (Network::Ipv6, Some(l3)) => locate_ipv6(&mut layers, frame, l3),
-        _ => locate_non_ip(&mut layers, frame, found),
+        _ => locate_non_ip_layers(&mut layers, frame, found),
     }
     layers
 }
 
 /// Locates the layers of a frame without IP, in which only the link header can state a length.
-fn locate_non_ip(layers: &mut Layers, frame: &[u8], found: LinkHeader) {
+fn locate_non_ip_layers(layers: &mut Layers, frame: &[u8], found: LinkHeader) {
     if let Network::Other(ethertype) = found.network {
         layers.faults.deep = crate::vlan::is_tag(ethertype);
     }

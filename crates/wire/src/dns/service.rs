@@ -30,7 +30,7 @@ impl<'m> Parameters<'m> {
         let (mut rest, mut least) = (bytes, 0);
         while !rest.is_empty() {
             let (key, value, after) = split_first(rest)?;
-            if u32::from(key) < least || !is_valid(key, value) {
+            if u32::from(key) < least || !is_valid_value(key, value) {
                 return None;
             }
             (rest, least) = (after, u32::from(key) + 1);
@@ -58,7 +58,7 @@ fn split_first(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
 }
 
 /// Returns true if the value has the form that RFC 9460 §7 and §8 require of the key.
-fn is_valid(key: u16, value: &[u8]) -> bool {
+fn is_valid_value(key: u16, value: &[u8]) -> bool {
     let is_list_of = |size: usize| !value.is_empty() && value.len().is_multiple_of(size);
     match key {
         MANDATORY => is_list_of(2),

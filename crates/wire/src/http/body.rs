@@ -57,7 +57,7 @@ const UNTIL_CLOSE: u8 = 2;
 /// State after a switch to another protocol.
 const SWITCHED: u8 = 3;
 /// State before the size of a chunk.
-const SIZE: u8 = 4;
+const BEFORE_CHUNK_SIZE: u8 = 4;
 /// State within the digits of a chunk size.
 const SIZE_DIGITS: u8 = 5;
 /// State in white space between the size and an extension.
@@ -81,7 +81,7 @@ const QUOTED_END: u8 = 14;
 /// State after the CR of a size line.
 const SIZE_CR: u8 = 15;
 /// State in the data of a chunk.
-const CHUNK: u8 = 16;
+const IN_CHUNK_DATA: u8 = 16;
 /// State after the data of a chunk.
 const CHUNK_END: u8 = 17;
 /// State after the CR that follows the data of a chunk.
@@ -99,7 +99,7 @@ const LAST_CR: u8 = 23;
 /// State in bytes after a size, which lenient mode skips.
 const SIZE_JUNK: u8 = 24;
 /// State before the size of the first chunk, where the body may turn out to have no chunks.
-const FIRST_SIZE: u8 = 25;
+const BEFORE_FIRST_SIZE: u8 = 25;
 /// State in white space after the value of an extension.
 const VALUE_BLANK: u8 = 26;
 
@@ -166,7 +166,11 @@ impl Body {
 
     /// Returns a chunked body.
     fn chunked(mode: ParseMode) -> Self {
-        Self { state: SIZE, lenient: u8::from(mode == ParseMode::Lenient), ..Self::default() }
+        Self {
+            state: BEFORE_CHUNK_SIZE,
+            lenient: u8::from(mode == ParseMode::Lenient),
+            ..Self::default()
+        }
     }
 
     /// Returns a chunked body for lenient mode. If the first chunk turns out to have no size, the
@@ -175,7 +179,7 @@ impl Body {
     fn chunked_or_unchunked(stated: u64) -> Self {
         // A length beyond 6 bytes exceeds any connection.
         let [a, b, c, d, e, f, ..] = stated.to_le_bytes();
-        Self { left: 0, state: FIRST_SIZE, lenient: 1, stated_length: [a, b, c, d, e, f] }
+        Self { left: 0, state: BEFORE_FIRST_SIZE, lenient: 1, stated_length: [a, b, c, d, e, f] }
     }
 
     /// Returns true if the body has ended.
@@ -201,7 +205,7 @@ impl Body {
     #[inline]
     pub const fn continue_within(&mut self, length: u32) -> bool {
         match self.state {
-            LENGTH | CHUNK if self.left > length as u64 => {
+            LENGTH | IN_CHUNK_DATA if self.left > length as u64 => {
                 self.left -= length as u64;
                 true
             }
@@ -215,7 +219,7 @@ impl Body {
         match self.state {
             ENDED | SWITCHED => Ok(BodyPart::End),
             UNTIL_CLOSE => Ok(BodyPart::Data(bytes.len())),
-            LENGTH | CHUNK => Ok(BodyPart::Data(self.take_data(bytes.len()))),
+            LENGTH | IN_CHUNK_DATA => Ok(BodyPart::Data(self.take_data(bytes.len()))),
             _ => self.take_framing(bytes),
         }
     }
@@ -226,7 +230,7 @@ impl Body {
     pub fn skip_missing(&mut self, length: u64) -> u64 {
         match self.state {
             UNTIL_CLOSE => length,
-            LENGTH | CHUNK => {
+            LENGTH | IN_CHUNK_DATA => {
                 let missed = length.min(self.left);
                 self.consume(missed);
                 missed
@@ -244,7 +248,7 @@ impl Body {
     fn consume(&mut self, length: u64) {
         self.left -= length.min(self.left);
         if self.left == 0 {
-            self.state = if self.state == CHUNK { CHUNK_END } else { ENDED };
+            self.state = if self.state == IN_CHUNK_DATA { CHUNK_END } else { ENDED };
         }
     }
 
@@ -259,11 +263,11 @@ impl Body {
             }
             if let Err(fault) = self.step(*byte) {
                 // An oversized chunk size still counts as a size.
-                let first = state == FIRST_SIZE && self.left >> 60 == 0;
+                let first = state == BEFORE_FIRST_SIZE && self.left >> 60 == 0;
                 return if first { self.reinterpret_as_unchunked(bytes) } else { Err(fault) };
             }
             at += 1;
-            if matches!(self.state, CHUNK | ENDED) {
+            if matches!(self.state, IN_CHUNK_DATA | ENDED) {
                 break;
             }
         }
@@ -298,13 +302,15 @@ impl Body {
     fn step(&mut self, byte: u8) -> Result<(), HttpFault> {
         let lenient = self.lenient != 0;
         self.state = match self.state {
-            FIRST_SIZE | SIZE | SIZE_DIGITS => return self.advance_in_chunk_size(byte, lenient),
+            BEFORE_FIRST_SIZE | BEFORE_CHUNK_SIZE | SIZE_DIGITS => {
+                return self.advance_in_chunk_size(byte, lenient);
+            }
             SIZE_JUNK | SIZE_CR if byte == b'\n' => self.state_after_size(),
             SIZE_JUNK => SIZE_JUNK,
-            SIZE_BLANK | EXTENSION..=QUOTED_END | VALUE_BLANK => self.advance_in_extension(byte)?,
+            SIZE_BLANK | EXTENSION..=QUOTED_END | VALUE_BLANK => self.next_extension_state(byte)?,
             CHUNK_END if byte == b'\r' => CHUNK_CR,
-            CHUNK_END if lenient && byte == b'\n' => SIZE,
-            CHUNK_CR if byte == b'\n' => SIZE,
+            CHUNK_END if lenient && byte == b'\n' => BEFORE_CHUNK_SIZE,
+            CHUNK_CR if byte == b'\n' => BEFORE_CHUNK_SIZE,
             CHUNK_END | CHUNK_CR => return Err(HttpFault::ChunkEnd),
             TRAILER..=LAST_CR => self.advance_in_trailer(byte, lenient)?,
             _ => return Err(HttpFault::ChunkSize),
@@ -339,12 +345,12 @@ impl Body {
 
     /// Returns the state that follows a size line.
     const fn state_after_size(&self) -> u8 {
-        if self.left == 0 { TRAILER } else { CHUNK }
+        if self.left == 0 { TRAILER } else { IN_CHUNK_DATA }
     }
 
     /// Returns the state after another byte of an extension, according to the strict grammar.
     /// Accepts the white space that recipients must ignore (RFC 9112 §7.1.1).
-    fn advance_in_extension(&self, byte: u8) -> Result<u8, HttpFault> {
+    fn next_extension_state(&self, byte: u8) -> Result<u8, HttpFault> {
         let token = is_token_byte(byte);
         let blank = matches!(byte, b' ' | b'\t');
         Ok(match (self.state, byte) {

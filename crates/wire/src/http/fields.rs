@@ -310,7 +310,7 @@ pub(super) fn trim(mut value: &[u8]) -> &[u8] {
 }
 
 /// Trims white space and control characters from both ends.
-pub(super) fn trim_control(text: &[u8]) -> &[u8] {
+pub(super) fn trim_blank_and_control(text: &[u8]) -> &[u8] {
     trim_bytes(text, |byte| byte <= b' ')
 }
 

@@ -1,7 +1,9 @@
 //! Parser for the head of a message: the start line and the fields.
 
 use super::fault::{HeadError, HttpFault};
-use super::fields::{Fields, KnownField, is_text, is_token_byte, trim, trim_control, trim_value};
+use super::fields::{
+    Fields, KnownField, is_text, is_token_byte, trim, trim_blank_and_control, trim_value,
+};
 use super::lines::{HeadLine, is_blank, split_line};
 use super::mode::ParseMode;
 use super::start::{
@@ -31,7 +33,7 @@ pub struct Head<'b> {
 impl<'b> Head<'b> {
     /// Parses the head of a request, skipping empty lines before it.
     pub fn request(bytes: &'b [u8], mode: ParseMode) -> Result<Self, HeadError> {
-        let begin = skip_blank(bytes, mode);
+        let begin = offset_after_blanks(bytes, mode);
         let first = match split_line(bytes, begin, mode) {
             Err(HeadError::Incomplete) => {
                 return Err(classify_unfinished_request(bytes, begin, mode));
@@ -60,7 +62,7 @@ impl<'b> Head<'b> {
 
     /// Parses the head of a response, skipping empty lines before it.
     pub fn response(bytes: &'b [u8], mode: ParseMode) -> Result<Self, HeadError> {
-        let begin = skip_blank(bytes, mode);
+        let begin = offset_after_blanks(bytes, mode);
         let rest = bytes.get(begin..).unwrap_or_default();
         if !begins_with_http(rest) && !may_begin_with_http(rest) {
             return Err(HttpFault::Version.into());
@@ -129,7 +131,7 @@ fn line_text(bytes: &[u8], line: HeadLine) -> &[u8] {
 /// Returns the offset after the empty lines before a head. RFC 9112 §2.2 permits empty lines before
 /// a request; this parser also permits them before a response. Lenient mode skips other white space
 /// too.
-fn skip_blank(bytes: &[u8], mode: ParseMode) -> usize {
+fn offset_after_blanks(bytes: &[u8], mode: ParseMode) -> usize {
     let blank = |byte: &&u8| match mode {
         ParseMode::Strict => matches!(byte, b'\r' | b'\n'),
         ParseMode::Lenient => is_blank(**byte),
@@ -180,7 +182,7 @@ fn parse_fields_leniently(bytes: &[u8], from: usize) -> Result<(Fields<'_>, usiz
                 continue;
             }
         } else if matches!(text, [b' ' | b'\t', ..]) {
-            if !is_single_blank_end(bytes, line)? {
+            if !ends_head_with_single_blank(bytes, line)? {
                 if let Some(open) = open.as_mut() {
                     open.end = line.end;
                 }
@@ -224,13 +226,13 @@ fn begins_with_known_field(rest: &[u8]) -> bool {
     }
     let rest = rest.get(..SEARCH_SIZE).unwrap_or(rest);
     let name = memchr(b':', rest).and_then(|colon| rest.get(..colon)).unwrap_or_default();
-    KnownField::from_name(trim_control(name)).is_some()
+    KnownField::from_name(trim_blank_and_control(name)).is_some()
 }
 
 /// Returns true if the line is a single space or tab that ends the head. Some clients send such a
 /// line instead of an empty one. Fails with [`HeadError::Incomplete`] if the byte after the line,
 /// which decides, is missing.
-fn is_single_blank_end(bytes: &[u8], line: HeadLine) -> Result<bool, HeadError> {
+fn ends_head_with_single_blank(bytes: &[u8], line: HeadLine) -> Result<bool, HeadError> {
     if line.end != line.start + 1 || line.next != line.end + 1 {
         return Ok(false);
     }
@@ -272,10 +274,11 @@ fn store_lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<()
     }
     // A name is on its own line; one that begins in a folded line is part of a value.
     let first = memchr2(b'\r', b'\n', text).and_then(|end| text.get(..end)).unwrap_or(text);
-    let Some(colon) = memchr(b':', text).filter(|_| !trim_control(first).is_empty()) else {
+    let Some(colon) = memchr(b':', text).filter(|_| !trim_blank_and_control(first).is_empty())
+    else {
         return Ok(());
     };
-    let name = trim_control(text.get(..colon).unwrap_or_default());
+    let name = trim_blank_and_control(text.get(..colon).unwrap_or_default());
     let value = text.get(colon..).unwrap_or_default();
     match KnownField::from_name_with_zeros(name) {
         Some(known) => fields.take(known, trim_value(known, value), ParseMode::Lenient),

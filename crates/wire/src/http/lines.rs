@@ -60,13 +60,13 @@ pub struct HeadSearch(u8);
 /// State before the first line.
 const BEFORE_HEAD: u8 = 0;
 /// State in a line that contains text.
-const TEXT: u8 = 1;
+const IN_TEXT_LINE: u8 = 1;
 /// State after one CR in a line that contains text.
 const TEXT_CR: u8 = 2;
 /// State after several CRs in a line that contains text.
 const TEXT_CRS: u8 = 3;
 /// State at the beginning of a line.
-const EMPTY: u8 = 4;
+const AT_LINE_START: u8 = 4;
 /// State after a CR in an empty line.
 const EMPTY_CR: u8 = 5;
 /// State after one space or tab in an otherwise empty line.
@@ -93,28 +93,28 @@ impl HeadSearch {
     pub fn ends_in(&mut self, piece: &[u8]) -> bool {
         let (mut at, mut found) = (0, false);
         while let Some(byte) = piece.get(at) {
-            if self.0 == TEXT {
+            if self.0 == IN_TEXT_LINE {
                 let rest = piece.get(at..).unwrap_or_default();
                 let Some(end) = memchr2(b'\r', b'\n', rest) else { return found };
-                self.0 = if rest.get(end) == Some(&b'\n') { EMPTY } else { TEXT_CR };
+                self.0 = if rest.get(end) == Some(&b'\n') { AT_LINE_START } else { TEXT_CR };
                 at += end + 1;
                 continue;
             }
             let begun = match byte {
                 b' ' | b'\t' => BLANK,
-                _ => TEXT,
+                _ => IN_TEXT_LINE,
             };
             let (next, ends) = match (self.0, byte) {
                 (BEFORE_HEAD, byte) if is_blank(*byte) => (BEFORE_HEAD, false),
-                (BEFORE_HEAD | BLANK, b' '..) => (TEXT, false),
+                (BEFORE_HEAD | BLANK, b' '..) => (IN_TEXT_LINE, false),
                 (TEXT_CR | TEXT_CRS, b'\r') => (TEXT_CRS, false),
-                (TEXT_CR | TEXT_CRS, b'\n') => (EMPTY, false),
-                (EMPTY | EMPTY_CR | BLANK_LINE, b'\r') => (EMPTY_CR, false),
-                (EMPTY | EMPTY_CR | BLANK_LINE, b'\n') => (EMPTY, true),
+                (TEXT_CR | TEXT_CRS, b'\n') => (AT_LINE_START, false),
+                (AT_LINE_START | EMPTY_CR | BLANK_LINE, b'\r') => (EMPTY_CR, false),
+                (AT_LINE_START | EMPTY_CR | BLANK_LINE, b'\n') => (AT_LINE_START, true),
                 (BLANK, b'\n') => (BLANK_LINE, false),
                 (BLANK, b'\r') => (TEXT_CR, false),
-                (BEFORE_HEAD | BLANK, _) => (TEXT, false),
-                (TEXT_CR | EMPTY, _) => (begun, false),
+                (BEFORE_HEAD | BLANK, _) => (IN_TEXT_LINE, false),
+                (TEXT_CR | AT_LINE_START, _) => (begun, false),
                 _ => (begun, true),
             };
             self.0 = next;

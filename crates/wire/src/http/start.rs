@@ -1,7 +1,7 @@
 //! Parsers for the start lines of requests and responses.
 
 use super::fault::{HeadError, HttpFault};
-use super::fields::{eq_ignore_case, is_text, is_token_byte, trim, trim_control};
+use super::fields::{eq_ignore_case, is_text, is_token_byte, trim, trim_blank_and_control};
 use super::method::method_number;
 use super::mode::ParseMode;
 use memchr::{memchr, memrchr};
@@ -79,7 +79,7 @@ pub(super) fn classify_unfinished_request(
 /// Parses a request line leniently. The target is all text between method and version, including
 /// white space. Also returns the version without `HTTP/`; empty if there is none.
 pub(super) fn parse_request_leniently(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
-    let text = trim_control(text);
+    let text = trim_blank_and_control(text);
     let end = text.iter().position(|byte| !is_token_byte(*byte)).ok_or(HttpFault::Method)?;
     let (method, rest) = text.split_at(end);
     if method.is_empty() || !matches!(rest.first(), Some(b' ' | b'\t')) {
@@ -132,21 +132,24 @@ pub(super) fn parse_response_strictly(text: &[u8]) -> Result<(Start<'_>, &[u8]),
 /// Parses a status line leniently. Spaces and control characters separate words. Also returns the
 /// version without `HTTP/`.
 pub(super) fn parse_response_leniently(text: &[u8]) -> Result<(Start<'_>, &[u8]), HttpFault> {
-    let text = trim_control(text);
+    let text = trim_blank_and_control(text);
     if !begins_with_http(text) {
         return Err(HttpFault::Version);
     }
     let rest = text.get(5..).unwrap_or_default();
     let word = |bytes: &'_ [u8]| bytes.iter().take_while(|byte| **byte > b' ').count();
     let (version, rest) = rest.split_at(word(rest));
-    let rest = trim_control(rest);
+    let rest = trim_blank_and_control(rest);
     let (code, reason) = rest.split_at(word(rest));
     let add = |number: u16, digit: &u8| match digit {
         b'0'..=b'9' => number.checked_mul(10)?.checked_add(u16::from(digit - b'0')),
         _ => None,
     };
     let status = code.iter().try_fold(0, add).filter(|status| (100..=999).contains(status));
-    Ok((Start::Response { status: status.unwrap_or(0), reason: trim_control(reason) }, version))
+    Ok((
+        Start::Response { status: status.unwrap_or(0), reason: trim_blank_and_control(reason) },
+        version,
+    ))
 }
 
 /// Returns the version without `HTTP/`. Accepts HTTP/1.1, HTTP/1.0 and HTTP/0.9, and HTTP/2.0,

@@ -41,10 +41,10 @@ fn default_spins() -> u32 {
 
 /// The type tag of offers for rings of slots.
 #[derive(Debug)]
-pub enum SlotKind {}
+pub enum SlotTag {}
 
 /// The four descriptors that a reader of a stream of slots receives.
-pub type SlotOffer = share::DoorbellOffer<SlotKind>;
+pub type SlotOffer = share::DoorbellOffer<SlotTag>;
 
 impl SlotOffer {
     /// Validates the descriptors and opens the reading end of the stream.

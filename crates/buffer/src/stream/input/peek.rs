@@ -30,7 +30,7 @@ impl Input {
         if let Some(found) = self.untouched_block() {
             return Ok(Some(self.ring.unread_bytes(&found, trusted)));
         }
-        match self.find_nonempty()? {
+        match self.find_nonempty_block()? {
             Some(found) => Ok(Some(self.ring.unread_bytes(&found, trusted))),
             None => Ok(self.is_at_end()?.then_some(&[])),
         }
@@ -64,7 +64,7 @@ impl Input {
         }
         let found = match self.untouched_block() {
             Some(found) => Some(found),
-            None => self.find_nonempty()?,
+            None => self.find_nonempty_block()?,
         };
         match found {
             Some(found) => Ok(Some(self.ring.walk().location(&found))),
@@ -108,7 +108,7 @@ impl Input {
 
     #[cold]
     fn take_past_fast_path(&mut self, count: usize) {
-        let Ok(Some(found)) = self.next_unread() else { return };
+        let Ok(Some(found)) = self.next_unread_block() else { return };
         let walk = self.ring.walk();
         self.unread_rest = found.advanced_by(count);
         match self.unread_rest {
@@ -127,7 +127,7 @@ impl Input {
 
     /// Returns the unread rest of the next block, or `None` if no block is published.
     #[inline]
-    fn next_unread(&mut self) -> Result<Option<CheckedRecord>, Fault> {
+    fn next_unread_block(&mut self) -> Result<Option<CheckedRecord>, Fault> {
         match self.unread_rest {
             Some(rest) => Ok(Some(rest)),
             None => self.ring.walk().find(),
@@ -137,9 +137,9 @@ impl Input {
     /// Returns the unread rest of the next block that is not empty, following a switch of segments
     /// if necessary. Returns `None` if no such block is published.
     #[cold]
-    fn find_nonempty(&mut self) -> Result<Option<CheckedRecord>, Fault> {
+    fn find_nonempty_block(&mut self) -> Result<Option<CheckedRecord>, Fault> {
         loop {
-            match self.next_unread()? {
+            match self.next_unread_block()? {
                 Some(found) if found.unread_length() > 0 => return Ok(Some(found)),
                 Some(empty) => self.ring.walk().pass(&empty),
                 None => {

@@ -58,7 +58,7 @@ pub(super) fn run(arguments: &TopArguments) -> Result<Status, Status> {
                 render_text(&snapshot)
             }))
         }
-        (false, true) => print_objects(&client, &mut sampler, arguments),
+        (false, true) => print_json_samples(&client, &mut sampler, arguments),
         (false, false) if !io::stdout().is_terminal() => {
             terminal::print_error(
                 "`top` needs a terminal: use --once to print a single screen, or --json",
@@ -78,7 +78,7 @@ fn monitor_all(arguments: &TopArguments) -> Result<Status, Status> {
         loop {
             let status = super::ps::run(&PsArguments { json: arguments.json })?;
             let once = arguments.once || !arguments.json;
-            if once || status != Status::Done || sleep_or_signal(signals, every) {
+            if once || status != Status::Done || wait_for_signal(signals, every) {
                 return Ok(status);
             }
         }
@@ -102,7 +102,7 @@ fn sample_twice(client: &PathClient, sampler: &mut PathSampler) -> Result<Snapsh
     let count =
         |client: &PathClient| client.counters().map_err(|error| report_client_error(&error));
     sampler.snapshot(count(client)?);
-    let _ = sleep_or_signal(watch_signals()?, SAMPLE_INTERVAL);
+    let _ = wait_for_signal(watch_signals()?, SAMPLE_INTERVAL);
     Ok(snapshot_with_kernel(client, sampler, count(client)?))
 }
 
@@ -118,12 +118,12 @@ fn snapshot_with_kernel(
 }
 
 /// Blocks for the time `limit`. Returns true if a signal arrives earlier.
-fn sleep_or_signal(signals: BorrowedFd<'_>, limit: Duration) -> bool {
+fn wait_for_signal(signals: BorrowedFd<'_>, limit: Duration) -> bool {
     sys::poll::readable(&[signals], Some(limit)).contains(&true)
 }
 
 /// Prints one object per sample until the path ends, a signal arrives or the output is closed.
-fn print_objects(
+fn print_json_samples(
     client: &PathClient,
     sampler: &mut PathSampler,
     arguments: &TopArguments,

@@ -5,7 +5,7 @@ use super::super::connect::{format_age, user_name};
 use super::super::rates::format_rate_short;
 use super::super::sharing::program_sentence;
 use super::graph::graph_rows;
-use super::snapshot::{Loss, NamedRing, NodeRates, Past, RingFill, Snapshot};
+use super::snapshot::{Loss, NamedRing, NodeRates, PastFrames, RingFill, Snapshot};
 use super::view::{NodeOrder, ViewChoices};
 use super::widgets::{
     colour, highlight_row, input_line, key_lines, right_aligned, section_paragraph, title_row,
@@ -58,7 +58,7 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
             let target_row = selected * rows.len() / nodes.len().max(1);
             let first = target_row.min(rows.len().saturating_sub(usize::from(nodes_area.height)));
             let lines: Vec<Line<'_>> = {
-                let has_colour = terminal::has_colour_output();
+                let has_colour = terminal::has_color_output();
                 rows.iter().skip(first).map(|row| style_graph_row(row, has_colour)).collect()
             };
             frame.render_widget(Paragraph::new(lines), nodes_area);
@@ -193,8 +193,8 @@ fn source_ring_line(source: &NamedRing) -> Line<'static> {
 }
 
 /// Formats the past frames of a node, such as `  freeze keeps 312 MB in 64 MB, 240000 frames`.
-fn past_frames_line(past: &Past) -> Line<'static> {
-    let Past { node, kept } = past;
+fn past_frames_line(past: &PastFrames) -> Line<'static> {
+    let PastFrames { node, kept } = past;
     let (bytes, stored) =
         (progress::format_bytes_short(kept.bytes), progress::format_bytes_short(kept.stored));
     let node = replace_hidden(node);

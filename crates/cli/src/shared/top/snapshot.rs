@@ -32,7 +32,7 @@ pub(super) struct Snapshot {
     /// Sources to which other programs write, with the largest of their rings.
     pub(super) writer_rings: Vec<NamedRing>,
     /// Nodes that retain past frames.
-    pub(super) kept: Vec<Past>,
+    pub(super) kept: Vec<PastFrames>,
     /// Losses by location and reason, in descending order.
     pub(super) lost: Vec<Loss>,
     /// Spaces that did not reply in time.
@@ -92,7 +92,7 @@ pub(super) struct NamedRing {
 
 /// The past frames that a node retains.
 #[derive(Serialize, Debug)]
-pub(super) struct Past {
+pub(super) struct PastFrames {
     /// Name of the node.
     pub(super) node: String,
     #[serde(flatten)]
@@ -233,9 +233,9 @@ impl PathSampler {
         filters.filter(|filter| is_source(&filter.name) == sources).filter_map(of_node).collect()
     }
 
-    fn retained_frames(&self) -> Vec<Past> {
+    fn retained_frames(&self) -> Vec<PastFrames> {
         let of_node =
-            |filter: &Filter| Some(Past { node: filter.name.clone(), kept: filter.kept? });
+            |filter: &Filter| Some(PastFrames { node: filter.name.clone(), kept: filter.kept? });
         self.latest.filters.iter().filter_map(of_node).collect()
     }
 

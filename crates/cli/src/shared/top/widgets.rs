@@ -9,7 +9,7 @@ use ratatui::widgets::{Block, Cell, Paragraph, Row};
 
 /// Returns a style with this color, or without a color if standard output must not be colored.
 pub(super) fn colour(wanted: Color) -> Style {
-    if terminal::has_colour_output() { Style::new().fg(wanted) } else { Style::new() }
+    if terminal::has_color_output() { Style::new().fg(wanted) } else { Style::new() }
 }
 
 /// Formats the titles of a table, with a mark at the title `ordered_by`.

@@ -200,7 +200,7 @@ impl Accounts {
     }
 
     /// Returns true if the next measurement is due.
-    pub(super) fn is_due(&self) -> bool {
+    pub(super) fn is_measurement_due(&self) -> bool {
         sys::clock::monotonic().saturating_sub(self.measured_at) >= MEASURE_INTERVAL_NS
     }
 

@@ -4,7 +4,7 @@
 use super::commands::{Command, Completion, ProgramStatus, RequestState};
 use crate::log::EventKind;
 use crate::server::event_loop::Server;
-use crate::server::methods::Answer;
+use crate::server::methods::CallReplies;
 use crate::server::store::KnownState;
 use engine::kernel::delegation::{DelegatedProgram, FinalCounters};
 use member::faults;
@@ -27,7 +27,7 @@ impl Server {
         id: u64,
         asked: Attach,
         more: bool,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<CallReplies, Fault> {
         let closed = |why: &str| faults::not_in_kernel(0, "kernel", why);
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if client.connection.framing() != Framing::Packets {
@@ -52,11 +52,11 @@ impl Server {
         let order = Command::Attach { client: id, who, process, asked };
         self.kernel.enqueue(uid, order).ok_or_else(|| closed("too many of your requests wait"))?;
         client.line = line;
-        Ok(Answer::deferred())
+        Ok(CallReplies::deferred())
     }
 
     /// Queues the replacement of a running request with the client's prepared request.
-    pub(in crate::server) fn switch(&mut self, id: u64) -> Result<Answer, Fault> {
+    pub(in crate::server) fn switch(&mut self, id: u64) -> Result<CallReplies, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if client.line != RequestState::Prepared {
             return Err(faults::refused("line", "none of this connection waits for that"));
@@ -64,12 +64,12 @@ impl Server {
         client.line = RequestState::Switching;
         // The path is paused until the switch completes.
         self.kernel.push_urgent(Command::Switch { client: id });
-        Ok(Answer::single(&json!({})))
+        Ok(CallReplies::single(&json!({})))
     }
 
     /// Implements the method `Detach`: queues the removal of the client's request, if the request
     /// is running or prepared.
-    pub(in crate::server) fn detach(&mut self, id: u64) -> Result<Answer, Fault> {
+    pub(in crate::server) fn detach(&mut self, id: u64) -> Result<CallReplies, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if matches!(client.line, RequestState::Running | RequestState::Prepared) {
             match client.line == RequestState::Running {
@@ -81,19 +81,23 @@ impl Server {
             self.steps.checkpoint("the line of a guest leaves");
             self.queue_removal(id);
         }
-        Ok(Answer::single(&json!({})))
+        Ok(CallReplies::single(&json!({})))
     }
 
     /// Queues the change of a client's open taps. Does nothing if the client's request is not
     /// running. Fails if the user's queue is full.
-    pub(in crate::server) fn set_taps(&mut self, id: u64, open: &[u64]) -> Result<Answer, Fault> {
+    pub(in crate::server) fn set_taps(
+        &mut self,
+        id: u64,
+        open: &[u64],
+    ) -> Result<CallReplies, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         if client.line == RequestState::Running {
             let order = Command::SetTaps { client: id, open: SetTaps::read(open) };
             let busy = || faults::refused("call", "too many of yours wait");
             self.kernel.enqueue(client.who.uid, order).ok_or_else(busy)?;
         }
-        Ok(Answer::single(&json!({})))
+        Ok(CallReplies::single(&json!({})))
     }
 
     /// Queues a report of the counters of a client's running request. If a report is already
@@ -103,14 +107,14 @@ impl Server {
         &mut self,
         id: u64,
         number: Option<u64>,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<CallReplies, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         let answers = number.is_some() || !client.waits_for_counters;
         if client.line == RequestState::Running && answers {
             let order = Command::Count { client: id, number };
             client.waits_for_counters |= self.kernel.enqueue(client.who.uid, order).is_some();
         }
-        Ok(Answer::single(&json!({})))
+        Ok(CallReplies::single(&json!({})))
     }
 
     /// Queues the removal of a client's request.
@@ -123,17 +127,20 @@ impl Server {
 
     /// Queues a report of the kernel programs for a client, or returns an empty report if the
     /// daemon runs no kernel programs. Fails if the user's queue is full.
-    pub(in crate::server) fn queue_report(&mut self, id: u64) -> Result<Answer, Fault> {
+    pub(in crate::server) fn queue_program_report(
+        &mut self,
+        id: u64,
+    ) -> Result<CallReplies, Fault> {
         let client = self.clients.get_mut(&id).ok_or_else(Fault::permission_denied)?;
         let uid = client.who.uid;
         if self.kernel.open.is_err() {
-            return Ok(Answer::single(&member::protocol::KernelPrograms::default()));
+            return Ok(CallReplies::single(&member::protocol::KernelPrograms::default()));
         }
         let order = Command::ReportPrograms { client: id };
         let busy = || faults::refused("call", "too many of yours wait");
         self.kernel.enqueue(uid, order).ok_or_else(busy)?;
         client.waits_for_kernel = true;
-        Ok(Answer::deferred())
+        Ok(CallReplies::deferred())
     }
 
     /// Drops the queued commands of a disconnected client, and removes the client's request.
@@ -213,7 +220,7 @@ impl Server {
                 self.send(id, Reply::from(&fault), Vec::new());
             }
         }
-        self.handle_deferred(id);
+        self.handle_deferred_messages(id);
     }
 
     fn complete_count(&mut self, id: u64, number: Option<u64>, counters: Option<&FinalCounters>) {
@@ -250,7 +257,7 @@ impl Server {
                 false => client.discard_connection(id),
             }
         }
-        self.handle_deferred(id);
+        self.handle_deferred_messages(id);
     }
 
     pub(in crate::server) fn complete_detach(
@@ -277,7 +284,7 @@ impl Server {
         if let Some(client) = self.clients.get_mut(&id) {
             client.waits_for_kernel = false;
         }
-        self.handle_deferred(id);
+        self.handle_deferred_messages(id);
     }
 
     /// Drops all queued commands. Then removes all requests and sends their final counters, or

@@ -393,7 +393,7 @@ impl KernelThread {
             return Err((needs.source, why));
         }
         if let Share::Group(name) = &needs.share {
-            match self.policy.is_member(who, name) {
+            match self.policy.has_group_rights(who, name) {
                 Some(true) => {}
                 Some(false) => return Err((needs.source, words.not_in_group(name))),
                 None => return Err((needs.source, words.no_group(name))),
@@ -443,7 +443,7 @@ impl KernelThread {
     /// Measures the cost of requests. Removes the costliest request of each user who exceeded the
     /// quota in this and the previous measurement. Does nothing until a measurement is due.
     fn measure(&mut self, complete: &dyn Fn(Completion)) {
-        if !self.accounts.is_due() {
+        if !self.accounts.is_measurement_due() {
             return;
         }
         let status = self.program_status();

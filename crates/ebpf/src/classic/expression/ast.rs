@@ -202,7 +202,7 @@ pub(crate) enum Arithmetic {
 impl Protocol {
     /// Returns the keyword of the protocol.
     pub(crate) fn keyword(self) -> &'static str {
-        names::first_word(names::PROTOCOL_KEYWORDS, &self)
+        names::word_of_value(names::PROTOCOL_KEYWORDS, &self)
     }
 }
 
@@ -217,7 +217,7 @@ impl DirQualifier {
         match self {
             Self::Either => "src or dst",
             Self::Both => "src and dst",
-            other => names::first_word(names::KEYWORDS, &Keyword::Dir(other)),
+            other => names::word_of_value(names::KEYWORDS, &Keyword::Dir(other)),
         }
     }
 }
@@ -225,7 +225,7 @@ impl DirQualifier {
 impl TypeQualifier {
     /// Returns the keyword of the qualifier.
     pub(crate) fn keyword(self) -> &'static str {
-        names::first_word(names::KEYWORDS, &Keyword::Type(self))
+        names::word_of_value(names::KEYWORDS, &Keyword::Type(self))
     }
 }
 

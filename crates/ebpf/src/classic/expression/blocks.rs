@@ -101,7 +101,7 @@ impl ControlFlowGraph {
     /// Redirects every edge past blocks whose outcome is known on that edge. Returns true if any
     /// edge changed.
     fn thread_jumps(&mut self) -> bool {
-        let mut known: Vec<Option<Vec<Fact>>> = vec![None; self.blocks.len()];
+        let mut known: Vec<Option<Vec<ComparisonFact>>> = vec![None; self.blocks.len()];
         if let EdgeTarget::Block(entry) = self.entry {
             known[entry] = Some(Vec::new());
         }
@@ -130,7 +130,7 @@ impl ControlFlowGraph {
         changed
     }
 
-    fn follow_edge(&self, mut target: EdgeTarget, facts: &[Fact]) -> EdgeTarget {
+    fn follow_edge(&self, mut target: EdgeTarget, facts: &[ComparisonFact]) -> EdgeTarget {
         while let EdgeTarget::Block(at) = target {
             let block = &self.blocks[at];
             if !block.is_pure() {
@@ -174,7 +174,7 @@ const PATH_FACTS_MAX: usize = 24;
 /// The known outcome of a comparison with A: the instructions that computed A, the comparison, and
 /// its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Fact {
+struct ComparisonFact {
     value: Vec<PseudoInsn>,
     op: u16,
     k: u32,
@@ -221,12 +221,12 @@ impl Block {
         })
     }
 
-    fn facts_after(&self, facts: &[Fact], holds: bool) -> Vec<Fact> {
+    fn facts_after(&self, facts: &[ComparisonFact], holds: bool) -> Vec<ComparisonFact> {
         let mut facts = facts.to_vec();
         if let Some(Comparison { op, with: Some(k) }) = self.compare
             && self.is_pure()
         {
-            let fact = Fact { value: self.lines.clone(), op, k, holds };
+            let fact = ComparisonFact { value: self.lines.clone(), op, k, holds };
             if !facts.contains(&fact) {
                 facts.push(fact);
             }
@@ -238,7 +238,7 @@ impl Block {
     }
 
     /// Returns the outcome of the block's comparison, or `None` if the facts do not determine it.
-    fn known_outcome(&self, facts: &[Fact]) -> Option<bool> {
+    fn known_outcome(&self, facts: &[ComparisonFact]) -> Option<bool> {
         let Some(Comparison { op, with: Some(k) }) = self.compare else { return None };
         facts.iter().rev().find_map(|fact| {
             if fact.value == self.lines && fact.op == op && fact.k == k {

@@ -6,8 +6,8 @@
 //! because a load beyond the end of the frame rejects the frame.
 
 pub(super) use super::super::assemble::{
-    Comparison, JumpLabel, PseudoInsn, TAX, TXA, alu_k, alu_x, constant_to_a, memory_to_a,
-    memory_to_x, non_branching, store_a,
+    Comparison, JumpLabel, PseudoInsn, TAX, TXA, alu_k, alu_x, load_a_constant, load_a_from_word,
+    load_x_from_word, non_branching, store_a,
 };
 
 /// A test: instructions and a final comparison. If there is no comparison, the test always
@@ -85,7 +85,7 @@ impl Condition {
     }
 
     /// Returns the condition with the instructions `lines` executed before its first test.
-    pub(super) fn with_code_before(self, lines: Vec<PseudoInsn>) -> Self {
+    pub(super) fn prepend_code(self, lines: Vec<PseudoInsn>) -> Self {
         if lines.is_empty() {
             return self;
         }

@@ -55,7 +55,7 @@ fn next_token(text: &str, at: usize) -> Result<(Token, usize), ExpressionError> 
             }
             Ok((Token::Escaped, 1 + length))
         }
-        byte if byte.is_ascii_alphanumeric() || byte == b':' => address_or_word(text, at),
+        byte if byte.is_ascii_alphanumeric() || byte == b':' => lex_address_or_word(text, at),
         _ => lex_symbol(rest).ok_or_else(|| {
             let length = text[at..].chars().next().map_or(1, char::len_utf8);
             let what = format!("`{}` has no meaning here", &text[at..at + length]);
@@ -65,11 +65,11 @@ fn next_token(text: &str, at: usize) -> Result<(Token, usize), ExpressionError> 
 }
 
 /// Returns the longest match among link addresses, IPv6 addresses and words, with its length.
-fn address_or_word(text: &str, at: usize) -> Result<(Token, usize), ExpressionError> {
+fn lex_address_or_word(text: &str, at: usize) -> Result<(Token, usize), ExpressionError> {
     let rest = &text.as_bytes()[at..];
-    let word = word_length(rest);
+    let word = leading_name_length(rest);
     let mac = lex_mac(rest);
-    let ip6 = ip6_length(rest);
+    let ip6 = ipv6_address_length(rest);
     let broken = incomplete_mac_length(rest);
     let mac_length = mac.map_or(0, |(_, length)| length);
     let longest = word.max(mac_length).max(ip6).max(broken);
@@ -165,7 +165,7 @@ pub(super) fn parse_number(text: &str) -> Result<u32, String> {
 
 /// Returns the length in bytes of the name at the start of `rest`; 0 if there is none. A name
 /// begins with a letter or digit, and ends with a letter, a digit or a dot.
-fn word_length(rest: &[u8]) -> usize {
+fn leading_name_length(rest: &[u8]) -> usize {
     if !rest[0].is_ascii_alphanumeric() {
         return 0;
     }
@@ -239,7 +239,7 @@ fn hexadecimal_value(digits: &[u8]) -> Option<u8> {
 
 /// Returns the length of the longest prefix that has the form of an IPv6 address, or 0 if there is
 /// none.
-fn ip6_length(rest: &[u8]) -> usize {
+fn ipv6_address_length(rest: &[u8]) -> usize {
     let mut at = 0;
     let mut groups = 0;
     let mut gap = false;
@@ -250,7 +250,7 @@ fn ip6_length(rest: &[u8]) -> usize {
     loop {
         let tail = &rest[at..];
         let may_end_dotted = if gap { groups <= 5 } else { groups == 6 };
-        if may_end_dotted && let Some(length) = dotted_length(tail) {
+        if may_end_dotted && let Some(length) = dotted_ipv4_length(tail) {
             longest = longest.max(at + length);
         }
         let digits = hexadecimal_run_length(tail, 4);
@@ -276,7 +276,7 @@ fn ip6_length(rest: &[u8]) -> usize {
 
 /// Returns the length of the dotted IPv4 address at the start of `rest`, which ends an IPv6
 /// address, or `None` if there is none.
-fn dotted_length(rest: &[u8]) -> Option<usize> {
+fn dotted_ipv4_length(rest: &[u8]) -> Option<usize> {
     let run = rest.iter().take(64).take_while(|b| b.is_ascii_alphanumeric() || **b == b'.').count();
     let text = std::str::from_utf8(&rest[..run]).ok()?;
     let mut length = 0;

@@ -271,11 +271,14 @@ pub(super) const ISO_PROTOCOLS: &[(&str, u32)] = &[("esis", 0x82), ("isis", 0x83
 
 /// Returns the value of `word` in a table, ignoring case, or `None` if the word is not in the
 /// table.
-pub(super) fn find_word(table: &[(&str, u32)], word: &str) -> Option<u32> {
+pub(super) fn find_word_value(table: &[(&str, u32)], word: &str) -> Option<u32> {
     table.iter().find(|(name, _)| name.eq_ignore_ascii_case(word)).map(|(_, value)| *value)
 }
 
 /// Returns the first word in a table that has the given meaning; `?` if there is none.
-pub(super) fn first_word<T: PartialEq>(table: &[(&'static str, T)], meaning: &T) -> &'static str {
+pub(super) fn word_of_value<T: PartialEq>(
+    table: &[(&'static str, T)],
+    meaning: &T,
+) -> &'static str {
     table.iter().find(|(_, known)| known == meaning).map_or("?", |(word, _)| word)
 }

@@ -40,7 +40,7 @@ use reachability::TPIDS;
 use writer::{CodeWriter, TagPlacement};
 
 pub use error::SocketFilterError;
-pub use writer::ACCEPT_WHOLE;
+pub use writer::ACCEPT_WHOLE_FRAME;
 
 /// The direction of the frames that are observed at an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub fn socket_filter(
 
 /// Rewrites the program for the kernel: for Ethernet frames whose outermost tag is in the skb if
 /// `tagged` is true, otherwise for frames as files store them. Shifts and offsets behave as in
-/// [`ClassicProgram::run`]. The rewritten program returns [`ACCEPT_WHOLE`] or 0.
+/// [`ClassicProgram::run`]. The rewritten program returns [`ACCEPT_WHOLE_FRAME`] or 0.
 pub fn rewrite_for_kernel(
     program: &ClassicProgram,
     tagged: bool,
@@ -98,10 +98,10 @@ pub fn rewrite_for_kernel(
     writer.finish()
 }
 
-/// Rewrites a program that was compiled for a live capture, and thus expects the outermost tag in the
-/// skb, for Ethernet frames whose tag has been restored, at bytes 12 to 15. The rewritten program
-/// returns for such a frame what the program returns in the kernel, and for an untagged frame what
-/// the program returns for this frame.
+/// Rewrites a program that was compiled for a live capture, and thus expects the outermost tag in
+/// the skb, for Ethernet frames whose tag has been restored, at bytes 12 to 15. The rewritten
+/// program returns for such a frame what the program returns in the kernel, and for an untagged
+/// frame what the program returns for this frame.
 pub fn rewrite_for_restored_tags(
     program: &ClassicProgram,
 ) -> Result<ClassicProgram, SocketFilterError> {

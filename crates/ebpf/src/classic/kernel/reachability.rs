@@ -40,7 +40,7 @@ pub(super) fn instruction_fates(instructions: &[Instruction]) -> Vec<InsnFate> {
             true => decide_comparison(*instruction).map_or(InsnFate::Unchanged, InsnFate::Decided),
             false => InsnFate::Unchanged,
         };
-        let is_type = holds_type_after(*instruction, is_type);
+        let is_type = leaves_tag_type_in_a(*instruction, is_type);
         let (yes, no) = (usize::from(instruction.jt), usize::from(instruction.jf));
         let next: &[usize] = match (instruction.class(), fate) {
             (code::RET, _) => &[],
@@ -61,7 +61,7 @@ pub(super) fn instruction_fates(instructions: &[Instruction]) -> Vec<InsnFate> {
 
 /// Returns true if A contains the type of the tag after the instruction. `before` is true if A
 /// contained it before the instruction.
-fn holds_type_after(instruction: Instruction, before: bool) -> bool {
+fn leaves_tag_type_in_a(instruction: Instruction, before: bool) -> bool {
     match instruction.class() {
         code::LD => {
             instruction.code == code::LD | code::ABS | code::H && instruction.k == TAG_START

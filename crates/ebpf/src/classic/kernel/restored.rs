@@ -13,7 +13,7 @@
 //! - Loads of the tag from the skb become loads from the frame.
 
 use super::super::assemble::{
-    PseudoInsn, TAX, TXA, alu_k, constant_to_a, memory_to_a, non_branching, store_a,
+    PseudoInsn, TAX, TXA, alu_k, load_a_constant, load_a_from_word, non_branching, store_a,
 };
 use super::super::insn::{ANCILLARY, Instruction, code};
 use super::ancillary;
@@ -40,7 +40,7 @@ impl CodeWriter {
         match (what & 0x07, what & 0xe0) {
             (code::LD, code::ABS) if k >= ANCILLARY => {
                 self.push_all([match k {
-                    ancillary::VLAN_PRESENT_OFFSET => constant_to_a(1),
+                    ancillary::VLAN_PRESENT_OFFSET => load_a_constant(1),
                     ancillary::VLAN_TCI_OFFSET => half_at(TCI_OFFSET),
                     ancillary::VLAN_TPID_OFFSET => half_at(TAG_START),
                     ancillary::PROTOCOL_OFFSET => half_at(TAG_END),
@@ -59,7 +59,7 @@ impl CodeWriter {
                 let free = free?;
                 let length = non_branching(code::LD | code::LEN, 0);
                 let shorter = alu_k(code::SUB, TAG_LENGTH);
-                self.push_all([store_a(free), length, shorter, TAX, memory_to_a(free)]);
+                self.push_all([store_a(free), length, shorter, TAX, load_a_from_word(free)]);
                 Ok(())
             }
             (code::LDX, code::MSH) => {
@@ -115,7 +115,7 @@ pub(super) fn rewrite_for_absent_tag(instruction: Instruction) -> PseudoInsn {
         [ancillary::VLAN_PRESENT_OFFSET, ancillary::VLAN_TCI_OFFSET, ancillary::VLAN_TPID_OFFSET];
     let is_load = instruction.code & 0xe7 == code::LD | code::ABS;
     match is_load && tag.contains(&instruction.k) {
-        true => constant_to_a(0),
+        true => load_a_constant(0),
         false => PseudoInsn::NonBranching(instruction),
     }
 }

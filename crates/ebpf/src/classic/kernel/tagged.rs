@@ -17,7 +17,7 @@
 //!   16, every load is after the tag.
 
 use super::super::assemble::{
-    PseudoInsn, TAX, TXA, alu_k, alu_x, memory_to_a, memory_to_x, non_branching, store_a,
+    PseudoInsn, TAX, TXA, alu_k, alu_x, load_a_from_word, load_x_from_word, non_branching, store_a,
 };
 use super::super::insn::{ANCILLARY, Instruction, code};
 use super::ancillary;
@@ -61,7 +61,7 @@ impl CodeWriter {
                 let free = free?;
                 let length = non_branching(code::LD | code::LEN, 0);
                 let longer = alu_k(code::ADD, TAG_LENGTH);
-                self.push_all([store_a(free), length, longer, TAX, memory_to_a(free)]);
+                self.push_all([store_a(free), length, longer, TAX, load_a_from_word(free)]);
                 Ok(())
             }
             (code::LDX, code::MSH) if (TAG_START..TAG_END).contains(&k) => {
@@ -69,7 +69,7 @@ impl CodeWriter {
                 self.push_all([store_a(free)]);
                 self.push_absolute_load(k, 1, Ok(free))?;
                 let four_times = [alu_k(code::AND, 0xf), alu_k(code::LSH, 2)];
-                self.push_all(four_times.into_iter().chain([TAX, memory_to_a(free)]));
+                self.push_all(four_times.into_iter().chain([TAX, load_a_from_word(free)]));
                 Ok(())
             }
             (code::LDX, code::MSH) => {
@@ -112,7 +112,7 @@ impl CodeWriter {
             self.push_all(part.load());
             self.push_all([alu_x(code::OR)]);
         }
-        self.push_all([memory_to_x(free)]);
+        self.push_all([load_x_from_word(free)]);
         Ok(())
     }
 
@@ -167,7 +167,7 @@ impl CodeWriter {
                     subtract,
                     TAX,
                     load(0),
-                    memory_to_x(free),
+                    load_x_from_word(free),
                 ]);
             }
         }
@@ -184,12 +184,12 @@ pub(super) struct LoadPart {
     pub(super) from: u32,
     /// The byte that this part uses from the loaded half of the tag, or `None` if it uses the
     /// entire loaded value.
-    cut: Option<ByteOfHalf>,
+    cut: Option<TagByte>,
 }
 
 /// One byte of a half of the tag.
 #[derive(Clone, Copy, Debug)]
-enum ByteOfHalf {
+enum TagByte {
     High,
     Low,
 }
@@ -199,8 +199,8 @@ impl LoadPart {
         let width = if self.from < ANCILLARY { size_code(self.size) } else { code::W };
         let load = non_branching(code::LD | code::ABS | width, self.from);
         let cut = self.cut.map(|cut| match cut {
-            ByteOfHalf::High => alu_k(code::RSH, 8),
-            ByteOfHalf::Low => alu_k(code::AND, 0xff),
+            TagByte::High => alu_k(code::RSH, 8),
+            TagByte::Low => alu_k(code::AND, 0xff),
         });
         [load].into_iter().chain(cut)
     }
@@ -214,8 +214,8 @@ fn split_load(k: u32, size: u32) -> Vec<LoadPart> {
         let cut = match (behind.saturating_sub(first), first == begins) {
             (0, _) => return None,
             (2, _) => None,
-            (_, true) => Some(ByteOfHalf::High),
-            (_, false) => Some(ByteOfHalf::Low),
+            (_, true) => Some(TagByte::High),
+            (_, false) => Some(TagByte::Low),
         };
         Some(LoadPart { size: behind - first, from, cut })
     };

@@ -22,10 +22,10 @@ fn run_filter(filter: &ClassicProgram, packet_type: u8, hardware_type: u16, fram
 fn direction_selects_frames_and_loopback_has_no_duplicates() {
     let (host, outgoing) = (0, 4);
     for (direction, ethernet, loopback) in [
-        (Direction::Received, [ACCEPT_WHOLE, 0], [ACCEPT_WHOLE, 0]),
-        (Direction::Sent, [0, ACCEPT_WHOLE], [0, ACCEPT_WHOLE]),
-        (Direction::SentToOthers, [0, ACCEPT_WHOLE], [0, 0]),
-        (Direction::Both, [ACCEPT_WHOLE, ACCEPT_WHOLE], [ACCEPT_WHOLE, 0]),
+        (Direction::Received, [ACCEPT_WHOLE_FRAME, 0], [ACCEPT_WHOLE_FRAME, 0]),
+        (Direction::Sent, [0, ACCEPT_WHOLE_FRAME], [0, ACCEPT_WHOLE_FRAME]),
+        (Direction::SentToOthers, [0, ACCEPT_WHOLE_FRAME], [0, 0]),
+        (Direction::Both, [ACCEPT_WHOLE_FRAME, ACCEPT_WHOLE_FRAME], [ACCEPT_WHOLE_FRAME, 0]),
     ] {
         for program in [None, Some(&compile_ethernet(""))] {
             let filter = socket_filter(direction, program, None).unwrap();
@@ -73,8 +73,8 @@ fn device_type_selects_the_program() {
         let found = [run_filter(&filter, 0, kind, &[4]), run_filter(&filter, 0, kind, &[5])];
         let wanted = match link_type(kind) {
             Some(LinkType::EN10MB) => [0, 0],
-            Some(_) => [ACCEPT_WHOLE, 0],
-            None => [ACCEPT_WHOLE, ACCEPT_WHOLE],
+            Some(_) => [ACCEPT_WHOLE_FRAME, 0],
+            None => [ACCEPT_WHOLE_FRAME, ACCEPT_WHOLE_FRAME],
         };
         assert_eq!(found, wanted, "{kind}");
     }
@@ -90,18 +90,18 @@ fn tag_without_ethernet_header_shifts_no_offsets() {
     let mut frame = [0; 20];
     assert_eq!(filter.run(&frame, 20, &metadata), 0);
     frame[13] = 7;
-    assert_eq!(filter.run(&frame, 20, &metadata), ACCEPT_WHOLE);
+    assert_eq!(filter.run(&frame, 20, &metadata), ACCEPT_WHOLE_FRAME);
 }
 
 #[test]
 fn filter_returns_whole_frame_or_zero() {
     let length = parse_listing("(000) ld #pktlen\n(001) ret");
     let filter = socket_filter(Direction::Received, Some(&length), None).unwrap();
-    assert_eq!(run_filter(&filter, 0, 1, &[0; 60]), ACCEPT_WHOLE);
+    assert_eq!(run_filter(&filter, 0, 1, &[0; 60]), ACCEPT_WHOLE_FRAME);
     assert_eq!(run_filter(&filter, 0, 1, &[]), 0);
     let some = parse_listing("(000) ret #96");
     let filter = socket_filter(Direction::Received, Some(&some), None).unwrap();
-    assert_eq!(run_filter(&filter, 0, 1, &[0; 60]), ACCEPT_WHOLE);
+    assert_eq!(run_filter(&filter, 0, 1, &[0; 60]), ACCEPT_WHOLE_FRAME);
 }
 
 #[test]
@@ -114,7 +114,11 @@ fn unwritten_registers_and_words_read_as_zero() {
             .unwrap();
     for (kind, vlan) in [(1, None), (1, Some(VlanTag { tci: 0, tpid: 0x8100 })), (65534, None)] {
         let metadata = Metadata { hardware_type: kind, vlan, ..Metadata::EMPTY };
-        assert_eq!(filter.run(&[0; 60], 60, &metadata), ACCEPT_WHOLE, "{kind} {vlan:?}\n{filter}");
+        assert_eq!(
+            filter.run(&[0; 60], 60, &metadata),
+            ACCEPT_WHOLE_FRAME,
+            "{kind} {vlan:?}\n{filter}"
+        );
     }
 }
 

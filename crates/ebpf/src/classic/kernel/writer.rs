@@ -5,8 +5,8 @@
 //! because the kernel's check of scratch words assumes that control continues after a return.
 
 use super::super::assemble::{
-    Comparison, JumpLabel, PseudoInsn, TXA, alu_x, assemble_program, constant_to_a, memory_to_a,
-    non_branching, store_a,
+    Comparison, JumpLabel, PseudoInsn, TXA, alu_x, assemble_program, load_a_constant,
+    load_a_from_word, non_branching, store_a,
 };
 use super::super::insn::{Instruction, code};
 use super::super::program::{ClassicProgram, MEMORY_WORDS};
@@ -15,7 +15,7 @@ use super::reachability::{InsnFate, instruction_fates};
 use super::restored::rewrite_for_absent_tag;
 
 /// Return value for an accepted frame, which keeps the entire frame.
-pub const ACCEPT_WHOLE: u32 = u32::MAX;
+pub const ACCEPT_WHOLE_FRAME: u32 = u32::MAX;
 
 /// The location of the outermost VLAN tag in the frames for which a copy of a program is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,8 @@ pub(super) enum TagPlacement {
 }
 
 impl TagPlacement {
-    /// Returns true if the copy returns what the program returns, instead of [`ACCEPT_WHOLE`] or 0.
+    /// Returns true if the copy returns what the program returns, instead of [`ACCEPT_WHOLE_FRAME`]
+    /// or 0.
     const fn keeps_returned_values(self) -> bool {
         matches!(self, Self::Restored | Self::Absent)
     }
@@ -114,7 +115,7 @@ impl CodeWriter {
         };
         // Programs expect A to be zero, unless they load A first.
         if instructions.first().is_none_or(|first| first.class() != code::LD) {
-            self.push_all([constant_to_a(0)]);
+            self.push_all([load_a_constant(0)]);
         }
         let reached = instructions.iter().zip(instruction_fates).enumerate();
         for (at, (instruction, fate)) in
@@ -199,16 +200,16 @@ impl CodeWriter {
         self.push_all([store_a(free), TXA]);
         self.branch(code::JGE, 32, large, small);
         self.bind(large);
-        self.push_all([constant_to_a(0)]);
+        self.push_all([load_a_constant(0)]);
         self.jump(done);
         self.bind(small);
-        self.push_all([memory_to_a(free), alu_x(op)]);
+        self.push_all([load_a_from_word(free), alu_x(op)]);
         self.bind(done);
     }
 
     /// Appends the two return instructions. Fails if the program has too many instructions.
     pub(super) fn finish(mut self) -> Result<ClassicProgram, SocketFilterError> {
-        for (label, value) in [(self.pass, ACCEPT_WHOLE), (self.reject, 0)] {
+        for (label, value) in [(self.pass, ACCEPT_WHOLE_FRAME), (self.reject, 0)] {
             self.bind(label);
             self.push_all([non_branching(code::RET | code::K, value)]);
         }

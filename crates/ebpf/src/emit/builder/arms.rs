@@ -91,7 +91,7 @@ impl Builder {
         // In ascending order, each at or below its old slot, so that no slot is overwritten before
         // its move.
         for slot in old.iter().copied().filter(|slot| slot_after(*slot) != *slot) {
-            let reg = self.register_of(slot, R0);
+            let reg = self.fetch_slot_register(slot, R0);
             self.asm.push(Insn::store(Size::DW, R10, -slot_after(slot), reg));
             self.held = [None; 6];
         }

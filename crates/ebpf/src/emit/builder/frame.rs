@@ -139,7 +139,7 @@ impl Builder {
             self.asm.push(Insn::mov(R1, R6));
             self.call(Helper::XdpBuffLen);
         }
-        self.set_held(R0, None);
+        self.set_register_slot(R0, None);
     }
 
     /// Returns true if the frame length is the difference of the packet pointers, which only

@@ -52,7 +52,7 @@ impl Builder {
 
     /// Returns the numbers of two maps: the rows for values passed between parts, and the program
     /// array of the parts. Adds these maps to the program if they are missing.
-    pub(in crate::emit) fn link_maps(&mut self) -> (u32, u32) {
+    pub(in crate::emit) fn part_map_numbers(&mut self) -> (u32, u32) {
         let rows = self.tables.iter().position(|table| matches!(table, ProgramMap::Rows));
         let rows = rows.unwrap_or_else(|| {
             self.tables.extend([ProgramMap::Rows, ProgramMap::Links]);
@@ -66,7 +66,7 @@ impl Builder {
     /// empty stack, and no valid positions.
     pub(in crate::emit) fn begin_next_part(&mut self) {
         match self.frame_end {
-            Some(_) => self.end_frame(),
+            Some(_) => self.emit_frame_end(),
             None => self.emit_exits(),
         }
         let asm = mem::replace(&mut self.asm, Asm::new());
@@ -144,7 +144,7 @@ impl Builder {
     /// Ends the prologue of a counting program, and begins the code for frames about which the
     /// prologue was unsure. `tag_out` is true if the driver has removed the tag of these frames.
     /// Returns the label at which the body must begin; `None` if no frame can be unsure.
-    pub(in crate::emit) fn begin_unsure(&mut self, tag_out: bool) -> Option<Label> {
+    pub(in crate::emit) fn begin_unsure_code(&mut self, tag_out: bool) -> Option<Label> {
         let unsure = self.unsure;
         if !self.asm.is_used(unsure) {
             return None;
@@ -172,12 +172,12 @@ impl Builder {
         self.attribute_code();
         let (stubs, done) = (mem::take(&mut self.stubs), self.none);
         self.emit_stubs(stubs, done);
-        self.end_frame();
+        self.emit_frame_end();
         self.assemble()
     }
 
     /// Emits the final action of a counting program on a frame, at the end of a part.
-    pub(super) fn end_frame(&mut self) {
+    pub(super) fn emit_frame_end(&mut self) {
         self.filter = None;
         self.attribute_code();
         // The program is never unsure here, because every processor has a row for the values
@@ -188,7 +188,7 @@ impl Builder {
         let (frame_end, deliveries) = (self.frame_end.take(), self.deliveries.clone());
         match &frame_end {
             None => {}
-            Some(FrameEnd::Tap(fused)) => self.deliver_all(fused, &deliveries),
+            Some(FrameEnd::Tap(fused)) => self.deliver_to_all_owners(fused, &deliveries),
             Some(FrameEnd::Redirect(take)) => self.emit_redirect_end(take, &deliveries),
         }
         self.frame_end = frame_end;

@@ -19,9 +19,9 @@ impl Builder {
         let wake = outlet.wake;
         let asm = &mut self.asm;
         let (now, missed) = (asm.label(), asm.label());
-        asm.push(Insn::load(Size::DW, R2, region, offset::SINCE_DOORBELL));
+        asm.push(Insn::load(Size::DW, R2, region, offset::FRAMES_SINCE_DOORBELL));
         asm.push(Insn::alu(Alu::Add, R2, 1));
-        asm.push(Insn::store(Size::DW, region, offset::SINCE_DOORBELL, R2));
+        asm.push(Insn::store(Size::DW, region, offset::FRAMES_SINCE_DOORBELL, R2));
         asm.push(Insn::load(Size::DW, R1, R10, RECORD_END_SLOT));
         asm.push(Insn::load(Size::DW, R3, region, offset::DOORBELL_POSITION));
         asm.push(Insn::alu(Alu::Sub, R1, R3));
@@ -41,7 +41,7 @@ impl Builder {
             asm.push(Insn::load(Size::DW, R1, R10, from));
             asm.push(Insn::store(Size::DW, region, to, R1));
         }
-        asm.push(Insn::store(Size::DW, region, offset::SINCE_DOORBELL, 0));
+        asm.push(Insn::store(Size::DW, region, offset::FRAMES_SINCE_DOORBELL, 0));
         asm.push_wide(Insn::load_map(R1, FIRST_CALLER_MAP + outlet.doorbell_map));
         asm.compute(R2, R10, Alu::Add, i32::from(RECORD_POSITION_SLOT));
         asm.push(Insn::mov(R3, 8));

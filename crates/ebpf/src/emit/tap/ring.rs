@@ -49,12 +49,16 @@ pub(super) fn store_ordered(region: Reg, word: i16) -> Insn {
 impl Builder {
     /// Copies the frame for every owner with deliveries, and passes the frame unless the body
     /// withholds it from the host.
-    pub(in crate::emit) fn deliver_all(&mut self, fused: &FusedTap, deliveries: &[Delivery]) {
+    pub(in crate::emit) fn deliver_to_all_owners(
+        &mut self,
+        fused: &FusedTap,
+        deliveries: &[Delivery],
+    ) {
         self.restore_region();
         if fused.rings.len() > 1 {
             self.asm.push(Insn::store(Size::DW, R10, RECORD_TIME_SLOT, 0));
         }
-        self.mark_switched(fused);
+        self.mark_open_exits(fused);
         let mut number = 0;
         for owner in &fused.rings {
             let outlets: Vec<PointerRingUse<'_>> = owner
@@ -71,7 +75,7 @@ impl Builder {
             number += u16::try_from(outlets.len()).unwrap_or(u16::MAX);
             let switched = fused.switches.is_some();
             if switched || outlets.iter().any(|outlet| !outlet.deliveries.is_empty()) {
-                self.deliver_to(fused, owner, &outlets);
+                self.deliver_to_owner(fused, owner, &outlets);
             }
         }
         // Sending a copy may move the frame, so this follows all reads of the frame.
@@ -118,7 +122,12 @@ impl Builder {
     }
 
     /// Copies the frame for one owner, writes the pointers, and sends doorbells.
-    fn deliver_to(&mut self, fused: &FusedTap, owner: &FrameRing, outlets: &[PointerRingUse<'_>]) {
+    fn deliver_to_owner(
+        &mut self,
+        fused: &FusedTap,
+        owner: &FrameRing,
+        outlets: &[PointerRingUse<'_>],
+    ) {
         let (next, written, failed) = (self.asm.label(), self.asm.label(), self.asm.label());
         for (at, ours) in outlets.iter().enumerate() {
             let to = if at == 0 { R1 } else { R2 };
@@ -134,7 +143,7 @@ impl Builder {
         for ours in outlets {
             self.with_pointer_ring(ours, alone, |b, region| {
                 b.write_pointers(fused, ours, region);
-                b.write_switched(fused, ours, region);
+                b.write_open_exit_pointers(fused, ours, region);
             });
         }
         let records = if owner.map == 0 { R9 } else { R3 };
@@ -155,9 +164,9 @@ impl Builder {
         for ours in outlets {
             self.with_pointer_ring(ours, alone, |b, region| {
                 b.add_to_word(region, offset::FAILED, 1);
-                b.count_switched(fused, ours, region);
+                b.count_open_exits(fused, ours, region);
             });
-            self.count_failed(fused.scratch, ours.word, &ours.deliveries);
+            self.count_failed_deliveries(fused.scratch, ours.word, &ours.deliveries);
         }
         self.asm.bind(written);
         for ours in outlets.iter().filter(|ours| ours.outlet.wake.wakes == Wakeup::Host) {
@@ -168,7 +177,7 @@ impl Builder {
 
     /// Counts the frame as failed for each of its deliveries, which are recorded in the word `word`
     /// of the scratch memory.
-    pub(in crate::emit) fn count_failed(
+    pub(in crate::emit) fn count_failed_deliveries(
         &mut self,
         scratch: Scratch,
         word: i16,

@@ -30,14 +30,14 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     pub fn only_switched(&mut self, place: u32, miss: Exit<'s>) {
         let b = self.builder();
         if let Some(switches) = b.switches() {
-            b.load_switch(switches, place, R1);
+            b.load_switch_word(switches, place, R1);
             b.asm.jump_if(Cond::Eq, R1, 0, miss.label);
         }
     }
 
     /// Records the frame, with the view given by `on`, in the slot of the open exits at this place.
     /// Does nothing if no exit is open.
-    pub fn note_switched(&mut self, place: u32, on: Layers<'s>) {
+    pub fn record_for_open_exits(&mut self, place: u32, on: Layers<'s>) {
         let length = self.view_length(on);
         let b = self.builder();
         let scratch = b.scratch();
@@ -45,7 +45,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             return b.refuse(Unfit::new("it has no switches"));
         };
         b.restore_region();
-        b.load_switch(switches, place, R1);
+        b.load_switch_word(switches, place, R1);
         // The exits may have been closed since `only_switched` looked.
         let closed = b.asm.label();
         b.asm.jump_if(Cond::Eq, R1, 0, closed);
@@ -60,7 +60,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.compute(R5, R9, Alu::Add, R1);
         let view = scratch.switched + 8;
         for reg in [R1, R2, R3, R5] {
-            b.set_held(reg, None);
+            b.set_register_slot(reg, None);
         }
         b.fetch(on.class, R1);
         b.asm.push(Insn::store(Size::W, R5, view + 4, R1));
@@ -68,29 +68,29 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.asm.push(Insn::store(Size::W, R5, view, R0));
         b.fetch_view_offset(&on, R1);
         b.asm.push(Insn::store(Size::W, R5, view + 8, R1));
-        b.set_held(R1, None);
+        b.set_register_slot(R1, None);
         b.asm.bind(closed);
     }
 }
 
 impl Builder {
     /// Loads a word of the switches into a register.
-    fn load_switch(&mut self, switches: SwitchLayout, word: u32, to: Reg) {
+    fn load_switch_word(&mut self, switches: SwitchLayout, word: u32, to: Reg) {
         let at = switches.base.saturating_add(word.saturating_mul(SWITCHED_WORD_SIZE));
         self.asm.push_wide(Insn::load_map_value(to, FIRST_CALLER_MAP + switches.map, at));
         self.asm.push(Insn::load(Size::W, to, to, 0));
-        self.set_held(to, None);
+        self.set_register_slot(to, None);
     }
 
     /// Sets a bit in the word of each pointer ring that has an open exit which the frame has taken.
-    pub(super) fn mark_switched(&mut self, fused: &FusedTap) {
+    pub(super) fn mark_open_exits(&mut self, fused: &FusedTap) {
         let (Some(switches), scratch) = (fused.switches, fused.scratch) else { return };
         let none = self.asm.label();
         self.asm.push(Insn::load(Size::DW, R1, R9, scratch.switched));
         self.asm.jump_if(Cond::Eq, R1, 0, none);
         for outlet in 0..scratch.outlets {
             let next = self.asm.label();
-            self.load_switch(switches, switches.list(outlet.into()), R2);
+            self.load_switch_word(switches, switches.list(outlet.into()), R2);
             let (asm, word) = (&mut self.asm, scratch.delivery_word_offset(outlet));
             asm.push(Insn::alu(Alu::And, R2, R1));
             asm.jump_if(Cond::Eq, R2, 0, next);
@@ -105,13 +105,13 @@ impl Builder {
     }
 
     /// Writes a pointer for each open exit of a pointer ring that the frame has taken.
-    pub(super) fn write_switched(
+    pub(super) fn write_open_exit_pointers(
         &mut self,
         fused: &FusedTap,
         ours: &PointerRingUse<'_>,
         region: Reg,
     ) {
-        self.for_each_switched(fused, ours, |b| {
+        self.for_each_open_exit(fused, ours, |b| {
             let (outlet, view) = (ours.outlet, fused.scratch.switched + 8);
             b.point_at_next_pointer(outlet, region);
             let asm = &mut b.asm;
@@ -130,13 +130,13 @@ impl Builder {
 
     /// Counts the frame for each open exit that it has taken, without writing a pointer. The reader
     /// detects the gap.
-    pub(super) fn count_switched(
+    pub(super) fn count_open_exits(
         &mut self,
         fused: &FusedTap,
         ours: &PointerRingUse<'_>,
         region: Reg,
     ) {
-        self.for_each_switched(fused, ours, |b| b.count_switched_exit(region, None));
+        self.for_each_open_exit(fused, ours, |b| b.count_switched_exit(region, None));
     }
 
     /// Sets r2 to the number of pointers written for the reader so far, and r4 to the address of
@@ -171,7 +171,7 @@ impl Builder {
     /// Calls `f` for each exit in the list of a pointer ring, for code that runs only if the exit
     /// is open and the frame has taken it. r0 holds the exit number; r5 plus the offset of the
     /// first view is the address of the view.
-    fn for_each_switched(
+    fn for_each_open_exit(
         &mut self,
         fused: &FusedTap,
         ours: &PointerRingUse<'_>,
@@ -185,7 +185,7 @@ impl Builder {
         for exit in 0..SWITCHED_EXITS {
             let not: Label = self.asm.label();
             // An exit may be opened or closed at any time, so each entry is read only once.
-            self.load_switch(switches, switches.list(ours.number.into()) + 1 + exit, R1);
+            self.load_switch_word(switches, switches.list(ours.number.into()) + 1 + exit, R1);
             let asm = &mut self.asm;
             asm.jump_if(Cond::Eq, R1, 0, not);
             asm.push(Insn::mov(R0, R1));

@@ -47,7 +47,7 @@ impl Builder {
         let records = self.region_of(owner.map, owner.stride, R7);
         let asm = &mut self.asm;
         asm.push(Insn::load(Size::DW, R1, records, offset::RESERVED));
-        asm.push(Insn::load(Size::DW, R2, records, offset::POLL_FROM));
+        asm.push(Insn::load(Size::DW, R2, records, offset::POLL_POSITION));
         asm.jump_if(Cond::Lt, R1, R2, copied);
         let region = self.region_of(ours.outlet.map, ours.outlet.stride, R8);
         self.poll_consumer(owner, ours, (records, region), copied);
@@ -61,7 +61,7 @@ impl Builder {
             self.asm.push(store_ordered(region, head));
             self.asm.bind(not);
         }
-        self.count_switched(fused, ours, region);
+        self.count_open_exits(fused, ours, region);
         self.asm.jump(next);
         self.asm.bind(copied);
     }
@@ -86,17 +86,17 @@ impl Builder {
         asm.push(Insn::load(Size::DW, R1, records, offset::RESERVED));
         asm.push(Insn::load(Size::DW, R2, region, offset::DRAINED_AT_POLL));
         asm.jump_if(Cond::Ne, R0, R2, drained);
-        asm.push(Insn::load(Size::DW, R2, records, offset::POLL_FROM));
+        asm.push(Insn::load(Size::DW, R2, records, offset::POLL_POSITION));
         asm.jump_if(Cond::Eq, R2, 0, gone);
         // Another program without this poll ran in between: its frames may have gone to other
         // requests, without a doorbell for this one.
         asm.compute(R3, R1, Alu::Sub, R2);
         asm.jump_if(Cond::Ge, R3, ring, restart);
-        asm.push(Insn::load(Size::DW, R2, region, offset::DRAIN_OBSERVED_AT));
+        asm.push(Insn::load(Size::DW, R2, region, offset::DRAIN_OBSERVED_POSITION));
         asm.compute(R3, R1, Alu::Sub, R2);
         asm.push(Insn::alu(Alu::Shr, R3, UNREAD_LAPS.cast_signed()));
         asm.jump_if(Cond::Lt, R3, ring, late);
-        asm.push(Insn::store(Size::DW, records, offset::POLL_FROM, 0));
+        asm.push(Insn::store(Size::DW, records, offset::POLL_POSITION, 0));
         asm.push(Insn::alu(Alu::Add, R1, ring));
         asm.push(Insn::mov(R2, R1));
         // Published before any pointer is counted without being written.
@@ -106,10 +106,10 @@ impl Builder {
         asm.bind(drained);
         asm.push(Insn::store(Size::DW, region, offset::DRAINED_AT_POLL, R0));
         asm.bind(restart);
-        asm.push(Insn::store(Size::DW, region, offset::DRAIN_OBSERVED_AT, R1));
+        asm.push(Insn::store(Size::DW, region, offset::DRAIN_OBSERVED_POSITION, R1));
         asm.bind(late);
         asm.push(Insn::alu(Alu::Add, R1, ring));
-        asm.push(Insn::store(Size::DW, records, offset::POLL_FROM, R1));
+        asm.push(Insn::store(Size::DW, records, offset::POLL_POSITION, R1));
         asm.jump(copied);
         asm.bind(gone);
     }

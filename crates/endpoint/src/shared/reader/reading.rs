@@ -19,11 +19,11 @@ impl Shared {
         intake: &mut Intake<'_>,
     ) -> Result<ReadBlocksOutcome, Failure> {
         if let Some(deferred) = self.deferred.take() {
-            return Ok(self.emit_deferred(intake, deferred));
+            return Ok(self.emit_deferred_block(intake, deferred));
         }
         if self.bundle.left() == 0 {
             match self.open_bundle()? {
-                ReadBlocksOutcome::Emitted => self.select_blocks(intake),
+                ReadBlocksOutcome::Emitted => self.copy_items_if_needed(intake),
                 other => return Ok(other),
             }
         }
@@ -78,21 +78,21 @@ impl Shared {
     /// Copies the rest of the index of the bundle. If the bundle holds fragments of messages and no
     /// arc selects any of their classes, passes all its blocks instead. Blocks of streams are
     /// always read, because they contain the position at which the session continues.
-    fn select_blocks(&mut self, intake: &Intake<'_>) {
+    fn copy_items_if_needed(&mut self, intake: &Intake<'_>) {
         let mut classes = self.bundle.classes();
         if self.bundle.is_framed() && !classes.any(|class| intake.taken.contains(class)) {
             drop(classes);
             let left = self.bundle.left() as u64;
             self.untaken += left;
             self.next_block = self.next_block.map(|next| next + left);
-            self.bundle.pass_all();
+            self.bundle.pass_remaining_blocks();
             return;
         }
         drop(classes);
-        let Some((from, room)) = self.bundle.room_for_items() else { return };
+        let Some((from, room)) = self.bundle.add_item_room() else { return };
         if !self.input.as_mut().is_some_and(|input| input.copy_opened(from, room)) {
             // The rest of the bundle has been overwritten: the next one shows how much is lost.
-            self.bundle.pass_all();
+            self.bundle.pass_remaining_blocks();
         }
     }
 
@@ -125,8 +125,8 @@ impl Shared {
             };
             let to = copied.get_mut(..length).unwrap_or_default();
             if !self.input.as_mut().is_some_and(|input| input.copy_opened(frame.start, to)) {
-                // As in `select_blocks`.
-                self.bundle.pass_all();
+                // As in `copy_items_if_needed`.
+                self.bundle.pass_remaining_blocks();
                 return Ok(ReadBlocksOutcome::Emitted);
             }
             draft = Some(copied);
@@ -165,7 +165,7 @@ impl Shared {
 
     /// Emits the deferred block. If the pool has no memory for it, defers the block again and
     /// returns [`ReadBlocksOutcome::Full`].
-    fn emit_deferred(
+    fn emit_deferred_block(
         &mut self,
         intake: &mut Intake<'_>,
         deferred: DeferredBlock,
@@ -195,7 +195,7 @@ impl Shared {
     /// Emits a block after the blocks that were created to precede it. `place` is the place of its
     /// frame in the pool, or `None` if the frame was not copied.
     fn emit_in_order(&mut self, intake: &mut Intake<'_>, place: Option<Extent>, entry: Entry) {
-        self.emit_created(intake);
+        self.emit_created_blocks(intake);
         let captured = entry.marks.captured;
         let mut entry = match (place, self.absent) {
             (Some(place), _) => {
@@ -220,7 +220,7 @@ impl Shared {
             let left = self.bundle.left() as u64;
             unread += left;
             self.next_block = self.next_block.map(|next| next + left);
-            self.bundle.pass_all();
+            self.bundle.pass_remaining_blocks();
         }
         self.unread = unread;
     }

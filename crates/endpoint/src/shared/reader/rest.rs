@@ -29,7 +29,7 @@ impl Shared {
 
     /// Returns the end of the current pause, or `None` if the source is not pausing or must end the
     /// pause early.
-    pub(super) fn remaining_rest(&mut self, now: u64) -> Option<u64> {
+    pub(super) fn rest_end(&mut self, now: u64) -> Option<u64> {
         let rest = self.rest.as_mut().filter(|rest| now < rest.until)?;
         if self.end_number.is_some() || !self.created.is_empty() {
             return None;

@@ -18,7 +18,7 @@ use super::recent_frames::RecentFrames;
 use super::tail::LineFormat;
 use super::text_sink::{BlockFormatter, TextSink};
 use crate::clock::Rfc3339;
-use crate::entry::{lines_unless_file, names_standard_output};
+use crate::entry::{names_standard_output, standard_output_use};
 use crate::{Failure, Opening, Origins, Sink, SinkEntry};
 use abi::Flags;
 use filter::{Block, Description, Parameter, Report, Time, Type};
@@ -62,9 +62,9 @@ in the report, as are flows that were cut short.",
 
 /// The catalog entry of `account`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&ACCOUNT, open)
-    .writing_files()
+    .with_file_writes()
     .appending(|given| !names_standard_output(given))
-    .with_standard_output(lines_unless_file);
+    .with_standard_output(standard_output_use);
 
 /// Blocks of one direction.
 #[derive(Clone, Copy, Debug, Default)]
@@ -116,7 +116,7 @@ impl Flow {
         let described = || MessageRecord::of_block(block)?.flow();
         let endpoints = match headers {
             Some(_) => EndpointFields::from_headers(headers),
-            None if self.endpoints.are_known() => return,
+            None if self.endpoints.has_addresses() => return,
             None => described().map(EndpointFields::from_described).unwrap_or_default(),
         };
         self.has_headers = headers.is_some();
@@ -210,7 +210,7 @@ impl BlockFormatter for Account {
                 // A gap or the end of a session whose flow was idle or cut short, and is written.
                 return Ok(());
             }
-            if let Some(oldest) = self.flows.take_if_full() {
+            if let Some(oldest) = self.flows.take_flow_if_full() {
                 self.cut_short += 1;
                 self.write(&oldest, WriteCause::Full, out)?;
             }
@@ -240,7 +240,7 @@ impl BlockFormatter for Account {
     }
 
     fn end(&mut self, out: &mut Out) -> Result<(), Failure> {
-        while let Some(flow) = self.flows.take_oldest() {
+        while let Some(flow) = self.flows.take_oldest_flow() {
             self.write(&flow, WriteCause::Stop, out)?;
         }
         Ok(())

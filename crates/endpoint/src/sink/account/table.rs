@@ -11,7 +11,7 @@ use wire::Flow;
 
 /// Maximum number of queue entries examined in a full table before a flow is removed even though it
 /// has had a block since it was queued.
-const ATTEMPTS_MAX: usize = 64;
+const EXAMINED_ENTRIES_MAX: usize = 64;
 
 /// A queue of flows, in the order of insertion: key, entry number and time of the last block.
 type FlowQueue = VecDeque<(FlowKey, u64, Time)>;
@@ -87,7 +87,7 @@ impl<F> FlowTable<F> {
         let queue = self.queues.entry(self.queue_index(key.origin())).or_default();
         queue.push_back((key, entry, now));
         // The entries of flows that were removed at their end are still in the queue.
-        if queue.len() > 2 * self.known.len() + ATTEMPTS_MAX {
+        if queue.len() > 2 * self.known.len() + EXAMINED_ENTRIES_MAX {
             let known = &self.known;
             queue.retain(|(key, entry, _)| {
                 known.get(key).is_some_and(|known| known.entry == *entry)
@@ -118,7 +118,7 @@ impl<F> FlowTable<F> {
             if !is_idle(*queued) {
                 return None;
             }
-            if let Some(flow) = self.take_front(queue, is_idle) {
+            if let Some(flow) = self.take_front_flow(queue, is_idle) {
                 return Some(flow);
             }
         }
@@ -126,7 +126,7 @@ impl<F> FlowTable<F> {
 
     /// If the table is full, removes and returns a flow of the source with the most flows:
     /// approximately the one that has been idle the longest. Otherwise returns `None`.
-    pub(super) fn take_if_full(&mut self) -> Option<F> {
+    pub(super) fn take_flow_if_full(&mut self) -> Option<F> {
         if self.known.len() < self.flows_max {
             return None;
         }
@@ -134,8 +134,10 @@ impl<F> FlowTable<F> {
             // A queue may contain only flows that have ended.
             let longest = self.queues.iter().max_by_key(|(_, queue)| queue.len());
             let (queue, queued) = longest.and_then(|(at, all)| Some((*at, all.front()?.2)))?;
-            let is_last_attempt = attempt >= ATTEMPTS_MAX;
-            if let Some(flow) = self.take_front(queue, |last| is_last_attempt || last == queued) {
+            let is_last_attempt = attempt >= EXAMINED_ENTRIES_MAX;
+            if let Some(flow) =
+                self.take_front_flow(queue, |last| is_last_attempt || last == queued)
+            {
                 return Some(flow);
             }
         }
@@ -144,9 +146,9 @@ impl<F> FlowTable<F> {
 
     /// Removes and returns the flow at the front of the first queue that has one; `None` if there
     /// is none.
-    pub(super) fn take_oldest(&mut self) -> Option<F> {
+    pub(super) fn take_oldest_flow(&mut self) -> Option<F> {
         while let Some((queue, _)) = self.queues.iter().find(|(_, queue)| !queue.is_empty()) {
-            if let Some(flow) = self.take_front(*queue, |_| true) {
+            if let Some(flow) = self.take_front_flow(*queue, |_| true) {
                 return Some(flow);
             }
         }
@@ -154,9 +156,9 @@ impl<F> FlowTable<F> {
     }
 
     /// Removes the front of a queue. Returns `None` if its flow has already ended. Otherwise,
-    /// removes and returns the flow if `may_remove` returns true for the time of its last block, and
-    /// appends the flow to the queue again if `may_remove` returns false.
-    fn take_front(&mut self, queue: u16, may_remove: impl Fn(Time) -> bool) -> Option<F> {
+    /// removes and returns the flow if `may_remove` returns true for the time of its last block,
+    /// and appends the flow to the queue again if `may_remove` returns false.
+    fn take_front_flow(&mut self, queue: u16, may_remove: impl Fn(Time) -> bool) -> Option<F> {
         let (key, entry, _) = self.queues.get_mut(&queue)?.pop_front()?;
         let known = self.known.get(&key).filter(|known| known.entry == entry)?;
         if may_remove(known.last) {

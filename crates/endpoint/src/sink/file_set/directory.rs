@@ -59,7 +59,7 @@ impl Directory {
     ) -> Result<(Self, File), Failure> {
         let refused = |error: sys::Error| io_failure("make", path, &error.into());
         steps.announce(Resource::File, path).map_err(refused)?;
-        let mode = readers.file_mode_at(Path::new(path), 0o777);
+        let mode = readers.file_mode_for_path(Path::new(path), 0o777);
         let created = match fs::DirBuilder::new().mode(mode).create(path) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,

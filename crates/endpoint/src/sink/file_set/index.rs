@@ -66,7 +66,7 @@ impl Serialize for IndexLine<'_> {
 impl IndexFile {
     /// Creates an index that appends to this file.
     pub(super) fn new(file: File, target: String) -> Self {
-        Self(Out::append_shared(file, target, LineFormat::Json))
+        Self(Out::from_shared_file(file, target, LineFormat::Json))
     }
 
     /// Returns the notes for the final report.

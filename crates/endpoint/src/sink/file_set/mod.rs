@@ -199,8 +199,8 @@ impl FileSet {
     /// Fills a hole of `length` bytes with zeros. Does nothing unless the policy fills holes, all
     /// earlier holes of the file are filled, and the file's zeros, including these, do not exceed
     /// [`FILL_BYTES_MAX`]. If the file does not exist yet, the zeros are written with its first
-    /// bytes. The caller must call this before [`OutputFile::note_block`], which counts the missing
-    /// bytes.
+    /// bytes. The caller must call this before [`OutputFile::update_for_block`], which counts the
+    /// missing bytes.
     pub(crate) fn fill_missing_bytes(
         &mut self,
         file: &mut OutputFile,
@@ -320,11 +320,11 @@ fn extend_file(file: &mut File, disk: &mut DiskFile, zeros: u64, bytes: &[u8]) -
         while let Some(piece) = ZEROS.get(..left.min(ZEROS.len() as u64) as usize)
             && left > 0
         {
-            disk.note_appended(piece);
+            disk.record_appended_bytes(piece);
             left -= piece.len() as u64;
         }
     }
     file.write_all(bytes)?;
-    disk.note_appended(bytes);
+    disk.record_appended_bytes(bytes);
     Ok(())
 }

@@ -80,7 +80,7 @@ impl fmt::Debug for DiskFile {
 
 impl DiskFile {
     /// Updates the size and the digest after bytes were appended to the file.
-    pub(super) fn note_appended(&mut self, bytes: &[u8]) {
+    pub(super) fn record_appended_bytes(&mut self, bytes: &[u8]) {
         self.size += bytes.len() as u64;
         if let Some(digest) = &mut self.digest {
             digest.update(bytes);
@@ -114,7 +114,7 @@ impl OutputFile {
     }
 
     /// Updates times, counters and direction state for a block.
-    pub(crate) fn note_block(&mut self, block: &Block<'_>) {
+    pub(crate) fn update_for_block(&mut self, block: &Block<'_>) {
         self.first = self.first.min(block.context.time);
         self.last = self.last.max(block.context.time);
         let direction = self.direction_state(block);
@@ -133,7 +133,7 @@ impl OutputFile {
 
     /// Copies addresses and ports from the headers of the block, unless an earlier block has
     /// supplied them.
-    pub(crate) fn take_addresses(&mut self, block: &Block<'_>) {
+    pub(crate) fn copy_addresses(&mut self, block: &Block<'_>) {
         if self.flow.is_none()
             && let Some(headers) =
                 Headers::of_frame(block).or_else(|| Headers::of_derived_block(block))

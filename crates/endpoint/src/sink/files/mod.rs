@@ -68,7 +68,7 @@ remembered at a time; a session that was forgotten continues in another file.",
 const _: () = assert!(FILL_BYTES_MAX == 16 << 20, "the help text states this value");
 
 /// The catalog entry of `files`.
-pub const ENTRY: SinkEntry = SinkEntry::new(&FILES, open).writing_files();
+pub const ENTRY: SinkEntry = SinkEntry::new(&FILES, open).with_file_writes();
 
 /// The unit of data for which a file is created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,7 +103,7 @@ impl Sink for Files {
         for (_, block) in batch.blocks() {
             match self.file_key(&block) {
                 Some(key) => self.append_block(key, &block)?,
-                None => self.write_single(&block)?,
+                None => self.write_block_to_own_file(&block)?,
             }
             self.count_block(&block);
         }
@@ -191,7 +191,7 @@ impl Files {
 
     /// Writes a block to its own file. Does nothing for a block that only marks an end, nor for a
     /// description unless each message has a file.
-    fn write_single(&mut self, block: &Block<'_>) -> Result<(), Failure> {
+    fn write_block_to_own_file(&mut self, block: &Block<'_>) -> Result<(), Failure> {
         if block.is_end_marker() || self.unit != FileUnit::Message && block.marks.is_description() {
             return Ok(());
         }
@@ -245,11 +245,11 @@ impl Files {
         let missing = u64::from(block.length()).saturating_sub(bytes.len() as u64);
         // Fragments without a session may be of many flows.
         if block.context.session != 0 || !self.in_fragments {
-            file.take_addresses(block);
+            file.copy_addresses(block);
         }
         self.file_set.write_bytes(file, bytes)?;
         self.file_set.fill_missing_bytes(file, missing)?;
-        file.note_block(block);
+        file.update_for_block(block);
         Ok(())
     }
 

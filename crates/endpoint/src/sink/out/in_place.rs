@@ -68,7 +68,11 @@ impl Out {
 
     /// Returns a piece for the first `length` bytes of a frame, to be written after the bytes now
     /// in the buffer.
-    pub(crate) const fn frame_piece(&mut self, frame: ExportedFrame, length: usize) -> FramePiece {
+    pub(crate) const fn add_frame_piece(
+        &mut self,
+        frame: ExportedFrame,
+        length: usize,
+    ) -> FramePiece {
         self.bytes_outside_buffer += length;
         FramePiece { frame, length, at: self.buffer.len() }
     }

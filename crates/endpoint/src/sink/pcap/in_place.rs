@@ -39,7 +39,7 @@ impl InPlaceSources {
 
     /// Returns the frames in kernel memory to which a batch's blocks refer, or `None` if the bytes
     /// of the blocks are in a pool.
-    pub(super) fn frames_of(&self, batch: &Batch<'_>) -> Option<Arc<FramesInPlace>> {
+    pub(super) fn find_batch_frames(&self, batch: &Batch<'_>) -> Option<Arc<FramesInPlace>> {
         let (_, first) = batch.blocks().next().filter(|_| !self.sources.is_empty())?;
         let dbuf = first.pointer.dbuf();
         self.sources.iter().find(|frames| frames.id() == dbuf).cloned()
@@ -106,7 +106,7 @@ impl Pcap {
         let length = self.add_record_header(block);
         if let Some(frame) = frames.find_frame(block.entry().frame()) {
             if in_place && length >= IN_PLACE_LENGTH_MIN && !is_tagged(&frame.header) {
-                pieces.push(self.out.frame_piece(*frame, length));
+                pieces.push(self.out.add_frame_piece(*frame, length));
             } else {
                 frames.copy_frame(frame, length, self.out.buffer());
             }

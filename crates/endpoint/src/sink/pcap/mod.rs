@@ -79,7 +79,7 @@ const FRAMED_FORMS: Forms =
 
 /// The catalog entry of `pcap`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&PCAP, open)
-    .writing_files()
+    .with_file_writes()
     .appending(|given| given.text("per") == Some("all") && !names_standard_output(given))
     .with_standard_output(|given| match names_standard_output(given) {
         true => StandardOutput::Capture,
@@ -113,7 +113,7 @@ fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
 
 impl Sink for Pcap {
     fn consume(&mut self, batch: &Batch<'_>, _now: Time) -> Result<(), Failure> {
-        if let Some(frames) = self.in_place.frames_of(batch) {
+        if let Some(frames) = self.in_place.find_batch_frames(batch) {
             return self.write_in_place(batch, &frames);
         }
         for (_, block) in batch.blocks() {

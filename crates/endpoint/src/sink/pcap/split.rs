@@ -78,7 +78,7 @@ impl SplitPcap {
         let outcome = if is_new { self.append_frame(&mut file, block) } else { Ok(()) };
         let ended = block.context.flags.has(Flags::END);
         if outcome.is_ok() {
-            file.note_block(block);
+            file.update_for_block(block);
             if ended {
                 file.end_direction(block);
             }
@@ -99,7 +99,7 @@ impl SplitPcap {
             }
             Some(_) => {}
         }
-        file.take_addresses(block);
+        file.copy_addresses(block);
         self.frames.append_frame(block, &mut self.record);
         self.file_set.write_bytes(file, &self.record)?;
         self.frames_written += 1;

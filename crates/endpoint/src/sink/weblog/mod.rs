@@ -17,7 +17,7 @@ use super::out::Out;
 use super::tail::LineFormat;
 use super::text_sink::{BlockFormatter, TextSink};
 use crate::clock::timestamp;
-use crate::entry::{lines_unless_file, names_standard_output};
+use crate::entry::{names_standard_output, standard_output_use};
 use crate::{Failure, Opening, Sink, SinkEntry};
 use filter::{
     Block, Description, Form, Forms, InputNeeds, Parameter, Report, Time, Type, UsableInput,
@@ -64,9 +64,9 @@ are counted in the report.",
 
 /// The catalog entry of `weblog`.
 pub const ENTRY: SinkEntry = SinkEntry::new(&WEBLOG, open)
-    .writing_files()
+    .with_file_writes()
     .appending(|given| !names_standard_output(given))
-    .with_standard_output(lines_unless_file);
+    .with_standard_output(standard_output_use);
 
 #[derive(Debug)]
 struct Weblog {
@@ -153,10 +153,10 @@ fn append_combined(line: &mut Vec<u8>, record: &MessageRecord<'_>, time_text: &[
 /// Appends the request line. HTTP/0.9 requests have no version.
 fn append_request_line(line: &mut Vec<u8>, record: &MessageRecord<'_>) {
     let Some(method) = record.text(Field::Method) else { return line.push(b'-') };
-    EscapedBytes(method).add_to(line);
+    EscapedBytes(method).append_to_line(line);
     if let Some(url) = record.text(Field::Url) {
         line.push(b' ');
-        EscapedBytes(url).add_to(line);
+        EscapedBytes(url).append_to_line(line);
     }
     let version = record.text(Field::Version).unwrap_or_default();
     if version.starts_with(b"HTTP/") {
@@ -166,12 +166,12 @@ fn append_request_line(line: &mut Vec<u8>, record: &MessageRecord<'_>) {
     } else {
         return;
     }
-    EscapedBytes(version).add_to(line);
+    EscapedBytes(version).append_to_line(line);
 }
 
 fn append_value(line: &mut Vec<u8>, text: Option<&[u8]>) {
     match text {
-        Some(text) => EscapedBytes(text).add_to(line),
+        Some(text) => EscapedBytes(text).append_to_line(line),
         None => line.push(b'-'),
     }
 }

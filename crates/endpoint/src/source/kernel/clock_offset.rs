@@ -4,7 +4,7 @@
 const COMPARE_INTERVAL_NS: u64 = 1_000_000_000;
 /// Largest drift, in nanoseconds, for which the offset is not updated. A comparison of the clocks
 /// may be wrong by this much.
-const DRIFT_MIN_NS: u64 = 20_000;
+const DRIFT_TOLERANCE_NS: u64 = 20_000;
 
 /// The offset that converts monotonic time to the time of day.
 #[derive(Debug)]
@@ -22,13 +22,13 @@ impl ClockOffset {
     }
 
     /// Compares the clocks again if [`COMPARE_INTERVAL_NS`] has passed. Updates the offset if it
-    /// has changed by more than [`DRIFT_MIN_NS`].
+    /// has changed by more than [`DRIFT_TOLERANCE_NS`].
     pub fn update(&mut self) {
         if sys::clock::monotonic().saturating_sub(self.compared_at) < COMPARE_INTERVAL_NS {
             return;
         }
         let (offset, compared_at) = measure_offset();
-        if offset.abs_diff(self.offset) > DRIFT_MIN_NS {
+        if offset.abs_diff(self.offset) > DRIFT_TOLERANCE_NS {
             self.offset = offset;
         }
         self.compared_at = compared_at;
@@ -65,7 +65,7 @@ mod tests {
         let converted = time.time_of_day(sys::clock::monotonic());
         let after = sys::clock::real();
         assert!(
-            before - DRIFT_MIN_NS <= converted && converted <= after + DRIFT_MIN_NS,
+            before - DRIFT_TOLERANCE_NS <= converted && converted <= after + DRIFT_TOLERANCE_NS,
             "{before} {converted} {after}"
         );
     }

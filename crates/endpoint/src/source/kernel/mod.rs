@@ -290,7 +290,7 @@ impl KernelSource {
     /// Emits available blocks without their bytes, as long as they follow the same edge, and
     /// returns their number. Their frames stay in the current batch until the next call to
     /// `produce`.
-    fn put_in_place(&mut self, frames: &FramesInPlace, intake: &mut Intake<'_>) -> usize {
+    fn emit_in_place(&mut self, frames: &FramesInPlace, intake: &mut Intake<'_>) -> usize {
         self.is_drained = false;
         intake.in_place = true;
         let mut batch = frames.begin_batch();
@@ -378,7 +378,7 @@ impl Source for KernelSource {
         let may_stay_in_place =
             edge.and_then(|edge| intake.arcs_in_place.checked_shr(edge)).unwrap_or(0) & 1 > 0;
         let put = match self.in_place.clone().filter(|_| may_stay_in_place) {
-            Some(frames) => self.put_in_place(&frames, intake),
+            Some(frames) => self.emit_in_place(&frames, intake),
             None => self.emit_blocks(intake),
         };
         (intake.arc, intake.is_drained) = (Some(self.last_edge), self.is_drained);

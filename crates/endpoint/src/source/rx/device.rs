@@ -32,9 +32,9 @@ const RING_BYTES_MIN: u64 = 4 << 20;
 const RING_BYTES_MAX: u64 = 128 << 20;
 /// Default timeout of a partly filled segment in milliseconds (T_t), which equals the resolution of
 /// the kernel's timer.
-const RETIRE_MS_DEFAULT: u64 = 10;
+const SEGMENT_TIMEOUT_MS_DEFAULT: u64 = 10;
 /// Maximum timeout of a partly filled segment, in milliseconds.
-const RETIRE_MS_MAX: u64 = 1000;
+const SEGMENT_TIMEOUT_MS_MAX: u64 = 1000;
 
 /// Parameters of the packet socket.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub(super) struct RxParameters<'a> {
     /// Arguments of the filter that the kernel applies, or `None` if it applies none.
     pub(super) pushed_filter: Option<&'a Arguments>,
     /// Maximum time that a frame may wait in a partly filled segment, in nanoseconds. `None`
-    /// selects [`RETIRE_MS_DEFAULT`].
+    /// selects [`SEGMENT_TIMEOUT_MS_DEFAULT`].
     pub(super) latency: Option<Time>,
     pub(super) steps: &'a Steps,
 }
@@ -153,8 +153,9 @@ fn open_socket(
     interface: Option<&Interface>,
 ) -> sys::Result<(PacketRing, bool)> {
     let mut segments = segment_count(parameters, interface);
-    let wait =
-        parameters.latency.map_or(RETIRE_MS_DEFAULT, |ns| (ns / 1_000_000).clamp(1, RETIRE_MS_MAX));
+    let wait = parameters
+        .latency
+        .map_or(SEGMENT_TIMEOUT_MS_DEFAULT, |ns| (ns / 1_000_000).clamp(1, SEGMENT_TIMEOUT_MS_MAX));
     let retire_ms = u32::try_from(wait).unwrap_or(1);
     loop {
         parameters.steps.announce(Resource::Descriptor, "a packet socket")?;

@@ -44,7 +44,7 @@ pub(super) fn unpack(
         match link_type(packet.link.hatype) {
             None => unknown_link += 1,
             Some(link) => {
-                let (from, length, wire_length) = frame_lengths(&packet, link, segment);
+                let (from, length, wire_length) = reinsert_frame_tag(&packet, link, segment);
                 let place = Extent::new(position, 0).within(from, length);
                 let flags = packet_flags(&packet);
                 let context = BlockMetadata { time: packet.time_ns, session: 0, origin, flags };
@@ -74,7 +74,11 @@ fn packet_flags(packet: &PacketHeader) -> Flags {
 
 /// Reinserts the VLAN tag of a frame, if it has one and there is room for it before the frame.
 /// Returns the offset, the captured length and the original length of the resulting frame.
-fn frame_lengths(packet: &PacketHeader, link: LinkType, segment: &mut [u8]) -> (u32, u32, u32) {
+fn reinsert_frame_tag(
+    packet: &PacketHeader,
+    link: LinkType,
+    segment: &mut [u8],
+) -> (u32, u32, u32) {
     let plain = (segment_offset(packet.frame), packet.captured, packet.length);
     let Some(tag) = packet.vlan.filter(|_| link == LinkType::ETHERNET) else { return plain };
     if reinsert_tag_bytes(tag, packet.frame, segment).is_none() {

@@ -19,7 +19,7 @@ impl Emitter<'_> {
         on: Layers<'s>,
         done: Exit<'s>,
     ) -> Result<(), Unfit> {
-        match self.fused.forks_at(from).count() {
+        match self.fused.forks_of_step(from).count() {
             0 => s.leave(done),
             1 => self.emit_common_fork(s, from, on, done)?,
             _ => self.emit_separate_forks(s, from, on, done)?,
@@ -37,9 +37,10 @@ impl Emitter<'_> {
         done: Exit<'s>,
     ) -> Result<(), Unfit> {
         let fused = self.fused;
-        let Some((number, fork)) = fused.forks_at(from).next() else { return Ok(()) };
+        let Some((number, fork)) = fused.forks_of_step(from).next() else { return Ok(()) };
         let several = (!fork.has_one_edge()).then(|| s.var(0));
-        for (step, classes) in fused.steps_after(from).filter(|(_, set)| may_contain(on.class, set))
+        for (step, classes) in
+            fused.following_steps(from).filter(|(_, set)| may_contain(on.class, set))
         {
             s.arm(|t, end| {
                 emit_class_test(t, on.class, classes, end);
@@ -52,7 +53,8 @@ impl Emitter<'_> {
                 }
             })?;
         }
-        for (exit, classes) in fused.exits_of(from).filter(|(_, set)| may_contain(on.class, set)) {
+        for (exit, classes) in fused.class_exits(from).filter(|(_, set)| may_contain(on.class, set))
+        {
             s.arm(|t, end| {
                 emit_class_test(t, on.class, classes, end);
                 self.emit_delivery(t, exit, on);
@@ -89,11 +91,12 @@ impl Emitter<'_> {
         let fused = self.fused;
         let open = |fork: &Fork| self.may_take(fork, from, on.class);
         let marks = || {
-            let open = fused.forks_at(from).filter(|(_, fork)| open(fork));
+            let open = fused.forks_of_step(from).filter(|(_, fork)| open(fork));
             open.map(|(number, fork)| (mark_number(number), fork))
         };
         marks().for_each(|(mark, _)| s.mark(mark, false));
-        for (step, classes) in fused.steps_after(from).filter(|(_, set)| may_contain(on.class, set))
+        for (step, classes) in
+            fused.following_steps(from).filter(|(_, set)| may_contain(on.class, set))
         {
             s.arm(|t, end| {
                 emit_class_test(t, on.class, classes, end);
@@ -102,7 +105,8 @@ impl Emitter<'_> {
                 self.emit_step(t, step, on, end)
             })?;
         }
-        for (exit, classes) in fused.exits_of(from).filter(|(_, set)| may_contain(on.class, set)) {
+        for (exit, classes) in fused.class_exits(from).filter(|(_, set)| may_contain(on.class, set))
+        {
             s.arm(|t, end| {
                 emit_class_test(t, on.class, classes, end);
                 let ours = marks().filter(|(_, fork)| fork.exits.contains(&exit));
@@ -111,7 +115,7 @@ impl Emitter<'_> {
             });
         }
         let length = s.view_length(on);
-        for (number, fork) in fused.forks_at(from) {
+        for (number, fork) in fused.forks_of_step(from) {
             if !open(fork) {
                 s.tally(fused.counter_index(CounterId::Unselected(number)), length);
                 continue;
@@ -135,7 +139,7 @@ impl Emitter<'_> {
     /// step `from` (the source if `None`).
     pub(super) fn may_take(&self, fork: &Fork, from: Option<usize>, class: Value<'_>) -> bool {
         let steps = fork.steps.iter().map(|step| &self.fused.steps[*step].classes);
-        let exits = self.fused.exits_of(from).filter(|(exit, _)| fork.exits.contains(exit));
+        let exits = self.fused.class_exits(from).filter(|(exit, _)| fork.exits.contains(exit));
         steps.chain(exits.map(|(_, set)| set)).any(|set| may_contain(class, set))
     }
 }

@@ -56,7 +56,8 @@ impl AttachmentHandle for RequestHandle {
     ) -> Result<PreparedSuccessor, BuildError> {
         let owner = self.point.owner_of(self.number);
         let owner = owner.unwrap_or_else(|| sys::process::identity().0);
-        let new = asked.with_egress(&self.point.site.place, asked.new_request(owner)?)?;
+        let new =
+            asked.with_egress_interfaces(&self.point.site.place, asked.new_request(owner)?)?;
         let new = NewRequest { about: about.to_owned(), ..new };
         successor::prepare(self, new, stays).map_err(BuildError::Refused)
     }

@@ -281,7 +281,7 @@ impl Points {
         state.running = Some(RunningProgram { links, version });
         state.stored = StoredNames { names: names.iter().cloned().collect(), notes: number };
         if !state.retired.is_empty() {
-            state.enable_waiting()?;
+            state.create_grace_period()?;
             state.collect_retired_counters();
         }
         for (held, adopted) in &mut handed {
@@ -295,7 +295,7 @@ impl Points {
         for (about, ended) in note.left {
             let ended =
                 FinalCounters::from_text(&ended).ok_or("what was counted cannot be read")?;
-            state.remember_final(about.clone(), &ended);
+            state.remember_final_counters(about.clone(), &ended);
             handed.push(AdoptedRequest { about, status: AdoptedStatus::Ended(Box::new(ended)) });
         }
         point.store(&mut state, None);
@@ -322,7 +322,7 @@ impl Point {
         let others: Vec<*const Map> = others.map(|(_, map)| Arc::as_ptr(map)).collect();
         let elsewhere = line.states.iter().filter(|(_, map)| others.contains(&Arc::as_ptr(map)));
         elsewhere.for_each(|(step, _)| drop(ended.states.remove(step)));
-        state.remember_final(line.about, &ended);
+        state.remember_final_counters(line.about, &ended);
         Some(ended)
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn prepare(
         |makes, what| steps.announce(makes, what).map_err(|error| refused(error.to_string()));
     let mut state = point.state();
     step(Resource::Memory, "what waits for programs")?;
-    state.enable_waiting().map_err(refused)?;
+    state.create_grace_period().map_err(refused)?;
     let number = point.next_number();
     let mut kept = Vec::new();
     if let Some(line) = state.lines.iter().find(|line| line.number == old.number) {
@@ -72,7 +72,7 @@ pub(super) fn prepare(
     let (line, doorbell) = made.map_err(refused)?;
     let rings = Arc::clone(&line.pointers);
     let blame = |failure: VersionError| KernelRefusal {
-        node: failure.node_of(number).unwrap_or(source),
+        node: failure.node_at_fault(number).unwrap_or(source),
         why: failure.why,
     };
     let lines = with_replacement(&state.lines, old.number, &line);
@@ -140,7 +140,7 @@ impl PreparedSwitch {
             let mut ended = point.final_counters(&old);
             // The request that continues with a state reports it.
             ended.states.retain(|step, _| !self.stays.contains(step));
-            state.remember_final(old.about, &ended);
+            state.remember_final_counters(old.about, &ended);
             let _ = self.old.ended.set(ended);
         }
         point.store(&mut state, None);

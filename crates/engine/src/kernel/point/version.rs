@@ -47,7 +47,7 @@ pub(super) struct VersionError {
 
 impl VersionError {
     /// Returns the node at fault if it belongs to the request with number `line`.
-    pub(super) fn node_of(&self, line: u32) -> Option<NodeId> {
+    pub(super) fn node_at_fault(&self, line: u32) -> Option<NodeId> {
         self.at.filter(|(number, _)| *number == line).map(|(_, node)| node)
     }
 
@@ -254,7 +254,7 @@ struct Assembly<'l> {
 
 impl<'l> Assembly<'l> {
     fn new(site: &Site, lines: &[&'l AttachedRequest]) -> Result<Self, VersionError> {
-        let lines = group_by_owner(lines);
+        let lines = group_by_frame_ring(lines);
         let numbers: Vec<u32> = lines.iter().map(|line| line.number).collect();
         let members: Vec<Member<'_>> = lines.iter().map(|line| line.as_member()).collect();
         let fused = FusedTree::fuse(&members);
@@ -272,7 +272,7 @@ impl<'l> Assembly<'l> {
 }
 
 /// Sorts the requests so that those with the same ring of frames are adjacent.
-fn group_by_owner<'l>(lines: &[&'l AttachedRequest]) -> Vec<&'l AttachedRequest> {
+fn group_by_frame_ring<'l>(lines: &[&'l AttachedRequest]) -> Vec<&'l AttachedRequest> {
     let owner = |line: &&AttachedRequest| Arc::as_ptr(&line.owner);
     let owners: Vec<_> = lines.iter().map(owner).collect();
     let mut sorted = lines.to_vec();

@@ -174,7 +174,7 @@ impl Dns {
             }
             if block.context.session == 0 {
                 // Blocks without a session belong to no connection.
-                let block = into_unanswered(block, NOT_DNS, cx);
+                let block = into_unanswered_message(block, NOT_DNS, cx);
                 return cx.pass(block);
             }
             if let Some(mut connection) = self.table.make_room(key, self.connections_max) {
@@ -214,7 +214,7 @@ fn classify_datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
             cx.pass(into_fragment(block, class, first.with(Flags::LAST)));
         }
         Err(why) => {
-            let block = into_unanswered(block, why, cx);
+            let block = into_unanswered_message(block, why, cx);
             cx.pass(block);
         }
     }
@@ -254,6 +254,10 @@ fn standalone_message(block: Block<'_>, class: Class) -> Block<'_> {
 }
 
 /// Converts the block to a complete message without a class, and counts `why` as the reason.
-fn into_unanswered<'a>(block: Block<'a>, why: Reason, cx: &mut StreamContext<'_, 'a>) -> Block<'a> {
+fn into_unanswered_message<'a>(
+    block: Block<'a>,
+    why: Reason,
+    cx: &mut StreamContext<'_, 'a>,
+) -> Block<'a> {
     standalone_message(block, cx.answer_absent(why))
 }

@@ -8,7 +8,7 @@
 use super::message::{ReceivedMessage, describe};
 use super::{
     CUT, FOUND_AGAIN, GAP, MALFORMED, NOT_DNS, TOO_MANY_PIECES, emit_description, into_fragment,
-    into_unanswered, standalone_message,
+    into_unanswered_message, standalone_message,
 };
 use crate::prelude::*;
 use wire::dns::{HEADER_LENGTH, Message};
@@ -98,7 +98,7 @@ impl DnsConnection {
         }
         if flags.has(Flags::END) {
             direction.has_ended = 1;
-            direction.release_held(CUT, cx);
+            direction.release_held_pieces(CUT, cx);
         }
         let over = [self.forward, self.backward]
             .iter()
@@ -113,8 +113,8 @@ impl DnsConnection {
     /// Emits all held pieces of both directions without a class. Counts each of them under the
     /// reason `why`.
     pub(super) fn release_all(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
-        self.forward.release_held(why, cx);
-        self.backward.release_held(why, cx);
+        self.forward.release_held_pieces(why, cx);
+        self.backward.release_held_pieces(why, cx);
     }
 }
 
@@ -125,7 +125,7 @@ impl DnsDirection {
             return cx.consume(&block);
         }
         if self.direction_fault == 0 {
-            self.release_held(GAP, cx);
+            self.release_held_pieces(GAP, cx);
             if length > self.missing_bytes {
                 self.direction_fault = GAP.mark();
             } else {
@@ -133,7 +133,7 @@ impl DnsDirection {
                 self.message_fault = if self.missing_bytes > 0 { GAP.mark() } else { 0 };
             }
         }
-        let block = into_unanswered(block, GAP, cx);
+        let block = into_unanswered_message(block, GAP, cx);
         cx.pass(block);
     }
 
@@ -175,7 +175,7 @@ impl DnsDirection {
             && pieces.next_offset < block.length()
         {
             let rest = pieces.next_piece(u32::MAX);
-            pieces.emit_piece(into_unanswered(rest, why, cx), cx);
+            pieces.emit_piece(into_unanswered_message(rest, why, cx), cx);
         }
         if !pieces.has_emitted {
             cx.consume(&block);
@@ -201,7 +201,7 @@ impl DnsDirection {
                 let why = if self.is_recognized == 0 { NOT_DNS } else { MALFORMED };
                 self.direction_fault = why.mark();
                 self.missing_bytes = 0;
-                self.release_held(why, cx);
+                self.release_held_pieces(why, cx);
                 return pieces.step_back(if self.is_recognized == 0 {
                     pieces.leading_length_bytes
                 } else {
@@ -213,7 +213,7 @@ impl DnsDirection {
             pieces.step_back(pieces.leading_length_bytes);
             let lead = pieces.next_piece(pieces.leading_length_bytes);
             if !cx.hold_part(&mut self.held, &lead, &mut pieces.has_emitted) {
-                self.release_held(TOO_MANY_PIECES, cx);
+                self.release_held_pieces(TOO_MANY_PIECES, cx);
                 self.message_fault = TOO_MANY_PIECES.mark();
             }
         }
@@ -238,7 +238,7 @@ impl DnsDirection {
         cx: &mut StreamContext<'_, 'a>,
     ) {
         if let Some(why) = Reason::from_mark(self.message_fault) {
-            return pieces.emit_piece(into_unanswered(piece, why, cx), cx);
+            return pieces.emit_piece(into_unanswered_message(piece, why, cx), cx);
         }
         let whole = self.missing_bytes == 0;
         let length = usize::from(self.length);
@@ -246,7 +246,7 @@ impl DnsDirection {
             && !self.may_begin_message(&piece, pieces.leading_length_bytes, cx)
         {
             self.direction_fault = NOT_DNS.mark();
-            self.release_held(NOT_DNS, cx);
+            self.release_held_pieces(NOT_DNS, cx);
             return pieces.step_back(pieces.leading_length_bytes + piece.length());
         }
         if whole && self.held.is_empty() {
@@ -263,7 +263,7 @@ impl DnsDirection {
                 }
                 Err(why) => {
                     self.is_recognized = 1;
-                    pieces.emit_piece(into_unanswered(piece, why, cx), cx);
+                    pieces.emit_piece(into_unanswered_message(piece, why, cx), cx);
                 }
             };
         }
@@ -272,17 +272,17 @@ impl DnsDirection {
         pieces.step_back(all);
         let piece = pieces.next_piece(all);
         if key >= PIECES_MAX {
-            self.release_held(TOO_MANY_PIECES, cx);
-            pieces.emit_piece(into_unanswered(piece, TOO_MANY_PIECES, cx), cx);
+            self.release_held_pieces(TOO_MANY_PIECES, cx);
+            pieces.emit_piece(into_unanswered_message(piece, TOO_MANY_PIECES, cx), cx);
         } else {
             let held = cx.hold_part(&mut self.held, &piece, &mut pieces.has_emitted);
             if held && whole {
-                self.emit_or_release_held(length, buf, cx);
+                self.emit_or_release_held_pieces(length, buf, cx);
             }
             if held {
                 return;
             }
-            self.release_held(TOO_MANY_PIECES, cx);
+            self.release_held_pieces(TOO_MANY_PIECES, cx);
         }
         self.message_fault = if whole { 0 } else { TOO_MANY_PIECES.mark() };
     }
@@ -308,7 +308,7 @@ impl DnsDirection {
 
     /// Emits the held pieces as a message of `length` bytes if they form one, otherwise without a
     /// class.
-    fn emit_or_release_held(
+    fn emit_or_release_held_pieces(
         &mut self,
         length: usize,
         buf: &mut Vec<u8>,
@@ -340,13 +340,13 @@ impl DnsDirection {
                 if self.is_recognized == 0 && why == NOT_DNS {
                     self.direction_fault = why.mark();
                 }
-                self.release_held(why, cx);
+                self.release_held_pieces(why, cx);
             }
         }
     }
 
     /// Emits the held pieces without a class. Counts each of them under the reason `why`.
-    fn release_held(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
+    fn release_held_pieces(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
         while !self.held.is_empty() {
             let class = cx.answer_absent(why);
             cx.release_front(&mut self.held, |piece| standalone_message(piece, class));

@@ -23,7 +23,7 @@ impl BlockWalk<'_, '_, '_> {
     /// handles the bytes as a response without a head if they may be one, or else emits bytes
     /// without a class up to the next possible start of a message.
     pub(super) fn handle_message_start(&mut self) {
-        if self.direction().phase() == Phase::LostAtLine && !self.finds_start_here() {
+        if self.direction().phase() == Phase::LostAtLine && !self.try_resume_here() {
             return;
         }
         let lost = self.direction().phase().is_lost();
@@ -36,7 +36,7 @@ impl BlockWalk<'_, '_, '_> {
         if rest.is_empty() {
             return;
         }
-        if self.connection.protocol().is_none() && !self.may_be_http(rest) {
+        if self.connection.protocol().is_none() && !self.detect_http(rest) {
             return;
         }
         match self.parse_head(rest) {
@@ -100,7 +100,7 @@ impl BlockWalk<'_, '_, '_> {
     /// direction carries requests. Otherwise emits the bytes from the current offset without a
     /// class, up to the next possible start of a message or to the end of the block, and returns
     /// false.
-    pub(super) fn may_be_http(&mut self, rest: &[u8]) -> bool {
+    pub(super) fn detect_http(&mut self, rest: &[u8]) -> bool {
         let lost = self.direction().phase().is_lost();
         match guess_protocol(rest) {
             Guess::Request => {
@@ -198,7 +198,7 @@ impl BlockWalk<'_, '_, '_> {
         self.cx.gather_views(&self.connection.directions[self.direction].held, &mut text);
         let before = text.len();
         text.extend_from_slice(rest);
-        if self.connection.protocol().is_some() || self.may_be_http(&text) {
+        if self.connection.protocol().is_some() || self.detect_http(&text) {
             match self.parse_head(&text) {
                 Ok(head) => {
                     let to = self.offset + head.end.saturating_sub(before) as u32;
@@ -220,7 +220,7 @@ impl BlockWalk<'_, '_, '_> {
         let length = text.len();
         text.truncate(memchr::memrchr(b'\n', &text).map_or(0, |end| end + 1));
         text.extend_from_slice(b"\r\n");
-        if self.connection.protocol().is_some() || self.may_be_http(&text) {
+        if self.connection.protocol().is_some() || self.detect_http(&text) {
             match self.parse_head(&text).ok().filter(|head| !head.version.is_empty()) {
                 Some(head) => {
                     let head = Head { end: length, ..head };

@@ -236,7 +236,9 @@ impl Http {
         }
         let connection = self.connections.find(key);
         let is_known = connection.is_some();
-        if let Some(block) = connection.and_then(|connection| connection.as_body_block(&block)) {
+        if let Some(block) =
+            connection.and_then(|connection| connection.try_whole_body_block(&block))
+        {
             return match self.options.emit {
                 EmittedParts::Message | EmittedParts::Body => Some(block),
                 EmittedParts::Head => {

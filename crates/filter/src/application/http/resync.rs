@@ -23,7 +23,7 @@ struct Candidate {
 
 /// The kinds of messages that may begin in a direction.
 #[derive(Clone, Copy)]
-struct ExpectedKinds {
+struct ExpectedMessages {
     requests: bool,
     responses: bool,
 }
@@ -31,9 +31,9 @@ struct ExpectedKinds {
 impl BlockWalk<'_, '_, '_> {
     /// Returns the kinds of messages that may begin here: both kinds until the first message has
     /// been recognized.
-    fn expected_messages(&self) -> ExpectedKinds {
+    fn expected_messages(&self) -> ExpectedMessages {
         let (unknown, requests) = (self.connection.protocol().is_none(), self.carries_requests());
-        ExpectedKinds { requests: unknown || requests, responses: unknown || !requests }
+        ExpectedMessages { requests: unknown || requests, responses: unknown || !requests }
     }
 
     /// Emits the bytes from the current offset without a class. Stops before the next line with
@@ -60,8 +60,8 @@ impl BlockWalk<'_, '_, '_> {
     /// Ends the search for a message and returns true if the current line may be a start line.
     /// Otherwise returns false and emits the bytes from the current offset without a class, up to
     /// the next line with which a message may begin or to the end of the block.
-    pub(super) fn finds_start_here(&mut self) -> bool {
-        match line_begins_message(self.unprocessed_bytes(), self.expected_messages()) {
+    pub(super) fn try_resume_here(&mut self) -> bool {
+        match start_line_certainty(self.unprocessed_bytes(), self.expected_messages()) {
             Some(certain) => {
                 self.cx.count(reasons::FOUND_AGAIN, certain.into());
                 self.direction().enter(Phase::BetweenMessages);
@@ -90,18 +90,18 @@ impl BlockWalk<'_, '_, '_> {
 
 /// Returns the first line after the current one with which a message may begin, or `None` if there
 /// is no such line.
-fn find_next_start(rest: &[u8], expected: ExpectedKinds) -> Option<Candidate> {
+fn find_next_start(rest: &[u8], expected: ExpectedMessages) -> Option<Candidate> {
     let mut ends = memchr::memchr_iter(b'\n', rest);
     ends.find_map(|end| {
         let at = end + 1;
         let line = rest.get(at..).filter(|line| !line.is_empty())?;
-        line_begins_message(line, expected).map(|certain| Candidate { at, certain })
+        start_line_certainty(line, expected).map(|certain| Candidate { at, certain })
     })
 }
 
 /// Returns true if the line is a start line, false if it is incomplete but may become one, and
 /// `None` otherwise.
-fn line_begins_message(text: &[u8], expected: ExpectedKinds) -> Option<bool> {
+fn start_line_certainty(text: &[u8], expected: ExpectedMessages) -> Option<bool> {
     match memchr::memchr(b'\n', text) {
         Some(end) => is_start_line(text.get(..end)?, expected).then_some(true),
         None => may_become_start_line(text, expected).then_some(false),
@@ -109,7 +109,7 @@ fn line_begins_message(text: &[u8], expected: ExpectedKinds) -> Option<bool> {
 }
 
 /// Returns true if a complete line, given without its terminator, is a start line.
-fn is_start_line(line: &[u8], expected: ExpectedKinds) -> bool {
+fn is_start_line(line: &[u8], expected: ExpectedMessages) -> bool {
     if expected.responses && line.starts_with(RESPONSE) {
         return true;
     }
@@ -119,7 +119,7 @@ fn is_start_line(line: &[u8], expected: ExpectedKinds) -> bool {
 }
 
 /// Returns true if an incomplete line may become a start line.
-fn may_become_start_line(line: &[u8], expected: ExpectedKinds) -> bool {
+fn may_become_start_line(line: &[u8], expected: ExpectedMessages) -> bool {
     let is_method = || METHODS.iter().any(|(name, _)| name.as_bytes().starts_with(line));
     (expected.responses && (line.starts_with(RESPONSE) || RESPONSE.starts_with(line)))
         || (expected.requests && (begins_with_method(line) || is_method()))

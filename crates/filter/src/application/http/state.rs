@@ -200,7 +200,7 @@ impl HttpConnection {
     /// them, and returns the block with the class and the flags of its message. Otherwise changes
     /// nothing and returns `None`. This is the fast path.
     #[inline]
-    pub(super) fn as_body_block<'a>(&mut self, block: &Block<'a>) -> Option<Block<'a>> {
+    pub(super) fn try_whole_body_block<'a>(&mut self, block: &Block<'a>) -> Option<Block<'a>> {
         let flags = block.context.flags;
         let [one, other] = &mut self.directions;
         let direction = if flags.has(Flags::BACKWARD) { other } else { one };

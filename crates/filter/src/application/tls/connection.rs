@@ -107,7 +107,7 @@ impl TlsConnection {
         let backward = block.context.flags.has(Flags::BACKWARD);
         let end = block.context.flags.has(Flags::END);
         if self.direction(backward).decision == 0 {
-            self.handle_undecided(block, backward, end, buffers, cx);
+            self.handle_undecided_block(block, backward, end, buffers, cx);
         } else {
             self.pass_block(block, backward, cx);
         }
@@ -122,8 +122,8 @@ impl TlsConnection {
     /// Emits all held blocks of both directions. Marks each undecided direction as unreadable for
     /// the reason `why`. Drops the description of the client's hello.
     pub(super) fn release_all(&mut self, why: Reason, cx: &mut StreamContext<'_, '_>) {
-        self.set_decision(false, Err(why), cx);
-        self.set_decision(true, Err(why), cx);
+        self.record_decision(false, Err(why), cx);
+        self.record_decision(true, Err(why), cx);
         self.drop_client_description(cx);
     }
 
@@ -134,7 +134,7 @@ impl TlsConnection {
     /// Handles a block of a direction for which it is not decided yet whether it carries TLS. If
     /// the bytes up to the end of this block suffice for the decision, emits the block; otherwise
     /// holds it. Consumes a hole of length 0 that is not the end of the direction.
-    fn handle_undecided<'a>(
+    fn handle_undecided_block<'a>(
         &mut self,
         block: Block<'a>,
         backward: bool,
@@ -158,7 +158,7 @@ impl TlsConnection {
         };
         match decided {
             Some(decided) => {
-                self.set_decision(backward, decided, cx);
+                self.record_decision(backward, decided, cx);
                 self.pass_block(block, backward, cx);
                 let direction = self.direction(backward);
                 if direction.retry_state == 1 {
@@ -191,13 +191,13 @@ impl TlsConnection {
     fn hold_block<'a>(&mut self, block: Block<'a>, backward: bool, cx: &mut StreamContext<'_, 'a>) {
         let direction = self.direction(backward);
         if direction.held.len() >= PIECES_MAX {
-            self.set_decision(backward, Err(TOO_LONG), cx);
+            self.record_decision(backward, Err(TOO_LONG), cx);
             return self.pass_block(block, backward, cx);
         }
         direction.held_bytes = direction.held_bytes.saturating_add(block.length());
         let key = direction.held.len();
         if !cx.hold(&mut direction.held, &block, key) {
-            self.set_decision(backward, Err(TOO_LONG), cx);
+            self.record_decision(backward, Err(TOO_LONG), cx);
         }
     }
 
@@ -258,7 +258,7 @@ impl TlsConnection {
 
     /// Records whether the direction carries TLS, unless this is already decided, and emits its
     /// held blocks with the resulting class.
-    fn set_decision(
+    fn record_decision(
         &mut self,
         backward: bool,
         decided: Result<(), Reason>,

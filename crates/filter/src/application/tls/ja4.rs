@@ -28,10 +28,10 @@ pub(super) fn fingerprint(
     let [major, minor] = version_digits(hello);
     let sni = if named { b'd' } else { b'i' };
 
-    sort_into(numbers, hello.ciphers().without_grease());
+    collect_sorted(numbers, hello.ciphers().without_grease());
     let ciphers = truncated_hash(numbers, &[]);
     let hashed = |n: &u16| !matches!(*n, extension::SERVER_NAME | extension::ALPN);
-    sort_into(numbers, extensions().filter(hashed));
+    collect_sorted(numbers, extensions().filter(hashed));
     let split = numbers.len();
     numbers.extend(hello.signature_algorithms().without_grease());
     let (extensions, algorithms) = numbers.split_at(split);
@@ -92,7 +92,7 @@ fn hex_digit(value: u8) -> u8 {
     if value < 10 { b'0' + value } else { b'a' - 10 + value }
 }
 
-fn sort_into(numbers: &mut Vec<u16>, values: impl Iterator<Item = u16>) {
+fn collect_sorted(numbers: &mut Vec<u16>, values: impl Iterator<Item = u16>) {
     numbers.clear();
     numbers.extend(values);
     numbers.sort_unstable();

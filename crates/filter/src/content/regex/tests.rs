@@ -220,7 +220,7 @@ struct ExpectedMatches(HashMap<(String, usize), Judge>);
 
 /// Sample bytes: one for each kind of byte that the test patterns distinguish, and one for all
 /// other bytes.
-const BYTE_KINDS: &[u8] = b"abc \n_\r\xff\0";
+const SAMPLE_BYTES: &[u8] = b"abc \n_\r\xff\0";
 
 impl ExpectedMatches {
     /// Returns true if a match of `pattern` ends `behind` bytes before the end of `text`.
@@ -238,7 +238,7 @@ impl ExpectedMatches {
     fn is_match_certain(&mut self, pattern: &str, text: &[u8], at: usize) -> bool {
         let before = &text[..at];
         self.has_match_end(pattern, before, 0)
-            && BYTE_KINDS
+            && SAMPLE_BYTES
                 .iter()
                 .all(|byte| self.has_match_end(pattern, &[before, &[*byte]].concat(), 1))
     }
@@ -313,7 +313,7 @@ fn random_segmentation_agrees_with_the_whole_text() {
         let mut queues: Vec<Vec<(Fragment, u32)>> = Vec::new();
         for text in 0..random.within(1..5) {
             let length = random.within(0..14);
-            let kinds = if random.one_in(2) { &BYTE_KINDS[..3] } else { BYTE_KINDS };
+            let kinds = if random.one_in(2) { &SAMPLE_BYTES[..3] } else { SAMPLE_BYTES };
             let bytes: Vec<u8> = (0..length).map(|_| *random.pick(kinds)).collect();
             let mut cuts: Vec<usize> =
                 (0..random.within(0..6)).map(|_| random.within(0..bytes.len() + 1)).collect();

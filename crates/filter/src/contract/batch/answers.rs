@@ -1,7 +1,7 @@
 //! Batch methods that classify all blocks in one call.
 
 use super::lanes::lanes_with_byte;
-use super::{Batch, Block, LANES, LaneMask, lanes, mask_of_first};
+use super::{Batch, Block, LANES, LaneMask, first_lanes_mask, lanes};
 use abi::Class;
 
 impl<'a> Batch<'a> {
@@ -26,7 +26,7 @@ impl<'a> Batch<'a> {
         };
         let len = c.len.min(LANES);
         match frames.get(..len) {
-            Some(frames) if c.live == mask_of_first(len) =>
+            Some(frames) if c.live == first_lanes_mask(len) =>
             {
                 #[expect(clippy::needless_range_loop, reason = "of a range the bounds are known")]
                 for l in 0..len {
@@ -49,7 +49,7 @@ impl<'a> Batch<'a> {
     pub fn classify_byte(&mut self, at: usize, wanted: impl Fn(u8) -> bool) -> LaneMask {
         let c = &mut *self.columns;
         let (len, live) = (c.len.min(LANES), c.live);
-        let all = live == mask_of_first(len);
+        let all = live == first_lanes_mask(len);
         let known = self.known.column == Some(at);
         let fetched =
             all && (known || self.segment.is_some_and(|segment| segment.read_column(at, c)));
@@ -77,7 +77,7 @@ impl<'a> Batch<'a> {
     pub fn classify_view(&mut self, wanted: impl Fn(&'a [u8]) -> bool) -> LaneMask {
         let c = &mut *self.columns;
         let (len, live) = (c.len.min(LANES), c.live);
-        let Some(segment) = self.segment.filter(|_| live == mask_of_first(len)) else {
+        let Some(segment) = self.segment.filter(|_| live == first_lanes_mask(len)) else {
             self.classify::<false>(|block| Class(wanted(block.bytes()).into()));
             return live & !self.answered_lanes();
         };

@@ -1,6 +1,6 @@
 //! The columns of a batch: one array for each property of its blocks.
 
-use super::lanes::{LANES, Lane, LaneMask, mask_of_first};
+use super::lanes::{LANES, Lane, LaneMask, first_lanes_mask};
 use abi::{BlockMetadata, Class, Entry, Marks, RichPointer};
 
 /// The columns of a batch, without the bytes of the blocks. A source fills them, or the engine
@@ -144,7 +144,7 @@ impl Columns {
             *order = l as u32;
         }
         self.len = first + count;
-        self.live |= mask_of_first(self.len) & !mask_of_first(first);
+        self.live |= first_lanes_mask(self.len) & !first_lanes_mask(first);
     }
 
     /// Returns what is known about freshly filled columns: the total length of the views in bytes

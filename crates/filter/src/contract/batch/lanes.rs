@@ -26,7 +26,7 @@ pub fn lanes(mut mask: LaneMask) -> impl Iterator<Item = Lane> {
 /// Returns the mask of the first `len` lanes.
 #[inline]
 #[must_use]
-pub fn mask_of_first(len: usize) -> LaneMask {
+pub fn first_lanes_mask(len: usize) -> LaneMask {
     if len >= LANES { LaneMask::MAX } else { (1 << len) - 1 }
 }
 

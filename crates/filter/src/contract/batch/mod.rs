@@ -13,7 +13,7 @@ mod segment;
 
 pub use block::Block;
 pub use columns::Columns;
-pub use lanes::{LANES, Lane, LaneMask, lanes, mask_of_first};
+pub use lanes::{LANES, Lane, LaneMask, first_lanes_mask, lanes};
 
 use super::context::Amount;
 use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
@@ -98,7 +98,7 @@ impl<'a> Batch<'a> {
     /// lanes.
     #[must_use]
     pub fn into_compact(mut self) -> BatchMemory {
-        let all = self.columns.live == mask_of_first(self.columns.len);
+        let all = self.columns.live == first_lanes_mask(self.columns.len);
         if all {
             // Filters have changed views and classes, so the sums of the columns are stale.
             let columns = &mut *self.columns;
@@ -165,7 +165,7 @@ impl<'a> Batch<'a> {
     /// lanes that an operand of a section has ended.
     #[inline]
     pub fn set_live(&mut self, mask: LaneMask) {
-        self.columns.live = mask & mask_of_first(self.columns.len);
+        self.columns.live = mask & first_lanes_mask(self.columns.len);
         self.known.answered_lanes = None;
     }
 
@@ -321,7 +321,7 @@ impl<'a> Batch<'a> {
         let c = &*self.columns;
         if let Some(segment) = self.segment {
             let (live, lanes) = (c.live, c.pointers.get(..c.len).unwrap_or_default());
-            if live == mask_of_first(c.len) {
+            if live == first_lanes_mask(c.len) {
                 lanes.iter().for_each(|pointer| visit(segment.view(pointer)));
                 return;
             }
@@ -339,7 +339,7 @@ impl<'a> Batch<'a> {
         };
         let all = c.pointers.iter().zip(&c.marks).zip(&self.frames);
         let all = all.map(|((pointer, marks), frame)| (pointer, marks, frame)).take(c.len);
-        if c.live == mask_of_first(c.len) {
+        if c.live == first_lanes_mask(c.len) {
             all.for_each(one);
         } else {
             for (l, lane) in all.enumerate() {
@@ -362,7 +362,7 @@ impl<'a> Batch<'a> {
     #[must_use]
     pub fn dense_columns(&self) -> Option<(&[RichPointer], &[BlockMetadata], &[Marks])> {
         let Columns { len, pointers, context, marks, .. } = &*self.columns;
-        let all = self.columns.live == mask_of_first(*len);
+        let all = self.columns.live == first_lanes_mask(*len);
         all.then_some((pointers.get(..*len)?, context.get(..*len)?, marks.get(..*len)?))
     }
 
@@ -415,7 +415,7 @@ impl<'a> Batch<'a> {
             let (block, order) = (self.block(l as Lane), self.columns.order[l as Lane]);
             self.put_block(to, block, order);
         }
-        !mask_of_first(from)
+        !first_lanes_mask(from)
     }
 
     /// Ensures that at least `len` lanes of the batch are in use.

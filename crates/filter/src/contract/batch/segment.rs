@@ -78,13 +78,13 @@ impl<'a> SegmentFrames<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Batch, BatchMemory, Block, LANES, LaneMask, mask_of_first};
+    use super::super::{Batch, BatchMemory, Block, LANES, LaneMask, first_lanes_mask};
     use crate::contract::context::Amount;
     use abi::{BlockMetadata, Class, DbufId, Entry, Marks, RichPointer};
     use testkit::Random;
 
     /// Changes that each make an entry invalid, and the segment thus unusable for the batch.
-    const ENTRY_FAULTS: [fn(&mut Entry); 4] = [
+    const INVALIDATING_CHANGES: [fn(&mut Entry); 4] = [
         |entry| entry.pointer = RichPointer::hole(entry.pointer.length()),
         |entry| entry.marks.captured += 100_000,
         |entry| entry.marks.captured = entry.marks.view,
@@ -135,8 +135,8 @@ mod tests {
             };
             let mut segment = Batch::from_segment(room(&entries), dbuf, start, &bytes).unwrap();
             let mut resolved = batch_of_resolved_frames(room(&entries), &entries, &bytes, start);
-            let live =
-                mask_of_first(count) & if round % 2 == 0 { LaneMask::MAX } else { random.next() };
+            let live = first_lanes_mask(count)
+                & if round % 2 == 0 { LaneMask::MAX } else { random.next() };
             segment.set_live(live);
             resolved.set_live(live);
             let printed = |batch: &Batch<'_>| format!("{:?}", blocks_and_views(batch));
@@ -186,7 +186,7 @@ mod tests {
             assert_eq!(amount(&mut segment), amount(&mut resolved));
 
             let at = random.within(0..count);
-            ENTRY_FAULTS[random.within(0..ENTRY_FAULTS.len())](&mut entries[at]);
+            INVALIDATING_CHANGES[random.within(0..INVALIDATING_CHANGES.len())](&mut entries[at]);
             assert!(Batch::from_segment(room(&entries), dbuf, start, &bytes).is_err(), "{round}");
         }
     }

@@ -87,7 +87,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         match self.gateway.complete_block(block) {
             Some(block) => batch.set_block(l, block),
             None => {
-                self.end_as_lost(batch, l);
+                self.end_lost_lane(batch, l);
                 return None;
             }
         }
@@ -124,7 +124,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         write: impl FnOnce(&mut [u8]),
     ) -> bool {
         let Some(block) = self.gateway.complete_block(batch.block(l)) else {
-            return self.end_as_lost(batch, l);
+            return self.end_lost_lane(batch, l);
         };
         let mut write = Some(write);
         let edited = self.gateway.edit(&block, keep, &mut |frame| {
@@ -132,7 +132,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
                 write(frame);
             }
         });
-        let Some((pointer, frame)) = edited else { return self.end_as_lost(batch, l) };
+        let Some((pointer, frame)) = edited else { return self.end_lost_lane(batch, l) };
         let pointer =
             pointer.with_class(block.pointer.class).within(block.marks.view, block.length());
         batch.set_block(l, Block { pointer, frame, ..block });
@@ -151,7 +151,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         fill: impl FnOnce(&[u8], &mut [u8]) -> Option<usize>,
     ) -> Option<bool> {
         let Some(block) = self.gateway.complete_block(batch.block(l)) else {
-            return Some(self.end_as_lost(batch, l));
+            return Some(self.end_lost_lane(batch, l));
         };
         let mut used = None;
         let mut fill = Some(fill);
@@ -159,7 +159,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
             used = fill.take().and_then(|fill| fill(block.bytes(), room));
             used.unwrap_or(0)
         });
-        let Some((pointer, frame)) = made else { return Some(self.end_as_lost(batch, l)) };
+        let Some((pointer, frame)) = made else { return Some(self.end_lost_lane(batch, l)) };
         used?;
         let length = pointer.length();
         let pointer = pointer.with_class(block.pointer.class);
@@ -175,11 +175,11 @@ impl<'c, 'a> LaneContext<'c, 'a> {
     /// [`LaneContext::edit`].
     pub fn replace_view(&mut self, batch: &mut Batch<'a>, l: Lane, bytes: &[u8]) -> bool {
         let Some(block) = self.gateway.complete_block(batch.block(l)) else {
-            return self.end_as_lost(batch, l);
+            return self.end_lost_lane(batch, l);
         };
         match append_after_headers(self.gateway, &block, &[bytes]) {
             Some(made) => batch.set_block(l, made),
-            None => return self.end_as_lost(batch, l),
+            None => return self.end_lost_lane(batch, l),
         }
         true
     }
@@ -190,7 +190,7 @@ impl<'c, 'a> LaneContext<'c, 'a> {
         batch.keep_lanes(!(1 << l));
     }
 
-    fn end_as_lost(&mut self, batch: &mut Batch<'a>, l: Lane) -> bool {
+    fn end_lost_lane(&mut self, batch: &mut Batch<'a>, l: Lane) -> bool {
         self.common.counts.no_room.add(batch.block(l).length());
         batch.keep_lanes(!(1 << l));
         false

@@ -1,7 +1,7 @@
 //! Context for filters that hold and emit blocks.
 
 use super::{Counter, Counts, Gateway, Reason, Time};
-use crate::contract::batch::{Batch, Block, LANES, Lane, LaneMask, mask_of_first};
+use crate::contract::batch::{Batch, Block, LANES, Lane, LaneMask, first_lanes_mask};
 use crate::contract::holds::{Fate, HeldList, Holds};
 use abi::{BLOCK_MAX, BlockMetadata, Class, Entry, Marks};
 
@@ -145,7 +145,7 @@ impl<'c, 'a> StreamContext<'c, 'a> {
             }
         }
         self.buffer.is_active = false;
-        batch.set_live(mask_of_first(used));
+        batch.set_live(first_lanes_mask(used));
     }
 
     /// Stores the output blocks after the first in the lanes below those of `ahead`, the mask of
@@ -422,11 +422,11 @@ impl<'c, 'a> StreamContext<'c, 'a> {
 
     /// Drops the front block of `list`, if any, and counts it under this reason.
     pub fn drop_front(&mut self, list: &mut HeldList, reason: Reason) {
-        self.drop_at(list, 0, reason);
+        self.drop_held_block(list, 0, reason);
     }
 
     /// Drops the block at `index` of `list`, if any, and counts it under this reason.
-    pub fn drop_at(&mut self, list: &mut HeldList, index: u32, reason: Reason) {
+    pub fn drop_held_block(&mut self, list: &mut HeldList, index: u32, reason: Reason) {
         if let Some((_, entry, pin)) = self.holds.remove(list, index) {
             let bytes = entry.pointer.length();
             self.holds.record_fate(entry.marks.ticket(), Fate::Dropped);

@@ -7,16 +7,16 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// The units of 8 bytes of a datagram that have been received.
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, Debug)]
 #[repr(transparent)]
-pub(super) struct Coverage([u64; Self::WORDS]);
+pub(super) struct Coverage([u64; Self::WORD_COUNT]);
 
 impl Default for Coverage {
     fn default() -> Self {
-        Self([0; Self::WORDS])
+        Self([0; Self::WORD_COUNT])
     }
 }
 
 impl Coverage {
-    const WORDS: usize = 65_536 / 8 / 64;
+    const WORD_COUNT: usize = 65_536 / 8 / 64;
 
     /// Marks these units as received.
     pub(super) fn add(&mut self, units: Range<u32>) {

@@ -109,7 +109,7 @@ impl DatagramTable {
             cx.drop(&block, TOO_BIG);
             return FragmentResult::Absorbed;
         }
-        self.find_or_begin(key, block.context.time, cx);
+        self.ensure_datagram(key, block.context.time, cx);
         let datagram = self.table.get_or_create(key);
         if let Some(reason) = Reason::from_mark(datagram.failure_reason) {
             cx.drop(&block, reason);
@@ -178,7 +178,7 @@ impl DatagramTable {
     /// deadline. Begins the datagram if the table does not contain it, and begins it anew if it
     /// accepts no more fragments at `time`. If the table is full, evicts another datagram to make
     /// room.
-    fn find_or_begin(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
+    fn ensure_datagram(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         match self.table.get(key) {
             Some(known) if time <= known.accept_until => return cx.wake_at(known.deadline),
             Some(_) => self.remove_datagram(key, cx),
@@ -186,7 +186,7 @@ impl DatagramTable {
             None if self.table.len() > self.limits.datagrams_max => {
                 if let Some((_, mut oldest)) = self.table.evict() {
                     cx.count(EVICTED_DATAGRAMS, u64::from(!oldest.held.is_empty()));
-                    oldest.drop_all(FRAGMENTS_MISSING, cx);
+                    oldest.drop_all_fragments(FRAGMENTS_MISSING, cx);
                 }
             }
             None => {}
@@ -200,7 +200,7 @@ impl DatagramTable {
     /// Removes a datagram, and drops its held fragments for the reason [`FRAGMENTS_MISSING`].
     fn remove_datagram(&mut self, key: u64, cx: &mut StreamContext<'_, '_>) {
         if let Some(mut ended) = self.table.remove(key) {
-            ended.drop_all(FRAGMENTS_MISSING, cx);
+            ended.drop_all_fragments(FRAGMENTS_MISSING, cx);
         }
     }
 
@@ -220,7 +220,7 @@ impl DatagramTable {
 
     fn drop_held_fragments(&mut self, key: u64, reason: Reason, cx: &mut StreamContext<'_, '_>) {
         let datagram = self.table.get_or_create(key);
-        datagram.drop_all(reason, cx);
+        datagram.drop_all_fragments(reason, cx);
         datagram.failure_reason = reason.mark();
     }
 
@@ -243,13 +243,13 @@ impl DatagramTable {
         parts.push((place.offset(), *block));
         if parts.iter().any(|(_, part)| !part.has_all_bytes()) {
             cx.drop(block, FRAGMENTS_MISSING);
-            datagram.drop_all(FRAGMENTS_MISSING, cx);
+            datagram.drop_all_fragments(FRAGMENTS_MISSING, cx);
             return FragmentResult::Absorbed;
         }
         let joined = build_datagram(&parts, datagram.length, self.policy, block.context.time, cx);
         if joined.is_none() {
             cx.drop(block, TOO_BIG);
-            datagram.drop_all(TOO_BIG, cx);
+            datagram.drop_all_fragments(TOO_BIG, cx);
             return FragmentResult::Absorbed;
         }
         while !datagram.held.is_empty() {
@@ -368,7 +368,7 @@ impl Datagram {
         self.length != 0 && self.covered.has_all_before(self.length / 8)
     }
 
-    fn drop_all(&mut self, reason: Reason, cx: &mut StreamContext<'_, '_>) {
+    fn drop_all_fragments(&mut self, reason: Reason, cx: &mut StreamContext<'_, '_>) {
         while !self.held.is_empty() {
             cx.drop_front(&mut self.held, reason);
         }

@@ -56,7 +56,7 @@ impl FragmentPolicy {
     }
 
     /// Returns true if the old fragment supplies the bytes of its overlap with the new one.
-    const fn keeps_old(self, old: &OwnedRange, new: &OwnedRange) -> bool {
+    const fn keeps_old_bytes(self, old: &OwnedRange, new: &OwnedRange) -> bool {
         match self {
             Self::First | Self::Drop => true,
             Self::Last => false,
@@ -91,7 +91,7 @@ impl FragmentPolicy {
         let mut now = Vec::with_capacity(2 * met.len() + 1);
         let (mut at, mut rest) = (new.start, None);
         for old in met {
-            if self.keeps_old(old, &new) {
+            if self.keeps_old_bytes(old, &new) {
                 now.push(OwnedRange { start: at, end: old.start, ..new });
                 now.push(*old);
                 at = old.end;

@@ -93,7 +93,7 @@ pub(super) const END_EMITTED: u8 = 1 << 4;
 /// Flag of a stream with known `acknowledged` and `window_edge`.
 pub(super) const ACKED: u8 = 1 << 5;
 /// Flag of a stream whose SYN was observed, so `window_scale` and `is_syn_signed` are known.
-pub(super) const SCALED: u8 = 1 << 6;
+pub(super) const SYN_OBSERVED: u8 = 1 << 6;
 /// Flag of a stream that broke off without a FIN.
 pub(super) const BROKEN: u8 = 1 << 7;
 /// Value of `window_scale` for a sender that does not scale its windows.
@@ -118,10 +118,10 @@ impl Session for TcpConnection {
     const FIELDS: &'static [Field<Self>] = &[
         Field::new("port", Unit::Number, "port of the server", |it, _| it.identity.port.into()),
         Field::new("client_bytes", Unit::Bytes, EMITTED_HELP, |it, _| {
-            it.sides[0].emitted_bytes().into()
+            it.sides[0].emitted_byte_count().into()
         }),
         Field::new("server_bytes", Unit::Bytes, EMITTED_HELP, |it, _| {
-            it.sides[1].emitted_bytes().into()
+            it.sides[1].emitted_byte_count().into()
         }),
         Field::new("client_held", Unit::Bytes, HELD_HELP, |it, _| it.sides[0].held_bytes.into()),
         Field::new("server_held", Unit::Bytes, HELD_HELP, |it, _| it.sides[1].held_bytes.into()),
@@ -167,7 +167,7 @@ impl StreamSide {
     }
 
     /// Returns the number of bytes of the stream that have been emitted or abandoned, modulo 2³².
-    const fn emitted_bytes(&self) -> u32 {
+    const fn emitted_byte_count(&self) -> u32 {
         if self.has_flags(OPEN) { self.next.wrapping_sub(self.start) } else { 0 }
     }
 
@@ -197,7 +197,7 @@ impl StreamSide {
     }
 
     /// Returns true if bytes are missing before held bytes, or before a known end.
-    pub(super) const fn is_waiting(&self) -> bool {
+    pub(super) const fn has_gap(&self) -> bool {
         !self.held.is_empty() || (self.has_flags(FIN) && self.next != self.fin)
     }
 
@@ -251,7 +251,7 @@ impl StreamSide {
             is_syn_signed: signed,
             ..
         } = self;
-        let flags = self.flags & (OPEN | ACKED | SCALED);
+        let flags = self.flags & (OPEN | ACKED | SYN_OBSERVED);
         Self {
             next,
             start: next,

@@ -33,7 +33,7 @@ impl StreamSide {
         self.accept_fin(fin);
         self.mark_gap(output);
         if self.is_at_end() {
-            self.emit_held(output);
+            self.emit_held_segments(output);
         }
     }
 

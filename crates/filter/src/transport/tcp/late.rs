@@ -32,7 +32,7 @@ impl StreamSide {
 
     /// Extends the range of abandoned bytes back to `from`, the beginning of the first of several
     /// gaps that were abandoned together.
-    pub(super) fn extend_abandoned(&mut self, from: u32) {
+    pub(super) fn extend_abandoned_range(&mut self, from: u32) {
         if is_after(self.abandoned.from, from) {
             self.abandoned.from = from;
         }

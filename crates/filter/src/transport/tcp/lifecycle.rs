@@ -5,10 +5,10 @@
 //! observed.
 
 use super::connection::{
-    ACKED, ANY_RESET, BEGUN, CLOSED, EMITTED, END_EMITTED, FIN, OPEN, PROBED, SCALED, StreamSide,
-    TcpConnection, UNSCALED,
+    ACKED, ANY_RESET, BEGUN, CLOSED, EMITTED, END_EMITTED, FIN, OPEN, PROBED, SYN_OBSERVED,
+    StreamSide, TcpConnection, UNSCALED,
 };
-use super::outcomes::CLOSED_BEFORE;
+use super::outcomes::CONNECTION_CLOSED;
 use super::reassembly::{Rules, SegmentData, SideOutput};
 use super::segment_info::SegmentInfo;
 use crate::contract::{Block, StreamContext, Time};
@@ -31,7 +31,7 @@ impl TcpConnection {
     }
 
     /// Returns the time at which the connection expires if no further segments arrive.
-    pub(super) const fn expires_at(&self, timeout: Time) -> Time {
+    pub(super) const fn expiry_time(&self, timeout: Time) -> Time {
         let silence =
             if self.has_flags(CLOSED) && LINGER_TIME < timeout { LINGER_TIME } else { timeout };
         self.identity.word.saturating_add(silence)
@@ -43,7 +43,7 @@ impl TcpConnection {
     pub(super) fn is_superseded(&self, info: &SegmentInfo) -> bool {
         let [client, server] = &self.sides;
         let probed = self.has_flags(PROBED);
-        let closed = self.has_flags(CLOSED) || self.is_reset();
+        let closed = self.has_flags(CLOSED) || self.has_pending_reset();
         if !info.has(flag::SYN) {
             let unheard = !server.has_flags(OPEN) && info.has_data();
             return probed && unheard && info.span.from == self.probe;
@@ -71,7 +71,7 @@ impl TcpConnection {
     /// other segments, which [`TcpConnection::process_segment`] must process. For the segments
     /// accepted here, that function would have the same effect.
     #[inline]
-    pub(super) fn process_fast(
+    pub(super) fn process_common_segment(
         &mut self,
         info: &SegmentInfo,
         here: u32,
@@ -100,7 +100,7 @@ impl TcpConnection {
 
     /// Prepares the block as the next output of a side: sets its metadata and advances the side.
     #[inline]
-    pub(super) fn prepare_next<'a>(&mut self, number: usize, block: Block<'a>) -> Block<'a> {
+    pub(super) fn prepare_next_output<'a>(&mut self, number: usize, block: Block<'a>) -> Block<'a> {
         let (class, context) = self.output_context(number, block.context.time);
         let [client, server] = &mut self.sides;
         let side = if number == CLIENT { client } else { server };
@@ -134,7 +134,7 @@ impl TcpConnection {
         let (side, mut output) = self.side_output(sender, rules, info.time, cx);
         if !side.has_flags(OPEN) && (info.has_data() || fin) {
             if side.has_flags(FIN) {
-                return output.cx.drop(&block, CLOSED_BEFORE);
+                return output.cx.drop(&block, CONNECTION_CLOSED);
             }
             side.open(info.span.from, false);
         }
@@ -155,7 +155,7 @@ impl TcpConnection {
         let shift = if info.has(flag::SYN) { 0 } else { self.window_scale(sender) };
         let (side, mut output) = self.side_output(1 - sender, rules, info.time, cx);
         side.acknowledge(info.acknowledgement, info.window << shift);
-        side.resolve_acknowledged(&mut output);
+        side.abandon_acknowledged_gaps(&mut output);
     }
 
     /// Processes a SYN. It starts its side, and the other side too if it acknowledges an unobserved
@@ -169,7 +169,7 @@ impl TcpConnection {
         let from = info.span.from;
         if !side.has_flags(OPEN) {
             side.open(from, true);
-            side.flags |= SCALED;
+            side.flags |= SYN_OBSERVED;
             (side.window_scale, side.is_syn_signed) = (info.scale, info.is_signed.into());
             if info.has(flag::ACK) && !other.has_flags(OPEN) {
                 other.open(info.acknowledgement, true);
@@ -241,26 +241,26 @@ impl TcpConnection {
         rules: Rules,
         cx: &mut StreamContext<'_, '_>,
     ) {
-        if self.reset_effective_at(rules).is_some_and(|until| until < now) {
+        if self.reset_effect_time(rules).is_some_and(|until| until < now) {
             return self.close(rules, cx);
         }
         let time = self.identity.word;
         for number in [CLIENT, SERVER] {
             let (side, mut output) = self.side_output(number, rules, time, cx);
             let from = side.next;
-            while side.is_waiting() && side.gap_start.saturating_add(rules.gap_timeout) < now {
+            while side.has_gap() && side.gap_start.saturating_add(rules.gap_timeout) < now {
                 side.abandon_gap(&mut output);
             }
-            side.extend_abandoned(from);
+            side.extend_abandoned_range(from);
         }
         self.emit_due_ends(time, rules, cx);
     }
 
     /// Returns the earliest timeout of a gap or a pending RST, or `None` if there is neither.
     pub(super) fn next_timeout(&self, rules: Rules) -> Option<Time> {
-        let waiting = self.sides.iter().filter(|side| side.is_waiting());
+        let waiting = self.sides.iter().filter(|side| side.has_gap());
         let gaps = waiting.map(|side| side.gap_start.saturating_add(rules.gap_timeout));
-        gaps.chain(self.reset_effective_at(rules)).min()
+        gaps.chain(self.reset_effect_time(rules)).min()
     }
 
     /// Returns side `number` of the connection, and the output for the blocks of this side.
@@ -294,10 +294,13 @@ impl TcpConnection {
     fn window_scale(&self, number: usize) -> u8 {
         let [client, server] = &self.sides;
         let side = if number == CLIENT { client } else { server };
-        let declines = |side: &StreamSide| side.has_flags(SCALED) && side.window_scale == UNSCALED;
+        let declines =
+            |side: &StreamSide| side.has_flags(SYN_OBSERVED) && side.window_scale == UNSCALED;
         match declines(client) || declines(server) {
             true => 0,
-            false if side.has_flags(SCALED) => side.window_scale.min(super::connection::SCALE_MAX),
+            false if side.has_flags(SYN_OBSERVED) => {
+                side.window_scale.min(super::connection::SCALE_MAX)
+            }
             false => super::connection::SCALE_MAX,
         }
     }

@@ -32,7 +32,7 @@ pub(super) const COUNTERS: &[&str] = &[
 
 pub(super) const NOT_TCP: Reason = Reason::named(REASONS, "not tcp");
 pub(super) const OVERLAPPED: Reason = Reason::named(REASONS, "overlapped");
-pub(super) const CLOSED_BEFORE: Reason = Reason::named(REASONS, "closed");
+pub(super) const CONNECTION_CLOSED: Reason = Reason::named(REASONS, "closed");
 pub(super) const OUT_OF_WINDOW: Reason = Reason::named(REASONS, "out of window");
 pub(super) const CHECKSUM: Reason = Reason::named(REASONS, "checksum");
 pub(super) const LATE: Reason = Reason::named(REASONS, "late");

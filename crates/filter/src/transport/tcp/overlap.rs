@@ -117,7 +117,7 @@ impl StreamSide {
                 let piece = block.narrow(block.length().saturating_sub(right), right);
                 self.hold_piece(output, &mut list, &piece, new.to);
             }
-            output.cx.drop_at(&mut list, u32::try_from(before).unwrap_or(0), OVERLAPPED);
+            output.cx.drop_held_block(&mut list, u32::try_from(before).unwrap_or(0), OVERLAPPED);
         }
         self.held = list;
     }

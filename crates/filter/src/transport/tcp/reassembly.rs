@@ -7,9 +7,10 @@
 //! the connection ends.
 
 use super::connection::{
-    BEGUN, BROKEN, DISTANCE_MAX, EMITTED, END_EMITTED, FIN, SCALED, StreamSide, distance, is_after,
+    BEGUN, BROKEN, DISTANCE_MAX, EMITTED, END_EMITTED, FIN, SYN_OBSERVED, StreamSide, distance,
+    is_after,
 };
-use super::outcomes::{CLOSED_BEFORE, DUPLICATE, GAPS, LATE, MISSING, OUT_OF_WINDOW};
+use super::outcomes::{CONNECTION_CLOSED, DUPLICATE, GAPS, LATE, MISSING, OUT_OF_WINDOW};
 use super::overlap::{SegmentPolicy, Span, held_span};
 use crate::contract::{Block, StreamContext, Time};
 use crate::layers;
@@ -68,7 +69,7 @@ impl StreamSide {
             return output.cx.consume(&block);
         }
         if self.is_after_end(span) {
-            return output.cx.drop(&block, CLOSED_BEFORE);
+            return output.cx.drop(&block, CONNECTION_CLOSED);
         }
         span.to = self.limit_to_end(span.to);
         let late = self.count_late_bytes(output, &block, span);
@@ -83,7 +84,7 @@ impl StreamSide {
             let is_in_order = self.resolve_gap(output, span);
             // The stream may have reached a pending FIN.
             if self.is_after_end(span) {
-                return output.cx.drop(&block, CLOSED_BEFORE);
+                return output.cx.drop(&block, CONNECTION_CLOSED);
             }
             span.to = self.limit_to_end(span.to);
             if !is_in_order {
@@ -93,7 +94,7 @@ impl StreamSide {
                 return output.cx.drop(&block, OUT_OF_WINDOW);
             }
         }
-        self.emit_next(output, block, span);
+        self.emit_next_segment(output, block, span);
     }
 
     /// Handles a segment that begins after `next`. Abandons the gap before the segment if the peer
@@ -166,7 +167,12 @@ impl StreamSide {
 
     /// Emits a segment that begins at or before `next`, then a hole for its bytes that were not
     /// captured, and the held segments that are then in order.
-    fn emit_next<'a>(&mut self, output: &mut SideOutput<'_, '_, 'a>, block: Block<'a>, span: Span) {
+    fn emit_next_segment<'a>(
+        &mut self,
+        output: &mut SideOutput<'_, '_, 'a>,
+        block: Block<'a>,
+        span: Span,
+    ) {
         let known = self.next.wrapping_sub(span.from);
         let block = block.narrow(known, span.to.wrapping_sub(self.next));
         let here = block.length();
@@ -175,7 +181,7 @@ impl StreamSide {
             let block = self.prepare_output(output.class, output.context, block);
             output.cx.pass(block);
         } else if here > 0 {
-            self.emit_between_held(output, block);
+            self.emit_between_held_segments(output, block);
         } else {
             output.cx.consume(&block);
         }
@@ -186,7 +192,11 @@ impl StreamSide {
     }
 
     /// Emits a segment that begins at `next`, interleaved with held segments.
-    fn emit_between_held<'a>(&mut self, output: &mut SideOutput<'_, '_, 'a>, block: Block<'a>) {
+    fn emit_between_held_segments<'a>(
+        &mut self,
+        output: &mut SideOutput<'_, '_, 'a>,
+        block: Block<'a>,
+    ) {
         let new = held_span(self.next, &block);
         self.trim_held_segments(output, new);
         let mut passed = false;
@@ -197,21 +207,21 @@ impl StreamSide {
             let piece = block.narrow(from, until.wrapping_sub(self.next));
             let piece = self.prepare_output(output.class, output.context, piece);
             output.cx.emit_part(piece, &mut passed);
-            self.emit_held(output);
+            self.emit_held_segments(output);
         }
-        self.emit_held(output);
+        self.emit_held_segments(output);
     }
 
     /// Emits held segments that are now in order, with holes for their bytes that were not
     /// captured. Consumes held segments whose bytes have all been emitted, and drops bytes after
     /// the end of the stream.
-    pub(super) fn emit_held(&mut self, output: &mut SideOutput<'_, '_, '_>) {
+    pub(super) fn emit_held_segments(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let mut list = self.held;
         while let Some((key, block)) = output.cx.front(&list) {
             let span = held_span(key, &block);
             if self.is_at_end() && is_after(span.to, self.next) {
                 self.held_bytes = self.held_bytes.saturating_sub(block.length());
-                output.cx.drop_front(&mut list, CLOSED_BEFORE);
+                output.cx.drop_front(&mut list, CONNECTION_CLOSED);
                 continue;
             }
             if is_after(key, self.next) {
@@ -249,9 +259,9 @@ impl StreamSide {
         while is_after(self.limit_to_end(to), self.next) {
             let front = output.cx.front(&self.held).map_or(to, |(key, _)| key);
             self.emit_hole(output, if is_after(front, to) { to } else { front });
-            self.emit_held(output);
+            self.emit_held_segments(output);
         }
-        self.extend_abandoned(from);
+        self.extend_abandoned_range(from);
     }
 
     /// Emits holes of at most [`BLOCK_MAX`] bytes for the bytes from `next` to `to` or, if the
@@ -310,7 +320,7 @@ impl StreamSide {
     /// Abandons gaps whose bytes the peer has acknowledged, since these bytes were sent but not
     /// captured. Only gaps before held data, or before an acknowledged end of the stream, are
     /// abandoned immediately.
-    pub(super) fn resolve_acknowledged(&mut self, output: &mut SideOutput<'_, '_, '_>) {
+    pub(super) fn abandon_acknowledged_gaps(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let Some(number) = self.acknowledged() else { return };
         let from = self.next;
         while !self.held.is_empty() && is_after(number, self.next) {
@@ -320,14 +330,14 @@ impl StreamSide {
         if self.has_flags(FIN) && number == self.fin {
             self.skip(output, number);
         }
-        self.extend_abandoned(from);
+        self.extend_abandoned_range(from);
     }
 
     /// Finishes the side. Emits held data, with holes up to the last acknowledged byte. There is no
     /// hole on a side that was not observed, nor for a single acknowledged byte, which may be a
     /// FIN. If the end of the stream is unknown, marks the stream as broken.
     pub(super) fn finish_side(&mut self, output: &mut SideOutput<'_, '_, '_>) {
-        while self.is_waiting() {
+        while self.has_gap() {
             self.abandon_gap(output);
         }
         let fin = self.fin;
@@ -338,7 +348,7 @@ impl StreamSide {
         }
         if !self.has_flags(FIN) {
             let number = self.acknowledged().unwrap_or(self.next);
-            let info = self.has_flags(SCALED) || self.has_flags(EMITTED);
+            let info = self.has_flags(SYN_OBSERVED) || self.has_flags(EMITTED);
             let missing = info && distance(self.next, number) > 1;
             self.accept_fin(if missing { number } else { self.next });
             self.flags |= BROKEN;

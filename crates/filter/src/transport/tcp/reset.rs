@@ -14,7 +14,9 @@
 //! If a connection continues after it was considered closed, its remaining segments form a new
 //! session, which begins in midstream.
 
-use super::connection::{ANY_RESET, CLOSED, OPEN, PROBED, RESET, SCALED, TcpConnection, is_after};
+use super::connection::{
+    ANY_RESET, CLOSED, OPEN, PROBED, RESET, SYN_OBSERVED, TcpConnection, is_after,
+};
 use super::lifecycle::CLIENT;
 use super::outcomes::{RESETS_IGNORED, RESETS_WITHDRAWN};
 use super::reassembly::Rules;
@@ -24,13 +26,13 @@ use wire::tcp::flag;
 
 impl TcpConnection {
     /// Returns true if a RST is pending.
-    pub(super) const fn is_reset(&self) -> bool {
+    pub(super) const fn has_pending_reset(&self) -> bool {
         self.has_flags(ANY_RESET) && !self.has_flags(CLOSED)
     }
 
     /// Returns the time at which a pending RST takes effect, or `None` if no RST is pending.
-    pub(super) fn reset_effective_at(&self, rules: Rules) -> Option<Time> {
-        self.is_reset().then(|| self.identity.word.saturating_add(rules.gap_timeout))
+    pub(super) fn reset_effect_time(&self, rules: Rules) -> Option<Time> {
+        self.has_pending_reset().then(|| self.identity.word.saturating_add(rules.gap_timeout))
     }
 
     /// Processes a RST. If the peer may accept the RST, it becomes pending, and its time replaces
@@ -70,7 +72,7 @@ impl TcpConnection {
     pub(super) fn has_plausible_signature(&self, sender: usize, info: &SegmentInfo) -> bool {
         let [client, server] = &self.sides;
         let side = if sender == CLIENT { client } else { server };
-        !side.has_flags(SCALED) || info.is_signed == (side.is_syn_signed != 0)
+        !side.has_flags(SYN_OBSERVED) || info.is_signed == (side.is_syn_signed != 0)
     }
 
     /// Withdraws a pending RST if this segment proves that the connection continues.
@@ -81,7 +83,7 @@ impl TcpConnection {
         rules: Rules,
         cx: &mut StreamContext<'_, '_>,
     ) {
-        if self.is_reset() && self.disproves_reset(info, rules) {
+        if self.has_pending_reset() && self.disproves_reset(info, rules) {
             self.identity.flags &= !ANY_RESET;
             self.identity.word = self.identity.word.max(info.time);
             cx.count(RESETS_WITHDRAWN, 1);

@@ -77,9 +77,9 @@ impl HoldingLanes for Tcp {
 
     fn tick<'a>(&mut self, cx: &mut StreamContext<'_, 'a>) {
         let mut over = Vec::new();
-        for timer in self.idle_timeouts.take_due(cx.now) {
+        for timer in self.idle_timeouts.take_due_timers(cx.now) {
             let Some(connection) = self.connection_of_timer(timer) else { continue };
-            let due = connection.expires_at(self.timeout);
+            let due = connection.expiry_time(self.timeout);
             match self.idle_timeouts.is_due(due, cx.now) {
                 true => over.push((timer.session, timer.key)),
                 false => self.idle_timeouts.add(timer, due, cx.now),
@@ -90,7 +90,7 @@ impl HoldingLanes for Tcp {
         for (_, key) in over {
             self.end_connection(key, cx.now, cx);
         }
-        let mut old = self.gap_timeouts.take_due(cx.now);
+        let mut old = self.gap_timeouts.take_due_timers(cx.now);
         old.sort_unstable_by_key(|timer| timer.session);
         for timer in old {
             self.handle_gap_timer(timer, cx);
@@ -168,7 +168,7 @@ impl Tcp {
         if let Some(connection) = self.flows.find(key) {
             let timer = TimerEntry { key, session: connection.identity.session };
             let info = connection.identity.word;
-            self.idle_timeouts.add(timer, connection.expires_at(timeout), info);
+            self.idle_timeouts.add(timer, connection.expiry_time(timeout), info);
             connection.identity.flags &= !GAP_TIMER_SET;
             start_gap_timer(&mut self.gap_timeouts, timer, connection, rules, info);
         }
@@ -176,8 +176,9 @@ impl Tcp {
 
     /// Requests a tick at the earliest timeout.
     fn request_tick(&self, cx: &mut StreamContext<'_, '_>) {
-        for time in
-            [self.idle_timeouts.next_due(), self.gap_timeouts.next_due()].into_iter().flatten()
+        for time in [self.idle_timeouts.next_due_time(), self.gap_timeouts.next_due_time()]
+            .into_iter()
+            .flatten()
         {
             cx.wake_at(time);
         }
@@ -224,10 +225,10 @@ impl Tcp {
         let data = block.view_at(*payload, info.length());
         let timeout = self.timeout;
         if let Some(connection) = self.flows.find(*key)
-            && let Some(side) = connection.process_fast(info, data.length(), timeout)
+            && let Some(side) = connection.process_common_segment(info, data.length(), timeout)
         {
             if info.has_data() {
-                return Some(connection.prepare_next(side, data));
+                return Some(connection.prepare_next_output(side, data));
             }
             cx.consume(&data);
             return None;
@@ -252,13 +253,13 @@ impl Tcp {
         let rules = self.rules;
         let Some(connection) = self.flows.find(key) else { return cx.consume(&data) };
         let was_closed = connection.has_flags(CLOSED);
-        if !was_closed && !connection.is_reset() {
+        if !was_closed && !connection.has_pending_reset() {
             connection.identity.word = connection.identity.word.max(info.time);
         }
         connection.process_segment(info, data, rules, cx);
         let timer = TimerEntry { key, session: connection.identity.session };
         if connection.has_flags(CLOSED) && !was_closed {
-            self.idle_timeouts.add(timer, connection.expires_at(self.timeout), cx.now);
+            self.idle_timeouts.add(timer, connection.expiry_time(self.timeout), cx.now);
         }
         start_gap_timer(&mut self.gap_timeouts, timer, connection, rules, cx.now);
     }
@@ -270,17 +271,17 @@ impl Tcp {
     fn is_known(&mut self, key: u64, info: &SegmentInfo, cx: &mut StreamContext<'_, '_>) -> bool {
         let (timeout, rules) = (self.timeout, self.rules);
         let Some(connection) = self.flows.find(key) else { return false };
-        if connection.reset_effective_at(rules).is_some_and(|until| until < info.time) {
+        if connection.reset_effect_time(rules).is_some_and(|until| until < info.time) {
             connection.close(rules, cx);
             let timer = TimerEntry { key, session: connection.identity.session };
-            self.idle_timeouts.add(timer, connection.expires_at(timeout), cx.now);
+            self.idle_timeouts.add(timer, connection.expiry_time(timeout), cx.now);
         }
         let taken_for_closed = connection.has_flags(CLOSED) && connection.has_flags(ANY_RESET);
         if taken_for_closed && connection.disproves_reset(info, rules) {
             self.reopen_connection(key, info, cx);
             return true;
         }
-        if info.time <= connection.expires_at(timeout) && !connection.is_superseded(info) {
+        if info.time <= connection.expiry_time(timeout) && !connection.is_superseded(info) {
             return true;
         }
         self.end_connection(key, info.time, cx);
@@ -341,7 +342,7 @@ impl Tcp {
     fn end_connection(&mut self, key: u64, time: Time, cx: &mut StreamContext<'_, '_>) {
         let Some(mut connection) = self.flows.remove(key) else { return };
         if !connection.has_flags(CLOSED) {
-            cx.count(TIMED_OUT, u64::from(time > connection.expires_at(self.timeout)));
+            cx.count(TIMED_OUT, u64::from(time > connection.expiry_time(self.timeout)));
             connection.close(self.rules, cx);
         }
     }
@@ -361,7 +362,7 @@ impl Tcp {
         {
             connection.abandon_expired_gaps(cx.now, self.rules, cx);
             if connection.has_flags(CLOSED) {
-                self.idle_timeouts.add(timer, connection.expires_at(self.timeout), cx.now);
+                self.idle_timeouts.add(timer, connection.expiry_time(self.timeout), cx.now);
             }
         }
         start_gap_timer(&mut self.gap_timeouts, timer, connection, self.rules, cx.now);

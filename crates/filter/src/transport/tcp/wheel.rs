@@ -56,14 +56,14 @@ impl Wheel {
     }
 
     /// Returns true if `due` is in an earlier bucket than `now`. If the result is false for a key
-    /// that [`Wheel::take_due`] returned, the key expired early.
+    /// that [`Wheel::take_due_timers`] returned, the key expired early.
     pub(super) const fn is_due(&self, due: Time, now: Time) -> bool {
         now / self.bucket_span > due / self.bucket_span
     }
 
-    /// Returns the next time at which [`Wheel::take_due`] may return a key, or `None` if the
+    /// Returns the next time at which [`Wheel::take_due_timers`] may return a key, or `None` if the
     /// wheel is empty.
-    pub(super) fn next_due(&self) -> Option<Time> {
+    pub(super) fn next_due_time(&self) -> Option<Time> {
         if self.len == 0 {
             return None;
         }
@@ -75,7 +75,7 @@ impl Wheel {
     }
 
     /// Removes and returns the keys that may be due at `now`.
-    pub(super) fn take_due(&mut self, now: Time) -> Vec<TimerEntry> {
+    pub(super) fn take_due_timers(&mut self, now: Time) -> Vec<TimerEntry> {
         let until = now / self.bucket_span;
         let mut due = Vec::new();
         while self.len > 0 && self.first_bucket <= until {
@@ -113,8 +113,8 @@ mod tests {
             wheel.add(TimerEntry { key, session: 0 }, due, now);
             timer.push((key, due));
             now += random.below(60);
-            let next = wheel.next_due();
-            let found = wheel.take_due(now);
+            let next = wheel.next_due_time();
+            let found = wheel.take_due_timers(now);
             assert!(found.is_empty() || next.is_some_and(|next| next <= now));
             for found in found {
                 let at = timer.iter().position(|(key, _)| *key == found.key);
@@ -129,10 +129,10 @@ mod tests {
     fn clock_jump_visits_each_bucket_once() {
         let mut wheel = Wheel::new(16);
         wheel.add(TimerEntry { key: 1, session: 1 }, 1 << 60, 5);
-        assert_eq!(wheel.next_due(), Some(5 + 31), "too early: it is put back");
-        assert_eq!(wheel.take_due(u64::MAX).len(), 1);
-        assert_eq!((wheel.next_due(), wheel.take_due(u64::MAX).len()), (None, 0));
+        assert_eq!(wheel.next_due_time(), Some(5 + 31), "too early: it is put back");
+        assert_eq!(wheel.take_due_timers(u64::MAX).len(), 1);
+        assert_eq!((wheel.next_due_time(), wheel.take_due_timers(u64::MAX).len()), (None, 0));
         wheel.add(TimerEntry { key: 1, session: 1 }, u64::MAX - 3, u64::MAX - 40);
-        assert!(wheel.next_due().is_some());
+        assert!(wheel.next_due_time().is_some());
     }
 }

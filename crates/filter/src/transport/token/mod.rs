@@ -190,7 +190,7 @@ impl TokenFilter {
             layers::datagram(block).map_err(HeaderError::reason)?.ok_or(NOT_UDP)?;
         let data = payload + TOKEN_SIZE as u32;
         let length = end.checked_sub(data).ok_or(NO_TOKEN)?;
-        let found = TokenView::read_at(block, payload, length.min(self.covers.into()));
+        let found = TokenView::parse_frame_token(block, payload, length.min(self.covers.into()));
         let found = found.ok_or(HeaderError::Truncated.reason())?;
         if found.tag != found.expected_tag(&self.key, length) {
             return Err(FORGED);
@@ -215,7 +215,7 @@ struct TokenView<'a> {
 impl<'a> TokenView<'a> {
     /// Returns the token at offset `payload` in the frame. Returns `None` if a byte of the token,
     /// or of the data that it covers, was not captured.
-    fn read_at(block: &Block<'a>, payload: u32, covers: u32) -> Option<Self> {
+    fn parse_frame_token(block: &Block<'a>, payload: u32, covers: u32) -> Option<Self> {
         let payload = payload as usize;
         let network = block.frame.get(usize::from(block.marks.network)..)?;
         let addresses = match network.first()? >> 4 {

@@ -3,7 +3,7 @@
 
 use super::TOKEN;
 use super::sealed::seal;
-use crate::testing::{Arena, EXAM_KEY, Frame, Node, Space, answer_frames, parse_arguments};
+use crate::testing::{Arena, Frame, Node, Space, TEST_KEY, answer_frames, parse_arguments};
 use abi::Class;
 use ebpf::emit::{self, Finish, Target};
 use ebpf::exam;
@@ -15,7 +15,7 @@ const TEXT: &[u8] = b"priority please";
 
 fn sealed_datagram(number: u64) -> Frame {
     let mut frame = Frame::udp(4000, 53, &[&[0; 16], TEXT].concat());
-    seal(&mut frame.bytes, &EXAM_KEY, number, 64);
+    seal(&mut frame.bytes, &TEST_KEY, number, 64);
     frame
 }
 
@@ -67,7 +67,7 @@ fn h22_every_covered_bit_counts() {
     let last = good.bytes.len() - 1;
     let mut beyond = good;
     beyond.bytes[last] ^= 1;
-    seal(&mut beyond.bytes, &EXAM_KEY, 1, TEXT.len() - 1);
+    seal(&mut beyond.bytes, &TEST_KEY, 1, TEXT.len() - 1);
     beyond.bytes[last] ^= 1;
     assert_eq!(
         unanswered_reasons(&[KEY, "covers=14"], &[beyond]),
@@ -104,7 +104,7 @@ fn h22_missing_token_has_its_reason() {
     let found = unanswered_reasons(&[KEY], &frames);
     assert_eq!(found, ["no token", "cut", "fragment", "not udp", "not ip"].map(Some));
     let mut enough = covered;
-    seal(&mut enough.bytes, &EXAM_KEY, 2, 3);
+    seal(&mut enough.bytes, &TEST_KEY, 2, 3);
     assert_eq!(
         unanswered_reasons(&[KEY, "covers=3"], &[enough]),
         [None],
@@ -155,7 +155,7 @@ fn h22_program_covers_at_most_128_bytes() {
         for target in [Target::from(place), Target::hardened(place)] {
             let large = program(target, "covers=128").unwrap();
             let mut frame = Frame::udp(4000, 53, &[7; 160]).bytes;
-            seal(&mut frame, &EXAM_KEY, 1, 128);
+            seal(&mut frame, &TEST_KEY, 1, 128);
             let packet = exam::at_hook(&Packet::new(&frame), place).unwrap();
             let ran = Machine::for_program(&large).run(&large.code, place, &packet).unwrap();
             assert_eq!(ran as u32, 1, "{target:?}");

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn aggregate_is_read_through_the_file_traits() {
     let mut random = Random::replayable();
-    let mut pool = pool_of(1, 64);
+    let mut pool = create_test_pool(1, 64);
     for _ in 0..100 {
         let bytes = {
             let length = random.within(0..5000);
@@ -66,7 +66,7 @@ impl io::Write for ShortWriter {
 #[test]
 fn q3_short_writes_are_completed() {
     let mut random = Random::replayable();
-    let mut pool = pool_of(1, 64);
+    let mut pool = create_test_pool(1, 64);
     let bytes = random.bytes(30_000);
     let whole = pool.copy(&bytes).unwrap();
     let aggregate = divide_randomly(&mut random, whole);
@@ -81,7 +81,7 @@ fn q3_short_writes_are_completed() {
 
 #[test]
 fn q3_q4_file_is_read_into_the_chosen_pool() {
-    let mut pool = pool_of(1, 8);
+    let mut pool = create_test_pool(1, 8);
     let bytes: Vec<u8> = (0..10_000u32).map(|n| n as u8).collect();
     let mut file = &bytes[..];
     let mut aggregate = Aggregate::new();

@@ -36,7 +36,7 @@ impl Output {
             Policy::Overwrite => head + capacity / 2,
             Policy::Block | Policy::DropNew => passed + capacity,
         };
-        self.set_stop();
+        self.update_stop();
         Ok(head < self.limit)
     }
 
@@ -81,7 +81,7 @@ impl Output {
     #[cold]
     pub(super) fn free_memory(&mut self) -> Result<bool, Fault> {
         self.extend_hold();
-        let Some(oldest) = self.flights.first_release() else {
+        let Some(oldest) = self.flights.first_release_position() else {
             return Err(Fault::NoRoom(self.backing.dbuf()));
         };
         let before = self.flights.len();

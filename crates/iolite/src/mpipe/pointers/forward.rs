@@ -4,7 +4,7 @@
 use crate::aggregate::GrantRefusal;
 use crate::aggregate::holders::PeerId;
 use crate::aggregate::server::GrantServer;
-use crate::indirect::Lent;
+use crate::indirect::LentBlock;
 use crate::interface::StreamReader;
 use crate::view::Space;
 use abi::DbufId;
@@ -52,7 +52,7 @@ impl<'a, F: StreamReader> Forwarded<'a, F> {
 
 /// Sends a dbuf to the readers of the pipe. A dbuf of another process is first requested from its
 /// owner.
-fn pass_on(
+fn pass_on_dbuf(
     dbuf: DbufId,
     space: Option<&Space>,
     grants: &GrantServer,
@@ -93,7 +93,7 @@ impl<F: StreamReader> StreamReader for Forwarded<'_, F> {
     }
 
     #[inline]
-    fn lend(&mut self, max: usize) -> Result<Option<Lent<'_>>, Fault> {
+    fn lend(&mut self, max: usize) -> Result<Option<LentBlock<'_>>, Fault> {
         let lent = self.from.lend(max)?;
         self.is_refused = false;
         if let Some(lent) = &lent
@@ -101,7 +101,7 @@ impl<F: StreamReader> StreamReader for Forwarded<'_, F> {
         {
             let dbuf = lent.pointer.dbuf();
             if !self.sent_dbufs.contains(&dbuf) {
-                if pass_on(dbuf, self.space, self.grants, self.peers).is_err() {
+                if pass_on_dbuf(dbuf, self.space, self.grants, self.peers).is_err() {
                     // The copy that follows reports the reason, or succeeds.
                     self.is_refused = true;
                     return Ok(None);
@@ -114,7 +114,7 @@ impl<F: StreamReader> StreamReader for Forwarded<'_, F> {
     }
 
     #[inline]
-    fn lend_run(&mut self, max: usize) -> Result<Option<(Lent<'_>, usize)>, Fault> {
+    fn lend_run(&mut self, max: usize) -> Result<Option<(LentBlock<'_>, usize)>, Fault> {
         let run = self.from.lend_run(max)?;
         // `lend` sends the dbuf of the first block.
         Ok(run.filter(|(lent, _)| {

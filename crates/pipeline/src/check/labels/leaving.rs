@@ -24,7 +24,7 @@ pub fn classes_leaving(
     let start = usize::from(label.starts_with('!'));
     let (read, mut mistakes) = read_label(label, Span::new(0, label.len()), start, start == 1);
     let classifiers = ArcClassifiers::from_filters(&classifiers(graph, node), registry);
-    let classes = classifiers.classes_of(&read, &mut mistakes);
+    let classes = classifiers.label_classes(&read, &mut mistakes);
     match mistakes.first() {
         Some(mistake) => Err(mistake.what.clone()),
         None => Ok(classes),

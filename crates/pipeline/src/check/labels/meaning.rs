@@ -65,7 +65,7 @@ impl<'c> ArcClassifiers<'c> {
 
     /// Returns the name of the first classifier that has a class or group with this name, or `None`
     /// if no classifier has one.
-    pub(super) fn classifier_with(&self, name: &str) -> Option<&'static str> {
+    pub(super) fn find_defining_classifier(&self, name: &str) -> Option<&'static str> {
         let has = |known: &&Classifier| {
             known.find_class(name).or_else(|| known.find_group(name)).is_some()
         };
@@ -74,7 +74,7 @@ impl<'c> ArcClassifiers<'c> {
 
     /// Returns the classes that a label selects, or all classes after an error or if the classes
     /// are unknown.
-    pub(super) fn classes_of(&self, label: &Label, mistakes: &mut Vec<Diagnostic>) -> ClassSet {
+    pub(super) fn label_classes(&self, label: &Label, mistakes: &mut Vec<Diagnostic>) -> ClassSet {
         let list = match &label.classes {
             Classes::All if label.inverted => {
                 mistakes.push(

@@ -29,7 +29,7 @@ impl ChainSearch<'_> {
             let mut chain = Chain { nodes: Vec::new(), sharing: None };
             let mut next = Some(head);
             while let Some(id) = next {
-                let Ok(sharing) = self.sharing_with(&chain, id) else { break };
+                let Ok(sharing) = self.shard_key_with_filter(&chain, id) else { break };
                 chain.nodes.push(id);
                 chain.sharing = sharing;
                 if self.check_order(&chain).is_ok() {
@@ -53,7 +53,7 @@ impl ChainSearch<'_> {
     /// Returns the key by which blocks are distributed if this filter is appended to the chain, or
     /// `None` if they are distributed by load. Fails with the reason why the filter cannot be
     /// appended.
-    pub(super) fn sharing_with(
+    pub(super) fn shard_key_with_filter(
         &self,
         chain: &Chain,
         id: NodeId,
@@ -84,14 +84,14 @@ impl ChainSearch<'_> {
             StateScope::Nothing => Ok(chain.sharing),
             StateScope::Private => Err("private state: one for all blocks".to_owned()),
             StateScope::Pinned(why) => Err(format!("state that cannot move: {why}")),
-            StateScope::Sessions => self.session_key_with(chain, id),
+            StateScope::Sessions => self.session_shard_key(chain, id),
         }
     }
 
     /// Returns the key by which blocks are distributed if this filter, which keeps state per
     /// session, is appended to the chain, or `None` if they are distributed by load. Fails with the
     /// reason why the filter cannot be appended.
-    fn session_key_with(&self, chain: &Chain, id: NodeId) -> Result<Option<ShardKey>, String> {
+    fn session_shard_key(&self, chain: &Chain, id: NodeId) -> Result<Option<ShardKey>, String> {
         let graph = &self.plan.graph;
         let description = |id: NodeId| graph.node(id).filter().map(|used| used.description);
         let sessions_of = |id: NodeId| description(id).and_then(|known| known.state.session_key);

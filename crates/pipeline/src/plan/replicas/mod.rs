@@ -197,7 +197,7 @@ fn add_replicas(plan: &mut Plan, machine: &Machine, may: &dyn Fn(&Chain) -> bool
                 of_a.bound.total_cmp(&of_b.bound).then(b.nodes.len().cmp(&a.nodes.len()))
             });
         let replica_refusals =
-            work.explain_absence(component, &chains, best.is_some(), parallelism);
+            work.explain_missing_replicas(component, &chains, best.is_some(), parallelism);
         match best.map(|(chain, worth)| (chain.clone(), worth)) {
             Some((chain, worth)) => {
                 gain = gain.max(worth.single / worth.bound);
@@ -243,7 +243,7 @@ impl ChainSearch<'_> {
     /// Returns, for each expensive filter of a component, the reason why it has no replicas. If the
     /// request sets the number of replicas, every filter in a thread counts as expensive. If
     /// `found` is true, the component has replicas, and the result is empty.
-    fn explain_absence(
+    fn explain_missing_replicas(
         &self,
         component: usize,
         chains: &[Chain],
@@ -265,7 +265,7 @@ impl ChainSearch<'_> {
         let why = |node: NodeId| {
             let none = Chain { nodes: Vec::new(), sharing: None };
             let own = Chain { nodes: vec![node], sharing: None };
-            match (self.sharing_with(&none, node), self.check_order(&own)) {
+            match (self.shard_key_with_filter(&none, node), self.check_order(&own)) {
                 (Err(why), _) | (_, Err(why)) => why,
                 _ if self.machine.processors < 2 => "there is one processor".to_owned(),
                 _ => self.explain_cost(node, chains),

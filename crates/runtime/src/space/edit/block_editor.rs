@@ -73,7 +73,7 @@ impl BlockEditor<'_, '_> {
             _ if done.lost => out.lost.push(entry.pointer.length()),
             (Some(used), draft) => {
                 drop(draft);
-                out.emit_new(made, &done, used, (&*self.work, order));
+                out.emit_new_block(made, &done, used, (&*self.work, order));
             }
             (None, None) => out.push(Entry::new(done.pointer, done.context, done.marks), order),
             (None, Some((draft, part))) if part.len() == old.len() => {
@@ -140,14 +140,14 @@ impl EditOutput {
     ) {
         match done.used {
             _ if done.lost => self.lost.push(entry.pointer.length()),
-            Some(used) => self.emit_new(made, done, used, (work, order)),
+            Some(used) => self.emit_new_block(made, done, used, (work, order)),
             None => self.push(Entry::new(done.pointer, done.context, done.marks), order),
         }
     }
 
     /// Emits the block that replaces the old one. If no memory is available for it, counts the old
     /// block as lost instead.
-    fn emit_new(
+    fn emit_new_block(
         &mut self,
         made: NewBlock<'_>,
         done: &EditResult,

@@ -303,7 +303,7 @@ impl OperandSection {
 
     /// Decides all waiting blocks by the results so far, because no more answers will arrive.
     /// Returns the blocks that leave the section.
-    pub(super) fn release_all<'a>(
+    pub(super) fn release_all_blocks<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,
@@ -332,7 +332,7 @@ impl OperandSection {
                     flow.push(subject);
                 }
             }
-            all.extend(self.continue_after(walk, at, (program, step), flow));
+            all.extend(self.continue_enclosing_programs(walk, at, (program, step), flow));
         }
         all
     }
@@ -340,7 +340,7 @@ impl OperandSection {
     /// Releases blocks whose operand no longer exists. Each of these blocks gets class 0 if the
     /// operand passed a part of it with class 0; otherwise, it gets its result so far
     /// ([`super::Classes::result`]).
-    pub(super) fn release_orphans<'a>(
+    pub(super) fn release_orphaned_blocks<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,

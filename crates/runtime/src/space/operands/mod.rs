@@ -171,16 +171,16 @@ impl OperandSection {
     /// Returns the nodes of all operands, in the order in which blocks arrive at them.
     pub fn operands(&self) -> Vec<NodeId> {
         let mut found = Vec::new();
-        self.operands_of(0, &mut found);
+        self.collect_operands(0, &mut found);
         found
     }
 
-    fn operands_of(&self, program: usize, found: &mut Vec<NodeId>) {
+    fn collect_operands(&self, program: usize, found: &mut Vec<NodeId>) {
         let steps = self.programs.get(program).map_or(&[][..], |program| &program.steps);
         for (_, part) in steps.iter().flat_map(|step| &step.operand) {
             match part {
                 OperandPart::Filter(node, _) => found.push(*node),
-                OperandPart::Program(inner) => self.operands_of(*inner, found),
+                OperandPart::Program(inner) => self.collect_operands(*inner, found),
             }
         }
     }

@@ -71,7 +71,7 @@ impl<'a> Walk<'_, 'a> {
 
     /// Releases all blocks that wait in a section.
     pub(in crate::space) fn release_section(&mut self, at: NodeId) -> RunResult<'a> {
-        self.with_detached_section(at, |asks, walk| asks.release_all(walk, at))
+        self.with_detached_section(at, |asks, walk| asks.release_all_blocks(walk, at))
     }
 
     /// Runs `act` with the section detached from its node, so that `act` can call the section's
@@ -87,7 +87,7 @@ impl<'a> Walk<'_, 'a> {
             return RunResult::Ended;
         };
         let mut left = act(&mut asks, self);
-        left.extend(asks.release_orphans(self, at));
+        left.extend(asks.release_orphaned_blocks(self, at));
         self.nodes[at].operator = node::Operator::OperandSection(asks);
         let mut output = Output::default();
         for subject in left {
@@ -271,12 +271,12 @@ impl OperandSection {
     ) -> Vec<Subject<'a>> {
         let answer = self.run_operand(walk, at, (program, step, place + 1), answer);
         let flow = self.apply_answer(walk, at, (program, step), answer, Vec::new());
-        self.continue_after(walk, at, (program, step), flow)
+        self.continue_enclosing_programs(walk, at, (program, step), flow)
     }
 
     /// Runs decided blocks through the remaining steps, and then through the steps of the enclosing
     /// programs. Returns the blocks that leave the section.
-    pub(super) fn continue_after<'a>(
+    pub(super) fn continue_enclosing_programs<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,
         at: NodeId,

@@ -21,7 +21,7 @@ impl Space {
 
     /// Returns the time at which removed nodes end: the recorded time in a replay, otherwise the
     /// current time, which is then recorded.
-    pub(in crate::space) fn retire_time(&mut self) -> Time {
+    pub(in crate::space) fn record_retire_time(&mut self) -> Time {
         let now = self.now();
         let Some(mut player) = self.ports.events.take_reader() else {
             let failure = self.graph.pass.failure.as_ref();
@@ -43,8 +43,8 @@ impl Space {
 
     /// Records that the removed nodes have ended, and that later events belong to the new graph. In
     /// a replay, skips the recorded event instead.
-    pub(in crate::space) fn note_retired(&mut self) {
-        self.note_claims();
+    pub(in crate::space) fn record_retired_nodes(&mut self) {
+        self.record_claims();
         self.ports.events.event(|| SpaceEvent::Changed);
         // A reader of the record that sees the swap can read all events before it.
         self.ports.events.flush();

@@ -20,8 +20,8 @@ impl<'a> Walk<'_, 'a> {
         match catch_unwind(AssertUnwindSafe(|| part.sink.consume(batch, now))) {
             Ok(Ok(())) => {
                 node.flow.accepted_by_sink += amount;
-                part.age.iter().for_each(|age| age.measure_taken(batch, came));
-                self.pass.note_write(node.planned, part.sink.take_longest_write());
+                part.age.iter().for_each(|age| age.measure_taken_blocks(batch, came));
+                self.pass.store_long_write(node.planned, part.sink.take_longest_write());
             }
             Ok(Err(failure)) => {
                 node.flow.failed += amount;
@@ -34,7 +34,7 @@ impl<'a> Walk<'_, 'a> {
     }
 
     /// Drops the blocks that exceed the limit on delivered blocks (`-c`).
-    pub(super) fn drop_beyond_count(&mut self, at: NodeId, batch: &mut Batch<'a>) {
+    pub(super) fn drop_blocks_beyond_limit(&mut self, at: NodeId, batch: &mut Batch<'a>) {
         let Some(left) = &self.pass.count_limit else { return };
         let live = batch.live();
         let may = match &mut self.pass.claims {
@@ -102,7 +102,7 @@ impl<'a> Walk<'_, 'a> {
         };
         let (batch_id, hands) = dispatcher.dispatch(batch, &mut load);
         let here = dispatcher.local_replica();
-        self.keep_routed(at, batch, batch.live());
+        self.count_and_keep_routed_lanes(at, batch, batch.live());
         self.pass.order = last_seq(batch_id);
         if let [(copy, mask)] = hands.as_slice() {
             self.walk_lanes((at, *copy), *mask, batch, 0);

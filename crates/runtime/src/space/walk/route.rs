@@ -25,7 +25,7 @@ impl<'a> Walk<'_, 'a> {
         batch: &mut Batch<'a>,
         hops: u8,
     ) -> Option<Arrival> {
-        if self.observed && self.route_singly(from, batch, hops) {
+        if self.observed && self.route_blocks_singly(from, batch, hops) {
             return None;
         }
         let node = &mut self.nodes[from];
@@ -42,7 +42,7 @@ impl<'a> Walk<'_, 'a> {
         }
         batch.keep_lanes(mask);
         let arc = node.arcs.first_mut().filter(|_| mask != 0)?;
-        let arrives = count_put(arc, amount, batch);
+        let arrives = count_put_blocks(arc, amount, batch);
         if arc.direct {
             return Some(Arrival { to: arc.to, branch: arc.branch, amount: arrives });
         }
@@ -53,7 +53,7 @@ impl<'a> Walk<'_, 'a> {
     /// If an observer requires it, routes the blocks one by one and returns true. Otherwise does
     /// nothing and returns false.
     #[cold]
-    fn route_singly(&mut self, from: NodeId, batch: &Batch<'a>, hops: u8) -> bool {
+    fn route_blocks_singly(&mut self, from: NodeId, batch: &Batch<'a>, hops: u8) -> bool {
         let live = batch.live();
         let split = live.count_ones() > 1 && self.pass.observers.split_batches();
         for l in lanes(live).filter(|_| split) {
@@ -84,7 +84,7 @@ impl<'a> Walk<'_, 'a> {
             batch.renumber(&mut self.next);
         }
         let any = masks.iter().fold(0, |a, b| a | b);
-        self.keep_routed(from, batch, any);
+        self.count_and_keep_routed_lanes(from, batch, any);
         let last = masks.iter().rposition(|mask| *mask != 0)?;
         for (arc, mask) in masks.iter().enumerate().take(last).filter(|(_, mask)| **mask != 0) {
             let mut copy = batch.duplicate();
@@ -92,7 +92,7 @@ impl<'a> Walk<'_, 'a> {
         }
         batch.keep_lanes(masks[last]);
         let amount = batch.amount(masks[last]);
-        self.send_along((from, last), amount, batch, hops)
+        self.send_batch_over_arc((from, last), amount, batch, hops)
     }
 
     /// Reduces a batch to the lanes in `mask`, sends it along an arc, and continues its walk.
@@ -105,14 +105,14 @@ impl<'a> Walk<'_, 'a> {
     ) {
         batch.keep_lanes(mask);
         let amount = batch.amount(mask);
-        if let Some(arrival) = self.send_along(arc, amount, batch, hops) {
+        if let Some(arrival) = self.send_batch_over_arc(arc, amount, batch, hops) {
             self.enter_node(arrival, batch, hops);
         }
     }
 
     /// Counts the routed and unselected lanes, and ends the unselected lanes. Returns the amount of
     /// routed blocks and bytes.
-    pub(super) fn keep_routed(
+    pub(super) fn count_and_keep_routed_lanes(
         &mut self,
         from: NodeId,
         batch: &mut Batch<'a>,
@@ -130,7 +130,7 @@ impl<'a> Walk<'_, 'a> {
     /// Puts a batch on an arc. Returns the arrival of the batch, or `None` if the batch waits or
     /// was dropped.
     #[inline]
-    fn send_along(
+    fn send_batch_over_arc(
         &mut self,
         (from, arc): (NodeId, usize),
         amount: Amount,
@@ -138,7 +138,7 @@ impl<'a> Walk<'_, 'a> {
         hops: u8,
     ) -> Option<Arrival> {
         let edge = &mut self.nodes[from].arcs[arc];
-        let arrives = count_put(edge, amount, batch);
+        let arrives = count_put_blocks(edge, amount, batch);
         if edge.direct {
             return Some(Arrival { to: edge.to, branch: edge.branch, amount: arrives });
         }
@@ -184,7 +184,11 @@ fn count_routed(flow: &mut OutputCounters, batch: &mut Batch<'_>, wanted: LaneMa
 /// Counts a batch as put on an arc. Returns the amount that arrives; fault injection may have
 /// removed a block.
 #[inline]
-pub(super) fn count_put(edge: &mut GraphArc, amount: Amount, batch: &mut Batch<'_>) -> Amount {
+pub(super) fn count_put_blocks(
+    edge: &mut GraphArc,
+    amount: Amount,
+    batch: &mut Batch<'_>,
+) -> Amount {
     edge.put += amount;
     let kind = if edge.back { EdgeKind::Back } else { EdgeKind::Call };
     if !must_lose_block(kind, edge.put) {

@@ -8,8 +8,8 @@
 
 use super::super::ast::{Arithmetic, Protocol};
 use super::super::condition::{
-    Condition, TAX, alu_k, alu_x, compare_k, compare_x, constant_to_a, memory_to_a, memory_to_x,
-    non_branching, store_a,
+    Condition, TAX, alu_k, alu_x, compare_k, compare_x, load_a_constant, load_a_from_word,
+    load_x_from_word, non_branching, store_a,
 };
 use super::super::error::ExpressionError;
 use super::load::{HeaderBase, HeaderField, LoadSize};
@@ -58,7 +58,7 @@ impl Generator<'_> {
                 let mut lines = right.lines;
                 lines.push(store_a(0));
                 lines.extend(left.lines);
-                lines.push(memory_to_x(0));
+                lines.push(load_x_from_word(0));
                 (right.given.and(left.given), compare_x(lines, op))
             }
         };
@@ -95,7 +95,7 @@ impl Generator<'_> {
     fn lower_value(&mut self, value: &Arithmetic, free: u32) -> Generated<LoweredValue> {
         if let Some(number) = self.fold_constant(value)? {
             return Ok(LoweredValue {
-                lines: vec![constant_to_a(number)],
+                lines: vec![load_a_constant(number)],
                 given: Condition::Always,
             });
         }
@@ -104,7 +104,7 @@ impl Generator<'_> {
         }
         match value {
             Arithmetic::Number(number) => {
-                Ok(LoweredValue { lines: vec![constant_to_a(*number)], given: Condition::Always })
+                Ok(LoweredValue { lines: vec![load_a_constant(*number)], given: Condition::Always })
             }
             Arithmetic::Length => {
                 let lines = vec![non_branching(code::LD | code::LEN, 0)];
@@ -117,7 +117,7 @@ impl Generator<'_> {
             }
             Arithmetic::Index { protocol, offset, size, span } => {
                 let outer = std::mem::replace(&mut self.span, span.clone());
-                let value = self.lower_index(*protocol, offset, *size, free)?;
+                let value = self.lower_header_load(*protocol, offset, *size, free)?;
                 self.span = outer;
                 Ok(value)
             }
@@ -132,7 +132,7 @@ impl Generator<'_> {
                 let mut lines = right.lines;
                 lines.push(store_a(free));
                 lines.extend(left.lines);
-                lines.push(memory_to_x(free));
+                lines.push(load_x_from_word(free));
                 lines.push(alu_x(*op as u16));
                 Ok(LoweredValue { lines, given: left.given })
             }
@@ -141,7 +141,7 @@ impl Generator<'_> {
 
     /// Returns code that loads `size` bytes at `offset` in the header of `protocol`, and the
     /// condition under which the frame contains this header.
-    fn lower_index(
+    fn lower_header_load(
         &mut self,
         protocol: Protocol,
         offset: &Arithmetic,
@@ -170,7 +170,7 @@ impl Generator<'_> {
         if base == HeaderBase::TransportIp4 && place.word.is_some() {
             value.lines.push(store_a(free));
             value.lines.extend(self.header_length_to_x(place));
-            value.lines.push(memory_to_a(free));
+            value.lines.push(load_a_from_word(free));
             value.lines.push(alu_x(code::ADD));
         } else {
             let (to_x, _, moves) = self.load_base(base)?;

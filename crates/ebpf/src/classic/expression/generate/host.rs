@@ -47,12 +47,17 @@ impl Generator<'_> {
     ) -> Generated<Condition> {
         self.reject_wlan_direction(q.direction)?;
         let Some(protocol) = q.protocol else {
-            let ip = self.test_nets_over(IP, q.direction, nets, wanted)?;
+            let ip = self.test_nets_in_protocol(IP, q.direction, nets, wanted)?;
             if self.mpls_depth > 0 {
                 return Ok(ip);
             }
-            let arp = self.test_nets_over(ARP, q.direction, nets, wanted)?;
-            return Ok(ip.or(arp).or(self.test_nets_over(RARP, q.direction, nets, wanted)?));
+            let arp = self.test_nets_in_protocol(ARP, q.direction, nets, wanted)?;
+            return Ok(ip.or(arp).or(self.test_nets_in_protocol(
+                RARP,
+                q.direction,
+                nets,
+                wanted,
+            )?));
         };
         let link_protocol = match protocol {
             Protocol::Ip => IP,
@@ -60,10 +65,10 @@ impl Generator<'_> {
             Protocol::Rarp => RARP,
             other => return Err(self.invalid_qualifier_error(other.keyword(), thing)),
         };
-        self.test_nets_over(link_protocol, q.direction, nets, wanted)
+        self.test_nets_in_protocol(link_protocol, q.direction, nets, wanted)
     }
 
-    fn test_nets_over(
+    fn test_nets_in_protocol(
         &mut self,
         link_protocol: u32,
         direction: Option<DirQualifier>,
@@ -102,13 +107,14 @@ impl Generator<'_> {
         let carried = self.test_link_protocol(IP6)?;
         let mut any = Condition::Never;
         for net in nets {
-            any = any
-                .or(self.apply_by_direction(q.direction, 8, 24, |g, at| g.test_net6_at(at, net))?);
+            any = any.or(self.apply_by_direction(q.direction, 8, 24, |g, at| {
+                g.test_ipv6_address_field(at, net)
+            })?);
         }
         Ok(carried.and(any.negate_unless(wanted)))
     }
 
-    fn test_net6_at(&mut self, at: u32, net: &Ipv6Net) -> Generated<Condition> {
+    fn test_ipv6_address_field(&mut self, at: u32, net: &Ipv6Net) -> Generated<Condition> {
         let words = |value: u128| [96, 64, 32, 0].map(|shift| (value >> shift) as u32);
         let (address, mask) = (words(net.address.to_bits()), words(net.mask));
         let mut condition = Condition::Always;

@@ -48,7 +48,7 @@ impl Generator<'_> {
                         self.invalid_error("`link` is the only protocol for an address `$XX`")
                     );
                 }
-                self.test_mac8(q.direction, *address, "link host $XX")
+                self.test_one_byte_mac(q.direction, *address, "link host $XX")
             }
         }
     }
@@ -86,8 +86,8 @@ impl Generator<'_> {
             None | Some(Protocol::Ip | Protocol::Ip6) => {
                 self.options.resolver.resolve_protocol(name).map(u32::from)
             }
-            Some(Protocol::Link) => names::find_word(names::LINK_PROTOCOLS, name),
-            Some(Protocol::Iso) => names::find_word(names::ISO_PROTOCOLS, name),
+            Some(Protocol::Link) => names::find_word_value(names::LINK_PROTOCOLS, name),
+            Some(Protocol::Iso) => names::find_word_value(names::ISO_PROTOCOLS, name),
             _ => None,
         };
         number.ok_or_else(|| {

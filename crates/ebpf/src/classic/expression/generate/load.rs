@@ -1,7 +1,7 @@
 //! Generator for loads from headers and for tests of the loaded values.
 
 use super::super::condition::{
-    Condition, TAX, alu_k, alu_x, compare_k, memory_to_x, non_branching,
+    Condition, TAX, alu_k, alu_x, compare_k, load_x_from_word, non_branching,
 };
 use super::super::error::ErrorKind;
 use super::super::error::ExpressionError;
@@ -88,7 +88,7 @@ impl Generator<'_> {
             return Ok((self.header_length_to_x(place), place.constant, true));
         }
         Ok(match self.mark_offset_word(place) {
-            Some(word) => (vec![memory_to_x(word)], place.constant, true),
+            Some(word) => (vec![load_x_from_word(word)], place.constant, true),
             None => (Vec::new(), place.constant, false),
         })
     }
@@ -115,7 +115,7 @@ impl Generator<'_> {
             return vec![non_branching(code::LDX | code::MSH | code::B, place.constant)];
         };
         vec![
-            memory_to_x(word),
+            load_x_from_word(word),
             non_branching(code::LD | code::IND | code::B, place.constant),
             alu_k(code::AND, 0x0f),
             alu_k(code::LSH, 2),

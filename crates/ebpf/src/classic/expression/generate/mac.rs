@@ -38,7 +38,7 @@ impl Generator<'_> {
 
     /// Returns the condition that this one-byte link address is the source address, the destination
     /// address, or either of them, as `direction` selects. `thing` names the address in errors.
-    pub(super) fn test_mac8(
+    pub(super) fn test_one_byte_mac(
         &mut self,
         direction: Option<DirQualifier>,
         address: u8,
@@ -95,9 +95,11 @@ impl Generator<'_> {
         match protocol {
             None | Some(Protocol::Link) => match self.link {
                 L::ARCNET | L::ARCNET_LINUX => {
-                    self.test_mac8(Some(DirQualifier::Target), 0, "broadcast")
+                    self.test_one_byte_mac(Some(DirQualifier::Target), 0, "broadcast")
                 }
-                L::BACNET_MS_TP => self.test_mac8(Some(DirQualifier::Target), 0xff, "broadcast"),
+                L::BACNET_MS_TP => {
+                    self.test_one_byte_mac(Some(DirQualifier::Target), 0xff, "broadcast")
+                }
                 _ => self.test_mac(Some(DirQualifier::Target), [0xff; 6], "broadcast"),
             },
             Some(Protocol::Ip) => {
@@ -134,7 +136,7 @@ impl Generator<'_> {
     fn test_link_multicast(&mut self) -> Generated<Condition> {
         match self.link {
             L::ARCNET | L::ARCNET_LINUX => {
-                self.test_mac8(Some(DirQualifier::Target), 0, "multicast")
+                self.test_one_byte_mac(Some(DirQualifier::Target), 0, "multicast")
             }
             link if link.is_ethernet() => {
                 let inner = self.preceding_header_condition()?;

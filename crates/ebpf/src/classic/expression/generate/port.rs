@@ -53,14 +53,14 @@ impl Generator<'_> {
         if last.contains('-') {
             return Err(self.invalid_error(format!("port range `{text}` has more than one hyphen")));
         }
-        let (first, by_first) = self.resolve_range_end(first)?;
-        let (last, by_last) = self.resolve_range_end(last)?;
+        let (first, by_first) = self.resolve_range_bound(first)?;
+        let (last, by_last) = self.resolve_range_bound(last)?;
         let by = if by_first == by_last { by_first } else { Transports::Both };
         let transport = self.common_transports(wanted, by, text)?;
         self.test_ports(q, PortRange(first, last), transport)
     }
 
-    fn resolve_range_end(&mut self, word: &str) -> Generated<(u16, Transports)> {
+    fn resolve_range_bound(&mut self, word: &str) -> Generated<(u16, Transports)> {
         if word.starts_with(|c: char| c.is_ascii_digit())
             && word.bytes().all(|b| b.is_ascii_hexdigit() || matches!(b, b'x' | b'X'))
         {
@@ -116,13 +116,18 @@ impl Generator<'_> {
         ports: PortRange,
         transport: Option<Protocol>,
     ) -> Generated<Condition> {
-        let over6 = self.test_ports_over(HeaderBase::TransportIp6, q, ports, transport)?;
-        Ok(over6.or(self.test_ports_over(HeaderBase::TransportIp4, q, ports, transport)?))
+        let over6 = self.test_ports_in_ip_version(HeaderBase::TransportIp6, q, ports, transport)?;
+        Ok(over6.or(self.test_ports_in_ip_version(
+            HeaderBase::TransportIp4,
+            q,
+            ports,
+            transport,
+        )?))
     }
 
     /// Returns the condition that a port of the frame is in the range `ports`, over the IP version
     /// of `base`.
-    pub(super) fn test_ports_over(
+    pub(super) fn test_ports_in_ip_version(
         &mut self,
         base: HeaderBase,
         q: Qualifiers,
@@ -170,11 +175,11 @@ impl Generator<'_> {
             ));
         }
         self.apply_by_direction(q.direction, SOURCE_OFFSET, DESTINATION_OFFSET, |g, at| {
-            g.test_port_at(base, at, ports)
+            g.test_port_field(base, at, ports)
         })
     }
 
-    fn test_port_at(
+    fn test_port_field(
         &mut self,
         base: HeaderBase,
         at: u32,

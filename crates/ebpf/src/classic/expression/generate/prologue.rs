@@ -1,8 +1,8 @@
 //! Prologue of a program, which computes the end offsets of variable-length headers.
 
 use super::super::condition::{
-    Comparison, Condition, JumpLabel, PseudoInsn, TAX, TXA, alu_k, alu_x, compare_k, constant_to_a,
-    memory_to_a, non_branching, store_a,
+    Comparison, Condition, JumpLabel, PseudoInsn, TAX, TXA, alu_k, alu_x, compare_k,
+    load_a_constant, load_a_from_word, non_branching, store_a,
 };
 use super::{Code, Generator, HEADER_WORD, PAYLOAD_WORD};
 use crate::classic::insn::code;
@@ -27,11 +27,8 @@ impl Generator<'_> {
         if self.payload_used {
             self.emit_wlan_payload(&mut lines);
         }
-        let condition = if condition == Condition::Always {
-            condition
-        } else {
-            condition.with_code_before(lines)
-        };
+        let condition =
+            if condition == Condition::Always { condition } else { condition.prepend_code(lines) };
         if self.outer != L::PPI {
             return condition;
         }
@@ -54,7 +51,7 @@ impl Generator<'_> {
                     load_absolute(code::W, 4),
                     PseudoInsn::Goto(done),
                     PseudoInsn::Bind(prism),
-                    constant_to_a(144),
+                    load_a_constant(144),
                     PseudoInsn::Bind(done),
                 ]);
             }
@@ -92,7 +89,7 @@ impl Generator<'_> {
         let plain = self.new_label();
         self.jump_unless_any(lines, 0x80, plain);
         lines.extend([
-            memory_to_a(PAYLOAD_WORD),
+            load_a_from_word(PAYLOAD_WORD),
             alu_k(code::ADD, 2),
             store_a(PAYLOAD_WORD),
             PseudoInsn::Bind(plain),
@@ -108,23 +105,23 @@ impl Generator<'_> {
         /// Presence bit of the flags field, in big-endian order.
         const FLAGS: u32 = 0x0200_0000;
         /// Presence bit that announces another word of presence bits, in big-endian order.
-        const EXTENDED: u32 = 0x0000_0080;
+        const PRESENCE_CONTINUES_BIT: u32 = 0x0000_0080;
         /// Presence bit of the timestamp, in big-endian order.
         const TIME: u32 = 0x0100_0000;
         /// Bit of the flags field that marks a padded header.
-        const PADDED: u32 = 0x20;
+        const PADDED_HEADER_FLAG: u32 = 0x20;
         let (early, padded) = (self.new_label(), self.new_label());
         lines.push(load_absolute(code::W, 4));
         self.jump_unless_any(lines, FLAGS, end);
-        self.jump_if(lines, code::JSET, EXTENDED, end);
+        self.jump_if(lines, code::JSET, PRESENCE_CONTINUES_BIT, end);
         self.jump_unless_any(lines, TIME, early);
         lines.push(load_absolute(code::B, 16));
-        self.jump_if(lines, code::JSET, PADDED, padded);
+        self.jump_if(lines, code::JSET, PADDED_HEADER_FLAG, padded);
         lines.extend([PseudoInsn::Goto(end), PseudoInsn::Bind(early), load_absolute(code::B, 8)]);
-        self.jump_unless_any(lines, PADDED, end);
+        self.jump_unless_any(lines, PADDED_HEADER_FLAG, end);
         lines.extend([
             PseudoInsn::Bind(padded),
-            memory_to_a(PAYLOAD_WORD),
+            load_a_from_word(PAYLOAD_WORD),
             alu_k(code::ADD, 3),
             alu_k(code::AND, !3),
             store_a(PAYLOAD_WORD),

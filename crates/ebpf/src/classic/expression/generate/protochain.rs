@@ -7,7 +7,8 @@
 
 use super::super::ast::Protocol;
 use super::super::condition::{
-    Condition, PseudoInsn, TAX, TXA, alu_k, alu_x, compare_k, memory_to_a, non_branching, store_a,
+    Condition, PseudoInsn, TAX, TXA, alu_k, alu_x, compare_k, load_a_from_word, non_branching,
+    store_a,
 };
 use super::link_protocol::{IP, IP6};
 use super::load::HeaderBase;
@@ -21,11 +22,11 @@ const ROUTING: u32 = 43;
 /// Protocol number of the fragment header.
 const FRAGMENT: u32 = 44;
 /// Protocol number of the authentication header.
-const AUTHENTICATION: u32 = 51;
+const AUTHENTICATION_HEADER: u32 = 51;
 /// Protocol number that ends the chain of headers.
-const NO_NEXT: u32 = 59;
+const NO_NEXT_HEADER: u32 = 59;
 /// Protocol number of the destination options header.
-const TARGET_OPTIONS: u32 = 60;
+const DESTINATION_OPTIONS_HEADER: u32 = 60;
 
 /// Scratch word for the protocol number of the next header.
 const NUMBER_WORD: u32 = 0;
@@ -66,10 +67,10 @@ impl Generator<'_> {
         let (again, end) = (self.new_label(), self.new_label());
         lines.push(PseudoInsn::Bind(again));
         self.jump_if(lines, code::JEQ, number, end);
-        self.jump_if(lines, code::JEQ, NO_NEXT, end);
+        self.jump_if(lines, code::JEQ, NO_NEXT_HEADER, end);
         if ip6 {
             let (step, other) = (self.new_label(), self.new_label());
-            for option in [HOP_BY_HOP, TARGET_OPTIONS, ROUTING, FRAGMENT] {
+            for option in [HOP_BY_HOP, DESTINATION_OPTIONS_HEADER, ROUTING, FRAGMENT] {
                 self.jump_if(lines, code::JEQ, option, step);
             }
             lines.extend([PseudoInsn::Goto(other), PseudoInsn::Bind(step)]);
@@ -81,13 +82,13 @@ impl Generator<'_> {
                 alu_k(code::MUL, 8),
                 alu_x(code::ADD),
                 TAX,
-                memory_to_a(NUMBER_WORD),
+                load_a_from_word(NUMBER_WORD),
                 PseudoInsn::Goto(again),
                 PseudoInsn::Bind(other),
             ]);
         }
         let authenticated = self.new_label();
-        self.jump_if(lines, code::JEQ, AUTHENTICATION, authenticated);
+        self.jump_if(lines, code::JEQ, AUTHENTICATION_HEADER, authenticated);
         lines.extend([
             PseudoInsn::Goto(end),
             PseudoInsn::Bind(authenticated),
@@ -100,7 +101,7 @@ impl Generator<'_> {
             alu_k(code::ADD, 2),
             alu_k(code::MUL, 4),
             TAX,
-            memory_to_a(NUMBER_WORD),
+            load_a_from_word(NUMBER_WORD),
             PseudoInsn::Goto(again),
             PseudoInsn::Bind(end),
         ]);

@@ -16,7 +16,7 @@ const L1_HELLO: u32 = 15;
 /// PDU type of an IS-IS level 2 hello.
 const L2_HELLO: u32 = 16;
 /// PDU type of an IS-IS point-to-point hello.
-const POINT_HELLO: u32 = 17;
+const POINT_TO_POINT_HELLO: u32 = 17;
 /// PDU type of an IS-IS level 1 link state PDU.
 const L1_LSP: u32 = 18;
 /// PDU type of an IS-IS level 2 link state PDU.
@@ -74,9 +74,9 @@ fn link_protocol_number(protocol: Protocol) -> Option<u32> {
 /// Returns the PDU types that a keyword for IS-IS messages matches, in the order of the tests.
 fn isis_pdu_types(protocol: Protocol) -> &'static [u32] {
     match protocol {
-        Protocol::IsisL1 => &[L1_PSNP, L1_CSNP, L1_LSP, L1_HELLO, POINT_HELLO],
-        Protocol::IsisL2 => &[L2_PSNP, L2_CSNP, L2_LSP, L2_HELLO, POINT_HELLO],
-        Protocol::IsisIih => &[POINT_HELLO, L1_HELLO, L2_HELLO],
+        Protocol::IsisL1 => &[L1_PSNP, L1_CSNP, L1_LSP, L1_HELLO, POINT_TO_POINT_HELLO],
+        Protocol::IsisL2 => &[L2_PSNP, L2_CSNP, L2_LSP, L2_HELLO, POINT_TO_POINT_HELLO],
+        Protocol::IsisIih => &[POINT_TO_POINT_HELLO, L1_HELLO, L2_HELLO],
         Protocol::IsisLsp => &[L1_LSP, L2_LSP],
         Protocol::IsisSnp => &[L2_PSNP, L1_PSNP, L1_CSNP, L2_CSNP],
         Protocol::IsisCsnp => &[L1_CSNP, L2_CSNP],

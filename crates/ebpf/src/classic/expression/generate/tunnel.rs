@@ -6,8 +6,8 @@
 
 use super::super::ast::{DirQualifier, Protocol, Qualifiers, TypeQualifier};
 use super::super::condition::{
-    Comparison, Condition, PseudoInsn, TAX, TXA, Test, alu_k, alu_x, compare_x, constant_to_a,
-    memory_to_a, memory_to_x, non_branching, store_a,
+    Comparison, Condition, PseudoInsn, TAX, TXA, Test, alu_k, alu_x, compare_x, load_a_constant,
+    load_a_from_word, load_x_from_word, non_branching, store_a,
 };
 use super::load::HeaderBase;
 use super::port::PortRange;
@@ -58,7 +58,7 @@ impl Generator<'_> {
             alu_x(code::ADD),
             store_a(inner.header),
             non_branching(code::LD | code::IND | code::H, 2),
-            memory_to_x(inner.header),
+            load_x_from_word(inner.header),
             PseudoInsn::Branch { compare: is_bridged, yes: bridged, no: done },
             PseudoInsn::Bind(bridged),
             TXA,
@@ -108,21 +108,23 @@ impl Generator<'_> {
             kind: Some(TypeQualifier::Port),
         };
         let ports = PortRange(port, port);
-        let over4 = self.test_tunnel_over(HeaderBase::TransportIp4, q, ports, network, mark)?;
+        let over4 =
+            self.test_tunnel_in_ip_version(HeaderBase::TransportIp4, q, ports, network, mark)?;
         let place = self.base_offset(HeaderBase::TransportIp4)?;
         let mut to_udp = self.header_length_to_x(place);
         to_udp.push(TXA);
         let over4 = over4.and(condition_from_code(to_udp));
-        let over6 = self.test_tunnel_over(HeaderBase::TransportIp6, q, ports, network, mark)?;
+        let over6 =
+            self.test_tunnel_in_ip_version(HeaderBase::TransportIp6, q, ports, network, mark)?;
         let (mut to_udp, _, moves) = self.load_base(HeaderBase::TransportIp6)?;
-        to_udp.push(constant_to_a(40));
+        to_udp.push(load_a_constant(40));
         if moves {
             to_udp.push(alu_x(code::ADD));
         }
         Ok(over4.or(over6.and(condition_from_code(to_udp))))
     }
 
-    fn test_tunnel_over(
+    fn test_tunnel_in_ip_version(
         &mut self,
         base: HeaderBase,
         q: Qualifiers,
@@ -130,7 +132,7 @@ impl Generator<'_> {
         network: Option<u32>,
         mark: &dyn Fn(&mut Self, HeaderBase) -> Generated<Condition>,
     ) -> Generated<Condition> {
-        let carried = self.test_ports_over(base, q, ports, Some(Protocol::Udp))?;
+        let carried = self.test_ports_in_ip_version(base, q, ports, Some(Protocol::Udp))?;
         let marked = carried.and(mark(self, base)?);
         let Some(network) = network else { return Ok(marked) };
         Ok(marked.and(self.test_masked_equal(
@@ -168,7 +170,7 @@ impl Generator<'_> {
         else {
             return Err(self.no_offset_error());
         };
-        Ok(compare_x(vec![memory_to_a(header), memory_to_x(payload)], code::JEQ).not())
+        Ok(compare_x(vec![load_a_from_word(header), load_x_from_word(payload)], code::JEQ).not())
     }
 }
 

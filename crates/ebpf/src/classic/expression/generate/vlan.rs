@@ -5,7 +5,7 @@
 //! to which the program adds four for frames with an inline tag.
 
 use super::super::condition::{
-    Comparison, Condition, PseudoInsn, alu_k, compare_k, memory_to_a, non_branching, store_a,
+    Comparison, Condition, PseudoInsn, alu_k, compare_k, load_a_from_word, non_branching, store_a,
 };
 use super::load::HeaderBase;
 use super::{Code, Generated, Generator};
@@ -72,14 +72,14 @@ impl Generator<'_> {
         let mut shifts = Code::new();
         for place in [HeaderBase::Llc, HeaderBase::Protocol] {
             let word = self.allocate_word()?;
-            shifts.extend([memory_to_a(word), alu_k(code::ADD, TAG_LENGTH), store_a(word)]);
+            shifts.extend([load_a_from_word(word), alu_k(code::ADD, TAG_LENGTH), store_a(word)]);
             let place =
                 if place == HeaderBase::Llc { &mut self.payload } else { &mut self.protocol };
             if let Some(place) = place {
                 place.word = Some(word);
             }
         }
-        Ok(in_metadata.or(inline.with_code_before(shifts)).and(id_matches))
+        Ok(in_metadata.or(inline.prepend_code(shifts)).and(id_matches))
     }
 
     /// Returns the condition that the tag, which is either inline or in metadata, has this VLAN id.

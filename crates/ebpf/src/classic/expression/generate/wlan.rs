@@ -53,7 +53,7 @@ impl Generator<'_> {
     }
 
     pub(super) fn test_wlan_multicast(&mut self) -> Generated<Condition> {
-        self.test_wlan_target(&|g: &mut Self, at| g.test_group_bit(at))
+        self.test_wlan_destination(&|g: &mut Self, at| g.test_group_bit(at))
     }
 
     pub(super) fn test_wlan_host(
@@ -91,7 +91,7 @@ impl Generator<'_> {
             _ => self.combine_by_direction(
                 direction,
                 |g| g.test_wlan_source(&at),
-                |g| g.test_wlan_target(&at),
+                |g| g.test_wlan_destination(&at),
             ),
         }
     }
@@ -122,7 +122,7 @@ impl Generator<'_> {
 
     /// Returns the condition that the destination address satisfies `test_address`: address 1 or 3
     /// of data frames, depending on their direction, and address 1 of management frames.
-    fn test_wlan_target(
+    fn test_wlan_destination(
         &mut self,
         test_address: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
     ) -> Generated<Condition> {

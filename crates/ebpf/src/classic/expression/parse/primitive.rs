@@ -18,12 +18,12 @@ impl Parser<'_> {
         let primitive = match self.peek() {
             Token::Protocol(protocol) if self.token_at(self.at + 1) != OPEN_BRACKET => {
                 self.at += 1;
-                self.parse_after_protocol(Some(protocol))?
+                self.parse_test_after_protocol(Some(protocol))?
             }
             Token::Word(word) if word != Keyword::Length => {
                 match self.parse_keyword_primitive(word)? {
                     Some(primitive) => primitive,
-                    None => self.parse_after_protocol(None)?,
+                    None => self.parse_test_after_protocol(None)?,
                 }
             }
             token if token.is_name_or_address() => return Err(self.missing_qualifier_error()),
@@ -74,7 +74,7 @@ impl Parser<'_> {
     }
 
     /// Parses a test that may follow a protocol: broadcast, multicast, or an 802.11 field.
-    fn parse_after_protocol(&mut self, protocol: Option<Protocol>) -> Parsed<Primitive> {
+    fn parse_test_after_protocol(&mut self, protocol: Option<Protocol>) -> Parsed<Primitive> {
         let word = match self.peek() {
             Token::Word(word) => word,
             _ => Keyword::And,
@@ -140,8 +140,8 @@ impl Parser<'_> {
     }
 
     fn parse_table_name(&mut self, what: &str, table: &[(&str, u32)]) -> Parsed<u32> {
-        let name = self.parse_unescaped_name(what)?;
-        names::find_word(table, &name).ok_or_else(|| {
+        let name = self.parse_and_unescape_name(what)?;
+        names::find_word_value(table, &name).ok_or_else(|| {
             self.at -= 1;
             let nearest =
                 super::super::nearest::nearest_word(table.iter().map(|(name, _)| *name), &name);
@@ -150,7 +150,7 @@ impl Parser<'_> {
         })
     }
 
-    fn parse_unescaped_name(&mut self, what: &str) -> Parsed<String> {
+    fn parse_and_unescape_name(&mut self, what: &str) -> Parsed<String> {
         match self.peek() {
             Token::Name => {
                 let span = self.next_lexeme().span;
@@ -212,14 +212,14 @@ impl Parser<'_> {
             && self.text[self.span_here()].eq_ignore_ascii_case("rnr")
         {
             self.at += 1;
-            return Ok(Llc::Supervisory(names::find_word(names::LLC_SUPERVISORY, "rnr")));
+            return Ok(Llc::Supervisory(names::find_word_value(names::LLC_SUPERVISORY, "rnr")));
         }
         if !matches!(self.peek(), Token::Name | Token::Escaped) {
             return Ok(Llc::Any);
         }
-        let name = self.parse_unescaped_name("LLC type")?;
-        let supervisory = names::find_word(names::LLC_SUPERVISORY, &name);
-        let unnumbered = names::find_word(names::LLC_UNNUMBERED, &name);
+        let name = self.parse_and_unescape_name("LLC type")?;
+        let supervisory = names::find_word_value(names::LLC_SUPERVISORY, &name);
+        let unnumbered = names::find_word_value(names::LLC_UNNUMBERED, &name);
         match name.to_ascii_lowercase().as_str() {
             "i" => Ok(Llc::Information),
             "s" => Ok(Llc::Supervisory(None)),

@@ -21,7 +21,7 @@ pub fn check_own_connection(arguments: &Arguments) -> Result<(), Failure> {
         return Ok(());
     };
     let interface = arguments.text("interface").unwrap_or_default();
-    let is_on_interface = Routes::read_tables().interface_to(peer.ip()) == Some(interface);
+    let is_on_interface = Routes::read_tables().route_interface(peer.ip()) == Some(interface);
     if !is_on_interface || !flows::matches_frame(arguments, &segment_between(peer, own)) {
         return Ok(());
     }

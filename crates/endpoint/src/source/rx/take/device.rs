@@ -328,10 +328,11 @@ fn check_redirectable(found: &Interface, link: LinkType, name: &str) -> Result<(
 fn check_not_protected(interface: &str, ours: bool) -> Result<(), Failure> {
     let routes = Routes::read_tables();
     let connection = std::env::var("SSH_CONNECTION").ok().filter(|_| ours);
-    let caller = routes::ssh_peer(connection.as_deref()).filter(|caller| !caller.is_loopback());
-    let why = if caller.is_some_and(|caller| routes.interface_to(caller) == Some(interface)) {
+    let caller =
+        routes::parse_ssh_peer(connection.as_deref()).filter(|caller| !caller.is_loopback());
+    let why = if caller.is_some_and(|caller| routes.route_interface(caller) == Some(interface)) {
         "you are connected through it, and would be cut off"
-    } else if routes.is_default(interface) {
+    } else if routes.has_default_route(interface) {
         "the default route of this namespace leads through it"
     } else {
         return Ok(());

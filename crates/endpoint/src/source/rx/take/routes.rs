@@ -37,13 +37,13 @@ impl Routes {
     }
 
     /// Returns true if the default route leads through this interface.
-    pub(super) fn is_default(&self, interface: &str) -> bool {
+    pub(super) fn has_default_route(&self, interface: &str) -> bool {
         self.0.iter().any(|route| route.length == 0 && route.interface == interface)
     }
 
     /// Returns the interface of the route to an address, selected by longest prefix, or `None` if
     /// there is no route.
-    pub(super) fn interface_to(&self, address: IpAddr) -> Option<&str> {
+    pub(super) fn route_interface(&self, address: IpAddr) -> Option<&str> {
         let matching = self.0.iter().filter(|route| route.is_route_to(address));
         matching.max_by_key(|route| route.length).map(|route| route.interface.as_str())
     }
@@ -95,7 +95,7 @@ fn parse_ipv6_route(line: &str) -> Option<Route> {
 
 /// Returns the peer's address from the value of `SSH_CONNECTION`, for example `10.0.0.1 50000
 /// 10.0.0.2 22`. Returns `None` if the value is missing or malformed.
-pub(super) fn ssh_peer(connection: Option<&str>) -> Option<IpAddr> {
+pub(super) fn parse_ssh_peer(connection: Option<&str>) -> Option<IpAddr> {
     let address = connection?.split_whitespace().next()?;
     // A link-local address has its interface as a suffix.
     address.split('%').next()?.parse().ok()
@@ -123,22 +123,26 @@ fd770000000000000000000000000001 00000400 00000001 00000000 00000003     eth3
     #[test]
     fn longest_prefix_selects_the_route() {
         let routes = Routes::parse_tables(IPV4_ROUTES, IPV6_ROUTES);
-        let to = |address: &str| routes.interface_to(address.parse().unwrap());
+        let to = |address: &str| routes.route_interface(address.parse().unwrap());
         if cfg!(target_endian = "little") {
             assert_eq!(to("10.10.10.9"), Some("eth1"));
             assert_eq!(to("10.10.10.5"), Some("eth2"));
             assert_eq!(to("192.0.2.1"), Some("eth0"));
         }
         assert_eq!((to("fd77::9"), to("2001:db8::1")), (Some("eth1"), Some("eth3")));
-        let defaults = ["eth0", "eth1", "eth2", "eth3", "lo"].map(|name| routes.is_default(name));
+        let defaults =
+            ["eth0", "eth1", "eth2", "eth3", "lo"].map(|name| routes.has_default_route(name));
         assert_eq!(defaults, [true, false, false, true, false]);
         assert_eq!(Routes::parse_tables("", "nonsense\n"), Routes::default());
     }
 
     #[test]
     fn ssh_connection_yields_peer_address() {
-        assert_eq!(ssh_peer(Some("10.0.0.1 50000 10.0.0.2 22")), "10.0.0.1".parse().ok());
-        assert_eq!(ssh_peer(Some("fe80::1%eth0 50000 fe80::2 22")), "fe80::1".parse().ok());
-        assert_eq!([ssh_peer(None), ssh_peer(Some("")), ssh_peer(Some("x 1"))], [None; 3]);
+        assert_eq!(parse_ssh_peer(Some("10.0.0.1 50000 10.0.0.2 22")), "10.0.0.1".parse().ok());
+        assert_eq!(parse_ssh_peer(Some("fe80::1%eth0 50000 fe80::2 22")), "fe80::1".parse().ok());
+        assert_eq!(
+            [parse_ssh_peer(None), parse_ssh_peer(Some("")), parse_ssh_peer(Some("x 1"))],
+            [None; 3]
+        );
     }
 }

@@ -41,7 +41,7 @@ fn example_connections() -> Vec<(String, String)> {
 
 /// Returns the messages in canonical order. Times are removed, because they depend on the
 /// segmentation.
-fn without_times(output: &ConnectionOutput) -> Vec<OutputMessage> {
+fn normalized_messages(output: &ConnectionOutput) -> Vec<OutputMessage> {
     let mut messages = output.messages.clone();
     for message in &mut messages {
         let times = [Field::Time, Field::End, Field::ResponseTime];
@@ -73,7 +73,11 @@ fn messages_are_the_same_for_any_segmentation() {
                         }
                         let (found, _) = run_connection(words, true, &parts);
                         let at = format!("{words:?} {text:?} cut at {first} and {second}");
-                        assert_eq!(without_times(&found), without_times(&wanted), "{at}");
+                        assert_eq!(
+                            normalized_messages(&found),
+                            normalized_messages(&wanted),
+                            "{at}"
+                        );
                         assert_eq!(found.unanswered, wanted.unanswered, "{at}");
                     }
                 }

@@ -44,7 +44,7 @@ fn teardrop_stays_within_the_datagram() {
 
 /// Overlapping fragments from J. Novak's paper: offset, length in bytes, the more-fragments flag,
 /// and the letter that fills the fragment.
-const NOVAK: [(u16, usize, bool, u8); 17] = [
+const NOVAK_FRAGMENTS: [(u16, usize, bool, u8); 17] = [
     (0, 24, true, b'A'),
     (32, 16, true, b'B'),
     (48, 24, true, b'C'),
@@ -83,7 +83,7 @@ fn unit_letters(data: &[u8]) -> String {
 /// the same fragments and expect the same results.
 #[test]
 fn policies_agree_with_the_results_in_novaks_paper() {
-    let frames = fragments_of_letters(&NOVAK);
+    let frames = fragments_of_letters(&NOVAK_FRAGMENTS);
     for (policy, expected) in [
         ("bsd", "AAAJJBCCCLLLMMMFFFGGHHIQ"),
         ("linux", "AAAJJBKKKLLLMMMFFFGGPHQQ"),

@@ -17,7 +17,7 @@ fn outcome(frames: &[Frame]) -> Outcome {
 
 /// Returns the frames of a connection with these segments of the client, after which the server
 /// closes and acknowledges the client's data up to `end`.
-fn closed_after(segments: impl IntoIterator<Item = Frame>, end: u32) -> Vec<Frame> {
+fn closed_connection_frames(segments: impl IntoIterator<Item = Frame>, end: u32) -> Vec<Frame> {
     let close = [
         server_segment(FIN, 501, b"").acknowledging(end),
         client_segment(0, end, b"").acknowledging(502),
@@ -38,7 +38,7 @@ fn fin_in_sequence_drops_later_bytes_in_any_order() {
     let fin = client_segment(FIN, 104, b"");
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let segments = order.map(|at| [&data, &stray, &fin][at].clone());
-        let found = outcome(&closed_after(segments, 105));
+        let found = outcome(&closed_connection_frames(segments, 105));
         assert_eq!(found.streams()[&(1, false)].bytes, b"abc", "{order:?}");
         assert!(found.streams().values().all(|stream| stream.ended), "{order:?}");
         assert_complete(&found);
@@ -49,7 +49,7 @@ fn fin_in_sequence_drops_later_bytes_in_any_order() {
 #[test]
 fn fin_with_data_cuts_a_held_segment_that_crosses_it() {
     for policy in ["first", "last"] {
-        let frames = closed_after(
+        let frames = closed_connection_frames(
             [
                 client_segment(0, 103, b"cdXX"),
                 client_segment(0, 108, b"EVIL"),
@@ -65,7 +65,7 @@ fn fin_with_data_cuts_a_held_segment_that_crosses_it() {
 
 #[test]
 fn fin_beside_a_segment_out_of_window_is_no_byte() {
-    let frames = closed_after(
+    let frames = closed_connection_frames(
         [
             client_segment(0, 101, b"abc"),
             client_segment(0, 101 + (1 << 29), b"stray"),
@@ -90,7 +90,7 @@ fn acknowledgement_of_unsent_bytes_makes_no_gap_after_fin() {
             client_segment(0, 101, b"abc").acknowledging(501),
             server_segment(0, 501, b"").acknowledging(701),
         ];
-        let found = outcome(&closed_after(start.into_iter().chain(end), 108));
+        let found = outcome(&closed_connection_frames(start.into_iter().chain(end), 108));
         assert_eq!(found.streams()[&(1, false)].bytes, b"abcdef");
         assert_complete(&found);
     }
@@ -99,7 +99,7 @@ fn acknowledgement_of_unsent_bytes_makes_no_gap_after_fin() {
 #[test]
 fn missing_bytes_before_a_fin_end_at_the_fin() {
     // The bytes from 104 to 109 were not captured, and the server acknowledged the FIN.
-    let frames = closed_after(
+    let frames = closed_connection_frames(
         [
             client_segment(0, 101, b"abc"),
             client_segment(0, 200, b"EVIL"),
