@@ -38,6 +38,7 @@ pub mod kernel;
 pub mod keys;
 pub mod latency_breach;
 pub mod live;
+mod live_events;
 pub mod machine;
 mod names;
 mod numbering;

@@ -21,12 +21,11 @@ use runtime::report::{self, NodeReport};
 use runtime::space::Space;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use sys::eventfd::EventFd;
 
 /// A handle to a path, valid from before the start of the path until after its end.
 #[derive(Clone, Debug)]
 pub struct Live {
-    control: Arc<Control>,
+    pub(crate) control: Arc<Control>,
     spaces: Arc<Mutex<Vec<Arc<CommandQueue>>>>,
     /// The running path of the whole request, and the index of this path among its connected
     /// components; `None` for a path that was not built from a plan.
@@ -264,19 +263,6 @@ impl Live {
     /// Sets the listener for events of the spaces. The listener must not block.
     pub(crate) fn listen(&self, listener: impl Fn(ControlEvent) + Send + Sync + 'static) {
         self.control.set_listener(listener);
-    }
-
-    /// Notifies `event` once, after the next pass of a space with input or an expired timer. While
-    /// there is none, the counters of the path stay as they are. Replaces the event of an earlier
-    /// call.
-    pub fn notify_after_input(&self, event: &Arc<EventFd>) {
-        self.control.notify_after_input(event);
-    }
-
-    /// Wakes the sleeping spaces of the path. Each of them calls [`endpoint::Sink::on_idle`] of its
-    /// sinks before it sleeps again.
-    pub fn wake(&self) {
-        self.control.notify_spaces();
     }
 
     /// Stops the sources of the path; blocks in flight drain. Does not wait.

@@ -1,4 +1,5 @@
-//! Forwarding of signals to child programs in this process's process group, and their exit statuses.
+//! Forwarding of signals to child programs in this process's process group, and the exit statuses
+//! of these programs.
 //!
 //! Without job control a shell puts a whole pipeline into one group. The kernel delivers a signal
 //! from the terminal to every member, so this process neither forwards such a signal nor exits;
@@ -7,12 +8,11 @@
 
 use crate::error::{Error, Result};
 use crate::process_group::ProcessEnd;
+use crate::signal::install_action;
 use crate::signal_table::SignalTable;
 use rustix::process::{Pid, WaitIdOptions};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, FromRawFd as _, OwnedFd};
 use std::process::Child;
-use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Maximum number of children that receive forwarded signals.
@@ -29,29 +29,17 @@ const WAIT_FAILED: i32 = 127;
 /// ignored the kernel reaps each child at its end (wait(2)). Programs that this process starts
 /// inherit the default action.
 pub fn keep_ended() -> Result<()> {
-    // SAFETY: all-zero bytes are a valid `sigaction`: the default action, an empty mask, no flags.
-    let action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-    // SAFETY: `action` is fully initialized and lives through the call.
-    let status = unsafe { libc::sigaction(libc::SIGCHLD, &raw const action, ptr::null_mut()) };
-    if status == 0 { Ok(()) } else { Err(Error::last("sigaction", "SIGCHLD")) }
+    install_action(libc::SIGCHLD, libc::SIG_DFL, 0)
 }
 
 /// Installs handlers for SIGINT, SIGTERM, SIGHUP and SIGQUIT that forward these signals to the
 /// children if a process, rather than the terminal, sent them.
 pub fn forward_signals() -> Result<()> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
-        // SAFETY: all-zero bytes are a valid `sigaction`: an empty mask and no flags.
-        let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
         let handler: extern "C" fn(libc::c_int, *const libc::siginfo_t, *const libc::c_void) =
             on_signal;
-        action.sa_sigaction = handler as *const () as libc::sighandler_t;
-        action.sa_flags = libc::SA_RESTART | libc::SA_SIGINFO;
-        // SAFETY: `action` is fully initialized and lives through the call; its handler is
-        // signal-safe (below).
-        let status = unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
-        if status != 0 {
-            return Err(Error::last("sigaction", format!("signal {signal}")));
-        }
+        let flags = libc::SA_RESTART | libc::SA_SIGINFO;
+        install_action(signal, handler as *const () as libc::sighandler_t, flags)?;
     }
     Ok(())
 }

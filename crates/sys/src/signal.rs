@@ -108,7 +108,8 @@ fn is_signal_ignored(signal: libc::c_int) -> Result<bool> {
     Ok(action.sa_sigaction == libc::SIG_IGN)
 }
 
-fn install_action(
+/// Sets the action of a signal; `handler` must be signal-safe and match `flags` (sigaction(2)).
+pub(crate) fn install_action(
     signal: libc::c_int,
     handler: libc::sighandler_t,
     flags: libc::c_int,
@@ -118,7 +119,7 @@ fn install_action(
     action.sa_sigaction = handler;
     action.sa_flags = flags;
     // SAFETY: `action` is fully initialized and lives through the call; its handler is signal-safe
-    // (above), or one of the constants of sigaction(2).
+    // (its caller's promise), or one of the constants of sigaction(2).
     let status = unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
     if status == 0 { Ok(()) } else { Err(Error::last("sigaction", format!("signal {signal}"))) }
 }

@@ -332,6 +332,7 @@ pub(super) const TIME_EXCEPTIONS: &[(&str, &str)] = &[
     ("crates/testkit/src/wait.rs", "gives up when the limit is over, for all others"),
     ("crates/buffer/tests/common/patience.rs", "gives up when the limit is over, for many threads"),
     ("crates/buffer/tests/common/other.rs", "the same where a signal may end a wait early"),
+    ("crates/cli/tests/prefix/processes.rs", "counts how often idle processes wake in a second"),
     ("crates/iolite/src/merge/tests.rs", "what is waited out is the patience of what is tested"),
 ];
 

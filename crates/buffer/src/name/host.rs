@@ -5,15 +5,15 @@
 //! never blocks on one.
 
 use super::inbox::{Inbox, PendingWriter, WriterQueue};
-use super::quotas::Clients;
 pub use super::quotas::ReaderLimits;
+use super::quotas::{Clients, ReaderEvents};
 use super::region::RegionFiles;
 use super::reply::Reply;
 use super::{Address, Error, SharedRegion};
 use crate::stream::{self, Admission, Config, Output, ReaderTicket};
 use abi::access::{AccessList, Credentials};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use sys::abstract_socket::Accepts;
@@ -51,8 +51,7 @@ struct SharedHost {
 #[derive(Debug, Default)]
 struct HostState {
     names: Vec<Name>,
-    /// Events to notify when the number of readers of a name may have changed.
-    reader_events: Vec<Weak<EventFd>>,
+    reader_events: ReaderEvents,
     is_closing: bool,
 }
 
@@ -152,7 +151,7 @@ impl Host {
     /// Notifies `event` whenever the number of readers of a name of this host may have changed, for
     /// as long as the caller keeps the event.
     pub fn notify_of_readers(&self, event: &Arc<EventFd>) {
-        self.lock().reader_events.push(Arc::downgrade(event));
+        self.lock().reader_events.add(event);
     }
 
     fn add(&self, name: &str, access: AccessList, object: NamedObject) -> Result<(), Error> {
@@ -228,19 +227,9 @@ impl HostState {
         };
         let ended: Vec<_> = self.names.extract_if(.., has_ended).collect();
         if !ended.is_empty() {
-            self.report_readers();
+            self.reader_events.notify();
         }
         ended
-    }
-
-    /// Notifies the events of [`Host::notify_of_readers`].
-    fn report_readers(&mut self) {
-        self.reader_events.retain(|event| {
-            event.upgrade().is_some_and(|event| {
-                event.notify();
-                true
-            })
-        });
     }
 
     /// Returns the doorbells of all readers.
@@ -267,7 +256,7 @@ impl HostState {
                 NamedObject::Inbox(_) => {}
             }
         }
-        self.report_readers();
+        self.reader_events.notify();
     }
 }
 
@@ -389,7 +378,7 @@ fn serve(shared: &SharedHost, doorbell: &SocketDoorbell) {
                     let named = |name: &&mut Name| Arc::ptr_eq(&name.listener, listener);
                     if let Some(name) = state.names.iter_mut().find(named) {
                         name.serve(client);
-                        state.report_readers();
+                        state.reader_events.notify();
                     }
                 }
                 Ok(None) => {}

@@ -1,7 +1,8 @@
 //! The readers of a named stream or region, and the limits on their number.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use sys::eventfd::EventFd;
 
 /// Limits on the simultaneous readers of one stream or region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,6 +84,25 @@ impl<T> Clients<T> {
             closed.iter().any(|doorbell| Arc::ptr_eq(doorbell, &client.doorbell))
         };
         self.0.extract_if(.., has_departed).map(|client| client.ticket).collect()
+    }
+}
+
+/// Events to notify when the number of readers of a name may have changed.
+#[derive(Debug, Default)]
+pub(super) struct ReaderEvents(Vec<Weak<EventFd>>);
+
+impl ReaderEvents {
+    /// Adds an event, which is notified for as long as the caller keeps it.
+    pub(super) fn add(&mut self, event: &Arc<EventFd>) {
+        self.0.push(Arc::downgrade(event));
+    }
+
+    pub(super) fn notify(&mut self) {
+        self.0.retain(|event| {
+            let event = event.upgrade();
+            event.iter().for_each(|event| event.notify());
+            event.is_some()
+        });
     }
 }
 

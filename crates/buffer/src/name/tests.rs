@@ -103,6 +103,30 @@ fn t12_reader_slots_are_limited_and_released() {
 }
 
 #[test]
+fn host_notifies_of_readers_that_come_and_go() {
+    let (host, name) = (Host::open().unwrap(), unique_name("events"));
+    let event = std::sync::Arc::new(sys::eventfd::EventFd::new().unwrap());
+    host.notify_of_readers(&event);
+    let access = AccessList::private(identity());
+    let output = host.create(&name, access, &stream_config(), ReaderLimits::default()).unwrap();
+    let wait_for = |readers: &[usize]| {
+        let descriptor = std::os::fd::AsFd::as_fd(&*event);
+        let counted = || Vec::from_iter(host.names().iter().map(|name| name.readers));
+        while counted() != readers {
+            sys::poll::readable(&[descriptor], None);
+            event.clear();
+        }
+    };
+    wait_for(&[0]);
+    let reader = open_stream(&name).unwrap();
+    wait_for(&[1]);
+    drop(reader);
+    wait_for(&[0]);
+    drop(output);
+    wait_for(&[]);
+}
+
+#[test]
 fn d17_region_is_read_and_written_at_any_offset() {
     let (host, name) = (Host::open().unwrap(), unique_name("region"));
     let mine = host.create_region(&name, AccessList::private(identity()), 10_000).unwrap();

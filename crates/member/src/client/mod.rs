@@ -7,6 +7,7 @@
 //! replies are bounded and checked, and [`replace_hidden`] makes received text safe to display.
 
 mod caller;
+mod ends;
 mod error;
 mod path;
 mod reports;
@@ -32,11 +33,6 @@ use sys::local_socket::{self, Framing};
 
 /// Time limit for a query of many paths, for all paths together.
 pub const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Maximum time for which the daemon may list a path after the path has closed its connections.
-const END_GRACE: Duration = Duration::from_millis(200);
-/// Kind of the [`Event`] of a path that has ended.
-const PATH_WENT: &str = "went";
 
 /// A connection to the daemon.
 #[derive(Debug)]
@@ -259,44 +255,6 @@ impl Client {
         answers
     }
 
-    /// Waits for up to [`END_GRACE`] until the daemon no longer lists the paths that seem to have
-    /// ended. Replaces the error of each path that is still listed then by
-    /// [`ClientError::Timeout`]: such a path is running, and has closed the connection because it
-    /// has too many clients.
-    fn check_ends<R>(
-        &self,
-        paths: &[(u32, (String, Vec<Call>))],
-        answers: &mut [Result<R, ClientError>],
-    ) {
-        let has_ended =
-            |answer: &Result<R, ClientError>| answer.as_ref().is_err_and(ClientError::is_end);
-        let deadline = Instant::now() + END_GRACE;
-        let mut watcher = None;
-        while answers.iter().any(has_ended) {
-            // If the daemon does not reply, the next call reports it.
-            let Ok(listed) = self.list_paths() else { return };
-            let is_listed = |name: &str| listed.iter().any(|path| is_named(path, name));
-            let ended = answers.iter_mut().zip(paths).filter(|(answer, _)| has_ended(answer));
-            let mut running: Vec<_> = ended.filter(|(_, (_, (path, _)))| is_listed(path)).collect();
-            if running.is_empty() {
-                return;
-            }
-            if Instant::now() >= deadline {
-                running.iter_mut().for_each(|(answer, _)| **answer = Err(ClientError::Timeout));
-                return;
-            }
-            match &watcher {
-                // A path may have ended before the subscription, so the list is requested again.
-                None => watcher = Some(PathWatcher::connect(&self.directory)),
-                Some(watcher) => {
-                    watcher.wait_for_end(deadline, |path| {
-                        running.iter().any(|(_, (_, (name, _)))| is_named(path, name))
-                    });
-                }
-            }
-        }
-    }
-
     /// Queries the counters of many paths as [`query_all`](Self::query_all) does, and also calls
     /// the methods `also` on each path. Passes the connection, the counters and the replies to
     /// `take`. Blocks for at most `limit`, plus [`CALL_TIMEOUT`] for each further page of counters,
@@ -358,43 +316,6 @@ impl Client {
         let (reply, _) = self.caller.receive_reply()?;
         let PathNumber { number } = reply.deserialize_result()?;
         Ok(number)
-    }
-}
-
-/// Returns true if `text` is the name, the number or the `UID/NAME` of a path.
-fn is_named(path: &RegisteredPath, text: &str) -> bool {
-    let name = path.name.as_deref();
-    name == Some(text)
-        || path.number.to_string() == text
-        || text
-            .split_once('/')
-            .is_some_and(|(uid, rest)| uid.parse() == Ok(path.uid) && name == Some(rest))
-}
-
-/// A connection over which the daemon reports the ends of paths; `None` if the daemon has refused
-/// it, for example because this user has too many.
-struct PathWatcher(Option<Client>);
-
-impl PathWatcher {
-    fn connect(directory: &FilePath) -> Self {
-        let client = Client::connect_at(directory).ok();
-        Self(client.filter(|client| client.watch_paths().is_ok()))
-    }
-
-    /// Waits until a path ends for which `is_awaited` returns true, at most until `deadline`.
-    /// Without a connection, waits until `deadline`.
-    fn wait_for_end(&self, deadline: Instant, is_awaited: impl Fn(&RegisteredPath) -> bool) {
-        let left = || deadline.saturating_duration_since(Instant::now());
-        if let Some(client) = &self.0 {
-            while sys::poll::readable_within(&[client.as_fd()], Some(left())) == [true] {
-                match client.next_event() {
-                    Ok(event) if event.event == PATH_WENT && is_awaited(&event.path) => return,
-                    Ok(_) => {}
-                    Err(_) => break,
-                }
-            }
-        }
-        std::thread::sleep(left());
     }
 }
 
