@@ -302,10 +302,8 @@ pub(super) const IO_NAMES: &[&str] = &[
 pub(super) const SLEEP_EXCEPTIONS: &[(&str, &str)] = &[
     ("crates/cli/tests/udp_door/sleep.rs", "the rate of the datagrams is the subject"),
     ("crates/page/src/collector.rs", "a daemon that is yet to start has nothing to wait for"),
-    (
-        "crates/member/src/client/mod.rs",
-        "a daemon does not tell a client that queries paths when one of them is removed",
-    ),
+    ("crates/member/src/client/ends.rs", "waits for a path that may go, without a connection"),
+    ("crates/cli/tests/prefix/processes.rs", "counts how often idle processes wake in a second"),
     (
         "crates/endpoint/src/sink/tx/mod.rs",
         "a device's queue that is full tells nobody when it has room again",
