@@ -4,7 +4,8 @@
 //! Without job control a shell puts a whole pipeline into one group. The kernel delivers a signal
 //! from the terminal to every member, so this process neither forwards such a signal nor exits;
 //! like a shell, it waits until its children have exited. A signal sent to this process alone is
-//! forwarded.
+//! forwarded. A signal that is ignored at the start (`nohup`, or a job of a script in the
+//! background) stays ignored, also by the children.
 
 use crate::error::{Error, Result};
 use crate::process_group::ProcessEnd;
@@ -20,6 +21,8 @@ const CHILDREN_MAX: usize = 64;
 static CHILDREN: SignalTable<CHILDREN_MAX> = SignalTable::new();
 /// The last forwarded signal, or 0. A child added later receives this signal at once.
 static LAST_FORWARDED: AtomicI32 = AtomicI32::new(0);
+/// The last signal that was received, forwarded or not; 0 for none.
+static LAST_RECEIVED: AtomicI32 = AtomicI32::new(0);
 
 /// Exit status of [`wait`] if the status of the child is not known.
 const WAIT_FAILED: i32 = 127;
@@ -33,15 +36,33 @@ pub fn keep_ended() -> Result<()> {
 }
 
 /// Installs handlers for SIGINT, SIGTERM, SIGHUP and SIGQUIT that forward these signals to the
-/// children if a process, rather than the terminal, sent them.
+/// children if a process, rather than the terminal, sent them. Signals that are ignored stay
+/// ignored.
 pub fn forward_signals() -> Result<()> {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
+        if is_signal_ignored(signal)? {
+            continue;
+        }
         let handler: extern "C" fn(libc::c_int, *const libc::siginfo_t, *const libc::c_void) =
             on_signal;
         let flags = libc::SA_RESTART | libc::SA_SIGINFO;
         install_action(signal, handler as *const () as libc::sighandler_t, flags)?;
     }
     Ok(())
+}
+
+/// Ends this process by a signal if it has received SIGINT or SIGQUIT and `status`, as [`wait`]
+/// returns it, says that a child was killed by this signal. A shell that runs this process in a
+/// loop ends the loop after ^C only then.
+pub fn end_by_received_signal(status: u8) {
+    let signal = LAST_RECEIVED.load(Ordering::SeqCst);
+    if [libc::SIGINT, libc::SIGQUIT].contains(&signal) && i32::from(status) == 128 + signal {
+        // SAFETY: SIG_DFL takes nothing, and raise(3) any number.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
+        }
+    }
 }
 
 /// Signal handler. Uses only atomics and kill(2), which signal-safety(7) allows.
@@ -52,6 +73,7 @@ extern "C" fn on_signal(
 ) {
     // SAFETY: with SA_SIGINFO the kernel gives a structure that lives as long as the handler runs.
     let from_terminal = unsafe { (*about).si_code } > 0;
+    LAST_RECEIVED.store(signal, Ordering::SeqCst);
     if from_terminal {
         return;
     }

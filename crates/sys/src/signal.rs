@@ -97,7 +97,7 @@ pub(crate) fn preserve_errno(body: impl FnOnce()) {
 }
 
 /// Returns true if the process ignores this signal.
-fn is_signal_ignored(signal: libc::c_int) -> Result<bool> {
+pub(crate) fn is_signal_ignored(signal: libc::c_int) -> Result<bool> {
     // SAFETY: all-zero bytes are a valid `sigaction`: an empty mask and no flags.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     // SAFETY: no new action is given, and `action` is valid for the current one (sigaction(2)).

@@ -60,7 +60,10 @@ pub(crate) fn run_shell(arguments: &ShellArguments) -> ExitCode {
         }
     };
     match run_pipeline(arguments, &stages) {
-        Ok(status) => ExitCode::from(status),
+        Ok(status) => {
+            sys::children::end_by_received_signal(status);
+            ExitCode::from(status)
+        }
         Err(why) => print_error(&why, NOT_EXECUTABLE),
     }
 }
