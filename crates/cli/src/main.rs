@@ -48,7 +48,7 @@ use streamline::Served;
 
 fn main() -> ExitCode {
     // After a failure, the use of a closed standard stream is not reported as an error.
-    let _ = sys::closed_streams::fail_if_closed();
+    let _ = sys::closed_output::fail_if_closed();
     // Never fails: the signal and its action are valid.
     let _ = sys::children::keep_ended();
     streamline::use_daemon_ids();

@@ -28,6 +28,17 @@ const TYPE_END: usize = 18;
 /// Maximum length of an IPv4 header in bytes: the largest result of `ldx 4*([k]&0xf)`.
 const HEADER_MAX: usize = 60;
 
+/// The program of an expression for a live capture, compared with that for a capture file.
+#[derive(Clone, Debug)]
+pub(crate) enum LiveForm {
+    /// The same program.
+    Same,
+    /// Another one.
+    Other(Vec<Instruction>),
+    /// It cannot be compiled here, and the other one runs on frames with their tags.
+    Unknown,
+}
+
 /// A filter, and the part of a frame that it reads.
 #[derive(Debug)]
 pub(crate) struct Filter {

@@ -7,7 +7,7 @@ mod device;
 pub(crate) mod reading;
 
 use crate::any::{AllInterfaces, ETHERNET_TYPES};
-use crate::filter::Filter;
+use crate::filter::{Filter, LiveForm};
 use crate::handle::{Handle, Settings, lock};
 use crate::kernel_filter::{KernelFilter, kernel_capture_filter};
 use crate::report::{self, Totals};
@@ -51,8 +51,8 @@ pub(crate) struct LiveCapture {
     datalink: AtomicI32,
     direction: AtomicI32,
     filter: Mutex<Option<Arc<Filter>>>,
-    /// The last compiled program that expects VLAN tags in frames, although it will run live.
-    stored_program: Mutex<Option<Vec<Instruction>>>,
+    /// The last compiled program, as for a capture file, and its live form.
+    live_form: Mutex<(Vec<Instruction>, LiveForm)>,
     kernel_filter: Mutex<KernelFilter>,
     /// The capture; `None` while a thread reads it, and after the handle was closed.
     reading: Mutex<Option<Box<CaptureReader>>>,
@@ -133,7 +133,7 @@ impl LiveCapture {
             datalink: AtomicI32::new(kind.datalinks()[0]),
             direction: AtomicI32::new(direction::BOTH),
             filter: Mutex::new(None),
-            stored_program: Mutex::new(None),
+            live_form: Mutex::new((Vec::new(), LiveForm::Same)),
             kernel_filter: Mutex::default(),
             reading: Mutex::new(Some(Box::new(reading))),
             wake: EventFd::new().map_err(text)?,
@@ -180,9 +180,9 @@ impl LiveCapture {
         self.is_nonblocking.store(value, Ordering::Relaxed);
     }
 
-    /// Notes that the last compiled program expects tags in frames.
-    pub(crate) fn note_stored_program(&self, instructions: Vec<Instruction>) {
-        *lock(&self.stored_program) = Some(instructions);
+    /// Notes the live form of a program that libpcap has compiled as for a capture file.
+    pub(crate) fn note_live_form(&self, compiled: &[Instruction], form: LiveForm) {
+        *lock(&self.live_form) = (compiled.to_vec(), form);
     }
 
     /// Returns the filter of these instructions for the current link type; `None` if they are not a
@@ -192,9 +192,14 @@ impl LiveCapture {
             CaptureDevice::Interface { index, .. } => index,
             CaptureDevice::All => 0,
         };
-        let expects_tags = lock(&self.stored_program).as_ref() == Some(&instructions);
+        let (compiled, form) = lock(&self.live_form).clone();
+        let (program, expects_tags) = match form {
+            LiveForm::Other(live) if compiled == instructions => (live, false),
+            LiveForm::Unknown if compiled == instructions => (instructions, true),
+            _ => (instructions, false),
+        };
         let link = LinkType(self.datalink().cast_unsigned());
-        Filter::new(instructions, (link, expects_tags), index)
+        Filter::new(program, (link, expects_tags), index)
     }
 
     /// Loads a filter that the program has compiled and may set later.

@@ -9,7 +9,7 @@
 
 use crate::error::{Error, Result};
 use crate::process_group::ProcessEnd;
-use crate::signal::install_action;
+use crate::signal::{install_action, is_signal_ignored};
 use crate::signal_table::SignalTable;
 use rustix::process::{Pid, WaitIdOptions};
 use std::os::fd::{AsFd, FromRawFd as _, OwnedFd};
@@ -39,6 +39,7 @@ pub fn keep_ended() -> Result<()> {
 /// children if a process, rather than the terminal, sent them. Signals that are ignored stay
 /// ignored.
 pub fn forward_signals() -> Result<()> {
+    let ignored = ignored_signals();
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
         if is_signal_ignored(signal)? {
             continue;
@@ -57,10 +58,9 @@ pub fn forward_signals() -> Result<()> {
 pub fn end_by_received_signal(status: u8) {
     let signal = LAST_RECEIVED.load(Ordering::SeqCst);
     if [libc::SIGINT, libc::SIGQUIT].contains(&signal) && i32::from(status) == 128 + signal {
-        // SAFETY: SIG_DFL takes nothing, and raise(3) any number.
-        unsafe {
-            libc::signal(signal, libc::SIG_DFL);
-            libc::raise(signal);
+        let number = rustix::process::Signal::from_named_raw(signal);
+        if let (Ok(()), Some(number)) = (install_action(signal, libc::SIG_DFL, 0), number) {
+            let _ = rustix::process::kill_process(rustix::process::getpid(), number);
         }
     }
 }

@@ -1,33 +1,40 @@
-//! A standard output that was closed when the program started (`>&-` in a shell).
+//! Standard streams that were closed when the program started (`>&-` or `<&-` in a shell).
 //!
 //! Before `main`, the standard library opens `/dev/null` in place of a closed standard stream, so
 //! that no file of the program takes its number. What the program then prints would be lost without
-//! an error.
+//! an error, and its input would seem to be empty.
 
 use crate::error::{ErrorContext as _, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+static INPUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+static OUTPUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Registers [`record_closed_output`] with the loader, which calls the functions of this section
+/// Registers [`note_closed_streams`] with the loader, which calls the functions of this section
 /// before the standard library is initialized.
 // The attribute is safe: the section holds pointers to functions of this type, which the loader
-// calls once, in one thread. The function needs nothing that is initialized later: it makes one
-// system call.
+// calls once, in one thread. The function needs nothing that is initialized later: it makes two
+// system calls.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static RECORD_CLOSED_OUTPUT: extern "C" fn() = record_closed_output;
+static NOTE_CLOSED_STREAMS: extern "C" fn() = note_closed_streams;
 
-extern "C" fn record_closed_output() {
-    let is_closed = rustix::io::fcntl_getfd(rustix::stdio::stdout()).is_err();
-    WAS_CLOSED.store(is_closed, Ordering::Relaxed);
+extern "C" fn note_closed_streams() {
+    let is_closed = |fd| rustix::io::fcntl_getfd(fd).is_err();
+    INPUT_WAS_CLOSED.store(is_closed(rustix::stdio::stdin()), Ordering::Relaxed);
+    OUTPUT_WAS_CLOSED.store(is_closed(rustix::stdio::stdout()), Ordering::Relaxed);
 }
 
-/// Makes writes to standard output fail if it was closed when the program started: replaces it with
-/// a pipe that has no reader. Call this at the beginning of `main`.
+/// Makes writes to standard output fail if it was closed when the program started, and reads from
+/// standard input likewise: replaces both with the end of a pipe for writing that has no reader.
+/// Called at the beginning of `main`.
 pub fn fail_if_closed() -> Result<()> {
-    std::hint::black_box(&RECORD_CLOSED_OUTPUT);
-    if WAS_CLOSED.load(Ordering::Relaxed) {
+    std::hint::black_box(&NOTE_CLOSED_STREAMS);
+    if INPUT_WAS_CLOSED.load(Ordering::Relaxed) {
+        let (_, write_end) = rustix::pipe::pipe().context("pipe", "standard input")?;
+        rustix::stdio::dup2_stdin(write_end).context("dup2", "standard input")?;
+    }
+    if OUTPUT_WAS_CLOSED.load(Ordering::Relaxed) {
         let (_, write_end) = rustix::pipe::pipe().context("pipe", "standard output")?;
         rustix::stdio::dup2_stdout(write_end).context("dup2", "standard output")?;
     }

@@ -9,7 +9,7 @@ pub mod abstract_socket;
 pub mod bpf;
 pub mod children;
 pub mod clock;
-pub mod closed_streams;
+pub mod closed_output;
 pub mod closer;
 pub mod confine;
 pub mod descriptor;

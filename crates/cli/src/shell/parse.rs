@@ -123,8 +123,8 @@ fn split_at_pipes(text: &str) -> Result<Vec<&str>, String> {
     Ok(parts)
 }
 
-/// Fails if the text after a `$` is an expansion that can contain quotes or a `|` of its own, such as
-/// `${x:-a|b}` or `"$(a "b")"`.
+/// Fails if the text after a `$` is an expansion that can contain quotes or a `|` of its own, such
+/// as `${x:-a|b}` or `"$(a "b")"`.
 fn check_expansion(after: &str, quote: Option<char>) -> Result<(), String> {
     if let Some(braced) = after.strip_prefix('{') {
         let name = braced.split('}').next().unwrap_or_default();

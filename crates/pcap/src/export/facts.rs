@@ -1,10 +1,11 @@
 //! Facts about a handle, its errors, and calls that need a handle only for its link type.
 
-use super::reading::{FilterProgram, copy_instructions, replace_instructions};
+use super::reading::{FilterProgram, copy_instructions};
 use super::{EndHandle, GetInteger, Pcap, SetInteger, find_live_handle};
+use crate::filter::LiveForm;
 use crate::handle::{Handle, status};
 use crate::live::LiveCapture;
-use ebpf::classic::{ClassicProgram, LinkType, Options};
+use ebpf::classic::{LinkType, Options};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 use streamline::filter::general::bpf::compile_live;
@@ -201,8 +202,9 @@ pub unsafe extern "C" fn pcap_perror(p: Pcap, prefix: *const c_char) {
 
 /// Implements `pcap_compile(3)`: libpcap compiles for the link type of the handle, but as for a
 /// capture file, since it knows only from a handle of its own that frames are live. An expression
-/// for which that makes a difference, such as `vlan`, is compiled again. The filter is also loaded
-/// into the kernel now, while the program still has its privileges.
+/// for which that makes a difference, such as `vlan`, is compiled again, and stands in for the
+/// program when this is set. The filter is also loaded into the kernel now, while the program still
+/// has its privileges.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -230,33 +232,16 @@ pub unsafe extern "C" fn pcap_compile(
         let text = text.unwrap_or_default().to_string_lossy();
         let snapshot = u32::try_from(live.snapshot).unwrap_or(u32::MAX);
         let options = Options { snaplen: snapshot, optimize: optimize != 0, ..Options::default() };
-        let link = LinkType(live.datalink().cast_unsigned());
-        match catch_panic(|| LiveForm::Same, || live_form(&text, link, &options)) {
-            LiveForm::Same => {}
-            LiveForm::Other(other) => {
-                // SAFETY: libpcap has filled the program.
-                unsafe { replace_instructions(program, other.instructions()) };
-            }
-            LiveForm::Unknown => {
-                // SAFETY: libpcap has filled the program.
-                live.note_stored_program(unsafe { copy_instructions(program) });
-            }
-        }
         // SAFETY: libpcap has filled the program.
         let instructions = unsafe { copy_instructions(program) };
-        catch_panic(|| (), || live.prepare_filter(instructions));
+        let link = LinkType(live.datalink().cast_unsigned());
+        let prepare = || {
+            live.note_live_form(&instructions, live_form(&text, link, &options));
+            live.prepare_filter(instructions);
+        };
+        catch_panic(|| (), prepare);
     }
     compiled.unwrap_or(status::ERROR)
-}
-
-/// The program of an expression for a live capture.
-enum LiveForm {
-    /// That for a capture file.
-    Same,
-    /// Another one.
-    Other(ClassicProgram),
-    /// It cannot be compiled here.
-    Unknown,
 }
 
 /// Compiles an expression for a live capture.
@@ -267,7 +252,7 @@ fn live_form(expression: &str, link: LinkType, options: &Options<'_>) -> LiveFor
     }
     let names = streamline::capture::name_resolver();
     match names.and_then(|names| compile_live(expression, options, names)) {
-        Some(program) => LiveForm::Other(program),
+        Some(program) => LiveForm::Other(program.instructions().to_vec()),
         None => LiveForm::Unknown,
     }
 }

@@ -7,7 +7,7 @@ use crate::live::reading::PacketHeader;
 use ebpf::classic::Instruction;
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
-use sys::preload::interpose::{catch_panic, copy_for_program};
+use sys::preload::interpose::catch_panic;
 
 /// The function that the program passes: `pcap_handler`.
 type Callback = Option<unsafe extern "C" fn(*mut u8, *const PacketHeader, *const u8)>;
@@ -17,7 +17,6 @@ type Next = unsafe extern "C" fn(Pcap, *mut PacketHeader) -> *const u8;
 type NextEx = unsafe extern "C" fn(Pcap, *mut *const PacketHeader, *mut *const u8) -> c_int;
 type SetFilter = unsafe extern "C" fn(Pcap, *const FilterProgram) -> c_int;
 type Inject = unsafe extern "C" fn(Pcap, *const c_void, usize) -> c_int;
-type FreeCode = unsafe extern "C" fn(*mut FilterProgram);
 type SendPacket = unsafe extern "C" fn(Pcap, *const u8, c_int) -> c_int;
 type GetNonblock = unsafe extern "C" fn(Pcap, *mut c_char) -> c_int;
 type SetNonblock = unsafe extern "C" fn(Pcap, c_int, *mut c_char) -> c_int;
@@ -57,33 +56,6 @@ pub(super) unsafe fn copy_instructions(program: *const FilterProgram) -> Vec<Ins
         Instruction { code, jt, jf, k }
     });
     each.collect()
-}
-
-/// Puts other instructions in the place of those of a compiled filter. Returns false if there is no
-/// memory.
-///
-/// # Safety
-/// `program` must be filled in as `pcap_compile` does.
-pub(super) unsafe fn replace_instructions(
-    program: *mut FilterProgram,
-    instructions: &[Instruction],
-) -> bool {
-    let words = instructions.iter().flat_map(|instruction| {
-        let Instruction { code, jt, jf, k } = *instruction;
-        let [a, b] = code.to_ne_bytes();
-        [c_int::from_ne_bytes([a, b, jt, jf]), k.cast_signed()]
-    });
-    let copy = copy_for_program(&words.collect::<Vec<c_int>>());
-    let (false, Ok(length)) = (copy.is_null(), u32::try_from(instructions.len())) else {
-        return false;
-    };
-    if let Some(free) = libpcap!(c"pcap_freecode" as FreeCode) {
-        // SAFETY: L1; the caller's promise.
-        unsafe { free(program) };
-    }
-    // SAFETY: the caller's promise. `pcap_freecode` releases the copy by free(3).
-    unsafe { *program = FilterProgram { length, instructions: copy.cast() } };
-    true
 }
 
 /// Reads packets and passes them to the program's function. Returns the result of `pcap_dispatch`.

@@ -119,7 +119,8 @@ fn entry_facts(entry: &Description, endpoint: &EndpointFacts) -> Vec<(&'static s
         facts.push(("counters", entry.counters.join(", ")));
     }
     if entry.reports {
-        let output = "a summary when the path stops; on standard output if a request ends with such a filter";
+        let output = "a summary when the path stops; on standard output if a filter with a report \
+                      ends the request";
         let beside = "a summary when the path stops";
         facts.push(("reports", if entry.ends_with_report() { output } else { beside }.to_owned()));
     }
