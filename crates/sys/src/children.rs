@@ -39,7 +39,6 @@ pub fn keep_ended() -> Result<()> {
 /// children if a process, rather than the terminal, sent them. Signals that are ignored stay
 /// ignored.
 pub fn forward_signals() -> Result<()> {
-    let ignored = ignored_signals();
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
         if is_signal_ignored(signal)? {
             continue;

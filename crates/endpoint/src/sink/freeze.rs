@@ -8,6 +8,7 @@
 //! cannot fill the disk. (V9)
 
 use crate::entry::is_standard_output;
+use crate::failure::io_failure;
 use crate::history::{
     self, CompressingThread, FrameHeader, History, HistoryLimits, HistoryStart, RetainedFrames,
 };
@@ -328,9 +329,7 @@ impl Freeze {
     }
 
     fn record_failure(&mut self, call: &'static str, file: &Path, error: &std::io::Error) {
-        let failure =
-            || Failure::new(call, file.to_string_lossy(), error).with_errno(error.raw_os_error());
-        self.failure.get_or_insert_with(failure);
+        self.failure.get_or_insert_with(|| io_failure(call, &file.to_string_lossy(), error));
     }
 }
 
@@ -498,7 +497,8 @@ mod tests {
         feed_seconds(&mut sink, 0..10, &[1, 6]);
         let failure = sink.finish().unwrap_err();
         assert_eq!((failure.call, failure.errno), ("write", Some(28)));
-        assert!(failure.why.ends_with("; 3 frames around triggers are missing"), "{failure}");
+        let why = "no space left on device; 3 frames around triggers are missing";
+        assert_eq!(failure.why, why, "{failure}");
         assert_eq!(captured_seconds(&path).last(), Some(&7), "the next file is complete");
     }
 

@@ -187,10 +187,10 @@ pub unsafe extern "C" fn pcap_perror(p: Pcap, prefix: *const c_char) {
     if find_live_handle(p).is_some() {
         // SAFETY: the handle is the program's.
         let text = unsafe { pcap_geterr(p) };
-        // SAFETY: the error text is a C string that stays valid.
-        let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
-        // SAFETY: L2: the prefix is a C string.
-        let prefix = unsafe { CStr::from_ptr(prefix) }.to_string_lossy();
+        let [prefix, text] = [prefix, text.cast_const()].map(|text| {
+            // SAFETY: the error text is a C string that stays valid, and so is the prefix (L2).
+            unsafe { CStr::from_ptr(text) }.to_string_lossy()
+        });
         eprintln!("{prefix}: {text}");
         return;
     }
