@@ -203,8 +203,8 @@ impl History {
     }
 
     /// Stores the frame of a block if it has one and no eviction is needed; otherwise skips the
-    /// block. The blocks after a skipped one are skipped too, because the sequence numbers of stored
-    /// frames are consecutive.
+    /// block. The blocks after a skipped one are skipped too, because the sequence numbers of
+    /// stored frames are consecutive.
     fn push_frozen(&mut self, block: &Block<'_>) {
         let needed = block.frame.len() + FRAME_OVERHEAD;
         if block.marks.is_frame() && self.skipped == 0 && self.make_room(needed) {

@@ -15,7 +15,7 @@ mod remainder;
 
 pub(crate) use packets::{FRAME_OFFSET, Packet};
 
-use crate::handle::Settings;
+use crate::settings::Settings;
 use remainder::RemainderSocket;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use streamline::Options;

@@ -4,6 +4,7 @@
 //! signal handler. If the table is full, further handles are left to libpcap.
 
 use crate::live::LiveCapture;
+use crate::settings::Settings;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -42,52 +43,6 @@ pub(crate) struct Handle {
     live: Mutex<Option<Arc<LiveCapture>>>,
     /// Error text of the last failed call, terminated by a zero byte.
     error: Mutex<[u8; ERROR_SIZE]>,
-}
-
-/// The settings of a handle before activation.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Settings {
-    pub(crate) device: String,
-    /// Snapshot length in bytes, as set; libpcap interprets 0 or less as its maximum.
-    pub(crate) snapshot: i32,
-    pub(crate) is_promiscuous: bool,
-    /// Read timeout in milliseconds; no timeout if 0 or less.
-    pub(crate) timeout_ms: i32,
-    pub(crate) is_immediate: bool,
-    pub(crate) is_nonblocking: bool,
-    /// Buffer size in bytes; 0 for the default.
-    pub(crate) buffer: i32,
-    /// True if timestamps count nanoseconds, false if microseconds.
-    pub(crate) has_nanoseconds: bool,
-    /// Reason why only libpcap can read the handle, if a setting requires libpcap.
-    pub(crate) foreign: Option<&'static str>,
-    /// True if libpcap has activated the handle.
-    pub(crate) is_activated_by_libpcap: bool,
-}
-
-impl Settings {
-    const fn new() -> Self {
-        Self {
-            device: String::new(),
-            snapshot: 0,
-            is_promiscuous: false,
-            timeout_ms: 0,
-            is_immediate: false,
-            is_nonblocking: false,
-            buffer: 0,
-            has_nanoseconds: false,
-            foreign: None,
-            is_activated_by_libpcap: false,
-        }
-    }
-
-    /// If `is_set` is true, records `why` as the reason why only libpcap can read the handle. An
-    /// earlier reason is kept.
-    pub(crate) fn leave_to_libpcap(&mut self, is_set: bool, why: &'static str) {
-        if is_set && self.foreign.is_none() {
-            self.foreign = Some(why);
-        }
-    }
 }
 
 /// Finds a handle by the address that the program passes; `None` if the handle is not in the table.

@@ -33,3 +33,4 @@ mod handle;
 mod kernel_filter;
 mod live;
 mod report;
+mod settings;

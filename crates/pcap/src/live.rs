@@ -8,9 +8,10 @@ pub(crate) mod reading;
 
 use crate::any::{AllInterfaces, ETHERNET_TYPES};
 use crate::filter::{Filter, LiveForm};
-use crate::handle::{Handle, Settings, lock};
+use crate::handle::{Handle, lock};
 use crate::kernel_filter::{KernelFilter, kernel_capture_filter};
 use crate::report::{self, Totals};
+use crate::settings::Settings;
 use device::{CaptureDevice, capture_settings, interface_drops};
 use ebpf::classic::{Instruction, LinkType};
 use reading::{CHECK_INTERVAL, CaptureReader, TakeFrame, direction};

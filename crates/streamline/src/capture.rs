@@ -7,9 +7,9 @@
 //! per direction and one ring of frames. It builds no path: only the kernel program runs, and
 //! reading a frame takes one copy and no system call.
 //!
-//! Frames from all interfaces, from all processors and in both directions are merged in time order. A frame is returned
-//! only if its time is not later than the last [`Capture::load`], because another processor may
-//! still be about to store a frame with an earlier time.
+//! Frames from all interfaces, from all processors and in both directions are merged in time order.
+//! A frame is returned only if its time is not later than the last [`Capture::load`], because
+//! another processor may still be about to store a frame with an earlier time.
 //!
 //! A frame that is not read in time is overwritten in its ring, and counted as lost.
 //!

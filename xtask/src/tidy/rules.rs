@@ -109,7 +109,7 @@ pub(super) const CRATES: &[WorkspaceCrate] = &[
     // A library inside other programs that reads live captures itself.
     WorkspaceCrate {
         unsafe_code: UnsafePolicy::Files(&["export.rs", "export/"]),
-        ..product_crate("pcap", ENTRY_POINTS, &["streamline", "ebpf", "sys"])
+        ..product_crate("pcap", ENTRY_POINTS, &["streamline", "ebpf", "wire", "sys"])
     },
     // A library inside other programs that receives datagrams itself.
     WorkspaceCrate {

@@ -119,11 +119,8 @@ impl BuiltChange {
                         };
                         let step = with.1.steps.announce(Resource::Thread, "a further space");
                         step.map_err(BuildError::Machine)?;
-                        Some(
-                            starter
-                                .start_added_thread(name.clone())
-                                .map_err(BuildError::Machine)?,
-                        )
+                        let started = starter.start_added_thread(name.clone());
+                        Some(started.map_err(BuildError::Machine)?)
                     }
                 };
                 let hot_swap = std::mem::take(&mut space.hot_swap);

@@ -1,10 +1,10 @@
 //! The translation cache of one reader: a small table, indexed by the low bits of the dbuf id. [SL
 //! §5.3.1]
 //!
-//! The cache also remembers faults. After a refusal, a dbuf is requested again only after a number of further
-//! pointers into it; the number doubles with each refusal. A reader that finds only refused
-//! pointers suspends all queries in the same way, so a hostile writer that constantly names new
-//! dbufs causes table lookups but no system calls. [SL §5.3.3, "splicing is then disabled"]
+//! The cache also remembers faults. After a refusal, a dbuf is requested again only after a number
+//! of further pointers into it; the number doubles with each refusal. A reader that finds only
+//! refused pointers suspends all queries in the same way, so a hostile writer that constantly names
+//! new dbufs causes table lookups but no system calls. [SL §5.3.3, "splicing is then disabled"]
 
 use super::{ForeignDbuf, Space};
 use abi::{DbufId, RichPointer};

@@ -1,9 +1,10 @@
 //! Functions that create, configure, activate and close a handle.
 
 use super::{EndHandle, GetInteger, GetStats, Pcap, SetInteger, Stat, find_live_handle};
-use crate::handle::{self, Handle, Settings, status};
+use crate::handle::{self, Handle, status};
 use crate::live::{ANY_DEVICE, LiveCapture};
 use crate::report;
+use crate::settings::Settings;
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;

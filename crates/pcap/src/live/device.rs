@@ -1,7 +1,7 @@
 //! The kinds of devices: their link types, the settings of their captures, and the frames that they
 //! have dropped.
 
-use crate::handle::Settings;
+use crate::settings::Settings;
 use streamline::capture::CaptureSettings;
 
 /// `DLT_EN10MB`.

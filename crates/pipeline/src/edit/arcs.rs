@@ -75,7 +75,6 @@ pub(super) fn apply(
         return Err(InvalidEdit("nothing of the request would be left".to_owned()));
     }
     request.pipelines.iter_mut().for_each(remove_single_branches);
-    // Marks tell which uses denote the same node.
     let filters = origins.of(&request);
     marks::remove_needless_marks(&mut request, &old_marks);
     let edited = print_with_origins(&request, &filters)?;

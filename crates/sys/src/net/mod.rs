@@ -1,8 +1,8 @@
 //! Network interfaces and their counters, the receive backlog, and network namespaces.
 //!
 //! Queries go over rtnetlink(7), synchronously ([`RouteSocket`]). A socket belongs to the namespace
-//! of the thread that opens it; [`run_in`] opens sockets in another namespace. [`LinkEvents`] reports
-//! changes of interfaces.
+//! of the thread that opens it; [`run_in`] opens sockets in another namespace. [`LinkEvents`]
+//! reports changes of interfaces.
 
 mod addresses;
 mod backlog;

@@ -99,7 +99,7 @@ impl CookedSocket {
     /// Receives a packet into `to`, without waiting. Returns `None` if there is none.
     pub fn receive(&self, to: &mut [u8]) -> Option<CookedPacket> {
         let mut address = MaybeUninit::<libc::sockaddr_ll>::zeroed();
-        let mut control = Control([0; CONTROL_SIZE]);
+        let mut control = ControlBuffer([0; CONTROL_SIZE]);
         let mut part = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
         // SAFETY: a `msghdr` consists of integers and pointers, for which zero is a value.
         let mut message: libc::msghdr = unsafe { mem::zeroed() };
@@ -136,7 +136,7 @@ impl CookedSocket {
 
 /// A buffer for control messages, aligned as the kernel aligns them.
 #[repr(C, align(8))]
-struct Control([u8; CONTROL_SIZE]);
+struct ControlBuffer([u8; CONTROL_SIZE]);
 
 impl CookedPacket {
     /// Reads the time and the VLAN tag from the control messages.
