@@ -208,6 +208,6 @@ mod tests {
             (ALONE_NAME, TCPDUMP, 6000.0 / 3500.0, Some(1.0)),
             (DAEMON_NAME, TCPDUMP, 4.0, Some(1.0)),
         ];
-        assert_eq!(goals(SETTINGS[2]), one);
+        assert_eq!(goals(SETTINGS[3]), one);
     }
 }
