@@ -21,7 +21,7 @@ const EDGE_INTERVAL: Duration = Duration::from_secs(5);
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time until the next attempt to reach a daemon or a path.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Maximum time to wait for the daemon to pass a connection to a path.
+/// Maximum time to wait for the daemon's reply with a connection to a path.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of paths that are followed.
 const PATHS_MAX: usize = 512;

@@ -16,8 +16,8 @@ const RECENT_SAMPLES_MAX: usize = 240;
 const HOUR_SAMPLES_MAX: usize = 720;
 /// Interval between two samples for the hour before the last two minutes, in ms.
 const HOUR_SAMPLE_INTERVAL_MS: u64 = 5000;
-/// Maximum time between two samples from which a rate is computed, in ms. In a longer interval, no
-/// browser showed the page.
+/// Maximum time between two samples from which a rate is computed, in ms. A longer gap means that
+/// no browser was showing the page, so no rate is computed across it.
 const RATE_INTERVAL_MS_MAX: u64 = 15_000;
 
 /// Rates at one time: for each key, blocks, bytes and lost blocks per second. The key is 0 for the

@@ -60,7 +60,7 @@ impl Hosts {
 }
 
 impl Hosts {
-    /// Plans again if the daemon's policy would refuse filters of this plan, with these filters in
+    /// If the daemon's policy would refuse filters of this plan, plans again with those filters in
     /// other spaces. Returns the plan unchanged if there is no daemon, or if this process can load
     /// programs itself. Fails if a refused filter fits in no other space.
     pub(crate) fn plan_within_policy(

@@ -135,8 +135,8 @@ pub fn query_paths(
 }
 
 /// Queries a path again, and returns its current view. Reuses the request and the nodes in `known`
-/// if the path has not changed since that query. Blocks for at most the connection's timeout per
-/// call.
+/// if the path has not changed since `known` was obtained. Each call to the path blocks for at most
+/// the connection's timeout.
 pub fn query_again(to: &PathClient, known: &PathView) -> Result<PathView, ClientError> {
     let wanted = Nodes { first: None, known: known.version };
     let NodesReply { version, line, nodes, .. } = all_nodes(to, to.call(NODES, &wanted)?)?;

@@ -121,8 +121,8 @@ impl Holders {
     }
 }
 
-/// Returns the time at which a process began, in clock ticks since boot; `None` if the process has
-/// ended.
+/// Returns the time at which a process started, in clock ticks since boot; `None` if the process
+/// has ended.
 fn start_time(folder: &Path) -> Option<u64> {
     parse_start_time(&fs::read_to_string(folder.join("stat")).ok()?)
 }

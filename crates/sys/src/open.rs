@@ -186,7 +186,7 @@ pub const PIPE_NOTICE_AFTER: Duration = Duration::from_secs(1);
 
 static PIPE_WAIT: OnceLock<PipeWait> = OnceLock::new();
 
-/// Sets the rules for waits until a named pipe has a reader. Without rules, such a wait is silent
+/// Sets the rules for waiting until a named pipe has a reader. Without rules, the wait is silent
 /// and unlimited. Later calls have no effect.
 pub fn set_pipe_wait(rules: PipeWait) {
     let _ = PIPE_WAIT.set(rules);

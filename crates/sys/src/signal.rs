@@ -84,8 +84,7 @@ extern "C" fn on_stop_signal(signal: libc::c_int) {
     });
 }
 
-/// Runs a part of a signal handler. The code that the handler has interrupted sees the `errno` of
-/// its own last system call.
+/// Runs `body`, a part of a signal handler, and then restores `errno` for the interrupted code.
 pub(crate) fn preserve_errno(body: impl FnOnce()) {
     // SAFETY: errno belongs to this thread; its address is valid as long as the thread runs.
     let errno = unsafe { libc::__errno_location() };

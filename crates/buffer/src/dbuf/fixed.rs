@@ -68,7 +68,7 @@ impl SlotConfig {
 /// The layout of the slots and their length table in the writer's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SlotShape {
-    /// Slot size in bytes: a power of two, from 64 to 1 MB.
+    /// Slot size in bytes: a power of two, from 64 bytes to 1 MB.
     pub(crate) slot: usize,
     /// Number of slots: a power of two such that all slots together fill at least a page.
     pub(crate) slots: usize,

@@ -97,8 +97,9 @@ impl Config {
         self.cut(self.ring.capacity).scaling(scaling)
     }
 
-    /// Limits the time until a sleeping reader is woken to `ns` nanoseconds, even if the writer is
-    /// busy. The writer then publishes every block immediately.
+    /// Limits to `ns` nanoseconds the time between the publication of a block and the wake-up of a
+    /// sleeping reader, even if the writer is busy. With this limit, the writer publishes every
+    /// block immediately.
     #[must_use]
     pub const fn latency(self, ns: u64) -> Self {
         Self { latency: Some(ns), ..self }

@@ -116,7 +116,7 @@ impl Helper {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reports {
     pub(super) event: EventKind,
-    /// Name of the program in a sentence.
+    /// Noun phrase for the program in log messages, such as "the page".
     pub(super) subject: &'static str,
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::fmt::Write as _;
 
-/// Version of the JSON form.
+/// Version of the JSON format of a line.
 const JSON_VERSION: u32 = 1;
 
 /// The kind of an event.

@@ -22,7 +22,7 @@ pub mod offset {
     /// Offset of the flag that is 1 while the program may be writing for a consumer that it has
     /// found awake (eight bytes).
     pub const WRITING: i16 = 40;
-    /// Offset of the numbers of pointers written, one number per reader (eight bytes each).
+    /// Offset of the counts of pointers written, one per reader (eight bytes each).
     pub const HEADS: i16 = 64;
     /// Offset of the bit set of the current frame's deliveries (eight bytes).
     pub const DELIVERED: i16 = HEADS + 8 * super::READERS_MAX as i16;
@@ -41,8 +41,8 @@ pub mod offset {
     pub const DOORBELLS_FAILED: i16 = DELIVERED + 48;
     /// Offset of the views of the current frame, one per delivery (16 bytes each).
     pub const VIEWS: i16 = DELIVERED + 64;
-    /// Offset of the numbers of pointers written, one number per exit that shares a reader (eight
-    /// bytes each). Used only in a map without scratch memory and tallies.
+    /// Offset of the counts of pointers written, one per exit that shares a reader (eight bytes
+    /// each). Used only in a map that has neither scratch memory nor tallies.
     pub const COUNTS: i16 = VIEWS;
     /// Offset of the index of the interface to which the frame is redirected (four bytes). The
     /// index is 0 if the frame is not redirected to an interface.

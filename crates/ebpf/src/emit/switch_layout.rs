@@ -18,7 +18,7 @@ impl SwitchLayout {
     /// Number of words in the list of a pointer ring: a bit mask of the slots of the ring's open
     /// exits, and an entry ([`Self::entry`]) for each exit.
     pub const LIST_WORDS: u32 = 1 + SWITCHED_EXITS;
-    /// Number of the lowest bit of the exit number in an entry.
+    /// Bit offset of the exit number in an entry.
     pub(in crate::emit) const EXIT_SHIFT: u32 = 8;
 
     /// Returns the index of the first word in the list of a pointer ring.

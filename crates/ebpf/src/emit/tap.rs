@@ -151,8 +151,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Returns the length of the view in bytes. The length includes a tag stored outside the frame
-    /// until the tag has been parsed.
+    /// Returns the length of the view in bytes. Until a VLAN tag that is stored outside the frame
+    /// has been parsed, the length includes it.
     pub fn view_length(&mut self, on: Layers<'s>) -> Num<'s> {
         let rest = self.rest(on.at);
         match on.length {

@@ -2,15 +2,16 @@
 //!
 //! Input: code with maps by number (`Program::code`), a hook, a packet. Output: r0 and the changed
 //! map values, or a [`Fault`] at the instruction that the verifier would have rejected. The
-//! interpreter is one of the judges of the twin exam. It never panics, and it always terminates,
-//! because it has an instruction budget.
+//! tests that compare a twin with its user implementation ([`crate::exam`]) use the interpreter as
+//! one of their ways to run the twin. It never panics, and it always terminates, because it has an
+//! instruction budget.
 //!
 //! The interpreter is stricter than the kernel where that finds bugs: registers and stack bytes
 //! cannot be read before they are written. It is weaker than the verifier in one respect: pointers
 //! are plain numbers, so any number that equals an address can be used as a pointer. Tail calls
 //! enter the continuations of a program. Not supported: BPF-to-BPF calls, maps other than
-//! one-element arrays, writes to the context other than the answer at a cgroup, and packet writes
-//! other than those of `emit` (direct at XDP, through helpers at tc).
+//! one-element arrays, writes to the context except the verdict of a cgroup program, and packet
+//! writes other than those of `emit` (direct at XDP, through helpers at tc).
 
 mod alu;
 mod helper;

@@ -66,10 +66,11 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&SHARE, open);
 const TOO_LONG: DropReason = DropReason::Named("too long");
 /// Maximum number of concurrent readers.
 const READERS_MAX: usize = 256;
-/// Time without readers after which the watched names are withdrawn. Applies only after the first
-/// reader has arrived.
+/// Time without readers after which the names of the rings opened with `last=yes` are withdrawn.
+/// Applies only after the first reader has arrived.
 const VACANCY_MAX: Duration = Duration::from_millis(500);
-/// Time after which the watched names are withdrawn if no reader has arrived at all.
+/// Time after which the names of the rings opened with `last=yes` are withdrawn if no reader has
+/// arrived at all.
 const FIRST_READER_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Maximum time in ns for which readers stay asleep while blocks arrive continuously. A kernel
 /// ring, for example, may never be empty.

@@ -160,9 +160,11 @@ impl MatchedPlan {
         Self::assign_numbers(plan, (&same, edited.upgraded), state)
     }
 
-    /// Numbers the nodes and edges of a plan. `same` maps a new node to the corresponding old node,
-    /// using the numbers of the preceding nodes. `upgraded` is the text position of a filter that
-    /// is replaced by a new version with the same state, if there is one.
+    /// Assigns numbers to the nodes and edges of a plan: those that match the running path keep
+    /// their numbers, the others get new ones. `same` returns the old node that corresponds to a
+    /// new node, given the numbers already assigned to the nodes before it in index order.
+    /// `upgraded` is the span of the filter that a new version replaces with the same state, if
+    /// any.
     fn assign_numbers(
         plan: Plan,
         (same, upgraded): (FindOldNode<'_>, Option<Span>),

@@ -135,7 +135,8 @@ impl Replay {
         true
     }
 
-    /// Stores the final input of a program: the accepted amount, and the drops by reason.
+    /// Stores the final input counters of a program: the amount accepted, and the amount dropped
+    /// for each reason.
     fn set_program_input(
         &self,
         planned: usize,

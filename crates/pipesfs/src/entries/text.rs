@@ -67,7 +67,7 @@ impl Text {
         )
     }
 
-    /// Returns true if the text contains counters.
+    /// Returns true if the text is derived from the counters that a path reports.
     #[must_use]
     pub const fn is_counter(&self) -> bool {
         matches!(

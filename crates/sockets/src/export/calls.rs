@@ -108,9 +108,9 @@ interpose!(
 );
 
 interpose!(
-    /// `prctl(2)`. If the option restricts the system calls of the program, records this. The
-    /// option by which an unprivileged program first gives up the right to gain privileges counts
-    /// as a restriction, too.
+    /// `prctl(2)`. Records that the program restricts its system calls (`PR_SET_SECCOMP`).
+    /// `PR_SET_NO_NEW_PRIVS`, which an unprivileged program must set first, also counts as a
+    /// restriction.
     prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int, c"prctl",
     |option, _, _, _, _| {
         if preload::RESTRICTING_OPTIONS.contains(&option) {

@@ -101,7 +101,7 @@ pub struct LoadParameters<'a> {
     pub source: Option<SourceInfo<'a>>,
     /// Declared license.
     pub license: License,
-    /// Detail of the verifier's log if the kernel rejects the program.
+    /// Level of detail of the verifier's log, which is produced if the kernel rejects the program.
     pub detail: LogLevel,
 }
 

@@ -45,8 +45,8 @@ pub struct XdpSender {
 #[derive(Clone, Copy, Debug)]
 struct RingEntry {
     at: Descriptor,
-    /// True if the kernel has read this entry without publishing its new read position. The packet
-    /// is then counted by another entry.
+    /// True if the kernel has read this entry without publishing its new read position. If the
+    /// packet is queued again, only its new entry is counted.
     ghost: bool,
 }
 

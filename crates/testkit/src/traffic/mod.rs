@@ -200,7 +200,8 @@ fn add_posts_and_errors(capture: &mut Capture, random: &mut Random) {
     missing.reset(capture);
 }
 
-/// Adds a connection with the first flight of TLS and encrypted records.
+/// Adds a connection with a TLS handshake (the ClientHello and the first flight of the server) and
+/// encrypted records.
 fn add_tls_flight(capture: &mut Capture, random: &mut Random) {
     let mut connection = Connection::open(capture, random, (CLIENT, OTHER_SERVER_ADDRESS), 443);
     let hello = content::client_hello(random, "secret.example.org");

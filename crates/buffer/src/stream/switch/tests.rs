@@ -165,8 +165,8 @@ fn f4_a20_positions_continue_across_segments() {
     }
 }
 
-/// A revoked reader reads the blocks written for it, then gets the fault; the other reader is not
-/// affected. (RELIABILITY T11)
+/// A revoked reader reads the blocks written for it, then fails with [`Fault::Revoked`]; the other
+/// reader is not affected. (RELIABILITY T11)
 #[test]
 fn t11_revoked_reader_reads_up_to_the_switch() {
     for policy in [Policy::Block, Policy::Overwrite] {

@@ -1,10 +1,10 @@
 //! Lexer for pcap-filter expressions.
 //!
 //! Input: the text. Output: its lexemes with a final [`Token::End`], or the first error. As in
-//! pcap-filter's scanner the longest match wins; among equally long matches, keywords precede
-//! addresses, addresses precede numbers, and numbers precede names. So `25-53` is one name,
-//! `tcp-syn` a number, and twelve hexadecimal digits a link address even if all are decimal. The
-//! time is linear in the length of the text, because each byte is inspected a bounded number of
+//! pcap-filter's scanner, the longest match wins; among equally long matches, keywords take
+//! precedence over addresses, addresses over numbers, and numbers over names. So `25-53` is one
+//! name, `tcp-syn` a number, and twelve hexadecimal digits a link address even if all are decimal.
+//! The time is linear in the length of the text, because each byte is inspected a bounded number of
 //! times.
 
 use super::ast::Span;

@@ -122,11 +122,11 @@ impl BlockWalk<'_, '_, '_> {
         true
     }
 
-    /// Stops parsing a direction that is not HTTP/1, emits the rest of the block without a class,
-    /// and returns false. If `protocol` is a recognized protocol, stores it for the connection and
-    /// stops the other direction too. Stores [`Protocol::Other`] once neither direction is HTTP/1.
-    /// If `protocol` is [`Protocol::Other`], a direction that lost its framing is still parsed,
-    /// because HTTP/1 may follow.
+    /// Handles the discovery that the current direction is not HTTP/1: emits the rest of the block
+    /// without a class, and returns false. If `protocol` is a recognized protocol, stores it for
+    /// the connection and stops parsing both directions. If it is [`Protocol::Other`], stops
+    /// parsing only this direction, and stores `Other` once both have stopped; a direction that
+    /// lost its framing is not stopped, because HTTP/1 may follow.
     pub(super) fn reject_protocol(&mut self, protocol: Protocol) -> bool {
         let lost = self.direction().phase().is_lost();
         self.release_held_head(self.direction, reasons::NOT_HTTP);

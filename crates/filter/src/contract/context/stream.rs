@@ -148,10 +148,10 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         batch.set_live(first_lanes_mask(used));
     }
 
-    /// Stores the output blocks after the first in the lanes below those of `ahead`, the mask of
-    /// the blocks that are not processed yet. If too few lanes are unused, moves the unprocessed
-    /// blocks to higher lanes if possible. Blocks for which no lane is left follow in new batches.
-    /// Returns the number of lanes used and the new value of `ahead`.
+    /// Stores all output blocks except the first. They go into the lanes below the unprocessed
+    /// blocks, whose mask is `ahead`. If too few of these lanes are free, first moves the
+    /// unprocessed blocks to higher lanes, if possible. Blocks for which no lane is left follow in
+    /// new batches. Returns the number of lanes used and the new value of `ahead`.
     #[cold]
     fn place_remaining_output(
         &mut self,
