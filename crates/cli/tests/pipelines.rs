@@ -651,17 +651,26 @@ fn signal_mask(id: &str, name: &str) -> u64 {
     u64::from_str_radix(mask.unwrap(), 16).unwrap()
 }
 
+/// Returns a command like [`shell_command`] that starts with the default actions of the signals of
+/// the terminal. A test that a shell runs in the background inherits that they are ignored.
+fn interruptible_command(script: &str) -> Command {
+    let mut command = Command::new("env");
+    command.arg("--default-signal=INT,QUIT").arg(env!("CARGO_BIN_EXE_streamline"));
+    command.args(["sh", "-c", script]);
+    command
+}
+
 #[test]
 fn interrupted_pipeline_ends_by_the_signal() {
     use std::os::unix::process::ExitStatusExt as _;
     for (name, number) in [("INT", 2), ("QUIT", 3)] {
-        let (mut child, _) = wait_for_stages(&mut shell_command(&[], "sleep 1000 | sleep 1000"));
+        let (mut child, _) = wait_for_stages(&mut interruptible_command("sleep 1000 | sleep 1000"));
         let id = child.id().to_string();
         assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
         assert_eq!(child.wait().unwrap().signal(), Some(number), "a script would go on");
     }
     let trapped = "sleep 1000 | sh -c 'trap \"exit 7\" INT; while :; do sleep 0.1; done'";
-    let (mut child, members) = wait_for_stages(&mut shell_command(&[], trapped));
+    let (mut child, members) = wait_for_stages(&mut interruptible_command(trapped));
     wait_until("the trap is set", || signal_mask(&members[1], "SigCgt") & 2 != 0);
     let id = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
