@@ -53,7 +53,7 @@ mod tests {
         let Some(space) = testkit::net::Namespace::new() else { return };
         let events = space.run_inside(|| LinkEvents::open().unwrap());
         assert!(!events.take());
-        space.run_ip("link add one type dummy");
+        space.run_ip("link add one type veth peer name other");
         assert!(events.take());
         assert!(!events.take());
         space.run_ip("link set one up");
