@@ -53,16 +53,6 @@ fn short_expressions_compile_to_minimal_programs() {
 }
 
 #[test]
-fn ip_multicast_extends_to_the_last_address() {
-    let program = compile_ethernet("ip multicast");
-    for (first, holds) in [(223, false), (224, true), (239, true), (240, true), (255, true)] {
-        let mut frame = ethernet_ip4_frame(17, &[0; 8]);
-        frame[30] = first;
-        assert_eq!(accepts_frame(&program, &frame), holds, "{first}");
-    }
-}
-
-#[test]
 fn compile_errors_have_span_reason_and_hint() {
     let error = |text: &str| {
         let error = compile(text, LinkType::EN10MB, &Options::default()).unwrap_err();

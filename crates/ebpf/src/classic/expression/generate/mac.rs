@@ -5,7 +5,6 @@ use super::super::condition::Condition;
 use super::link_protocol::{IP, IP6};
 use super::load::HeaderBase;
 use super::{Generated, Generator};
-use crate::classic::insn::code;
 use crate::classic::link::LinkType as L;
 
 impl Generator<'_> {
@@ -122,8 +121,7 @@ impl Generator<'_> {
             None | Some(Protocol::Link) => self.test_link_multicast(),
             Some(Protocol::Ip) => {
                 let ip = self.test_link_protocol(IP)?;
-                // libpcap also accepts 240.0.0.0/4, which no RFC has assigned to multicast.
-                Ok(ip.and(self.test_field(HeaderBase::Network.byte(16), code::JGE, 0xe0)?))
+                Ok(ip.and(self.test_masked_equal(HeaderBase::Network.byte(16), 0xe0, 0xf0)?))
             }
             Some(Protocol::Ip6) => {
                 let ip6 = self.test_link_protocol(IP6)?;
