@@ -174,7 +174,7 @@ pub(super) const LAYERS: &[(&str, &[&[&str]])] = &[
             &["kernel", "record", "sandbox"],
             &["why", "latency_breach", "crash_capture"],
             // The state of a path: its construction, its running parts, and access to them.
-            &["path", "live", "tap", "spaces", "written"],
+            &["path", "live", "live_events", "tap", "spaces", "written"],
             &["build"],
             &["change"],
             &["adapt"],
