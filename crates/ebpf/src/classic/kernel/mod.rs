@@ -111,17 +111,22 @@ pub fn rewrite_for_restored_tags(
     let mut writer = CodeWriter::default();
     let (plain, tagged) = (writer.new_label(), writer.new_label());
     writer.load_half(reachability::TAG_START);
-    for tpid in TPIDS {
-        let next = writer.new_label();
-        writer.branch_if_equal(tpid, tagged, next);
-        writer.bind(next);
-    }
+    branch_if_tag_type(&mut writer, tagged);
     writer.jump(plain);
     writer.bind(tagged);
     writer.copy_program(program, TagPlacement::Restored)?;
     writer.bind(plain);
     writer.copy_program(program, TagPlacement::Absent)?;
     writer.finish()
+}
+
+/// Appends a branch to `tagged` if A is the type of a tag that the kernel removes from frames.
+fn branch_if_tag_type(writer: &mut CodeWriter, tagged: JumpLabel) {
+    for tpid in TPIDS {
+        let next = writer.new_label();
+        writer.branch_if_equal(tpid, tagged, next);
+        writer.bind(next);
+    }
 }
 
 /// Returns the link type for a device type (`ARPHRD_…`), or `None` if [`socket_filter`] accepts no
@@ -206,11 +211,7 @@ fn branch_on_device_type(
         writer.branch_if_equal(0, plain, tag);
         writer.bind(tag);
         writer.load(ancillary::VLAN_TPID_OFFSET);
-        for tpid in TPIDS {
-            let next = writer.new_label();
-            writer.branch_if_equal(tpid, tagged, next);
-            writer.bind(next);
-        }
+        branch_if_tag_type(writer, tagged);
         // No known kernel creates such a tag.
         writer.jump(pass);
         writer.bind(tagged);

@@ -12,9 +12,7 @@
 //!   every load is after the tag.
 //! - Loads of the tag from the skb become loads from the frame.
 
-use super::super::assemble::{
-    PseudoInsn, TAX, TXA, alu_k, load_a_constant, load_a_from_word, non_branching, store_a,
-};
+use super::super::assemble::{PseudoInsn, TXA, alu_k, load_a_constant, non_branching};
 use super::super::insn::{ANCILLARY, Instruction, code};
 use super::ancillary;
 use super::error::SocketFilterError;
@@ -55,13 +53,7 @@ impl CodeWriter {
                 self.push_all([PseudoInsn::NonBranching(instruction), shorter]);
                 Ok(())
             }
-            (code::LDX, code::LEN) => {
-                let free = free?;
-                let length = non_branching(code::LD | code::LEN, 0);
-                let shorter = alu_k(code::SUB, TAG_LENGTH);
-                self.push_all([store_a(free), length, shorter, TAX, load_a_from_word(free)]);
-                Ok(())
-            }
+            (code::LDX, code::LEN) => self.push_length_to_x(code::SUB, free),
             (code::LDX, code::MSH) => {
                 let k = if k < TAG_START { k } else { moved(k) };
                 self.push_all([PseudoInsn::NonBranching(Instruction { k, ..instruction })]);

@@ -57,13 +57,7 @@ impl CodeWriter {
                 ]);
                 Ok(())
             }
-            (code::LDX, code::LEN) => {
-                let free = free?;
-                let length = non_branching(code::LD | code::LEN, 0);
-                let longer = alu_k(code::ADD, TAG_LENGTH);
-                self.push_all([store_a(free), length, longer, TAX, load_a_from_word(free)]);
-                Ok(())
-            }
+            (code::LDX, code::LEN) => self.push_length_to_x(code::ADD, free),
             (code::LDX, code::MSH) if (TAG_START..TAG_END).contains(&k) => {
                 let free = free?;
                 self.push_all([store_a(free)]);
@@ -82,6 +76,20 @@ impl CodeWriter {
                 Ok(())
             }
         }
+    }
+
+    /// Appends a load of the length into X, to which the length of a tag is added or from which it
+    /// is subtracted by `operation`. Preserves A, in the scratch word `free`.
+    pub(super) fn push_length_to_x(
+        &mut self,
+        operation: u16,
+        free: Result<u32, SocketFilterError>,
+    ) -> Result<(), SocketFilterError> {
+        let free = free?;
+        let length = non_branching(code::LD | code::LEN, 0);
+        let changed = alu_k(operation, TAG_LENGTH);
+        self.push_all([store_a(free), length, changed, TAX, load_a_from_word(free)]);
+        Ok(())
     }
 
     /// Appends a load of `size` bytes at `k` into A. Preserves X. May use the scratch word `free`.
