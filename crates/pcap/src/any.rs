@@ -16,6 +16,8 @@ mod remainder;
 pub(crate) use packets::{FRAME_OFFSET, Packet};
 
 use crate::settings::Settings;
+use ebpf::classic::LinkType;
+use ebpf::classic::kernel::link_type;
 use remainder::RemainderSocket;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use streamline::Options;
@@ -23,8 +25,6 @@ use streamline::capture::{Capture, CaptureSettings, CapturedFrame};
 use sys::net::{Interface, LinkEvents, RouteSocket};
 use wire::cooked::CookedHeader;
 
-/// Device types of interfaces with Ethernet frames (`ARPHRD_ETHER`, `ARPHRD_LOOPBACK`).
-pub(crate) const ETHERNET_TYPES: [u16; 2] = [1, 772];
 /// Maximum number of interfaces with rings. The packet socket receives the packets of all other
 /// interfaces.
 const INTERFACES_WITH_RINGS_MAX: usize = 64;
@@ -97,6 +97,7 @@ impl AllInterfaces {
         let found = self.routes.list_interfaces().map_err(|error| error.to_string())?;
         capture.forget_failed_interfaces();
         let mut with_rings: Vec<u32> = capture.interfaces().collect();
+        with_rings.sort_unstable();
         with_rings.dedup();
         self.refused.retain(|index| found.iter().any(|one| one.index == *index));
         let mut is_larger = false;
@@ -187,8 +188,9 @@ impl AllInterfaces {
     }
 }
 
-fn is_ethernet(interface: &Interface) -> bool {
-    ETHERNET_TYPES.contains(&interface.hatype)
+/// Returns true if the frames of an interface are Ethernet frames.
+pub(crate) fn is_ethernet(interface: &Interface) -> bool {
+    link_type(interface.hatype) == Some(LinkType::EN10MB)
 }
 
 /// Returns the size in bytes of the rings of one interface in one direction, or `None` for the

@@ -12,17 +12,16 @@ use ebpf::classic::{
     write_numbers,
 };
 use streamline::capture::{CapturedFrame, FRAME_MAX};
-use wire::cooked::CookedHeader;
+use wire::cooked::{CookedHeader, kind};
+use wire::vlan;
 
-/// `PACKET_OUTGOING`: the type of a frame that the host sends.
-const PACKET_OUTGOING: u8 = 4;
 /// Code of an instruction that returns a constant.
 const RETURN_CONSTANT: u16 = code::RET | code::K;
 /// `ARPHRD_ETHER`.
 const HARDWARE_ETHERNET: u16 = 1;
 /// Range of the outermost VLAN tag in a frame, and the types of tags that the kernel removes.
 const TAG_RANGE: std::ops::Range<usize> = 12..16;
-const TAG_TYPES: [u16; 2] = [0x8100, 0x88a8];
+const TAG_TYPES: [u16; 2] = [vlan::CUSTOMER, vlan::SERVICE];
 /// End of what may be read to find the tag and the type of the frame that it tags.
 const TYPE_END: usize = 18;
 /// Maximum length of an IPv4 header in bytes: the largest result of `ldx 4*([k]&0xf)`.
@@ -92,14 +91,18 @@ impl Filter {
 
     /// Runs the filter on a frame. Returns the number of bytes of the frame to keep, or 0 to reject
     /// it.
-    pub(crate) fn run(&self, frame: &CapturedFrame, bytes: &[u8]) -> usize {
+    pub(crate) fn run(
+        &self,
+        frame: &CapturedFrame,
+        bytes: &[u8],
+        buffer: &mut FilterBuffer,
+    ) -> usize {
         let vlan = outermost_tag(bytes).filter(|_| !self.expects_tags);
-        let stripped = vlan.map(|_| [&bytes[..TAG_RANGE.start], &bytes[TAG_RANGE.end..]].concat());
         let tag_length = if vlan.is_some() { TAG_RANGE.len() as u32 } else { 0 };
-        let bytes = stripped.as_deref().unwrap_or(bytes);
+        let bytes = if vlan.is_some() { buffer.remove_tag(bytes) } else { bytes };
         let metadata = Metadata {
             vlan,
-            packet_type: if frame.is_sent { PACKET_OUTGOING } else { 0 },
+            packet_type: if frame.is_sent { kind::OUTGOING } else { kind::HOST },
             protocol: be16(bytes, TAG_RANGE.start).unwrap_or(0),
             interface_index: self.interface_index,
             hardware_type: HARDWARE_ETHERNET,
@@ -108,11 +111,21 @@ impl Filter {
     }
 }
 
-/// A buffer for the beginning of a cooked packet.
+/// A buffer for the beginning of a packet as a filter expects it: with a cooked header, or without
+/// its VLAN tag.
 #[derive(Debug, Default)]
-pub(crate) struct CookedStart(Vec<u8>);
+pub(crate) struct FilterBuffer(Vec<u8>);
 
-impl CookedStart {
+impl FilterBuffer {
+    /// Returns a tagged frame without its outermost tag.
+    fn remove_tag(&mut self, frame: &[u8]) -> &[u8] {
+        self.0.clear();
+        for part in [frame.get(..TAG_RANGE.start), frame.get(TAG_RANGE.end..)] {
+            self.0.extend_from_slice(part.unwrap_or_default());
+        }
+        &self.0
+    }
+
     /// Runs `filter` on a cooked packet. Returns the number of bytes of the packet to keep, or 0 to
     /// reject it. `payload` is the beginning of the packet after the cooked header. `length` is the
     /// length of the packet without the header, which is also the length that a filter in the
@@ -144,7 +157,7 @@ impl CookedStart {
 }
 
 /// Returns the outermost tag of a frame, if it is one that the kernel removes.
-fn outermost_tag(bytes: &[u8]) -> Option<VlanTag> {
+pub(crate) fn outermost_tag(bytes: &[u8]) -> Option<VlanTag> {
     let tpid = be16(bytes, TAG_RANGE.start).filter(|tpid| TAG_TYPES.contains(tpid))?;
     Some(VlanTag { tpid, tci: be16(bytes, TAG_RANGE.start + 2)? })
 }

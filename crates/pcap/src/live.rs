@@ -6,7 +6,7 @@
 mod device;
 pub(crate) mod reading;
 
-use crate::any::{AllInterfaces, ETHERNET_TYPES};
+use crate::any::{AllInterfaces, is_ethernet};
 use crate::filter::{Filter, LiveForm};
 use crate::handle::{Handle, lock};
 use crate::kernel_filter::{KernelFilter, kernel_capture_filter};
@@ -104,7 +104,7 @@ impl LiveCapture {
             if !interface.flags.up() {
                 return Err(String::new());
             }
-            if !ETHERNET_TYPES.contains(&interface.hatype) {
+            if !is_ethernet(&interface) {
                 return Err("its frames are not Ethernet frames".to_owned());
             }
             let index = interface.index;

@@ -1,7 +1,6 @@
 //! Cooked packets, made in the buffer that contains their bytes.
 
-use ebpf::classic::LinkType;
-use sys::packet::layout::VlanTag;
+use ebpf::classic::{LinkType, VlanTag};
 use wire::cooked::CookedHeader;
 
 /// Offset in the buffer at which a frame is stored, in bytes. Before the packet in the frame, the
@@ -47,10 +46,10 @@ impl Packet {
     pub(crate) fn finish(&self, link: LinkType, buffer: &mut [u8]) -> Option<FinishedPacket> {
         let Self { mut header, mut offset, .. } = *self;
         if let (Some(tag), LinkType::LINUX_SLL) = (self.vlan, link) {
-            let words = [tag.control.to_be_bytes(), header.protocol.to_be_bytes()];
+            let words = [tag.tci.to_be_bytes(), header.protocol.to_be_bytes()];
             offset = offset.checked_sub(words.as_flattened().len())?;
             buffer.get_mut(offset..self.offset)?.copy_from_slice(words.as_flattened());
-            header.protocol = tag.protocol;
+            header.protocol = tag.tpid;
         }
         let link = wire::LinkType(u16::try_from(link.0).ok()?);
         offset -= header.write_before(link, buffer.get_mut(..offset)?)?;

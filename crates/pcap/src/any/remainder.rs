@@ -1,6 +1,7 @@
 //! The packet socket of the interfaces without rings.
 
 use super::packets::{PACKET_OFFSET, Packet};
+use ebpf::classic::VlanTag;
 use std::os::fd::{AsFd, BorrowedFd};
 use sys::packet::{CookedPacket, CookedSocket};
 use wire::cooked::{CookedHeader, kind};
@@ -84,7 +85,7 @@ impl RemainderSocket {
         };
         Some(Packet {
             header,
-            vlan: packet.vlan,
+            vlan: packet.vlan.map(|tag| VlanTag { tci: tag.control, tpid: tag.protocol }),
             offset: PACKET_OFFSET,
             captured: packet.captured,
             length: u32::try_from(packet.length).unwrap_or(u32::MAX),

@@ -3,7 +3,7 @@
 
 use super::LiveCapture;
 use crate::any::{AllInterfaces, FRAME_OFFSET, Packet};
-use crate::filter::{CookedStart, Filter};
+use crate::filter::{Filter, FilterBuffer, outermost_tag};
 use crate::handle::{Handle, lock, status};
 use crate::report;
 use ebpf::classic::LinkType;
@@ -11,7 +11,6 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use streamline::capture::{Capture, CapturedFrame, FRAME_MAX};
-use sys::packet::layout::VlanTag;
 use wire::cooked::kind::OUTGOING;
 
 /// Interval between two checks of the interface while no frame arrives.
@@ -33,8 +32,6 @@ pub struct PacketHeader {
 
 /// Maximum length of an Ethernet header with a VLAN tag, in bytes.
 const ETHERNET_HEADER_MAX: usize = 18;
-/// Offset of a VLAN tag in an Ethernet frame, in bytes.
-const TAG_OFFSET: usize = 12;
 
 /// The directions of frames that a handle reads, by `pcap_direction_t`.
 pub(super) mod direction {
@@ -56,7 +53,7 @@ pub(super) struct CaptureReader {
     bytes: Box<[u8]>,
     offset: usize,
     header: PacketHeader,
-    start: CookedStart,
+    buffer: FilterBuffer,
 }
 
 impl LiveCapture {
@@ -133,8 +130,8 @@ impl CaptureReader {
     /// Creates the reader of a capture. `all` is `None` if the capture is of a single interface.
     pub(super) fn new(capture: Capture, all: Option<AllInterfaces>) -> Self {
         let bytes = vec![0; FRAME_OFFSET + FRAME_MAX].into_boxed_slice();
-        let (header, start) = (PacketHeader::default(), CookedStart::default());
-        Self { capture, all, bytes, offset: 0, header, start }
+        let (header, buffer) = (PacketHeader::default(), FilterBuffer::default());
+        Self { capture, all, bytes, offset: 0, header, buffer }
     }
 
     /// Returns the bytes of the current packet, and the unused bytes after it.
@@ -211,8 +208,9 @@ impl CaptureReader {
     fn next_frame(&mut self, live: &LiveCapture, filter: Option<&Filter>) -> bool {
         let snapshot = live.snapshot;
         let look = filter.map_or(snapshot, |filter| filter.reach).min(FRAME_MAX);
+        let buffer = &mut self.buffer;
         let decide = |frame: &CapturedFrame, bytes: &[u8]| {
-            let kept = filter.map_or(snapshot, |filter| filter.run(frame, bytes));
+            let kept = filter.map_or(snapshot, |filter| filter.run(frame, bytes, buffer));
             let is_wanted = live.wants_direction(frame.is_sent) && kept > 0;
             is_wanted.then(|| frame.captured.min(snapshot).min(kept))
         };
@@ -257,13 +255,13 @@ impl CaptureReader {
         live: &LiveCapture,
         (filter, until_ns): (Option<&Filter>, u64),
     ) -> Option<Packet> {
-        let (all, start) = (self.all.as_ref()?, &mut self.start);
+        let (all, buffer) = (self.all.as_ref()?, &mut self.buffer);
         let snapshot = live.snapshot;
         let look = filter.map_or(snapshot, |filter| filter.reach) + ETHERNET_HEADER_MAX;
         let decide = |frame: &CapturedFrame, bytes: &[u8]| {
             let (header, at) = all.header(frame, bytes)?;
             let payload = (bytes.get(at..)?, payload_length(frame, at));
-            let kept = filter.map_or(snapshot, |filter| start.run(filter, &header, payload));
+            let kept = filter.map_or(snapshot, |filter| buffer.run(filter, &header, payload));
             let is_wanted = live.wants_direction(frame.is_sent) && kept > 0;
             is_wanted.then(|| frame.captured.min(snapshot + ETHERNET_HEADER_MAX))
         };
@@ -272,12 +270,9 @@ impl CaptureReader {
             self.capture.next_frame_until(until_ns, to, look.min(FRAME_MAX), decide)?;
         let bytes = to.get(..copied)?;
         let (header, at) = all.header(&frame, bytes)?;
-        let half = |at: usize| Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-        let tag = |at| Some(VlanTag { protocol: half(at)?, control: half(at + 2)? });
-        let vlan = if at == ETHERNET_HEADER_MAX { tag(TAG_OFFSET) } else { None };
         Some(Packet {
             header,
-            vlan,
+            vlan: outermost_tag(bytes),
             offset: FRAME_OFFSET + at,
             captured: copied.checked_sub(at)?,
             length: payload_length(&frame, at),
@@ -296,7 +291,7 @@ impl CaptureReader {
     fn is_wanted(&mut self, live: &LiveCapture, filter: Option<&Filter>, packet: &Packet) -> bool {
         let bytes = self.bytes.get(packet.offset..).unwrap_or_default();
         let payload = (bytes.get(..packet.captured).unwrap_or_default(), packet.length);
-        let kept = filter.map_or(1, |filter| self.start.run(filter, &packet.header, payload));
+        let kept = filter.map_or(1, |filter| self.buffer.run(filter, &packet.header, payload));
         kept > 0 && live.wants_direction(packet.header.kind == OUTGOING)
     }
 
