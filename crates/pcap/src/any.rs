@@ -83,6 +83,12 @@ impl AllInterfaces {
         Ok((all, capture))
     }
 
+    /// Makes the packets of the remaining interfaces that have arrived visible to
+    /// [`Self::next_time`].
+    pub(crate) const fn load(&mut self) {
+        self.remainder.load();
+    }
+
     /// Updates the set of interfaces if the kernel has notified a change. Returns true if the
     /// capture has new doorbells.
     pub(crate) fn update_if_changed(&mut self, capture: &mut Capture) -> bool {

@@ -128,6 +128,14 @@ fn any_filters_by_direction_in_the_program() {
     assert!(errors.contains(reason), "{errors}");
 }
 
+/// Returns true if a kernel program observes what an interface of the server receives.
+fn is_captured(pair: &Pair, device: &str) -> bool {
+    pair.server.run_inside(|| {
+        let index = sys::net::interface(device).unwrap().index;
+        !sys::bpf::tcx_chain(index, sys::bpf::Side::Ingress).unwrap().members.is_empty()
+    })
+}
+
 #[test]
 fn any_follows_interfaces_that_come_and_go() {
     let Some((pair, folder)) = prepare("tcpdump") else { return };
@@ -144,6 +152,8 @@ fn any_follows_interfaces_that_come_and_go() {
         pair.server.run_ip(&format!("link set late1 netns {client}"));
         pair.server.run_ip("addr add 10.78.0.2/24 dev late0");
         pair.server.run_ip("link set late0 up");
+        // The packets before the programs are attached are missed.
+        wait_until("the new interface is captured", || is_captured(&pair, "late0"));
         pair.client.run_ip("addr add 10.78.0.1/24 dev late1");
         pair.client.run_ip("link set late1 up");
         pair.client.wait_until_up("late1");

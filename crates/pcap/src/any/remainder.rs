@@ -19,6 +19,8 @@ pub(super) struct RemainderSocket {
     /// no packets.
     excluded: Option<Vec<u32>>,
     pending: Option<CookedPacket>,
+    /// True if the socket was found empty after the last call of [`Self::load`].
+    is_empty: bool,
     bytes: Box<[u8]>,
     drops: u64,
 }
@@ -32,7 +34,7 @@ impl RemainderSocket {
             socket.set_buffer_size(buffer)?;
         }
         let bytes = vec![0; PACKET_BUFFER_SIZE].into_boxed_slice();
-        Ok(Self { socket, excluded: None, pending: None, bytes, drops: 0 })
+        Ok(Self { socket, excluded: None, pending: None, is_empty: false, bytes, drops: 0 })
     }
 
     /// Receives the packets of all interfaces but the excluded ones from now on, or no packets if
@@ -49,12 +51,21 @@ impl RemainderSocket {
         Ok(())
     }
 
+    /// Makes the packets that have arrived since the last call visible to [`Self::next_time`]. While
+    /// the socket is empty, each frame of the rings would otherwise cost a system call.
+    pub(super) const fn load(&mut self) {
+        self.is_empty = false;
+    }
+
     /// Returns the time of day of the next packet in nanoseconds; `None` if there is none. Discards
     /// the packets that `is_in_ring` identifies by interface and time, and those that loopback
     /// sends, because it also receives them.
     pub(super) fn next_time(&mut self, is_in_ring: impl Fn(u32, u64) -> bool) -> Option<u64> {
-        while self.pending.is_none() {
-            let packet = self.socket.receive(&mut self.bytes)?;
+        while self.pending.is_none() && !self.is_empty {
+            let Some(packet) = self.socket.receive(&mut self.bytes) else {
+                self.is_empty = true;
+                return None;
+            };
             let is_sent_by_loopback =
                 packet.hatype == LOOPBACK_DEVICE_TYPE && packet.kind == kind::OUTGOING;
             if !is_sent_by_loopback && !is_in_ring(packet.interface, packet.time_ns) {

@@ -165,10 +165,11 @@ impl CaptureReader {
 
     /// Makes the packets that have arrived visible to [`Self::next`].
     fn load(&mut self, live: &LiveCapture) {
-        if let Some(all) = &mut self.all
-            && all.update_if_changed(&mut self.capture)
-        {
-            live.select_new_doorbells(&self.capture);
+        if let Some(all) = &mut self.all {
+            all.load();
+            if all.update_if_changed(&mut self.capture) {
+                live.select_new_doorbells(&self.capture);
+            }
         }
         self.capture.load();
     }
