@@ -1,0 +1,71 @@
+//! Tests of signals to `streamline sh` and its programs.
+
+use super::*;
+use std::os::unix::process::ExitStatusExt as _;
+
+#[test]
+fn signals_reach_all_stages_and_statuses_return() {
+    let mut child = shell_command(&[], "sleep 1000 | sleep 1000").spawn().unwrap();
+    let path = format!("/proc/{0}/task/{0}/children", child.id());
+    wait_until("both members are there", || {
+        std::fs::read_to_string(&path).unwrap_or_default().split_whitespace().count() == 2
+    });
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+}
+
+/// Starts a pipeline of two programs by `start`, and waits until both run. Returns their numbers.
+fn wait_for_stages(start: &mut Command) -> (std::process::Child, Vec<String>) {
+    let child = start.spawn().unwrap();
+    let path = format!("/proc/{0}/task/{0}/children", child.id());
+    let stages = || std::fs::read_to_string(&path).unwrap_or_default();
+    wait_until("both members are there", || stages().split_whitespace().count() == 2);
+    let members = stages().split_whitespace().map(str::to_owned).collect();
+    (child, members)
+}
+
+/// Returns a mask of signals of a process, by its name in `/proc/PID/status`.
+fn signal_mask(id: &str, name: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
+    u64::from_str_radix(mask.unwrap(), 16).unwrap()
+}
+
+/// Returns a command like [`shell_command`] that starts with the default actions of the signals of
+/// the terminal. A test that a shell runs in the background inherits that they are ignored.
+fn interruptible_command(script: &str) -> Command {
+    let mut command = Command::new("env");
+    command.arg("--default-signal=INT,QUIT").arg(env!("CARGO_BIN_EXE_streamline"));
+    command.args(["sh", "-c", script]);
+    command
+}
+
+#[test]
+fn interrupted_pipeline_ends_by_the_signal() {
+    for (name, number) in [("INT", 2), ("QUIT", 3)] {
+        let (mut child, _) = wait_for_stages(&mut interruptible_command("sleep 1000 | sleep 1000"));
+        let id = child.id().to_string();
+        assert!(Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap().success());
+        assert_eq!(child.wait().unwrap().signal(), Some(number), "a script would go on");
+    }
+    let trapped = "sleep 1000 | sh -c 'trap \"exit 7\" INT; while :; do sleep 0.1; done'";
+    let (mut child, members) = wait_for_stages(&mut interruptible_command(trapped));
+    wait_until("the trap is set", || signal_mask(&members[1], "SigCgt") & 2 != 0);
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+}
+
+#[test]
+fn ignored_signals_stay_ignored_by_all_stages() {
+    let mut command = Command::new("sh");
+    let line = "trap '' HUP INT; exec \"$0\" sh -c 'sleep 1000 | sleep 1000'";
+    command.args(["-c", line, env!("CARGO_BIN_EXE_streamline")]);
+    let (mut child, members) = wait_for_stages(&mut command);
+    let ignored = |id: &String| signal_mask(id, "SigIgn") & 3;
+    let id = child.id().to_string();
+    assert_eq!(members.iter().chain([&id]).map(ignored).collect::<Vec<_>>(), [3, 3, 3]);
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+}
