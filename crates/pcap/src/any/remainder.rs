@@ -51,8 +51,8 @@ impl RemainderSocket {
         Ok(())
     }
 
-    /// Makes the packets that have arrived since the last call visible to [`Self::next_time`]. While
-    /// the socket is empty, each frame of the rings would otherwise cost a system call.
+    /// Makes the packets that have arrived since the last call visible to [`Self::next_time`].
+    /// While the socket is empty, each frame of the rings would otherwise cost a system call.
     pub(super) const fn load(&mut self) {
         self.is_empty = false;
     }
