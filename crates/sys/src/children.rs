@@ -4,8 +4,10 @@
 //! Without job control a shell puts a whole pipeline into one group. The kernel delivers a signal
 //! from the terminal to every member, so this process neither forwards such a signal nor exits;
 //! like a shell, it waits until its children have exited. A signal sent to this process alone is
-//! forwarded. A signal that is ignored at the start (`nohup`, or a job of a script in the
-//! background) stays ignored, also by the children.
+//! forwarded. A child that was started around or after the signal gets it again from [`add`]: until
+//! its exec it shares the handlers of this process, which would discard the signal. A signal that is
+//! ignored at the start (`nohup`, or a job of a script in the background) stays ignored, also by the
+//! children.
 
 use crate::error::{Error, Result};
 use crate::process_group::ProcessEnd;
@@ -19,9 +21,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 /// Maximum number of children that receive forwarded signals.
 const CHILDREN_MAX: usize = 64;
 static CHILDREN: SignalTable<CHILDREN_MAX> = SignalTable::new();
-/// The last forwarded signal, or 0. A child added later receives this signal at once.
-static LAST_FORWARDED: AtomicI32 = AtomicI32::new(0);
-/// The last signal that was received, forwarded or not; 0 for none.
+/// The last signal that was received, forwarded or not; 0 for none. A child added later receives it
+/// at once.
 static LAST_RECEIVED: AtomicI32 = AtomicI32::new(0);
 
 /// Exit status of [`wait`] if the status of the child is not known.
@@ -72,13 +73,12 @@ extern "C" fn on_signal(
 ) {
     // SAFETY: with SA_SIGINFO the kernel gives a structure that lives as long as the handler runs.
     let from_terminal = unsafe { (*about).si_code } > 0;
+    // SYNC POINT: forwarding; pairs with the load in `add`. SeqCst on both sides: either the loop
+    // below sees the new child, or `add` sees the signal.
     LAST_RECEIVED.store(signal, Ordering::SeqCst);
     if from_terminal {
         return;
     }
-    // SYNC POINT: forwarding; pairs with the load in `add`. SeqCst on both sides: either this loop
-    // sees the new child, or `add` sees the signal.
-    LAST_FORWARDED.store(signal, Ordering::SeqCst);
     crate::signal::preserve_errno(|| CHILDREN.for_each(|child| send_signal(child, signal)));
 }
 
@@ -89,14 +89,14 @@ fn send_signal(child: i32, signal: libc::c_int) {
 }
 
 /// Adds a child to the table of children that receive forwarded signals, unless the table is full.
-/// If a signal has been forwarded before, sends the last one to the child at once.
+/// If this process has received a signal before, sends the last one to the child at once.
 pub fn add(child: &Child) {
     let pid = Pid::from_child(child).as_raw_nonzero().get();
     if let Some(slot) = CHILDREN.reserve() {
         CHILDREN.enter(slot, Some(pid));
     }
     // SYNC POINT: forwarding; pairs with the store in `on_signal`.
-    let signal = LAST_FORWARDED.load(Ordering::SeqCst);
+    let signal = LAST_RECEIVED.load(Ordering::SeqCst);
     if signal != 0 {
         send_signal(pid, signal);
     }
@@ -139,6 +139,10 @@ mod tests {
     use super::*;
     use std::process::Command;
     use std::sync::atomic::AtomicBool;
+    use std::sync::{Mutex, PoisonError};
+
+    /// Lock of the tests that use the statics of this module.
+    static STATICS: Mutex<()> = Mutex::new(());
 
     /// Number of children that [`child_is_not_reaped_while_it_gets_signals`] waits for. If `wait`
     /// reaped children before it removes them from the table, most of them would be found reaped.
@@ -146,6 +150,7 @@ mod tests {
 
     #[test]
     fn child_is_not_reaped_while_it_gets_signals() {
+        let _alone = STATICS.lock().unwrap_or_else(PoisonError::into_inner);
         let is_done = AtomicBool::new(false);
         let reaped = std::thread::scope(|scope| {
             let observer = scope.spawn(|| {
@@ -168,5 +173,21 @@ mod tests {
             observer.join().unwrap()
         });
         assert_eq!(reaped, 0);
+    }
+
+    /// Without this, one program of a pipeline would go on if ^C came while it was started.
+    #[test]
+    fn child_started_around_a_signal_of_the_terminal_gets_it() {
+        let _alone = STATICS.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: all-zero bytes are a value of this structure of numbers.
+        let mut about: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        about.si_code = libc::SI_KERNEL;
+        on_signal(libc::SIGINT, &raw const about, std::ptr::null());
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        add(&child);
+        LAST_RECEIVED.store(0, Ordering::SeqCst);
+        // Ends the child if it did not get SIGINT; an earlier signal decides the status.
+        send_signal(Pid::from_child(&child).as_raw_nonzero().get(), libc::SIGUSR1);
+        assert_eq!(i32::from(wait(&mut child)), 128 + libc::SIGINT);
     }
 }
