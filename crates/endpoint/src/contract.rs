@@ -41,19 +41,20 @@ pub trait Source: Send {
         SourceProperties::default()
     }
 
-    /// Returns the largest size and the size changes of the rings to which other programs write, or
-    /// `None` if there are no such rings.
+    /// Returns the size of the largest ring to which other programs write, and the number of size
+    /// changes of all such rings; `None` if there are no such rings.
     fn ring_state(&self) -> Option<ReaderRing> {
         None
     }
 
-    /// Returns the number of blocks lost so far on an arc of a source that chooses the arcs of its
-    /// blocks ([`SourceProperties::chooses_arc`]).
+    /// Returns the number of blocks lost so far on the arc with this index. The result is 0 unless
+    /// the source chooses the arcs of its blocks ([`SourceProperties::chooses_arc`]).
     fn lost_on_arc(&self, _arc: usize) -> u64 {
         0
     }
 
-    /// Returns the time of the next block, by which the space merges its sources.
+    /// Returns the timestamp of the next block. The space uses it to merge the blocks of its
+    /// sources in time order.
     fn next_time(&self) -> NextTime {
         NextTime::Unordered
     }
@@ -71,7 +72,7 @@ pub trait Source: Send {
         false
     }
 
-    /// Releases resources for which other processes may wait. The space calls no other method
+    /// Releases resources on which other processes may be waiting. The space calls no other method
     /// afterwards.
     fn close(&mut self) {}
 
@@ -88,15 +89,16 @@ pub struct SourceProperties {
     pub block_max: usize,
     /// True if block timestamps drive the path's clock (replay) instead of the monotonic clock.
     pub drives_clock: bool,
-    /// True if a source that waits for its descriptor must also be woken when the reader of a ring
-    /// releases memory of the pool.
+    /// True if the space must wake the sleeping source not only when the source's descriptor
+    /// becomes readable, but also when the reader of a ring releases memory of the pool.
     pub wakes_on_memory: bool,
     /// True if the source selects the arc of its blocks itself ([`Intake::arc`]).
     pub chooses_arc: bool,
     /// Memory that another party fills, such as a packet ring. The space builds a pool over it,
     /// which becomes [`Intake::pool`].
     pub lender: Option<Arc<dyn Lender>>,
-    /// Frames that the source need not copy from kernel memory ([`Intake::arcs_in_place`]).
+    /// Frames in kernel memory that sinks can process without a copy by the source
+    /// ([`Intake::arcs_in_place`]).
     pub in_place: Option<Arc<FramesInPlace>>,
     /// The child process whose output the source reads, or `None` for a source without one.
     pub process: Option<Arc<Process>>,
@@ -170,8 +172,8 @@ pub struct Intake<'s> {
     room: usize,
     /// Time on the path's clock at the start of the space's current pass.
     pub now: Time,
-    /// Time up to which the source may append blocks if it reports a [`NextTime`]; `None` means no
-    /// limit.
+    /// Latest timestamp of a block that the source may append, if the source reports a
+    /// [`NextTime`]; `None` means no limit.
     pub until: Option<Time>,
     /// Bit mask of arcs, by index. A set bit means that all sinks on the arc have accepted the
     /// source's [`SourceProperties::in_place`], so the source need not copy the frames of the arc's
@@ -241,7 +243,7 @@ impl<'s> Intake<'s> {
         self.room.saturating_sub(self.columns.len())
     }
 
-    /// Appends blocks, whose bytes must be in the pool, until the room is used up. Returns the
+    /// Appends blocks, whose bytes must be in the pool, until the intake is full. Returns the
     /// number of appended blocks.
     #[inline]
     pub fn put_entries(&mut self, entries: impl Iterator<Item = Entry>) -> usize {
@@ -289,14 +291,14 @@ pub trait Sink: Send {
         None
     }
 
-    /// Returns the blocks consumed but not written, by reason. The ledger counts as failed those
-    /// consumed blocks that are neither in this list nor in `amount_written`.
+    /// Returns the blocks consumed but not written, by reason. The ledger counts consumed blocks as
+    /// failed if they appear neither in this list nor in `amount_written`.
     fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
         Vec::new()
     }
 
-    /// Returns the longest time that a single write to an open file has taken, in ns, since the
-    /// previous call. Returns 0 for a sink that does not measure it.
+    /// Returns the duration in nanoseconds of the longest single write to an open file since the
+    /// previous call of this function. Returns 0 if the sink does not measure it.
     fn take_longest_write(&mut self) -> u64 {
         0
     }
@@ -312,7 +314,8 @@ pub trait Sink: Send {
         None
     }
 
-    /// Returns the child process to whose input the sink writes, or `None` for a sink without one.
+    /// Returns the child process whose standard input the sink writes, or `None` for a sink without
+    /// one.
     fn process(&self) -> Option<&Arc<Process>> {
         None
     }
@@ -386,9 +389,9 @@ impl<'o> Opening<'o> {
 /// The two halves of a started program: the sink that writes the program's input, and the source
 /// that reads its output.
 pub struct StartedProcess {
-    /// Sink that writes to the standard input, or `None` at the head of a request.
+    /// Sink that writes to the standard input, or `None` if the program is first in the request.
     pub input: Option<Box<dyn Sink>>,
-    /// Source that reads the standard output, or `None` at the end of a request.
+    /// Source that reads the standard output, or `None` if the program is last in the request.
     pub output: Option<Box<dyn Source>>,
 }
 

@@ -21,7 +21,7 @@ pub enum DropReason {
     Unread,
     /// The network interface or its driver had no free buffer.
     Driver,
-    /// The processor's input queue in the kernel was full.
+    /// The kernel's input queue (backlog) of a processor was full.
     Backlog,
     /// The ring between the kernel and the source was full.
     Ring,
@@ -60,9 +60,9 @@ impl DropReason {
         known.map_or("", |(_, text)| text)
     }
 
-    /// Parses the text of a reason from a file or another process. Returns `None` for any other
-    /// text. This includes the text of a [`Self::Named`], which only the code that drops the block
-    /// knows.
+    /// Parses the text of a reason from a file or another process. Returns `None` for an unknown
+    /// text and for the text of a [`Self::Named`], because only the code that drops the block
+    /// defines that text.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Self> {
         let known = Self::FIXED_TEXTS.iter().find(|(_, known)| *known == text);

@@ -92,8 +92,8 @@ impl SinkEntry {
     }
 }
 
-/// Returns the use of standard output by a sink that writes lines to the file named in its argument
-/// `file`.
+/// Returns how a sink that writes lines to the file named in its argument `file` uses standard
+/// output.
 pub(crate) fn standard_output_use(arguments: &Arguments) -> StandardOutput {
     match names_standard_output(arguments) {
         true => StandardOutput::Lines,

@@ -8,8 +8,8 @@
 //! Before the byte limit is reached, the oldest frames are compressed, so that the same memory
 //! holds a longer history. Frames within the time limit are evicted only if this does not suffice.
 //! Compression takes 2 ns per byte: more than the copy, and more than most filters. For live
-//! traffic, a thread of low priority therefore compresses ([`packer`]), and the history evicts
-//! frames while this thread lags. [SL §10], FEATURES D16
+//! traffic, a low-priority thread therefore compresses the frames ([`packer`]). If this thread
+//! falls behind, the history evicts frames. [SL §10], FEATURES D16
 
 mod cold;
 mod packer;
@@ -40,8 +40,8 @@ impl HistoryLimits {
 /// The thread that compresses old frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CompressingThread {
-    /// The thread that stores frames; it waits until the chunk is compressed. The number of stored
-    /// frames then does not depend on timing.
+    /// The thread that stores frames, which waits for each compression. The number of stored frames
+    /// then does not depend on timing.
     Caller,
     /// A separate thread of the history, for callers that must not wait.
     Own,
@@ -73,10 +73,11 @@ pub struct History {
     /// Sequence number of the next frame that arrives, counted from 0.
     next_number: u64,
     newest: Time,
-    /// Time before which no stored frame is evicted; 0 if the history is not frozen.
+    /// No stored frame is evicted until a block with this time or a later one arrives; 0 if the
+    /// history is not frozen.
     frozen_until: Time,
-    /// Number of frames after the newest stored one that arrived while the history was frozen and
-    /// full.
+    /// Number of frames that were not stored because they arrived while the history was frozen and
+    /// full. They follow the newest stored frame.
     skipped: u64,
 }
 
@@ -95,7 +96,7 @@ pub struct FrameHeader {
     pub(super) length: usize,
 }
 
-/// The dbuf of blocks whose bytes are copies. No reader follows their pointers.
+/// Dbuf id in the pointers of blocks whose bytes are copies. These pointers are never dereferenced.
 const COPIED_DBUF: DbufId = match DbufId::new(1) {
     Some(id) => id,
     None => DbufId::HOLE,
@@ -152,7 +153,7 @@ impl History {
         if fits {
             self.store(block);
         } else {
-            // A gap in the sequence numbers ends the stored run.
+            // The sequence numbers of stored frames must be consecutive.
             self.clear();
         }
         let since = self.newest.saturating_sub(self.limits.time);
@@ -171,8 +172,8 @@ impl History {
     }
 
     /// Makes room for `needed` bytes by compressing the oldest frames, in this thread or in the
-    /// compression thread. Returns false if they do not fit yet; with a compression thread, a later
-    /// call may succeed.
+    /// compression thread. Returns false if there is not enough room yet; with a compression
+    /// thread, a later call may succeed.
     fn make_room(&mut self, needed: usize) -> bool {
         let fits = |history: &Self| history.memory_used() + needed <= history.limits.bytes;
         let Some(mut packer) = self.packer.take() else {

@@ -101,8 +101,7 @@ pub(crate) fn find_only_interface(call: &'static str) -> Result<(Interface, Link
     }
 }
 
-/// Returns the interface, paired with the link type of its frames. Fails if the link type is
-/// unknown.
+/// Pairs an interface with the link type of its frames. Fails if the link type is unknown.
 fn with_link_type(call: &'static str, found: &Interface) -> Result<(Interface, LinkType), Failure> {
     match filter::general::bpf::link_type(found.hatype) {
         Some(link) => Ok((found.clone(), link)),

@@ -1,8 +1,8 @@
 //! Positions of lost blocks as ranges, in bounded memory.
 //!
 //! Gaps are added in the order of detection. The first and the last ranges are stored, and the
-//! ranges between them are counted. A position is the number of earlier blocks of the stream, lost
-//! blocks included, so the ranges and the received blocks together cover the stream. If each
+//! ranges between them are only counted. A position is the number of earlier blocks of the stream,
+//! lost blocks included, so the ranges and the received blocks together cover the stream. If each
 //! processor has its own stream, a range names its processor.
 
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,5 @@
-//! Encoding of blocks as messages between processes: the entry of the block as it is in memory,
-//! followed by the bytes of its frame.
+//! Encoding of blocks as messages between processes: the block's entry in its in-memory layout,
+//! followed by the bytes of the block's frame.
 //!
 //! Both processes run the same program, so the format has no version. A reader checks every field.
 
@@ -125,7 +125,7 @@ pub fn checked_entry(entry: Entry, length: usize, origins: u16) -> Result<Entry,
     if context.origin >= origins {
         return Err(MessageDefect::Origin);
     }
-    // The path assigns the sequence number among replicas.
+    // The receiving path assigns its own sequence numbers to the blocks of replicas.
     marks = marks.with_seq(0, false);
     Ok(Entry { pointer, context, marks })
 }

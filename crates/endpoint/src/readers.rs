@@ -55,7 +55,8 @@ impl Readers {
     /// Returns the mode, before the umask, of a file to be created in `directory`. The mode is
     /// `full` minus the permissions of users who may not read all inputs.
     pub(crate) fn file_mode(&self, directory: &Path, full: u32) -> u32 {
-        // An unreadable directory also fails the creation of the file, with the kernel's reason.
+        // If the directory cannot be examined, creating the file fails anyway, with the kernel's
+        // reason.
         let metadata = fs::metadata(directory).ok();
         let inherited = metadata.filter(|metadata| metadata.mode() & SET_GROUP_ID_BIT != 0);
         let group = inherited.map_or_else(|| sys::process::identity().1, |metadata| metadata.gid());

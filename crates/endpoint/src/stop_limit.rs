@@ -1,7 +1,7 @@
 //! The time limit for a stopped path that waits for the reader of its output.
 //!
 //! A running path waits without limit, like a program in a shell pipeline. A stopped path drains as
-//! long as the output makes progress. A reader that takes nothing for [`STALL_MAX`] is abandoned,
+//! long as the output makes progress. A reader that reads nothing for [`STALL_MAX`] is abandoned,
 //! so that one stop request ends the path.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -79,8 +79,8 @@ impl Stall {
 }
 
 /// Reopens a pipe or terminal for nonblocking writes. The open file of the original descriptor,
-/// which other processes may share, is not changed. Returns `None` for any other file, and if the
-/// kernel refuses.
+/// which other processes may share, is not changed. Returns `None` for any other file, or if the
+/// file cannot be reopened.
 pub(crate) fn open_nonblocking(file: &File) -> Option<File> {
     let kind = file.metadata().ok()?.file_type();
     if !kind.is_fifo() && !kind.is_char_device() {

@@ -22,7 +22,7 @@ use sys::memory::{GatherWrite, Mapping, Memfd, Seals};
 
 /// Capacity of a ring in bytes.
 pub const TAP_RING_SIZE: usize = 8 << 20;
-/// Offset of the first byte of the ring; the words of both sides precede it.
+/// Offset of the first byte of the ring. The control words of both sides precede the ring.
 const DATA_OFFSET: usize = 4096;
 /// Length of the file in bytes.
 const TAP_FILE_SIZE: usize = DATA_OFFSET + TAP_RING_SIZE;
@@ -44,10 +44,10 @@ pub struct TapRingWriter {
 #[derive(Clone, Debug)]
 pub struct TapRingLevel(Arc<Mapping>);
 
-/// The error of a ring that cannot carry bytes any more.
+/// An error after which a ring carries no more bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TapRingFault {
-    /// The other side reports a position that it cannot have.
+    /// The other side has published an impossible position.
     Position,
     /// There is no memory for the bytes.
     NoMemory,
@@ -111,8 +111,8 @@ impl TapRingWriter {
         self.position.take_reader_waits()
     }
 
-    /// Asks the reader for a notification when it has taken a large part of the ring. Returns true,
-    /// without asking, if there is already that much room.
+    /// Requests a notification from the reader once a large part of the ring is free. Returns true,
+    /// without a request, if that much is already free.
     pub fn announce_wait(&self) -> bool {
         self.position.announce_wait()
     }
@@ -184,9 +184,9 @@ impl TapRingReader {
         Ok(self.0.available()?)
     }
 
-    /// Returns the state of the ring. If it is empty, takes all notifications, and requests another
-    /// one. `next_notification` reads a notification from the socket and does not block. Fails if
-    /// the path reports an impossible number of bytes.
+    /// Returns the state of the ring. If the ring is empty, drains all notifications and requests
+    /// another one. `next_notification` reads a notification from the socket and does not block.
+    /// Fails if the path reports an impossible number of bytes.
     pub fn state(
         &self,
         next_notification: impl FnMut() -> Notification,
@@ -212,8 +212,8 @@ impl TapRingReader {
         self.0.take(length)
     }
 
-    /// Asks the path for a notification when the next bytes arrive. The caller must then check for
-    /// available bytes once more.
+    /// Requests a notification from the path when the next bytes arrive. The caller must then check
+    /// for available bytes once more.
     pub fn announce_wait(&self) {
         self.0.announce_wait();
     }

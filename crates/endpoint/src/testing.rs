@@ -1,4 +1,5 @@
-//! Fixtures for the tests of this crate: a temporary directory, blocks, batches and openings.
+//! Fixtures for the tests of this crate: a temporary directory, blocks, batches, and arguments for
+//! opening.
 
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Marks, RichPointer};
 use buffer::pool::{Pool, PoolConfig};
@@ -96,7 +97,7 @@ pub(crate) fn batch_of<'a>(blocks: &[Block<'a>]) -> Batch<'a> {
     batch
 }
 
-/// Returns these arguments, checked as the parser checks them. An argument is a pair such as
+/// Returns these arguments, checked like those of a parsed request. An argument is a pair such as
 /// `("file", "x")`.
 pub(crate) fn checked_arguments(description: &Description, given: &[(&str, &str)]) -> Arguments {
     let mut arguments = Arguments::defaults(description.parameters);

@@ -190,7 +190,7 @@ fn assert_replay_and_copy(captures: &Captures) -> (usize, usize, usize) {
             (fault, failure) => panic!("{}: {fault:?} is not {failure:?}", path.display()),
         }
         packets += replayed.len();
-        // Without blocks, no file is created or replaced.
+        // Without blocks, `pcap` creates and replaces no file, so the previous copy would remain.
         let _ = fs::remove_file(&copy);
         let Some(written) = copy_capture(path, &copy, &mut pool) else {
             mixed += 1;
@@ -202,7 +202,7 @@ fn assert_replay_and_copy(captures: &Captures) -> (usize, usize, usize) {
         assert_eq!(fault, None, "{}", path.display());
         let last = u64::from(u32::MAX) * 1_000_000_000 + 999_999_999;
         let same = expected.iter().zip(&back).all(|(before, after)| {
-            // A file of raw IP takes packets of both versions.
+            // A raw IP file holds packets of both versions.
             let link = wire::LinkType(before.link).in_file().0;
             (before.time.min(last), before.wire_length, link, &before.bytes)
                 == (after.time, after.wire_length, after.link, &after.bytes)

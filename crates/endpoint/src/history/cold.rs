@@ -1,8 +1,8 @@
 //! The older part of a history: chunks of its oldest frames, which are compressed.
 //!
 //! A chunk holds complete frames and is compressed once. If a chunk does not shrink (ciphertext,
-//! for example), a number of following chunks is not compressed at all. This number doubles after
-//! each failure.
+//! for example), the chunks that follow are stored uncompressed. The number of these chunks doubles
+//! after each failure.
 
 use super::FrameHeader;
 use super::packer::{PackerThread, PackingJob};
@@ -33,7 +33,8 @@ pub(super) struct ColdChunks {
     /// Number of chunks to skip after the latest chunk that did not shrink. Doubles with each such
     /// chunk, up to [`SKIPPED_CHUNKS_MAX`]; 0 after a chunk that shrank.
     chunks_to_skip: usize,
-    /// Number of chunks that a thread has not compressed yet. These are the newest chunks.
+    /// Number of chunks that the compression thread has received but not yet compressed. These are
+    /// the newest chunks.
     sent: usize,
     /// Total number of bytes compressed so far, and their total size after compression.
     totals: (u64, u64),
@@ -54,9 +55,9 @@ struct Chunk {
 #[derive(Debug)]
 enum ChunkBytes {
     Packed(Box<[u8]>),
-    /// Bytes that do not shrink.
+    /// Uncompressed bytes, which did not shrink or for which there was no compression thread.
     Plain(Vec<u8>),
-    /// Bytes that a thread compresses.
+    /// Bytes that the compression thread is to compress.
     Sent(Arc<PackingJob>),
 }
 
@@ -141,7 +142,7 @@ impl ColdChunks {
             let first = self.chunks.len() - self.sent;
             let Some(chunk) = self.chunks.get_mut(first) else { return };
             let ChunkBytes::Sent(job) = &mut chunk.bytes else { return };
-            // The thread may hold a reference to the job for a short time after it has set the
+            // The thread may hold its reference to the job for a short time after it has set the
             // result.
             let Some(job) = job.is_done().then(|| Arc::get_mut(job)).flatten() else { return };
             let (plain, packed) = job.take();

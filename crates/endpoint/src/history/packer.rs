@@ -92,7 +92,7 @@ impl PackerThread {
 
 #[cfg(test)]
 impl PackerThread {
-    /// Returns a packer whose thread begins when the returned sender is dropped.
+    /// Returns a packer whose thread starts working when the returned sender is dropped.
     pub(super) fn waiting() -> (Self, std::sync::mpsc::Sender<()>) {
         let (jobs, queue) = sync_channel(Self::JOBS_MAX);
         let (begin, begins) = std::sync::mpsc::channel::<()>();

@@ -67,9 +67,8 @@ fn d16_cold_frames_are_compressed_within_the_byte_limit() {
     );
 }
 
-/// A separate thread compresses like the caller's, within the byte limit. The order and the bytes
-/// of the frames are the same, whether they wait for the thread, are compressed, or remain
-/// uncompressed.
+/// Compression in a separate thread respects the byte limit. It changes neither the order nor the
+/// bytes of the frames, even while some frames still wait for the thread.
 #[test]
 fn d16_own_thread_lengthens_the_history_without_delaying_its_caller() {
     let mut random = testkit::Random::replayable();
@@ -108,7 +107,8 @@ fn d16_own_thread_lengthens_the_history_without_delaying_its_caller() {
     assert_eq!(history.kept(), RetainedFrames::default());
 }
 
-/// Jobs whose chunks were evicted still occupy the thread. Later chunks are compressed too.
+/// Jobs of evicted chunks occupy the thread until it has finished them. It then accepts new chunks
+/// and compresses them.
 #[test]
 fn d16_own_thread_continues_after_a_clear() {
     let limits = HistoryLimits { bytes: 1 << 20, time: Time::MAX };

@@ -2,8 +2,8 @@
 //!
 //! The viewed bytes of each block become one block of the stream. Every reader has its own
 //! position, and starts with the first block that is written after the reader has opened the name.
-//! Unless the request says otherwise, a block that arrives while there is no reader, or no room in
-//! the ring, is dropped and counted.
+//! Unless the request specifies otherwise, a block that arrives while there is no reader, or no
+//! room in the ring, is dropped and counted.
 
 use super::ring::ring_config;
 use super::{SIZE_PARAMETER, access_list, open_failure};
@@ -106,8 +106,8 @@ struct NamedSink {
     address: Address,
     waits: bool,
     stopped: Arc<AtomicBool>,
-    /// Time since which the sink of a stopped path has waited for room without success; `None` if
-    /// it is not waiting or the path runs.
+    /// Time at which the sink of a stopped path began to wait for room without progress; `None`
+    /// while the sink is not waiting or the path is running.
     idle_since: Option<Instant>,
     written: Amount,
     unread: Amount,
@@ -198,7 +198,7 @@ impl Sink for NamedSink {
     fn finish(&mut self) -> Result<Report, Failure> {
         self.last_ring = self.ring_state();
         let grown = self.last_ring.as_ref().filter(|ring| ring.grown + ring.shrunk > 0);
-        // Readers consume the remaining blocks and then find the end.
+        // Readers consume the remaining blocks and then reach the end of the stream.
         self.output = None;
         let rows = ring_report(self.written, self.readers_max)
             .with_nonzero_rows([("bytes of the ring", grown.map_or(0, |ring| ring.bytes))]);
@@ -325,7 +325,7 @@ impl NamedSink {
 
 impl Drop for NamedSink {
     fn drop(&mut self) {
-        // The stream ends before its host does, so that the name is free again when this function
+        // Ends the stream before its host ends, so that the name is free again when this function
         // returns.
         self.output = None;
         self.host.withdraw(&self.address);

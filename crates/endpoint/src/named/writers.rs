@@ -62,7 +62,7 @@ struct AcceptedRings {
 }
 
 impl Writers {
-    /// Starts the thread. Fails if the kernel refuses a thread or a descriptor.
+    /// Starts the thread. Fails if the kernel cannot create the thread or a descriptor.
     pub(super) fn new(inbox: Inbox) -> sys::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC);
         let epoll = epoll.map_err(|e| sys::Error::new("epoll_create1", "", e.raw_os_error()))?;
@@ -84,7 +84,7 @@ impl Writers {
     pub(super) fn announce_awake(&mut self) -> sys::Result<()> {
         if std::mem::take(&mut self.asleep) {
             for ring in &mut self.list {
-                // A false wake-up only causes a check of an empty ring.
+                // A spurious wakeup costs only a check of an empty ring.
                 let _ = ring.input.wake(true);
             }
         }

@@ -38,7 +38,7 @@ pub struct Process {
     control: Option<Arc<dyn ProcessControl>>,
     /// Limit on waits for the program after the path has been stopped.
     limit: StopLimit,
-    /// The time for which a suspended process in the program's group has held up the stopped path.
+    /// Duration for which a suspended process in the program's group has held up the stopped path.
     suspension: Mutex<Stall>,
     /// True if the program was killed because it was suspended.
     was_suspended: AtomicBool,
@@ -99,7 +99,7 @@ impl Process {
         Self { group: Some(Mutex::new(group)), limit, ..Self::new_recorded(command, role) }
     }
 
-    /// Creates the handle to a program that is not started, for the replay of a recorded run.
+    /// Creates the handle to a program that is never started, for the replay of a recorded run.
     #[must_use]
     pub fn new_recorded(command: &str, role: ProcessRole) -> Self {
         let (input_closed, released) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -198,7 +198,8 @@ impl Process {
     }
 
     fn kill_if_suspended(&self, group: &ProcessGroup) {
-        // The signal arrives after the spaces have ended as well, when nothing stops the path.
+        // After the spaces have ended, nothing stops the path any more, so stop signals are checked
+        // here too.
         let stopped = self.limit.is_stopped() || sys::signal::stop_requests() > 0;
         let suspended = stopped && group.has_suspended_process();
         let mut stall = self.suspension.lock().unwrap_or_else(PoisonError::into_inner);
@@ -208,7 +209,7 @@ impl Process {
         }
     }
 
-    /// Kills the program. Afterwards any exit status is accepted.
+    /// Kills the program. After this call, any exit status is accepted.
     pub(super) fn kill(&self) {
         self.released.store(true, Ordering::Relaxed);
         if let Some(group) = self.group() {
@@ -221,7 +222,7 @@ impl Process {
         self.input_closed.store(true, Ordering::Relaxed);
     }
 
-    /// Sends SIGTERM to request the program's exit. Afterwards any exit status is accepted.
+    /// Sends SIGTERM to request the program's exit. After this call, any exit status is accepted.
     pub(super) fn request_exit(&self) {
         if !self.released.swap(true, Ordering::Relaxed)
             && let Some(group) = self.group()

@@ -26,7 +26,7 @@ pub(super) struct ProgramInput {
 
 impl ProgramInput {
     pub(super) fn new(pipe: ChildStdin, process: Arc<Process>) -> Self {
-        // No other process has this end of the pipe.
+        // No other process has this end of the pipe, so the flag affects only this process.
         let nonblocking = OFlags::NONBLOCK;
         let _ = fcntl_getfl(&pipe).and_then(|flags| fcntl_setfl(&pipe, flags | nonblocking));
         let (written, ended, holes) = Default::default();

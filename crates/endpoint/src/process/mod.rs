@@ -114,7 +114,7 @@ fn start(opening: &Opening<'_>, role: ProcessRole) -> Result<StartedProcess, Fai
     };
     let mut shell = Command::new(SHELL);
     shell.arg("-c").arg(command);
-    // Without the counter, the program assigns dbuf ids independently of this process.
+    // Without the shared counter, the program's dbuf ids could collide with those of this process.
     let inheritable = INHERITANCE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let ids = buffer::ids::duplicate_counter(IDS_DESCRIPTOR_MIN).ok();
     if let Some((variable, _)) = &ids {

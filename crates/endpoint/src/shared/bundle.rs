@@ -1,12 +1,13 @@
 //! Format of the messages in a shared ring. A message is a *bundle*: the blocks of one batch, with
-//! an index, so that a reader touches only the blocks that it takes.
+//! an index, so that a reader copies only the blocks that it needs.
 //!
 //! ```text
 //! number of the first block, count │ class of each block │ stamp and entry of each block │ frames
 //! ```
 //!
-//! A reader that takes none of the classes reads the first part only. Readers and writer run the
-//! same program, so the format has no version. A reader checks every field.
+//! A reader that needs none of the classes reads only the number, the count and the classes.
+//! Readers and writer run the same program, so the format has no version. A reader checks every
+//! field.
 
 use super::sessions::SharedStamp;
 use crate::message::{HEAD_BYTES, MessageDefect};
@@ -16,8 +17,8 @@ use zerocopy::{FromBytes as _, IntoBytes as _};
 
 /// Maximum number of blocks in a bundle.
 pub(super) const BUNDLE_BLOCKS_MAX: usize = filter::LANES;
-/// Maximum length of a bundle of several blocks, in bytes. A longer block is a bundle of its own.
-/// The limit keeps down the number of blocks that a slow reader loses at once.
+/// Maximum length of a bundle of several blocks, in bytes. A longer block forms a bundle of its
+/// own. The limit bounds the number of blocks that a slow reader loses at once.
 const BUNDLE_SIZE_MAX: usize = 128 << 10;
 /// Number of bytes before the classes: the number of the first block and the count.
 const CLASSES_OFFSET: usize = 16;
@@ -96,7 +97,7 @@ pub(super) struct ReadBundle {
     pub(super) first: u64,
     framed: bool,
     count: usize,
-    /// Number of blocks already passed.
+    /// Number of blocks at the start of the bundle that the reader has passed.
     passed: usize,
     /// Offset of the frame of the next block.
     frame_at: usize,

@@ -1,10 +1,10 @@
-//! Tracking of the messages in a shared ring. It determines the messages with which a reader may
-//! begin, and the messages of the reader that have lost a fragment.
+//! Tracking of the messages in a shared ring, to decide which messages a reader may begin, and
+//! which of its open messages have lost a fragment.
 //!
 //! The writer stamps each fragment with the number of the block that begins its message, so a
-//! reader needs no table to decide. Fragments have no positions. If blocks were overwritten, any
-//! open message may lack a fragment, so all open messages are ended, and the reader continues with
-//! messages that begin later.
+//! reader needs no table to decide. Fragments carry no positions. If blocks were overwritten, any
+//! open message may therefore lack a fragment. All open messages are then ended, and the reader
+//! continues with messages that begin later.
 
 use super::sessions::{SessionMap, SharedStamp};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};

@@ -1,11 +1,11 @@
 //! `shared`: a source that reads the streams of a shared prefix from the process that runs the
 //! prefix. A *prefix* is the sequence of filters with which several requests begin.
 //!
-//! The source copies the index of each bundle that `share` has written. Of the frames, it copies
-//! into the pool only those of the blocks that it takes. It emits the blocks of sessions that begin
-//! after it has joined, with a hole in place of overwritten blocks. If the process of the prefix
-//! ends while it has readers, all open sessions end, and the source connects to a new process, or
-//! fails with the reason why there is none.
+//! The source copies the index of each bundle that `share` has written. It copies into the pool
+//! only the frames of blocks whose classes are selected downstream. It emits the blocks of sessions
+//! that begin after it has joined, with a hole in place of overwritten blocks. If the process of
+//! the prefix ends while it has readers, all open sessions end, and the source connects to a new
+//! process, or fails with the reason why there is none.
 
 use super::bundle::ReadBundle;
 use super::description::SHARED;
@@ -196,7 +196,7 @@ impl Source for Shared {
                     self.is_over = true;
                 }
                 // A process may also close its ring before it ends: if its source fails, if it is
-                // stopped, or if it has seen no reader yet.
+                // stopped, or if it has had no reader yet.
                 ReadBlocksOutcome::End | ReadBlocksOutcome::WriterEnded => {
                     self.disconnect();
                     self.begin_rejoin()?;

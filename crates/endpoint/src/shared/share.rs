@@ -169,7 +169,7 @@ impl Sink for Share {
         let Some(output) = &mut self.output else { return Ok(()) };
         let lost = super::LOST_UPSTREAM.load(Ordering::Relaxed);
         let is_changed = std::mem::replace(&mut self.lost_before, lost) != lost;
-        // A flush wakes the readers, so it needs a reason.
+        // A flush wakes the readers, so it is done only if there is something to report.
         if is_changed || std::mem::take(&mut self.has_unflushed) {
             output.report_lost_before(lost);
             output.flush();
@@ -179,7 +179,7 @@ impl Sink for Share {
     }
 
     fn finish(&mut self) -> Result<Report, Failure> {
-        // Readers consume the remaining blocks and then find the end.
+        // Readers consume the remaining blocks and then reach the end of the stream.
         self.end_stream();
         let rows = ring_report(self.written, self.readers_max);
         Ok(rows.with_delivered(self.written.blocks, "block", "shared".to_owned()))
@@ -190,7 +190,7 @@ impl Sink for Share {
     }
 
     fn drops_by_reason(&self) -> Vec<(DropReason, Amount)> {
-        // Blocks without a reader were not requested.
+        // No request needed the blocks that arrived without a reader.
         let all = [(DropReason::Unread, self.unread), (TOO_LONG, self.too_long)];
         all.into_iter().filter(|(_, amount)| amount.blocks > 0).collect()
     }
@@ -222,7 +222,7 @@ impl Share {
                 }
             };
             items.iter().for_each(|item| amount.add(item.entry.pointer.length()));
-            // Readers find a gap in place of what was not written.
+            // Readers detect the missing numbers as a gap.
             self.number += items.len() as u64;
             done += items.len();
         }
@@ -231,9 +231,9 @@ impl Share {
 }
 
 impl Share {
-    /// Ends the stream. If its name is watched, withdraws all watched names first: a reader that
-    /// finds the end and starts another process must not take this process, which ends, for one
-    /// that still offers a part of the prefix.
+    /// Ends the stream. If its name is watched, withdraws all watched names first. Otherwise, a
+    /// reader that reaches the end and starts another process could mistake this exiting process
+    /// for one that still offers a part of the prefix.
     fn end_stream(&mut self) {
         if self.watch.is_some() && self.output.is_some() {
             withdraw_watched_names(&lock_watched_names());
@@ -244,7 +244,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        // The stream ends before its host does, so that the name is free again when this function
+        // Ends the stream before its host ends, so that the name is free again when this function
         // returns.
         self.end_stream();
         self.watch = None;
@@ -318,8 +318,8 @@ fn watch_readers(stop: &EventFd, changed: &EventFd) {
         if entries.map(|entry| entry.readers).sum::<usize>() > 0 {
             deadline = None;
         } else if *deadline.get_or_insert_with(|| Instant::now() + VACANCY_MAX) <= Instant::now() {
-            // No further reader can join. A reader that has just joined finds the end and starts
-            // another process.
+            // No further reader can join. A reader that has just joined reaches the end of the
+            // stream and starts another process.
             withdraw_watched_names(&names);
             super::report_vacancy();
             return;

@@ -3,7 +3,7 @@
 use super::sessions::{Admission, ReadSessions, WrittenSessions};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 
-/// Returns a block of a session, as the writer sees it.
+/// Returns a block of a session, before the writer stamps it.
 fn session_block(session: u32, length: u32, flags: Flags) -> Entry {
     let context = BlockMetadata { time: 5, session, origin: 0, flags };
     Entry::new(RichPointer::hole(length).with_class(Class(80)), context, Marks::bare(length))

@@ -278,7 +278,7 @@ impl Freeze {
         };
         self.counts.files += 1;
         let buffer = history::file_header(link).to_vec();
-        // Room for the history, which may be compressed, and for its limit again.
+        // Room for the uncompressed history, and for another `bytes` bytes after the trigger.
         let room = self.history.capture_size().saturating_add(self.bytes);
         self.capture =
             Some(Capture { file, name, link, until, room_left: room, buffer, buffered: 0 });
@@ -286,7 +286,7 @@ impl Freeze {
         let history = std::mem::replace(&mut self.history, none);
         history.visit_since(HistoryStart::Oldest, |header, frame| self.add_frame(header, frame));
         self.history = history;
-        // Frames of this file are not repeated in the next.
+        // The frames of this file are not repeated in the next file.
         self.history.clear();
     }
 

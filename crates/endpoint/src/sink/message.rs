@@ -111,7 +111,7 @@ impl<'a> MessageRecord<'a> {
     pub(crate) fn write_fields<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
         let record = self.0;
         map.serialize_entry("kind", record.kind().name())?;
-        // JSON names are unique: only the first field of a kind is written.
+        // Names in a JSON object must be unique, so only the first field of each kind is written.
         let mut written = 1u64 << Field::Time as u8;
         for (field, value) in record.fields() {
             if written >> field as u8 & 1 == 1 {
@@ -227,9 +227,10 @@ impl MessageCounts {
         }
     }
 
-    /// Returns true if the block is a fragment of a message that has already been counted. A filter
-    /// describes either all of its messages or none of them. If there are no descriptions, the flag
-    /// [`Flags::FIRST`] marks a new message.
+    /// Returns true if the block is a fragment of a message that has already been counted. Always
+    /// returns false before the first description, because a filter describes either all of its
+    /// messages or none of them. A block with the flag [`Flags::FIRST`] begins another message,
+    /// unless it is the first fragment after its description.
     pub(crate) fn is_counted(&self, block: &Block<'_>) -> bool {
         let begins =
             block.context.flags.has(Flags::FIRST) && self.open_message != Some(stream_key(block));
@@ -318,7 +319,8 @@ fn write_http(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Re
 
 fn write_dns(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Result {
     f.write_str(if record.has_flag(Field::Answer) { "dns answer" } else { "dns query" })?;
-    // Names and data are in the format of zone files, which has its own escapes.
+    // Names and data already use the escapes of the zone file format, so they are not escaped
+    // again.
     for (wanted, before) in
         [(Field::RcodeName, " "), (Field::Type, " "), (Field::Name, " "), (Field::Data, ", ")]
     {

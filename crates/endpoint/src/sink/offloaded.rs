@@ -31,7 +31,7 @@ pub fn offloaded_sink(
     let rows = [(first, sink.consumed.blocks), ("bytes", sink.consumed.bytes)];
     let mut report = Report::from_rows(rows);
     if let (true, Some(interface)) = (sends, arguments.text("interface")) {
-        // The same words as those of this sink in a thread, so that the report adds both counts.
+        // The text must equal that of the sink in a thread, so that the report adds up both counts.
         let sent = format!("sent through {interface}");
         report = report.with_delivered(sink.consumed.blocks, "frame", sent);
     }

@@ -1,13 +1,13 @@
 //! The output of a sink: a buffered file or standard output that tracks block boundaries.
 //!
-//! The output collects the bytes of blocks and writes them in pieces of 64 KB, or less on a flush.
+//! The output collects the bytes of blocks and writes them in chunks of 64 KB, or less on a flush.
 //! After a failure, [`Out::written`] returns the exact number of blocks written completely, which
 //! the ledger needs, and the file contains no partial block. The old contents of a file are left
-//! unchanged until the first write. Then a new file takes the name of the old file (`sys::replace`)
-//! or, if the output is appended, an incomplete last line of an earlier run is repaired
-//! ([`super::tail`]). An empty file that was created for a request is removed on rollback. Regular
-//! files are locked while they are written, so that no request overwrites a capture that another
-//! request reads.
+//! unchanged until the first write. At the first write, a new file replaces the old one
+//! (`sys::replace`) or, if the output is appended, an incomplete last line of an earlier run is
+//! repaired ([`super::tail`]). An empty file that was created for a request is removed on rollback.
+//! Regular files are locked while they are written, so that no request overwrites a capture that
+//! another request reads.
 
 mod in_place;
 
@@ -62,7 +62,7 @@ pub(crate) struct Out {
     buffer: Vec<u8>,
     /// The blocks in the buffer.
     blocks: Vec<BufferedBlock>,
-    /// Number of items (lines, packets) in the buffer after the last block.
+    /// Number of items (lines, packets) appended to the buffer since the end of the last block.
     items_after_blocks: u32,
     /// Number of bytes that will be written directly from kernel memory, without the buffer
     /// ([`in_place`]).
@@ -296,8 +296,8 @@ impl Out {
         &mut self,
         write: impl FnOnce(&mut Self) -> (usize, io::Result<()>),
     ) -> Result<(), Failure> {
-        // Several sinks, each in its own thread, may write to standard output: one at a time, so
-        // that no line is torn.
+        // Several sinks, each in its own thread, may write to standard output. The lock prevents
+        // them from interleaving within a line.
         let _lock = self.is_standard.then(|| io::stdout().lock());
         let begin = sys::clock::monotonic();
         let (done, outcome) = write(self);
@@ -386,7 +386,7 @@ impl Out {
         let is_exclusive = self.is_locked || self.is_shared && self.file.try_lock().is_ok();
         let changed = is_exclusive.then(|| change(self)).transpose();
         if self.is_shared {
-            // A failure means that another request is changing the end of the file at this moment.
+            // This fails only while another request is changing the end of the file.
             let _ = self.file.try_lock_shared();
         }
         changed

@@ -8,7 +8,7 @@ use filter::{Amount, Batch, Block, Report, Time};
 pub(crate) trait BlockFormatter: Send {
     /// Appends the text for a block.
     fn append(&mut self, block: &Block<'_>, out: &mut Out) -> Result<(), Failure>;
-    /// Appends the text that has not been written yet. No block follows.
+    /// Appends the text that remains after the last block.
     fn end(&mut self, _: &mut Out) -> Result<(), Failure> {
         Ok(())
     }

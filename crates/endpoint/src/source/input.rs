@@ -69,7 +69,8 @@ impl Input {
         let opened = OpenOptions::new().read(true).custom_flags(no_wait).open(path);
         let file = opened.map_err(|error| io_failure("open", path, &error))?;
         let mut input = Self::from_file(file, path.to_owned())?;
-        // A failed lock is ignored: following a file that is still being written is common.
+        // A failure to lock is ignored, because users often follow a file that is still being
+        // written.
         input.is_locked = !input.may_block && input.file.try_lock_shared().is_ok();
         Ok(input)
     }

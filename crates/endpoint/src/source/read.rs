@@ -100,7 +100,8 @@ impl Source for ReadSource {
                 return Ok(SourceStatus::End);
             }
             if self.emitted.blocks > before {
-                // The next piece may reuse this memory after the pass.
+                // The pass must end before the next piece is filled, because that piece may reuse
+                // the memory of the emitted blocks.
                 return Ok(SourceStatus::Blocks);
             }
             let at_once = self.lines || self.feed.input().may_block();

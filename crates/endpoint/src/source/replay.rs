@@ -155,7 +155,7 @@ impl Replay {
                 continue;
             }
             if self.wanted_bytes.is_some() {
-                // The next piece may reuse this memory after the pass.
+                // The next piece may reuse this memory once the pass has ended.
                 self.feed.release_piece(intake.pool);
             }
             return Ok(match &self.pending {

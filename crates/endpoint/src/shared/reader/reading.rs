@@ -1,6 +1,5 @@
-//! Reading of the bundles that the process of a shared prefix has put into its ring. The index of a
-//! bundle is copied first. Then the frames of those blocks that the source takes are copied into
-//! the pool.
+//! Reading of the bundles that the process of a shared prefix has written to its ring. The index of
+//! a bundle is copied first. Then the frames of the selected blocks are copied into the pool.
 
 use super::{DeferredBlock, ReadBlocksOutcome, Shared};
 use crate::message::{self, MessageDefect};
@@ -91,7 +90,8 @@ impl Shared {
         drop(classes);
         let Some((from, room)) = self.bundle.add_item_room() else { return };
         if !self.input.as_mut().is_some_and(|input| input.copy_opened(from, room)) {
-            // The rest of the bundle has been overwritten: the next one shows how much is lost.
+            // The rest of the bundle has been overwritten. The next bundle reveals the number of
+            // lost blocks.
             self.bundle.pass_remaining_blocks();
         }
     }
@@ -125,7 +125,7 @@ impl Shared {
             };
             let to = copied.get_mut(..length).unwrap_or_default();
             if !self.input.as_mut().is_some_and(|input| input.copy_opened(frame.start, to)) {
-                // As in `copy_items_if_needed`.
+                // The rest of the bundle has been overwritten.
                 self.bundle.pass_remaining_blocks();
                 return Ok(ReadBlocksOutcome::Emitted);
             }
@@ -173,7 +173,8 @@ impl Shared {
         let Some(bytes) = &deferred.bytes else {
             let mut entry = deferred.entry;
             if !intake.without_bytes && !entry.pointer.is_hole() {
-                // A filter that reads bytes has been added in the meantime.
+                // A filter that reads bytes was added after the block had been deferred without its
+                // bytes.
                 let hole = RichPointer::hole(entry.pointer.length());
                 entry.pointer = hole.with_class(entry.pointer.class);
             }
@@ -192,8 +193,8 @@ impl Shared {
         ReadBlocksOutcome::Emitted
     }
 
-    /// Emits a block after the blocks that were created to precede it. `place` is the place of its
-    /// frame in the pool, or `None` if the frame was not copied.
+    /// Emits a block after the blocks that were created to precede it. `place` is the location of
+    /// its frame in the pool, or `None` if the frame was not copied.
     fn emit_in_order(&mut self, intake: &mut Intake<'_>, place: Option<Extent>, entry: Entry) {
         self.emit_created_blocks(intake);
         let captured = entry.marks.captured;

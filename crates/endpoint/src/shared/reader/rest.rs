@@ -34,8 +34,8 @@ impl Shared {
         if self.end_number.is_some() || !self.created.is_empty() {
             return None;
         }
-        // The space calls the source again before it sleeps, and after that only if something has
-        // happened.
+        // The space calls the source once more before it sleeps. Any later call follows a
+        // notification, which must be drained.
         let drain = std::mem::replace(&mut rest.is_checked, true);
         let until = rest.until;
         let is_over = self.input.as_mut()?.is_rest_over(drain);

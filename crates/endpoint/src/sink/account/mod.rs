@@ -27,7 +27,7 @@ use serde::{Serialize, Serializer};
 use table::{FlowKey, FlowTable};
 use wire::flow::Direction;
 
-/// Version of the schema.
+/// Version of the output schema.
 pub const VERSION: u32 = 1;
 
 /// Description of `account`, the sink that writes the accounts of flows.
@@ -66,7 +66,7 @@ pub const ENTRY: SinkEntry = SinkEntry::new(&ACCOUNT, open)
     .appending(|given| !names_standard_output(given))
     .with_standard_output(standard_output_use);
 
-/// Blocks of one direction.
+/// Amount of data in one direction of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 struct Traffic {
     blocks: u64,
@@ -207,7 +207,8 @@ impl BlockFormatter for Account {
         };
         if !self.flows.contains(&key) {
             if block.pointer.is_hole() {
-                // A gap or the end of a session whose flow was idle or cut short, and is written.
+                // A gap in, or the end of, a session whose flow has been written already, because
+                // it was idle or cut short.
                 return Ok(());
             }
             if let Some(oldest) = self.flows.take_flow_if_full() {
@@ -220,7 +221,7 @@ impl BlockFormatter for Account {
         let Some(flow) = self.flows.record_block(&key, now) else { return Ok(()) };
         flow.end = flow.end.max(now);
         let is_back = match pair {
-            // Without a session, the sender of the first block counts as the peer that began.
+            // Without a session, the sender of the first block is treated as the initiator.
             Some((_, direction)) if session.is_none() => {
                 *flow.first.get_or_insert(direction) != direction
             }
@@ -270,7 +271,7 @@ impl Account {
     }
 }
 
-/// Returns the account of a flow before its first block is added.
+/// Creates the account of the flow to which `block` belongs, without counting the block.
 fn new_account(block: &Block<'_>, session: Option<u32>) -> Flow {
     Flow {
         origin: block.context.origin,

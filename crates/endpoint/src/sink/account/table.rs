@@ -1,4 +1,5 @@
-//! A table of flows with a maximum size and an idle time. Its clock is the time of the blocks.
+//! A table of flows with a maximum size and an idle time. The idle time is measured in the
+//! timestamps of blocks.
 //!
 //! A queue contains one current entry for each flow, with the time of the flow's last block when
 //! the entry was appended. If the flow at the front has had a later block, it is appended again
@@ -131,7 +132,7 @@ impl<F> FlowTable<F> {
             return None;
         }
         for attempt in 1.. {
-            // A queue may contain only flows that have ended.
+            // All entries of a queue may belong to flows that have ended.
             let longest = self.queues.iter().max_by_key(|(_, queue)| queue.len());
             let (queue, queued) = longest.and_then(|(at, all)| Some((*at, all.front()?.2)))?;
             let is_last_attempt = attempt >= EXAMINED_ENTRIES_MAX;

@@ -21,12 +21,12 @@ fn datagram(from: u8, to: u8) -> Vec<u8> {
     ))
 }
 
-/// Returns the lines for these blocks, and the report.
+/// Returns the output lines for these blocks, and the report.
 fn accounts(given: &[(&str, &str)], blocks: &[Block<'_>]) -> (Vec<Value>, Vec<(String, u64)>) {
     accounts_of(Form::Frame, given, blocks)
 }
 
-/// Returns the lines for these blocks of a form, and the report.
+/// Returns the output lines for these blocks, which have the form `form`, and the report.
 fn accounts_of(
     form: Form,
     given: &[(&str, &str)],
@@ -174,7 +174,7 @@ fn h15_account_of_described_messages_has_endpoints() {
     };
     let (one, other, frame) = (answer(0), answer(1), datagram(2, 1));
     let blocks = [
-        // The first block is an answer, so its direction is forward.
+        // The first block is a response, so its direction is forward.
         in_session(description_block(&one), 1, Flags::FIRST),
         in_session(at(&frame, 0).narrow(42, 2), 1, Flags::LAST),
         // This session consists of a description only, in the other direction.
@@ -233,7 +233,7 @@ fn h15_end_mark_after_its_flow_opens_no_flow() {
     };
     let data = in_session(at(&frame, 0).narrow(42, 2), 1, Flags::FIRST);
     let later = in_session(at(&other, 20).narrow(42, 2), 2, Flags::FIRST);
-    // The marks have the time of the last segment, or a later one.
+    // The end marks have the time of the last segment or a later time.
     for seconds in [0, 600] {
         let blocks = [data, later, end(seconds, Flags::NONE), end(seconds, Flags::BACKWARD)];
         let (lines, rows) = accounts_of(Form::Stream, &[("idle", "10s")], &blocks);

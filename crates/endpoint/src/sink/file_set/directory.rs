@@ -34,8 +34,8 @@ pub(super) struct Directory {
     mode: u32,
 }
 
-/// Device and inode number of a file. Used to detect that another file has taken the name of the
-/// file.
+/// Device and inode number of a file. Used to detect that the name of the file now refers to
+/// another file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct FileIdentity {
     device: u64,
@@ -73,7 +73,7 @@ impl Directory {
         if created {
             let path =
                 std::path::absolute(path).map_err(|error| io_failure("make", path, &error))?;
-            // Fails unless the directory is empty.
+            // Fails unless the directory is empty, so it deletes no other files.
             steps.on_rollback(format!("directory {}", path.display()), move || {
                 drop(fs::remove_dir(path))
             });
@@ -138,7 +138,7 @@ impl Directory {
         Err(io::ErrorKind::AlreadyExists.into())
     }
 
-    /// Reopens the file with this name. Fails if another file has taken the name, so that the
+    /// Reopens the file with this name. Fails if the name now refers to another file, whose
     /// identity differs.
     pub(super) fn reopen(&self, name: &str, identity: FileIdentity) -> io::Result<File> {
         let file = self.open_regular(name, OpenRegular::append())?;

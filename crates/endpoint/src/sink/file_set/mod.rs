@@ -1,5 +1,5 @@
-//! A set of output files in one directory, with the state of unfinished files. `files` and `pcap`
-//! use it.
+//! A set of output files in one directory, with the state of unfinished files. The sinks `files`
+//! and `pcap` use it.
 //!
 //! A file is created when its first byte arrives. If no byte arrives, the file is listed in the
 //! index only. The number of open files is limited: the least recently used file is closed, and
@@ -26,8 +26,8 @@ use std::io::{self, Write};
 pub(crate) use directory::INDEX_NAME;
 pub(crate) use output_file::{FileKey, OutputFile};
 
-/// Maximum number of missing bytes that are written as zeros to one file. The limit keeps peers
-/// with forged sequence numbers from creating huge files.
+/// Maximum number of missing bytes that are written as zeros to one file. The limit prevents peers
+/// that forge sequence numbers from creating huge files.
 pub(crate) const FILL_BYTES_MAX: u64 = 16 << 20;
 
 /// Maximum memory for the descriptions of messages, in bytes. A limit is needed because peers
@@ -267,7 +267,7 @@ impl FileSet {
             && let Some(file) = &disk.open
             && file.set_len(disk.size).is_err()
         {
-            // The file contains a partial write.
+            // The file still contains the partial write, so its digest is no longer known.
             disk.digest = None;
         }
         outcome.map_err(|error| io_failure("write", &self.directory.target(&disk.name), &error))

@@ -40,7 +40,7 @@ pub(crate) struct OutputFile {
     /// Number of received bytes.
     pub(super) bytes: u64,
     pub(super) missing: u64,
-    /// True if a block had bytes whose content coding was undone.
+    /// True if the content coding of any block's bytes was undone.
     is_decoded: bool,
     /// Number of missing bytes that have been written as zeros.
     pub(super) filled: u64,

@@ -206,7 +206,8 @@ impl Files {
         let flags = block.context.flags;
         let mut existing = self.file_set.take_out(key);
         if self.unit == FileUnit::Message && flags.has(Flags::FIRST) {
-            // The first fragment after a description may also be the first block of its stream.
+            // The first fragment after a description may be the first block of its stream, and then
+            // has the flag `FIRST` although its message has begun already.
             let is_waiting = |file: &OutputFile| file.is_only_described();
             if block.marks.is_description() || !existing.as_ref().is_some_and(is_waiting) {
                 let before = existing.take();
@@ -243,7 +244,7 @@ impl Files {
     fn write_block(&mut self, file: &mut OutputFile, block: &Block<'_>) -> Result<(), Failure> {
         let bytes = block.bytes();
         let missing = u64::from(block.length()).saturating_sub(bytes.len() as u64);
-        // Fragments without a session may be of many flows.
+        // Fragments without a session may belong to many flows.
         if block.context.session != 0 || !self.in_fragments {
             file.copy_addresses(block);
         }

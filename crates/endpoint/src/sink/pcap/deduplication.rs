@@ -10,7 +10,7 @@ use wire::capture::write;
 #[derive(Debug)]
 pub(super) struct FrameDeduplication {
     recent_frames: RecentFrames,
-    /// Number of frames appended to the output. Those that a failed write lost are included.
+    /// Number of frames appended to the output. Includes frames lost in a failed write.
     pub(super) appended: u64,
     pub(super) cut: u64,
     repeated: u64,

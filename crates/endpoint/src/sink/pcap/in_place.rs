@@ -3,8 +3,8 @@
 //!
 //! A kernel program may overwrite a frame during the write. This is checked after the call. If a
 //! frame was overwritten, the batch is removed from the file, and its intact frames are copied,
-//! checked and written one by one. The overwritten frames are counted as `lapped`, like those that
-//! the source finds overwritten.
+//! checked and written one by one. The overwritten frames are counted as `lapped`, as are the
+//! frames that the source finds overwritten.
 
 use super::Pcap;
 use crate::sink::out::FramePiece;
@@ -22,7 +22,7 @@ const IN_PLACE_LENGTH_MIN: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct InPlaceSources {
     sources: Vec<Arc<FramesInPlace>>,
-    /// Reusable memory for the list of frames that one write takes from kernel memory.
+    /// Reusable memory for the list of frames that a single write copies from kernel memory.
     pieces: Vec<FramePiece>,
     /// Frames that were overwritten before they were written.
     lapped: Amount,

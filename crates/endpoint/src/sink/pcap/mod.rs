@@ -128,7 +128,8 @@ impl Sink for Pcap {
     }
 
     fn accepts_in_place(&mut self, frames: &Arc<FramesInPlace>) -> bool {
-        // If several blocks view a frame, each block after the first would have to find it again.
+        // If several blocks viewed the same frame, the frame would have to be found again for each
+        // of them.
         !self.frames.has_shared_frames() && self.in_place.add_source(frames)
     }
 

@@ -124,8 +124,8 @@ struct Tx {
     dropped: [Amount; UNSENT_REASON_TEXTS.len()],
     /// Copies of modified frames, until they have been sent.
     copies: Vec<u8>,
-    /// True if the last frame timed out. Later frames then do not wait for room, until a frame has
-    /// been sent again.
+    /// True if the last frame timed out. Later frames then do not wait for room until one of them
+    /// has been sent.
     has_timed_out: bool,
     /// Maximum time for which one frame waits for room in the queue.
     room_wait_max: Duration,
@@ -281,7 +281,7 @@ impl Tx {
 
     /// Sends the frames of a batch in order, and counts and skips the frames that cannot be sent.
     /// Blocks while the queue is full, for at most `room_wait_max`, and then skips the frame. After
-    /// such a timeout, skips frames without waiting until a frame is sent again. Fails if the
+    /// such a timeout, skips frames immediately until one of them can be sent. Fails if the
     /// interface has been removed.
     fn send_batch(&mut self, outgoing: &TxBatch<'_>) -> Result<(), Failure> {
         let frames = outgoing.bytes.get(..outgoing.count).unwrap_or_default();
@@ -360,8 +360,8 @@ impl Backoff {
         }
         self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
         self.waited += self.pause;
-        // If the socket is writable already, only the device has no room, which the kernel does not
-        // signal.
+        // If the socket is already writable, only the device has no room. The kernel does not
+        // signal when the device has room again.
         if device.wait_writable(self.pause) {
             std::thread::sleep(self.pause);
         }

@@ -62,7 +62,7 @@ impl Ring {
         found: &Interface,
         links: RouteSocket,
     ) -> sys::Result<Self> {
-        // Linux 6.6 or later; such kernels also publish their read position.
+        // Fragments need Linux 6.6 or later. Such kernels also publish their read position.
         let settings =
             SocketSettings { fragments: true, ..SocketSettings::new(found.index, 0, RING_ENTRIES) };
         let sender = XdpSender::open(frames, settings)?;
@@ -119,7 +119,7 @@ impl Ring {
             all += pushed.taken;
             self.retries += u64::from(pushed.refused && pushed.lost == 0);
             if pushed.lost > 0 {
-                // The frame is lost together with its ring entry: it counts as dropped.
+                // The frame is lost together with its ring entry, so it counts as dropped.
                 let outcome = self.report(all, Some(SendStop::Refused(ENOBUFS)));
                 self.skip_rejected().ok();
                 return outcome;

@@ -16,7 +16,7 @@ use testkit::net::{
     CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, counters, wait_until,
 };
 
-/// Makes a veth pair without addresses, and pins this thread, which sends, to one CPU. Returns
+/// Creates a veth pair without addresses, and pins this thread, which sends, to one CPU. Returns
 /// `None` if this machine does not allow that. A veth end delivers frames through a queue of the
 /// sending CPU, and a queueing discipline sends on the CPU that armed its timer. Frames that leave
 /// on two CPUs can therefore arrive out of order.

@@ -9,7 +9,7 @@ use filter::Time;
 use serde_json::{Map, Value, json};
 use wire::record::{self, Field, FieldType};
 
-/// Version of the schema.
+/// Version of the Elastic Common Schema.
 const VERSION: &str = "8.11.0";
 
 /// Returns the object for an exchange. `time` is the time of the exchange's block. It is used if

@@ -9,7 +9,7 @@ use filter::Amount;
 use serde_json::{Value, json};
 use wire::record::{RecordKind, Writer};
 
-/// Returns the output for these blocks, and the report.
+/// Returns the output for these blocks, and the rows of the report.
 fn log_output(given: &[(&str, &str)], blocks: &[Block<'_>]) -> (String, Vec<(String, u64)>) {
     let dir = TempDir::new();
     let path = dir.path("access.log");

@@ -90,7 +90,7 @@ impl<'f> BatchInPlace<'f> {
         self.staged.frames.is_empty()
     }
 
-    /// Adds a frame to the batch. Returns the extent by which pointers refer to the frame.
+    /// Adds a frame to the batch. Returns the extent that identifies the frame in pointers.
     pub fn add_frame(&mut self, frame: ExportedFrame) -> Extent {
         let number = self.staged.first_number + self.staged.frames.len() as u64;
         let length = captured_length(&frame.header) as u32;

@@ -192,7 +192,8 @@ impl KernelSource {
             let edge = exported.edge as usize;
             let has_staged = !self.staged_blocks.is_empty();
             if (has_emitted || has_staged) && edge != self.last_edge {
-                // If none of the copies is intact, the next round starts with that edge.
+                // If no staged copy turns out to be intact, the next round may start with this
+                // frame's edge.
                 return has_staged;
             }
             if !std::mem::take(&mut self.parts.loses_frame) {
@@ -350,7 +351,8 @@ impl KernelSource {
             self.end = Some(ExportEndReason::Lost(failure));
             return Ok(SourceStatus::retry_at(now));
         }
-        // The last notification was before that time, so the next frame triggers another.
+        // Until T_t has passed since the last notification, programs export frames without another
+        // notification, so the wait ends at that time.
         let due = self.reader.notified_at().saturating_add(self.parts.wait_ns);
         let left = due.saturating_sub(sys::clock::monotonic());
         let until = now + if left > 0 { left.min(CHECK_INTERVAL_NS) } else { CHECK_INTERVAL_NS };

@@ -20,7 +20,8 @@ use std::sync::Arc;
 use sys::bpf::ring::region_offset;
 use sys::bpf::{CpuRing, FramePointer, Rings, RingsLayout};
 
-/// Divisor for the part of a ring that is skipped after a loss, in addition to the lost pointers.
+/// After a loss, the reader skips the lost pointers and, to stay ahead of the writer, this fraction
+/// (as a divisor) of the ring.
 const MARGIN_DIVISOR: u64 = 8;
 
 /// Maximum number of frames copied per check of the writer's position.
@@ -176,7 +177,8 @@ impl Reader {
         let region = self.rings.region(sink.cpu)?;
         let before = sink.next_pointer;
         let skipped = sink.advance(&region, self.rings.shape(), &self.exit_sinks);
-        // With several exits, the gap of an exit is found by the number in its next pointer.
+        // If the sink has several exits, the number in an exit's next pointer reveals the exit's
+        // gap.
         if let Some(edge) = sink.only_exit {
             let cpu = sink.cpu;
             self.count_lost(edge, (before, skipped), cpu);
@@ -218,7 +220,7 @@ impl Reader {
     }
 
     /// Copies bytes of the frame, starting at offset `from`. Returns false if they are outside the
-    /// ring. [`Reader::is_intact`] then returns true if the copy is intact.
+    /// ring. The caller must verify the copy with [`Reader::is_intact`].
     pub fn copy_bytes(&self, exported: &ExportedFrame, from: u32, to: &mut [u8]) -> bool {
         let at = region_offset::HEADER_SIZE.saturating_add(from);
         let region = self.rings.region(exported.cpu);
@@ -283,7 +285,8 @@ impl Reader {
         let head = region.head(sink.sink).max(sink.next_pointer);
         let all: u64 = rest.iter().map(|(_, rest)| *rest).sum();
         if all > head - sink.next_pointer {
-            // Some pointers have been overwritten. The remaining pointers contain their exits.
+            // Some pointers have been overwritten, so unread frames are counted by the exits in the
+            // remaining pointers.
             let capacity = u64::from(self.rings.shape().pointers);
             let remaining = sink.next_pointer.max(head.saturating_sub(capacity))..head;
             let mut unread: HashMap<u32, u64> = HashMap::new();
@@ -352,7 +355,7 @@ impl PointerRing {
         prefetched.extend(
             (self.next_pointer..end).map(|at| self.read_frame(region, shape, exit_sinks, at)),
         );
-        // `reserved` begins with a fence, and `published` is read after it.
+        // `reserved` begins with a fence, so both words are read after the copies.
         let (reserved, newest) = (region.reserved(), region.head(self.sink));
         for (number, place) in (self.next_pointer..end).zip(&mut prefetched) {
             let is_present = newest.wrapping_sub(number) < u64::from(shape.pointers);
@@ -376,7 +379,8 @@ impl PointerRing {
         let header = RecordHeader::parse(&bytes, shape.record_max);
         let edge = self.only_exit.unwrap_or(pointer.edge);
         let is_exit_of_sink = exit_sinks.get(edge as usize) == Some(&self.sink);
-        // The only exit of a sink counts pointers of the sink.
+        // If a sink has only one exit, the number of a pointer in the sink is also the number of
+        // its frame.
         let number = if self.only_exit.is_some() { number } else { pointer.number };
         let frame = ExportedFrame { cpu: self.cpu, sink: self.sink, edge, number, pointer, header };
         (inside && is_exit_of_sink).then_some(frame)

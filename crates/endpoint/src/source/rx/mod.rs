@@ -403,7 +403,8 @@ impl Source for PacketSource {
 
     fn stop(&mut self) -> bool {
         if self.end.is_none() {
-            // A socket that cannot be closed stays open; its further frames are unwanted.
+            // If reception cannot be stopped, frames never cease to arrive, so no more frames are
+            // read.
             let closed = self.device.ring.stop_reception().is_ok();
             self.end = closed.then_some(RxEndReason::Stopped);
         }
@@ -491,7 +492,7 @@ impl PacketSource {
             }
         }
         Ok(match intake.pool.is_stalled() {
-            // The descriptor would be readable at once because of the segment that is still held.
+            // Polling would return at once because of the segment that is still held.
             true => SourceStatus::retry_at(intake.now + HELD_CHECK_INTERVAL_NS),
             false => SourceStatus::AWAITS_INPUT,
         })

@@ -190,7 +190,7 @@ impl TakeDevice {
     }
 
     /// Returns true if a queue has a pending error, which means that the interface has been
-    /// removed. Removes the error that it finds.
+    /// removed. Clears the error.
     pub(super) fn is_gone(&self) -> bool {
         self.queues.iter().any(|queue| queue.error().is_some())
     }

@@ -28,8 +28,8 @@ pub enum FirstHeader {
     Bytes,
 }
 
-/// Maximum number of slots in the metadata before a frame. Exits that no frame takes together share
-/// a slot.
+/// Maximum number of slots in the metadata before a frame. Exits share a slot if no frame takes
+/// more than one of them.
 pub const SLOTS_MAX: usize = 16;
 /// Size in bytes of a slot, which holds the class and the view on one exit.
 pub const SLOT_SIZE: usize = 8;
@@ -200,7 +200,8 @@ impl Exits {
             }
             into.push(next.entry);
         }
-        // The frames of other blocks may be released once their first blocks are emitted.
+        // A frame may be released once its first block has been emitted, so the frames of queued
+        // blocks are pinned.
         for waiting in self.waiting.iter_mut().filter(|waiting| waiting.pin.is_none()) {
             let pointer = waiting.entry.pointer;
             waiting.pin = find_pool(pools, pointer.dbuf()).pin(pointer.place);

@@ -73,9 +73,9 @@ pub(super) fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
 }
 
 /// Opens a source that takes the frames redirected by the program that `loader` loads. `headers`
-/// gives, for each exit of the program, the header with which its frames begin. `slots` is the
-/// number of metadata slots that the program writes before each frame (see `exits`); exits that
-/// no frame takes together share a slot.
+/// contains, for each exit of the program, the header with which its frames begin. `slots` is the
+/// number of metadata slots that the program writes before each frame (see `exits`); exits share a
+/// slot if no frame takes more than one of them.
 pub fn open_with_program(
     opening: &Opening<'_>,
     (headers, slots): (Vec<FirstHeader>, usize),
@@ -134,7 +134,8 @@ impl Source for TakeSource {
             self.receive_packets(intake, &clock)?;
         }
         if self.device.queues.len() > 1 {
-            // Each queue is in order, and a session stays in one queue (CONTRACT 16).
+            // Each queue is in order, and a session stays in one queue, so sorting by time keeps
+            // the order of each session (CONTRACT 16).
             self.entries.sort_by_key(|entry| entry.context.time);
             self.exits.iter_mut().for_each(Exits::sort_by_time);
         }
@@ -161,7 +162,7 @@ impl Source for TakeSource {
                     dropped.iter().map(|(_, count)| *count).chain([Some(counted.redirected)]);
                 (observed_blocks.sum::<Option<u64>>(), dropped)
             }
-            // The program counts its own input, which the owner of the program reports.
+            // The program counts its own input. The owner of the program reports this count.
             Some(_) => {
                 let received = self.emitted.blocks + self.too_long + self.unread;
                 (lost.map(|lost| lost + received), Vec::new())
@@ -355,7 +356,7 @@ impl TakeSource {
         }
         if self.device.is_gone() {
             let frames = self.emitted.blocks;
-            // If a program classifies the frames before the source, some frames have ended in the
+            // If a program classifies the frames before the source, some frames have not left the
             // program.
             let counts = match self.exits {
                 None => FrameCount::All(frames),
@@ -388,7 +389,8 @@ impl TakeSource {
         }
         for queue in &mut self.device.queues {
             self.pieces.clear();
-            // Unreadable frames are not counted, so that the ledger does not balance.
+            // Unreadable frames are not counted. The ledger then does not balance, which reveals
+            // their loss.
             let _ = queue.receive(&mut self.pieces, usize::MAX);
             packets += self.pieces.iter().filter(|piece| !piece.continues).count() as u64;
             let Some(exits) = &mut self.exits else { continue };
