@@ -28,10 +28,10 @@ static LAST_RECEIVED: AtomicI32 = AtomicI32::new(0);
 /// Exit status of [`wait`] if the status of the child is not known.
 const WAIT_FAILED: i32 = 127;
 
-/// Restores the default action of SIGCHLD, so that the id and the exit status of an ended child
+/// Restores the default action of SIGCHLD, so that the id and the exit status of an exited child
 /// remain until this process waits for it. A process inherits the action, and while SIGCHLD is
-/// ignored the kernel reaps each child at its end (wait(2)). Programs that this process starts
-/// inherit the default action.
+/// ignored the kernel reaps each child as soon as it exits (wait(2)). Programs that this process
+/// starts inherit the default action.
 pub fn keep_ended() -> Result<()> {
     install_action(libc::SIGCHLD, libc::SIG_DFL, 0)
 }
@@ -52,9 +52,9 @@ pub fn forward_signals() -> Result<()> {
     Ok(())
 }
 
-/// Ends this process by a signal if it has received SIGINT or SIGQUIT and `status`, as [`wait`]
-/// returns it, says that a child was killed by this signal. A shell that runs this process in a
-/// loop ends the loop after ^C only then.
+/// Terminates this process with SIGINT or SIGQUIT if it has received this signal and `status`, as
+/// returned by [`wait`], shows that the signal also killed a child. Only then does a shell that
+/// runs this process in a loop end the loop after ^C.
 pub fn end_by_received_signal(status: u8) {
     let signal = LAST_RECEIVED.load(Ordering::SeqCst);
     if [libc::SIGINT, libc::SIGQUIT].contains(&signal) && i32::from(status) == 128 + signal {
@@ -71,7 +71,8 @@ extern "C" fn on_signal(
     about: *const libc::siginfo_t,
     _: *const libc::c_void,
 ) {
-    // SAFETY: with SA_SIGINFO the kernel gives a structure that lives as long as the handler runs.
+    // SAFETY: with SA_SIGINFO the kernel passes a structure that stays valid while the handler
+    // runs.
     let from_terminal = unsafe { (*about).si_code } > 0;
     // SYNC POINT: forwarding; pairs with the load in `add`. SeqCst on both sides: either the loop
     // below sees the new child, or `add` sees the signal.
@@ -106,13 +107,14 @@ pub fn add(child: &Child) {
 /// signal number, or 127 if the wait failed.
 pub fn wait(child: &mut Child) -> u8 {
     let pid = Pid::from_child(child);
-    // Does not reap the child, whose number stays its own until it is no longer in the table.
+    // Does not reap the child, so its process id is not reused before the child is removed from the
+    // table.
     let ended = ProcessEnd::observe(pid, WaitIdOptions::empty());
     // A child beyond the table's size was never entered.
     if let Some(slot) = CHILDREN.find(pid.as_raw_nonzero().get()) {
         CHILDREN.remove(slot);
     }
-    // The status is known already; an error could concern only the status.
+    // Reaps the child. Its status is already known, so an error is ignored.
     let _ = child.wait();
     let code = match ended {
         Ok(Some(ProcessEnd::Status(status))) => status,
@@ -125,12 +127,12 @@ pub fn wait(child: &mut Child) -> u8 {
 /// Duplicates a descriptor to a number of at least `lowest`. The duplicate stays open across exec.
 pub fn dup_inheritable(fd: impl AsFd, lowest: i32) -> Result<OwnedFd> {
     use std::os::fd::AsRawFd as _;
-    // SAFETY: fcntl(2) with F_DUPFD takes any number and makes a new one.
+    // SAFETY: fcntl(2) with F_DUPFD accepts any number and returns a new descriptor.
     let made = unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), libc::F_DUPFD, lowest) };
     if made < 0 {
         return Err(Error::last("fcntl", "F_DUPFD"));
     }
-    // SAFETY: F_DUPFD has just made the descriptor, and no other value owns it.
+    // SAFETY: F_DUPFD has just created the descriptor, and no other value owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(made) })
 }
 
@@ -157,7 +159,7 @@ mod tests {
                 let mut reaped = 0;
                 while !is_done.load(Ordering::Relaxed) {
                     CHILDREN.for_each(|pid| {
-                        // SAFETY: kill(2) without a signal only looks for the process.
+                        // SAFETY: kill(2) with signal 0 only checks that the process exists.
                         let exists = unsafe { libc::kill(pid, 0) } == 0;
                         reaped += usize::from(!exists);
                     });

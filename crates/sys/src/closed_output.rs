@@ -1,8 +1,8 @@
 //! Standard streams that were closed when the program started (`>&-` or `<&-` in a shell).
 //!
 //! Before `main`, the standard library opens `/dev/null` in place of a closed standard stream, so
-//! that no file of the program takes its number. What the program then prints would be lost without
-//! an error, and its input would seem to be empty.
+//! that no other file gets its descriptor number. What the program then prints would be lost
+//! without an error, and its input would seem to be empty.
 
 use crate::error::{ErrorContext as _, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,9 +25,9 @@ extern "C" fn note_closed_streams() {
     OUTPUT_WAS_CLOSED.store(is_closed(rustix::stdio::stdout()), Ordering::Relaxed);
 }
 
-/// Makes writes to standard output fail if it was closed when the program started, and reads from
-/// standard input likewise: replaces both with the end of a pipe for writing that has no reader.
-/// Called at the beginning of `main`.
+/// If standard output or standard input was closed when the program started, makes writes to it or
+/// reads from it fail, by replacing it with the write end of a pipe that has no reader. Called at
+/// the beginning of `main`.
 pub fn fail_if_closed() -> Result<()> {
     std::hint::black_box(&NOTE_CLOSED_STREAMS);
     if INPUT_WAS_CLOSED.load(Ordering::Relaxed) {

@@ -8,7 +8,7 @@
 //!
 //! A refused call ends the process after the call's number has been sent over a report socket
 //! ([`set_report_socket`]). The same socket carries the report that the process is ready, and
-//! reports as text. Receivers treat all reports as allegations.
+//! reports as text. Receivers must not trust these reports.
 //!
 //! seccomp uses an allow list. Landlock forbids nothing that the list allows. It is a second line
 //! of defense in case a later kernel extends an allowed call. Without Landlock the process runs
@@ -40,8 +40,8 @@ pub const REFUSED_CALL: u8 = b'S';
 /// First byte of a report as text. The text follows.
 pub const REPORT_TEXT: u8 = b'T';
 
-/// The Landlock ABI version that defines the access rights to deny. An older kernel denies only
-/// those that it knows.
+/// The Landlock ABI version that defines the access rights to deny. An older kernel denies only the
+/// rights that it supports.
 const LANDLOCK_ABI: ABI = ABI::V6;
 
 /// Descriptor of the report socket; -1 if none.
@@ -70,7 +70,7 @@ pub fn end_with_parent() -> Result<()> {
 /// have an owner.
 pub fn close_all_but_standard() -> Result<()> {
     let (first, last, flags) = (3u32, u32::MAX, 0u32);
-    // SAFETY: close_range(2) takes any numbers; at the start of a program no value owns one of
+    // SAFETY: close_range(2) accepts any numbers; at the start of a program no value owns one of
     // them, as the caller promises.
     match unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } {
         0 => Ok(()),
@@ -82,7 +82,7 @@ pub fn close_all_but_standard() -> Result<()> {
 /// process ends.
 pub fn set_report_socket(socket: OwnedFd) {
     REPORT_SOCKET.store(socket.as_raw_fd(), Ordering::Release);
-    // Never closed: the number must stay this socket's.
+    // The socket is never closed, so that its number stays valid.
     std::mem::forget(socket);
 }
 
@@ -108,7 +108,8 @@ pub fn report_ready(words: &[u8]) {
 fn send_report(message: &[u8]) {
     let socket = REPORT_SOCKET.load(Ordering::Acquire);
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: send(2) reads the message, which lives; a number that is no socket is refused.
+    // SAFETY: send(2) reads the message, which is valid; the call fails if the number is not that
+    // of a socket.
     unsafe { libc::send(socket, message.as_ptr().cast(), message.len(), flags) };
 }
 
@@ -135,7 +136,7 @@ pub fn confine(memory: u64) -> Result<Landlock> {
 #[must_use]
 pub fn landlock_support() -> Landlock {
     let (none, size, version) = (ptr::null::<u8>(), 0usize, 1u32);
-    // SAFETY: with the flag for the version landlock_create_ruleset(2) reads nothing.
+    // SAFETY: with the flag for the version landlock_create_ruleset(2) reads no memory.
     let known = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, size, version) };
     match known {
         ..=0 => Landlock::Missing,
@@ -229,7 +230,7 @@ fn report_refused_calls() -> Result<()> {
         on_sigsys;
     action.sa_sigaction = handler as *const () as libc::sighandler_t;
     action.sa_flags = libc::SA_SIGINFO;
-    // SAFETY: `action` is fully initialized and lives through the call; its handler is signal-safe
+    // SAFETY: `action` is fully initialized and outlives the call; its handler is signal-safe
     // (below).
     match unsafe { libc::sigaction(libc::SIGSYS, &raw const action, ptr::null_mut()) } {
         0 => Ok(()),
@@ -243,7 +244,7 @@ fn restore_fault_actions() -> Result<()> {
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
         // SAFETY: all-zero bytes are a valid `sigaction`, and mean SIG_DFL.
         let action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-        // SAFETY: `action` is fully initialized and lives through the call.
+        // SAFETY: `action` is fully initialized and outlives the call.
         if unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) } != 0 {
             return Err(Error::last("sigaction", format!("signal {signal}")));
         }
@@ -259,11 +260,11 @@ const SI_SYSCALL: usize = 24;
 /// signal-safety(7) allows.
 extern "C" fn on_sigsys(_: libc::c_int, about: *const libc::siginfo_t, _: *const libc::c_void) {
     let place = about.cast::<u8>().wrapping_add(SI_SYSCALL).cast::<u32>();
-    // SAFETY: with SA_SIGINFO the kernel gives a structure of 128 bytes that lives as long as the
+    // SAFETY: with SA_SIGINFO the kernel passes a structure of 128 bytes that stays valid while the
     // handler runs; for SIGSYS these four bytes are the number of the call.
     let call = unsafe { ptr::read_unaligned(place) }.to_le_bytes();
     send_report(&[REFUSED_CALL, call[0], call[1], call[2], call[3]]);
-    // SAFETY: _exit(2) takes any status and does not return.
+    // SAFETY: _exit(2) accepts any status and does not return.
     unsafe { libc::_exit(EXIT_REFUSED_CALL) };
 }
 

@@ -49,7 +49,7 @@ pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
 /// Sends one message with duplicates of `descriptors`. Blocks while the socket is full. The message
 /// must not be empty.
 pub fn send(socket: impl AsFd, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
-    // See `receive_with`.
+    // The call is repeated for the reason stated in `receive_with`.
     let sent = retry_on_intr(|| send_with(&socket, message, descriptors, SendFlags::NOSIGNAL));
     sent.map_err(send_error).map(drop)
 }
@@ -66,7 +66,7 @@ pub fn send_all(socket: impl AsFd, messages: &[&[u8]]) -> Result<()> {
         let headers = rest.iter().zip(&mut controls);
         let mut headers: Vec<_> =
             headers.map(|(part, control)| MMsgHdr::new(part, control)).collect();
-        // See `receive_with`.
+        // The call is repeated for the reason stated in `receive_with`.
         let more =
             retry_on_intr(|| rustix::net::sendmmsg(&socket, &mut headers, SendFlags::NOSIGNAL));
         sent += more.map_err(send_error)?;
@@ -127,7 +127,8 @@ fn receive_with(
     message: &mut [u8],
     flags: RecvFlags,
 ) -> Result<(usize, Vec<OwnedFd>)> {
-    // The kernel closes descriptors without space before it returns, which may take long.
+    // If the buffer lacked space for some descriptors, the kernel would close them before it
+    // returns, which may take long.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED_DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(message)];

@@ -91,8 +91,8 @@ impl SocketDoorbell {
     /// closed.
     pub fn drain(&self) -> DrainResult {
         match self.drain_once() {
-            // Reported once, before what is queued here, if the other end was closed with unread
-            // bytes (unix(7)).
+            // The kernel reports this error once, before the queued notifications, if the other end
+            // was closed with unread bytes (unix(7)).
             Err(rustix::io::Errno::CONNRESET) => self.drain_once(),
             drained => drained,
         }

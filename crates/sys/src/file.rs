@@ -111,7 +111,7 @@ pub fn has_access_list(file: impl AsFd) -> bool {
     rustix::fs::fgetxattr(file, name, &mut [0_u8; 0]).is_ok_and(|length| length > 0)
 }
 
-/// Returns true if the file gives capabilities to a process that executes it (capabilities(7)).
+/// Returns true if the file grants capabilities to a process that executes it (capabilities(7)).
 pub fn has_capabilities(file: impl AsFd) -> bool {
     let name = c"security.capability";
     rustix::fs::fgetxattr(file, name, &mut [0_u8; 0]).is_ok_and(|length| length > 0)
@@ -150,7 +150,7 @@ impl FileMapping {
     pub fn write_ranges(&self, pieces: &[(usize, usize)], to: impl AsFd) -> Result<usize> {
         let io_vectors = self.io_vectors(pieces)?;
         let (to, count) = (to.as_fd().as_raw_fd(), saturate_to_i32(io_vectors.len()));
-        // SAFETY: as in `write_to`; the list lives through the call.
+        // SAFETY: as in `write_to`; the list outlives the call.
         retry_interrupted("writev", || unsafe { libc::writev(to, io_vectors.as_ptr(), count) })
     }
 

@@ -26,8 +26,9 @@ const MOUNT_HELPER: &str = "fusermount3";
 /// in the user namespace of this process.
 ///
 /// The kernel checks permissions against the attributes of the files, unless only root has access.
-/// Root passes these checks, and each would need the attributes of a directory anew after every
-/// change in it. The kernel then sends ACCESS for access(2) and chdir(2).
+/// Root passes all checks, and each check would request the attributes of a directory again after
+/// every change in the directory. Instead, the kernel then sends ACCESS requests for access(2) and
+/// chdir(2).
 pub fn mount(directory: &Path, for_all: bool) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let device =
@@ -60,7 +61,8 @@ pub fn mount_by_helper(directory: &Path) -> Result<OwnedFd> {
     command.env("_FUSE_COMMFD", "0").stdin(Stdio::from(helper_end));
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().context("execve", MOUNT_HELPER)?;
-    // The command holds the helper's end.
+    // The command owns the helper's end. It is closed here, so that `receive` returns when the
+    // helper exits.
     drop(command);
     let received = descriptor::receive(&own_end, &mut [0; 8]);
     let mut words = String::new();

@@ -52,7 +52,7 @@ impl HelperProcess {
             match spawn(&mut command) {
                 Ok((child, handle, id)) => {
                     drop(command);
-                    // `spawn_command` waits for this message.
+                    // `spawn_command` is still waiting for this message.
                     let _ = sender.send(Ok((handle, id)));
                     ends.wait_for(child, id);
                 }
@@ -88,7 +88,7 @@ impl HelperProcess {
 
     /// Kills the process.
     pub fn kill(&self) {
-        // An error means that it has ended.
+        // An error means that the process has ended.
         let _ = rustix::process::pidfd_send_signal(&self.handle, Signal::KILL);
     }
 
@@ -100,14 +100,14 @@ impl HelperProcess {
             return None;
         }
         let mut clock = 0;
-        // SAFETY: clock_getcpuclockid(3) writes the number of a clock, which lives; the process was
-        // not waited for yet (`lock_outcome`), so the number is its own.
+        // SAFETY: clock_getcpuclockid(3) writes a clock id to `clock`, which is valid; the process
+        // has not been reaped yet (`lock_outcome`), so the process id is its own.
         if unsafe { libc::clock_getcpuclockid(self.id.as_raw_nonzero().get(), &raw mut clock) } != 0
         {
             return None;
         }
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: clock_gettime(2) writes the structure, which lives.
+        // SAFETY: clock_gettime(2) writes the structure, which is valid.
         if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
             return None;
         }
@@ -134,7 +134,7 @@ impl HelperOutcome {
         let ended = ProcessEnd::observe(id, WaitIdOptions::empty()).ok().flatten();
         let mut known = self.lock_outcome();
         *known = Some(ended.unwrap_or(ProcessEnd::Status(0)));
-        // The status is known already; an error could concern only the status.
+        // Reaps the child. Its status is already known, so an error is ignored.
         let _ = child.wait();
         drop(known);
         self.ended.notify_all();

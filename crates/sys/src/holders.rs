@@ -27,8 +27,8 @@ pub struct Holders {
     programs: HashMap<u32, Vec<Holder>>,
     /// Number of processes whose descriptors could not be read.
     pub hidden: usize,
-    /// Number of hidden processes that began after this process. This process may have started
-    /// them, directly or through its children.
+    /// Number of hidden processes that were started after this process. This process may have
+    /// started them, directly or through its children.
     pub hidden_later: usize,
 }
 
@@ -99,7 +99,7 @@ impl Holders {
         for descriptor in descriptors.flatten() {
             let target = match fs::read_link(descriptor.path()) {
                 Ok(target) => target,
-                // Some processes permit listing their descriptors, but no more.
+                // Some processes permit listing their descriptors, but not reading the links.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                     self.record_hidden_process(folder);
                     return;

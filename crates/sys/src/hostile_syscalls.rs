@@ -121,12 +121,13 @@ fn park_forever() {
     }
 }
 
-/// Sends one byte over every open socket whose number is below 64, again and again.
+/// Sends one byte over every open socket whose number is below 64, in an endless loop.
 fn flood_sockets() {
     loop {
         for socket in 0..64 {
             let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-            // SAFETY: send(2) reads one byte of a constant; a number that is no socket is refused.
+            // SAFETY: send(2) reads one byte of a constant; the call fails for a number that is not
+            // that of a socket.
             unsafe { libc::send(socket, [1u8].as_ptr().cast(), 1, flags) };
         }
     }
@@ -150,12 +151,12 @@ fn ptrace(parent: libc::pid_t) {
 }
 
 fn kill(parent: libc::pid_t, signal: libc::c_int) {
-    // SAFETY: kill(2) takes any numbers.
+    // SAFETY: kill(2) accepts any numbers.
     unsafe { libc::kill(parent, signal) };
 }
 
 fn setuid() {
-    // SAFETY: setuid(2) takes any number.
+    // SAFETY: setuid(2) accepts any number.
     unsafe { libc::setuid(0) };
 }
 

@@ -62,7 +62,8 @@ impl Libpcap {
         let library = SONAMES
             .iter()
             .find_map(|name| {
-                // SAFETY: the name is a C string; libpcap's constructors do nothing to us.
+                // SAFETY: the name is a C string; libpcap's constructors do not affect this
+                // process.
                 NonNull::new(unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) })
             })
             .ok_or_else(|| Error::new("dlopen", "libpcap.so.0.8, libpcap.so.1", libc::ENOENT))?;
@@ -104,12 +105,13 @@ impl Libpcap {
         let optimize = c_int::from(optimize);
         let one_at_a_time = COMPILE_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, text) = (&raw mut program, text.as_ptr());
-        // SAFETY: the handle is open, `program` and `text` live through the call (pcap_compile(3)).
+        // SAFETY: the handle is open, `program` and `text` outlive the call (pcap_compile(3)).
         let status =
             unsafe { (self.compile)(handle.as_ptr(), at, text, optimize, NETMASK_UNKNOWN) };
         let result = if status == 0 {
             let instructions = copy_instructions(&program);
-            // SAFETY: pcap_freecode(3) frees what pcap_compile made; it is called once.
+            // SAFETY: pcap_freecode(3) frees the memory that pcap_compile allocated; it is called
+            // once.
             unsafe { (self.free)(&raw mut program) };
             Ok(instructions)
         } else {

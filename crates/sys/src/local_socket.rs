@@ -181,7 +181,7 @@ pub fn shutdown_input(socket: impl AsFd) -> Result<()> {
 }
 
 /// Ends both directions of a connection, also for duplicates of the descriptor. The peer can still
-/// receive what was sent.
+/// receive data sent before.
 pub fn hang_up(socket: impl AsFd) -> Result<()> {
     rustix::net::shutdown(socket, rustix::net::Shutdown::Both).context("shutdown", "a socket")
 }

@@ -149,7 +149,7 @@ pub fn open_target(path: &Path, writes: WriteMode, mode: u32) -> io::Result<Targ
             set_blocking(&file)?;
             return Ok(Target { file, created: true });
         }
-        // Also for a dangling link, which is followed.
+        // The file exists, or the path is a dangling link, which is followed.
         Err(Errno::EXIST) => open(OFlags::CREATE),
         Err(errno) => Err(errno),
     };

@@ -50,7 +50,7 @@ fn parse_list_length(list: &str) -> usize {
 /// Returns the NUMA node of the calling thread.
 pub fn node() -> Result<u32> {
     let (mut processor, mut node) = (0_u32, 0_u32);
-    // SAFETY: the kernel writes two numbers to places that live through the call, and nothing else
+    // SAFETY: the kernel writes two numbers to variables that outlive the call, and nothing else
     // (getcpu(2); the third argument is unused).
     let done = unsafe {
         libc::syscall(
@@ -69,8 +69,8 @@ pub fn node() -> Result<u32> {
 pub fn prefer_node(memory: &Mapping, node: u32) -> Result<()> {
     let Some(mask) = 1_u64.checked_shl(node) else { return Ok(()) };
     let (at, len) = (memory.base().as_ptr(), memory.len());
-    // SAFETY: the range is that mapping, of which no byte is changed (mbind(2)); the mask is one
-    // word that lives through the call. The kernel reads one bit fewer than the argument states.
+    // SAFETY: the range is this mapping, of which no byte is changed (mbind(2)); the mask is one
+    // word that outlives the call. The kernel reads one bit fewer than the argument states.
     let done = unsafe {
         libc::syscall(libc::SYS_mbind, at, len, libc::MPOL_PREFERRED, &raw const mask, 65_usize, 0)
     };
@@ -85,7 +85,7 @@ pub fn prefer_node(memory: &Mapping, node: u32) -> Result<()> {
 pub fn preferred_node(memory: &Mapping) -> Result<Option<u32>> {
     let (mut mode, mut mask) = (0_i32, 0_u64);
     let at = memory.base().as_ptr();
-    // SAFETY: the kernel writes a number and one word, to places that live through the call
+    // SAFETY: the kernel writes a number and one word, to variables that outlive the call
     // (get_mempolicy(2)); of the memory only the address is used.
     let done = unsafe {
         libc::syscall(

@@ -40,7 +40,7 @@ pub enum Facility {
 }
 
 impl Facility {
-    /// Returns the name under which reports print the feature.
+    /// Returns the name of the feature in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -142,7 +142,8 @@ pub fn try_ring_buffer() -> Result<()> {
 /// 4.14).
 pub fn try_seccomp() -> Result<()> {
     let (action, flags) = (libc::SECCOMP_RET_TRAP, 0_u32);
-    // SAFETY: seccomp(2) reads the four bytes of the action, which live; the rest are integers.
+    // SAFETY: seccomp(2) reads the four bytes of the action, which are valid; the other arguments
+    // are integers.
     let known = unsafe {
         libc::syscall(
             libc::SYS_seccomp,

@@ -67,7 +67,7 @@ pub fn run_as<'c>(command: &'c mut Command, user: &UserIds) -> &'c mut Command {
 /// Makes all descriptors whose numbers are at least `first` close at execve(2).
 fn close_on_exec_from(first: libc::c_uint) -> std::io::Result<()> {
     let (number, last) = (libc::SYS_close_range, libc::c_uint::MAX);
-    // SAFETY: with this flag close_range(2) takes any numbers, and closes nothing.
+    // SAFETY: with this flag close_range(2) accepts any numbers, and closes nothing.
     match unsafe { libc::syscall(number, first, last, libc::CLOSE_RANGE_CLOEXEC) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
@@ -184,10 +184,11 @@ pub fn set_exact_timers() {
 /// Gives this thread real-time priority (`SCHED_FIFO`), so that it runs before all ordinary
 /// threads. Needs CAP_SYS_NICE.
 pub fn set_real_time() -> Result<()> {
-    // The kernel's structure has one member. Musl has another one, and does not make this call.
+    // The kernel's structure has one member. The structure of musl has more members, and the
+    // sched_setscheduler(3) of musl always fails, so the system call is made directly.
     let priority: libc::c_int = 1;
     let number = libc::SYS_sched_setscheduler;
-    // SAFETY: sched_setscheduler(2) reads the integer, which lives; 0 is the calling thread.
+    // SAFETY: sched_setscheduler(2) reads the integer, which is valid; 0 is the calling thread.
     let set = unsafe { libc::syscall(number, 0, libc::SCHED_FIFO, &raw const priority) };
     match set {
         0 => Ok(()),
@@ -213,7 +214,7 @@ mod tests {
             let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
             line.split_whitespace().collect::<Vec<_>>().join(" ")
         };
-        // The fourth descriptor is that of the directory.
+        // The fourth descriptor is that of the listed directory.
         assert_eq!(text.lines().next(), Some("4"), "{text}");
         assert_eq!(field("Uid:"), "64001 64001 64001 64001");
         assert_eq!(field("Gid:"), "64002 64002 64002 64002");

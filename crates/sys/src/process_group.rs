@@ -207,7 +207,7 @@ impl ProcessGroup {
     fn reap(&mut self, ended: ProcessEnd) {
         self.reaped = Some(ended);
         RUNNING.remove(self.slot);
-        // The status is known already; an error could concern only the status.
+        // Reaps the leader. Its status is already known, so an error is ignored.
         let _ = self.child.wait();
     }
 
@@ -290,7 +290,8 @@ pub fn kill_with_programs(process: impl AsFd) -> Result<()> {
         // An ended process makes the descriptor readable.
         crate::poll::readable(&[process.as_fd()], Some(Duration::from_millis(1)));
     };
-    // A child that has left the session, such as the process of a shared prefix, serves others.
+    // A child that has left the session, such as the process of a shared prefix, is not killed,
+    // because it serves other requests too.
     let is_program = |(child, stat): &(i32, ProcessStat)| {
         stat.parent == id && stat.group == *child && stat.session == own.session
     };
@@ -314,7 +315,7 @@ fn pidfd_process_id(process: BorrowedFd<'_>) -> Option<i32> {
 /// Kills all running groups. Async-signal-safe: uses only atomics and kill(2) (signal-safety(7)).
 pub(crate) fn kill_all() {
     RUNNING.for_each(|id| {
-        // SAFETY: kill(2) takes any numbers; a negative one names a process group, and a listed
+        // SAFETY: kill(2) accepts any numbers; a negative one names a process group, and a listed
         // group is ours, since its leader is reaped only after it was taken off the list.
         unsafe { libc::kill(-id, libc::SIGKILL) };
     });

@@ -13,7 +13,7 @@ pub fn duplicate(number: RawFd) -> Result<OwnedFd> {
     if fd < 0 {
         return Err(Error::last("fcntl", format!("descriptor {number}")));
     }
-    // SAFETY: the kernel has just made it, and no other value owns it.
+    // SAFETY: the kernel has just created this descriptor, and no other value owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -25,7 +25,7 @@ pub fn into_raw(fd: OwnedFd) -> RawFd {
 
 /// Closes a descriptor given by number, at the request of its owner.
 pub fn close(number: RawFd) -> Result<()> {
-    // SAFETY: close(2) takes any number; the caller has no other use for this one, and no Rust
+    // SAFETY: close(2) accepts any number; the caller has no other use for this one, and no Rust
     // value of ours owns it.
     let done = unsafe { libc::close(number) };
     if done == 0 { Ok(()) } else { Err(Error::last("close", format!("descriptor {number}"))) }

@@ -111,7 +111,7 @@ fn has_extra_attributes(path: &Path) -> bool {
             names.split(|byte| *byte == 0).any(|name| !name.is_empty() && name != LABEL)
         }
         Err(rustix::io::Errno::RANGE) => true,
-        // A file system without extended attributes.
+        // The file system does not support extended attributes.
         Err(_) => false,
     }
 }

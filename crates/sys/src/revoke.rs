@@ -98,8 +98,8 @@ impl LazyBuffer {
 
     fn protect(&self, access: MprotectFlags) -> Result<()> {
         let base = self.pages.base().as_ptr().cast();
-        // SAFETY: the range is all of our own mapping; only `LazyCopy` lends its bytes, and its
-        // first access to revoked ones is what the handler is for.
+        // SAFETY: the range is all of our own mapping; only `LazyCopy` lends its bytes, and the
+        // handler resolves the first access to a revoked page.
         let changed = unsafe { mprotect(base, self.pages.len(), access) };
         changed.context("mprotect", format!("{} bytes", self.pages.len()))
     }
@@ -148,7 +148,7 @@ impl Drop for LazyCopy<'_> {
     fn drop(&mut self) {
         let untouched = SLOTS[self.buffer.place].source.swap(0, Ordering::AcqRel) != 0;
         if untouched {
-            // If access cannot be restored, the next lazy copy reports why.
+            // If access cannot be restored, the next lazy copy reports the error.
             let _given_back = self.buffer.protect(MprotectFlags::READ | MprotectFlags::WRITE);
         }
     }
@@ -158,7 +158,7 @@ impl Drop for LazyCopy<'_> {
 fn install_handler() {
     let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_fault;
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: a sigaction of zeros is one (no flags, default action, empty mask).
+    // SAFETY: all-zero bytes are a valid `sigaction` (no flags, default action, empty mask).
     let action = unsafe { action.assume_init_mut() };
     action.sa_sigaction = handler as *const () as libc::sighandler_t;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
@@ -173,7 +173,7 @@ fn install_handler() {
 extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel passes a siginfo to a handler with SA_SIGINFO.
     let info = unsafe { &*info };
-    // SAFETY: for SIGSEGV the address is what this field of the union means (sigaction(2)).
+    // SAFETY: for SIGSEGV this field of the union holds the address (sigaction(2)).
     let address = unsafe { info.si_addr() }.addr();
     for place in &SLOTS {
         let (base, len) = (place.base.load(Ordering::Acquire), place.len.load(Ordering::Relaxed));
@@ -191,13 +191,13 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut 
             break;
         }
         let from = ptr::with_exposed_provenance::<u8>(source);
-        // SAFETY: both ranges are `len` bytes that live (L1, L2) and do not overlap; no other code
+        // SAFETY: both ranges have `len` valid bytes (L1, L2) and do not overlap; no other code
         // writes these pages, which were revoked until now (L3).
         unsafe { ptr::copy_nonoverlapping(from, to, len) };
         place.faults.fetch_add(1, Ordering::Relaxed);
         return;
     }
-    // SAFETY: SIG_DFL takes nothing; the access is tried again and ends the process as it should.
+    // SAFETY: SIG_DFL is a valid action; the access is repeated, faults again and ends the process.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 

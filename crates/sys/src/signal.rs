@@ -66,7 +66,8 @@ extern "C" fn on_stop_signal(signal: libc::c_int) {
     if first.is_err_and(|first| now.saturating_sub(first) < REPEAT_INTERVAL_NS) {
         return;
     }
-    // The kernel and the shell both send SIGHUP when a terminal closes.
+    // The kernel and the shell both send SIGHUP when a terminal closes, so a repeated SIGHUP is
+    // ignored.
     if signal == libc::SIGHUP && stop_requests() > 0 {
         return;
     }
@@ -78,7 +79,7 @@ extern "C" fn on_stop_signal(signal: libc::c_int) {
     let one = 1u64;
     let event = EVENT_FD.load(Ordering::Acquire);
     preserve_errno(|| {
-        // SAFETY: the buffer is 8 readable bytes; a wrong descriptor is an error and no more
+        // SAFETY: the buffer is 8 readable bytes; with an invalid descriptor the call only fails
         // (write(2)).
         unsafe { libc::write(event, ptr::from_ref(&one).cast(), size_of::<u64>()) };
     });
@@ -117,8 +118,8 @@ pub(crate) fn install_action(
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     action.sa_sigaction = handler;
     action.sa_flags = flags;
-    // SAFETY: `action` is fully initialized and lives through the call; its handler is signal-safe
-    // (its caller's promise), or one of the constants of sigaction(2).
+    // SAFETY: `action` is fully initialized and outlives the call; its handler is signal-safe (its
+    // caller's promise), or one of the constants of sigaction(2).
     let status = unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
     if status == 0 { Ok(()) } else { Err(Error::last("sigaction", format!("signal {signal}"))) }
 }
@@ -141,7 +142,8 @@ mod tests {
         assert_eq!(stop_requests(), 0);
         raise(libc::SIGTERM);
         assert_eq!(stop_requests(), 1);
-        // Stands for the present time, however late this thread continues.
+        // Makes the next signal seem simultaneous with the first one, however late this thread
+        // continues.
         FIRST_SIGNAL_NS.store(u64::MAX, Ordering::Release);
         raise(libc::SIGTERM);
         assert_eq!(stop_requests(), 1, "the same signal, sent to us and to our group");

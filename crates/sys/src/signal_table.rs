@@ -103,7 +103,7 @@ mod tests {
                     IS_REMOVED.store(true, Ordering::SeqCst);
                 });
                 testkit::wait_until("it is being removed", || TABLE.find(7).is_none());
-                // A removal that does not wait ends within this number of turns.
+                // A removal that does not wait ends within this number of yields.
                 (0..200).for_each(|_| std::thread::yield_now());
                 assert!(!IS_REMOVED.load(Ordering::SeqCst));
             });

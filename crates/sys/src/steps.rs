@@ -224,8 +224,8 @@ impl fmt::Debug for LogState {
 
 /// Stops this process with SIGSTOP until it is continued.
 fn stop_process() -> Result<()> {
-    // SAFETY: raise(3) takes any number; this one stops the process before the call returns, since
-    // the signal goes to the thread that calls.
+    // SAFETY: raise(3) accepts any number; this one stops the process before the call returns,
+    // since the signal goes to the thread that calls.
     match unsafe { libc::raise(libc::SIGSTOP) } {
         0 => Ok(()),
         _ => Err(Error::last("raise", "SIGSTOP")),

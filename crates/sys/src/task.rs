@@ -75,7 +75,7 @@ impl Task {
             _ => RunState::Sleeps,
         };
         let parent = words.next()?.parse().ok()?;
-        // Field 39, after the parent, which is field 4.
+        // Field 39, the CPU. The parent is field 4.
         let processor = words.nth(34).and_then(|word| word.parse().ok());
         let status = text("status")?;
         let of =
@@ -172,7 +172,7 @@ pub fn pin(thread: Option<u32>, processors: &[usize]) -> Result<()> {
 /// Gives the calling thread the lowest priority, and permits it to run on every CPU that the first
 /// thread of the process may use. Ignores refusals by the kernel.
 pub fn make_background() {
-    // On Linux, priorities are those of threads.
+    // On Linux, a nice value applies to a single thread.
     let _ = rustix::process::setpriority_process(None, LOWEST_PRIORITY);
     if let Some(first) = Task::read_thread(std::process::id(), std::process::id()) {
         let _ = pin(None, &first.processors);

@@ -20,10 +20,10 @@ pub fn wait(child: Child) -> Result<(ExitStatus, Usage)> {
     let number = libc::pid_t::try_from(child.id()).unwrap_or(libc::pid_t::MAX);
     let mut status = 0;
     loop {
-        // SAFETY: a struct of integers, for which zero is a value (getrusage(2)).
+        // SAFETY: a struct of integers, for which zero is a valid value (getrusage(2)).
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: both pointers name live values of the right type, and the call writes nothing
-        // else (wait4(2)).
+        // SAFETY: both pointers refer to valid variables of the right type, and the call writes
+        // nothing else (wait4(2)).
         let answer = unsafe { libc::wait4(number, &raw mut status, 0, &raw mut usage) };
         if answer == number {
             return Ok((ExitStatus::from_raw(status), Usage::from_rusage(&usage)));

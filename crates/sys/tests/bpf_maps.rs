@@ -71,7 +71,7 @@ fn read_only_listener_is_notified() {
     let mut records = Vec::new();
     assert_eq!(doorbell.drain(|record| records.push(record.to_vec())), 3);
     assert_eq!(records, vec![42_u64.to_ne_bytes().to_vec(); 3]);
-    // Full: no notification until the owner has drained it.
+    // A full ring buffer sends no notification until its owner has drained it.
     let put = (0..1_000).take_while(|_| rings.test_run(&[0; 64], 1).unwrap().value == 0).count();
     assert_eq!(put, 4096 / 16 - 1);
     assert_eq!(doorbell.drain(|_| ()), put);

@@ -46,7 +46,7 @@ fn o9_missing_capability_is_named() {
         assert_eq!(refused.missing, wanted);
         assert_eq!(refused.error.errno, Errno::PERM.raw_os_error());
         let text = refused.to_string();
-        // Not PERFMON: programs load without it.
+        // CAP_PERFMON is not named, because programs load without it.
         let named = wanted[..wanted.len() - 1].join(", ");
         assert!(text.ends_with(&format!("(without {named})")), "{text}");
     }

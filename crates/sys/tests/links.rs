@@ -250,7 +250,8 @@ fn thousand_attachments_leave_no_bpf_objects() {
                 (ObjectKind::Programs, two.info().unwrap().id),
                 (ObjectKind::Maps, map.info().unwrap().id),
             ];
-            // Attaching takes 10 ms, detaching as long.
+            // Attaching takes 10 ms, and so does detaching, so only every fifth program is
+            // attached.
             let link = (round % 5 == 0).then(|| {
                 let link = Link::tcx(&one, index, Side::Ingress, Anchor::Head, None).unwrap();
                 link.update(&two, Some(&one)).unwrap();
@@ -279,7 +280,7 @@ fn wait_until_freed(all: &[(ObjectKind, u32)]) {
     });
 }
 
-/// Kills a process at each step of attaching, and expects the interface to be as before.
+/// Kills a process at each step of attaching, and expects the interface to be unchanged.
 #[test]
 fn killed_process_leaves_the_interface_clean() {
     let Some(pair) = open_pair() else { return };

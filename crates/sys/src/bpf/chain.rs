@@ -84,7 +84,7 @@ fn query_chain_members(place: u32, at: AttachType, target: &str) -> Result<Chain
     };
     match call_bpf(command::PROG_QUERY, "PROG_QUERY", target, &mut attr) {
         Ok(_) => {}
-        // Nothing was ever attached here.
+        // No program was ever attached to this hook.
         Err(Error { errno: libc::ENOENT, .. }) => return Ok(Chain::default()),
         Err(error) => return Err(error),
     }

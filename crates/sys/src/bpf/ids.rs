@@ -25,7 +25,7 @@ pub fn object_ids(of: ObjectKind) -> Result<Vec<u32>> {
         ObjectKind::Links => (command::LINK_GET_NEXT_ID, "LINK_GET_NEXT_ID"),
     };
     let mut found = Vec::new();
-    // The last id, the next one, flags.
+    // Fields: the previous id, the next id, the flags.
     let mut attr = [0; 3];
     loop {
         match call_bpf(command, name, "the list", &mut attr) {

@@ -76,7 +76,7 @@ pub enum Neighbor {
     Program(u32),
 }
 
-/// A link as the kernel describes it.
+/// Information about a link, as reported by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkInfo {
     /// Link id.

@@ -77,7 +77,7 @@ pub struct Map {
     entries: u32,
 }
 
-/// A map as the kernel describes it.
+/// Information about a map, as reported by the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapInfo {
     /// Map id.

@@ -79,14 +79,14 @@ unsafe trait Attributes {}
 // others, no padding (1), no address (2).
 unsafe impl<const FIELDS: usize> Attributes for [u32; FIELDS] {}
 
-/// Calls bpf(2) and returns its result.
+/// Calls bpf(2). Returns the nonnegative result of the call, or its error.
 fn call_bpf<A: Attributes>(
     command: u32,
     name: &'static str,
     target: &str,
     attr: &mut A,
 ) -> Result<i32> {
-    // The kernel takes at most a page; the structures here are below 200 bytes.
+    // The kernel accepts at most a page; the structures here are below 200 bytes.
     let size = size_of::<A>();
     let attr: *mut A = attr;
     // SAFETY: bpf(2) reads and writes `size` bytes at `attr`, which is a live exclusive reference

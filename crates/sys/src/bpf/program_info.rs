@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use super::{Info, Program, command, object_info, object_name_text, open_object};
 use crate::error::Result;
 
-/// A loaded program as the kernel describes it (`struct bpf_prog_info`).
+/// Information about a loaded program, as reported by the kernel (`struct bpf_prog_info`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramInfo {
     /// Program id.
@@ -24,7 +24,8 @@ pub struct ProgramInfo {
     pub visited: u32,
     /// Number of maps that the program references.
     pub maps: u32,
-    /// Number of runs counted, for example while a [`RunStatistics`] guard was alive.
+    /// Number of runs that the kernel has counted, for example while a [`RunStatistics`] guard was
+    /// alive.
     pub runs: u64,
     /// Total duration, in ns, of the runs that `runs` counts.
     pub run_time_ns: u64,

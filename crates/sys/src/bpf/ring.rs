@@ -131,7 +131,7 @@ impl RingsLayout {
         // Small enough that no sum in the other functions overflows.
         let small = pointers <= 1 << 20 && bytes <= 1 << 28;
         let size = (whole && fits && small).then(|| self.stride())?.checked_mul(cpus)?;
-        // The largest element that was tested.
+        // The largest size that has been tested.
         (size <= 1 << 30).then_some(size)
     }
 
@@ -270,7 +270,7 @@ pub struct FramePointer {
     pub number: u64,
 }
 
-/// The ring of one CPU. All values read from it are allegations.
+/// The ring of one CPU. All values read from it are allegations, which the reader must check.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuRing<'a> {
     rings: &'a Rings,

@@ -59,7 +59,8 @@ impl RingBuffer {
     fn from_map(map: Map, bytes: u32, name: &str) -> Result<Self> {
         let (page, size) = (rustix::param::page_size(), bytes as usize);
         let consumer = Mapping::shared(map.as_fd(), page, name)?;
-        // After the producer's page the kernel maps the ring twice in a row.
+        // After the producer's page, the kernel maps the ring twice in a row, so that every record
+        // is contiguous.
         let producer = ReadMapping::shared(map.as_fd(), page as u64, page + 2 * size, name)?;
         Ok(Self { map, consumer, producer, size })
     }
@@ -78,7 +79,8 @@ impl RingBuffer {
     /// program has written is visible to the caller.
     pub fn set_awake(&self, is_awake: bool) {
         self.consumer.set_word(0, u64::from(is_awake));
-        // Sync point, awake: the barrier between the position and what the programs have written.
+        // Sync point, awake: orders the store of the flag before all reads of what the programs
+        // have written.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     }
 

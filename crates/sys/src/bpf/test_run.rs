@@ -41,7 +41,7 @@ impl Program {
     /// Runs the program once on a packet. Returns the result and the packet as the program has left
     /// it.
     pub fn test_run_output(&self, packet: &[u8]) -> Result<(TestRun, Vec<u8>)> {
-        // Headroom a program may add.
+        // Maximum headroom that a program may add.
         const GROWTH_MAX: usize = 256;
         let mut left = vec![0; packet.len() + GROWTH_MAX];
         let (run, length) = self.run(packet, (&mut left, &mut []), 1)?;

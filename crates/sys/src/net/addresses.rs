@@ -20,7 +20,7 @@ mod number {
 }
 
 impl RouteSocket {
-    /// Lists the addresses by which other hosts reach this one, each with its interface index.
+    /// Lists the addresses at which other hosts can reach this one, each with its interface index.
     /// Excludes link-local and loopback addresses.
     pub fn addresses(&self) -> Result<Vec<(u32, IpAddr)>> {
         let mut found = Vec::new();
@@ -49,7 +49,7 @@ fn parse_address(body: &[u8]) -> Option<(u32, IpAddr)> {
         let mut all = attributes(body.get(MESSAGE_SIZE..)?);
         all.find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
     };
-    // On a point-to-point link ADDRESS is the peer's.
+    // On a point-to-point link, ADDRESS is the address of the peer.
     let value = of(number::LOCAL_ADDRESS).or_else(|| of(number::ADDRESS))?;
     let address = match value.len() {
         4 => IpAddr::V4(Ipv4Addr::from(array_at::<4>(value, 0)?)),

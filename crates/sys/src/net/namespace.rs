@@ -71,7 +71,8 @@ impl Namespace {
 
     fn open_at(path: &Path, what: &str) -> Result<Self> {
         let target = || format!("namespace {what}");
-        // Opened as a regular file: a path may lead to a pipe, whose open would block.
+        // `OpenRegular` is used because the path may lead to a pipe, which would block a plain
+        // open.
         let file = OpenRegular::read().open(path).map_err(|error| match error.raw_os_error() {
             Some(errno) => Error::new("open", target(), errno),
             None => Error::new("open", format!("{} ({error})", target()), libc::EINVAL),
@@ -129,8 +130,8 @@ pub fn run_in<T: Send>(space: &Namespace, work: impl FnOnce() -> T + Send) -> Re
 /// If `work` panics.
 pub fn run_in_new<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     run_in_thread(|| {
-        // SAFETY: the thread begins and ends here, and what is unshared is its namespace of
-        // networks alone, not its descriptors.
+        // SAFETY: the thread begins and ends here, and only its network namespace is unshared, not
+        // its descriptors.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
             .context("unshare", "a new namespace of networks")?;
         Ok(work())

@@ -73,7 +73,7 @@ impl RouteSocket {
         request: impl FnOnce(u32) -> Vec<u8>,
         mut each: impl FnMut(u16, &[u8]),
     ) -> Result<()> {
-        // Held until the last answer has arrived.
+        // The lock is held until the last reply has arrived.
         let held = self.lock_sequence();
         let sequence = *held;
         let mut code = 0;
@@ -105,7 +105,7 @@ fn encode_request(sequence: u32, index: u32, parent: u32) -> Vec<u8> {
 fn parse_filter(body: &[u8], wanted: u32, side: Side) -> Option<TcFilter> {
     let word = |at| array_at(body, at).map(u32::from_ne_bytes);
     let (handle, parent, info) = (word(8)?, word(12)?, word(16)?);
-    // Handle 0 is the header of a priority.
+    // An entry with handle 0 describes a priority, not a filter.
     if parent != wanted || handle == 0 {
         return None;
     }

@@ -206,7 +206,7 @@ pub enum PacketKind {
     Outgoing,
     /// The packet was sent by this host to a multicast group of which this host is a member.
     Loopback,
-    /// A packet type that this crate does not know, with its number.
+    /// Any other packet type, by number.
     Unknown(u8),
 }
 

@@ -68,7 +68,7 @@ pub(crate) fn set<T: OptionValue>(
 ) -> Result<()> {
     let length = length_of::<T>();
     // SAFETY: setsockopt(2) reads `length` bytes at the address of a live reference of that size,
-    // and what the fields point to, which `OptionValue` promises to live.
+    // and the memory to which its fields point, which is valid (`OptionValue`).
     let answer = unsafe {
         libc::setsockopt(socket.as_raw_fd(), level, number, (&raw const *value).cast(), length)
     };
@@ -83,8 +83,8 @@ pub(crate) fn get<T: OptionValue>(
 ) -> Result<T> {
     let mut value = MaybeUninit::<T>::zeroed();
     let mut length = length_of::<T>();
-    // SAFETY: getsockopt(2) writes at most `length` bytes at an address where that many are ours,
-    // and the length that it wrote.
+    // SAFETY: getsockopt(2) writes at most `length` bytes to a buffer of that size, and stores the
+    // number of bytes written in `length`.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -97,7 +97,8 @@ pub(crate) fn get<T: OptionValue>(
     if answer != 0 {
         return Err(Error::last("getsockopt", name));
     }
-    // SAFETY: zero is a value of the type and so is what the kernel wrote over it (`OptionValue`).
+    // SAFETY: zero is a value of the type and so is every value that the kernel writes
+    // (`OptionValue`).
     Ok(unsafe { value.assume_init() })
 }
 

@@ -289,7 +289,7 @@ unsafe impl Lender for PacketRing {
             // Release: our accesses to the segment precede the kernel's view of this word.
             status.store(KERNEL_OWNED, Ordering::Release);
         }
-        // After that store, so that the total includes every earlier drop.
+        // Read after the store, so that the total includes every earlier drop.
         let drops = if full { self.statistics().ok().map(|all| all.drops) } else { None };
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(drops) = drops {
@@ -312,12 +312,12 @@ mod tests {
     #[test]
     fn v2_drops_follow_the_last_filled_segment() {
         let mut gaps = Gaps::default();
-        // All four are filled, none given back.
+        // All four segments are filled, and none has been returned.
         gaps.assign_drops_to_gap(10, 4);
         gaps.record_returned_segment(0, 4);
         gaps.assign_drops_to_gap(10, 4);
-        // The fifth was filled, then the ring was full again. The next one given back is not the
-        // oldest.
+        // A fifth segment was filled, and then the ring was full again. The segment returned next
+        // is not the oldest.
         gaps.assign_drops_to_gap(13, 4);
         gaps.record_returned_segment(2, 4);
         assert_eq!(gaps.last_filled_slot(4), (0, false), "the fifth");

@@ -65,7 +65,8 @@ impl PacketSender {
         let mut sent = 0;
         while let Some(rest) = frames.get(sent..).filter(|rest| !rest.is_empty()) {
             let batch = rest.get(..BATCH_MAX).unwrap_or(rest);
-            // A short batch reports no reason: the next call starts with the frame that caused it.
+            // If only a part of a batch is sent, the kernel reports no reason. The next call then
+            // starts with the frame that was not sent, and returns the reason.
             match self.send_batch(batch) {
                 Ok(count) => sent += count,
                 Err(stop) => return SendReport { frames: sent, stopped: Some(stop) },
@@ -78,7 +79,7 @@ impl PacketSender {
     /// first frame was not sent.
     fn send_batch(&self, frames: &[&[u8]]) -> std::result::Result<usize, SendStop> {
         let mut parts = [libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH_MAX];
-        // SAFETY: pointers and integers, for which zero is a value: null, and none.
+        // SAFETY: all fields are pointers and integers, for which zero is a valid value.
         let mut messages: [libc::mmsghdr; BATCH_MAX] = unsafe { mem::zeroed() };
         let mut count: libc::c_uint = 0;
         for ((frame, part), message) in frames.iter().zip(&mut parts).zip(&mut messages) {

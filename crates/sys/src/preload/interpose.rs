@@ -4,7 +4,7 @@
 //! The macros here expand to unsafe code in the files that export functions. Invariants, cited
 //! there:
 //! - I1 [`Symbol::address`] returns the function of that name in the next library, as found by the
-//!   loader. The function is called with the type that its manual page gives.
+//!   loader. The function is called with the type that its manual page specifies.
 //! - I2 The hooks of an interposed function run before or after the call and change none of its
 //!   arguments.
 
@@ -138,7 +138,7 @@ macro_rules! interpose_duplication {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn dup(from: std::ffi::c_int) -> std::ffi::c_int {
             match $crate::next_function!(c"dup" as Duplicate) {
-                // SAFETY: I1; dup(2) takes any number.
+                // SAFETY: I1; dup(2) accepts any number.
                 Some(next) => finish_duplicate(from, unsafe { next(from) }),
                 None => $crate::preload::interpose::missing_function(),
             }
@@ -155,7 +155,7 @@ macro_rules! interpose_duplication {
         ) -> std::ffi::c_int {
             begin_replacement(from, to);
             match $crate::next_function!(c"dup2" as DuplicateTo) {
-                // SAFETY: I1; dup2(2) takes any numbers.
+                // SAFETY: I1; dup2(2) accepts any numbers.
                 Some(next) => finish_duplicate(from, unsafe { next(from, to) }),
                 None => $crate::preload::interpose::missing_function(),
             }
@@ -173,7 +173,7 @@ macro_rules! interpose_duplication {
         ) -> std::ffi::c_int {
             begin_replacement(from, to);
             match $crate::next_function!(c"dup3" as DuplicateWithFlags) {
-                // SAFETY: I1; dup3(2) takes any numbers.
+                // SAFETY: I1; dup3(2) accepts any numbers.
                 Some(next) => finish_duplicate(from, unsafe { next(from, to, flags) }),
                 None => $crate::preload::interpose::missing_function(),
             }
@@ -328,7 +328,7 @@ impl RealLookup {
     /// there is none.
     #[must_use]
     pub fn find(self, handle: LibraryHandle, name: &CStr) -> Option<NonNull<c_void>> {
-        // SAFETY: I1; the name is a C string that lives, and dlopen(3) has returned the handle.
+        // SAFETY: I1; the name is a valid C string, and dlopen(3) has returned the handle.
         NonNull::new(unsafe { (self.0)(handle.0, name.as_ptr()) })
     }
 
@@ -357,7 +357,7 @@ impl LibraryHandle {
 #[cfg(target_env = "gnu")]
 fn find_real_dlsym() -> Option<NonNull<c_void>> {
     [c"GLIBC_2.34", c"GLIBC_2.17", c"GLIBC_2.2.5"].iter().find_map(|version| {
-        // SAFETY: dlvsym(3) takes C strings.
+        // SAFETY: dlvsym(3) accepts C strings.
         let found = unsafe { libc::dlvsym(libc::RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) };
         NonNull::new(found)
     })

@@ -23,7 +23,7 @@ use std::time::Duration;
 /// Returns this thread's `errno`.
 #[must_use]
 pub fn errno() -> i32 {
-    // SAFETY: the C library gives each thread an integer of its own, and its address.
+    // SAFETY: the call only returns the address of the thread's own `errno`.
     let place = unsafe { libc::__errno_location() };
     // SAFETY: the address is valid for this thread as long as it runs.
     unsafe { *place }
@@ -51,7 +51,7 @@ pub fn next_symbol(name: &CStr) -> Option<NonNull<c_void>> {
 pub fn loaded_symbol(libraries: &[&CStr], name: &CStr) -> Option<NonNull<c_void>> {
     libraries.iter().find_map(|library| {
         let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD;
-        // SAFETY: dlopen(3) with RTLD_NOLOAD loads nothing; the name is a C string that lives.
+        // SAFETY: dlopen(3) with RTLD_NOLOAD loads nothing; the name is a valid C string.
         let handle = NonNull::new(unsafe { libc::dlopen(library.as_ptr(), flags) })?;
         RealLookup::get()?.find(LibraryHandle(handle.as_ptr()), name)
     })
@@ -115,7 +115,7 @@ pub struct Readiness {
 pub fn poll_pair(numbers: [c_int; 2], blocking: bool) -> Option<[Readiness; 2]> {
     let over = Readiness { readable: false, over: true };
     let limit = (!blocking).then_some(Timespec { tv_sec: 0, tv_nsec: 0 });
-    // Called directly, since the library interposes the C library's function.
+    // The system call is made directly, because the library interposes the C library's `poll`.
     match numbers.map(borrow) {
         [Some(one), Some(other)] => {
             let mut entries = [one, other].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
@@ -178,8 +178,8 @@ pub fn is_call_restarted() -> bool {
     (1..=libc::SIGRTMAX()).all(|signal| {
         // SAFETY: all bits zero are a valid sigaction: no handler, no flags.
         let mut set: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: without a new action sigaction(2) only writes the old one, into a value that
-        // lives.
+        // SAFETY: without a new action sigaction(2) only writes the old one, into `set`, which is
+        // valid.
         let result = unsafe { libc::sigaction(signal, ptr::null(), &raw mut set) };
         result != 0
             || matches!(set.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
@@ -225,7 +225,7 @@ pub fn receive(socket: c_int) -> Handover {
 /// between.
 pub fn shut_down(socket: c_int) {
     if let Some(fd) = borrow(socket) {
-        // A socket that is shut down already is fine.
+        // An error means that the socket has already been shut down.
         let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
     }
 }
@@ -258,9 +258,9 @@ pub enum ForkSide {
 pub fn fork_detached() -> crate::Result<ForkSide> {
     // SAFETY: all bits zero are a valid set of signals.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
-    // SAFETY: sigfillset(3) writes a set that lives.
+    // SAFETY: sigfillset(3) initializes the set.
     unsafe { libc::sigfillset(&raw mut all) };
-    // SAFETY: sigprocmask(2) reads one set and writes the other; both live.
+    // SAFETY: sigprocmask(2) reads one set and writes the other; both are valid.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
     let pid = clone_process();
     if pid == 0 {
@@ -271,11 +271,11 @@ pub fn fork_detached() -> crate::Result<ForkSide> {
     }
     let failed = (pid < 0).then(|| crate::Error::last("clone", "a process that pours"));
     if failed.is_none() {
-        // SAFETY: waitpid(2) with no place for the status writes nothing.
+        // SAFETY: waitpid(2) with a null status pointer writes nothing.
         while unsafe { libc::waitpid(pid, ptr::null_mut(), libc::__WALL) } < 0 && errno() == EINTR {
         }
     }
-    // SAFETY: as above; the set is the one that was there.
+    // SAFETY: as above; `before` is the previous signal mask.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
     failed.map_or(Ok(ForkSide::Parent), Err)
 }
@@ -406,12 +406,12 @@ pub fn position(number: c_int) -> Option<u64> {
 pub fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: all bits zero are a valid set of signals.
     let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
-    // SAFETY: sigfillset(3) writes a set that lives.
+    // SAFETY: sigfillset(3) initializes the set.
     unsafe { libc::sigfillset(&raw mut all) };
-    // SAFETY: pthread_sigmask(3) reads one set and writes the other; both live.
+    // SAFETY: pthread_sigmask(3) reads one set and writes the other; both are valid.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
     let done = body();
-    // SAFETY: as above; the set is the one that was there.
+    // SAFETY: as above; `before` is the previous signal mask.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
     done
 }

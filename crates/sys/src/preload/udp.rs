@@ -249,8 +249,9 @@ pub fn sets_receive_buffer(level: c_int, name: c_int) -> bool {
 }
 
 /// Sets the size of a socket's receive buffer in bytes, even beyond the system's maximum if the
-/// program has CAP_NET_ADMIN. Returns the previous size, half of what the kernel reports, as
-/// setsockopt(2) takes it; `None` if the previous size is unknown or the size has not been changed.
+/// program has CAP_NET_ADMIN. Returns the previous size as an argument for setsockopt(2), which is
+/// half of the size that the kernel reports; `None` if the previous size is unknown or the size has
+/// not been changed.
 #[must_use]
 pub fn replace_receive_buffer(number: c_int, bytes: c_int) -> Option<c_int> {
     let socket = borrow(number)?;
@@ -281,7 +282,7 @@ pub fn kernel_drops(number: c_int) -> u32 {
     let mut size = size_of_val(&words) as libc::socklen_t;
     let saved = errno();
     let place = words.as_mut_ptr().cast::<c_void>();
-    // SAFETY: getsockopt(2) writes at most `size` bytes to the place.
+    // SAFETY: getsockopt(2) writes at most `size` bytes to `words`.
     let result = unsafe {
         libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_MEMINFO, place, &raw mut size)
     };
@@ -296,7 +297,7 @@ pub fn socket_namespace_cookie(number: c_int) -> Option<u64> {
     let mut cookie = 0u64;
     let mut size = 8;
     let place = (&raw mut cookie).cast::<c_void>();
-    // SAFETY: getsockopt(2) writes at most `size` bytes to the place.
+    // SAFETY: getsockopt(2) writes at most `size` bytes to `cookie`.
     let result = unsafe {
         libc::getsockopt(number, libc::SOL_SOCKET, SO_NETNS_COOKIE, place, &raw mut size)
     };
@@ -308,7 +309,7 @@ fn option(number: c_int, level: c_int, name: c_int) -> Option<c_int> {
     let mut size = 4;
     let saved = errno();
     let place = (&raw mut value).cast::<c_void>();
-    // SAFETY: getsockopt(2) writes at most `size` bytes to the place.
+    // SAFETY: getsockopt(2) writes at most `size` bytes to `value`.
     let result = unsafe { libc::getsockopt(number, level, name, place, &raw mut size) };
     set_errno(saved);
     (result == 0).then_some(value)

@@ -57,19 +57,20 @@ pub fn install_handler() -> bool {
     let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_fault;
     action.sa_sigaction = handler as *const () as libc::sighandler_t;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-    // SAFETY: both structures live through the call; the handler is signal-safe (below).
+    // SAFETY: both structures outlive the call; the handler is signal-safe (below).
     let done = unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, &raw mut before) };
     done == 0 && PREVIOUS_ACTION.set(before).is_ok()
 }
 
 /// SIGSEGV handler. Uses only atomics, mprotect(2), pread(2), sigaction(2) and raise(3). A fault
-/// outside the windows goes to the program's previous action.
+/// outside the windows is passed to the program's previous handler.
 extern "C" fn on_fault(
     signal: libc::c_int,
     info_pointer: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    // SAFETY: with SA_SIGINFO the kernel gives a structure that lives as long as the handler runs.
+    // SAFETY: with SA_SIGINFO the kernel passes a structure that stays valid while the handler
+    // runs.
     let info = unsafe { &*info_pointer };
     // SAFETY: for SIGSEGV the structure holds the address (sigaction(2)).
     let address = unsafe { info.si_addr() }.addr();
@@ -85,7 +86,7 @@ extern "C" fn on_fault(
     if matches!(before.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) {
         // With the old action restored the fault recurs and ends the process; a signal sent by a
         // process is raised again.
-        // SAFETY: the structure is the one that was there.
+        // SAFETY: `before` is the action that was installed previously.
         unsafe { libc::sigaction(signal, ptr::from_ref(before), ptr::null_mut()) };
         if info.si_code <= 0 {
             // SAFETY: raise(3) may be called in a handler (signal-safety(7)).
@@ -94,7 +95,7 @@ extern "C" fn on_fault(
         return;
     }
     type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
-    // SAFETY: a value other than the two constants is the address of a handler, which takes these
+    // SAFETY: a value other than the two constants is the address of a handler, which accepts these
     // arguments, or the first of them.
     let next = unsafe { std::mem::transmute::<libc::sighandler_t, Handler>(before.sa_sigaction) };
     next(signal, info_pointer, context);

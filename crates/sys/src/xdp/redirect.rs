@@ -2,9 +2,9 @@
 //!
 //! For each queue, the program counts redirected frames and frames passed to the host for lack of a
 //! socket. No other counters record the traffic that the program saw but did not redirect (CONTRACT
-//! 19). If the device leaves room before a frame that is redirected, the program stores there what
-//! the socket could not learn otherwise ([`Stamp`]): the time, and the VLAN tag that the device
-//! stripped, if the driver reports it (`bpf_xdp_metadata_rx_vlan_tag`, Linux 6.8).
+//! 19). If the device leaves room before a frame that is redirected, the program stores there the
+//! data that the socket would not receive otherwise ([`Stamp`]): the time, and the VLAN tag that
+//! the device stripped, if the driver reports it (`bpf_xdp_metadata_rx_vlan_tag`, Linux 6.8).
 
 use super::receiver::XdpReceiver;
 use super::socket::XdpSocket;

@@ -47,8 +47,8 @@ pub struct RxRing(pub(super) EntryRing);
 pub struct TxRing(pub(super) EntryRing);
 
 impl FillRing {
-    /// Lends frames to the kernel until the ring is full. Each frame is given by any address in it.
-    /// Returns the number of frames lent.
+    /// Lends frames to the kernel until the ring is full. Each frame is identified by any address
+    /// in it. Returns the number of frames lent.
     pub fn lend(&mut self, addresses: &[u64]) -> Result<usize> {
         self.0.produce(addresses, |ring, at, address| {
             ring.umem.frame_at_address(*address).is_some() && ring.memory.set_word(at, *address)

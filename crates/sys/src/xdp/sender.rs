@@ -255,7 +255,7 @@ impl XdpSender {
         }
         let ghosts = self.queued.iter().take_while(|entry| entry.ghost).count();
         for (number, at) in self.last.drain(..).enumerate() {
-            // One more use: its failed transmission completes separately.
+            // The frame is used once more, because its failed transmission completes separately.
             self.in_flight += usize::from(self.frames.retain(at.address));
             self.queued.insert(ghosts + number, RingEntry { at, ghost: false });
         }

@@ -112,7 +112,7 @@ pub(crate) fn attach_step_by_step() {
         kept.push(Box::new(links));
     }
     print_line("ready");
-    // Until this process is killed or its parent has gone.
+    // Blocks until this process is killed or its parent has exited.
     let _ = std::io::stdin().read(&mut [0]);
 }
 
@@ -174,7 +174,7 @@ pub(crate) fn kill_at_step(space: &Namespace, index: u32, step: u32) -> Vec<(Obj
     let mut made = Vec::new();
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
         let line = line.unwrap();
-        // The test harness may have begun the line.
+        // The test harness may have printed the beginning of the line.
         let words: Vec<&str> = line.split_whitespace().collect();
         match words.as_slice() {
             [.., "ready"] => break,
