@@ -85,7 +85,7 @@ pub trait Source: Send {
 /// Properties of an open source that the space needs. They stay constant while the source is open.
 #[derive(Clone, Debug)]
 pub struct SourceProperties {
-    /// Length of the longest block in bytes. It determines the segment size of the pool.
+    /// Length of the longest block in bytes, which determines the segment size of the pool.
     pub block_max: usize,
     /// True if block timestamps drive the path's clock (replay) instead of the monotonic clock.
     pub drives_clock: bool,
@@ -119,7 +119,7 @@ impl Default for SourceProperties {
 }
 
 /// Counters of a source for the ledger. `observed` equals `given` plus the sum of `dropped`. A
-/// counter that cannot be read is `None`.
+/// counter is `None` if it cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SourceCounters {
     /// Blocks received by the device or contained in the file.
@@ -128,8 +128,8 @@ pub struct SourceCounters {
     pub given: Amount,
     /// Number of blocks lost at each location; `None` for a location whose counter cannot be read.
     pub dropped: Vec<(DropReason, Option<u64>)>,
-    /// Positions of the blocks lost at each location, if known. A position is an index among all
-    /// blocks that reached the location.
+    /// Positions of the blocks lost at each location, if known. A position is the index of a block
+    /// among all blocks that reached the location.
     #[serde(deserialize_with = "crate::drop_reason::interned_keys")]
     pub missing: Vec<(&'static str, LossRanges)>,
     /// A note for the user, for example a message that the interface has been renamed.
@@ -158,15 +158,14 @@ impl SourceCounters {
     }
 }
 
-/// Destination of a source's blocks. It consists of the space's pool and the columns of the next
-/// batch.
+/// Destination of a source's blocks: the space's pool and the columns of the next batch.
 #[derive(Debug)]
 pub struct Intake<'s> {
     /// Pool for the bytes of blocks. Shared, so that a source can hold references to the pool's
     /// bytes while it appends blocks.
     pub pool: &'s Pool,
-    /// Pool of the space's own memory, present if `pool` is lent by the source. It stores the
-    /// blocks for which the lent memory is unsuitable.
+    /// Pool in the space's own memory, present if the source lends the memory of `pool`. It stores
+    /// the blocks for which the lent memory is unsuitable.
     pub general: Option<&'s Pool>,
     columns: &'s mut Columns,
     room: usize,
@@ -181,9 +180,9 @@ pub struct Intake<'s> {
     pub arcs_in_place: u64,
     /// Set by the source if it has not copied the frames of the appended blocks.
     pub in_place: bool,
-    /// True if nothing in the space reads the bytes of blocks or passes them on. The source may
-    /// then append blocks whose pointers refer to no memory, and must set [`Self::in_place`] for
-    /// them.
+    /// True if no filter or sink in the space reads the bytes of blocks or passes them on. The
+    /// source may then append blocks whose pointers refer to no memory, and must set
+    /// [`Self::in_place`] for these blocks.
     pub without_bytes: bool,
     /// Index of the arc that all appended blocks follow, set by a source that selects arcs itself.
     /// If `None`, each block is routed by its class.

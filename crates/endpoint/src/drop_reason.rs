@@ -14,7 +14,7 @@ pub enum DropReason {
     BeyondCount,
     /// The program had exited, or had closed its standard input.
     ProgramEnded,
-    /// The block is a hole, which stands for stream data that was never captured, so there are no
+    /// The block is a hole, which represents stream data that was never captured, so it has no
     /// bytes to write.
     Hole,
     /// A source had read the block, but the path ended before the block was processed.

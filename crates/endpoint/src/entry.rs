@@ -106,7 +106,7 @@ pub(crate) fn names_standard_output(arguments: &Arguments) -> bool {
     arguments.text("file").is_some_and(is_standard_output)
 }
 
-/// Returns true if `path`, the name of an output file, stands for standard output.
+/// Returns true if `path`, the name of an output file, refers to standard output.
 pub(crate) fn is_standard_output(path: &str) -> bool {
     matches!(path, "-" | "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1")
 }

@@ -1,15 +1,15 @@
 //! A bounded history of the most recent frames, for readers that start with earlier frames.
 //! [SL §5.2]
 //!
-//! A history stores copies of the frames of arriving blocks, within a limit on the bytes and a
-//! limit on the age, and returns the oldest frame first. Frames are copied, because a packet ring
-//! would lose packets if the history kept its slots in use.
+//! A history stores copies of the frames of arriving blocks, within limits on their total size and
+//! age, and returns the oldest frame first. Frames are copied, because a packet ring would lose
+//! packets if the history kept its slots in use.
 //!
 //! Before the byte limit is reached, the oldest frames are compressed, so that the same memory
-//! holds a longer history. Frames within the time limit are evicted only if this does not suffice.
-//! Compression takes 2 ns per byte: more than the copy, and more than most filters. For live
-//! traffic, a low-priority thread therefore compresses the frames ([`packer`]). If this thread
-//! falls behind, the history evicts frames. [SL §10], FEATURES D16
+//! holds a longer history. Frames within the time limit are evicted only if compression does not
+//! save enough memory. Compression takes 2 ns per byte: more than the copy, and more than most
+//! filters. For live traffic, a low-priority thread therefore compresses the frames ([`packer`]).
+//! If this thread falls behind, the history evicts frames. [SL §10], FEATURES D16
 
 mod cold;
 mod packer;
@@ -76,8 +76,8 @@ pub struct History {
     /// No stored frame is evicted until a block with this time or a later one arrives; 0 if the
     /// history is not frozen.
     frozen_until: Time,
-    /// Number of frames that were not stored because they arrived while the history was frozen and
-    /// full. They follow the newest stored frame.
+    /// Number of frames that arrived while the history was frozen and full, and were therefore not
+    /// stored. These frames follow the newest stored frame.
     skipped: u64,
 }
 
@@ -134,10 +134,10 @@ impl History {
         }
     }
 
-    /// Copies the frame of a block into the history, and evicts frames beyond the limits. The
-    /// sequence numbers of stored frames must be consecutive. A block that has no frame, or whose
-    /// frame exceeds the byte limit, therefore clears the history. While the history is frozen,
-    /// evicts nothing, and skips the block if it cannot be stored.
+    /// Copies the frame of a block into the history, and evicts frames beyond the limits. Clears
+    /// the history if the block has no frame, or if the frame exceeds the byte limit, because the
+    /// sequence numbers of stored frames must be consecutive. While the history is frozen, evicts
+    /// nothing, and skips the block if it cannot be stored.
     pub fn push(&mut self, block: &Block<'_>) {
         self.next_number += 1;
         self.newest = self.newest.max(block.context.time);
@@ -196,8 +196,8 @@ impl History {
         self.frozen_until = until;
     }
 
-    /// Returns the number of frames that were skipped because the history was frozen and full. They
-    /// follow the newest stored frame.
+    /// Returns the number of frames that were skipped because the history was frozen and full. The
+    /// skipped frames follow the newest stored frame.
     #[must_use]
     pub const fn skipped(&self) -> u64 {
         self.skipped
@@ -258,9 +258,9 @@ impl History {
         self.cold.totals()
     }
 
-    /// Returns the number of stored frames, and the sequence number of the oldest of them. If none
-    /// is stored, the number is that of the first skipped frame or, if none was skipped, of the
-    /// next frame.
+    /// Returns the number of stored frames, and the sequence number of the oldest of them. If no
+    /// frame is stored, returns the sequence number of the first skipped frame instead or, if no
+    /// frame was skipped, of the next frame.
     #[must_use]
     pub fn count_and_first_number(&self) -> (u64, u64) {
         let stored = self.frames.len() as u64;
@@ -353,8 +353,8 @@ impl FrameHeader {
         }
     }
 
-    /// Returns the frame as a block with this header. The view is the entire frame, as when the
-    /// block left its source.
+    /// Returns the frame as a block with this header. The view is the entire frame, as in blocks
+    /// emitted by a source.
     #[must_use]
     pub fn block<'f>(&self, frame: &'f [u8]) -> Block<'f> {
         let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);

@@ -1,7 +1,7 @@
 //! Sources and sinks of requests.
 //!
-//! A source stores bytes in the pool of its space and describes each block by an entry; a sink
-//! consumes batches of blocks. Both reach files, standard streams and network interfaces through
+//! A source stores bytes in the pool of its space and describes each block with an entry. A sink
+//! consumes batches of blocks. Both access files, standard streams and network interfaces through
 //! `sys`, `rustix` or `std`. [SL §5.5], [Th §5.3.2 "Source"]
 //!
 //! Read [`contract`] first, then [`catalog`] (the list), then any source or sink.

@@ -75,8 +75,8 @@ impl LossRanges {
         self.first.iter().chain(&self.last).copied()
     }
 
-    /// Returns the number of discarded ranges. They lie between the first [`Self::stored_first`]
-    /// stored ranges and the stored ranges that follow.
+    /// Returns the number of discarded ranges. The discarded ranges lie after the first
+    /// [`Self::stored_first`] stored ranges and before the remaining ones.
     #[must_use]
     pub const fn discarded(&self) -> u64 {
         self.more

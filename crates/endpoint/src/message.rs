@@ -34,7 +34,7 @@ pub fn write(block: &Block<'_>, room: &mut [u8]) -> usize {
 pub fn sent_entry(block: &Block<'_>) -> Entry {
     let mut entry = block.entry();
     if !entry.pointer.is_hole() {
-        // The captured length is that of the transferred bytes.
+        // The captured length is the number of transferred bytes.
         entry.marks.captured = u32::try_from(block.frame.len()).unwrap_or(u32::MAX);
         entry.marks.wire_length = entry.marks.wire_length.max(entry.marks.captured);
     }

@@ -1,8 +1,8 @@
 //! Names of the sources of a path, indexed by `BlockMetadata::origin`.
 //!
 //! An origin stays valid for the lifetime of the path. A source that is added while the path runs
-//! gets the next number. The list is append-only, and is shared with the sinks that survive the
-//! change. A sink therefore finds the name of every source whose block it receives.
+//! gets the next number. The list is append-only, and is shared with the sinks, so a running sink
+//! can look up the name of every source whose blocks it receives.
 
 use std::sync::{Arc, OnceLock};
 

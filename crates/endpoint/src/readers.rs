@@ -3,9 +3,9 @@
 //!
 //! The permissions of the input files determine the mode of a new output file, before the umask.
 //! The paper demands that the permissions of joined data "correspond to the union of all inputs".
-//! This module applies the union of the restrictions of all inputs. For a single input, this
-//! preserves its mode, as `cp` does. An existing output file keeps its mode. Inputs other than
-//! files, such as interfaces and programs, impose no restriction.
+//! This module applies the union of the restrictions of all inputs. With a single input, the output
+//! therefore has the mode of the input, as with `cp`. An existing output file keeps its mode.
+//! Inputs other than files, such as interfaces and programs, impose no restriction.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt as _;
@@ -38,8 +38,9 @@ const ACCESS_LIST_ATTRIBUTE: &str = "system.posix_acl_access";
 const SET_GROUP_ID_BIT: u32 = 0o2000;
 
 impl Readers {
-    /// Adds the restrictions of the input file with this path; `-` is standard input. A file that
-    /// cannot be examined adds no restriction, because opening it fails with a message anyway.
+    /// Adds the restrictions of the input file with this path; `-` is standard input. A file whose
+    /// metadata cannot be read adds no restriction, because opening the file fails later with a
+    /// message.
     pub fn add_restrictions_of(&mut self, path: &str) {
         let opened = if path == "-" { Path::new("/dev/stdin") } else { Path::new(path) };
         if let Some(file) = fs::metadata(opened).ok().filter(Metadata::is_file) {
@@ -55,8 +56,7 @@ impl Readers {
     /// Returns the mode, before the umask, of a file to be created in `directory`. The mode is
     /// `full` minus the permissions of users who may not read all inputs.
     pub(crate) fn file_mode(&self, directory: &Path, full: u32) -> u32 {
-        // If the directory cannot be examined, creating the file fails anyway, with the kernel's
-        // reason.
+        // If the metadata cannot be read, creating the file fails later with the kernel's reason.
         let metadata = fs::metadata(directory).ok();
         let inherited = metadata.filter(|metadata| metadata.mode() & SET_GROUP_ID_BIT != 0);
         let group = inherited.map_or_else(|| sys::process::identity().1, |metadata| metadata.gid());

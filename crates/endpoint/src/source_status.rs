@@ -30,11 +30,11 @@ impl SourceStatus {
     }
 }
 
-/// The time of a source's next block. A space takes blocks from the source whose next block is the
+/// The time of a source's next block. A space reads blocks from the source whose next block is the
 /// earliest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NextTime {
-    /// The space takes blocks from the source as they arrive, whatever their times.
+    /// The space reads blocks from the source in order of arrival, regardless of their timestamps.
     Unordered,
     /// The source has not read its next block yet, which it does in the next call of
     /// [`Source::produce`](crate::Source::produce).

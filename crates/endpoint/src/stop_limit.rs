@@ -36,7 +36,7 @@ impl StopLimit {
     }
 
     /// Blocks until the descriptor accepts bytes or has failed. Fails with `TimedOut` if the path
-    /// is stopped and the descriptor has accepted nothing for [`STALL_MAX`] since.
+    /// is stopped and the descriptor then accepts nothing for [`STALL_MAX`].
     pub(crate) fn await_writable(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let interval = Timespec { tv_sec: 0, tv_nsec: CHECK_INTERVAL_NS };
         let mut stall = Stall::default();

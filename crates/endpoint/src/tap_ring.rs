@@ -7,9 +7,9 @@
 //!      ◄── a byte, if the path waits for room ─────
 //! ```
 //!
-//! Positions and waits are those of [`buffer::byte_ring`]: neither side trusts the other, and
-//! neither side ever accesses memory outside the ring. The reader may change the bytes of the ring,
-//! which only it reads. This module has no sockets: its callers send the notifications.
+//! Positions and waits work as in [`buffer::byte_ring`]: neither side trusts the other, and neither
+//! side ever accesses memory outside the ring. The reader may change the bytes of the ring, which
+//! only it reads. This module has no sockets: its callers send the notifications.
 
 pub use buffer::byte_ring::{Notification, ReaderState};
 
@@ -111,8 +111,8 @@ impl TapRingWriter {
         self.position.take_reader_waits()
     }
 
-    /// Requests a notification from the reader once a large part of the ring is free. Returns true,
-    /// without a request, if that much is already free.
+    /// Requests a notification from the reader once a large part of the ring is free. If that much
+    /// is already free, requests nothing and returns true.
     pub fn announce_wait(&self) -> bool {
         self.position.announce_wait()
     }
@@ -123,7 +123,7 @@ impl TapRingWriter {
         self.position.used() == Ok(TAP_RING_SIZE)
     }
 
-    /// Frees the memory of the ring if the reader has taken all bytes.
+    /// Frees the memory of the ring if the ring is empty.
     pub fn free_if_empty(&mut self) {
         let (from, to) = self.allocated;
         if from < to
@@ -178,7 +178,7 @@ impl TapRingReader {
         Ok(Some(Self(ReaderPosition::new(file.map()?, TAP_RING_SIZE))))
     }
 
-    /// Returns the number of bytes that can be taken. Fails if the path reports an impossible
+    /// Returns the number of bytes that can be read. Fails if the path reports an impossible
     /// number.
     pub fn available(&self) -> Result<usize, TapRingFault> {
         Ok(self.0.available()?)

@@ -1,4 +1,4 @@
-//! The older part of a history: chunks of its oldest frames, which are compressed.
+//! The compressed part of a history: chunks of the oldest frames.
 //!
 //! A chunk holds complete frames and is compressed once. If a chunk does not shrink (ciphertext,
 //! for example), the chunks that follow are stored uncompressed. The number of these chunks doubles

@@ -10,7 +10,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 
-/// The thread of one history. It starts with the first job, and ends when this value is dropped.
+/// The thread of one history. The thread starts with the first job, and exits when this value is
+/// dropped.
 #[derive(Debug, Default)]
 pub(super) struct PackerThread {
     worker: Option<Worker>,
@@ -27,7 +28,7 @@ struct Worker {
     thread: JoinHandle<()>,
 }
 
-/// A job that the thread has not begun. It is canceled if the history evicts the chunk.
+/// A job that the thread has not begun. The job is canceled if the history evicts its chunk.
 #[derive(Debug)]
 struct QueuedJob {
     job: Weak<PackingJob>,

@@ -67,8 +67,8 @@ fn d16_cold_frames_are_compressed_within_the_byte_limit() {
     );
 }
 
-/// Compression in a separate thread respects the byte limit. It changes neither the order nor the
-/// bytes of the frames, even while some frames still wait for the thread.
+/// A separate thread compresses frames within the byte limit, and changes neither their order nor
+/// their bytes, even while some frames are still queued for the thread.
 #[test]
 fn d16_own_thread_lengthens_the_history_without_delaying_its_caller() {
     let mut random = testkit::Random::replayable();
@@ -107,8 +107,8 @@ fn d16_own_thread_lengthens_the_history_without_delaying_its_caller() {
     assert_eq!(history.kept(), RetainedFrames::default());
 }
 
-/// Jobs of evicted chunks occupy the thread until it has finished them. It then accepts new chunks
-/// and compresses them.
+/// Jobs of evicted chunks occupy the thread until it has finished them. The thread then accepts and
+/// compresses new chunks.
 #[test]
 fn d16_own_thread_continues_after_a_clear() {
     let limits = HistoryLimits { bytes: 1 << 20, time: Time::MAX };
@@ -166,7 +166,7 @@ fn v9_frozen_history_keeps_its_frames_and_counts_skipped_ones() {
     );
     assert_eq!((history.count_and_first_number(), history.skipped()), ((10, 0), 3));
     assert!(history.memory_used() <= limits.bytes);
-    // The skipped frames leave a gap, after which the history begins again.
+    // The skipped frames leave a gap. The history is cleared and begins again after the gap.
     history.push(&block_at(1000, &[8; 100]));
     assert_eq!((history.count_and_first_number(), history.skipped()), ((1, 13), 0));
     history.freeze(5000);

@@ -2,8 +2,8 @@
 //!
 //! Each writer creates a ring. The source emits the blocks unchanged. It copies each block once,
 //! because writers are untrusted. Writers may connect and leave at any time. Each call to `produce`
-//! drains one writer after the other until the batch is full; the next call continues with the same
-//! writer.
+//! drains the writers in turn until the batch is full. The next call continues with the writer at
+//! which the batch became full.
 
 use super::ring::ReaderRing;
 use super::writers::{WriterRing, Writers};
@@ -103,8 +103,8 @@ struct BufferSource {
     writers: Writers,
     link: Option<LinkType>,
     origin: u16,
-    /// True if the blocks of each writer are parts of one byte stream, which gets a session; false
-    /// if each block is a unit of its own.
+    /// True if the blocks of each writer are parts of one byte stream, to which the source assigns
+    /// a session; false if each block is an independent unit.
     is_byte_stream: bool,
     /// Ended sessions whose last block has not been emitted yet, with the flags of that block.
     ended_sessions: Vec<(u32, Flags)>,
@@ -129,8 +129,8 @@ enum DrainOutcome {
     Nothing,
     /// The batch or the pool is full.
     Full,
-    /// The writer has closed its ring, has exited, or is no longer served because of a fault. The
-    /// flags are those of the last block of its session.
+    /// The writer has closed its ring, has exited, or is no longer served because of a fault.
+    /// Contains the flags for the last block of the writer's session.
     Ended(Flags),
 }
 
@@ -308,8 +308,7 @@ impl BufferSource {
     }
 }
 
-/// Returns the number of a writer's unread blocks: those published by the writer, minus those read
-/// by this source.
+/// Returns the number of blocks that a writer has published and this source has not read yet.
 fn count_unread(ring: &mut WriterRing) -> u64 {
     let input = &mut ring.input;
     input.writer_counts().blocks.saturating_sub(input.counts().blocks)

@@ -291,7 +291,7 @@ impl NamedSink {
         }
     }
 
-    /// Blocks until a block of this length fits, or all readers have left; then returns true.
+    /// Blocks until a block of this length fits or all readers have left, and then returns true.
     /// Returns false if the path is stopped and no reader makes progress for [`STALL_MAX`].
     fn wait_for_room(&mut self, length: usize) -> Result<bool, Failure> {
         loop {
@@ -304,7 +304,7 @@ impl NamedSink {
                     self.idle_since = None;
                     return Ok(true);
                 }
-                // The last reader has left, so the block is not needed and there is room.
+                // The last reader has left, so the ring has room and the block is not needed.
                 Err(Fault::Abandoned) => return Ok(true),
                 Err(fault) => return Err(self.failure(fault)),
                 Ok(false) => {}

@@ -36,7 +36,7 @@ impl WriterRing {
         self.bytes = now;
         (state.grown, state.shrunk) =
             (state.grown + u64::from(now > before), state.shrunk + u64::from(now < before));
-        // Only the writer knows the reason.
+        // The writer does not report the reason for the change.
         let change = if now > before { "grown" } else { "shrunk" };
         state.because = format!("its writer has {change} it from {} KB", before >> 10);
     }
@@ -54,7 +54,7 @@ pub(super) struct Writers {
     asleep: bool,
 }
 
-/// Rings that the thread has accepted but the source has not taken over yet.
+/// Rings that the thread has accepted and the source has not adopted yet.
 struct AcceptedRings {
     inputs: Mutex<Vec<Input>>,
     arrival_event: EventFd,
@@ -79,7 +79,7 @@ impl Writers {
         Ok(Self { list: Vec::new(), shared, thread, epoll, had_writer: false, asleep: false })
     }
 
-    /// Notifies all writers that the source is awake, and takes over accepted rings. Never waits
+    /// Notifies all writers that the source is awake, and adopts the accepted rings. Never waits
     /// for a writer.
     pub(super) fn announce_awake(&mut self) -> sys::Result<()> {
         if std::mem::take(&mut self.asleep) {
@@ -114,7 +114,7 @@ impl Writers {
         self.list.iter_mut().filter_map(|ring| has_input(ring).then_some(())).count() > 0
     }
 
-    /// Returns true if there were writers and all of them have left.
+    /// Returns true if at least one writer was accepted and all writers have left.
     pub(super) fn have_all_left(&self) -> bool {
         let has_no_arrivals =
             || self.shared.inputs.lock().unwrap_or_else(PoisonError::into_inner).is_empty();

@@ -198,8 +198,8 @@ impl Process {
     }
 
     fn kill_if_suspended(&self, group: &ProcessGroup) {
-        // After the spaces have ended, nothing stops the path any more, so stop signals are checked
-        // here too.
+        // After the spaces have ended, the path cannot be marked as stopped any more, so stop
+        // signals are checked as well.
         let stopped = self.limit.is_stopped() || sys::signal::stop_requests() > 0;
         let suspended = stopped && group.has_suspended_process();
         let mut stall = self.suspension.lock().unwrap_or_else(PoisonError::into_inner);

@@ -68,9 +68,9 @@ impl ProgramInput {
     }
 
     /// Counts a block of `length` bytes, of which `present` bytes are present. If any bytes are
-    /// missing, the block counts as a hole. Otherwise it counts as written if `written` equals
-    /// `present`, and as dropped if not; its bytes are counted as written up to `written`, and as
-    /// dropped beyond.
+    /// missing, the block counts as a hole. Otherwise the block counts as written if `written`
+    /// equals `present`, and as dropped if not. In either case, `written` bytes are counted as
+    /// written, and the other bytes as dropped.
     fn count_block(&mut self, length: u32, present: u64, written: u64) {
         if u64::from(length) > present {
             self.holes.add(length);

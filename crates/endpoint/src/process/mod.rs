@@ -102,7 +102,7 @@ fn check_command(command: &str) -> Option<Mistake> {
 const IDS_DESCRIPTOR_MIN: i32 = 700;
 
 /// Lock that is held while a descriptor of the counter is inheritable. Without the lock, another
-/// program started in the meantime could inherit the descriptor.
+/// program that starts at the same time could inherit the descriptor.
 static INHERITANCE_LOCK: Mutex<()> = Mutex::new(());
 
 /// Starts a program. Fails if the program or one of its halves cannot be created. The program is

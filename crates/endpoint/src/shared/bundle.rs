@@ -97,7 +97,8 @@ pub(super) struct ReadBundle {
     pub(super) first: u64,
     framed: bool,
     count: usize,
-    /// Number of blocks at the start of the bundle that the reader has passed.
+    /// Number of blocks that the reader has already processed, counted from the start of the
+    /// bundle.
     passed: usize,
     /// Offset of the frame of the next block.
     frame_at: usize,

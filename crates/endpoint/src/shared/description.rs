@@ -2,8 +2,8 @@
 
 use filter::{Description, Form, OutputForm, Parameter, StateFacts, Type, WorkerRule, transport};
 
-/// Description of `shared`, the source that reads the output of a shared prefix, that is, of the
-/// filters with which several requests begin.
+/// Description of `shared`, the source that reads the output of a shared prefix. A prefix is the
+/// sequence of filters with which several requests begin.
 pub(super) const SHARED: Description = Description {
     name: "shared",
     summary: "read the streams of a prefix that several requests share",

@@ -2,15 +2,15 @@
 //! which of its open messages have lost a fragment.
 //!
 //! The writer stamps each fragment with the number of the block that begins its message, so a
-//! reader needs no table to decide. Fragments carry no positions. If blocks were overwritten, any
-//! open message may therefore lack a fragment. All open messages are then ended, and the reader
-//! continues with messages that begin later.
+//! reader needs no table to find out. Unlike blocks of streams, fragments carry no positions. If
+//! blocks were overwritten, any open message may therefore lack a fragment. All open messages are
+//! then ended, and the reader continues with messages that begin later.
 
 use super::sessions::{SessionMap, SharedStamp};
 use abi::{BlockMetadata, Class, Entry, Flags, Marks, RichPointer};
 
 /// Maximum number of open messages in each of the two maps of [`WrittenMessages`]. When `young` is
-/// full, it replaces `old`, whose messages are forgotten.
+/// full, `young` replaces `old`, and the messages in `old` are forgotten.
 const MAP_LENGTH_MAX: usize = 1 << 17;
 
 /// Returns the key for one direction of a session.
@@ -19,7 +19,7 @@ fn direction_key(context: BlockMetadata) -> u64 {
 }
 
 /// The writer's table of open messages, with the number of the block that begins each message. Only
-/// messages of several fragments are recorded. If there are too many, the messages that began first
+/// messages of several fragments are recorded. If the table is full, the messages that began first
 /// are forgotten.
 #[derive(Debug, Default)]
 pub(super) struct WrittenMessages {
@@ -29,7 +29,7 @@ pub(super) struct WrittenMessages {
 
 impl WrittenMessages {
     /// Returns the number of the block that begins this block's message, plus 1. If the block
-    /// belongs to no open message, uses the block's own number, `number`.
+    /// belongs to no open message, returns the block's own number, `number`, plus 1.
     pub(super) fn beginning(&mut self, entry: &Entry, number: u64) -> u64 {
         let (key, flags) = (direction_key(entry.context), entry.context.flags);
         let begins = flags.has(Flags::FIRST);

@@ -69,8 +69,8 @@ pub fn set_lost_before(blocks: u64) {
 }
 
 /// Returns true if the process of a prefix is expected to run as long as the prefix has readers.
-/// This holds for live sources. A prefix with any other source ends with its input; only a user can
-/// have started such a prefix.
+/// This holds for live sources. A prefix with any other source ends when its input ends. Such a
+/// prefix was started by a user, not by a request.
 fn is_endless(prefix: &str) -> bool {
     let live = [&rx::ENTRY, &rx::SENT_ENTRY].map(|entry| entry.description.name);
     prefix.split_whitespace().next().is_some_and(|source| live.contains(&source))

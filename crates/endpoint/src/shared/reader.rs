@@ -5,7 +5,7 @@
 //! only the frames of blocks whose classes are selected downstream. It emits the blocks of sessions
 //! that begin after it has joined, with a hole in place of overwritten blocks. If the process of
 //! the prefix ends while it has readers, all open sessions end, and the source connects to a new
-//! process, or fails with the reason why there is none.
+//! process, or fails with the reason for which no process could be started.
 
 use super::bundle::ReadBundle;
 use super::description::SHARED;
@@ -49,7 +49,7 @@ struct Shared {
     created: Vec<Entry>,
     /// A block that waits because the blocks created before it did not all fit into one pass.
     deferred: Option<DeferredBlock>,
-    /// The bundle from which blocks are read.
+    /// The bundle that is being read.
     bundle: ReadBundle,
     /// Dbuf id in the pointers to blocks whose bytes no filter or sink reads, or `None` if no ids
     /// remain.
@@ -71,7 +71,7 @@ struct Shared {
     is_over: bool,
     emitted: Amount,
     unbegun: u64,
-    /// Number of blocks left in the ring because no arc selects their class.
+    /// Number of blocks that were not read from the ring because no arc selects their class.
     untaken: u64,
     /// Number of blocks that were overwritten, plus blocks lost because the beginning of their
     /// message was overwritten.

@@ -1,6 +1,6 @@
-//! Tracking of the sessions in a shared ring. It determines which sessions a reader may read, and
-//! how many bytes of each session the reader has missed. [`super::messages`] does the same for
-//! rings of messages.
+//! Tracking of the sessions in a shared ring, to decide which sessions a reader may read, and how
+//! many bytes of each session the reader has missed. [`super::messages`] does the same for rings of
+//! messages.
 //!
 //! The writer stamps each block with the position of its first byte in its direction of the
 //! session, and flags the first block of a session. A reader admits a session only at a block with
@@ -81,9 +81,9 @@ impl WrittenSessions {
         self.messages.is_some()
     }
 
-    /// Returns the stamp of the next block, where `number` is its number in the ring. `begins` is
-    /// true only for the first block of a session in a ring of streams. For a block without a
-    /// session, the position is 0.
+    /// Returns the stamp of the next block, whose number in the ring is `number`. The stamp's
+    /// `begins` is true only for the first block of a session in a ring of streams. Its position is
+    /// 0 for a block without a session.
     pub(super) fn stamp(&mut self, entry: &Entry, number: u64) -> SharedStamp {
         let session = entry.context.session;
         let framed = self.messages.is_some();
@@ -210,8 +210,8 @@ impl ReadSessions {
     }
 }
 
-/// Adds holes of `missing` bytes in total to `to`. They represent the lost bytes before the block
-/// of `entry`.
+/// Adds holes with a total length of `missing` bytes to `to`. The holes represent the bytes lost
+/// before the block of `entry`.
 fn add_holes(mut missing: u64, entry: &Entry, to: &mut Vec<Entry>) {
     let flags =
         if entry.context.flags.has(Flags::BACKWARD) { Flags::BACKWARD } else { Flags::NONE };

@@ -2,7 +2,7 @@
 //! filters need: frames, classes, sessions, times and marks.
 //!
 //! The sink writes the blocks of a batch as one message ([`bundle`]) to a ring that overwrites its
-//! oldest messages, so no reader can delay the path or another reader. If there are no readers, it
+//! oldest messages, so no reader can delay the path or another reader. Without readers, the sink
 //! copies nothing.
 
 use super::bundle::{self, Item};
@@ -76,8 +76,8 @@ const FIRST_READER_WAIT_MAX: Duration = Duration::from_secs(10);
 /// ring, for example, may never be empty.
 const FLUSH_INTERVAL_NS: Time = 10_000_000;
 
-/// A sink that writes to the ring of a shared prefix, the filters with which several requests
-/// begin.
+/// A sink that writes to the ring of a shared prefix. A prefix is the sequence of filters with
+/// which several requests begin.
 struct Share {
     host: Arc<Host>,
     output: Option<Output>,
@@ -231,9 +231,9 @@ impl Share {
 }
 
 impl Share {
-    /// Ends the stream. If its name is watched, withdraws all watched names first. Otherwise, a
-    /// reader that reaches the end and starts another process could mistake this exiting process
-    /// for one that still offers a part of the prefix.
+    /// Ends the stream. If the name of the stream is watched, withdraws all watched names first.
+    /// Otherwise, a reader that reaches the end and starts another process could mistake this
+    /// exiting process for one that still offers a part of the prefix.
     fn end_stream(&mut self) {
         if self.watch.is_some() && self.output.is_some() {
             withdraw_watched_names(&lock_watched_names());
@@ -252,7 +252,7 @@ impl Drop for Share {
     }
 }
 
-/// A name that is withdrawn when the last reader of all watched names has left.
+/// A name that is withdrawn when no watched name has a reader any more.
 struct WatchedName {
     host: Arc<Host>,
     address: Address,
@@ -263,8 +263,8 @@ struct WatchedName {
 /// The watched names of this process, one for each filter after which other requests may join.
 static WATCHED_NAMES: Mutex<Vec<WatchedName>> = Mutex::new(Vec::new());
 
-/// A thread that withdraws all watched names and makes [`vacancy_descriptor`] readable once their
-/// last reader has left, even if no block arrives in the meantime. It sleeps while there are
+/// A thread that withdraws all watched names and makes [`vacancy_descriptor`] readable once the
+/// last reader of these names has left, even if no further block arrives. It sleeps while there are
 /// readers.
 struct ReaderWatch {
     address: Address,

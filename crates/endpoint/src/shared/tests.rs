@@ -147,8 +147,8 @@ fn read_messages(is_missed: impl Fn(usize) -> bool) -> (Vec<(u32, u32, Flags)>, 
 fn o6_reader_gets_messages_from_their_beginning_only() {
     let (all, reader) = read_messages(|_| false);
     assert_eq!((all.len(), reader.messages.begun, reader.torn), (7, 3, 0));
-    // The reader joins within the first message. It receives the other messages, including those of
-    // the same session.
+    // The reader joins within the first message. It receives all other messages, including the
+    // later messages of the same session.
     let (late, reader) = read_messages(|number| number == 0);
     let wanted = [1, 3, 5, 6].map(|number| three_messages()[number]);
     let wanted = wanted.map(|e| (e.context.session, e.pointer.length(), e.context.flags));

@@ -1,4 +1,5 @@
-//! `discard`: consumes and counts blocks. Used in requests in which only the filters matter.
+//! `discard`: consumes and counts blocks. Used in requests whose filters are of interest, but not
+//! their output.
 
 use super::counting::CountingSink;
 use crate::{Failure, Opening, Sink, SinkEntry};

@@ -2,9 +2,9 @@
 //!
 //! The sink writes nothing, and the ledger counts every block as dropped on purpose
 //! ([`DropReason::ByRequest`](crate::DropReason::ByRequest)). If the source withholds frames from
-//! the host, a dropped frame reaches no other process. If the source only observes them, the host
-//! still receives the frame (CONTRACT 2). Use `discard` for blocks that have served their purpose,
-//! and `drop` for unwanted blocks.
+//! the host, a dropped frame reaches no other process. If the source only observes frames, the host
+//! still receives the dropped frame (CONTRACT 2). Use `discard` for blocks that have served their
+//! purpose, and `drop` for unwanted blocks.
 
 use super::counting::CountingSink;
 use super::discard::DISCARD;

@@ -4,8 +4,8 @@
 //! It then creates a file with the frames of the period `before` the trigger, the triggering frame,
 //! and the frames of the period `after` the trigger. Older frames are evicted, so a path that waits
 //! for weeks needs at most `bytes` of memory. Files are readable only by their owner, and no file
-//! is overwritten. At most `files` files are created, so that a peer that causes many triggers
-//! cannot fill the disk. (V9)
+//! is overwritten. At most `files` files are created, so that a peer cannot fill the disk by
+//! causing many triggers. (V9)
 
 use crate::entry::is_standard_output;
 use crate::failure::io_failure;
@@ -110,7 +110,7 @@ struct FreezeCounts {
     /// Number of triggers ignored because the maximum number of files had already been created.
     ignored_triggers: u64,
     /// Number of frames omitted because they exceed the size limit, or because their link type
-    /// differs from that of the file's first frame.
+    /// differs from the link type of the file's first frame.
     omitted_frames: u64,
     /// Number of files that could not be created.
     files_missing: u64,
@@ -290,8 +290,8 @@ impl Freeze {
         self.history.clear();
     }
 
-    /// Appends a frame to the open file. Omits the frame if its link type differs from that of the
-    /// file, or if it exceeds the remaining room.
+    /// Appends a frame to the open file. Omits the frame if its link type differs from the link
+    /// type of the file, or if the frame exceeds the remaining room.
     fn add_frame(&mut self, header: &FrameHeader, frame: &[u8]) {
         let Some(capture) = &mut self.capture else { return };
         let needs = frame.len() + history::RECORD_HEADER_SIZE;
@@ -333,7 +333,7 @@ impl Freeze {
     }
 }
 
-/// Size in bytes at which the buffer is written to the file.
+/// Buffer size in bytes at which the buffer is written to the file.
 const FLUSH_SIZE: usize = 256 << 10;
 
 impl Capture {
@@ -354,8 +354,8 @@ impl Capture {
     }
 }
 
-/// Creates a file that only its owner can read. The name is that of `into`, or the first of FILE.2,
-/// FILE.3 … that does not exist. Returns the name with the file, or with the error.
+/// Creates a file that only its owner can read. The file name is `into` or, if `into` exists, the
+/// first unused name among FILE.2, FILE.3 … Returns the name with the file, or with the error.
 fn create_capture(
     into: &Path,
     files_max: u64,
@@ -478,7 +478,8 @@ mod tests {
 
     #[test]
     fn v9_failed_file_is_reported_with_its_missing_frames() {
-        // Writing to this device fails as on a full disk; creating a file beside it does not.
+        // Writing to this device fails as on a full disk; creating another file in the same
+        // directory does not.
         let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
         let dir = TempDir::new();
         let path = dir.path("alert.pcap");

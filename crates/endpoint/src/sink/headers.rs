@@ -1,4 +1,4 @@
-//! A parser for the headers of a block's frame. It does not depend on the view of the block.
+//! A parser for the headers of a block's frame. The result does not depend on the block's view.
 //!
 //! [`Headers`] provides the header fields of a block as values for `json` and `files`, and as a
 //! phrase for `print`: `vlan 7 IP 10.0.0.1:1234 > 10.0.0.2:80 tcp [P.] seq 1 ack 7 win 512, payload

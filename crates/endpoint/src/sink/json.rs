@@ -254,8 +254,8 @@ impl Json {
         Self { names: ClassNames::new(opening), form: opening.form, payload, described }
     }
 
-    /// Counts a block. Returns `None` if no line is written for the block. Otherwise returns the
-    /// message that the block describes, if it describes one.
+    /// Counts a block. Returns `None` if no line is written for the block, and otherwise the record
+    /// of the message that the block describes, if any.
     fn count_and_read_record<'b>(
         &mut self,
         block: &Block<'b>,

@@ -54,8 +54,8 @@ impl<'a> MessageRecord<'a> {
         self.number(Field::Time)
     }
 
-    /// Returns the time at which the message ended. For an exchange, this is the end of the later
-    /// message. Returns `None` if the record has none.
+    /// Returns the end time of the message or, for an exchange, of the later message. Returns
+    /// `None` if the record contains no end time.
     pub(crate) fn end_time(&self) -> Option<Time> {
         self.number(Field::End)
     }
@@ -70,8 +70,8 @@ impl<'a> MessageRecord<'a> {
         self.number(field).and_then(|port| u16::try_from(port).ok())
     }
 
-    /// Returns the addresses and ports of the sender and the receiver; those of the client and the
-    /// server for an exchange. The transport protocol in the result is 0, because the record does
+    /// Returns the addresses and ports of the sender and the receiver or, for an exchange, of the
+    /// client and the server. The transport protocol in the result is 0, because the record does
     /// not contain it. Returns `None` if an address is missing.
     pub(crate) fn flow(&self) -> Option<Flow> {
         let ports = self.port(Field::ClientPort).zip(self.port(Field::ServerPort));
@@ -85,8 +85,8 @@ impl<'a> MessageRecord<'a> {
     }
 
     /// Returns true if the server has sent the message. The direction of the block does not
-    /// determine the sender, because the forward direction of a session is that of its first
-    /// observed block.
+    /// determine the sender, because the forward direction of a session is the direction of its
+    /// first observed block.
     fn is_from_server(&self) -> bool {
         match self.kind() {
             RecordKind::HttpRequest | RecordKind::HttpExchange => false,
@@ -205,8 +205,8 @@ const fn is_unescaped(byte: u8) -> bool {
 /// Counters for messages and their fragments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageCounts {
-    /// True if the blocks of a message follow its description. This is false for streams, in which
-    /// no blocks follow a description.
+    /// True if the blocks of a message follow its description. False for streams, because no blocks
+    /// follow a description in a stream.
     has_following_blocks: bool,
     messages: u64,
     fragments: u64,

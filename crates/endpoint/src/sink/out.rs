@@ -2,7 +2,7 @@
 //!
 //! The output collects the bytes of blocks and writes them in chunks of 64 KB, or less on a flush.
 //! After a failure, [`Out::written`] returns the exact number of blocks written completely, which
-//! the ledger needs, and the file contains no partial block. The old contents of a file are left
+//! the ledger needs, and the file contains no incomplete block. The old contents of a file are left
 //! unchanged until the first write. At the first write, a new file replaces the old one
 //! (`sys::replace`) or, if the output is appended, an incomplete last line of an earlier run is
 //! repaired ([`super::tail`]). An empty file that was created for a request is removed on rollback.
@@ -32,7 +32,7 @@ use sys::open::{self, Target, WriteMode};
 use sys::replace::{Replacement, must_write_in_place};
 use sys::steps::{Resource, Steps};
 
-/// Size in bytes at which the buffer is written to the file.
+/// Buffer size in bytes at which the buffer is written to the file.
 const FLUSH_SIZE: usize = 64 * 1024;
 /// Maximum number of attempts to open a file that other requests keep replacing.
 const OPEN_ATTEMPTS_MAX: u32 = 10;
@@ -44,7 +44,7 @@ pub(crate) struct Out {
     target: String,
     /// True for standard output. A broken pipe then means that the reader needs no more output.
     is_standard: bool,
-    /// True if the output is a terminal. It is then flushed after every batch.
+    /// True if the output is a terminal. The output is then flushed after every batch.
     is_interactive: bool,
     /// True if the output is a socket that preserves message boundaries. The reader of the socket
     /// merges the output of several processes. The first byte of each message is 1 if the message
@@ -92,7 +92,7 @@ struct BufferedBlock {
 /// Treatment of the file's old contents at the first write.
 #[derive(Debug)]
 enum OldContents {
-    /// There are no old contents, or they are kept.
+    /// There are no old contents, or the old contents are kept.
     Nothing,
     /// A new file with this name replaces the old one.
     Replace(PathBuf),
@@ -386,7 +386,7 @@ impl Out {
         let is_exclusive = self.is_locked || self.is_shared && self.file.try_lock().is_ok();
         let changed = is_exclusive.then(|| change(self)).transpose();
         if self.is_shared {
-            // This fails only while another request is changing the end of the file.
+            // Locking fails only while another request is changing the end of the file.
             let _ = self.file.try_lock_shared();
         }
         changed
@@ -408,8 +408,8 @@ impl Drop for Out {
     }
 }
 
-/// Writes `bytes` to a new file, which then takes the name of the old file. Returns the new file,
-/// locked, or `None` if the old file must be overwritten in place.
+/// Writes `bytes` to a new file, which then replaces the old one. Returns the new file, locked, or
+/// `None` if the old file must be overwritten in place.
 fn replace_contents(path: &Path, old: &File, bytes: &[u8]) -> io::Result<Option<File>> {
     let Some(mut new) = Replacement::create(path, old)? else { return Ok(None) };
     // Cannot fail: no other process has opened the new file.

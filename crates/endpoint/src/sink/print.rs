@@ -4,7 +4,7 @@
 //! 09:24:46.123456 IP 10.0.0.1:1234 > 10.0.0.2:80 tcp [S] seq 1 win 512, payload 0, length 60
 //! ```
 //!
-//! A described message is one line, no matter how many blocks it consists of:
+//! A described message is printed as one line, even if it consists of many blocks:
 //!
 //! ```text
 //! 09:24:46.123456 10.0.0.1:1234 > 10.0.0.2:80 http GET http://host/path, class get, session 1

@@ -1,5 +1,5 @@
-//! Repair of the last line of a file, which an earlier run may have left incomplete after a kill or
-//! a full disk.
+//! Repair of a file's last line, which an earlier run may have left incomplete because it was
+//! killed or the disk was full.
 //!
 //! Before output is appended to a file, the last line of the file is repaired, so that the output
 //! begins on a new line. An incomplete JSON object is removed, because readers expect an object in
@@ -25,9 +25,9 @@ pub(crate) enum LineFormat {
 /// instead.
 const LINE_MAX: u64 = 1 << 20;
 
-/// Changes a regular file so that it ends with a line terminator: appends one to the last line, or
-/// removes this line if `lines` is [`LineFormat::Json`] and the line, of at most [`LINE_MAX`]
-/// bytes, is not a complete object. Returns a message that describes the change, or `None` if the
+/// Changes a regular file so that it ends with a line terminator: removes the last line if `lines`
+/// is [`LineFormat::Json`] and the line is an incomplete object of at most [`LINE_MAX`] bytes, and
+/// otherwise terminates the line. Returns a message that describes the change, or `None` if the
 /// file was not changed. A file that this process cannot read is left unchanged.
 pub(crate) fn repair_last_line(
     file: &mut File,

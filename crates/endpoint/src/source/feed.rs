@@ -91,7 +91,7 @@ impl Feed {
         }
     }
 
-    /// Reports the consumed bytes to the pool, so that filters may modify them in place.
+    /// Reports the consumed bytes to the pool, which then allows filters to modify them in place.
     pub(crate) fn report_consumed(&self, pool: &Pool) {
         if let Some(piece) = &self.piece {
             let left = piece.place.length().saturating_sub(piece.consumed_bytes);

@@ -177,8 +177,8 @@ impl Generate {
         self.first_due.unwrap_or(0).saturating_add(u64::try_from(distance).unwrap_or(u64::MAX))
     }
 
-    /// Returns true if frames are emitted repeatedly. This requires that frames have no numbers,
-    /// and that one frame of each flow fits into a single block of the pool.
+    /// Returns true if frames are emitted repeatedly. Frames can be repeated only if they have no
+    /// numbers, and if one frame of each flow fits into a single block of the pool.
     fn repeats_frames(&self, pool: &Pool) -> bool {
         !self.numbered && usize::from(self.flows) * self.template.stride() <= pool.block_max()
     }
@@ -258,8 +258,8 @@ fn frame_flow(number: u64, flows: u16) -> u16 {
     u16::try_from(number % u64::from(flows)).unwrap_or(0)
 }
 
-/// A frame in which only the source port and the sequence number are missing, with the partial
-/// checksum of the other bytes.
+/// A frame without source port and sequence number, and the partial checksum of the remaining
+/// bytes.
 #[derive(Debug)]
 struct FrameTemplate {
     frame: Vec<u8>,

@@ -28,7 +28,7 @@ pub(super) const READ_FACTS: EndpointFacts = EndpointFacts {
 pub(crate) struct Input {
     file: File,
     target: String,
-    /// True if a read may block. This is the case for every input except regular files.
+    /// True if a read may block, which holds for all inputs except regular files.
     may_block: bool,
     /// True if this input holds the file lock. If the shell has locked standard input, this input
     /// does not release the lock.

@@ -2,7 +2,7 @@
 //! programs write to it.
 //!
 //! A path that is created empty begins with this source. Programs write to the output of a node
-//! through PipesFS, and `stream` is the node for this purpose.
+//! through PipesFS. `stream` is a node that emits only the blocks written in this way.
 
 use crate::{Failure, Intake, Opening, Source, SourceCounters, SourceEntry, SourceStatus};
 use filter::{

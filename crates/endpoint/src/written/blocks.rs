@@ -61,8 +61,8 @@ pub(crate) fn new_session() -> u32 {
     NEXT_SESSION.fetch_sub(1, Ordering::Relaxed)
 }
 
-/// A source that emits one writer's blocks. It stores the bytes that it has received until they
-/// form a block.
+/// A source that emits one writer's blocks. The source buffers received bytes until they form a
+/// block.
 #[derive(Debug)]
 pub struct WrittenBlocks {
     socket: OwnedFd,
@@ -131,7 +131,7 @@ impl WrittenBlocks {
     }
 
     /// Drops all bytes that have not become blocks, including those that wait in the socket, and
-    /// counts them as lost for this reason. If there are any, the session ends as broken.
+    /// counts them as lost for this reason. If there are such bytes, the session ends as broken.
     pub fn discard(&mut self, why: DropReason) {
         let mut lost = Amount::default();
         let mut rest = self.waiting.len() - self.emitted;

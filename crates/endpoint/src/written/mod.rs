@@ -40,13 +40,13 @@ pub struct WriterSocket {
     packet: Vec<u8>,
 }
 
-/// Error returned if the path no longer accepts bytes. The text is the reason that the path has
-/// given, or a default text.
+/// Error returned if the path no longer accepts bytes. The text is the reason sent by the path, or
+/// a default text.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct InputClosed(pub String);
 
-/// Reason reported if the path has not given one.
+/// Reason reported if the path has sent none.
 const DEFAULT_END_REASON: &str = "the path has ended, or the filter was removed";
 
 /// Creates the two ends of a writer: the outside end, and the socket of the inside end.

@@ -11,8 +11,8 @@ use buffer::Fault;
 use buffer::stream::BlockRead;
 
 impl Shared {
-    /// Reads blocks of one bundle, and emits those whose sessions are admitted, as many as fit. If
-    /// a block has been deferred, emits that block instead.
+    /// Reads as many blocks of one bundle as fit into the intake, and emits the blocks whose
+    /// sessions are admitted. If a block has been deferred, emits only that block.
     pub(super) fn read_blocks(
         &mut self,
         intake: &mut Intake<'_>,
@@ -74,9 +74,9 @@ impl Shared {
         Ok(())
     }
 
-    /// Copies the rest of the index of the bundle. If the bundle holds fragments of messages and no
-    /// arc selects any of their classes, passes all its blocks instead. Blocks of streams are
-    /// always read, because they contain the position at which the session continues.
+    /// Copies the rest of the current bundle's index. If the bundle holds fragments of messages and
+    /// no arc selects any of their classes, skips all blocks of the bundle instead. Blocks of
+    /// streams are always read, because they contain the position at which the session continues.
     fn copy_items_if_needed(&mut self, intake: &Intake<'_>) {
         let mut classes = self.bundle.classes();
         if self.bundle.is_framed() && !classes.any(|class| intake.taken.contains(class)) {
@@ -194,7 +194,7 @@ impl Shared {
     }
 
     /// Emits a block after the blocks that were created to precede it. `place` is the location of
-    /// its frame in the pool, or `None` if the frame was not copied.
+    /// the block's frame in the pool, or `None` if the frame was not copied.
     fn emit_in_order(&mut self, intake: &mut Intake<'_>, place: Option<Extent>, entry: Entry) {
         self.emit_created_blocks(intake);
         let captured = entry.marks.captured;
@@ -211,8 +211,8 @@ impl Shared {
         intake.put_entry(entry);
     }
 
-    /// Counts the blocks that are left in the ring: those left in the current bundle, and those of
-    /// the following bundles, up to but excluding bundle number `last`.
+    /// Counts the unread blocks in the ring: the rest of the current bundle, and the following
+    /// bundles up to but excluding bundle number `last`.
     pub(super) fn count_unread(&mut self, last: u64) {
         let mut unread = self.bundle.left() as u64;
         self.next_block = self.next_block.map(|next| next + unread);

@@ -98,7 +98,7 @@ struct Flow {
     has_headers: bool,
     /// Direction of the first block, or `None` if the flow has a session or no block yet.
     first: Option<Direction>,
-    /// True for each direction in which the session has ended: forward, backward.
+    /// For each direction, forward first, true if the session has ended in this direction.
     ended: [bool; 2],
     start: Time,
     end: Time,
@@ -271,7 +271,7 @@ impl Account {
     }
 }
 
-/// Creates the account of the flow to which `block` belongs, without counting the block.
+/// Creates the account of the flow to which `block` belongs. Does not count the block.
 fn new_account(block: &Block<'_>, session: Option<u32>) -> Flow {
     Flow {
         origin: block.context.origin,

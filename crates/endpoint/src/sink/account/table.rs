@@ -2,9 +2,9 @@
 //! timestamps of blocks.
 //!
 //! A queue contains one current entry for each flow, with the time of the flow's last block when
-//! the entry was appended. If the flow at the front has had a later block, it is appended again
-//! instead of being removed. A block therefore costs only a lookup, and the removed flow is
-//! approximately the one that has been idle the longest.
+//! the entry was appended. If the flow at the front has received a block since then, the flow is
+//! appended again instead of being removed. Each block therefore costs only a lookup, and the
+//! removed flow is approximately the flow that has been idle for the longest time.
 
 use filter::Time;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -126,7 +126,7 @@ impl<F> FlowTable<F> {
     }
 
     /// If the table is full, removes and returns a flow of the source with the most flows:
-    /// approximately the one that has been idle the longest. Otherwise returns `None`.
+    /// approximately the flow that has been idle for the longest time. Otherwise returns `None`.
     pub(super) fn take_flow_if_full(&mut self) -> Option<F> {
         if self.known.len() < self.flows_max {
             return None;
@@ -156,9 +156,10 @@ impl<F> FlowTable<F> {
         None
     }
 
-    /// Removes the front of a queue. Returns `None` if its flow has already ended. Otherwise,
-    /// removes and returns the flow if `may_remove` returns true for the time of its last block,
-    /// and appends the flow to the queue again if `may_remove` returns false.
+    /// Removes the front of a queue. Returns `None` if the flow of this entry has already ended.
+    /// Otherwise, calls `may_remove` with the time of the flow's last block: if the result is true,
+    /// removes and returns the flow; if it is false, appends the flow to the queue again and
+    /// returns `None`.
     fn take_front_flow(&mut self, queue: u16, may_remove: impl Fn(Time) -> bool) -> Option<F> {
         let (key, entry, _) = self.queues.get_mut(&queue)?.pop_front()?;
         let known = self.known.get(&key).filter(|known| known.entry == entry)?;

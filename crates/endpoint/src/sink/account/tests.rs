@@ -132,7 +132,7 @@ fn h15_session_is_written_at_its_end() {
 fn h15_full_table_cuts_the_longest_idle_flow_short() {
     let frames: Vec<_> = (1..=200).map(|host| datagram(host, 250)).collect();
     // A block of the first flow follows each block of another flow, so the first flow is never the
-    // one that has been idle the longest.
+    // flow with the longest idle time.
     let pairs = frames.iter().skip(1).flat_map(|frame| [frame, &frames[0]]);
     let frames: Vec<_> = std::iter::once(&frames[0]).chain(pairs).collect();
     let blocks: Vec<_> = (0..).zip(&frames).map(|(second, frame)| at(frame, second)).collect();
@@ -244,8 +244,8 @@ fn h15_end_mark_after_its_flow_opens_no_flow() {
     }
 }
 
-/// A hole that `tcp` emits after its flow has been written as idle does not open a new flow,
-/// because a hole has no headers from which its flow could be determined.
+/// After `tcp` has written a flow as idle, it may emit a hole of this flow. The hole opens no new
+/// flow, because a hole has no headers from which a flow could be determined.
 #[test]
 fn h15_gap_after_its_flow_opens_no_flow() {
     let (frame, other) = (datagram(1, 2), datagram(3, 4));

@@ -1,4 +1,4 @@
-//! The output directory of a file set. It is created if it is missing, and stays open.
+//! The output directory of a file set. The directory is created if it is missing, and stays open.
 //!
 //! Files are created relative to the open directory, without following symbolic links. Their names
 //! are generated from digits, letters, dots, dashes and underscores. Existing files are never

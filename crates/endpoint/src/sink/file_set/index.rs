@@ -19,8 +19,8 @@ use std::fs::File;
 #[derive(Debug)]
 pub(super) struct IndexFile(Out);
 
-/// One line of the index. The schema is public; its version and address fields are the same as in
-/// `json`.
+/// One line of the index. The schema is public, and has the same version and address fields as that
+/// of `json`.
 struct IndexLine<'a> {
     file: &'a OutputFile,
     names: &'a ClassNames,

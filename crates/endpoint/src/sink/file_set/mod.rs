@@ -180,8 +180,8 @@ impl FileSet {
         self.append_after_pending_zeros(file, bytes)
     }
 
-    /// Appends the zeros that have not been written yet, then these bytes. Does nothing if the file
-    /// does not exist.
+    /// Appends the zeros that are still pending, followed by `bytes`. Does nothing if the file does
+    /// not exist.
     fn append_after_pending_zeros(
         &mut self,
         file: &mut OutputFile,
@@ -197,10 +197,10 @@ impl FileSet {
     }
 
     /// Fills a hole of `length` bytes with zeros. Does nothing unless the policy fills holes, all
-    /// earlier holes of the file are filled, and the file's zeros, including these, do not exceed
-    /// [`FILL_BYTES_MAX`]. If the file does not exist yet, the zeros are written with its first
-    /// bytes. The caller must call this before [`OutputFile::update_for_block`], which counts the
-    /// missing bytes.
+    /// earlier holes of the file are filled, and the file's zeros, including the new ones, do not
+    /// exceed [`FILL_BYTES_MAX`]. If the file does not exist yet, the zeros are written with its
+    /// first bytes. The caller must call this before [`OutputFile::update_for_block`], which counts
+    /// the missing bytes.
     pub(crate) fn fill_missing_bytes(
         &mut self,
         file: &mut OutputFile,
@@ -267,7 +267,8 @@ impl FileSet {
             && let Some(file) = &disk.open
             && file.set_len(disk.size).is_err()
         {
-            // The file still contains the partial write, so its digest is no longer known.
+            // The file still contains a partial write, so the digest no longer matches its
+            // contents.
             disk.digest = None;
         }
         outcome.map_err(|error| io_failure("write", &self.directory.target(&disk.name), &error))

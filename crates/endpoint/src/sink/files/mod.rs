@@ -189,8 +189,8 @@ impl Files {
         is_part
     }
 
-    /// Writes a block to its own file. Does nothing for a block that only marks an end, nor for a
-    /// description unless each message has a file.
+    /// Writes a block to its own file. Does nothing for an end marker. Does nothing for a
+    /// description unless each message has its own file.
     fn write_block_to_own_file(&mut self, block: &Block<'_>) -> Result<(), Failure> {
         if block.is_end_marker() || self.unit != FileUnit::Message && block.marks.is_description() {
             return Ok(());

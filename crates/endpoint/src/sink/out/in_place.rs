@@ -2,8 +2,8 @@
 //! call for a batch.
 //!
 //! The buffer contains the bytes between the frames. A kernel program may overwrite a frame during
-//! the write, and the written bytes must then be removed from the file. This is possible only for
-//! regular files. It is not needed for /dev/null.
+//! the write, and the written bytes must then be removed from the file. Bytes can be removed only
+//! from regular files. For /dev/null, removal is not needed.
 
 use super::{BufferedBlock, FLUSH_SIZE, OldContents, Out};
 use crate::Failure;
@@ -25,7 +25,7 @@ pub(crate) struct FramePiece {
     at: usize,
 }
 
-/// A position between two blocks of an output, to which [`Out::rewind`] returns.
+/// A position between two blocks of an output. [`Out::rewind`] returns to this position.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutMark {
     buffered: usize,
@@ -99,8 +99,8 @@ impl Out {
         })
     }
 
-    /// Removes the last `bytes` bytes from the file. They are the output of `blocks`, with one item
-    /// per block.
+    /// Removes the last `bytes` bytes from the file. The removed bytes are the output of `blocks`,
+    /// with one item per block.
     pub(crate) fn remove_written_bytes(
         &mut self,
         bytes: usize,
@@ -113,7 +113,7 @@ impl Out {
     }
 }
 
-/// Returns true if the file is /dev/null, from which written bytes need not be removed again.
+/// Returns true if the file is /dev/null, for which written bytes need not be removed again.
 pub(super) fn is_null(file: &std::fs::File) -> bool {
     let null = rustix::fs::makedev(1, 3);
     file.metadata().is_ok_and(|metadata| {

@@ -1,7 +1,7 @@
 //! `pcap` downstream of a kernel ring. Frames are written to the file directly from kernel memory,
 //! with one system call for a batch.
 //!
-//! A kernel program may overwrite a frame during the write. This is checked after the call. If a
+//! A kernel program may overwrite a frame during the write, which is detected after the call. If a
 //! frame was overwritten, the batch is removed from the file, and its intact frames are copied,
 //! checked and written one by one. The overwritten frames are counted as `lapped`, as are the
 //! frames that the source finds overwritten.

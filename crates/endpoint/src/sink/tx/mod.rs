@@ -2,8 +2,9 @@
 //!
 //! The sink accepts frames, or packets if the device has no link layer header. It sends up to 64
 //! frames per call. It copies a frame only if the frame needs its checksum computed (offload,
-//! CONTRACT 3), or if AF_XDP sends it and it is not in the memory of the [`ring`]. The sink waits
-//! while the queue is full. Frames that cannot be sent are counted by reason and skipped.
+//! CONTRACT 3), or if AF_XDP sends the frame and the frame is not in the memory of the [`ring`].
+//! The sink waits while the queue is full. Frames that cannot be sent are counted by reason and
+//! skipped.
 //!
 //! - [`device`]: the interface and its socket;
 //! - [`ring`]: transmission by AF_XDP.

@@ -228,7 +228,7 @@ fn stalled_queue_times_out_and_drops_are_counted() {
     pair.client.run_program("tc", &shape);
     let mut sink = open_concrete_tx(&pair.client, QUEUEING_SOCKET);
     send_generated_frames(&[("count", "2000"), ("size", "1000")], &mut sink, || ());
-    // One timeout per stall, not one for each of the 32 batches.
+    // There must be one timeout per stall, not one for each of the 32 batches.
     let sent = sink.amount_written().unwrap().blocks;
     assert!(
         (1..=1 + sent).contains(&sink.timeouts),
@@ -257,7 +257,7 @@ fn g1_rejected_frames_are_resent_in_order() {
     }
     let mut receiver = Receiver::open_on(&pair.server);
     let mut sink = open_concrete_tx(&pair.client, XDP_RING);
-    // Wait as long as this machine needs to bring the other end up.
+    // Waits for as long as this machine needs to bring the other end up.
     sink.room_wait_max = LIMIT;
     let frames = numbered_frames(0..60, 20);
     let mut send = |from: usize, to: usize| {

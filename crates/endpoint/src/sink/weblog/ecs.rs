@@ -12,8 +12,8 @@ use wire::record::{self, Field, FieldType};
 /// Version of the Elastic Common Schema.
 const VERSION: &str = "8.11.0";
 
-/// Returns the object for an exchange. `time` is the time of the exchange's block. It is used if
-/// the record contains no time.
+/// Returns the object for an exchange. If the record contains no time, uses `time`, the time of the
+/// exchange's block.
 pub(super) fn exchange_object(record: &MessageRecord<'_>, time: Time) -> Value {
     let mut object = Map::new();
     for (field, value) in record.fields() {

@@ -5,7 +5,7 @@
 //! "$http_referer" "$http_user_agent"` and its default escapes, or as one object of the Elastic
 //! Common Schema per line (`ecs`).
 //!
-//! The log differs from that of a server as follows. The time is the arrival time of the last
+//! The log differs from the log of a server as follows. The time is the arrival time of the last
 //! captured byte. Body bytes exclude chunk framing, as in Apache (nginx includes it). A request
 //! without a response has status 000. Texts that exceed the maximum in a record are truncated.
 

@@ -9,7 +9,8 @@ use sys::bpf::{Anchor, Link, LinkTarget, Neighbor, Program};
 use sys::net::{Namespace, RouteSocket, accepts_xdp_frames};
 use wire::link::LinkType;
 
-/// A place for kernel programs: an interface, or all sockets of a network namespace.
+/// A place to which kernel programs can be attached: an interface, or all sockets of a network
+/// namespace.
 #[derive(Clone, Debug)]
 pub struct AttachPoint {
     attach: Attach,

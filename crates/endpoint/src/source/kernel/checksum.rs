@@ -1,5 +1,6 @@
 //! Detection of frames with checksum offload. In such a frame the checksum field contains only the
-//! sum over the pseudo header, because the network stack leaves the rest to the device.
+//! sum over the pseudo header, because the network stack leaves the completion of the checksum to
+//! the device.
 
 use wire::dissect::Layers;
 use wire::flow::Flow;

@@ -18,8 +18,8 @@ use wire::ethernet;
 pub(super) const TAG_SIZE: usize = 4;
 /// Offset of a VLAN tag in a frame, in bytes.
 const TAG_OFFSET: usize = ethernet::ETHERTYPE;
-/// Distance in bytes between the positions of consecutive frames. It exceeds the maximum length of
-/// a frame, so frames do not overlap.
+/// Distance in bytes between the positions of consecutive frames. The distance exceeds the maximum
+/// length of a frame, so frames do not overlap.
 const POSITION_STRIDE: u64 = (BLOCK_MAX as u64).next_power_of_two();
 
 /// The frames in kernel rings that a source emits without copying them.

@@ -3,10 +3,11 @@
 //!
 //! The source reads the per-processor rings of the programs of one interface ([`reader`]), which
 //! run at an attach point ([`attach_point`]). It emits one block per frame and edge, in time order.
-//! A frame is copied into the pool of the space once, no matter how many edges it follows. The
+//! A frame is copied into the pool of the space only once, even if it follows several edges. The
 //! source reinserts a VLAN tag, converts the timestamp to the time of day, and flags a frame with
-//! checksum offload. To detect this offload it parses the headers, and it stores their offsets in
-//! the marks for downstream filters. Each call to `produce` emits blocks of one edge only.
+//! checksum offload. To detect checksum offload, the source parses the headers. It stores their
+//! offsets in the marks for downstream filters. Each call to `produce` emits blocks of one edge
+//! only.
 //!
 //! A program notifies the doorbell when it exports a frame, unless the last notification is less
 //! than T_t old. A reader that finds no frame sleeps for at most T_t, or without a limit if no
@@ -72,7 +73,7 @@ pub struct KernelSourceParts {
     /// Pointer rings of further exits, numbered after the edges. Their readers receive copies of
     /// the blocks that leave a filter in the kernel. No counter of the path includes these copies.
     pub taps: Vec<u32>,
-    /// Index of the source among those of its path.
+    /// Index of the source among the sources of its path.
     pub origin: u16,
     /// Maximum interval between notifications while frames are exported, in nanoseconds (T_t).
     pub wait_ns: u64,
@@ -180,7 +181,7 @@ impl KernelSource {
     }
 
     /// Copies at most [`FRAMES_PER_CHECK`] frames of one edge into `staged_blocks`. If
-    /// `has_emitted` is true, the edge must be that of the blocks already emitted in this call.
+    /// `has_emitted` is true, the edge must be the edge of the blocks already emitted in this call.
     /// Returns true if more frames of the edge may be available.
     fn stage_frames(&mut self, intake: &Intake<'_>, has_emitted: bool) -> bool {
         let room = intake.room();
@@ -323,7 +324,7 @@ impl KernelSource {
         batch.len()
     }
 
-    /// Returns the status for a call to `produce` that emitted nothing.
+    /// Returns the status for a call to `produce` that has emitted no frames.
     fn status_without_frames(&mut self, now: Time) -> Result<SourceStatus, Failure> {
         if let Some(end) = &self.end {
             return match end {
@@ -351,8 +352,8 @@ impl KernelSource {
             self.end = Some(ExportEndReason::Lost(failure));
             return Ok(SourceStatus::retry_at(now));
         }
-        // Until T_t has passed since the last notification, programs export frames without another
-        // notification, so the wait ends at that time.
+        // Programs send the next notification only when T_t has passed since the last one. Frames
+        // exported before then cause no notification, so the wait ends at that time.
         let due = self.reader.notified_at().saturating_add(self.parts.wait_ns);
         let left = due.saturating_sub(sys::clock::monotonic());
         let until = now + if left > 0 { left.min(CHECK_INTERVAL_NS) } else { CHECK_INTERVAL_NS };

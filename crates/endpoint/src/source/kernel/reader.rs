@@ -4,8 +4,8 @@
 //! The reader merges the rings of all processors into one sequence, and counts the frames lost per
 //! edge exactly. It never waits, and never creates a reference into a ring. A copy of a frame is
 //! valid if the writer, after the copy, has reserved at most one lap beyond the frame's start; a
-//! pointer is valid if less than one lap of pointers follows it. Several frames share a check,
-//! which costs a cache miss.
+//! pointer is valid if less than one lap of pointers follows it. A single check covers several
+//! frames, because each check costs a cache miss.
 //!
 //! An *exit* is an edge on which frames leave a kernel program, and a *sink* is a ring of pointers
 //! to frames. Exits share a sink if a frame has at most one of them. Each pointer in a shared sink
@@ -56,7 +56,7 @@ pub struct ExitLosses {
     pub unread: u64,
 }
 
-/// Header of a record. It precedes the frame.
+/// Header of a record, which precedes the frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHeader {
     /// Length of the frame on the wire in bytes.
@@ -355,7 +355,7 @@ impl PointerRing {
         prefetched.extend(
             (self.next_pointer..end).map(|at| self.read_frame(region, shape, exit_sinks, at)),
         );
-        // `reserved` begins with a fence, so both words are read after the copies.
+        // `reserved` begins with a fence, so both values are read after the copies.
         let (reserved, newest) = (region.reserved(), region.head(self.sink));
         for (number, place) in (self.next_pointer..end).zip(&mut prefetched) {
             let is_present = newest.wrapping_sub(number) < u64::from(shape.pointers);

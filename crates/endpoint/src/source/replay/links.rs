@@ -79,7 +79,7 @@ mod tests {
         };
         let wlan = LinkType(105);
         assert_eq!(of(&write::file_header(wlan)), Some(vec![wlan]));
-        // One interface is described after the first packet, and two in another section.
+        // One interface is described after the first packet, and two interfaces in another section.
         let several = [
             section_block(),
             interface_block(105),

@@ -1,9 +1,9 @@
-//! The packet socket of an interface. It is configured so that no unfiltered frame ever enters its
-//! ring.
+//! The packet socket of an interface, configured so that no unfiltered frame ever enters its ring.
 //!
-//! The order of the steps matters. A socket with protocol 0 receives nothing. It gets its filter,
-//! then its ring, and is bound last, so that even the first frame in the ring has passed the
-//! filter. (libpcap binds first, and drains unfiltered frames afterwards.)
+//! The order of the steps matters. A socket with protocol 0 receives nothing. The filter is
+//! attached first and the ring is created next. The socket is bound last, so that even the first
+//! frame in the ring has passed the filter. (libpcap binds first, and drains unfiltered frames
+//! afterwards.)
 
 use super::CALL_WATCH;
 use super::losses::Losses;
@@ -162,8 +162,8 @@ fn open_socket(
         let socket = PacketSocket::open()?;
         let filtered = attach_filter(&socket, parameters)?;
         if parameters.direction == Direction::Received {
-            // The filter rejects outgoing frames as well. This option only saves running the filter
-            // on them.
+            // The filter rejects outgoing frames as well. With this option, the kernel does not
+            // even run the filter on them.
             socket.ignore_outgoing()?;
         }
         if let (true, Some(interface)) = (parameters.promiscuous, interface) {
@@ -193,8 +193,8 @@ fn attach_filter(socket: &PacketSocket, parameters: &RxParameters<'_>) -> sys::R
     }
 }
 
-/// Returns the number of segments, a power of two. Together they have at most the requested size,
-/// unless this is less than [`SEGMENTS_MIN`] segments. If no size is requested, they hold at least
+/// Returns the number of segments, a power of two. Their total size is at most the requested size,
+/// but at least [`SEGMENTS_MIN`] segments. If no size is requested, the segments hold at least
 /// [`BUFFERED_MS`] of traffic at the rate of the interface. This default is limited to 1/64 of the
 /// machine's memory and to [`RING_BYTES_MAX`], but is never less than [`RING_BYTES_MIN`]; it is
 /// then rounded up to a power of two.

@@ -216,9 +216,9 @@ fn own_unsupported_failure(arguments: &Arguments) -> Failure {
     Failure::new("give", "what your own sockets exchange", why)
 }
 
-/// Returns the attach point at which a kernel program receives the same frames as the source: tc in
-/// place of a packet socket, XDP in place of AF_XDP sockets. Fails with the reason if there is
-/// none.
+/// Returns the attach point at which a kernel program receives the same frames as the source: tc
+/// instead of a packet socket, or XDP instead of AF_XDP sockets. Fails with the reason if there is
+/// no such attach point.
 fn attach_target(arguments: &Arguments, side: Side) -> Result<Attach, String> {
     let netns = arguments.text("netns").map(str::to_owned);
     if arguments.flag("own") {
@@ -305,7 +305,7 @@ struct PacketSource {
     /// Frames of the current segment, in order of arrival.
     entries: Vec<Entry>,
     emitted_entries: usize,
-    /// Pin that keeps the current segment from being reused.
+    /// Pin that prevents the reuse of the current segment.
     pin: Option<SegmentPin>,
     emitted: Amount,
     /// True if the kernel applies the filter that follows this source in the path.
@@ -463,7 +463,7 @@ impl PacketSource {
         missing
     }
 
-    /// Returns the status for a call to `produce` that emitted nothing.
+    /// Returns the status for a call to `produce` that has emitted no frames.
     fn status_without_frames(&mut self, intake: &Intake<'_>) -> Result<SourceStatus, Failure> {
         if let Some(end) = &self.end {
             if self.unread_frames().is_some_and(|unread| unread > 0) {
@@ -475,8 +475,9 @@ impl PacketSource {
                 RxEndReason::Gone => Err(self.removed_failure()),
             };
         }
-        // The kernel reports the error once, when the interface goes down, possibly as the first
-        // step of its removal. Its state is then checked until it is up again.
+        // The kernel reports the error only once, when the interface goes down, possibly as the
+        // first step of its removal. From then on, the state of the interface is polled until the
+        // interface is up again.
         self.is_down |= self.device.ring.error().is_some();
         if self.is_down {
             match self.device.link_state() {

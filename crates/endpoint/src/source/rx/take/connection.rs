@@ -1,4 +1,4 @@
-//! Protection of the user's own SSH connection from an expression that would take its packets.
+//! Protection of the user's own SSH connection from expressions that would take its packets.
 //! [CONTRACT 2]
 //!
 //! An environment variable set by sshd describes the connection. Opening the source fails if the

@@ -27,8 +27,8 @@ const FRAMES_MIN: u64 = 8192;
 /// Maximum number of frame buffers in total. The buffers also use at most 1/64 of the machine's
 /// memory.
 const FRAMES_MAX: u64 = 1 << 16;
-/// Divisor for the number of spare frame buffers. One in this many frame buffers is reserved for
-/// sinks that send from this memory and copy other blocks into it.
+/// Divisor for the number of spare frame buffers. A fraction of 1/`SPARE_DIVISOR` of all frame
+/// buffers is reserved for sinks that send from this memory and copy other blocks into it.
 const SPARE_DIVISOR: usize = 16;
 /// Maximum number of ring entries, and thus of frames that wait for the reader.
 const ENTRIES_MAX: u32 = 1 << 14;
@@ -345,7 +345,8 @@ fn check_not_protected(interface: &str, ours: bool) -> Result<(), Failure> {
 
 /// Creates the failure for an interface that already has an XDP program.
 fn already_attached_failure(name: &str, found: &Interface) -> Failure {
-    // The interface is read again, because the program may have been attached in the meantime.
+    // The interface is queried again, because another process may have attached the program since
+    // the first query.
     let now = RouteSocket::open().and_then(|links| links.by_index(found.index)).ok();
     let number = now.as_ref().unwrap_or(found).xdp.map_or(0, |xdp| xdp.program);
     let programs = sys::bpf::programs().unwrap_or_default();

@@ -2,11 +2,11 @@
 //! edges on which it leaves the program), with the class and the view on each. [SL §5.5, §7.1;
 //! CONTRACT 18]
 //!
-//! A program of Streamline has written the metadata to memory that now belongs to this process. It
-//! consists of a fixed number of *slots*, each of which holds the class and the view on one exit,
-//! then the exit number of each slot, and a mask of the slots in use. Each frame becomes one block
-//! for each of its exits. Each call to `produce` emits blocks of one edge only. The blocks of all
-//! other edges are pinned and queued in [`Exits`].
+//! A program of Streamline has written the metadata to memory that now belongs to this process. The
+//! metadata consists of a fixed number of *slots*, each of which holds the class and the view on
+//! one exit, followed by the exit number of each slot and a mask of the slots in use. Each frame
+//! becomes one block for each of its exits. Each call to `produce` emits blocks of one edge only.
+//! The blocks of all other edges are pinned and queued in [`Exits`].
 
 use crate::contract::ArcCounts;
 use abi::{BlockMetadata, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};

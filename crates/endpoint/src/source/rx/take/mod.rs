@@ -4,8 +4,8 @@
 //! The source emits one block per frame, without a copy, in the memory that the kernel fills. A
 //! frame buffer returns to the kernel when the last filter, sink or ring reader releases it. A
 //! packet that spans several buffers is reassembled by a copy into the general memory of its space.
-//! Frames are received at XDP, before generic receive offload. They therefore have the length
-//! delivered by the driver, VLAN tags are in place, and checksum offload is not reported.
+//! Frames are received at XDP, before generic receive offload. A frame therefore has the length
+//! delivered by the driver and contains its VLAN tag, and checksum offload is not reported.
 //!
 //! - [`device`]: sockets, memory and program of an interface, set up without loss;
 //! - [`poll_pause`]: pauses between polls at high frame rates;
@@ -344,7 +344,7 @@ impl TakeSource {
         Entry::new(RichPointer::new(dbuf, place, Class::YES), context, marks)
     }
 
-    /// Returns the status for a call to `produce` that emitted nothing.
+    /// Returns the status for a call to `produce` that has emitted no frames.
     fn status_without_frames(&mut self, intake: &Intake<'_>) -> Result<SourceStatus, Failure> {
         let soon = Some(intake.now + HELD_CHECK_INTERVAL_NS);
         if self.reassembly.is_complete {
@@ -356,8 +356,8 @@ impl TakeSource {
         }
         if self.device.is_gone() {
             let frames = self.emitted.blocks;
-            // If a program classifies the frames before the source, some frames have not left the
-            // program.
+            // If a program classifies the frames before the source, the program may have dropped
+            // frames that are not counted here.
             let counts = match self.exits {
                 None => FrameCount::All(frames),
                 Some(_) => FrameCount::Passed(frames),
@@ -425,7 +425,7 @@ impl WallClock {
         Self { real, offset: real.wrapping_sub(sys::clock::monotonic()) }
     }
 
-    /// Converts a monotonic time to the time of day. For `None`, returns the time of day at which
+    /// Converts a monotonic time to the time of day. Converts `None` to the time of day at which
     /// the clocks were measured.
     fn time_of_day(&self, stamp: Option<Time>) -> Time {
         stamp.map_or(self.real, |stamp| stamp.wrapping_add(self.offset))
@@ -438,8 +438,7 @@ fn read_stamp(before: Option<&mut [u8]>) -> Stamp {
     before.and_then(|bytes| bytes.first_chunk_mut()).map(Stamp::take).unwrap_or_default()
 }
 
-/// Reinserts the VLAN tag of the frame at `at`. Returns the number of bytes by which the frame has
-/// grown.
+/// Reinserts the VLAN tag of the frame at `at`. Returns the number of bytes added to the frame.
 fn reinsert_tag(tag: Option<VlanTag>, at: usize, frame: &mut [u8]) -> usize {
     tag.and_then(|tag| reinsert_tag_bytes(tag, at, frame)).map_or(0, |()| TAG_SIZE)
 }

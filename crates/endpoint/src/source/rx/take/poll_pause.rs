@@ -2,10 +2,10 @@
 //!
 //! An AF_XDP socket wakes its poller for every frame. If a wakeup takes longer than the interval
 //! between frames, every frame costs a wakeup. A reader that has drained the queues and expects
-//! more frames soon therefore sleeps for a limited time instead of polling. Frames that arrive in
-//! the meantime cause no wakeup, and are received together.
+//! more frames soon therefore sleeps for a limited time instead of polling. Frames that arrive
+//! during this sleep cause no wakeup, and are received together.
 //!
-//! Frame counts and the clock determine the time at which to poll again.
+//! The time of the next poll is computed from frame counts and the clock.
 
 use filter::Time;
 
