@@ -3,7 +3,8 @@
 //!
 //! An abstract name exists while a process holds the listening socket open, leaves nothing in a
 //! file system, and is visible in one network namespace. Any process can claim a name first, so
-//! client and server each verify the peer's credentials, which the kernel reports, not the peer.
+//! client and server each verify the peer's credentials, which the kernel records and the peer
+//! cannot forge.
 
 use crate::error::{Error, ErrorContext as _, Result};
 use crate::local_socket::{Framing, accept_with_flags, open_socket, set_timeouts};

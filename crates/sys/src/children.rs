@@ -25,7 +25,7 @@ static CHILDREN: SignalTable<CHILDREN_MAX> = SignalTable::new();
 /// at once.
 static LAST_RECEIVED: AtomicI32 = AtomicI32::new(0);
 
-/// Exit status of [`wait`] if the status of the child is not known.
+/// Exit status returned by [`wait`] if the status of the child is unknown.
 const WAIT_FAILED: i32 = 127;
 
 /// Restores the default action of SIGCHLD, so that the id and the exit status of an exited child

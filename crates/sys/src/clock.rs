@@ -2,7 +2,7 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Returns the monotonic time in ns, which never goes back. Costs about 20 ns.
+/// Returns the monotonic time in ns. Costs about 20 ns.
 #[must_use]
 pub fn monotonic() -> u64 {
     read_clock(ClockId::Monotonic)

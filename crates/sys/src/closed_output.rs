@@ -1,8 +1,8 @@
 //! Standard streams that were closed when the program started (`>&-` or `<&-` in a shell).
 //!
 //! Before `main`, the standard library opens `/dev/null` in place of a closed standard stream, so
-//! that no other file gets its descriptor number. What the program then prints would be lost
-//! without an error, and its input would seem to be empty.
+//! that no other file gets its descriptor number. Without further measures, output would then be
+//! lost without an error, and input would seem to be empty.
 
 use crate::error::{ErrorContext as _, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,9 +12,9 @@ static OUTPUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Registers [`note_closed_streams`] with the loader, which calls the functions of this section
 /// before the standard library is initialized.
-// The attribute is safe: the section holds pointers to functions of this type, which the loader
-// calls once, in one thread. The function needs nothing that is initialized later: it makes two
-// system calls.
+// The attribute is sound: the section contains pointers to functions of this type, which the loader
+// calls once, in one thread. At that time the standard library is not initialized, but the function
+// only makes two system calls.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static NOTE_CLOSED_STREAMS: extern "C" fn() = note_closed_streams;

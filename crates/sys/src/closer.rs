@@ -5,7 +5,7 @@
 //! for the peer, on a FUSE file for the server. Closing a Unix socket also closes every descriptor
 //! in its receive queue. One user could thus stall a thread that serves several users. Such
 //! descriptors are therefore closed by other threads, at most one per user at a time, so that a
-//! user delays only the closing of the user's own descriptors.
+//! user can delay only the closing of descriptors from the same user.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Maximum number of threads that close descriptors.
 const THREADS_MAX: usize = 64;
-/// Number of descriptors waiting to be closed at which their user counts as overloaded.
+/// Number of waiting descriptors of one user at which the user counts as overloaded.
 const WAITING_DESCRIPTORS_MAX: usize = 256;
 /// Time after which an idle thread exits.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -163,8 +163,7 @@ fn run_closing_thread() {
 mod tests {
     use super::*;
 
-    /// Time for which the descriptor of [`testkit::lingering_socket`] keeps close(2) from
-    /// returning.
+    /// Time for which close(2) blocks on the descriptor of [`testkit::lingering_socket`].
     const LINGER: Duration = Duration::from_secs(600);
 
     #[test]

@@ -3,7 +3,7 @@
 //! In this order, the process drops root and all capabilities, gives up the means of regaining
 //! privileges (`no_new_privs`), prevents inspection by other processes (dumpable), limits its
 //! memory, files and processes, and loses access to the file system and the network (Landlock).
-//! Finally it loses every system call except those for memory, waiting, and traffic over sockets
+//! Finally it loses all system calls except calls for memory, waiting, and traffic over sockets
 //! that are already open (seccomp).
 //!
 //! A refused call ends the process after the call's number has been sent over a report socket
@@ -190,7 +190,7 @@ fn used_address_space() -> u64 {
 
 /// Denies, through Landlock, opening files, binding and connecting TCP sockets, connecting to
 /// abstract sockets of other processes, and signaling other processes. Returns the extent to which
-/// the kernel enforces this.
+/// the kernel enforces these rules.
 fn enforce_landlock() -> Result<Landlock> {
     let rules = || {
         let rules = Ruleset::default().handle_access(AccessFs::from_all(LANDLOCK_ABI))?;

@@ -1,7 +1,7 @@
 //! Passing of descriptors between processes over sockets that preserve message boundaries.
 //!
 //! Receiving 0 bytes means that the peer has closed its end (RELIABILITY T10). Received descriptors
-//! are allegations: the receiver checks seals and size before it maps anything.
+//! are not trusted: the receiver checks seals and size before mapping a file.
 
 use crate::closer::Foreign;
 use crate::error::{Error, ErrorContext as _, Result};
@@ -27,8 +27,8 @@ pub fn pair() -> Result<(OwnedFd, OwnedFd)> {
 }
 
 /// Returns the effective user and group ids of the process that created or connected the peer
-/// socket, as recorded by the kernel. For a [`pair`] this is the process that created the pair,
-/// whichever process holds the peer socket now.
+/// socket, as recorded by the kernel. For a [`pair`], these are the ids of the process that created
+/// the pair, even if another process now holds the peer socket.
 pub fn peer_identity(socket: impl AsFd) -> Result<(u32, u32)> {
     let peer =
         rustix::net::sockopt::socket_peercred(socket).context("getsockopt", "SO_PEERCRED")?;

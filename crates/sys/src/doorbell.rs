@@ -2,8 +2,8 @@
 //!
 //! A pair of doorbells is a pair of connected sockets. Neither end can make the other wait, because
 //! each call passes `MSG_DONTWAIT`. Calls on a shared eventfd have no such flag: either process can
-//! fill the counter and clear `O_NONBLOCK`, and then the write of the other blocks. When a process
-//! exits for any reason, the kernel signals this to the other end.
+//! fill the counter and clear `O_NONBLOCK`, and the next write of the other process then blocks.
+//! When a process exits for any reason, the kernel makes the other end readable.
 
 use crate::descriptor;
 use crate::error::Result;
@@ -61,7 +61,7 @@ impl SocketDoorbell {
     }
 
     /// Notifies the other end, and returns its state. Does nothing if the queue of the other end is
-    /// full, because it then already has notifications pending.
+    /// full, because notifications are then already pending.
     pub fn notify(&self) -> Peer {
         match send(&self.0, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Peer::Here,

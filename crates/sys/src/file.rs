@@ -2,9 +2,8 @@
 //! queries, and mappings that only the kernel accesses.
 //!
 //! A process that reads a mapped page beyond a truncated file's end is killed by SIGBUS; a system
-//! call given the same address returns EFAULT. A [`FileMapping`] therefore hides its bytes: it
-//! passes its address to `write`, `writev` and `vmsplice` and returns the number of bytes that they
-//! processed.
+//! call given the same address returns EFAULT. A [`FileMapping`] therefore hides its bytes: it only
+//! passes addresses to `write`, `writev` and `vmsplice`, and returns the number of bytes processed.
 
 use crate::error::{Error, ErrorContext as _, Result};
 use crate::memory::ReadMapping;
@@ -88,8 +87,8 @@ pub fn open_path(path: &std::path::Path) -> Result<OwnedFd> {
     rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).context("open", printable)
 }
 
-/// Reopens a descriptor's file for reading, whatever the descriptor's own access mode. The new
-/// descriptor is nonblocking. Needs permission to read the file, and `/proc`.
+/// Reopens a descriptor's file for reading, regardless of the access mode of the descriptor. The
+/// new descriptor is nonblocking. Needs permission to read the file, and `/proc`.
 pub fn reopen_read_only(file: BorrowedFd<'_>) -> Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -128,7 +127,7 @@ impl FileMapping {
         ReadMapping::shared(file.as_fd(), 0, len, "a file").map(Self)
     }
 
-    /// Returns the size of the mapping in bytes, whatever the file's size.
+    /// Returns the size of the mapping in bytes, which is independent of the file's size.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "the kernel maps no empty range")]
     pub const fn len(&self) -> usize {
@@ -136,8 +135,8 @@ impl FileMapping {
     }
 
     /// Writes a range of the file to a descriptor (`write(2)`). Returns the number of bytes
-    /// written, 0 if the range begins on a page beyond the end of the file. Bytes between the end
-    /// of the file and the end of its last page are zero.
+    /// written, which is 0 if the range begins on a page beyond the end of the file. Bytes between
+    /// the end of the file and the end of its last page are zero.
     pub fn write_to(&self, at: usize, len: usize, to: impl AsFd) -> Result<usize> {
         let (to, from) = (to.as_fd().as_raw_fd(), self.address(at, len)?);
         // SAFETY: the kernel reads the range, which is in this mapping (`address`), and returns

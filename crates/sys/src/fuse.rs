@@ -67,7 +67,7 @@ pub fn mount_by_helper(directory: &Path) -> Result<OwnedFd> {
     let received = descriptor::receive(&own_end, &mut [0; 8]);
     let mut words = String::new();
     if let Some(errors) = &mut child.stderr {
-        // If the helper printed nothing, its status is the message.
+        // If the helper printed nothing, its exit status is reported instead.
         let _ = errors.read_to_string(&mut words);
     }
     let status = child.wait().context("waitpid", target())?;
@@ -118,9 +118,9 @@ pub fn unmount(directory: &Path) -> Result<()> {
     }
 }
 
-/// Moves this process into a new user namespace and a new mount namespace, in which it may mount
-/// and keeps its user and group ids. Mounts made there are invisible outside. The process must have
-/// a single thread.
+/// Moves this process into a new user namespace and a new mount namespace, in which this process
+/// may mount file systems and keeps its user and group ids. Mounts in the new namespace are
+/// invisible outside. The process must have a single thread.
 pub fn enter_user_namespace() -> Result<()> {
     let (uid, gid) = crate::process::identity();
     // SAFETY: the process has a single thread, and neither descriptors nor memory are unshared.

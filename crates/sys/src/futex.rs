@@ -2,8 +2,8 @@
 //!
 //! Suitable only for parties that trust each other (CONTRACT 24), because any party that can write
 //! the word can keep a waiter asleep. A wake-up costs about 7 µs once the other CPU has halted, and
-//! arming a timeout about 5 µs (BASELINES). Callers therefore wake only if a flag shows that a
-//! thread is waiting, and wait without a timeout.
+//! arming a timeout about 5 µs (BASELINES). Callers should therefore wake only if a flag shows that
+//! a thread is waiting, and should wait without a timeout.
 
 use crate::poll::timespec;
 use rustix::io::Errno;

@@ -31,9 +31,9 @@ struct HelperOutcome {
 }
 
 impl HelperProcess {
-    /// Starts `program`, or this executable if `program` is `None`. The process gets `words` as
-    /// arguments, an empty environment, `/` as working directory, `socket` as standard input,
-    /// `/dev/null` as standard output and error, and its own process group.
+    /// Starts `program`, or this executable if `program` is `None`. The process is started with
+    /// `words` as arguments, an empty environment, `/` as working directory, `socket` as standard
+    /// input, `/dev/null` as standard output and error, and its own process group.
     pub fn start(program: Option<&Path>, words: &[&str], socket: OwnedFd) -> Result<Self> {
         // The running image, even if the file has been replaced.
         let mut command = Command::new(program.unwrap_or_else(|| Path::new("/proc/self/exe")));
@@ -147,7 +147,7 @@ fn spawn(command: &mut Command) -> Result<(Child, OwnedFd, Pid)> {
     match rustix::process::pidfd_open(id, PidfdFlags::empty()).context("pidfd_open", "a process") {
         Ok(handle) => Ok((child, handle, id)),
         Err(error) => {
-            // The child is ours and not yet reaped, so its id is valid.
+            // The child belongs to this process and has not been reaped yet, so its id is valid.
             let _ = child.kill();
             let _ = child.wait();
             Err(error)

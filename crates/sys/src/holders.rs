@@ -20,7 +20,7 @@ pub struct Holder {
     pub command: String,
 }
 
-/// The processes that hold given sockets and programs.
+/// The processes that hold certain sockets and BPF programs, found with [`Holders::find`].
 #[derive(Clone, Debug, Default)]
 pub struct Holders {
     sockets: HashMap<u64, Vec<Holder>>,
@@ -79,7 +79,7 @@ impl Holders {
         folder: &Path,
         (sockets, programs): (&HashSet<u64>, &HashSet<u32>),
     ) {
-        // A process that has exited in the meantime holds nothing.
+        // A process that has exited since the listing holds nothing.
         let Ok(facts) = fs::metadata(folder) else { return };
         let descriptors = match fs::read_dir(folder.join("fd")) {
             Ok(descriptors) => descriptors,
@@ -135,7 +135,7 @@ fn parse_start_time(stat: &str) -> Option<u64> {
 }
 
 /// Parses the socket inode from the target of a symbolic link in `/proc/PID/fd`, such as
-/// `socket:[12345]`. Returns `None` for a link to anything but a socket.
+/// `socket:[12345]`. Returns `None` if the link does not refer to a socket.
 fn parse_socket_inode(target: &str) -> Option<u64> {
     target.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
 }

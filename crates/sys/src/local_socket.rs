@@ -199,8 +199,8 @@ pub fn is_gone(socket: impl AsFd) -> bool {
 }
 
 /// Opens a pidfd of the process that created the peer socket. The pidfd becomes readable when that
-/// process ends. Before Linux 6.5 the pidfd is opened by process id, which may have been reused in
-/// the meantime.
+/// process ends. Before Linux 6.5 the pidfd is opened by process id, which may already have been
+/// reused.
 pub fn open_peer_process(socket: impl AsFd) -> Result<OwnedFd> {
     const PEER_PROCESS: option::SocketOption = (77, "SO_PEERPIDFD");
     match option::get::<c_int>(socket.as_fd(), libc::SOL_SOCKET, PEER_PROCESS) {

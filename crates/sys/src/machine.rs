@@ -90,8 +90,8 @@ fn read_cache_sharers(directory: &Path) -> Vec<usize> {
     shared_caches(directory).into_iter().next().unwrap_or_default()
 }
 
-/// Returns, for each shared cache in a CPU's sysfs `directory`, the CPUs that share it. The cache
-/// nearest to the CPU comes first.
+/// Returns, for each shared cache in a CPU's sysfs `directory`, the CPUs that share it. The list
+/// begins with the cache nearest to the CPU.
 fn shared_caches(directory: &Path) -> Vec<Vec<usize>> {
     let shared = |index: &Path| {
         let all = parse_cpu_list(&fs::read_to_string(index.join("shared_cpu_list")).ok()?)?;

@@ -8,8 +8,8 @@
 
 use std::sync::OnceLock;
 
-/// The command that makes all running threads of the process pass a full barrier. The numbers are
-/// those of `linux/membarrier.h`; libc does not export them for every target.
+/// The command that makes all running threads of the process pass a full barrier. libc does not
+/// export the numbers of `linux/membarrier.h` for every target.
 const PRIVATE_EXPEDITED: i32 = 1 << 3;
 /// The command that registers the process for [`PRIVATE_EXPEDITED`].
 const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;

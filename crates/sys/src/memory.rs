@@ -4,7 +4,7 @@
 //! sealed, and only then shared. [`Seals::READER`] makes a descriptor harmless; the receiver checks
 //! seals, size and geometry before its first access. A mapping yields an address, never a
 //! reference; the crate `buffer` defines which party may access the bytes at which time. Memory
-//! with segments that the kernel fills and later gets back (a packet ring) implements [`Lender`].
+//! whose segments the kernel fills and takes back after use (a packet ring) implements [`Lender`].
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub mod foreign;
@@ -40,11 +40,11 @@ impl Seals {
     pub const FUTURE_WRITE: Self = Self(libc::F_SEAL_FUTURE_WRITE as u32);
     /// No seal can be added.
     pub const SEAL: Self = Self(libc::F_SEAL_SEAL as u32);
-    /// Seals of a file whose descriptor is given to a reader, which then cannot write, truncate or
+    /// Seals of a file whose descriptor is passed to a reader. The reader cannot write, truncate or
     /// punch the file.
     pub const READER: Self =
         Self(Self::SHRINK.0 | Self::GROW.0 | Self::FUTURE_WRITE.0 | Self::SEAL.0);
-    /// Seals of a file whose descriptor is given to a writer, which then cannot change the size.
+    /// Seals of a file whose descriptor is passed to a writer. The writer cannot change the size.
     pub const SIZE: Self = Self(Self::SHRINK.0 | Self::GROW.0 | Self::SEAL.0);
     /// Seals of a file that can never change again.
     pub const FROZEN: Self = Self(Self::SHRINK.0 | Self::GROW.0 | Self::WRITE.0 | Self::SEAL.0);
@@ -260,8 +260,8 @@ impl ReadMapping {
     }
 }
 
-/// Memory in segments of equal size that another party, such as the kernel, fills and later gets
-/// back.
+/// Memory in segments of equal size. Another party, such as the kernel, fills a segment, passes it
+/// to this process, and takes it back after use.
 ///
 /// # Safety
 ///
@@ -269,8 +269,8 @@ impl ReadMapping {
 ///    stay mapped for reading and writing as long as the value exists. The results of these three
 ///    methods must never change.
 ///
-/// 2. The other party must not write a segment from the moment at which `has_arrived(slot)` returns
-///    true until `give_back(slot)` is called.
+/// 2. After `has_arrived(slot)` has returned true, the other party must not write the segment until
+///    `give_back(slot)` is called.
 pub unsafe trait Lender: Any + fmt::Debug + Send + Sync {
     /// Returns the address of the first byte.
     fn base(&self) -> NonNull<u8>;
@@ -279,10 +279,10 @@ pub unsafe trait Lender: Any + fmt::Debug + Send + Sync {
     /// Returns the number of segments: a power of two.
     fn segment_count(&self) -> usize;
     /// Returns true if the other party has filled this segment and passed it to this process. Has
-    /// Acquire ordering: what the other party has written is visible after this call.
+    /// Acquire ordering: all earlier writes of the other party are visible after this call.
     fn has_arrived(&self, slot: usize) -> bool;
-    /// Gives an arrived segment back to the other party. Has Release ordering: the other party's
-    /// writes come after earlier reads by this process.
+    /// Returns an arrived segment to the other party. Has Release ordering: this process's earlier
+    /// reads precede the other party's next writes.
     fn give_back(&self, slot: usize);
 }
 

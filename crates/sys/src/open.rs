@@ -1,4 +1,4 @@
-//! Safe opening of paths at which another user may have placed a pipe, terminal or link.
+//! Safe opening of paths where another user may have placed a pipe, terminal or link.
 //!
 //! Opening a named pipe may block indefinitely until a process opens its other end, a terminal may
 //! become the controlling terminal, and a link may lead to any file. [`OpenRegular`] opens without
@@ -197,7 +197,7 @@ fn is_pipe(stat: &Stat) -> bool {
 }
 
 /// Rejects a pipe that another user may have planted. Applies the rule of `fs.protected_fifos`,
-/// whatever the value of this setting.
+/// regardless of the value of this setting.
 fn check_planted_pipe(path: &Path, stat: &Stat) -> io::Result<()> {
     const STICKY: u32 = 0o1000;
     const WRITABLE_BY_OTHERS: u32 = 0o022;

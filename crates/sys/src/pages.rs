@@ -64,8 +64,8 @@ pub fn node() -> Result<u32> {
 }
 
 /// Makes the kernel prefer a NUMA node for pages of this memory that are not yet allocated,
-/// whichever thread touches them first. Does nothing on a kernel without NUMA, or if `node` is 64
-/// or more.
+/// regardless of the thread that touches them first. Does nothing on a kernel without NUMA, or if
+/// `node` is 64 or more.
 pub fn prefer_node(memory: &Mapping, node: u32) -> Result<()> {
     let Some(mask) = 1_u64.checked_shl(node) else { return Ok(()) };
     let (at, len) = (memory.base().as_ptr(), memory.len());
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(chosen, expected);
     }
 
-    /// Also runs on a machine with one node, where the request changes nothing.
+    /// The test also runs on a machine with one node, where the request has no effect.
     #[test]
     fn d18_memory_prefers_the_requested_node() {
         let memory = Mapping::anonymous(1 << 16).unwrap();

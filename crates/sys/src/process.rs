@@ -87,8 +87,8 @@ pub fn identity() -> (u32, u32) {
 }
 
 /// Runs `body` with the effective user and group of another user, and without supplementary groups,
-/// in this thread only. The real and saved user ids stay root, so that the other user can neither
-/// signal nor trace this process. Needs root.
+/// in this thread only. The real and saved user ids remain root's, so that the other user can
+/// neither signal nor trace this process. Needs root.
 ///
 /// # Errors
 ///

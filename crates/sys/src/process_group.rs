@@ -115,7 +115,8 @@ impl ProcessGroup {
         let Some(slot) = RUNNING.reserve() else {
             return Err(refused(target, libc::EAGAIN));
         };
-        // The standard library gives the child an empty mask and the default SIGPIPE action.
+        // The standard library starts the child with an empty signal mask and the default SIGPIPE
+        // action.
         let started = command.process_group(0).spawn();
         let id = started.as_ref().ok().map(Pid::from_child);
         RUNNING.enter(slot, id.map(|id| id.as_raw_nonzero().get()));
@@ -297,7 +298,7 @@ pub fn kill_with_programs(process: impl AsFd) -> Result<()> {
     };
     for (leader, _) in ProcessStat::all().filter(is_program) {
         if let Some(group) = Pid::from_raw(leader) {
-            // An error means that no process of the group is left.
+            // An error means that the group has no process left.
             let _ = rustix::process::kill_process_group(group, Signal::KILL);
         }
     }
@@ -391,8 +392,8 @@ mod tests {
 
     #[test]
     fn killed_process_takes_its_programs_with_it() {
-        // The child of this test stands for a path: with a group of its own in the same session,
-        // and a process that has left the session.
+        // The child of this test plays the role of a path. It has a process group of its own in the
+        // same session, and a process that has left the session.
         let script = "set -m; sleep 1000 & echo $!; set +m; setsid sleep 1000 & echo $!; wait";
         let mut path = Command::new("bash");
         let path = path.args(["-c", script]).stdout(Stdio::piped()).process_group(0).spawn();

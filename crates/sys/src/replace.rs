@@ -1,11 +1,11 @@
 //! Atomic replacement of files: readers see the old file or the new one, never a mixture.
 //! (docs/book/decisions/0049-replaced-files.md)
 //!
-//! The new file is written to the same directory and renamed over the old one with rename(2). This
-//! requires that the new file differ only in its contents. The old file must have one hard link, be
-//! owned by this user, and have no attributes that a new file would lack. In other cases (symbolic
-//! links, several hard links, another owner, access lists, directories that cannot be written) the
-//! caller overwrites the old file in place.
+//! The new file is written to the same directory and renamed over the old one with rename(2).
+//! Renaming is correct only if the new file differs from the old one in nothing but its contents.
+//! The old file must therefore have one hard link, be owned by this user, and have no attributes
+//! that a new file would lack. In other cases (symbolic links, several hard links, another owner,
+//! access lists, directories that cannot be written) the caller overwrites the old file in place.
 
 use crate::open::OpenRegular;
 use std::fs::{self, File, Metadata};

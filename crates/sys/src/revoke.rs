@@ -1,18 +1,18 @@
-//! Lazy copies: a buffer gets the bytes of its source only when the program accesses it. [SL
-//! §5.3.3, lazy copying]
+//! Lazy copies: the bytes of the source are copied into a buffer only when the program accesses the
+//! buffer. [SL §5.3.3, lazy copying]
 //!
 //! The buffer appears to be a copy of a source, but access to its pages is revoked. The first
 //! access faults, and the handler restores access and copies the bytes. If there is no access, the
-//! cost is two changes to the page protection and no copy. This is an experiment, used only by
-//! `streamline bench lazy`.
+//! cost is two changes to the page protection and no copy. The module is an experiment, used only
+//! by `streamline bench lazy`.
 //!
 //! Invariants, cited below:
 //! - L1 A slot in [`SLOTS`] belongs to one [`LazyBuffer`], which reserves the slot before
 //!   publishing its pages there, and frees the slot before unmapping these pages.
 //! - L2 `source` is nonzero only while there is a [`LazyCopy`], which borrows the buffer and a
 //!   source of the same length.
-//! - L3 The handler writes only pages to which access is revoked at that moment: no other thread
-//!   can access them, and the thread that has just faulted, or waits for the same fault, owns them.
+//! - L3 The handler writes only pages to which access is revoked at that moment: no thread can
+//!   access these pages except the thread that has just faulted, or is waiting for the same fault.
 
 use crate::error::{Error, ErrorContext as _, Result};
 use crate::memory::Mapping;
@@ -90,7 +90,7 @@ impl LazyBuffer {
         Ok(LazyCopy { buffer: self, source: PhantomData })
     }
 
-    /// Returns the number of copies that the handler has made on access.
+    /// Returns the number of copies that the handler has made.
     #[must_use]
     pub fn faults(&self) -> u64 {
         SLOTS[self.place].faults.load(Ordering::Relaxed)
@@ -112,7 +112,7 @@ impl Drop for LazyBuffer {
     }
 }
 
-/// A lazy copy in a [`LazyBuffer`]. The first access makes the handler copy the bytes.
+/// A lazy copy in a [`LazyBuffer`]. On the first access, the handler copies the bytes.
 #[derive(Debug)]
 pub struct LazyCopy<'a> {
     buffer: &'a LazyBuffer,
@@ -126,8 +126,7 @@ impl LazyCopy<'_> {
         self.buffer.pages.base().as_ptr().addr()
     }
 
-    /// Returns true if nothing has accessed the buffer, in which case the source may be used
-    /// instead.
+    /// Returns true if the buffer has not been accessed. The source may then be used instead.
     #[must_use]
     pub fn is_untouched(&self) -> bool {
         SLOTS[self.buffer.place].source.load(Ordering::Acquire) != 0
@@ -169,7 +168,7 @@ fn install_handler() {
 }
 
 /// SIGSEGV handler. On an access to a revoked buffer, restores access and copies the source; any
-/// other fault gets the default action.
+/// other fault results in the default action.
 extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel passes a siginfo to a handler with SA_SIGINFO.
     let info = unsafe { &*info };

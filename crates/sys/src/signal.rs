@@ -142,8 +142,8 @@ mod tests {
         assert_eq!(stop_requests(), 0);
         raise(libc::SIGTERM);
         assert_eq!(stop_requests(), 1);
-        // Makes the next signal seem simultaneous with the first one, however late this thread
-        // continues.
+        // Makes the next signal count as simultaneous with the first one, even if this thread
+        // continues late.
         FIRST_SIGNAL_NS.store(u64::MAX, Ordering::Release);
         raise(libc::SIGTERM);
         assert_eq!(stop_requests(), 1, "the same signal, sent to us and to our group");

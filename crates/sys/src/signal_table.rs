@@ -1,9 +1,9 @@
 //! A table of child processes to which a signal handler sends signals.
 //!
 //! The kernel does not reuse the id of a child before the child has been reaped. The owner of a
-//! child therefore waits for its end without reaping it, removes it from the table, and reaps it
-//! last. [`SignalTable::remove`] returns only after no handler holds the removed id any more, so
-//! no signal reaches another process.
+//! child therefore waits for the child's exit without reaping the child, removes the child from the
+//! table, and reaps it last. [`SignalTable::remove`] returns only after no handler holds the
+//! removed id any more, so no signal reaches another process.
 
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 

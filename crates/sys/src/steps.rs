@@ -4,10 +4,10 @@
 //! Descriptors, mappings, threads, programs and links are owned and released on drop. For anything
 //! that outlives its owner (a created file, a directory, a name), the caller registers a rollback
 //! action ([`Steps::on_rollback`]). If a later step of the allocation fails, or the last handle is
-//! dropped, the actions run in reverse order. [`Steps::commit`] discards them: the allocation is
-//! complete, and the activation that follows cannot fail.
+//! dropped, the actions run in reverse order. [`Steps::commit`] discards the actions once the
+//! allocation is complete, because the subsequent activation cannot fail.
 //!
-//! Each step, such as a system call that creates a resource, is announced before it is taken
+//! Each step, such as a system call that creates a resource, is announced before it is performed
 //! ([`Steps::announce`]). With an [`InjectedFault`], the log makes a chosen step fail as the kernel
 //! would, or stops the process before that step. Without a fault an announcement costs a
 //! comparison.
@@ -108,7 +108,7 @@ struct LogState {
 
 type RollbackAction = Box<dyn FnOnce() + Send>;
 
-/// A position in a rollback log, to which [`Steps::roll_back_to`] returns.
+/// A position in a rollback log. [`Steps::roll_back_to`] returns to this position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Savepoint(usize);
 

@@ -66,7 +66,7 @@ impl Task {
     fn read_stat(directory: &str) -> Option<Self> {
         let text = |name: &str| fs::read_to_string(format!("{directory}/{name}")).ok();
         let stat = text("stat")?;
-        // The fields follow the command name, which may contain anything.
+        // The fields follow the command name, which may contain any character.
         let mut words = stat.rsplit_once(") ")?.1.split(' ');
         let run_state = match words.next()? {
             "R" => RunState::Runs,

@@ -13,8 +13,8 @@ pub struct Usage {
     pub resident_bytes: u64,
 }
 
-/// Blocks until a child has ended. Returns its exit status and its resource usage, which includes
-/// that of the child's own reaped children.
+/// Blocks until a child has ended. Returns the child's exit status, and the resource usage of the
+/// child and of its reaped descendants.
 #[expect(clippy::needless_pass_by_value, reason = "the child must not be waited for again")]
 pub fn wait(child: Child) -> Result<(ExitStatus, Usage)> {
     let number = libc::pid_t::try_from(child.id()).unwrap_or(libc::pid_t::MAX);

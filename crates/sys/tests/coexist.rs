@@ -1,6 +1,6 @@
 //! Tests of our programs alongside other programs on one device: an XDP program attached by `ip`, a
-//! tc filter, and TCX links before and after ours. All are listed, all see every packet, none is
-//! moved, and each can be removed first.
+//! tc filter, and TCX links before and after ours. All programs are listed and see every packet,
+//! none is moved, and each can be removed first.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 #[expect(dead_code, reason = "only programs that count and frames to be counted are needed here")]
@@ -107,7 +107,8 @@ fn v17_own_and_foreign_programs_all_see_every_packet() {
     });
 }
 
-/// Expects `ip` to fail to attach a program where ours is attached, and our program to continue.
+/// Expects `ip` to fail to attach a second program to the interface, and our program to keep
+/// running.
 #[test]
 fn v17_ip_cannot_replace_our_xdp_program() {
     let Some(()) = need::require_bpf() else { return };

@@ -1,5 +1,5 @@
-//! Tests of links on real devices: an attached program runs, can be replaced, and is detached
-//! however its owner exits, while programs that were already present stay.
+//! Tests of links on real devices: an attached program runs, can be replaced, and is detached even
+//! if its owner is killed, while programs that were already present stay.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 mod attach;

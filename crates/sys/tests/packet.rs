@@ -138,8 +138,8 @@ fn stripped_vlan_tag_is_reported() {
     }
 }
 
-/// Expects frames for which there is no room to be counted, and frames to arrive again once
-/// segments are given back.
+/// Expects the ring to count frames that arrive while it is full, and to receive frames again once
+/// segments are returned.
 #[test]
 fn full_ring_counts_drops_and_continues() {
     let Some(pair) = silent_pair() else { return };

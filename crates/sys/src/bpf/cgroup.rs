@@ -2,9 +2,9 @@
 //!
 //! A program attached to a group sees the traffic of all sockets in the group and its descendants.
 //! Attaching needs only a descriptor of the group's directory, and no permission to create groups.
-//! In a container, the visible root group is that of the container. If no mount is visible (`ip
-//! netns exec` hides `/sys`), a process that is allowed to mount creates a detached mount, which is
-//! invisible to others and disappears with its descriptor.
+//! In a container, the visible root group is the container's own root group. If no mount is visible
+//! (`ip netns exec` hides `/sys`), a process that is allowed to mount creates a detached mount,
+//! which is invisible to others and disappears with its descriptor.
 
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};

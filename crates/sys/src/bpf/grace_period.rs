@@ -3,7 +3,7 @@
 //! Replacing a program through its link takes effect with the next packet, but a CPU that is
 //! executing the old program finishes its run. The kernel lets user space wait for these runs to
 //! end in one case: an update of a map of maps returns only when no running program can still hold
-//! the old inner map. [`GracePeriod`] owns a map of maps that it updates only to wait for this.
+//! the old inner map. [`GracePeriod`] owns a map of maps that it updates only in order to wait.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 

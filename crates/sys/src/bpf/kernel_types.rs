@@ -57,7 +57,7 @@ const fn members_size(kind: u32, count: usize) -> Option<usize> {
         // Enumerations, function prototypes.
         6 | 13 => count * 8,
         2 | 7..=12 | 16 | 18 => 0,
-        // Unknown kind: its size cannot be known.
+        // The size of an unknown kind cannot be determined.
         _ => return None,
     })
 }

@@ -40,7 +40,8 @@ const PERFMON: &str = "CAP_PERFMON";
 /// thread with CAP_SYS_ADMIN needs none of them.
 #[must_use]
 pub fn missing_capabilities() -> Vec<&'static str> {
-    // Capabilities are per thread, so the status of this thread is read, not that of the process.
+    // Capabilities are per thread, so the status of this thread is read, not the status of the
+    // process.
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let have = Capabilities::parse(&status, "CapEff:").unwrap_or_default();
     let admin = have.has(Capabilities::SYS_ADMIN);

@@ -2,7 +2,7 @@
 //!
 //! Nothing is ever pinned, so every object is freed when its last descriptor is closed, however the
 //! process ends (RELIABILITY T15). Loading needs CAP_BPF and CAP_NET_ADMIN; CAP_PERFMON is
-//! optional, and without it the verifier hardens programs against speculation.
+//! optional; without CAP_PERFMON the verifier hardens programs against speculation.
 
 mod btf;
 mod cgroup;
@@ -108,7 +108,7 @@ fn open_object<A: Attributes>(
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Converts text to a kernel object name: takes the first 15 bytes and replaces each one that is
+/// Converts text to a kernel object name: uses the first 15 bytes, and replaces each byte that is
 /// not a letter, a digit or `.` with `_`.
 fn object_name(name: &str) -> [u8; 16] {
     let mut kept = [0; 16];

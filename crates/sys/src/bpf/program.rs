@@ -6,7 +6,7 @@ use super::{Attributes, Btf, LoadError, command, object_name, open_object};
 use crate::error::{Error, Result};
 
 /// Sizes in bytes of the buffer for the verifier's log, in the order in which they are tried. A log
-/// can take megabytes.
+/// can be megabytes long.
 const LOG_SIZES: [u32; 2] = [1 << 20, 16 << 20];
 /// Maximum number of retries after a signal interrupted a load (EAGAIN).
 const RETRIES_MAX: u32 = 5;
@@ -76,7 +76,7 @@ pub enum LogLevel {
     /// Only the path that leads to the rejected instruction.
     #[default]
     Path = 1,
-    /// All explored paths, which can take megabytes.
+    /// All explored paths. The log can be megabytes long.
     AllPaths = 2,
 }
 

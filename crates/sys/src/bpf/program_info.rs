@@ -74,7 +74,7 @@ pub fn program_info(id: u32) -> Result<ProgramInfo> {
     kernel_info(fd.as_raw_fd(), &target).map(ProgramInfo::from_kernel)
 }
 
-/// Queries the kernel about the program to which a descriptor refers.
+/// Queries the kernel about the program behind a descriptor.
 pub(super) fn kernel_info(fd: i32, target: &str) -> Result<KernelProgramInfo> {
     object_info(fd, target)
 }

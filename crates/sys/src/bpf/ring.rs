@@ -54,8 +54,8 @@ pub mod region_offset {
     /// class (4), view offset (4, with [`AFTER_TAG`]), exit edge (4), and, if edges share the sink,
     /// the number of earlier pointers for this edge (8).
     pub const POINTER_SIZE: u32 = 32;
-    /// Flag in the view offset of a pointer: the view begins after the tag that the kernel may
-    /// store outside the frame.
+    /// Flag in the view offset of a pointer: the view begins after the VLAN tag, which the kernel
+    /// may store outside the frame.
     pub const AFTER_TAG: u32 = 1 << 31;
     /// Size of a record's header in bytes. Its fields, with their sizes: position, or -1 while
     /// being written (8), wire length (4), captured length (4), time (8), VLAN TCI (2), VLAN
@@ -128,7 +128,7 @@ impl RingsLayout {
         let whole = pointers.is_power_of_two() && power(bytes, sinks > 0) && cpus > 0;
         let long = bytes == 0 || record_max <= bytes / 2;
         let fits = sinks <= SINKS_MAX && (sinks > 0 || bytes > 0) && record_max > 0 && long;
-        // Small enough that no sum in the other functions overflows.
+        // These limits prevent overflow in the sums of the other functions.
         let small = pointers <= 1 << 20 && bytes <= 1 << 28;
         let size = (whole && fits && small).then(|| self.stride())?.checked_mul(cpus)?;
         // The largest size that has been tested.
@@ -261,8 +261,8 @@ pub struct FramePointer {
     /// Offset of the view in the frame, in bytes. A tag that the kernel stores outside the frame
     /// does not count.
     pub offset: u32,
-    /// True if the view begins after the tag that the kernel stores outside the frame, should the
-    /// frame have such a tag.
+    /// True if the view begins after the VLAN tag, for a frame whose tag the kernel stores outside
+    /// the frame.
     pub after_tag: bool,
     /// Number of the exit edge that the frame takes.
     pub edge: u32,
@@ -282,8 +282,8 @@ pub struct CpuRing<'a> {
 
 impl<'a> CpuRing<'a> {
     /// Returns the position up to which the writer may be writing. To validate a copy of a record,
-    /// call this after copying: the copy is intact if the result exceeds the record's position by
-    /// at most [`RingsLayout::bytes`]. An Acquire fence orders the copy and this read.
+    /// call this function after copying: the copy is intact if the result exceeds the record's
+    /// position by at most [`RingsLayout::bytes`]. An Acquire fence orders the copy and this read.
     #[must_use]
     #[inline]
     pub fn reserved(&self) -> u64 {

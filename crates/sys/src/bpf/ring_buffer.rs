@@ -91,8 +91,8 @@ impl RingBuffer {
         put.wrapping_sub(self.consumer.word(0).unwrap_or(0))
     }
 
-    /// Consumes the records before the first incomplete one, calls `each` for those that were not
-    /// discarded, and returns the number of calls.
+    /// Consumes the records before the first incomplete one, and calls `each` with those that were
+    /// not discarded. Returns the number of calls.
     pub fn drain(&mut self, mut each: impl FnMut(&[u8])) -> usize {
         let (mut count, mut record) = (0, Vec::new());
         let mut taken = self.consumer.word(0).unwrap_or(0);
@@ -132,7 +132,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Creates a waiter on ring buffers, given one descriptor of each.
+    /// Creates a waiter for ring buffers, each given by a descriptor.
     pub fn new(doorbells: &[BorrowedFd<'_>]) -> Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll_create1", "")?;
         for doorbell in doorbells {

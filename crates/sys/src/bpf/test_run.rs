@@ -38,8 +38,8 @@ impl Program {
         Ok((run, word.map_or(0, |word| u32::from_ne_bytes(*word))))
     }
 
-    /// Runs the program once on a packet. Returns the result and the packet as the program has left
-    /// it.
+    /// Runs the program once on a packet. Returns the result and the packet as modified by the
+    /// program.
     pub fn test_run_output(&self, packet: &[u8]) -> Result<(TestRun, Vec<u8>)> {
         // Maximum headroom that a program may add.
         const GROWTH_MAX: usize = 256;

@@ -8,17 +8,16 @@ use std::sync::atomic::AtomicU64;
 
 /// Minimum length in bytes for [`copy_bytes`]. Shorter ranges are copied faster word by word.
 pub const COPY_MIN: usize = 16;
-/// Minimum length in bytes at which the gain from AVX outweighs the cost of the `vzeroupper` that
-/// follows.
+/// Minimum length in bytes at which AVX gains more than the final `vzeroupper` costs.
 const AVX_LENGTH_MIN: usize = 192;
-/// Minimum length in bytes at which copies within our own memory use libc's memcpy.
+/// Minimum length in bytes at which libc's memcpy is used for copies within private memory.
 pub const LIBC_MIN: usize = 1 << 20;
 /// Minimum length in bytes at which aligning stores to 32 bytes gains more than it costs.
 const ALIGNED_LENGTH_MIN: usize = 1024;
 
 /// Copies `length` bytes: 64 at a time, then 16 at a time, then the last 16 again, overlapping.
 ///
-/// The same loop serves all lengths, because `rep movsb` takes up to four times as long for blocks
+/// The same loop is used for all lengths, because `rep movsb` is up to four times slower for blocks
 /// of 4 KB and more that another CPU has just written (`bench pipe`, two cores, same cache).
 ///
 /// # Safety
@@ -83,8 +82,8 @@ pub unsafe fn copy_bytes(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
-/// Copies at least [`COPY_MIN`] bytes into words that other parties may read concurrently. Such a
-/// reader may see a torn copy.
+/// Copies at least [`COPY_MIN`] bytes into words that other parties may read concurrently. A
+/// concurrent reader may see a torn copy.
 ///
 /// # Panics
 ///

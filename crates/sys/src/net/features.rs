@@ -1,8 +1,8 @@
 //! XDP features of an interface, from the generic netlink family `netdev` (Linux 6.3).
 //!
 //! The features may change at any time: a virtual Ethernet device accepts redirected frames only
-//! while its peer device can receive them. A program gets no error when it redirects to a device
-//! that does not accept redirected frames.
+//! while its peer device can receive them. A program that redirects to a device without this
+//! feature gets no error, and the frames are lost.
 
 use super::links::{
     CALL, array_at, attributes, encode_attribute, encode_message, exchange_request, split_message,

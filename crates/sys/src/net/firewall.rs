@@ -1,5 +1,5 @@
-//! Detection of firewall rules. They do not apply to packets that a program takes before the
-//! network stack sees them.
+//! Detection of firewall rules. The rules do not apply to packets that a program takes before they
+//! reach the network stack.
 
 use super::RouteSocket;
 use super::links::encode_message;

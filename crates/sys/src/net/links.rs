@@ -86,7 +86,7 @@ impl RouteSocket {
         Ok(Self { socket: socket.context("socket", "nfnetlink")?, sequence: Mutex::new(0) })
     }
 
-    /// Lists all interfaces. Fails with EINTR if the list keeps changing during the queries.
+    /// Lists all interfaces. Fails with EINTR if interfaces keep changing during the queries.
     pub fn list_interfaces(&self) -> Result<Vec<Interface>> {
         for _ in 0..DUMP_ATTEMPTS_MAX {
             let (found, whole) = self.query_interfaces(0, &[], true, "the list of interfaces")?;

@@ -106,7 +106,7 @@ impl InterfaceFlags {
 /// losses; drivers differ in which of these fields they use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
-    /// Frames received, excluding those dropped by the device.
+    /// Frames received, excluding frames dropped by the device.
     pub rx_packets: u64,
     /// Frames sent.
     pub tx_packets: u64,

@@ -110,8 +110,8 @@ pub fn namespace_cookie() -> Result<u64> {
 }
 
 /// Runs `work` in a new thread inside the namespace `space`. Sockets opened by `work` belong to
-/// `space`; the calling thread stays in its namespace. Needs CAP_SYS_ADMIN in the user namespace of
-/// this process and in the one that owns `space`.
+/// `space`; the calling thread stays in its namespace. Needs CAP_SYS_ADMIN both in the user
+/// namespace of this process and in the user namespace that owns `space`.
 ///
 /// # Panics
 /// If `work` panics.

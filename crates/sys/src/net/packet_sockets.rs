@@ -6,7 +6,7 @@ use std::fs;
 /// A packet socket (packet(7)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PacketSocketInfo {
-    /// Inode of the socket, by which [`crate::holders`] finds the processes that hold it.
+    /// Inode of the socket, with which [`crate::holders`] finds the processes that hold the socket.
     pub inode: u64,
     /// Index of the bound interface; 0 for all interfaces.
     pub interface: u32,

@@ -18,7 +18,7 @@ pub const EXCLUDED_INTERFACES_MAX: usize = 250;
 /// Offset in classic BPF programs at which the interface index of a packet can be loaded
 /// (`SKF_AD_OFF + SKF_AD_IFINDEX`).
 const INTERFACE_INDEX_OFFSET: u32 = 0xffff_f008;
-/// Protocol that no packet has. A socket that is bound to it costs other packets nothing.
+/// Protocol that no packet has. A socket bound to this protocol adds no cost to any packet.
 const NO_PROTOCOL: u16 = 0;
 /// Size of the buffer for control messages in bytes: a timestamp and the auxiliary data.
 const CONTROL_SIZE: usize = 128;
@@ -64,8 +64,8 @@ impl CookedSocket {
         Ok(Self(socket))
     }
 
-    /// Receives the packets of all interfaces from now on, except those of the interfaces with the
-    /// indices in `excluded`. Needs no privilege.
+    /// Starts receiving the packets of all interfaces except the interfaces with the indices in
+    /// `excluded`. Needs no privilege.
     ///
     /// Fails with EINVAL if more than [`EXCLUDED_INTERFACES_MAX`] interfaces are excluded.
     pub fn start(&self, excluded: &[u32]) -> Result<()> {

@@ -160,7 +160,8 @@ impl PacketStatus {
         self.0 & LOSING != 0
     }
 
-    /// Returns true if the layer 4 checksum is not filled in because it was left to the device.
+    /// Returns true if the sender left the layer 4 checksum to the device, so that the checksum
+    /// field is not filled in.
     #[must_use]
     pub const fn checksum_unset(self) -> bool {
         self.0 & (1 << 3) != 0

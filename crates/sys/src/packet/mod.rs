@@ -1,11 +1,11 @@
 //! Packet sockets (packet(7)): receiving through a ring mapped into this process, and sending.
 //!
 //! The order of setup keeps unwanted frames out of the ring: a [`PacketSocket`] is opened with
-//! protocol 0, so that nothing arrives; then the filter is attached, the [`PacketRing`] is created,
-//! and the socket is bound to an interface last (RELIABILITY T12). [`layout`] parses the ring's
-//! segments; [`PacketSender`] sends. A [`CookedSocket`] receives the packets of many interfaces
-//! without a ring. Opening needs CAP_NET_RAW in the user namespace that owns the
-//! network namespace.
+//! protocol 0, so that no frame arrives; then the filter is attached, the [`PacketRing`] is
+//! created, and the socket is bound to an interface last (RELIABILITY T12). [`layout`] parses the
+//! ring's segments; [`PacketSender`] sends. A [`CookedSocket`] receives the packets of many
+//! interfaces without a ring. Opening needs CAP_NET_RAW in the user namespace that owns the network
+//! namespace.
 
 mod cooked;
 pub mod layout;

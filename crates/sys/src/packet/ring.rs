@@ -115,7 +115,7 @@ struct Gaps {
     known: VecDeque<Gap>,
     /// Number of dropped frames already assigned to a gap.
     counted: u64,
-    /// Number of segments returned up to the first one that is still owned by this process.
+    /// Number of segments returned before the first segment that this process still owns.
     passed: u64,
     /// For each slot, true if its segment has been returned before an earlier segment.
     ahead: Vec<bool>,
@@ -135,8 +135,8 @@ impl Gaps {
             Some(last) if last.behind == behind => last.drops += new,
             _ => self.known.push_back(Gap { behind, drops: new }),
         }
-        // A caller that takes gaps regularly never leaves more of them than there are segments.
-        // Otherwise the oldest is dropped.
+        // A caller that takes gaps regularly never leaves more gaps than there are segments. For
+        // other callers, the oldest gap is discarded.
         if self.known.len() > segments {
             self.known.pop_front();
         }
@@ -204,8 +204,8 @@ impl PacketRing {
         Ok(totals.ring)
     }
 
-    /// Removes and returns the oldest gap if it precedes the segment with number `before`, counted
-    /// from 0 in the order in which the segments were filled. Returns `None` otherwise.
+    /// Removes and returns the oldest gap if the gap precedes segment number `before`. Segments are
+    /// numbered from 0 in the order in which they were filled. Returns `None` otherwise.
     pub fn take_gap(&self, before: u64) -> Option<Gap> {
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         let known = &mut totals.gaps.known;
@@ -213,7 +213,8 @@ impl PacketRing {
         if is_before { known.pop_front() } else { None }
     }
 
-    /// Returns all gaps not yet taken, after assigning all drops so far to a gap.
+    /// Assigns all drops so far to a gap. Returns all gaps that [`PacketRing::take_gap`] has not
+    /// returned yet.
     pub fn gaps(&self) -> Result<Vec<Gap>> {
         let drops = self.statistics()?.drops;
         let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);

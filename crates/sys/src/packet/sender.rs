@@ -65,8 +65,8 @@ impl PacketSender {
         let mut sent = 0;
         while let Some(rest) = frames.get(sent..).filter(|rest| !rest.is_empty()) {
             let batch = rest.get(..BATCH_MAX).unwrap_or(rest);
-            // If only a part of a batch is sent, the kernel reports no reason. The next call then
-            // starts with the frame that was not sent, and returns the reason.
+            // If only a part of a batch is sent, the kernel reports no error. The next call starts
+            // with the first unsent frame and returns the error.
             match self.send_batch(batch) {
                 Ok(count) => sent += count,
                 Err(stop) => return SendReport { frames: sent, stopped: Some(stop) },

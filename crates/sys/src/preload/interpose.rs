@@ -133,8 +133,8 @@ macro_rules! interpose_duplication {
 
         /// `dup(2)`.
         ///
-        /// # Safety
-        /// No requirements; the function is unsafe only because its type is that of a C function.
+        /// # Safety No requirements; the function is unsafe only because it has the type of a C
+        /// function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn dup(from: std::ffi::c_int) -> std::ffi::c_int {
             match $crate::next_function!(c"dup" as Duplicate) {
@@ -146,8 +146,8 @@ macro_rules! interpose_duplication {
 
         /// `dup2(2)`.
         ///
-        /// # Safety
-        /// No requirements; the function is unsafe only because its type is that of a C function.
+        /// # Safety No requirements; the function is unsafe only because it has the type of a C
+        /// function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn dup2(
             from: std::ffi::c_int,
@@ -163,8 +163,8 @@ macro_rules! interpose_duplication {
 
         /// `dup3(2)`.
         ///
-        /// # Safety
-        /// No requirements; the function is unsafe only because its type is that of a C function.
+        /// # Safety No requirements; the function is unsafe only because it has the type of a C
+        /// function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn dup3(
             from: std::ffi::c_int,

@@ -1,8 +1,8 @@
 //! Messages of preloaded libraries to the user.
 //!
-//! The standard error of a program may not be the user's: tshark reads that of dumpcap as a
-//! protocol. `streamline exec` therefore duplicates its own standard error to a separate
-//! descriptor, which the programs of the command inherit.
+//! The standard error of a program may not reach the user: tshark, for example, parses the standard
+//! error of dumpcap as a protocol. `streamline exec` therefore duplicates its own standard error to
+//! a separate descriptor, which the programs of the command inherit.
 
 use super::{borrow, inode, write_all};
 use std::io::Write as _;
@@ -12,8 +12,8 @@ use std::os::fd::BorrowedFd;
 pub const VARIABLE: &str = "STREAMLINE_MESSAGES";
 
 /// Writes a line to the message descriptor, or to standard error if the variable is not set. Writes
-/// nothing if the variable is set but its descriptor is closed or refers to another file. Blocks
-/// like standard error.
+/// nothing if the variable is set but its descriptor is closed or refers to another file. May
+/// block.
 pub fn print_message(text: &str) {
     let line = format!("streamline: {text}\n");
     match std::env::var(VARIABLE) {

@@ -1,9 +1,9 @@
 //! System and loader calls for a library that is preloaded into another program, which owns the
 //! descriptors and signal handlers.
 //!
-//! No function here allocates or takes a lock, except [`next_symbol`], [`loaded_symbol`],
-//! `copy_for_program`, [`receive`] and [`has_threads`]. Only [`set_errno`] sets `errno` on
-//! purpose; callers of other functions first save it with [`errno`].
+//! No function in this module allocates or takes a lock, except [`next_symbol`], [`loaded_symbol`],
+//! `copy_for_program`, [`receive`] and [`has_threads`]. Only [`set_errno`] is meant to set `errno`.
+//! Other functions may overwrite `errno`, so their callers first save it with [`errno`].
 
 pub mod interpose;
 pub mod message;
@@ -85,8 +85,8 @@ pub fn inode(number: c_int) -> Option<u64> {
     rustix::fs::fstat(borrow(number)?).ok().map(|stat| stat.st_ino)
 }
 
-/// Returns the number of bytes waiting in a pipe, given either end; 0 if the kernel does not report
-/// it.
+/// Returns the number of bytes in a pipe, given a descriptor of either end; 0 if the kernel does
+/// not report the number.
 #[must_use]
 pub fn bytes_waiting(number: c_int) -> u64 {
     borrow(number).and_then(|fd| rustix::io::ioctl_fionread(fd).ok()).unwrap_or(0)
@@ -243,7 +243,7 @@ pub fn is_write_only(number: c_int) -> bool {
     flags.is_some_and(|flags| flags & rustix::fs::OFlags::RWMODE == rustix::fs::OFlags::WRONLY)
 }
 
-/// The process in which fork returned.
+/// The side of a fork on which [`fork_detached`] has returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ForkSide {
     /// The calling process.

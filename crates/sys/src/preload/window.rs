@@ -6,9 +6,9 @@
 //! never used as a window again, because faults cost more than copies.
 //!
 //! Invariants, cited below:
-//! - W1 The pages from `base` to `base + span` are memory into which the program asked to read a
-//!   file. Only these pages are made inaccessible. Before they become accessible again, they are
-//!   filled, by pread(2), with the bytes that the program expects in them.
+//! - W1 The pages from `base` to `base + span` are memory into which the program has requested to
+//!   read a file. Only these pages are made inaccessible. Before they become accessible again, they
+//!   are filled, by pread(2), with the bytes that the program expects in them.
 
 use rustix::mm::{MprotectFlags, mprotect};
 use std::mem::MaybeUninit;
@@ -27,7 +27,7 @@ struct Window {
     span: AtomicUsize,
     /// Number of bytes that represent the file; 0 if the pages hold the program's own contents.
     len: AtomicUsize,
-    /// Number of our own descriptor for the file.
+    /// Number of this library's own descriptor for the file.
     number: AtomicUsize,
     /// Offset in the file that corresponds to the first byte.
     at: AtomicU64,

@@ -2,8 +2,8 @@
 //!
 //! A frame is being filled by the kernel ([`XdpReceiver`]), held as a block, or being sent
 //! ([`XdpSender`]). The memory is a [`Lender`] with one frame per segment. A block therefore refers
-//! to the very bytes that the kernel has written, and a forwarded frame stays in place until it has
-//! been sent. [SL §5.5: the driver's own ring as a dbuf; FEATURES G1, G6]
+//! directly to the bytes that the kernel has written, and a forwarded frame stays in place until it
+//! has been sent. [SL §5.5: the driver's own ring as a dbuf; FEATURES G1, G6]
 //!
 //! One word per frame holds the state of the frame. Invariants, cited below:
 //! - F1 A frame is lent to be filled only if its word is 0, and the word is 0 only while the frame
@@ -16,8 +16,8 @@
 //!   sent never has `RECEIVED` set, so no pool reaches it.
 //!
 //! SYNC POINT *frame given back*: each release subtracts with AcqRel, and the last release pushes
-//! the frame onto `free` under the lock that a lender takes. All our accesses therefore precede the
-//! kernel's.
+//! the frame onto `free` under the lock that a lender takes. All accesses by this process therefore
+//! precede the kernel's accesses.
 //!
 //! [`XdpReceiver`]: super::XdpReceiver
 //! [`XdpReceiver::supply`]: super::XdpReceiver::supply
@@ -47,7 +47,7 @@ pub struct Frames {
     /// Number of free frames that are reserved for senders that copy.
     reserve: AtomicUsize,
     /// The socket with which the UMEM was registered. Other sockets share the UMEM through this
-    /// one.
+    /// socket.
     first: Mutex<Weak<OwnedFd>>,
 }
 

@@ -26,13 +26,13 @@ const COUNTERS_SIZE: u32 = 64;
 pub struct Redirect {
     sockets: Map,
     program: Program,
-    /// Counters of our own program; `None` for a program built by the caller, which has its own
-    /// counters.
+    /// Counters of this module's own program; `None` for a program built by the caller, which has
+    /// its own counters.
     counters: Option<Mapping>,
     queues: u32,
 }
 
-/// The parameters of the call with which a program asks the driver for a stripped VLAN tag.
+/// The parameters that a program needs to ask the driver for a stripped VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TagLookup {
     /// BTF id of the kernel function to call.
@@ -42,14 +42,14 @@ pub struct TagLookup {
 }
 
 /// A function that builds a program to redirect frames to the sockets in the map, by queue number.
-/// The program queries stripped VLAN tags only if it is given a [`TagLookup`].
+/// The program queries stripped VLAN tags only if the second argument is a [`TagLookup`].
 pub type BuildProgram<'m, E> =
     &'m dyn Fn(&Map, Option<TagLookup>) -> std::result::Result<Program, E>;
 
 /// Counters of the redirecting program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RedirectCounts {
-    /// Frames redirected to sockets, including those for which a socket had no room.
+    /// Frames redirected to sockets, including frames for which a socket had no room.
     pub redirected: u64,
     /// Frames of queues without a socket, passed to the host.
     pub passed: u64,
@@ -66,7 +66,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Size of a stamp in bytes. A stamp ends where the frame begins.
+    /// Size of a stamp in bytes. A stamp immediately precedes its frame.
     pub const BYTES: usize = 16;
 
     /// Reads the stamp before a frame and zeroes it, so that the next frame in the same buffer does

@@ -3,15 +3,15 @@
 //! A sender sends packets from frames of the shared memory in place, copies other bytes into free
 //! frames, and reports in order how many packets the kernel has taken. A device without room drops
 //! the packet that the kernel has just passed to it (EBUSY). The sender then puts that packet back
-//! before the others, so no packet is lost or reordered. This relies on copy mode, in which the
-//! kernel reads the ring only during calls by this process. A zero-copy device never drops packets
-//! in this way.
+//! before the others, so no packet is lost or reordered. This method relies on copy mode, in which
+//! the kernel reads the ring only during calls by this process. A zero-copy device never drops
+//! packets in this way.
 //!
 //! The dropped packet is identified as follows. After sending at least one packet, the kernel
 //! publishes its read position (`__xsk_tx_release`, Linux 6.6), so the dropped packet is the last
 //! one taken. If the kernel has sent no packet, it publishes nothing, so the dropped packet is the
-//! first one waiting. In the second case the entry of the packet stays as a *ghost* until the
-//! position advances.
+//! first one waiting. In the latter case, the entry of the packet remains in the ring as a *ghost*
+//! until the position advances.
 
 use super::frames::Frames;
 use super::ring::Descriptor;
@@ -65,7 +65,7 @@ pub enum TxPacket<'a> {
 pub struct PushReport {
     /// Number of packets newly taken by the kernel, counted from the oldest.
     pub taken: usize,
-    /// True if the device had no room for the packet after those that were taken.
+    /// True if the device had no room for the packet that follows the taken packets.
     pub refused: bool,
     /// Number of packets lost because the ring had no room to put them back.
     pub lost: usize,
@@ -120,7 +120,7 @@ impl XdpSender {
     }
 
     /// Queues a packet. Returns false if the ring or the free frames are exhausted; retry after
-    /// [`XdpSender::push`]. Always returns false for an empty packet, for one of more than 17
+    /// [`XdpSender::push`]. Always returns false for an empty packet, for a packet of more than 17
     /// frames, and for a part of a free or lent frame.
     pub fn enqueue(&mut self, packet: TxPacket<'_>) -> Result<bool> {
         let Some(tx) = self.socket.tx.as_mut() else { return Ok(false) };
@@ -148,7 +148,7 @@ impl XdpSender {
         Ok(true)
     }
 
-    /// Makes the kernel take as many queued packets as it can now.
+    /// Makes the kernel take as many queued packets as it can at present.
     ///
     /// Fails with ENETDOWN if the interface is down, and with ENXIO if it no longer exists.
     pub fn push(&mut self) -> Result<PushReport> {
@@ -159,7 +159,8 @@ impl XdpSender {
             PushReport { taken: self.remove_taken_entries()?, ..PushReport::default() };
         if woken == WakeOutcome::Refused && !self.is_zero_copy() {
             pushed.refused = true;
-            // The dropped packet is the last one published as taken, else the first one waiting.
+            // The dropped packet is the last packet published as taken or, if there is none, the
+            // first waiting packet.
             match self.last.is_empty() {
                 false => pushed.taken -= 1,
                 true => self.make_ghost(),
@@ -282,7 +283,7 @@ fn copy_into_frames(
     for (part, entry) in parts.zip(entries.iter_mut()) {
         let Some(address) = frames.take_send_frame() else { break };
         let at = usize::try_from(address).unwrap_or(usize::MAX);
-        // The frame was free and is now ours alone.
+        // The frame was free, so no other code accesses it.
         let pasted = frames.umem().memory().store_bytes(at, part);
         debug_assert!(pasted, "a frame is in the memory");
         let length = u32::try_from(part.len()).unwrap_or(0);

@@ -58,7 +58,7 @@ impl SocketSettings {
 pub enum WakeOutcome {
     /// The kernel has taken all packets, or will do so without another call.
     Done,
-    /// The kernel has taken some packets; call again later for the rest.
+    /// The kernel has taken some packets. Call again later for the remaining packets.
     Again,
     /// The device had no room for the packet taken last, and dropped it.
     Refused,
@@ -153,7 +153,7 @@ impl XdpSocket {
     }
 
     /// Wakes the kernel to send. Packets that the kernel cannot send now wait for a later call. In
-    /// copy mode the kernel sends nothing without this call.
+    /// copy mode, the kernel sends packets only during this call.
     pub fn wake_tx(&self) -> Result<WakeOutcome> {
         use rustix::io::Errno;
         match rustix::net::send(&*self.socket, &[], SendFlags::DONTWAIT) {

@@ -88,8 +88,8 @@ pub(super) fn get<T: OptionValue>(socket: BorrowedFd<'_>, name: SocketOption) ->
     option::get(socket, SOL_XDP, name)
 }
 
-/// Binds a socket to a queue of an interface. If `shared` is given, the socket uses the memory of
-/// that socket.
+/// Binds a socket to a queue of an interface. If `shared` is not `None`, the socket uses the memory
+/// of the socket `shared`.
 pub(super) fn bind(
     socket: BorrowedFd<'_>,
     interface: u32,

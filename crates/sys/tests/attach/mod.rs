@@ -62,7 +62,7 @@ pub(crate) fn send_frames(pair: &Pair, count: u64) {
 /// Number of steps in [`attach_step_by_step`].
 pub(crate) const STEPS: u32 = 13;
 
-/// Name of the environment variable with the index of the interface to which to attach.
+/// Name of the environment variable that contains the index of the target interface.
 const INDEX_VARIABLE: &str = "STREAMLINE_TEST_INDEX";
 /// Name of the environment variable with the number of steps to perform.
 const STEPS_VARIABLE: &str = "STREAMLINE_TEST_STEP";

@@ -81,7 +81,8 @@ impl Judge for KernelJudge {
             let why = "a test run makes whole frames without a tag beside, checksums filled in";
             return Ruling::Refused(why.to_owned());
         }
-        // The input begins after the Ethernet header, so an empty one precedes the frame.
+        // The program's input begins after the Ethernet header, so an empty header precedes the
+        // frame.
         let hidden = if self.place.reads_by_helper() { vec![0; 14] } else { Vec::new() };
         let frame = [&hidden, packet.bytes].concat();
         let run = match (self.edits, self.place) {
