@@ -36,7 +36,7 @@ pub trait Source: Send {
     fn counters(&self) -> SourceCounters;
 
     /// Returns the properties that stay constant while the source is open. The space calls this
-    /// once, before the first `produce`.
+    /// function once, before the first `produce`.
     fn properties(&self) -> SourceProperties {
         SourceProperties::default()
     }
@@ -94,8 +94,8 @@ pub struct SourceProperties {
     pub wakes_on_memory: bool,
     /// True if the source selects the arc of its blocks itself ([`Intake::arc`]).
     pub chooses_arc: bool,
-    /// Memory that another party fills, such as a packet ring. The space builds a pool over it,
-    /// which becomes [`Intake::pool`].
+    /// Memory that another party fills, such as a packet ring. The space builds a pool over this
+    /// memory, and passes the pool to `produce` as [`Intake::pool`].
     pub lender: Option<Arc<dyn Lender>>,
     /// Frames in kernel memory that sinks can process without a copy by the source
     /// ([`Intake::arcs_in_place`]).
@@ -144,8 +144,8 @@ pub struct SourceCounters {
     /// Block counts per arc; empty unless the source chooses the arcs of its blocks.
     #[serde(skip)]
     pub arrived: Vec<ArcCounts>,
-    /// Counters of the filter that runs in another process and whose output this source receives,
-    /// or `None` if the source receives the output of no such filter.
+    /// Counters of a filter in another process whose output this source receives, or `None` if
+    /// there is no such filter.
     #[serde(skip)]
     pub counts: Option<Counts>,
 }
@@ -284,8 +284,9 @@ pub trait Sink: Send {
     /// Writes all buffered data and returns the sink's report. Called after the last block.
     fn finish(&mut self) -> Result<Report, Failure>;
 
-    /// Returns the number of blocks and viewed bytes written so far. The ledger uses it to compute
-    /// the losses after a failure. Returns `None` if the sink does not count them.
+    /// Returns the number of blocks and viewed bytes written so far. The ledger uses the result to
+    /// compute the losses after a failure. Returns `None` if the sink does not count written
+    /// blocks.
     fn amount_written(&self) -> Option<Amount> {
         None
     }
@@ -351,12 +352,12 @@ pub struct Opening<'o> {
     pub lent: &'o [Arc<dyn Lender>],
     /// Users who may read all input files of the path (sinks only).
     pub readers: &'o Readers,
-    /// True if blocks arrive at their own rate and are lost while a sink is slow (sinks only).
-    /// False if the source waits for the path or the path is recorded; the behavior of the sink
-    /// must then not depend on timing.
+    /// True if blocks arrive at their own rate and are lost while a sink is slow (sinks only). If
+    /// false, the source waits for the path or the path is recorded, and the behavior of the sink
+    /// must not depend on timing.
     pub live: bool,
     /// True once the path has been stopped. A sink that waits for another program must then stop
-    /// waiting soon.
+    /// waiting promptly.
     pub stopped: Arc<AtomicBool>,
     /// Log of completed steps, with the actions that undo them after a later failure.
     pub steps: &'o Steps,

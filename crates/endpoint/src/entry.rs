@@ -16,7 +16,7 @@ pub struct SourceEntry {
     /// Returns the link types of the frames for these arguments without opening the source, or
     /// `None` if they are unknown until the first frame.
     pub links: fn(&Arguments) -> Option<Vec<LinkType>>,
-    /// Facts for the planner.
+    /// Properties of the source that the planner uses.
     pub facts: EndpointFacts,
 }
 
@@ -50,7 +50,7 @@ pub struct SinkEntry {
     pub description: &'static Description,
     /// Opens the sink. A failed call leaves no side effects.
     pub open: fn(&Opening<'_>) -> Result<Box<dyn Sink>, Failure>,
-    /// Facts for the planner.
+    /// Properties of the sink that the planner uses.
     pub facts: EndpointFacts,
 }
 
@@ -118,9 +118,9 @@ pub struct ProcessEntry {
     pub description: &'static Description,
     /// Description of the program at the head of a request, where it acts as a source.
     pub head: &'static Description,
-    /// Facts for the planner.
+    /// Properties of the program that the planner uses.
     pub facts: EndpointFacts,
-    /// Checks the text of a command. Returns the mistake if no shell can run the command.
+    /// Checks the text of a command. Returns a mistake if no shell can run the command.
     pub command_error: fn(&str) -> Option<Mistake>,
     /// Starts the program. After a failure no process is running.
     pub start: fn(&Opening<'_>, ProcessRole) -> Result<StartedProcess, Failure>,

@@ -54,7 +54,7 @@ pub struct RetainedFrames {
     pub blocks: u64,
     /// Sum of the lengths of these frames, in bytes.
     pub bytes: u64,
-    /// Memory used for the frames, in bytes. Older frames are compressed.
+    /// Memory used for these frames in bytes, after compression of older frames.
     pub stored: u64,
 }
 
@@ -68,7 +68,7 @@ pub struct History {
     bytes: VecDeque<u8>,
     /// Sum of the lengths of all frames.
     frame_bytes: usize,
-    /// The thread that compresses, or `None` if the caller's thread does.
+    /// The compression thread, or `None` if the calling thread compresses.
     packer: Option<PackerThread>,
     /// Sequence number of the next frame that arrives, counted from 0.
     next_number: u64,
@@ -203,8 +203,8 @@ impl History {
         self.skipped
     }
 
-    /// Stores the frame of a block if it has one and no eviction is needed; otherwise skips the
-    /// block. The blocks after a skipped one are skipped too, because the sequence numbers of
+    /// Stores the frame of a block if the block has one and no eviction is needed; otherwise skips
+    /// the block. The blocks after a skipped one are skipped too, because the sequence numbers of
     /// stored frames are consecutive.
     fn push_frozen(&mut self, block: &Block<'_>) {
         let needed = block.frame.len() + FRAME_OVERHEAD;

@@ -8,7 +8,7 @@ use abi::{BLOCK_MAX, Class, DbufId, Entry, Extent, Flags, Marks, RichPointer};
 use filter::Block;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-/// Number of bytes in a message before the frame.
+/// Number of bytes that precede the frame in a message.
 pub const HEAD_BYTES: usize = size_of::<Entry>();
 /// Maximum length of a message in bytes.
 pub const MESSAGE_MAX: usize = BLOCK_MAX;
@@ -178,8 +178,8 @@ const PLACEHOLDER_DBUF: DbufId = match DbufId::new(1) {
     None => DbufId::HOLE,
 };
 
-/// Returns the entry of a block for use without its frame, which is sent or stored separately. The
-/// pointer is a hole if it was one before, and otherwise refers to [`PLACEHOLDER_DBUF`].
+/// Returns the entry of a block for use without its frame, which is sent or stored separately. A
+/// hole stays a hole; any other pointer is replaced by one that refers to [`PLACEHOLDER_DBUF`].
 pub fn entry_without_frame(entry: Entry) -> Entry {
     match entry.pointer.is_hole() {
         true => entry_without_bytes(entry),

@@ -36,7 +36,7 @@ impl SourceStatus {
 pub enum NextTime {
     /// The space reads blocks from the source in order of arrival, regardless of their timestamps.
     Unordered,
-    /// The source has not read its next block yet, which it does in the next call of
+    /// The source has not read its next block yet, and will read it in the next call of
     /// [`Source::produce`](crate::Source::produce).
     Unknown,
     /// The timestamp of the next block.

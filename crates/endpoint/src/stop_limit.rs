@@ -41,7 +41,7 @@ impl StopLimit {
         let interval = Timespec { tv_sec: 0, tv_nsec: CHECK_INTERVAL_NS };
         let mut stall = Stall::default();
         loop {
-            // A failed poll shows up as an error of the next write.
+            // If poll fails, the next write reports the error.
             match poll(&mut [PollFd::new(&fd, PollFlags::OUT)], Some(&interval)) {
                 Ok(0) if stall.exceeds_limit(self.is_stopped()) => {
                     let why = format!(

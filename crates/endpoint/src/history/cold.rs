@@ -108,9 +108,9 @@ impl ColdChunks {
         true
     }
 
-    /// Hands the oldest uncompressed bytes to a thread as one chunk, unless the thread's queue is
-    /// full, there are too few bytes, or chunks are skipped. If there is no thread, the chunk stays
-    /// uncompressed.
+    /// Hands the oldest uncompressed bytes to the compression thread as one chunk, unless the
+    /// thread's queue is full, there are too few bytes, or chunks are skipped. If there is no
+    /// thread, the chunk stays uncompressed.
     pub(super) fn send_oldest(
         &mut self,
         frames: &VecDeque<FrameHeader>,
@@ -135,8 +135,8 @@ impl ColdChunks {
         self.push(chunk, length, length, count);
     }
 
-    /// Replaces the bytes of each chunk that the thread has compressed with the result. Suspends
-    /// compression after a chunk that did not shrink.
+    /// Replaces the contents of compressed chunks with the results from the compression thread.
+    /// Suspends compression after a chunk that did not shrink.
     pub(super) fn collect(&mut self) {
         while self.sent > 0 {
             let first = self.chunks.len() - self.sent;

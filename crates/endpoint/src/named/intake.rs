@@ -137,7 +137,6 @@ enum DrainOutcome {
 /// Catalog entry of `buffer`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&BUFFER, open).with_links(link_types);
 
-/// Opens `buffer`.
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let name = opening.arguments.text("name").unwrap_or_default();
     let wrong = |error| open_failure("create", name, &error);
@@ -289,7 +288,7 @@ impl BufferSource {
         intake.put_entry(entry)
     }
 
-    /// Emits the last block of each ended session, as long as there is room.
+    /// Emits the last block of each ended session, as long as the intake has room.
     fn end_sessions(&mut self, intake: &mut Intake<'_>) {
         while let Some((session, flags)) = self.ended_sessions.first().copied() {
             let pointer = RichPointer::hole(0).with_class(Class::YES);

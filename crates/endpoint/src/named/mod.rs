@@ -35,7 +35,7 @@ const SIZE_PARAMETER: Parameter = Parameter::optional(
 );
 
 /// Returns the access list for the `mode` in the arguments. Users who may not read every input file
-/// of the path are removed from it (CONTRACT 21).
+/// of the path are removed from the list (CONTRACT 21).
 fn access_list(arguments: &Arguments, readers: &Readers) -> AccessList {
     let mode = arguments.text("mode").and_then(|mode| u32::from_str_radix(mode, 8).ok());
     let mode = readers.file_mode(Path::new("/"), mode.unwrap_or(0o600));

@@ -107,7 +107,7 @@ impl NamedWriter {
 ///
 /// # Errors
 ///
-/// If the capture is damaged, the item at this position is an error.
+/// If the capture is damaged, the iterator yields an error at the damaged position.
 pub fn packets(capture: &[u8]) -> impl Iterator<Item = Result<&[u8], String>> {
     let packets = wire::capture::packets(capture);
     packets.map(|packet| packet.map(|(_, bytes)| bytes).map_err(|error| error.to_string()))

@@ -1,7 +1,7 @@
 //! The output half of a program: a source that reads the program's standard output.
 //!
-//! The source emits the bytes that the program writes as blocks, each as soon as data is available.
-//! The source ends when the program's output ends. When the path stops, the source first reads the
+//! The source emits the output of the program as blocks, each as soon as data is available. The
+//! source ends when the program's output ends. When the path stops, the source first reads the
 //! output that is still buffered.
 
 use super::child::{Process, SUSPENSION_CHECK_INTERVAL};
@@ -65,7 +65,8 @@ impl Source for ProgramOutput {
     }
 
     fn close(&mut self) {
-        // Released first, so that the failure caused by the closed pipe is not reported.
+        // The exit is requested before the pipe is closed, so that the failure caused by the closed
+        // pipe is not reported.
         if !self.ended {
             self.process.request_exit();
         }

@@ -90,7 +90,8 @@ pub(super) fn write_index<'r>(
     Some(frames)
 }
 
-/// The index of a bundle that a reader has copied from the ring, with its progress.
+/// The index of a bundle that a reader has copied from the ring, with the reader's position in the
+/// bundle.
 #[derive(Debug, Default)]
 pub(super) struct ReadBundle {
     /// Number of the bundle's first block, counted from 0 over all blocks of the ring.
@@ -138,12 +139,12 @@ impl ReadBundle {
         Ok(())
     }
 
-    /// Returns the number of blocks that have not been passed.
+    /// Returns the number of blocks that have not been processed yet.
     pub(super) const fn left(&self) -> usize {
         self.count - self.passed
     }
 
-    /// Passes all remaining blocks.
+    /// Marks all remaining blocks as processed.
     pub(super) const fn pass_remaining_blocks(&mut self) {
         self.passed = self.count;
     }
@@ -191,7 +192,7 @@ impl ReadBundle {
         Ok((stamp, entry, self.frame_at..end))
     }
 
-    /// Passes the next block, whose frame ends at offset `frame_end`.
+    /// Marks the next block, whose frame ends at offset `frame_end`, as processed.
     pub(super) const fn pass(&mut self, frame_end: usize) {
         (self.passed, self.frame_at) = (self.passed + 1, frame_end);
     }

@@ -50,7 +50,7 @@ const JOIN_ATTEMPTS_MAX: usize = 8;
 
 static STARTER: OnceLock<Starter> = OnceLock::new();
 static VACANCY_EVENT: OnceLock<EventFd> = OnceLock::new();
-/// The event that is notified when a prefix, which a source of this process reads, has lost blocks.
+/// The event that is notified when a prefix read by a source of this process has lost blocks.
 static UPSTREAM_LOSS: OnceLock<EventFd> = OnceLock::new();
 /// Number of blocks that the paths of this process have lost upstream of `share`.
 static LOST_UPSTREAM: AtomicU64 = AtomicU64::new(0);

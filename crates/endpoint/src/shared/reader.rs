@@ -33,8 +33,8 @@ const OVERWRITTEN: DropReason = DropReason::Named("overwritten");
 const PREFIX: DropReason = DropReason::Named("prefix");
 /// Interval between attempts to replace a process that has exited, in ns.
 const REJOIN_INTERVAL: u64 = 10_000_000;
-/// Maximum number of successive processes that end without any output. If one more ends that way,
-/// the source fails.
+/// Maximum number of successive processes that end without any output. If one more process ends in
+/// this way, the source fails.
 const SILENT_EXITS_MAX: u64 = 8;
 
 /// A source that reads the ring of a shared prefix.
@@ -107,13 +107,12 @@ enum ReadBlocksOutcome {
     WriterEnded,
 }
 
-/// Opens `shared`.
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Source>, Failure> {
     let prefix = opening.arguments.text("prefix").unwrap_or_default().to_owned();
     let input = join_ring(&prefix)?;
     Ok(Box::new(Shared {
         prefix,
-        // The first bundle that is read has the exact number.
+        // Approximate; the first bundle that is read contains the exact number.
         next: input.writer_counts().blocks,
         lost_at_join: input.lost_before(),
         input: Some(input),
@@ -149,7 +148,7 @@ impl Source for Shared {
         if let Some(until) = self.rest_end(intake.now) {
             return Ok(SourceStatus::Wait { until: Some(until), readable: true });
         }
-        // A pause ends without a notification that must be drained.
+        // The end of a pause is not notified, so there is no notification to drain.
         let is_rest = self.rest.take().is_some();
         if let Some(input) = self.input.as_mut().filter(|_| std::mem::take(&mut self.asleep)) {
             input.wake(!is_rest);

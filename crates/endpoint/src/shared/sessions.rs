@@ -66,7 +66,7 @@ fn direction_index(context: BlockMetadata) -> usize {
 #[derive(Debug, Default)]
 pub(super) struct WrittenSessions {
     open: SessionMap<Progress>,
-    /// The messages, if the blocks are fragments of messages.
+    /// Open messages, if the ring holds fragments of messages; `None` for a ring of streams.
     messages: Option<WrittenMessages>,
 }
 

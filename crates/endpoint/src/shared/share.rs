@@ -97,12 +97,11 @@ struct Share {
     last_time: Time,
     /// True if readers may sleep although the ring has blocks for them.
     has_unflushed: bool,
-    /// Number of blocks lost before this sink, as of the last pause.
+    /// Number of blocks lost upstream of this sink, as of the last pause.
     lost_before: u64,
     watch: Option<ReaderWatch>,
 }
 
-/// Opens `share`.
 fn open(opening: &Opening<'_>) -> Result<Box<dyn Sink>, Failure> {
     let prefix = opening.arguments.text("prefix").unwrap_or_default();
     let name = ring_name(prefix);

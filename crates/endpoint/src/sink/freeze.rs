@@ -263,9 +263,9 @@ impl Freeze {
         }
     }
 
-    /// Creates a file, moves the stored frames into it, the last of which is the trigger, and
-    /// starts a capture that ends at `until`. If the file cannot be created, counts the file and
-    /// the trigger as missing, and the stored frames stay in the history.
+    /// Creates a file, moves the stored frames into the file (the last of these frames is the
+    /// trigger), and starts a capture that ends at `until`. If the file cannot be created, counts
+    /// the file and the trigger as missing, and the stored frames stay in the history.
     fn begin_capture(&mut self, link: LinkType, until: Time) {
         let (file, name) = match create_capture(&self.into, self.files_max) {
             Ok(created) => created,
@@ -313,8 +313,8 @@ impl Freeze {
         self.capture = None;
     }
 
-    /// Writes the buffered frames. If the write fails, counts all of them as missing, and leaves
-    /// the file open, because there may be room for later frames.
+    /// Writes the buffered frames. If the write fails, counts all buffered frames as missing, and
+    /// leaves the file open, because there may be room for later frames.
     fn flush_capture(&mut self) {
         let Some(capture) = &mut self.capture else { return };
         let frames = std::mem::take(&mut capture.buffered);

@@ -202,7 +202,7 @@ impl EndpointFields {
     }
 }
 
-/// Bytes in base64.
+/// Bytes that serialize as base64 text.
 struct Base64<'a>(&'a [u8]);
 
 impl Serialize for Base64<'_> {

@@ -344,7 +344,7 @@ fn write_tls(f: &mut fmt::Formatter<'_>, record: &MessageRecord<'_>) -> fmt::Res
     write_fields(f, ", ", record, &[Field::Alpn, Field::Cipher, Field::Ja4])
 }
 
-/// Writes the fields in `wanted` that the record contains. Each is escaped, and preceded by
+/// Writes the fields in `wanted` that the record contains. Each value is escaped, and preceded by
 /// `before`.
 fn write_fields(
     f: &mut fmt::Formatter<'_>,

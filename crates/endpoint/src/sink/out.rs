@@ -102,8 +102,8 @@ enum OldContents {
 }
 
 impl Out {
-    /// Opens standard output for writing lines. If it is a file opened for appending, an incomplete
-    /// last line is repaired first.
+    /// Opens standard output for writing lines. If standard output is a file opened for appending,
+    /// an incomplete last line is repaired first.
     pub(crate) fn stdout_lines() -> Result<Self, Failure> {
         let mut out = Self::stdout()?;
         out.old_contents = OldContents::RepairLastLine(LineFormat::Text);
@@ -412,7 +412,7 @@ impl Drop for Out {
 /// `None` if the old file must be overwritten in place.
 fn replace_contents(path: &Path, old: &File, bytes: &[u8]) -> io::Result<Option<File>> {
     let Some(mut new) = Replacement::create(path, old)? else { return Ok(None) };
-    // Cannot fail: no other process has opened the new file.
+    // Locking cannot fail, because no other process has opened the new file.
     let _ = new.file().try_lock();
     write_all(new.file(), bytes, &StopLimit::default()).1?;
     match new.commit() {

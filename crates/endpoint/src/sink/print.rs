@@ -10,9 +10,9 @@
 //! 09:24:46.123456 10.0.0.1:1234 > 10.0.0.2:80 http GET http://host/path, class get, session 1
 //! ```
 //!
-//! A line contains the time (in UTC, so that all machines print the same), the source if the path
-//! has several sources, the headers of the frame, the length of the view, and the class assigned by
-//! the last filter. Captured text is printed without control characters.
+//! A line contains the time (in UTC, so that all machines print the same times), the source if the
+//! path has several sources, the headers of the frame, the length of the view, and the class
+//! assigned by the last filter. Captured text is printed without control characters.
 
 use super::class_names::ClassNames;
 use super::headers::Headers;

@@ -1,5 +1,5 @@
-//! The frames that a sink has received recently. A sink uses them to count or write each frame
-//! once.
+//! The frames that a sink has received recently. A sink uses this list to count or write each frame
+//! only once.
 //!
 //! Several blocks of a stream or message may view the same frame, for example requests that arrived
 //! in one segment, or the parts of overlapping segments.

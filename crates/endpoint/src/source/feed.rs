@@ -58,7 +58,7 @@ impl Feed {
         Self { input, piece: None, carry: Vec::new(), ended: false }
     }
 
-    /// Returns the input.
+    /// Returns the input from which the feed reads.
     pub(crate) const fn input(&self) -> &Input {
         &self.input
     }

@@ -47,7 +47,7 @@ pub const ENTRY: SourceEntry = SourceEntry::new(&INJECT, open);
 static INJECTORS: Mutex<BTreeMap<String, Arc<SharedQueue>>> = Mutex::new(BTreeMap::new());
 
 /// The handle through which a program injects frames into a path. At most one exists per name.
-/// Dropping it ends the input of the path.
+/// Dropping the injector ends the input of the path.
 #[derive(Debug)]
 pub struct Injector {
     name: String,

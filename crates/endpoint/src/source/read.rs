@@ -43,8 +43,8 @@ const BLOCK_SIZE_TYPE: Type = Type::Size { low: 1, high: BLOCK_MAX as u64 };
 /// The catalog entry of `read`.
 pub const ENTRY: SourceEntry = SourceEntry::new(&READ, open).with_facts(super::input::READ_FACTS);
 
-/// Returns the properties of the output of `read` with these arguments. Its form is records for
-/// lines, and bytes for blocks of a fixed size.
+/// Returns the properties of the output of `read` with these arguments. The form of the output is
+/// records for lines, and bytes for blocks of a fixed size.
 fn effect(arguments: &Arguments) -> Effect {
     let form = if arguments.flag("lines") { Form::Record } else { Form::Bytes };
     Effect { output_form: OutputForm::Form(form), kind: READ.kind, reads: READ.reads }
@@ -62,8 +62,8 @@ pub(crate) struct ReadSource {
     line_begins: bool,
     /// Number of lines that were cut because they are longer than a block.
     cut_lines: u64,
-    /// Length in bytes of the first fragment of the line that was cut last, which is the maximum
-    /// length of a line that is not cut.
+    /// Maximum length in bytes of a line that is not cut, determined from the first fragment of the
+    /// line that was cut last.
     line_max: u32,
 }
 

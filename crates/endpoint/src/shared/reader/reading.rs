@@ -145,7 +145,7 @@ impl Shared {
         Ok(ReadBlocksOutcome::Emitted)
     }
 
-    /// Passes the next block of the bundle, whose frame ends at this offset.
+    /// Marks the next block of the bundle, whose frame ends at this offset, as processed.
     fn pass_block(&mut self, frame_end: usize) {
         self.bundle.pass(frame_end);
         self.next_block = self.next_block.map(|next| next + 1);

@@ -44,7 +44,7 @@ struct TrackedFlow<F> {
     entry: u64,
 }
 
-/// The flows with the times of their last blocks.
+/// A table of flows, each with the time of its last block.
 #[derive(Debug)]
 pub(super) struct FlowTable<F> {
     known: HashMap<FlowKey, TrackedFlow<F>>,
@@ -87,7 +87,8 @@ impl<F> FlowTable<F> {
         self.known.insert(key, TrackedFlow { flow, last: now, entry });
         let queue = self.queues.entry(self.queue_index(key.origin())).or_default();
         queue.push_back((key, entry, now));
-        // The entries of flows that were removed at their end are still in the queue.
+        // The queue still contains the entries of flows that were removed when they ended. These
+        // entries are discarded here.
         if queue.len() > 2 * self.known.len() + EXAMINED_ENTRIES_MAX {
             let known = &self.known;
             queue.retain(|(key, entry, _)| {

@@ -85,7 +85,7 @@ impl IndexFile {
         self.0.end_block(0)
     }
 
-    /// Writes the buffered lines.
+    /// Writes the buffered lines to the index file.
     pub(super) fn write(&mut self) -> Result<(), Failure> {
         self.0.flush()
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use wire::capture::write;
 
 /// Minimum length in bytes of a frame that is not copied into the buffer. For a shorter frame, the
-/// copy costs less than an additional element of the write.
+/// copy costs less than an additional element of the vectored write.
 const IN_PLACE_LENGTH_MIN: usize = 256;
 
 /// The sources whose frames `pcap` writes without a copy, with counters.

@@ -19,8 +19,8 @@ pub(super) struct SplitPcap {
     frames: FrameDeduplication,
     frames_written: u64,
     written: Amount,
-    /// Buffer for the next pcap record. Before the first record of a file, it also contains the
-    /// file header.
+    /// Buffer for the next pcap record. Before the first record of a file, the buffer also contains
+    /// the file header.
     record: Vec<u8>,
 }
 

@@ -136,7 +136,6 @@ struct Tx {
 
 /// The frames of a batch to be sent.
 struct TxBatch<'a> {
-    /// Bytes of the frames.
     bytes: [&'a [u8]; LANES],
     /// Number of viewed bytes in each frame, for the ledger.
     views: [u32; LANES],

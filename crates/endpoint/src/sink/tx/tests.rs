@@ -16,10 +16,10 @@ use testkit::net::{
     CLIENT_DEVICE, Cable, LIMIT, Namespace, Pair, SERVER_DEVICE, counters, wait_until,
 };
 
-/// Creates a veth pair without addresses, and pins this thread, which sends, to one CPU. Returns
-/// `None` if this machine does not allow that. A veth end delivers frames through a queue of the
-/// sending CPU, and a queueing discipline sends on the CPU that armed its timer. Frames that leave
-/// on two CPUs can therefore arrive out of order.
+/// Creates a veth pair without addresses, and pins the calling thread, which sends the frames, to
+/// one CPU. Returns `None` if this machine does not permit veth pairs. A veth end delivers frames
+/// through a queue of the sending CPU, and a queueing discipline sends on the CPU that armed its
+/// timer. Frames sent on two CPUs could therefore arrive out of order.
 fn silent_pair() -> Option<Pair> {
     let processors = sys::process::allowed_processors().unwrap();
     sys::process::pin_to(processors[0]).unwrap();

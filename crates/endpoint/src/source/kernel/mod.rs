@@ -142,7 +142,7 @@ struct StagedBlock {
 }
 
 impl KernelSource {
-    /// Creates a source that reads the rings from their first frame on.
+    /// Creates a source that reads the rings, starting with the first frame of each ring.
     #[must_use]
     pub fn new(parts: KernelSourceParts) -> Self {
         let arrived = vec![ArcCounts::default(); parts.edges.len()];

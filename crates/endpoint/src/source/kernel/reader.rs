@@ -12,7 +12,7 @@
 //! contains its exit and the number of earlier frames on it, so gaps are counted per exit.
 //!
 //! Frames of one processor are emitted in order of execution. Among processors, the frames found by
-//! one [`Reader::load_positions`] are emitted in time order, and before all later frames.
+//! one call of [`Reader::load_positions`] are emitted in time order, and before all later frames.
 
 use crate::loss_ranges::LossRanges;
 use std::collections::{HashMap, VecDeque};
@@ -219,8 +219,8 @@ impl Reader {
         &self.gaps
     }
 
-    /// Copies bytes of the frame, starting at offset `from`. Returns false if they are outside the
-    /// ring. The caller must verify the copy with [`Reader::is_intact`].
+    /// Copies bytes of the frame, starting at offset `from`. Returns false if these bytes are
+    /// outside the ring. The caller must verify the copy with [`Reader::is_intact`].
     pub fn copy_bytes(&self, exported: &ExportedFrame, from: u32, to: &mut [u8]) -> bool {
         let at = region_offset::HEADER_SIZE.saturating_add(from);
         let region = self.rings.region(exported.cpu);

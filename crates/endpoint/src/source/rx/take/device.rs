@@ -197,7 +197,8 @@ impl TakeDevice {
 
     /// Returns a note for the user if the driver has no XDP, if frames of queues that were added
     /// later were delivered to the host, or if the program was detached by another process. Returns
-    /// `None` otherwise. After [`Self::detach`], returns the note of that moment.
+    /// `None` otherwise. After [`Self::detach`], returns the note recorded when the program was
+    /// detached.
     pub(super) fn user_note(&self) -> Option<String> {
         if self.detached {
             return self.note_at_detach.clone();
