@@ -96,7 +96,7 @@ pub fn peer_credentials(socket: impl AsFd) -> Result<PeerCredentials> {
 }
 
 fn supplementary_groups(socket: &impl AsFd) -> Result<Vec<u32>> {
-    // NGROUPS_MAX.
+    // The maximum number of groups (NGROUPS_MAX).
     let mut groups = vec![0u32; 65536];
     let mut bytes = libc::socklen_t::try_from(size_of_val(groups.as_slice())).unwrap_or(0);
     let (fd, level) = (socket.as_fd().as_raw_fd(), libc::SOL_SOCKET);

@@ -16,7 +16,6 @@ use std::process::{Command, Stdio};
 const NAME: &str = "pipesfs";
 /// File mode of the mount's root directory, in octal.
 const ROOT_MODE: &str = "40000";
-/// User id of root.
 const ROOT_UID: u32 = 0;
 /// Name of the set-user-ID helper through which unprivileged users mount.
 const MOUNT_HELPER: &str = "fusermount3";

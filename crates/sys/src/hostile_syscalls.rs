@@ -5,7 +5,7 @@ use std::fs::File;
 use std::net::TcpStream;
 use std::ptr;
 
-/// Names of the acts.
+/// Names of the acts that [`HostileAct::prepare`] accepts.
 pub const HOSTILE_ACTS: &[&str] = &[
     "abort", "allocate", "connect", "cursor", "exec", "exit", "flood", "fork", "hang", "kill",
     "memfd", "open", "panic", "ptrace", "ring", "segment", "setuid", "signal", "sleep", "spoof",

@@ -30,7 +30,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Queries the machine.
+    /// Reads the facts from `/proc` and `/sys` and queries the kernel.
     #[must_use]
     pub fn detect() -> Self {
         // The caches stay the same, and their files are slow to read.

@@ -20,7 +20,7 @@ pub struct PageFacts {
 }
 
 impl PageFacts {
-    /// Queries the machine.
+    /// Reads the facts from `/sys`.
     #[must_use]
     pub fn detect() -> Self {
         Self::from_sysfs(Path::new("/sys"))

@@ -63,7 +63,7 @@ impl Facility {
 /// A feature and the result of its probe.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Probe {
-    /// The feature.
+    /// The probed feature.
     pub facility: Facility,
     /// The purpose for which Streamline uses the feature.
     pub serves: &'static str,

@@ -74,7 +74,7 @@ fn close_on_exec_from(first: libc::c_uint) -> std::io::Result<()> {
     }
 }
 
-/// Spawns a command.
+/// Spawns a command. An error names the program.
 pub fn spawn(command: &mut Command) -> Result<Child> {
     let target = command.get_program().to_string_lossy().into_owned();
     command.spawn().context("execve", target)

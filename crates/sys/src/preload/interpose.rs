@@ -131,7 +131,7 @@ macro_rules! interpose_duplication {
             std::ffi::c_int,
         ) -> std::ffi::c_int;
 
-        /// `dup(2)`.
+        /// Replacement for `dup(2)`.
         ///
         /// # Safety No requirements; the function is unsafe only because it has the type of a C
         /// function.
@@ -144,7 +144,7 @@ macro_rules! interpose_duplication {
             }
         }
 
-        /// `dup2(2)`.
+        /// Replacement for `dup2(2)`.
         ///
         /// # Safety No requirements; the function is unsafe only because it has the type of a C
         /// function.
@@ -161,7 +161,7 @@ macro_rules! interpose_duplication {
             }
         }
 
-        /// `dup3(2)`.
+        /// Replacement for `dup3(2)`.
         ///
         /// # Safety No requirements; the function is unsafe only because it has the type of a C
         /// function.
@@ -185,7 +185,8 @@ macro_rules! interpose_duplication {
             std::ffi::c_ulong,
         ) -> std::ffi::c_int;
 
-        /// `fcntl(2)`. The third argument, a number or an address, fits into a word.
+        /// Replacement for `fcntl(2)`. The third argument, a number or an address, fits into a
+        /// word.
         ///
         /// # Safety
         /// The arguments must meet the requirements of the C library function.
@@ -198,7 +199,7 @@ macro_rules! interpose_duplication {
             control($crate::next_function!(c"fcntl" as Control), number, command, argument)
         }
 
-        /// `fcntl(2)` with large offsets.
+        /// Replacement for `fcntl64(2)`.
         ///
         /// # Safety
         /// The arguments must meet the requirements of the C library function.
