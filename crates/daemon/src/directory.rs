@@ -92,8 +92,8 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Creates the directory if needed, and locks it. If `open` is true, other users may connect to
-    /// the daemon; if it is false, missing parents of the directory are created, too.
+    /// Creates the directory if it does not exist, and locks it. If `open` is true, other users may
+    /// connect to the daemon. If it is false, missing parents of the directory are created, too.
     ///
     /// Fails with [`DirectoryError::Held`] while another daemon holds the lock.
     pub fn acquire(path: &Path, open: bool, steps: &Steps) -> Result<Self, DirectoryError> {
@@ -160,8 +160,8 @@ impl Directory {
         }
     }
 
-    /// Listens on the daemon's socket for this framing, in the directory. Replaces a stale socket
-    /// of an earlier daemon. If `open` is true, other users may connect.
+    /// Creates the daemon's listening socket for this framing in the directory. Replaces a stale
+    /// socket of an earlier daemon. If `open` is true, other users may connect.
     pub(crate) fn listen(
         &self,
         form: Framing,
@@ -172,7 +172,7 @@ impl Directory {
         steps.announce(Resource::Descriptor, name)?;
         local_socket::remove(&self.directory, name)?;
         let mode = if open { 0o666 } else { 0o600 };
-        // Messages on a stream have no descriptors.
+        // Messages on the stream socket carry no descriptors.
         let accepts = match form {
             Framing::Packets => Accepts::Descriptors,
             Framing::Stream => Accepts::Bytes,
@@ -225,7 +225,7 @@ fn check_directory(path: &Path, directory: &OwnedFd) -> Result<(), DirectoryErro
 }
 
 /// Refuses a file that is not regular, or that can be modified by a user other than root and this
-/// user. Fails with the reason.
+/// user. The error is the reason.
 pub(crate) fn check_trusted(file: &File) -> Result<(), String> {
     let about = file.metadata().map_err(|error| error.to_string())?;
     let own = sys::process::identity().0;

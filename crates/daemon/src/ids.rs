@@ -56,13 +56,14 @@ impl DbufIdRanges {
     /// Removes the file when the daemon exits, unless a running process may still use ids of this
     /// daemon or of an earlier one.
     pub(crate) fn remove_file(&self, directory: &OwnedFd) {
-        // For an exited process that has not been reaped, the link is gone, too.
+        // The link of a zombie, that is, an exited process that has not been reaped, is gone, too.
         let runs = |process: &i32| {
             let program = Path::new("/proc").join(process.to_string()).join("exe");
             !matches!(program.read_link(), Err(error) if error.kind() == ErrorKind::NotFound)
         };
         if self.file.is_some() && !self.continues && !self.holders.iter().any(runs) {
-            // If the file stays, only ids are lost.
+            // If the removal fails, the next daemon continues after these ids, so they are only
+            // wasted.
             let _ = local_socket::remove(directory, IDS_FILE);
         }
     }

@@ -1,5 +1,5 @@
-//! The daemon of a machine: the registry of all paths, and a kernel space shared by users. [SL §7,
-//! §8]
+//! The daemon of a machine: the registry of all paths, and the kernel space that its users share.
+//! [SL §7, §8]
 //!
 //! - [`server`]: the server;
 //! - [`policy`]: rights and quotas of users, configured by root;

@@ -319,8 +319,9 @@ fn connecting_to_an_unresponsive_path_reports_no_path() {
     let client = daemon.connect_client();
     for round in 0..200 {
         let (socket, near, _) = register_path(&daemon, "short");
-        // The path no longer replies but is still registered. A child of another test may hold a
-        // duplicate of its socket for a moment, so that a client may still be admitted in vain.
+        // The path no longer replies but is still registered. A child process of another test may
+        // briefly hold a duplicate of its socket, so the daemon may still pass connections to the
+        // dead path.
         drop(near);
         let mut refused = None;
         testkit::wait_until("nobody is let in", || {
@@ -348,7 +349,7 @@ fn admitted_client_of_an_ended_path_gets_path_ended_errors() {
     assert!(ended.to_string().contains("path `short` has just ended"), "{ended}");
 }
 
-/// A path that closes the connections of its clients is not taken for ended while it is registered.
+/// A registered path that closes the connections of its clients is not reported as ended.
 #[test]
 fn path_without_room_for_a_client_times_out_in_queries() {
     let daemon = Daemon::start();
@@ -437,19 +438,20 @@ fn t8_descriptor_that_lingers_delays_no_other_client() {
         sys::process::act_as((OTHER_USER, OTHER_USER), connect).unwrap()
     };
     let list = Call::new("io.streamline.List", &json!({})).to_bytes();
-    // A daemon that waits sends no reply within the limit of the socket.
+    // If the daemon waited for the descriptor to close, its reply would exceed the timeout of the
+    // socket.
     let about = || {
         let socket = daemon.connect_socket(Framing::Packets);
         assert_eq!(call_method(&socket, "io.streamline.About", json!({})).error, None);
     };
-    // With a call that asks for none.
+    // The descriptor arrives with a call that needs none.
     let (slow, first_peer) = testkit::lingering_socket(LINGER);
     let socket = as_other(Framing::Packets);
     sys::descriptor::send(&socket, &list, &[slow.as_fd()]).unwrap();
     drop(slow);
     assert_eq!(receive_reply(&socket).unwrap().0.error, None, "it is served");
     about();
-    // With a message that is no call, and with one behind it.
+    // The descriptor arrives with a message that is not a call, and with the message after that.
     let (slow, second_peer) = testkit::lingering_socket(LINGER);
     for _ in 0..2 {
         let _ = sys::descriptor::send(&socket, b"no call", &[slow.as_fd()]);
@@ -457,25 +459,26 @@ fn t8_descriptor_that_lingers_delays_no_other_client() {
     drop(slow);
     assert!(receive_reply(&socket).unwrap().0.error.is_some());
     about();
-    // From the process of a path.
+    // The descriptor arrives from the process of a path.
     let (slow, third_peer) = testkit::lingering_socket(LINGER);
     let (_path, admissions, _) = register_path_over(as_other(Framing::Packets), "slow");
     sys::descriptor::send(&admissions, b"x", &[slow.as_fd()]).unwrap();
     drop(slow);
     about();
-    // More than a message may have.
+    // A message carries more descriptors than are permitted.
     let (slow, fourth_peer) = testkit::lingering_socket(LINGER);
     let socket = as_other(Framing::Packets);
     testkit::lingering::send_copies(&socket, &list, &slow);
     drop(slow);
     assert!(receive_reply(&socket).unwrap().0.error.is_some());
     about();
-    // Over the stream, where the kernel refuses it since Linux 6.16.
+    // The descriptor arrives over the stream socket, which refuses descriptors since Linux 6.16.
     let (slow, fifth_peer) = testkit::lingering_socket(LINGER);
     let socket = as_other(Framing::Stream);
     match sys::descriptor::send(&socket, b"x", &[slow.as_fd()]) {
         Ok(()) => drop(slow),
-        // This process has the only copy, which is closed at once without its peer.
+        // This process then has the only copy. The socket closes without delay, because its peer is
+        // closed first.
         Err(_) => drop((fifth_peer, slow)),
     }
     about();

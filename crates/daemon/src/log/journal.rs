@@ -23,7 +23,7 @@ impl Journal {
     pub(super) fn open(address: &Path) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.set_nonblocking(true)?;
-        // This connection only tests the address.
+        // Connects another socket only to test that the address accepts datagrams.
         UnixDatagram::unbound()?.connect(address)?;
         Ok(Self { socket, address: address.to_owned() })
     }

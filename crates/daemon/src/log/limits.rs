@@ -1,4 +1,4 @@
-//! Limits on the lines that one user can cause, so that no user fills the log.
+//! Rate limit on log lines per user, so that no user can fill the log.
 
 use std::collections::BTreeMap;
 

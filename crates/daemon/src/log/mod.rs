@@ -67,7 +67,8 @@ impl Log {
             LogForm::Text => Target::Text,
             LogForm::Json => Target::Json,
             LogForm::Journal(socket) => Target::Journal(open_journal(socket)?),
-            // Standard error leads to the journal as well, so text loses only the fields.
+            // Standard error is connected to the journal, too, so text loses only the separate
+            // fields.
             LogForm::Automatic if is_journal_stream() => {
                 open_journal(Path::new(JOURNAL_SOCKET)).map_or(Target::Text, Target::Journal)
             }

@@ -33,7 +33,7 @@ pub enum EventKind {
     PathAdopted,
     /// A path has switched to another request.
     PathChanged,
-    /// A path has changed itself, or has decided against a change.
+    /// A path has adapted itself to its load, or has decided against an adaptation.
     PathAdapted,
     /// A path has lost blocks.
     PathLost,
@@ -45,7 +45,7 @@ pub enum EventKind {
     PathUnchanged,
     /// A path has ended.
     PathEnded,
-    /// Part of a request runs in the kernel.
+    /// Part of a request now runs in the kernel.
     KernelAttached,
     /// Part of a request in the kernel was replaced.
     KernelSwitched,
@@ -55,7 +55,7 @@ pub enum EventKind {
     RequestRefused,
     /// A connection was refused.
     ConnectionRefused,
-    /// Events were not logged.
+    /// Lines of the log were suppressed or dropped.
     LogSuppressed,
 }
 
@@ -188,7 +188,7 @@ impl Record {
         if line.len() <= bytes_max {
             return line;
         }
-        // An escape takes six bytes for one.
+        // JSON may escape one byte with six.
         let short = |text: &Option<String>| text.as_deref().map(|text| shorten(text, 100));
         let short = Self {
             message: shorten(&self.message, 80),
@@ -222,7 +222,7 @@ fn has_standard_field(name: &str) -> bool {
     matches!(name, "message" | "level")
 }
 
-/// Appends a field. A value of several lines is preceded by its length.
+/// Appends a field. A value with line breaks is preceded by its length, as the protocol requires.
 fn push_field(out: &mut Vec<u8>, name: &str, value: &str) {
     out.extend_from_slice(name.as_bytes());
     if value.contains('\n') {
@@ -270,7 +270,7 @@ mod tests {
         assert!(text.contains("\nPRIORITY=6\nSYSLOG_IDENTIFIER=streamline\n"), "{text}");
         assert!(text.contains("\nSTREAMLINE_EVENT=path-started\n"), "{text}");
         assert!(text.contains("\nSTREAMLINE_PATH=3\n"), "{text}");
-        // A value of several lines has its length in front, in 8 bytes.
+        // A value with line breaks is preceded by its length, in 8 bytes.
         let value = b"STREAMLINE_REQUEST\n\x0e\0\0\0\0\0\0\0rx lo\n | count\n";
         assert!(bytes.windows(value.len()).any(|part| part == value), "{text}");
     }

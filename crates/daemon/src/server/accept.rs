@@ -28,7 +28,8 @@ impl Server {
             match local_socket::accept(listener) {
                 Ok(Some(visitor)) => {
                     let form = *form;
-                    // A peer without credentials is dropped.
+                    // On an error, such as missing credentials of the peer, the connection is
+                    // dropped.
                     let _ = self.admit_client(visitor, form);
                 }
                 Ok(None) => return false,
@@ -102,7 +103,8 @@ impl Server {
                 for visitor in passed {
                     let who = Credentials { uid: ROOT_UID, gid: ROOT_UID, groups: Vec::new() };
                     let connection = Connection::new(visitor, Framing::Packets);
-                    // Without a watch the client is dropped, and its side sees the end.
+                    // If the client cannot be watched, it is dropped, and its side of the
+                    // connection reads end of file.
                     let _ = self.add_client(connection, who, 0);
                 }
             }

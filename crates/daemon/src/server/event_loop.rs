@@ -58,9 +58,9 @@ const CLIENTS_MAX: usize = 4096;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 impl Server {
-    /// Creates a server in a directory. If `open` is true, all users may connect. `steps` is the
-    /// rollback log in which every resource that the server acquires is entered, at startup and
-    /// whenever a path registers.
+    /// Creates a server in a directory. If `open` is true, all users may connect. Every resource
+    /// that the server acquires, at startup and whenever a path registers, is entered into the
+    /// rollback log `steps`.
     pub fn open(
         directory: &Path,
         open: bool,
@@ -180,7 +180,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Performs those steps of the start that can fail.
+    /// Performs the startup steps that can fail.
     fn run_start_steps(
         sockets: &[(OwnedFd, Framing)],
         policy: &Policy,
@@ -275,7 +275,8 @@ impl Server {
             let gone = client.path.as_ref().and_then(|path| self.registry.remove(path.number));
             gone.iter().for_each(|entry| store::discard_path(entry.number));
             let ended = client.path.as_mut().and_then(|path| path.ended.take());
-            // The peer may have gone. Otherwise it need not wait until the socket is closed.
+            // Fails if the peer has already disconnected. Otherwise the peer sees the end at once,
+            // even if a duplicate of the socket remains open.
             let _ = local_socket::hang_up(&client.connection);
             drop(client);
             if let Some(entry) = gone {
@@ -285,9 +286,9 @@ impl Server {
         }
     }
 
-    /// Disconnects all clients of this user, except `asking`, that have hung up without the server
-    /// having handled the hangup yet. Their share of the quota is then free for the client
-    /// `asking`, regardless of the order of events.
+    /// Disconnects all clients of this user, except `asking`, whose hangup the server has not
+    /// handled yet. Their share of the quota is then free for the client `asking`, regardless of
+    /// the order of events.
     pub(super) fn disconnect_hung_up_clients(&mut self, uid: u32, asking: u64) {
         let is_over = |client: &Client| {
             let path = client.path.as_ref();

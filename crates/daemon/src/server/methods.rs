@@ -351,7 +351,8 @@ impl Server {
             |client: &&mut Client| client.path.as_ref().is_some_and(|path| path.number == number);
         let worker = self.clients.values_mut().find(of_path);
         let worker = worker.and_then(|client| client.path.as_mut());
-        // If a service thread hangs up before its process exits, the path has ended, too.
+        // The path has also ended if its process has closed the admission socket but has not exited
+        // yet.
         let gone = || faults::no_such_path(wanted);
         let worker = worker.ok_or_else(gone)?;
         // Until the previous connection has been sent, the process is considered busy.
@@ -363,7 +364,7 @@ impl Server {
         let (near, far) = sys::descriptor::pair().map_err(busy)?;
         let process = worker.process.try_clone().map_err(|_| faults::busy(wanted))?;
         let admit = Call { oneway: true, ..Call::new("io.streamline.path.Admit", &Admit { uid }) };
-        // Sending can also fail for reasons other than a hangup.
+        // Failures other than a hangup, such as a lack of memory, leave the path registered.
         let sent = worker.admissions.send(admit.to_bytes(), vec![far]);
         match sent {
             Err(_) if local_socket::is_gone(&worker.admissions) => Err(gone()),

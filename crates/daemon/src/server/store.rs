@@ -184,7 +184,8 @@ pub(super) fn discard_path(number: u32) {
 }
 
 fn store_descriptor(number: u32, part: &str, descriptor: BorrowedFd<'_>) {
-    // If an object cannot be stored, it is missing after a restart, which is handled there.
+    // A failure needs no handling, because the next daemon discards a path that is not stored
+    // completely.
     let _ = service::try_notify(
         &format!("FDSTORE=1\nFDNAME={PATH_PREFIX}{number}-{part}"),
         &[descriptor],
@@ -192,7 +193,7 @@ fn store_descriptor(number: u32, part: &str, descriptor: BorrowedFd<'_>) {
 }
 
 fn drop_descriptor(number: u32, part: &str) {
-    // A stale object is recognized and discarded after a restart.
+    // A failure needs no handling, because the next daemon recognizes and discards stale objects.
     let _ =
         service::try_notify(&format!("FDSTOREREMOVE=1\nFDNAME={PATH_PREFIX}{number}-{part}"), &[]);
 }

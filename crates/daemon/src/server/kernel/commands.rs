@@ -7,7 +7,7 @@ use member::protocol::{Attach, KernelRing};
 use member::varlink::Fault;
 use std::collections::BTreeMap;
 
-/// An attach point for display: interface, network namespace and direction.
+/// An attach point in displayable form: interface, network namespace and direction.
 pub(in crate::server) type AttachPoint = (String, Option<String>, &'static str);
 
 /// The program at an attach point, and its clients.

@@ -89,7 +89,8 @@ impl KernelThread {
         (usage_by_user, steps): (Arc<Mutex<BTreeMap<u32, Quota>>>, Steps),
     ) -> Self {
         let accounts = Accounts::new(machine.costs.clone());
-        // Without a store, notifying it of each change would be wasted work.
+        // Without a descriptor store, notifying the service manager of each change would be wasted
+        // work.
         let points = match sys::service::stores_descriptors() {
             true => Points::with_keeper(Arc::new(ServiceManagerStore), steps),
             false => Points::with_log(steps),
@@ -206,7 +207,8 @@ impl KernelThread {
             }
             Command::SetTaps { client, open } => {
                 if let Some(line) = self.lines.get(&client) {
-                    // The counters tell the client if the taps are open.
+                    // An error is ignored, because the counters show the client whether the taps
+                    // are open.
                     let _ = line.running.set_taps(&open);
                 }
             }
@@ -370,8 +372,8 @@ impl KernelThread {
     ) -> Result<(), (NodeId, String)> {
         let words = Denial { uid: who.uid, file: &self.policy.file_path() };
         let attach = needs.attach;
-        // A user's own sockets need no grant; but only root's names for namespaces are trusted, not
-        // paths.
+        // A user's own sockets need no grant. But a network namespace must be given by a name,
+        // which root has assigned, because a path is not trusted.
         let is_named = attach.netns.as_ref().is_none_or(|name| !name.contains('/'));
         if attach.own_sockets && !is_named {
             let why =
