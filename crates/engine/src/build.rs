@@ -76,7 +76,6 @@ impl BuiltPath {
             Operator::Source(part) => Some(part),
             _ => None,
         });
-        // Only the kernel program counts the blocks of a source in the kernel.
         let quiet = |source: endpoint::SourceCounters| {
             source.observed.is_some_and(|amount| amount.blocks == 0)
         };

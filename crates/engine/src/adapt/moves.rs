@@ -116,7 +116,8 @@ impl MovePolicy {
         Some(move_offer.places.clone())
     }
 
-    /// Excludes these moves permanently, because they were refused permanently.
+    /// Records moves that were refused permanently. [`decide`](Self::decide) never returns them
+    /// again.
     pub(super) fn refuse(&mut self, places: Vec<NodePlacement>) {
         self.refused.push(places);
     }

@@ -188,8 +188,8 @@ pub fn measurements(plan: &Plan, ledger: &Ledger) -> Measurements {
     }
     for counted in &ledger.edges {
         let Some(edge) = measured.edges.get_mut(counted.planned) else { continue };
-        // The ledger reports an edge over a ring in two entries. Downstream of replicas, the join
-        // counts the blocks.
+        // The ledger lists an edge over a ring in two entries. Only the entry that begins at a node
+        // is added or, downstream of replicas, the entry that begins at their join.
         if matches!(counted.from.ring_end(), None | Some(RingEnd::Join)) {
             edge.put += counted.put.blocks;
         }

@@ -20,8 +20,8 @@ const SPARE_IDLE_RATIO_MIN: f64 = 0.3;
 /// Minimum ratio of the throughput with replicas to the throughput without, for the replicas to
 /// stay.
 const THROUGHPUT_RATIO_MIN: f64 = 1.08;
-/// Fraction of one processor. If all threads together use less, a single instance can process all
-/// blocks.
+/// Fraction of one processor. Replicas are removed if all threads together use less, because a
+/// single instance can then process all blocks.
 const SINGLE_INSTANCE_BUSY_MAX: f64 = 0.5;
 
 /// The part of an observation's result that the replica policy needs.

@@ -28,8 +28,7 @@ const START_PERIOD_NS: u64 = 2_000_000_000;
 /// wrong placement is corrected after a tenth of the period.
 const RATE_POLICY: RatePolicy =
     RatePolicy { observation_ns: 100_000_000, agreeing_observations: 2, pause_ns: 500_000_000 };
-/// Fraction of a filter's input. If a smaller fraction took an arc, the arc is reported as a reason
-/// for a move.
+/// Fraction of a filter's input below which an arc is reported as a reason for a move.
 const REPORTED_SHARE_MAX: f64 = 0.9;
 
 impl PathObserver {
@@ -51,7 +50,7 @@ impl PathObserver {
         let (mut begin, mut moves) = (None, self.adapt.moves == MovePeriod::Start);
         while moves || self.adapt.stages {
             let now = sys::clock::monotonic();
-            // Newly added threads are evaluated before the period ends.
+            // The period is extended until newly added threads have been evaluated.
             let judges = self.adapt.stages && self.replica_policy.is_imminent();
             if now >= end && !(judges && now < end.saturating_add(START_PERIOD_NS)) {
                 break;

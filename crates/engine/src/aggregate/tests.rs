@@ -195,8 +195,8 @@ fn with_two_rings(worker_report: WorkerReport) -> WorkerReport {
 
 #[test]
 fn n7_loss_of_equal_views_is_input_less_all_shares() {
-    // Both workers received 100 blocks: 60 of share 1 and 40 of share 2. Of these, 50 and 35
-    // arrived.
+    // The source emitted 100 blocks: 60 of share 1 and 40 of share 2. Each worker lost some of
+    // them, so that 50 and 35 blocks of the two shares arrived.
     let all = [(80, 50, 20), (90, 35, 10)];
     let all = all.map(|(arrived, in_share, lost)| {
         with_losses(worker_report(arrived, in_share, false), &[(RING_LOSS, Some(lost))])
@@ -225,7 +225,7 @@ fn n7_loss_of_unequal_views_is_reported_as_bounds() {
     assert_eq!((source.observed, lost), (None, 0));
     assert_eq!(source.dropped, [(RING_LOSS, None)]);
     assert!(source.remark.unwrap().starts_with("from 0 to 30 blocks are missing by ring"));
-    // There are two loss locations, so the total is known but the location is not.
+    // With two loss locations, the total is known but not how it is divided between them.
     let all = [(80, 50, [20, 0]), (90, 35, [4, 6])].map(|(arrived, in_share, [ring, socket])| {
         with_losses(
             worker_report(arrived, in_share, false),

@@ -147,7 +147,7 @@ impl EndpointContext<'_> {
         used.any(|used| used.endpoint.attach_point.is_some())
     }
 
-    /// Returns the users each of whom may read all source files whose blocks reach this node.
+    /// Returns the users who may read every source file whose blocks reach this node.
     fn source_file_readers(&self, id: NodeId) -> Readers {
         let graph = &self.plan.graph;
         let (mut readers, mut visited, mut open) = (Readers::default(), HashSet::new(), vec![id]);

@@ -76,8 +76,8 @@ impl Builder<'_> {
             }
         };
         if enters == leaves && started.input.is_some() && started.output.is_some() {
-            // A thread that waits to feed the program cannot drain the program's output: a
-            // deadlock.
+            // A thread that blocks while it feeds the program cannot drain the program's output, so
+            // the two could deadlock.
             let what = format!("both sides of `{}` are in one thread", used.description.name);
             return Err(BuildError::Unexpected(what));
         }

@@ -66,8 +66,8 @@ pub(crate) fn prepare(
         all.push(match known {
             Some(known) => {
                 if sleeps_on_descriptors {
-                    // From its next wake-up on, the space sleeps on descriptors. The alarm stays
-                    // even if the swap fails.
+                    // From its next wake-up on, the space sleeps on descriptors, and the doorbell's
+                    // alarm interrupts that sleep. The alarm stays even if the swap fails.
                     known.doorbell.add_alarm()?;
                 }
                 (Some(known.clone()), Arc::clone(&known.doorbell))

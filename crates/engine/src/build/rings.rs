@@ -79,8 +79,8 @@ impl Builder<'_> {
             let edge = &edges[index];
             let (near, far) = (self.exit_space(edge.from), self.entry_space(edge.to));
             let (Some(near), Some(far)) = (near, far) else { continue };
-            // The blocks of a kernel program enter user space in a thread, which may also be their
-            // destination.
+            // No ring is needed if the destination runs in the thread where the blocks of a kernel
+            // program enter user space.
             if near == far {
                 continue;
             }
@@ -147,7 +147,8 @@ impl Builder<'_> {
         (near, far): (usize, usize),
     ) -> Result<PendingRing, BuildError> {
         let lanes = self.metadata_columns(edge, ring.stride);
-        // A replaying space reads its inputs in the recorded order, while its other rings fill up.
+        // A replaying space reads its inputs in the recorded order. Its other rings fill up in the
+        // meantime, so they must be large.
         let (entries, entries_min) = match self.extras.record_mode {
             RecordMode::Play(_) => (ring.entries.max(REPLAY_ENTRIES_MIN), usize::MAX),
             _ => (ring.entries, ring.entries_min),

@@ -16,7 +16,7 @@ use sys::bpf::{Map, Program, ProgramKind};
 
 /// Number of test runs per system call.
 const RUNS_PER_CALL: u32 = 50_000;
-/// Number of system calls per measurement. The result is that of the fastest call.
+/// Number of system calls per measurement. The result is the time of the fastest call.
 const ROUNDS: usize = 5;
 /// Number of test runs per system call, for twins that edit frames.
 const SINGLE_RUN: u32 = 1;

@@ -26,9 +26,9 @@ pub(super) struct InPlaceChange {
 }
 
 impl InPlaceChange {
-    /// Returns the in-place change that leads to the request `graph`, or `None` if there is nothing
-    /// to change or the change cannot be made in place.
-    /// `edit` is the edit that has made the request.
+    /// Returns the in-place change that leads to the request `graph`, which the edit `edit`
+    /// produced. Returns `None` if there is nothing to change or the change cannot be made in
+    /// place.
     pub(super) fn find(
         edit: &Edit,
         graph: &Graph,
@@ -37,7 +37,7 @@ impl InPlaceChange {
     ) -> Option<Self> {
         let differs_in_arguments = match edit {
             Edit::Argument { .. } => true,
-            // These change the number of filters, or replace one.
+            // These edits change the number of filters, or replace one.
             Edit::Add { .. } | Edit::RemoveBelow { .. } => false,
             _ => differ_only_in_arguments(&graph.text, state.text.as_deref()?),
         };

@@ -209,13 +209,14 @@ impl MatchedPlan {
         ids.copies = ids.next.1;
         ids.next.1 += replica_ring_count(&plan);
         let renewed = upgraded.and_then(|span| {
-            // A section and its first operand begin at the same text position.
+            // A section and its first operand begin at the same text position, so only filters are
+            // considered.
             let is = |node: &Node| node.span.start == span.start && node.filter().is_some();
             let found = plan.graph.ids().find(|(_, node)| is(node));
             found.map(|(id, _)| ids.nodes[id.0])
         });
-        // A filter that cannot be changed in place passes its state to a filter with the new
-        // arguments, or with the new context.
+        // A filter that cannot be changed in place passes its state to a new filter, which has the
+        // new arguments or the setting that follows from its new position in the plan.
         let set = |(id, node): (NodeId, &Node)| {
             let number = kept.get(&ids.nodes[id.0])?;
             let at = NodeId(state.ids.nodes.iter().position(|old| old == number)?);
@@ -560,12 +561,13 @@ fn matching_old_node(new: &Graph, id: NodeId, edited: &EditResult, old: &Graph) 
     let used = node.filter()?;
     let mut found = edited.filters.iter().filter(|(span, _)| span.start == node.span.start);
     let before = found.next()?.1?;
-    // If several nodes have the same text position, the one with the same rank corresponds.
+    // If several nodes have the same text position, they correspond in the order of their indices.
     let nth = new.ids().take(id.0).filter(|(_, n)| n.span.start == node.span.start).count();
     let mut same = old.ids().filter(|(_, other)| other.span.start == before.start);
     let (at, other) = same.nth(nth)?;
     let other = other.filter()?;
-    // If an edit changes only arcs, the new text refers to the same filter twice.
+    // An edit that changes only arcs may add a mark, through which the new text refers to the same
+    // filter twice. A missing mark therefore matches any mark.
     let same_mark = [&other.mark, &used.mark].iter().any(|mark| mark.is_none());
     let is_same = other.description.name == used.description.name
         && other.is_same(used)

@@ -132,7 +132,8 @@ impl FilterMigration {
     /// Undoes the migration: the old filter resumes, and the new filter loses the restored state.
     pub(super) fn undo(&self, taken: &mut StoppedSpaces) {
         for (target, stopped) in taken.iter_mut() {
-            // Only held blocks are stored outside the filter.
+            // Held blocks are stored outside the filter, so only nodes that hold blocks need to be
+            // cleared.
             let is = |node: &&mut Node| node.planned == self.number && !node.holds.is_empty();
             for node in target.new_nodes().iter_mut().filter(is) {
                 stopped.space().clear_state(node);

@@ -14,8 +14,8 @@
 //!    nothing.
 //! 5. The new graph replaces the old one, and the spaces resume.
 //!
-//! So the old graph alone processes every block before the boundary, and the new graph alone every
-//! block after it. The reported ledger does not assume this property; it is computed from the
+//! Thus the old graph alone processes every block before the boundary, and the new graph alone
+//! every block after it. The reported ledger does not assume this property; it is computed from the
 //! counters of both graphs.
 
 mod argument;
@@ -58,8 +58,8 @@ use sys::steps::Steps;
 /// kernel programs was restarted during the change.
 const RETRIES_MAX: usize = 4;
 
-/// The machine for which a change is planned. One inspection of the machine takes as long as many
-/// changes together, and a change to arguments in place does not need it. Callers therefore pass a
+/// The machine for which a change is planned. Inspecting the machine takes as long as many changes,
+/// and a change to arguments in place does not need it. Callers therefore pass a
 /// [`std::cell::LazyCell`], which inspects the machine on first use.
 pub type PlannedMachine<'m> = &'m dyn Deref<Target = Machine>;
 

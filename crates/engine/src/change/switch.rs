@@ -141,7 +141,7 @@ pub(super) fn switch(
         .filter_map(|(target, _)| target.fresh.as_deref())
         .for_each(Space::note_unstarted);
     if drains_first {
-        // The order is that of the plan, because a space downstream of a process must run to
+        // Spaces stop in the order of the plan, because a space downstream of a process must run to
         // receive the output that precedes the process's saved state.
         targets.sort_by_key(|(target, _)| target.rank);
     }
@@ -227,7 +227,7 @@ pub(super) fn switch(
             switched.source_drops.push((key.0.clone(), key.1, more));
         }
     }
-    // Sinks resume first.
+    // Spaces resume in reverse order, so that readers of rings resume before the writers.
     for ((_, stopped), thread) in taken.into_iter().zip(threads).rev() {
         match (stopped, thread) {
             (StoppedSpace::Lent(lent), _) => lent.give_back(),
@@ -470,7 +470,8 @@ fn compute_losses(switched: &mut SwitchReport, counts: SwitchCounts) {
         let ended = edge.taken.blocks + dropped;
         let missing = edge.put.blocks.saturating_sub(ended);
         match edge.kind {
-            // The reader of a ring that an earlier change removed may have ended in the meantime.
+            // The reader of a ring that an earlier change removed may have ended in the meantime,
+            // so its blocks are not counted as missing.
             EdgeKind::Ring | EdgeKind::Dispatch | EdgeKind::Join
                 if !rings.contains(&edge.planned) => {}
             EdgeKind::Ring if drains => switched.draining += missing,

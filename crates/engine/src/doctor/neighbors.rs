@@ -1,5 +1,5 @@
-//! Programs and packet sockets that other applications have attached to the interfaces, and the
-//! owners of these. [FEATURES V17]
+//! Programs and packet sockets of other applications at the interfaces, and the processes that own
+//! them. [FEATURES V17]
 //!
 //! Input: a network namespace, and optionally one interface. Output: [`Neighbors`], in the order in
 //! which a received frame encounters them: XDP, packet sockets, TCX, tc filters. Packet sockets at
@@ -97,9 +97,9 @@ struct Listing {
 
 impl Neighbors {
     /// Lists the programs and sockets at `interface` (`None`: at every interface) in the network
-    /// namespace `netns` (`None`: the namespace of this thread). Omits those that only this process
-    /// holds. If there are any programs or sockets, reads the descriptors of all processes to find
-    /// their holders.
+    /// namespace `netns` (`None`: the namespace of this thread). Omits programs and sockets that
+    /// only this process holds. If there are any programs or sockets, reads the descriptors of all
+    /// processes to find their holders.
     #[must_use]
     pub fn find(netns: Option<&str>, interface: Option<&str>) -> Self {
         let listed = match netns {
@@ -186,8 +186,8 @@ impl Listing {
         }
     }
 
-    /// Looks up the holders of all listed programs and sockets, and removes those that only this
-    /// process holds.
+    /// Looks up the holders of all listed programs and sockets, and removes the entries that only
+    /// this process holds.
     fn resolve_holders(self) -> Neighbors {
         let Self { found, unlisted } = self;
         let id = |one: &Neighbor| one.program.as_ref().map(|program| program.id);
