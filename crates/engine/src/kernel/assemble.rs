@@ -97,8 +97,8 @@ struct Emitter<'t> {
     members: &'t [Member<'t>],
     /// The request and node emitted last. If emission fails, this node is at fault.
     at: Cell<Option<(usize, NodeId)>>,
-    /// The node whose frames leave at one exit with different first headers. The reader knows the
-    /// first header of a frame by its exit, so the program is refused.
+    /// A node whose frames leave through one exit but begin with different headers. The program is
+    /// then refused, because the reader infers the first header of a frame from its exit.
     mixed_at: Cell<Option<(usize, NodeId)>>,
     taps: TapEmission<'t>,
     /// The first header of the frames at each exit, once a delivery to the exit is emitted.
@@ -261,7 +261,8 @@ impl Emitter<'_> {
         let Some((mark, _)) = self.fused.egress_mark(step) else { return };
         match self.redirect_egress.map(|leads| leads.iter().find(|(of, _)| *of == step)) {
             None => s.mark(mark, true),
-            // A redirecting program has one request, so steps have the same numbers in both.
+            // A redirecting program has one request, so a step has the same number in the request's
+            // tree as in the fused tree.
             Some(found) => found.iter().for_each(|(_, interface)| s.redirect_to(*interface)),
         }
     }

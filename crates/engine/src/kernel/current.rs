@@ -57,7 +57,7 @@ impl Kernel {
         received: &SourceCounters,
     ) -> Vec<SpaceResults> {
         let mut received = received.clone();
-        // The reader has yet to take these frames; until then they belong to the edge.
+        // A frame that the reader has not consumed yet belongs to the edge.
         received.arrived.iter_mut().for_each(|exit| exit.unread = 0);
         self.collect_results(|generation| match &generation.taken {
             Some(taken) => (generation.final_counters(taken), taken.clone()),

@@ -410,7 +410,8 @@ mod tests {
             "[[2,3,64,65536],1,7]",
             "[[2,3,65,65536,2048],1,7]",
             "[[2,3,64,65536,2048],-1,7]",
-            // The form of earlier versions, in which a flag of each exit stood for all its frames.
+            // The format of earlier versions contains one flag per exit instead of the number of
+            // exits.
             "[[2,3,64,65536,2048],[false],7]",
             &format!("[[2,3,64,65536,2048],{},7]", EXITS_MAX + 1),
             "[[4294967295,3,64,65536,2048],0,7]",

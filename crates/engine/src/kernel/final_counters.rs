@@ -59,7 +59,8 @@ impl FinalCounters {
                 most(&mut passed[exit.from.map_or(0, |step| step + 1)], *amount);
             }
         }
-        // A step has a higher number than its predecessor.
+        // A step has a higher number than its predecessor, so reverse order visits successors
+        // first.
         for (number, step) in tree.steps.iter().enumerate().rev() {
             let exits = tree.exits.iter().zip(&handed);
             let unsure = exits.filter(|(exit, _)| {

@@ -11,8 +11,8 @@ const POINTERS_MAX: u32 = 1 << 16;
 /// Maximum size of the records per processor, in bytes.
 const BYTES_MAX: u64 = 1 << 27;
 
-/// Maximum size of the records over all processors in bytes, unless the request sets a size. Half
-/// of what the daemon grants to a user by default.
+/// Maximum size of the records over all processors in bytes, unless the request sets a size. It is
+/// half of the daemon's default quota for a user.
 const TOTAL_BYTES_MAX: u64 = 128 << 20;
 /// Divisor of the machine's memory that yields the maximum size of the records over all processors,
 /// unless the request sets a size.

@@ -268,7 +268,7 @@ impl<'p> KernelInputs<'p> {
             attachment: Arc::new(RequestHistory { held: Arc::clone(&held), before }),
             attach_point: place,
             edges: tree.exits.iter().map(|exit| exit.sink).collect(),
-            // Taps lead to the first sink.
+            // Taps use the first ring output.
             taps: vec![0; tree.taps.len()],
             origin: self.origin,
             wait_ns: self.planned.ring.signal_ns.min(DOORBELL_NS_MAX),

@@ -447,7 +447,8 @@ impl PointState {
         // all frames.
         let waits = self.may_linger || self.running.is_some();
         if let Some(grace) = self.grace.as_ref().filter(|_| waits) {
-            // Waiting for programs needs no more privilege than the creation of their maps.
+            // Waiting for programs needs no more privilege than the creation of their maps, so the
+            // wait succeeds.
             let waited = grace.wait();
             debug_assert!(waited.is_ok(), "{waited:?}");
         }

@@ -40,7 +40,8 @@ impl Kernel {
         self.taps.add_reader(node, reader);
         let set = self.set_taps(&before, limit);
         if set.is_err() {
-            // The tap may be open already, or open later: only the reply is missing.
+            // The other process may have opened the tap although its reply is missing, so the tap
+            // is closed again.
             let failed = std::mem::replace(&mut self.taps, before);
             let _ = self.set_taps(&failed, Duration::ZERO);
         }

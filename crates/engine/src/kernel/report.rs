@@ -258,7 +258,7 @@ impl Generation {
     fn exit_edges(&self, ended: &FinalCounters, taken: SourceCounters) -> Vec<(usize, Edge)> {
         let mut ways = Vec::new();
         let SourceCounters { arrived, dropped, .. } = taken;
-        // The kernel counts frames that did not fit in a ring without their exits. If only one exit
+        // The kernel does not count by exit the frames that did not fit in a ring. If only one exit
         // is used, all of these frames belong to it.
         let full = dropped.iter().filter(|(place, _)| *place == DropReason::Ring);
         let full: u64 = full.filter_map(|(_, blocks)| *blocks).sum();
@@ -292,8 +292,8 @@ impl Generation {
                 Vec::from_iter((!missing.is_empty()).then_some((LAPPED_REASON, missing)));
             ways.push((number, edge));
         }
-        // Each of these frames is missing at one exit or more. The remainder counts at the busiest
-        // exit.
+        // Each frame that did not fit in a ring is missing at one exit or more. Frames that no exit
+        // accounts for yet count at the busiest exit.
         let rings = ways
             .iter()
             .flat_map(|(_, edge)| &edge.dropped)

@@ -196,7 +196,7 @@ mod tests {
         let forms = (vec![TapForm::Capture], None);
         let (tap, feed) =
             Tap::new((pipe, None), OverrunPolicy::Skip, Duration::from_secs(60), forms).unwrap();
-        // Without its feed, the tap would end as its path does.
+        // Dropping the feed would end the tap, as the end of a path does.
         std::mem::forget(feed);
         let ender = tap.ender();
         (tap, ender)

@@ -26,7 +26,7 @@ pub(crate) struct RequestTree {
     /// The source whose expression selects the frames that the request takes from the host; `None`
     /// if the request observes every frame.
     pub(crate) gate: Option<NodeId>,
-    /// The taps. In a pointer, their numbers follow those of the exits.
+    /// The taps. In pointers, the numbers of taps follow the numbers of exits.
     pub(crate) taps: Vec<TreeTap>,
 }
 
@@ -156,7 +156,7 @@ impl RequestTree {
     /// Returns true if the exit shares its ring output with another exit or with taps.
     pub(crate) fn shares_sink(&self, way: usize) -> bool {
         let here = |exit: &&TreeExit| exit.sink == self.exits[way].sink;
-        // Taps lead to the first sink.
+        // Taps use the first ring output.
         let of_taps = self.exits[way].sink == 0 && !self.taps.is_empty();
         of_taps || self.exits.iter().filter(here).nth(1).is_some()
     }
@@ -258,8 +258,8 @@ mod tests {
         let line = build_tree(&chain, &[Some(199)]);
         assert_eq!((line.exits.len(), line.sink_count()), (201, 1));
         assert!(line.shares_sink(0) && line.shares_sink(200));
-        // The edge after the first filter excludes no later exit. It shares a sink with the unsure
-        // exit before it.
+        // A frame that takes the edge after the first filter may also take any later exit, so this
+        // edge needs a sink of its own.
         let line = build_tree(&[None, Some(0), Some(1)], &[Some(0), Some(2)]);
         assert_eq!(exit_sinks(&line), [0, 0, 0, 1, 0]);
         assert!(line.shares_sink(0) && !line.shares_sink(3));

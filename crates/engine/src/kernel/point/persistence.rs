@@ -91,7 +91,7 @@ impl Point {
                 put(format!("{head}-link{nth}"), link.as_fd());
             }
             if let Some(sockets) = &self.site.sockets {
-                // This name is the one that earlier versions used.
+                // Earlier versions used this name, too.
                 put(format!("{head}-seats"), sockets.claims.as_fd());
             }
             let versions = state.retired.iter().chain([&running.version]);
@@ -208,7 +208,7 @@ impl Points {
             let source = planned.sources.first().copied().ok_or("a request without a source")?;
             let (nodes, steps, hardened) = (&part.nodes, &self.steps, true);
             let refuses = InjectedRefusal::Nothing;
-            // The memory of the program shows which taps are open.
+            // The open taps are read from the memory of the program after its adoption.
             let taps = OpenTaps::default();
             let graph = &graph;
             let asked =

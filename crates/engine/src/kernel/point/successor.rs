@@ -138,7 +138,7 @@ impl PreparedSwitch {
         if let Some(place) = state.lines.iter().position(|line| line.number == number) {
             let old = state.lines.remove(place);
             let mut ended = point.final_counters(&old);
-            // The request that continues with a state reports it.
+            // The replacement reports the states that continue in it.
             ended.states.retain(|step, _| !self.stays.contains(step));
             state.remember_final_counters(old.about, &ended);
             let _ = self.old.ended.set(ended);

@@ -160,8 +160,8 @@ impl Version {
         }
     }
 
-    /// Returns a hash of the code and the layout. It differs if another version of Streamline
-    /// assembles a different program.
+    /// Returns a hash of the code and the layout. If another version of Streamline assembles a
+    /// different program, the hash differs.
     pub(super) fn fingerprint(&self) -> u64 {
         // The hash is FNV-1a, which is the same in every process.
         let text = format!("{:?} {:?}", self.code, self.layout);
