@@ -372,7 +372,7 @@ impl Live {
         limit: Duration,
         kernel: bool,
     ) {
-        // Spaces that have ended have counted the blocks that crossed to them.
+        // The final counters of removed spaces contain the blocks that crossed to these spaces.
         if let Some((whole, part)) = &self.whole {
             let removed = whole.state().parts.get(*part).map(|part| part.removed_queues.clone());
             let ended = removed.into_iter().flatten();

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use sys::eventfd::EventFd;
 
 impl Live {
-    /// Notifies `event` once, after the next pass of a space with input or an expired timer. While
-    /// there is none, the counters of the path stay as they are. Replaces the event of an earlier
-    /// call.
+    /// Notifies `event` once, after the next pass of a space with input or an expired timer.
+    /// Without such a pass, the counters of the path do not change. Replaces the event of an
+    /// earlier call.
     pub fn notify_after_input(&self, event: &Arc<EventFd>) {
         self.control.notify_after_input(event);
     }

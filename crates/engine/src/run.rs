@@ -421,6 +421,7 @@ fn build_outcome(
             }
         }
         // A failure on one side of a ring appears on the other side as a ring without a reader.
+        // Such a consequence is omitted if a cause is known.
         if failures.iter().any(|failure| !failure.is_consequence()) {
             failures.retain(|failure| !failure.is_consequence());
         }

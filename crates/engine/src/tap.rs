@@ -120,7 +120,8 @@ impl Live {
     pub fn tap(&self, wanted: TapRequest, limit: Duration) -> Result<(Tap, TapStart), TapError> {
         let TapRequest { node, classes, form, since, policy, patience, pipe, ring } = wanted;
         let number = self.node_number(node.as_ref())?;
-        // Retained output consists of blocks that reached this process.
+        // Retained output consists of blocks that reached this process, so a tap with a start
+        // position does not read from a kernel program.
         let in_kernel = since.is_none() && self.has_kernel_tap(number);
         if !in_kernel {
             self.check_outside_kernel(number)?;

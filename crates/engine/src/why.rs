@@ -244,7 +244,7 @@ impl Observer for FlowObserver {
     fn before_node(&mut self, node: &Node, batch: &Batch<'_>) {
         let blocks = lanes(batch.live()).filter(|_| is_of_request(node)).map(|l| batch.block(l));
         let ours = blocks.filter(|block| self.why.record_arrival(node.planned, block));
-        // If a filter released several blocks at once, they were routed one by one.
+        // A batch has one block. Even blocks that a filter releases together are routed one by one.
         let running = match *ours.collect::<Vec<_>>() {
             [block] => Some((frame_key(&block), node.counts.clone())),
             _ => None,

@@ -155,8 +155,8 @@ fn path_continues_while_one_reader_remains() {
         run_to_end(&format!("read {lines} block=1k | (exec \"head -1\" + count) | discard"));
     assert_eq!(node_entry(&outcome, "count").taken.bytes, bytes, "all of it");
     assert!(total_dropped(node_entry(&outcome, "exec")).blocks > 0);
-    // Both programs end their reading, at different times; then the endless source has no reader
-    // left.
+    // Both programs stop reading, at different times. Then the endless source has no reader, and
+    // the run ends.
     let outcome =
         run_to_end("generate | (exec \"head -c 100\" + exec \"head -c 300000\") | discard");
     let dropped: u64 = outcome.ledger.filters.iter().map(|node| total_dropped(node).blocks).sum();
@@ -209,7 +209,7 @@ fn source_program_is_ended_once_sinks_are_satisfied() {
 
 #[test]
 fn unwanted_output_of_a_program_is_not_awaited() {
-    // `yes` reads nothing, so the space that feeds it blocks, and it never stops writing.
+    // `yes` never reads and never stops writing, so the space that feeds it blocks.
     let outcome =
         run_request("generate | exec \"yes\" | count", Some(5), StopConditions::default());
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
@@ -228,8 +228,8 @@ fn stop_drains_programs_in_the_path() {
     assert!(last.ends_with(b"the end\n"), "{last:?}");
     let given = outcome.ledger.sources[0].1.given;
     assert_eq!(outcome.ledger.filters[1].consumed, given, "nothing under way is lost");
-    // A program at the head gets SIGTERM once it has installed a handler, and its last output is
-    // read too.
+    // A program at the head of the request gets SIGTERM once it has installed a handler. Its last
+    // output is read, too.
     let mark = folder.file_path("mark");
     let script = format!("trap 'echo the end; exit' TERM; : > {mark}; while :; do echo more; done");
     let text = format!("exec \"{script}\" | exec \"tail -1\" | match \"the end\" | count");
@@ -255,7 +255,8 @@ fn pipes_and_rings_wake_one_space() {
     let lines = folder.write_lines(20_000);
     let bytes = folder.read_file("lines").len() as u64;
     for _ in 0..20 {
-        // Blocks from `match` reach `count` over a ring, those from `cat` through a pipe.
+        // Blocks from `match` reach `count` over a ring, and blocks from `cat` reach it through a
+        // pipe.
         let text = format!(
             "read {lines} block=200 | (match \"line\" @thread0 + exec \"cat\") | count @thread1"
         );
@@ -288,7 +289,7 @@ fn program_inherits_environment_and_only_the_id_counter() {
     let shell = Command::new("sh").args(["-c", &format!("({script}) 2>&1 | cat")]).output();
     run_to_end(&format!("exec \"echo $$ > {pid}; ({script}) 2>&1 | cat\" | exec \"cat > {out}\""));
     let out = folder.read_file("out");
-    // The counter of dbuf ids is the only descriptor, and a variable names it.
+    // The program inherits only the descriptor of the counter of dbuf ids, which a variable names.
     let counter = out.lines().find_map(|line| line.strip_prefix("STREAMLINE_IDS=")).expect("ids");
     let (number, _) = counter.split_once(':').expect("a descriptor and an inode");
     let is_counter =

@@ -105,7 +105,6 @@ fn unknown_words_and_correct_requests_get_no_proposal() {
         let is_expression = right.ends_with("icmp");
         assert_eq!(request_errors(right).is_empty(), !is_expression, "{right}");
     }
-    // No request is proposed that would still be wrong.
     let found = request_errors("replay x | port 80 | nonsense");
     assert!(found.iter().all(|mistake| !mistake.hint.starts_with("write `")), "{found:?}");
     assert!(

@@ -177,7 +177,8 @@ fn b3_filters_of_frames_are_refused_behind_streams_without_frames() {
         if entry.kind == FilterKind::Source || !entry.input_forms.has(Form::Frame) {
             continue;
         }
-        // A filter of frames that accepts streams reads the headers around them.
+        // A filter that accepts frames and streams, but not bytes, reads headers, so a stream
+        // without frames is refused.
         if bare_forms == [false, true] {
             let messages = mistakes(&format!("stream | {name}"));
             assert!(messages.contains(&format!("`{name}` needs frames")), "{name}: {messages}");

@@ -201,7 +201,7 @@ fn a12_held_block_is_answered_at_its_release() {
     assert_eq!(kept, select_frames(&frames, [0, 1, 4, 2]), "released to the next operand");
 }
 
-/// Returns a fragment of a datagram of 2000 bytes to port 53: its bytes from `from` to `to`.
+/// Returns a fragment of a 2000-byte datagram to port 53, with the bytes from `from` to `to`.
 fn udp_fragment(from: u16, to: u16, more: bool) -> Vec<u8> {
     let mut datagram = ipv4_frame().udp(9, 53, &[7; 1992]);
     let packet = datagram.split_off(14 + 20);

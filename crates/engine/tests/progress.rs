@@ -60,7 +60,7 @@ fn progress_grows_to_the_final_totals() {
     // On a busy machine reports are late, but never more frequent.
     let most = outcome.elapsed_ns / REPORT_INTERVAL_NS;
     assert!(reports.len() as u64 <= most, "as often as was asked for: {} of {most}", reports.len());
-    // The first reports may lack sources for the same reason.
+    // On a busy machine, the first reports may lack sources.
     let has_sources = |report: &Progress| !report.stopped && !report.sources.is_empty();
     let reports: Vec<Progress> = reports.into_iter().filter(has_sources).collect();
     let given: Vec<u64> = reports.iter().map(|report| report.sources[0].1.given.blocks).collect();

@@ -126,7 +126,8 @@ fn v9_tap_starts_in_the_past_and_reports_the_position() {
         let (_tap, began, mut capture) = start_tap(live, None, Some(TapOrigin::Ago(10_000_000)));
         assert_eq!(capture.next(), Some(began.block));
         assert!(began.ago_ns <= 10_000_000, "{began:?}");
-        // Only sources retain output, which a tap of another node reports.
+        // Only sources retain output. The start of a tap of another node reports that none is
+        // retained.
         let (_tap, began, mut capture) = start_tap(live, Some("generate"), None);
         assert_eq!((capture.next(), began.past), (Some(began.block), 0));
         let (_tap, began, mut capture) = start_tap(live, Some("count"), Some(TapOrigin::Oldest));

@@ -94,7 +94,7 @@ pub(crate) struct RunningComponent {
     pub(crate) kernels: Weak<Mutex<Vec<Kernel>>>,
     /// The final counters of the kernel programs; empty until the component ends.
     pub(crate) final_kernel_counters: Vec<SpaceCounters>,
-    /// The starter of its threads.
+    /// The starter of the component's threads.
     pub(crate) starter: StarterState,
 }
 
@@ -116,7 +116,7 @@ pub(crate) type Kernels = Arc<Mutex<Vec<Kernel>>>;
 pub(crate) struct KernelExit {
     /// The number of the source that represents the program.
     pub(crate) first: usize,
-    /// The numbers of these edges.
+    /// The numbers of the edges.
     pub(crate) exit_edges: Vec<usize>,
 }
 

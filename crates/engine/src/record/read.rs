@@ -58,8 +58,8 @@ pub enum Completeness {
 }
 
 impl Completeness {
-    /// Returns true if the recording is not as it was written, so that a replay may differ from the
-    /// run. A recording that reached its size limit is as it was written.
+    /// Returns true if the recording is truncated or was changed, so that a replay may differ from
+    /// the run. A recording that reached its size limit is not damaged.
     #[must_use]
     pub const fn is_damaged(&self) -> bool {
         matches!(self, Self::Truncated { .. } | Self::Changed)

@@ -87,8 +87,8 @@ pub struct RecordingSummary {
 
 enum Message {
     Bytes(Vec<u8>),
-    /// The contents of the last block of the file. The writing thread puts a digest before them, of
-    /// all preceding bytes and these contents.
+    /// The contents of the last block of the file. The writing thread prepends a digest of all
+    /// preceding bytes and of these contents.
     End(Vec<u8>),
 }
 

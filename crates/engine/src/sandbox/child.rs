@@ -224,7 +224,7 @@ fn assemble_space(
     let at = assembly.add_node(made);
     let to = assembly.add_node(Node::new("outlet", 2, sink, Counts::default()));
     assembly.add_arc(from, at, Classes::All, false, 0);
-    // The arcs in the path select the classes.
+    // The arcs in the path select the classes, so this arc passes all classes.
     assembly.add_arc(at, to, Classes::All, false, 1);
     assembly.finish()
 }

@@ -53,7 +53,8 @@ fn v3_changed_request_sets_arguments_and_keeps_state() {
     };
     let (values, outcome) = run_while(&line(3, ""), |live| {
         let mut values = vec![(0, 3)];
-        // In place; then by a new filter with the state of the old one, since the graph changes.
+        // The first change is made in place. The second also changes the graph, so a new filter
+        // gets the state of the old one.
         for (every, more) in [(5, ""), (4, "| inspect ")] {
             wait_for_blocks(live, 200);
             let whole = Edit::Whole(line(every, more));
@@ -143,7 +144,7 @@ fn v3_set_argument_reaches_all_replicas_and_their_sessions() {
         assert_eq!(live.plan().expect("a plan").replicas.len(), replicas.len());
     });
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-    // The match was found before the change; blocks of the three other quarters and of the end keep
-    // its class.
+    // `regex` found its match before the change. With `keep=yes`, blocks of the three other
+    // quarters and of the end of the connection get the same class.
     assert_eq!(matched(&after), 5 * CONNECTIONS as usize);
 }

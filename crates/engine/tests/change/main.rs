@@ -32,7 +32,7 @@ fn v3_filter_is_inserted_and_removed_within_a_space() {
         wait_for_blocks(live, 200);
         let inserted = edit_losslessly(live, "insert ipproto before pcap");
         assert_eq!(live.request_text().as_deref(), Some(inserted.text.as_str()));
-        // Of all nodes the request pins `pcap` alone.
+        // The request pins only the node `pcap`.
         let plan = live.plan().expect("a plan");
         for (node, placement) in plan.graph.nodes.iter().zip(&plan.placements) {
             let because = placement.because.as_str();
@@ -69,7 +69,7 @@ fn v3_ended_path_refuses_every_change() {
     let paths = build_paths(text);
     let live = paths[0].live();
     run(paths, StopConditions::default()).expect("a run");
-    // The first edit would change nothing.
+    // The first edit requests the current placement, so it would change nothing.
     let words =
         [&["move", "pcap", "to", "thread0"][..], &["remove", "inspect"], &["upgrade", "pcap"]];
     let edits = words.iter().map(|words| Edit::parse(words).expect("an edit"));

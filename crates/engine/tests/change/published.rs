@@ -41,7 +41,7 @@ fn m3_m4_published_state_survives_upgrades_and_moves() {
         let refused = change(live, &Edit::parse(&words).unwrap(), &Machine::example(), TIME_LIMIT);
         let why = refused.unwrap_err().to_string();
         assert!(why.contains("is taken by another state of the same user"), "{why}");
-        // The reader of a removed filter's state sees its end.
+        // The reader of a removed filter's state detects the end of the state.
         assert!(!sample.has_ended());
         edit(live, "remove sample").unwrap();
         wait::wait_until("the end of what was removed", || sample.has_ended());

@@ -168,8 +168,8 @@ fn v3_v10_random_changes_are_replayed_identically() {
     assert!(made > 12 && refused > 0, "{made} made, {refused} refused");
 }
 
-/// Changes, and a predicate that is true for those that must succeed; the path must refuse all
-/// others.
+/// Changes, and a predicate that returns true for changes that must succeed. The path must refuse
+/// all other changes.
 pub(crate) type Changes<'c> = (&'c [&'c str], &'c dyn Fn(&str) -> bool);
 
 /// Records this request and these changes in this directory. Returns the path of the recording and

@@ -156,7 +156,8 @@ fn v10_excessive_counts_are_reported_with_their_offset() {
                 let outcome = replay_bytes(&encode_file(blocks), &folder.0, &what).expect(&what);
                 let message = failure_text(&outcome);
                 assert!(message.contains("the record is invalid"), "{what}: {message}");
-                // The reported offset is that of the event itself only for a ring.
+                // The reported offset is the offset of the event itself only if the event comes
+                // from a ring.
                 if of == IMPORT_EVENT {
                     assert!(
                         message.contains(&format!("byte {byte}")),
