@@ -197,8 +197,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Makes `watcher` report free space in the socket buffer as event `number` while messages are
-    /// queued, and stops this when none are.
+    /// Makes `watcher` report free space in the socket buffer, as event `number`, for as long as
+    /// messages are queued.
     pub fn watch_for_room(&mut self, watcher: &Watcher, number: u64) -> Result<(), Disconnected> {
         let waits = self.has_unsent();
         if waits == std::mem::replace(&mut self.watched_for_room, waits) {

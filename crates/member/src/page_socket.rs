@@ -1,6 +1,6 @@
 //! The socket over which a user requests the address of a live page that serves several users. The
 //! address contains a token for this user.
-//!
+//! The process that serves the page may run as a different user than the daemon, so the socket
 //! The process that serves the page may run as a different user from the daemon's, so the socket
 //! has its own directory beside the daemon's: `/run/streamline-page` beside `/run/streamline`.
 

@@ -44,7 +44,8 @@ fn user_directories() -> Vec<PathBuf> {
     };
     let runtime = [named("XDG_RUNTIME_DIR"), Some(PathBuf::from(format!("/run/user/{own}")))];
     let runtime = runtime.into_iter().flatten().filter(is_private);
-    // In a container, under cron or after `su`, no session has created a runtime directory.
+    // In a container, under cron or after `su`, no session has created a runtime directory, so the
+    // state directory is needed.
     let home = || named("HOME").map(|home| home.join(".local/state"));
     let state = named("XDG_STATE_HOME").or_else(home).map(|state| state.join("streamline/run"));
     let mut all: Vec<PathBuf> = runtime.map(|base| base.join("streamline")).chain(state).collect();

@@ -16,7 +16,7 @@ pub(crate) fn with_receive_buffer<T>(receive: impl FnOnce(&mut [u8]) -> T) -> T 
             buffer.resize(REPLY_MAX, 0);
             receive(&mut buffer)
         }
-        // A message is received while another one is read.
+        // The buffer is in use, because a message is received while another one is read.
         Err(_) => receive(&mut vec![0; REPLY_MAX]),
     })
 }

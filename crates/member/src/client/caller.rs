@@ -122,7 +122,7 @@ impl Caller {
         self.apply_timeout()?;
         let texts: Vec<&[u8]> = calls.iter().map(Vec::as_slice).collect();
         match sys::descriptor::send_all(&self.socket, &texts) {
-            // As in `send`.
+            // As in `send_text`, the peer may have sent the reason first.
             Err(error) if error.errno == EPIPE => Ok(()),
             sent => Ok(sent?),
         }

@@ -1,4 +1,5 @@
-//! The paths of a query that have ended, as opposed to those that have no room for another client.
+//! Distinction between paths that end during a query and running paths without room for another
+//! client.
 
 use super::{Client, ClientError};
 use crate::protocol::RegisteredPath;
@@ -63,7 +64,7 @@ fn is_named(path: &RegisteredPath, text: &str) -> bool {
 }
 
 /// A connection over which the daemon reports the ends of paths; `None` if the daemon has refused
-/// it, for example because this user has too many.
+/// the connection, for example because this user has too many connections.
 struct PathWatcher(Option<Client>);
 
 impl PathWatcher {

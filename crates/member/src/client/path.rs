@@ -230,9 +230,9 @@ impl PathClient {
     }
 
     /// Returns the state of this connection's tap after [`await_tap_end`](Self::await_tap_end). If
-    /// the path has ended, this is the last report, with a file of the bytes that follow those in
-    /// the pipe; the file is `None` if the pipe contains all of them. Blocks for at most `limit`.
-    /// Fails if the path's process has exited without a last report.
+    /// the path has ended, this is the last report, with a file of the bytes that did not fit into
+    /// the pipe; the file is `None` if all bytes fit. Blocks for at most `limit`. Fails if the
+    /// path's process has exited without a last report.
     pub fn tap_state(&self, limit: Duration) -> Result<(TapReport, Option<Memfd>), ClientError> {
         self.caller.set_timeout(limit);
         self.caller.send(&Call::new(TAP_REPORT, &NoParameters {}), &[])?;

@@ -51,8 +51,8 @@ struct PolicyGrants {
 const ATTACH_DESCRIPTORS: usize = 3;
 
 impl DaemonHost {
-    /// Finds a daemon. Returns `None` if the daemon runs no kernel programs. Connecting and each of
-    /// two calls block for at most the timeout of a call.
+    /// Finds a daemon. Returns `None` if the daemon runs no kernel programs. Connects and makes two
+    /// calls, each of which blocks for at most the timeout of a call.
     pub fn find() -> Result<Option<Self>, ClientError> {
         let client = Client::find(None)?;
         let allowed = client.permissions()?;

@@ -177,8 +177,8 @@ impl RemoteRequest {
         FinalCounters::lost_counters()
     }
 
-    /// Queries the counters, and returns those of the reply to this query, or the final counters if
-    /// the request has ended. Blocks for at most `limit`; returns `None` if no reply arrives in
+    /// Queries the counters. Returns the counters in the reply to this query, or the final counters
+    /// if the request has ended. Blocks for at most `limit`; returns `None` if no reply arrives in
     /// this time.
     fn query_current_counters(&self, limit: Duration) -> Option<FinalCounters> {
         let mut counted = self.lock_reported_counters();

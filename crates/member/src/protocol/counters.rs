@@ -229,7 +229,7 @@ pub struct Count {
 /// Reply to `Count`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CountReply {
-    /// The counters; after the first page, only those of filters and edges.
+    /// The counters. Pages after the first contain only the counters of filters and edges.
     pub counters: Counters,
     /// Index for the next call, or `None` if there are no more filters and edges.
     #[serde(default)]
@@ -278,8 +278,8 @@ pub struct Totals {
 /// Replies to `Follow`: counters or totals while the path runs, and finally its exit status.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PathUpdate {
-    /// Current counters, or `None` if the update contains totals; after the first page of an
-    /// update, only those of filters and edges.
+    /// Current counters, or `None` if the update contains totals. Pages after the first contain
+    /// only the counters of filters and edges.
     pub counters: Option<Counters>,
     /// Index of the first filter or edge in the next reply, or `None` if the update is complete.
     #[serde(default)]

@@ -36,13 +36,13 @@ pub struct ChangedNodes {
     pub version: Option<u64>,
     /// Text of the request that the path runs.
     pub line: String,
-    /// Nodes in plan order: all of them, or those that `kept` does not contain.
+    /// Nodes in plan order: all nodes, or only the nodes that `kept` does not contain.
     pub nodes: Vec<NodeDetails>,
-    /// For each node of the plan, its index in the nodes that the caller has, or -1 for the next of
-    /// `nodes`. `None` if `nodes` contains all nodes.
+    /// For each node of the plan, its index in the nodes that the caller has, or -1 for the next
+    /// element of `nodes`. `None` if `nodes` contains all nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Vec<i64>>,
-    /// The differences of those nodes in `kept` that are not as the caller has them.
+    /// Differences between the caller's version and the new version of nodes in `kept`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub patches: Option<Vec<NodePatch>>,
     /// Index of the first node that the reply has no room for; `None` if it has room for all.
@@ -54,10 +54,10 @@ pub struct ChangedNodes {
 pub struct NodePatch {
     /// Index of the node in the new plan.
     pub node: usize,
-    /// New name of the node; `None` if it has its old name.
+    /// New name of the node; `None` if the name is unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// New outgoing arcs of the node; `None` if it has its old ones.
+    /// New outgoing arcs of the node; `None` if the arcs are unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arcs: Option<Vec<NodeArc>>,
 }

@@ -16,8 +16,8 @@ pub struct ResultText(Option<Box<RawValue>>);
 const EMPTY: &str = "{}";
 
 impl ResultText {
-    /// Serializes a result. If it is not an object, such as the unit value of a method without
-    /// result, the text is that of an object without members.
+    /// Serializes a result. If the result is not an object, such as the unit value of a method
+    /// without result, the text is an object without members.
     #[must_use]
     pub fn new(result: &impl Serialize) -> Self {
         Self(to_raw_value(result).ok().filter(|text| is_object(text)))

@@ -56,7 +56,8 @@ impl Service {
                 self.change(&call.deserialize_parameters()?)
             }
             "Take" => single_reply(&self.take_subtree_from_path(id, call)?),
-            // A prepared path receives this call while it waits for the decision.
+            // A prepared path reads `Commit` itself while it waits for the decision, so here the
+            // call is an error.
             "Commit" => Err(faults::unchanged("nothing is prepared on this connection")),
             "Stop" => {
                 let NoParameters {} = call.deserialize_parameters()?;
@@ -112,7 +113,7 @@ impl Service {
         }
     }
 
-    /// Returns those of the described nodes that a client asks for.
+    /// Returns a page of the described nodes, as a client requests it.
     fn nodes(&self, wanted: Nodes) -> NodesPage<'_> {
         self.described.as_ref().map(|known| known.page(wanted)).unwrap_or_default()
     }
@@ -266,7 +267,7 @@ impl Service {
     pub(super) fn record_change(&mut self, message: String, line: String) -> ChangeReply {
         self.about.line.clone_from(&line);
         self.path.line.clone_from(&line);
-        // The daemon receives the reports in their order.
+        // Queued reports are sent first, so that the daemon receives all reports in their order.
         self.send_reports();
         if let Some(registration) = &self.registration {
             let (plan, report) = (self.path.plan_id(), new_report(PathEvent::Changed, &message));
@@ -281,7 +282,7 @@ impl Service {
         ChangeReply { message, line, nodes: None }
     }
 
-    /// Records a new plan.
+    /// Records a new plan, and marks the data that was derived from the old plan as outdated.
     fn set_plan(&mut self, plan: Plan) {
         self.path.plan = Some(plan);
         self.lists_outdated = true;

@@ -82,7 +82,7 @@ pub fn ledger_counters(ledger: &Ledger, nodes: &[Node]) -> Counters {
 }
 
 fn add_ledger(counters: &mut Counters, ledger: &Ledger, nodes: &[Node]) {
-    // In the plan, equal filters have different names.
+    // Equal filters have the same name in the ledger, but different names in the plan.
     let name = |planned: usize, own: &NodeName| {
         let planned = nodes.get(planned).filter(|_| !own.is_ring());
         planned.map_or_else(|| own.to_string(), |node| node.name.clone())

@@ -94,7 +94,7 @@ impl DescribedNodes {
         self.is_outdated = true;
     }
 
-    /// Takes the described node with this number, and returns it with its index. Leaves an empty
+    /// Removes the described node with this number, and returns it with its index. Leaves an empty
     /// node in its place. `at` is the index of the node in the new plan. Returns `None` if no
     /// described node has the number.
     fn take_node(&mut self, at: usize, number: Option<u64>) -> Option<(usize, DescribedNode)> {
@@ -107,9 +107,9 @@ impl DescribedNodes {
         Some((at, std::mem::take(self.nodes.get_mut(at)?)))
     }
 
-    /// Returns the nodes after a change. If the caller has the version before the change, nodes
-    /// that have not changed are omitted, as are those of which only the name or the arcs have
-    /// changed if the caller accepts `patches`.
+    /// Returns the nodes after a change. If the caller has the version before the change, omits
+    /// unchanged nodes. If the caller also accepts `patches`, omits nodes of which only the name or
+    /// the arcs have changed.
     pub(super) fn changed(&self, known: Option<u64>, patches: bool) -> NodesPage<'_> {
         let version = Some(self.version);
         let before = self.before.as_ref().filter(|(before, _)| known == Some(*before));
@@ -179,7 +179,7 @@ fn node_patch(at: usize, known: &DescribedNode, details: &NodeDetails) -> Option
     })
 }
 
-/// Returns the length of patches in a reply, at least.
+/// Returns a lower bound on the length of patches in a reply, in bytes.
 fn length_of(patches: &[NodePatch]) -> usize {
     /// Length of an arc without its classes.
     const ARC: usize = 40;
