@@ -134,7 +134,7 @@ fn run_measurements(plan: &Plan, outcome: &Outcome) -> Measurements {
     let mut measurements =
         Measurements { elapsed_ns, ..engine::adapt::measurements(plan, &outcome.ledger) };
     for program in &outcome.programs {
-        // The ring of another thread counts notifications of edges to that thread.
+        // Notifications over an edge to another thread are counted at the ring into that thread.
         let leaves = |edge: &&usize| matches!(plan.edges.get(**edge), Some(PlannedEdge::Kernel(_)));
         for edge in program.edges.iter().filter(leaves) {
             if let Some(edge) = measurements.edges.get_mut(*edge) {

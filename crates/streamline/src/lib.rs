@@ -25,9 +25,9 @@
 //!
 //! The library installs no signal handler, never ends the process, and writes to standard output
 //! only for sinks that the request names. Messages for users are passed to [`Options::notices`].
-//! Worker processes (`--engines`) and untrusted filters run in new processes of a program: of the
-//! program named in [`Options::helper`] or, if none is named, of the calling program, which must
-//! then call [`serve_if_asked`] at the start of `main`.
+//! Worker processes (`--engines`) and untrusted filters run in new processes. The processes run the
+//! program named in [`Options::helper`] or, if none is named, the calling program, which must then
+//! call [`serve_if_asked`] at the start of `main`.
 #![forbid(unsafe_code)]
 
 pub mod analysis;

@@ -80,11 +80,11 @@ impl PathView {
     }
 }
 
-/// Returns all paths that are visible to this user, with the nodes of those to which the user may
-/// connect. Paths that end during the query are omitted. The request and nodes of a path in `known`
-/// are reused if the path has not changed since that query. Takes connections to paths from `idle`,
-/// and puts these and new ones into `idle` for later queries. Blocks for at most `limit` until the
-/// paths have replied.
+/// Returns all paths that are visible to this user. A path to which the user may connect is
+/// returned with its nodes. Paths that end during the query are omitted. The request and nodes of a
+/// path in `known` are reused if the path has not changed since that query. Uses connections from
+/// `idle` if possible, and puts all connections into `idle` for later queries. Blocks for at most
+/// `limit` until the paths have replied.
 pub fn query_paths(
     client: &Client,
     known: &[PathView],

@@ -142,7 +142,8 @@ impl LossPublisher {
         let thread = thread.spawn(move || {
             let mut published = 0;
             loop {
-                // Before the count, so that what the count misses is counted again.
+                // The event is armed before the count, so that losses during the count cause
+                // another count.
                 paths.iter().for_each(|path| path.notify_after_input(&input));
                 let lost = paths.iter().map(count_upstream_losses).sum();
                 if std::mem::replace(&mut published, lost) != lost {

@@ -146,7 +146,8 @@ fn resolve_names(request: &str, options: &Options) -> Result<(String, Graph), Op
     }
     let text = first.text.as_ref().to_owned();
     let quiet = Options { notices: Default::default(), ..options.clone() };
-    // The text has grown, so its spans differ; its warnings have already been raised.
+    // The text has grown, so it is parsed again for its spans. Its warnings have already been
+    // raised.
     let graph = parse_graph(&text, &options.own, &quiet)?;
     Ok((text, graph))
 }

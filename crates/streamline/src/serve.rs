@@ -5,7 +5,7 @@ use crate::notice::Notices;
 use crate::workers::child;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A task for which this process was started, after its completion.
+/// A completed task for which this process was started.
 #[derive(Debug)]
 #[must_use]
 pub enum Served {

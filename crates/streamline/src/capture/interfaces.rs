@@ -1,4 +1,4 @@
-//! The interfaces of a capture, which may come and go while frames arrive.
+//! The interfaces of a capture, which may be added and removed while frames arrive.
 
 use super::Capture;
 use super::direction::{CapturedInterface, Direction};
@@ -34,8 +34,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Returns the indices of the captured interfaces. Those captured in two directions occur
-    /// twice.
+    /// Returns the indices of the captured interfaces. An interface that is captured in two
+    /// directions occurs twice.
     pub fn interfaces(&self) -> impl Iterator<Item = u32> {
         self.directions.iter().filter(|one| !one.has_ended).map(|one| one.interface.index)
     }

@@ -1,9 +1,10 @@
 //! Replacement of a capture's filter in the kernel while frames arrive.
 //!
 //! The programs for the new filter are verified and loaded first, which requires the privileges of
-//! the capture. The replacement of the old programs requires none, so a program that uses libpcap
-//! may drop its privileges in between. Each frame is processed by exactly one of the two programs.
-//! Frames that the old program has copied can still be read, before those of the new program.
+//! the capture. The replacement of the old programs requires no privileges, so a program that uses
+//! libpcap may drop its privileges in between. Each frame is processed by exactly one of the two
+//! programs. Frames that the old program has copied are read before frames that the new program
+//! copies.
 
 use super::direction::{Direction, Planned, plan_direction};
 use super::{Capture, CaptureSettings};
@@ -76,8 +77,8 @@ impl Capture {
         prepared.changes == self.changes
     }
 
-    /// Activates a prepared filter that [`fits`](Self::fits). Frames captured earlier are read
-    /// first.
+    /// Activates a prepared filter for which [`fits`](Self::fits) returns true. Frames captured
+    /// earlier are read first.
     ///
     /// # Errors
     ///

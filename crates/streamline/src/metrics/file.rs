@@ -23,7 +23,7 @@ pub fn write_file(path: &Path, text: &str) -> io::Result<()> {
         Err(error) => return Err(error),
     };
     let name = target.file_name().ok_or(io::ErrorKind::IsADirectory)?;
-    // The collector ignores files whose names do not end with `.prom`.
+    // The collector ignores files whose names do not end with `.prom`, so it never reads this file.
     let new = target.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
     let written = fs::write(&new, text)
         .and_then(|()| fs::set_permissions(&new, Permissions::from_mode(FILE_PERMISSIONS)))

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 /// Maximum number of series of a family. Further series are combined in series with the label value
-/// `other`, one for each reason. These have the same maximum, and are not counted here.
+/// `other`, one for each reason. The combined series have the same maximum of their own.
 pub const SERIES_MAX: usize = 1000;
 /// Maximum length of a label value, in characters.
 const LABEL_MAX: usize = 100;
@@ -84,7 +84,8 @@ impl Family {
         let bounded = |text: &str| text.chars().take(LABEL_MAX).collect::<String>();
         let mut labels: Labels = labels.iter().map(|(name, text)| (*name, bounded(text))).collect();
         if !self.indices.contains_key(&labels) && self.series.len() >= SERIES_MAX {
-            // There are few reasons, and the sums by reason stay correct.
+            // The label `reason` stays, because there are few reasons. Sums by reason therefore
+            // stay correct.
             labels.iter_mut().filter(|(name, _)| *name != "reason").for_each(|(_, text)| {
                 *text = OTHER.to_owned();
             });

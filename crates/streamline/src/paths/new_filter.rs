@@ -36,7 +36,7 @@ pub fn new_filter(name: &str, arguments: Option<&str>) -> Result<Option<NewFilte
         None => name.to_owned(),
         Some(arguments) => format!("{name} {}", convert_arguments(first, arguments)),
     };
-    // The name of a filter alone is one filter.
+    // A bare filter name is always exactly one filter, so only other texts are checked.
     if text != bare {
         let read = single_filter(&text).map_err(|error| error.0)?;
         if read != bare {
@@ -73,8 +73,8 @@ fn file_arguments(name: &str, text: &str) -> Vec<String> {
     files
 }
 
-/// Returns the request text of a running filter whose required and positional arguments are
-/// replaced by those in `filter.text`. Keeps the other arguments, but omits those that equal their
+/// Returns the request text of a running filter, with its required and positional arguments
+/// replaced by the arguments in `filter.text`. Keeps all other arguments that differ from their
 /// defaults.
 #[must_use]
 pub fn with_arguments(node: &NodeDetails, filter: &NewFilter) -> String {

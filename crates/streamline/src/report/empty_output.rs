@@ -12,8 +12,8 @@ use std::fmt::Write as _;
 const REASONS_MAX: usize = 4;
 
 impl Report<'_> {
-    /// Returns one sentence per sink if no sink has received a block. Returns nothing if no source
-    /// has emitted a block, because the last line of the report states that.
+    /// Returns one sentence per sink if no sink has received a block. Returns an empty list if no
+    /// source has emitted a block, because the last line of the report states this.
     #[must_use]
     pub fn explain_empty_output(&self) -> Vec<String> {
         let graph = &self.plan.graph;
@@ -81,7 +81,7 @@ impl Report<'_> {
     /// Returns a clause that names the link types of a node's frames if no header of these types
     /// can be parsed; else an empty text.
     fn explain_link_types(&self, node: NodeId) -> String {
-        // `bpf` compiles its expression for the link type.
+        // `bpf` compiles its expression for the link type, so it needs no parser.
         let filter =
             self.plan.graph.node(node).filter().filter(|used| used.description.name != "bpf");
         let links = filter.and_then(|used| used.arguments.link_types()).unwrap_or_default();

@@ -44,7 +44,7 @@ type FigureColumn = (&'static str, fn(&NodeEntry) -> u64);
 const INPUT_COLUMNS: [FigureColumn; 2] =
     [(">in", |filter| filter.taken.blocks), (">made", |filter| filter.made.blocks)];
 
-/// Columns for what happened to a filter's input. A column without a nonzero value is omitted.
+/// Columns for the fate of a filter's input. A column without a nonzero value is omitted.
 const OUTCOME_COLUMNS: [FigureColumn; 5] = [
     (">passed", |filter| filter.passed.blocks),
     (">unselected", |filter| filter.unselected.blocks),
@@ -208,8 +208,8 @@ fn format_notes(report: &Report<'_>) -> String {
         }
     }
     for reported in &report.outcome.reports {
-        // Omits reports that are on standard output, and those of filters that the planner
-        // inserted, whose spans are empty.
+        // Omits reports that are on standard output, and reports of filters that the planner
+        // inserted, which have empty spans.
         let node = report.plan.graph.nodes.get(reported.planned);
         let is_inserted = node.is_some_and(|node| node.span.start == node.span.end);
         if is_inserted || report.is_pipeline_end(reported) || reported.report.rows.is_empty() {

@@ -79,8 +79,8 @@ fn build_and_run(
     let options =
         Options { embedded: assignment.embedded, notices: notices.clone(), ..Options::default() };
     let mut prepared = Prepared::read_for_worker(&assignment.text, &options)?;
-    // Each worker receives different first blocks, so the workers must not move filters based on
-    // these.
+    // Each worker receives different first blocks, so no worker may move filters on the basis of
+    // its first blocks.
     let adapt = Adapt::permitted_by(&prepared.plan, &prepared.machine)
         .filter(|adapt| adapt.copies || adapt.moves == MovePeriod::Always);
     let extras = PathOptions { history: assignment.history, adapt, ..PathOptions::default() };

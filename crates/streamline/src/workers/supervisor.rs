@@ -281,7 +281,7 @@ impl Supervisor {
                 }
                 Some(Message::Counted(counts)) => {
                     worker.count_pending = false;
-                    // Final counts supersede these.
+                    // Once the final counts have arrived, no others are stored.
                     if worker.line.is_none() {
                         worker.counts = Some(*counts);
                     }
