@@ -30,7 +30,7 @@ pub enum DirectoryError {
     /// Another process holds the lock of the directory.
     #[error("another daemon already uses {}{}", .directory.display(), remedy(*.process))]
     Held {
-        /// The directory.
+        /// Path of the directory that is in use.
         directory: PathBuf,
         /// Id of the process that holds the lock, or `None` if the lock file does not contain it.
         process: Option<u32>,
@@ -41,9 +41,9 @@ pub enum DirectoryError {
         .directory.display()
     )]
     Unsafe {
-        /// The directory.
+        /// Path of the refused directory.
         directory: PathBuf,
-        /// Explanation for the user.
+        /// Reason why the directory is unsafe, as a clause for the user.
         why: String,
     },
     /// No directory for this user can be determined.
@@ -81,7 +81,7 @@ pub(crate) fn command_name(process: u32) -> Option<String> {
     Some(name.trim_end().to_owned())
 }
 
-/// A locked directory.
+/// A daemon's directory, locked against other daemons for as long as this value exists.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,

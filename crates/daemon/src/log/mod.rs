@@ -22,7 +22,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The socket of journald.
+/// Path of the socket on which journald accepts entries in its native protocol.
 pub const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
 
 /// The form in which the log is written.

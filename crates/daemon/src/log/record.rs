@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 /// Version of the JSON format of a line.
 const JSON_VERSION: u32 = 1;
 
-/// The kind of an event.
+/// The kind of a logged event, written in kebab case, such as `path-started`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EventKind {
@@ -59,7 +59,7 @@ pub enum EventKind {
     LogSuppressed,
 }
 
-/// The severity of an event.
+/// The severity of a logged event, written in lower case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -93,16 +93,16 @@ impl Level {
 /// A line of the log. Properties that the event does not have are `None`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Record {
-    /// The severity.
+    /// Severity of the event.
     pub level: Level,
     /// The kind of the event.
     pub event: EventKind,
     /// A sentence about the event, without the request and the reason.
     pub message: String,
-    /// Number of the path.
+    /// Number of the path that the event concerns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<u32>,
-    /// Name of the path.
+    /// Name of that path, if its user chose one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Id of the plan that the path runs, as in `explain --json`.
@@ -117,7 +117,7 @@ pub struct Record {
     /// Text of the request that the path runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
-    /// Method that was called.
+    /// Name of the method that the client called.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
     /// Name of the error that the caller received.
@@ -126,13 +126,13 @@ pub struct Record {
     /// Reason for the event, or the report of a path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Exit status of the path.
+    /// Exit status that the ended path reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u8>,
 }
 
 impl Record {
-    /// Creates a line without properties.
+    /// Creates a line with a message and without properties.
     #[must_use]
     pub fn new(event: EventKind, level: Level, message: impl Into<String>) -> Self {
         Self {
@@ -161,7 +161,7 @@ impl Record {
         }
     }
 
-    /// Returns the line as text.
+    /// Formats the line as text: time, severity and sentence, without control characters.
     pub(super) fn to_text(&self) -> String {
         let (time, level, what) = (timestamp(), self.level.name(), self.sentence());
         format!("{time} {level}: {}\n", VisibleText(&what))

@@ -38,7 +38,7 @@ use std::path::{Path, PathBuf};
 /// Maximum size of a policy file in bytes.
 const POLICY_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// The rights and quotas of users.
+/// The rights and quotas of users, as read from a policy file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Policy {
     /// Visibility of paths to other users.
@@ -189,7 +189,7 @@ impl Policy {
         })
     }
 
-    /// Returns true for root and the daemon's own user. They have all rights, and no quota unless
+    /// Returns true for root and the daemon's own user, who have all rights, and no quota unless
     /// the policy names them.
     #[must_use]
     pub fn is_unrestricted(&self, uid: u32) -> bool {

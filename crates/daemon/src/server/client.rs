@@ -10,7 +10,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use sys::closer::Foreign;
 use sys::service;
 
-/// A connected client.
+/// A connected client of the daemon, with its path and its kernel request.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) connection: Connection,
@@ -37,7 +37,7 @@ pub(super) struct Client {
     pub(super) deferred: VecDeque<(Vec<u8>, Vec<Foreign>)>,
 }
 
-/// The process of a path.
+/// The process of a registered path, with the daemon's socket to it.
 #[derive(Debug)]
 pub(super) struct PathProcess {
     pub(super) number: u32,

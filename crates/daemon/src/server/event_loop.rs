@@ -21,7 +21,7 @@ use sys::local_socket::{self, Framing};
 use sys::steps::{Resource, Steps};
 use sys::watcher::{EventInterest, WatchEvent, Watcher};
 
-/// The daemon's server.
+/// The daemon's server: its sockets, clients, registry and kernel queue.
 #[derive(Debug)]
 pub struct Server {
     pub(super) watcher: Watcher,
@@ -40,7 +40,7 @@ pub struct Server {
     /// Queue of the thread that runs programs in the kernel for users.
     pub(super) kernel: KernelQueue,
     pub(super) clients: BTreeMap<u64, Client>,
-    /// Number of connections by user.
+    /// Number of connections of each user, by user id.
     pub(super) per_user: BTreeMap<u32, u64>,
     /// Clients to disconnect after the current batch of events.
     pub(super) leaving: Vec<u64>,
@@ -50,7 +50,7 @@ pub struct Server {
     pub(super) notes: Vec<String>,
 }
 
-/// First client number.
+/// Number of the first client. Each further client gets the next number.
 pub(super) const FIRST_CLIENT: u64 = 16;
 /// Maximum number of clients connected at the same time.
 const CLIENTS_MAX: usize = 4096;

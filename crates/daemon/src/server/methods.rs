@@ -323,8 +323,8 @@ impl Server {
         Ok(CallReplies::single(&PathNumber { number }))
     }
 
-    /// Adds a path to the registry. If this fails, removes those paths of the user that have ended
-    /// without the server having noticed yet, and tries again.
+    /// Adds a path to the registry. If this fails, removes paths of the user that have ended
+    /// unnoticed, and tries again.
     fn add_path(&mut self, id: u64, who: (u32, i32), wanted: Register) -> Result<PathEntry, Fault> {
         let paths_max = self.policy.quota(who.0).paths;
         let entered =

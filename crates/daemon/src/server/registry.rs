@@ -11,7 +11,7 @@ use member::varlink::Fault;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A registered path.
+/// A path in the daemon's registry.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct PathEntry {
     pub(crate) number: u32,
@@ -26,7 +26,7 @@ pub(crate) struct PathEntry {
     pub(crate) plan: Option<String>,
 }
 
-/// All registered paths.
+/// All registered paths, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     entries: BTreeMap<u32, PathEntry>,

@@ -22,7 +22,7 @@ use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 use sys::service;
 
-/// A stored path.
+/// A path whose descriptors the service manager has stored.
 #[derive(Debug)]
 pub(super) struct StoredPath {
     pub(super) entry: PathEntry,

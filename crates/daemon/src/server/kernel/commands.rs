@@ -33,15 +33,15 @@ pub(in crate::server) enum Command {
     Count { client: u64, number: Option<u64> },
     /// Opens and closes the taps of a client's running request.
     SetTaps { client: u64, open: OpenTaps },
-    /// Reports the running programs.
+    /// Requests a report of the running kernel programs.
     ReportPrograms { client: u64 },
-    /// Removes all requests.
+    /// Removes all requests from the kernel.
     End { why: String },
     /// Leaves all requests running for the next daemon and ends the thread.
     LeaveRunning,
 }
 
-/// The completion of a command.
+/// A message from the kernel thread, mostly that a command is complete.
 #[derive(Debug)]
 pub(in crate::server) enum Completion {
     AttachReply {
