@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use sys::local_socket::{self, Framing};
 
-/// Name of the socket.
+/// File name of the page's socket.
 pub const PAGE_SOCKET: &str = "io.streamline.page";
 
-/// Parameters of `Open`.
+/// Parameters of `Open`, which returns the address of the page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OpenPage {

@@ -108,8 +108,8 @@ impl Client {
         self.caller.call("io.streamline.Allowed", &NoParameters {})
     }
 
-    /// Returns those kernel programs of the daemon that are visible to this user. Blocks for at
-    /// most [`LONG_TIMEOUT`].
+    /// Returns the kernel programs of the daemon that are visible to this user. Blocks for at most
+    /// [`LONG_TIMEOUT`].
     pub fn kernel_programs(&self) -> Result<KernelPrograms, ClientError> {
         // The thread that replies also loads programs, one after another.
         self.caller.call_with_long_timeout("io.streamline.Sharing", &NoParameters {})

@@ -64,7 +64,7 @@ impl PathClient {
         self.uid
     }
 
-    /// Returns a descriptor of the path's process. It becomes readable when the process exits.
+    /// Returns a descriptor of the path's process, which becomes readable when the process exits.
     #[must_use]
     pub fn process(&self) -> BorrowedFd<'_> {
         self.process.as_fd()
@@ -84,7 +84,7 @@ impl PathClient {
         }
     }
 
-    /// Returns all counters, beginning with those in the page `first`.
+    /// Returns all counters, beginning with the counters in the page `first`.
     pub fn all_counters(&self, first: CountReply) -> Result<Counters, ClientError> {
         let CountReply { mut counters, mut next } = first;
         while let Some(at) = next.filter(|at| *at == counters.filters.len() + counters.edges.len())

@@ -24,7 +24,7 @@ pub struct PathDescription {
     pub links: Vec<Link>,
 }
 
-/// A node of a plan.
+/// A node of a plan, with the space that runs it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Node {
     /// Name of the node, unique in the plan.
@@ -36,7 +36,7 @@ pub struct Node {
     pub copies: Vec<String>,
 }
 
-/// An edge of a plan.
+/// An edge of a plan, with its classes and its kind.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Link {
     /// Index of the upstream node.
@@ -77,7 +77,7 @@ pub struct Change {
     pub patches: Option<bool>,
 }
 
-/// Reply to `Change`.
+/// Reply to `Change`: the ledger of the change, and the new request.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ChangeReply {
     /// Sentence that summarizes the ledger of the change.
@@ -105,7 +105,7 @@ pub struct TakeSubtree {
     pub running: Option<String>,
 }
 
-/// Parameters of `Commit`.
+/// Parameters of `Commit`, which completes a prepared `Take`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CommitSubtree {
@@ -113,7 +113,7 @@ pub struct CommitSubtree {
     pub states: Vec<String>,
 }
 
-/// Parameters of `Tap`.
+/// Parameters of `Tap`, which copies the output of a node to the caller.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tap {
@@ -144,7 +144,7 @@ pub struct Tap {
     pub share: Option<bool>,
 }
 
-/// Parameters of `Write`.
+/// Parameters of `Write`, which adds blocks from the caller to the output of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WriteTo {
@@ -162,7 +162,7 @@ pub struct WriteTo {
     pub form: Option<String>,
 }
 
-/// Parameters of `Freeze`.
+/// Parameters of `Freeze`, which keeps the retained output of a source for some time.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FreezeHistory {

@@ -1,10 +1,10 @@
-//! Counters of a path.
+//! Counters of a path with its nodes, edges and spaces, and updates for its followers.
 
 use runtime::latency::Latency;
 use runtime::ledger::{Amount, DropReason, ReaderRing, RetainedFrames, RingSize};
 use serde::{Deserialize, Serialize};
 
-/// The counters of a path.
+/// The counters of a path: its sources, nodes, edges and spaces.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Counters {
     /// Running time of the path, in ns.
@@ -76,7 +76,7 @@ impl Counters {
 /// The counters of a source.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Source {
-    /// Name in the plan.
+    /// Name of the source in the plan.
     pub name: String,
     /// Blocks that the device or file provided, if known.
     #[serde(rename = "seen")]
@@ -184,10 +184,10 @@ pub fn lost_in(drops: &[Loss]) -> u64 {
     drops.iter().filter(|loss| loss.is_lost()).filter_map(|loss| loss.blocks).sum()
 }
 
-/// A space of a path.
+/// A space of a path: the thread or process that runs it, and its state.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Space {
-    /// Name in the plan.
+    /// Name of the space in the plan.
     pub name: String,
     /// Kind of the space: `thread`, `process` or `engine`.
     pub kind: String,
@@ -212,7 +212,7 @@ pub struct Space {
     pub late: Option<String>,
 }
 
-/// Parameters of `Count`.
+/// Parameters of `Count`, which returns the path's counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Count {
@@ -226,7 +226,7 @@ pub struct Count {
     pub timed: Option<bool>,
 }
 
-/// Reply to `Count`.
+/// Reply to `Count`: all counters, or a page of them.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CountReply {
     /// The counters. Pages after the first contain only the counters of filters and edges.
@@ -236,7 +236,7 @@ pub struct CountReply {
     pub next: Option<usize>,
 }
 
-/// Parameters of `Follow`.
+/// Parameters of `Follow`, which subscribes to updates of the path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Follow {
@@ -264,7 +264,7 @@ pub enum UpdateForm {
     Totals,
 }
 
-/// The totals of a path.
+/// The totals of a path: running time, output and losses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Totals {
     /// Running time of the path, in ns.
@@ -291,7 +291,7 @@ pub struct PathUpdate {
     pub ended: Option<Ended>,
 }
 
-/// The end of a path.
+/// The end of a path: its exit status and its report.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Ended {
     /// Exit status of the path's process.

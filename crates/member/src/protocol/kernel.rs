@@ -37,7 +37,7 @@ pub struct Replacement {
     pub taps: Option<Vec<u64>>,
 }
 
-/// Parameters of `SetTaps`.
+/// Parameters of `SetTaps`, which opens and closes taps of a request in the kernel.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetTaps {
@@ -46,7 +46,7 @@ pub struct SetTaps {
     pub open: Vec<u64>,
 }
 
-/// Parameters of `Count`.
+/// Parameters of `Count`, which requests the counters of a request in the kernel.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CountRequest {

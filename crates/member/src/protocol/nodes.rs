@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Parameters of `Nodes`.
+/// Parameters of `Nodes`, which returns details of the path's nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nodes {
@@ -86,7 +86,7 @@ impl ChangedNodes {
     }
 }
 
-/// A node of a plan.
+/// A node of a plan, with its arguments, arcs and placement.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodeDetails {
     /// Number that the node keeps when the request is changed, or `None` if several processes run
@@ -117,7 +117,7 @@ pub struct NodeDetails {
     pub arcs: Vec<NodeArc>,
 }
 
-/// An argument of a filter.
+/// An argument of a filter, as text.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Argument {
     /// Name of the parameter.

@@ -122,7 +122,7 @@ pub struct PathReport {
     pub status: Option<u8>,
 }
 
-/// Parameters of `Connect`.
+/// Parameters of `Connect`, which requests a connection to a path's process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Connect {

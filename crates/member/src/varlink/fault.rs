@@ -4,7 +4,7 @@ use super::{Parameters, Reply, to_parameters};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// An error reply.
+/// An error that a method returns in place of a result.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
 #[error("{name} {}", Value::Object(.parameters.clone()))]
 pub struct Fault {
@@ -42,7 +42,7 @@ impl Fault {
         Self::standard_fault("InvalidParameter", &json!({ "parameter": truncate(parameter) }))
     }
 
-    /// Creates `PermissionDenied`.
+    /// Creates `PermissionDenied`: the caller may not call the method.
     #[must_use]
     pub fn permission_denied() -> Self {
         Self::standard_fault("PermissionDenied", &json!({}))

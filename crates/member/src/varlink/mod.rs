@@ -35,7 +35,7 @@ pub const REPLY_MAX: usize = 192 << 10;
 /// The named parameters of a call or reply.
 pub type Parameters = Map<String, Value>;
 
-/// A method call.
+/// A call of a method, as a Varlink message.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Call {
     /// Names of the interface and the method, joined by a dot.
@@ -64,7 +64,7 @@ struct DirectCall<'c, P> {
     oneway: bool,
 }
 
-/// A reply.
+/// A reply to a call, as a Varlink message: a result or an error.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Reply {
     /// Result of the method, or the parameters of the error.
@@ -102,7 +102,7 @@ impl Call {
         serialize(&DirectCall { method, parameters, oneway })
     }
 
-    /// Parses a call.
+    /// Parses a call. Fails if the text is longer than [`MESSAGE_MAX`] or malformed.
     pub fn read(bytes: &[u8]) -> Result<Self, MessageError> {
         read(bytes, MESSAGE_MAX)
     }
@@ -134,7 +134,7 @@ impl Reply {
         Self { parameters: ResultText::new(parameters), ..Self::default() }
     }
 
-    /// Parses a reply.
+    /// Parses a reply. Fails if the text is longer than [`REPLY_MAX`] or malformed.
     pub fn read(bytes: &[u8]) -> Result<Self, MessageError> {
         read(bytes, REPLY_MAX)
     }

@@ -23,7 +23,7 @@ impl ResultText {
         Self(to_raw_value(result).ok().filter(|text| is_object(text)))
     }
 
-    /// Returns the text.
+    /// Returns the text of the object.
     #[must_use]
     pub fn text(&self) -> &str {
         self.0.as_ref().map_or(EMPTY, |text| text.get())

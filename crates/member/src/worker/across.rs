@@ -123,7 +123,7 @@ impl Service {
 }
 
 /// Describes an error of a call to the other path. If the other path has refused the call and has
-/// given a reason, the description contains only that reason.
+/// given a reason, the description consists of the refusal and that reason.
 fn reason(error: &ClientError) -> String {
     match error {
         ClientError::Refused(fault) if !fault.text("why").is_empty() => {

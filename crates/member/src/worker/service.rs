@@ -29,7 +29,7 @@ pub(super) struct Service {
     pub(super) about: PathDescription,
     /// Value of the path's change counter at the last update of `about`.
     pub(super) changes: u64,
-    /// True if the lists of nodes and links in `path` and `about` are those of an earlier plan.
+    /// True if the lists of nodes and links in `path` and `about` belong to an earlier plan.
     pub(super) lists_outdated: bool,
     /// Nodes of the plan, as last described to a client; `None` before the first description.
     pub(super) described: Option<DescribedNodes>,

@@ -55,7 +55,7 @@ impl UpdateSchedule {
     }
 
     /// Returns the form of the update that is due at `now`, and computes the time of the next
-    /// update. If updates were missed, the next one is due at once, and the others are skipped.
+    /// update. If several updates were missed, only one of them is due, at once.
     fn advance(&mut self, now: u64) -> UpdateForm {
         self.next = (self.next + self.every).max(now);
         match self.counters_every {
