@@ -37,7 +37,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Returns a resolver that looks up names as those in a request.
+/// Returns a resolver that looks up names in the same way as for a request.
 #[must_use]
 pub fn name_resolver() -> Option<Arc<dyn filter::NameResolver>> {
     MachineRegistry::Local.resolver()

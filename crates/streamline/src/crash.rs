@@ -7,8 +7,8 @@ use pipeline::Graph;
 use runtime::failure::{FailureCause, PathFailure};
 
 /// Saves the blocks on which filters panicked. Returns one element per failure: `None` if the
-/// failure has no block, or if the block could not be saved. In the latter case, a notice states
-/// the reason.
+/// failure has no block, or if the block could not be saved. A notice states why a block could not
+/// be saved.
 pub(crate) fn save_captures(
     text: &str,
     graph: &Graph,

@@ -3,7 +3,8 @@
 //! [`to_open_metrics`] and [`to_text`] format the same families: the first in OpenMetrics 1.0, the
 //! second in the older text format of Prometheus, which the textfile collector of node_exporter
 //! reads. [`Server`] answers `GET /metrics` in either format, and [`write_file`] replaces a file
-//! atomically. All numbers are taken from the ledger, so they equal those in the final report.
+//! atomically. All numbers are taken from the ledger, so they equal the numbers in the final
+//! report.
 //!
 //! Labels contain only names of paths, nodes, spaces and reasons. The number of series of a family
 //! is bounded; further series are combined in one series with the label value `other`, so sums stay

@@ -266,7 +266,7 @@ impl Registry for Own {
 type Classifier = dyn FnMut(&Block<'_>) -> Option<u32> + Send;
 type BlockConsumer = dyn FnMut(&Block<'_>) -> Result<(), String> + Send;
 
-/// A callback of this program.
+/// A callback of the calling program, which a filter or a sink calls.
 #[derive(Clone)]
 enum Callback {
     Classify(Arc<Mutex<Classifier>>),

@@ -1,7 +1,7 @@
 //! The running paths of this machine, for programs that display them or read from them.
 //!
 //! [`query_paths`] queries the processes of all paths in parallel, and waits for a bounded time for
-//! all of them together. The types are those of the daemon's protocol.
+//! all of them together. The module uses the types of the daemon's protocol.
 
 pub use edit_check::check_edit;
 pub use endpoint::tap_ring::{Notification, ReaderState, TapRingReader};

@@ -17,7 +17,7 @@ use sys::steps::Resource;
 pub(crate) struct Registration {
     worker: Option<Worker>,
     /// A poll set of the stop descriptors of the caller and of the path's clients, if both exist.
-    /// It becomes readable when either descriptor does.
+    /// The set becomes readable when either descriptor does.
     stop: Option<PollSet>,
 }
 

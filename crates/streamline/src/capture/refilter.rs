@@ -71,7 +71,7 @@ impl Capture {
         Ok(PreparedFilter { filter, successors, changes: self.changes })
     }
 
-    /// Returns true if the interfaces are still those for which the filter was prepared.
+    /// Returns true if no interface was added or removed since the filter was prepared.
     #[must_use]
     pub const fn fits(&self, prepared: &PreparedFilter) -> bool {
         prepared.changes == self.changes

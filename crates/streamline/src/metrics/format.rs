@@ -1,4 +1,4 @@
-//! The two text formats of metrics.
+//! The two text formats of metrics: OpenMetrics and the Prometheus text format.
 
 use super::families::metric_families;
 use super::series::{Family, SeriesKind, Unit, Value};

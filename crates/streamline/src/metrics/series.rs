@@ -10,7 +10,7 @@ const LABEL_MAX: usize = 100;
 /// Label value of the series that combines the series beyond [`SERIES_MAX`].
 const OTHER: &str = "other";
 
-/// The kind of a family.
+/// The kind of a family, which determines how its series are combined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SeriesKind {
     /// A number that only grows while its node exists.

@@ -50,7 +50,7 @@ pub struct Server {
 pub struct ServerError {
     /// The URL of the address, or `unix:` and the path of the socket.
     pub place: String,
-    /// The reason.
+    /// The reason for the failure.
     pub error: io::Error,
 }
 

@@ -7,7 +7,7 @@ use pipeline::Registry as _;
 use pipeline::edit::single_filter;
 use pipeline::quoted_word;
 
-/// A filter to construct.
+/// A filter to be added, as specified by a directory name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewFilter {
     /// Name of the filter in the catalog.

@@ -29,7 +29,7 @@ pub(super) type Answer = (u64, Result<(String, String), String>);
 /// change.
 const CHANGE_REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The latest counts of a worker.
+/// The latest counts of a worker, and how it started and ended.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LatestCounts {
     /// The last counts from the worker; `None` if it has sent none.

@@ -26,7 +26,7 @@ pub(super) struct Assignment {
     pub(super) history: Option<usize>,
 }
 
-/// A command to a worker.
+/// A command from the parent to a worker.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub(super) enum Command {
     /// Runs the request. Sent once all workers are ready.
@@ -40,7 +40,7 @@ pub(super) enum Command {
     Change(u64, String),
 }
 
-/// A message from a worker.
+/// A message from a worker to its parent.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) enum Message {
     /// The worker has built the request.
