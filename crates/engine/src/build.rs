@@ -52,7 +52,7 @@ pub struct BuiltPath {
     pub(crate) spaces: Vec<Space>,
     /// The kernel programs that feed these spaces.
     pub(crate) kernels: running::Kernels,
-    /// Stops the spaces.
+    /// Handle that stops the spaces.
     pub(crate) control: Arc<Control>,
     pub(crate) live: Live,
     /// The rollback log of the steps that allocated this path's resources.

@@ -19,7 +19,7 @@ const NAME_ATTEMPTS_MAX: usize = 1000;
 /// A block that has been written to a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CapturedBlock {
-    /// The path of the file.
+    /// Path of the file that contains the block.
     pub path: PathBuf,
     /// A source, in the syntax of a request, that reads the block from the file.
     pub source: String,

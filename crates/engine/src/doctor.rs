@@ -18,10 +18,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use sys::packet::{PacketSocket, RingShape};
 
-/// All facts about the machine.
+/// The facts about the machine that `streamline doctor` reports.
 #[derive(Clone, Debug)]
 pub struct MachineFacts {
-    /// The kernel's release.
+    /// Release of the running kernel, as printed by `uname -r`.
     pub release: String,
     /// Number of processors that this process may run on.
     pub processors: usize,
@@ -46,7 +46,8 @@ pub struct MachineFacts {
     pub limits: Vec<Limit>,
     /// The network interfaces, or the reason why they could not be listed.
     pub interfaces: Result<Vec<Interface>, Refusal>,
-    /// Programs and packet sockets at these interfaces, including those of other applications.
+    /// Programs and packet sockets at these interfaces, including programs and sockets of other
+    /// applications.
     pub neighbors: neighbors::Neighbors,
     /// Helper programs, each with its path, and libraries, each with a note on how it was found.
     /// `None` stands for a helper that is not installed.
@@ -73,7 +74,7 @@ pub struct Feature {
     pub outcome: Result<(), Refusal>,
 }
 
-/// A failed probe.
+/// A failed probe of a facility: the system call and the reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
     /// The kind of refusal.

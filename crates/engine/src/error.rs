@@ -21,7 +21,7 @@ pub enum BuildError {
     Outside {
         /// The node that could not be opened or started.
         node: NodeId,
-        /// The cause.
+        /// The cause of the failure.
         failure: Failure,
     },
     /// The kernel refused a filter that the plan placed in the kernel; the caller may plan again

@@ -57,7 +57,7 @@ pub enum Freshness {
     Now,
     /// The space has ended; these are its final counters.
     Ended,
-    /// The space did not respond, for this reason. These are its previous counters, if any.
+    /// The space did not respond, for this reason. The counters are its previous ones, if any.
     Old(CommandError),
 }
 
@@ -312,7 +312,7 @@ impl Live {
         report::merge_ledger(counted, true)
     }
 
-    /// Returns the counters like [`Self::counters`], except those of kernel programs.
+    /// Returns the counters like [`Self::counters`], without the counters of kernel programs.
     pub(crate) fn thread_counters(&self, limit: Duration) -> Snapshot {
         self.collect_counters(limit, false)
     }
@@ -364,8 +364,8 @@ impl Live {
         Snapshot { at, ledger, reports, spaces }
     }
 
-    /// Adds the final counters of removed spaces and, if `kernel` is true, those of kernel
-    /// programs to the counters of the threads. Blocks for at most `limit`.
+    /// Adds to the counters of the threads the final counters of removed spaces and, if `kernel` is
+    /// true, the counters of kernel programs. Blocks for at most `limit`.
     fn add_ended_and_kernel_counters(
         &self,
         counted: &mut Vec<SpaceCounters>,

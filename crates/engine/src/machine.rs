@@ -1,7 +1,7 @@
 //! Inspection of this machine for the planner.
 //!
-//! Unknown cache sizes default to those of a small machine. Kernel support for BPF is probed, not
-//! deduced from privileges: the smallest program is loaded and discarded.
+//! Unknown cache sizes default to the sizes of a small machine. Kernel support for BPF is probed,
+//! not deduced from privileges: the smallest program is loaded and discarded.
 
 use crate::calibrate;
 use crate::error::reason_text;
@@ -46,7 +46,7 @@ fn cost_table() -> Costs {
             Ok(()) if kept.costs.is_calibrated() => {
                 Costs { origin: format!("measured here {}", kept.age()), ..kept.costs }
             }
-            // These costs come from runs alone, without a calibration.
+            // The stored costs come only from runs, without a calibration.
             Ok(()) => {
                 let origin = format!("{}; corrected by runs on this machine", kept.costs.origin);
                 Costs { origin, ..kept.costs }

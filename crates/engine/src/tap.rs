@@ -63,7 +63,7 @@ pub enum TapNode {
 /// The form in which a tap writes blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum StreamForm {
-    /// Frames as a capture.
+    /// Frames, as a pcap capture.
     #[default]
     Capture,
     /// Bytes in view; whole messages after a filter that emits messages.

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct NodeFate {
     /// The index of the node in the plan.
     pub planned: usize,
-    /// Blocks and bytes that arrived.
+    /// Blocks and bytes of the flow that arrived at the node.
     pub came: Amount,
     /// Blocks that left the node, by class. Classes have names if the node declares them.
     pub answered: BTreeMap<String, u64>,
@@ -323,8 +323,8 @@ fn self_and_upstream(graph: &Graph, id: NodeId) -> impl Iterator<Item = NodeId> 
     std::iter::successors(Some(id), |at| upstream(graph, *at)).take(graph.nodes.len())
 }
 
-/// Returns the class names of a node's output: its own, or those of the nearest node upstream that
-/// has class names.
+/// Returns the class names of a node's output: its own names, or the names of the nearest node
+/// upstream that has class names.
 fn class_names(graph: &Graph, id: NodeId) -> Classes {
     let used = self_and_upstream(graph, id).filter_map(|at| graph.node(at).filter());
     let mut own = used.map(|used| used.description.classes);

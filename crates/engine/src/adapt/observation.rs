@@ -18,7 +18,7 @@ const SATURATED_MIN: f64 = 0.8;
 pub(super) struct CounterSnapshot {
     at: u64,
     ledger: Ledger,
-    /// Counters of kernel programs.
+    /// Counters of each kernel program's current generation.
     in_kernel: Vec<GenerationCounters>,
     spent: Vec<(String, TimeSpent)>,
     /// Number of changes to the path so far. Two snapshots with the same number describe the same

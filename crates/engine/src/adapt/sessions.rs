@@ -15,7 +15,7 @@ use pipeline::explain::format_short_duration;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-/// Interval between two readings, in ns.
+/// Interval between two readings of the dispatcher's block counts, in ns.
 const INTERVAL_NS: u64 = 200_000_000;
 /// Maximum wait, during which the path is paused, for the replicas to empty their queues.
 const MOVE_WAIT_MAX: Duration = Duration::from_millis(50);

@@ -1,6 +1,7 @@
 //! Reduction of a worker's ledger to the worker's own share of a source. Every worker receives all
-//! blocks of a source, and its filter `shard` skips those of other workers. This module removes the
-//! skipped blocks from the counters between the source and that filter. [Par §V-B]; CONTRACT 19
+//! blocks of a source, and its filter `shard` skips the blocks of other workers. This module
+//! removes the skipped blocks from the counters between the source and that filter. [Par §V-B];
+//! CONTRACT 19
 //!
 //! Input: the ledger of a worker, which received all blocks of the source. Output: the same ledger
 //! without the blocks of other shares, and the losses upstream of the filter, which may belong to

@@ -83,7 +83,7 @@ pub(super) struct Draft {
     pub(super) lenders: Vec<Arc<dyn Lender>>,
     /// Kernel programs whose output enters this space.
     pub(super) kernels: Vec<(Local, Kernel)>,
-    /// Replacements for running kernel programs.
+    /// Entry nodes of running kernel programs, each with the program that replaces it.
     pub(super) successors: Vec<(Local, ProgramSuccession)>,
     /// Entry nodes for the output of running kernel programs, each with the edges out of the kernel
     /// and their targets.

@@ -126,7 +126,8 @@ impl RedirectCosts {
         let costs = &mut calibration.costs;
         let dport = costs.filters.iter().find(|cost| cost.kernel && cost.filter == "dport");
         let dport = dport.map_or(costs.twin, |cost| cost.block);
-        // The cheapest variant is the base. The others are stored as the difference from the base.
+        // The base is the cheaper of a frame that nothing receives, which costs 0, and a dropped
+        // frame. `take` and `xsk` are differences from the base.
         costs.take = dropped.max(0.0);
         costs.xsk = (socket - dropped.min(0.0) - 2.0 * costs.call).max(0.0);
         costs.redirect = (redirected - dropped - dport - costs.call).max(0.0);

@@ -16,7 +16,7 @@
 //! the rounds, because a disturbance affects all requests.
 //!
 //! If no namespace can be created, or `ip` is missing, these figures keep their built-in values, or
-//! those of the test runs.
+//! the values from the test runs.
 
 use super::calibration::{Calibration, Result, min_call_ns, min_of_rounds};
 use super::load::{measure_processor_ns, measure_while_running, open_datagram_sockets};
@@ -31,7 +31,7 @@ use sys::net::RouteSocket;
 /// A measurement takes a few ms: long enough to include doorbells, and so short that many
 /// measurements are undisturbed.
 const DATAGRAMS_PER_MEASUREMENT: u32 = 4_000;
-/// Number of rounds.
+/// Number of rounds over which the median is taken.
 const ROUNDS: usize = 20;
 /// Length of a record that a program copies to user space, in bytes.
 const RECORD_BYTES: usize = 128;

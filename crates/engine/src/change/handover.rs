@@ -16,12 +16,12 @@ pub struct HandedState {
     pub wake: Option<Time>,
 }
 
-/// A function that passes the state of each filter to the other path, and returns once that path
-/// has changed. Fails with the reason if that path does not change.
+/// A function that passes the state of each filter to the receiving path, and returns once the
+/// receiving path has changed. Fails with the reason if it does not change.
 pub(super) type SendStatesFn<'a> = &'a mut dyn FnMut(&[HandedState]) -> Result<(), String>;
 
-/// A function that obtains the state of each filter from the other path, once that path is paused.
-/// Fails with the reason if the other path keeps its filters.
+/// A function that obtains the state of each filter from the giving path, once the giving path is
+/// paused. Fails with the reason if it keeps its filters.
 pub(super) type ReceiveStatesFn<'a> = &'a mut dyn FnMut() -> Result<Vec<HandedState>, String>;
 
 /// One path's side of a move of filters between two paths.

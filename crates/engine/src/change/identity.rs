@@ -23,7 +23,7 @@ use std::collections::{HashMap, HashSet};
 /// The reason, in explanations, why a change leaves a filter in its space.
 const STAYS_REASON: &str = "a change of the path leaves it where it runs";
 
-/// A new plan whose nodes and edges are matched with those of the running path.
+/// A new plan whose nodes and edges are matched with the nodes and edges of the running path.
 pub(super) struct MatchedPlan {
     pub(super) plan: Plan,
     pub(super) ids: Ids,
@@ -160,11 +160,11 @@ impl MatchedPlan {
         Self::assign_numbers(plan, (&same, edited.upgraded), state)
     }
 
-    /// Assigns numbers to the nodes and edges of a plan: those that match the running path keep
-    /// their numbers, the others get new ones. `same` returns the old node that corresponds to a
-    /// new node, given the numbers already assigned to the nodes before it in index order.
-    /// `upgraded` is the span of the filter that a new version replaces with the same state, if
-    /// any.
+    /// Assigns numbers to the nodes and edges of a plan: nodes and edges that match the running
+    /// path keep their numbers, and all others get new numbers. `same` returns the old node that
+    /// corresponds to a new node, given the numbers already assigned to the nodes before it in
+    /// index order. `upgraded` is the span of the filter that a new version replaces with the same
+    /// state, if any.
     fn assign_numbers(
         plan: Plan,
         (same, upgraded): (FindOldNode<'_>, Option<Span>),

@@ -27,7 +27,7 @@ use std::time::Duration;
 /// The result of a move of sessions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionMoveReport {
-    /// Number of sessions.
+    /// Number of sessions that moved.
     pub sessions: usize,
     /// Number of blocks that these sessions hold.
     pub held: u64,
@@ -95,7 +95,8 @@ pub fn move_sessions(
     })
 }
 
-/// The stopped spaces: the one that runs the dispatcher and replica 0, and those of other replicas.
+/// The stopped spaces: the space that runs the dispatcher and replica 0, and the spaces of other
+/// replicas.
 struct Stopped {
     first: ExclusiveBorrow,
     others: Vec<(u8, ExclusiveBorrow)>,

@@ -116,7 +116,8 @@ pub(super) struct SwitchContext<'l, 'a> {
     pub(super) number: u64,
     /// The recording, if this change repeats a recorded one.
     pub(super) replay: Option<&'l Replay>,
-    /// The handover of filters to another path, if any. It takes place while the spaces are paused.
+    /// The handover of filters to another path, if any, which takes place while the spaces are
+    /// paused.
     pub(super) handover: Option<Handover<'a>>,
     /// Called when the old graph is finished and the switch can no longer fail.
     pub(super) settled: &'l dyn Fn(),

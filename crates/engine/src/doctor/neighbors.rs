@@ -47,10 +47,10 @@ pub struct Neighbor {
     pub holders: Vec<Holder>,
 }
 
-/// A program at an interface.
+/// A BPF program that is attached at an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NeighborProgram {
-    /// Program id.
+    /// Id that the kernel assigned to the program.
     pub id: u32,
     /// Name; empty if the program has no name or the name is unreadable.
     pub name: String,
@@ -206,7 +206,7 @@ impl Listing {
     }
 }
 
-/// The socket type SOCK_RAW.
+/// The socket type SOCK_RAW, whose packets include the link-layer header.
 const SOCK_RAW: u32 = 3;
 
 fn neighbor(interface: Option<&str>, kind: NeighborKind) -> Neighbor {

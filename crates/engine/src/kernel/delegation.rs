@@ -102,7 +102,7 @@ pub type AdmissionPolicy<'a> = &'a dyn Fn(&ResourceNeeds<'_>) -> Result<(), Kern
 #[derive(Debug)]
 pub struct DelegatedRequest {
     pub(super) held: Arc<dyn AttachmentHandle>,
-    /// The attach point.
+    /// The attach point of the request.
     pub attach: Attach,
     /// Sizes in bytes of the request's pointers, and of the frames that the request shares with
     /// other requests.

@@ -71,8 +71,8 @@ pub struct DirectSuccessor {
 
 impl DirectSuccessor {
     /// Replaces the attached request. Each frame is processed by exactly one of the two requests,
-    /// and the output of the replaced one is complete. Fails with the reason; the attached request
-    /// then continues.
+    /// and the output of the replaced request is complete. Fails with the reason; the attached
+    /// request then continues.
     pub fn switch(mut self) -> Result<DirectAttachment, SwitchError> {
         self.switch.switch()?;
         Ok(self.attached)

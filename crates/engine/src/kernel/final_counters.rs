@@ -15,7 +15,7 @@ pub struct FinalCounters {
     pub(super) counted: KernelCounters,
     /// The final state of each of the request's filters, by step number.
     pub(super) states: HashMap<usize, Vec<u8>>,
-    /// Number of doorbell notifications sent.
+    /// Number of doorbell notifications sent for the request.
     #[serde(rename = "bells")]
     pub(super) notifications: u64,
     /// Number of packets at the user's sockets that were skipped because all memory regions of

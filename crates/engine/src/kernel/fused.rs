@@ -23,7 +23,7 @@ pub(super) struct Member<'m> {
     pub(super) request: u32,
 }
 
-/// The fused tree of several requests.
+/// A tree of the filters of several requests, in which shared filters are merged.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FusedTree {
     pub(super) steps: Vec<FusedStep>,
@@ -66,7 +66,7 @@ pub(super) struct FusedExit {
     pub(super) which: ExitBlocks,
 }
 
-/// A tap of one request.
+/// A tap of one request, as part of the fused tree.
 #[derive(Clone, Debug)]
 pub(super) struct FusedTreeTap {
     pub(super) line: usize,
@@ -132,20 +132,20 @@ pub(super) enum LeaveReason {
 }
 
 impl LeaveReason {
-    /// All reasons.
+    /// All reasons, in the order of [`KernelCounters::left`].
     pub(super) const ALL: [Self; 3] = [Self::Fragment, Self::Undecided, Self::Elsewhere];
 }
 
 /// Counters of a request in the kernel, by the step numbers of the request's own tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KernelCounters {
-    /// Frames processed.
+    /// Frames that the program processed.
     pub(crate) ran: Amount,
     /// Input of each step.
     pub(crate) entered: Vec<Amount>,
-    /// Blocks that took at least one edge: first those at the source, then those at each step.
+    /// Blocks that took at least one edge: at the source, then at each step.
     pub(crate) passed: Vec<Amount>,
-    /// Blocks that no edge selected: first those at the source, then those at each step.
+    /// Blocks that no edge selected: at the source, then at each step.
     pub(crate) unselected: Vec<Amount>,
     /// Blocks that took each exit.
     pub(crate) handed: Vec<Amount>,
@@ -522,7 +522,7 @@ fn step_use<'m>(member: &Member<'m>, step: &Step) -> Option<&'m Use> {
 }
 
 /// Returns true if these steps of two requests are the same filter with the same arguments, as
-/// defined by [`Use::is_same`]. The state of one filter then fits the other.
+/// defined by [`Use::is_same`]. If so, the state of one filter can be loaded into the other.
 pub(super) fn is_same_filter(one: (&Member<'_>, usize), other: (&Member<'_>, usize)) -> bool {
     fn filter<'m>((member, step): (&Member<'m>, usize)) -> Option<&'m Use> {
         step_use(member, member.tree.steps.get(step)?)

@@ -37,7 +37,7 @@ pub struct KernelRequest<'p> {
     pub hardened: bool,
     /// A refusal that a test injects.
     pub refuses: InjectedRefusal,
-    /// The allocation log.
+    /// The allocation log, by which a failure is rolled back.
     pub steps: &'p Steps,
     /// The taps that are open as soon as the request is attached.
     pub taps: OpenTaps,
@@ -48,7 +48,7 @@ pub struct KernelRequest<'p> {
 pub struct KernelAttachment {
     /// The rings that hold the delivered frames.
     pub rings: Arc<Rings>,
-    /// The doorbell.
+    /// The doorbell that the program notifies.
     pub doorbell: RingBuffer,
     /// The handle that keeps the request attached.
     pub held: Arc<dyn AttachmentHandle>,

@@ -55,7 +55,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use sys::bpf::{GracePeriod, Link, Map, Program};
 use sys::steps::{Resource, Steps, UNLOGGED};
 
-/// The attach points of a process.
+/// A set of attach points, which all clones share.
 #[derive(Clone, Debug, Default)]
 pub struct Points {
     known: Arc<Mutex<Vec<Weak<Point>>>>,
@@ -69,7 +69,7 @@ pub struct Points {
     pub(crate) keeper: Option<Arc<dyn Keeper>>,
 }
 
-/// An attach point with requests.
+/// An attach point, with the requests that its program runs.
 #[derive(Debug)]
 pub(crate) struct Point {
     site: Site,

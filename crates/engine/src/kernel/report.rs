@@ -4,7 +4,7 @@
 //! from it. Output: a node for each filter in the kernel, with the filter's state in the kernel,
 //! and the edges. A block that a twin was unsure about counts as input of the user implementation
 //! only, and counts on the edge that leads to the twin. The counters of both implementations
-//! therefore add up to those of the filter.
+//! therefore add up to the counters of the filter.
 
 use super::final_counters::FinalCounters;
 use super::fused::{LeaveReason, REFUSED_COUNTER};
@@ -35,7 +35,7 @@ pub struct ProgramTotals {
     /// Number of doorbell notifications sent to the thread that reads the program's output.
     pub notifications: u64,
     /// Number of measured runs and their total time in ns; `None` if the kernel did not measure
-    /// them. The runs include those for other requests in the same program.
+    /// them. The runs include runs for other requests in the same program.
     pub measured: Option<(u64, u64)>,
 }
 

@@ -48,7 +48,7 @@ impl OpenTaps {
         self.0.iter().copied()
     }
 
-    /// Creates a set of these taps. If there are more than [`OPEN_MAX`], those with the highest
+    /// Creates a set of these taps. If there are more than [`OPEN_MAX`], the taps with the highest
     /// indices are omitted.
     #[must_use]
     pub fn from_indices(indices: impl IntoIterator<Item = usize>) -> Self {

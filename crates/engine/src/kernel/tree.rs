@@ -68,7 +68,7 @@ pub(crate) enum ExitBlocks {
 }
 
 impl RequestTree {
-    /// Builds the tree of those nodes for which `ours` is true.
+    /// Builds the tree of the nodes for which `ours` returns true.
     pub(crate) fn new(planned: &Planned, graph: &Graph, ours: impl Fn(NodeId) -> bool) -> Self {
         let mut kept = vec![None; planned.steps.len()];
         let mut sources = planned.sources.iter().copied().filter(|id| ours(*id));

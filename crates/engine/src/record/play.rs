@@ -28,7 +28,6 @@ pub struct Replay {
     inputs: Mutex<HashMap<usize, RecordedCounts>>,
     /// True if a space reached the end of a recording that is shorter than the recorded run.
     short: AtomicBool,
-    /// Progress in repeating the recorded changes.
     changes: Mutex<ChangeProgress>,
     /// Detects spaces that wait for one another.
     pub(crate) stalls: Arc<StallDetector>,
@@ -56,7 +55,7 @@ impl Replay {
         Arc::new(Self { record, source_counts, inputs, short, changes, stalls })
     }
 
-    /// Returns the recording.
+    /// Returns the recording that is replayed.
     #[must_use]
     pub const fn record(&self) -> &Record {
         &self.record

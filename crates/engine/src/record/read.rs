@@ -34,7 +34,7 @@ pub struct Record {
     target: String,
 }
 
-/// Completeness of a recording.
+/// The extent to which a recording is complete and intact.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Completeness {
     /// The recording is complete to the end of the run.
@@ -72,22 +72,22 @@ pub enum RecordError {
     /// The file could not be opened or read.
     #[error("cannot read {target}: {}", reason_text(.error))]
     Unread {
-        /// The name of the file.
+        /// Path of the file, for messages.
         target: String,
-        /// The error.
+        /// The error of the system call.
         #[source]
         error: std::io::Error,
     },
     /// The file is not a recording.
     #[error("{target} is not a record: `run --record=FILE REQUEST` makes one")]
     Foreign {
-        /// The name of the file.
+        /// Path of the file, for messages.
         target: String,
     },
     /// The file is a capture, which other commands can read.
     #[error("{target} is a capture, not a record: `replay {target} | …` runs a request over it")]
     Capture {
-        /// The name of the file.
+        /// Path of the file, for messages.
         target: String,
     },
     /// The file is a recording of an unsupported version.
@@ -96,17 +96,17 @@ pub enum RecordError {
          {VERSION}: replay it with the version that wrote it; its frames can be read as a capture"
     )]
     Version {
-        /// The name of the file.
+        /// Path of the file, for messages.
         target: String,
-        /// The version of the format.
+        /// Format version that the file names.
         version: u32,
     },
     /// An item is missing from the head of the recording.
     #[error("{target} is an incomplete record: its head lacks `{missing}`")]
     Headless {
-        /// The name of the file.
+        /// Path of the file, for messages.
         target: String,
-        /// The missing item.
+        /// Name of the missing item.
         missing: &'static str,
     },
 }
@@ -146,7 +146,7 @@ impl Record {
         Ok(Self { head, version, whole, changes, file, chunks, target })
     }
 
-    /// Returns the name of the file.
+    /// Returns the path of the file, for messages.
     #[must_use]
     pub fn target(&self) -> &str {
         &self.target

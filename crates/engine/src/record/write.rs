@@ -41,7 +41,7 @@ const QUEUED_CHUNKS_MAX: usize = 32;
 /// are stored as raw bytes.
 const INTERFACES_MAX: usize = 64;
 
-/// A recording in progress.
+/// A recording that is being written.
 #[derive(Debug)]
 pub struct Recording {
     target: String,
@@ -72,7 +72,7 @@ pub struct MissingInput {
 /// The summary of a finished recording.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecordingSummary {
-    /// The name of the file.
+    /// Path of the file, for messages.
     pub target: String,
     /// Length of the file in bytes; 0 after a failure to write it.
     pub bytes: u64,

@@ -163,8 +163,8 @@ impl Entrance {
         self.report_progress();
     }
 
-    /// Returns the number of blocks sent to the process, less those that it did not consume before
-    /// its end.
+    /// Returns the number of blocks sent to the process, less the blocks that it did not consume
+    /// before its end.
     pub(crate) const fn blocks_sent(&self) -> u64 {
         self.written.blocks
     }

@@ -35,7 +35,7 @@ pub(crate) struct Exit {
     empty_wakeups: u32,
     /// The filter's state as received so far, if it was requested.
     gathering: Option<StateCollector>,
-    /// The counters that the filter reports.
+    /// The latest counters that the filter has reported.
     account: Account,
     counts: Counts,
     description: &'static Description,

@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use sys::bpf::{Link, Map, Program, RingBuffer, Rings};
 
-/// A persisted request, parsed again.
+/// A persisted request, as parsed again after a restart.
 #[derive(Debug)]
 pub struct PersistedRequest {
     /// The graph of the request, with default sources and sinks added.
@@ -57,7 +57,7 @@ pub struct AdoptedRequest {
 /// The state of a persisted request after a restart.
 #[derive(Debug)]
 pub enum AdoptedStatus {
-    /// The request runs.
+    /// The request still runs in the kernel.
     Runs(DelegatedRequest),
     /// The request was removed or replaced. Its counters may not have been reported yet.
     Ended(Box<FinalCounters>),

@@ -33,7 +33,7 @@ pub(crate) struct NewRequest {
     pub(crate) taps: OpenTaps,
     /// The requester's note, which is persisted.
     pub(crate) about: String,
-    /// The allocation log.
+    /// The allocation log, by which a failure is rolled back.
     pub(crate) steps: Steps,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct AttachedRequest {
     pub(super) busy_before: u64,
     /// True if the request will be removed as soon as a smaller program can be installed.
     pub(super) leaving: bool,
-    /// The open taps.
+    /// The taps that are open now.
     pub(super) taps: OpenTaps,
     /// The requester's note; see [`NewRequest::about`].
     pub(super) about: String,

@@ -6,7 +6,7 @@ use super::{AttachedRequest, Point, PointState, Points};
 use filter::{Amount, Attach};
 use std::sync::{Arc, PoisonError, Weak};
 
-/// The status of an attach point.
+/// The status of an attach point: its program, requests and rings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PointStatus {
     /// The user whose sockets the point covers; `None` at an interface.

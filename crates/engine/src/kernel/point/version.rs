@@ -271,7 +271,7 @@ impl<'l> Assembly<'l> {
     }
 }
 
-/// Sorts the requests so that those with the same ring of frames are adjacent.
+/// Sorts the requests so that requests with the same ring of frames are adjacent.
 fn group_by_frame_ring<'l>(lines: &[&'l AttachedRequest]) -> Vec<&'l AttachedRequest> {
     let owner = |line: &&AttachedRequest| Arc::as_ptr(&line.owner);
     let owners: Vec<_> = lines.iter().map(owner).collect();
