@@ -45,8 +45,8 @@ pub(crate) struct DbufIdRanges {
 }
 
 impl DbufIdRanges {
-    /// Creates the state for the daemon of the machine if `machine` is true, else for the daemon of
-    /// a user.
+    /// Creates the state of the machine-wide daemon if `machine` is true, else of a user's daemon.
+    /// No range has been allocated yet.
     pub(crate) fn new(machine: bool) -> Self {
         let first = if machine { MACHINE_FIRST } else { MACHINE_FIRST + IDS_PER_DAEMON_KIND };
         let (by_user, holders) = (BTreeMap::new(), BTreeSet::new());

@@ -1,7 +1,7 @@
 //! The socket over which a user requests the address of a live page that serves several users. The
 //! address contains a token for this user.
+//!
 //! The process that serves the page may run as a different user than the daemon, so the socket
-//! The process that serves the page may run as a different user from the daemon's, so the socket
 //! has its own directory beside the daemon's: `/run/streamline-page` beside `/run/streamline`.
 
 use crate::client::{CALL_TIMEOUT, Caller, ClientError};
@@ -41,8 +41,8 @@ pub fn page_directory(directory: Option<&Path>) -> PathBuf {
     name.into()
 }
 
-/// Returns the bytes of the reply to a call on the page's socket. `open` returns the URL for the
-/// caller.
+/// Handles a call on the page's socket, and returns the bytes of the reply. `open` returns the URL
+/// for the caller.
 pub fn reply_to(call: &[u8], open: impl FnOnce(OpenPage) -> Result<String, Fault>) -> Vec<u8> {
     let reply = Call::read(call).map_err(|_| Fault::invalid_parameter("method")).and_then(|call| {
         let (named, method) = call.interface_and_method();

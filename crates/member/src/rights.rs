@@ -32,8 +32,8 @@ impl Denial<'_> {
         )
     }
 
-    /// Explains that the user may not take flows from an interface in this network namespace away
-    /// from the host.
+    /// Explains that the user may not divert flows from the host at an interface in this network
+    /// namespace.
     #[must_use]
     pub fn diversion_denied(self, interface: &str, netns: Option<&str>) -> String {
         let space = netns.map_or_else(String::new, |name| format!("{name}/"));

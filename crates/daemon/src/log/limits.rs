@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-/// Maximum number of lines per user and window.
+/// Maximum number of log lines per user and time window.
 const LINES_MAX: u64 = 200;
-/// Length of a window, in ns.
+/// Length of a time window, in ns.
 const WINDOW_NS: u64 = 10_000_000_000;
 const ROOT_UID: u32 = 0;
 
-/// The number of lines of each user in the current window.
+/// The number of log lines that each user has caused in the current time window.
 #[derive(Debug, Default)]
 pub(super) struct UserLimits {
     begin: u64,

@@ -25,7 +25,7 @@ use std::time::Duration;
 /// Path of the socket on which journald accepts entries in its native protocol.
 pub const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
 
-/// The form in which the log is written.
+/// The format and the destination of the log.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum LogForm {
     /// Journald if standard error is connected to it and it accepts datagrams, else text.
@@ -105,8 +105,8 @@ fn open_journal(socket: &Path) -> Result<Journal, LogError> {
     Journal::open(socket).map_err(|why| LogError { socket: socket.to_owned(), why })
 }
 
-/// Maximum length of a line on standard error, in bytes. A pipe that is ready accepts this many
-/// without blocking (pipe(7), `PIPE_BUF`).
+/// Maximum length of a line on standard error, in bytes. A pipe that is ready accepts a line of
+/// this length without blocking (pipe(7), `PIPE_BUF`).
 const LINE_BYTES_MAX: usize = 4096;
 
 #[derive(Debug)]

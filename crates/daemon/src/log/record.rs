@@ -37,7 +37,7 @@ pub enum EventKind {
     PathAdapted,
     /// A path has lost blocks.
     PathLost,
-    /// An alarm of `--alarm` was raised or has ended.
+    /// An alarm set with `--alarm` was raised or has ended.
     PathAlarm,
     /// Blocks took longer than `--latency` allows.
     PathLate,
@@ -102,7 +102,7 @@ pub struct Record {
     /// Number of the path that the event concerns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<u32>,
-    /// Name of that path, if its user chose one.
+    /// Name of the path, if its user chose one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Id of the plan that the path runs, as in `explain --json`.

@@ -1,4 +1,4 @@
-//! Connected clients, and event numbers for their descriptors.
+//! Connected clients, and the numbers by which the event loop identifies their descriptors.
 
 use super::kernel::commands::RequestState;
 use super::store::{KnownState, ServiceManagerStore, discard_connection};
@@ -65,7 +65,7 @@ pub(super) mod internal {
     const FIRST_INTERNAL_EVENT: u64 = 1 << 32;
     /// Event number of the stop descriptor.
     pub(in crate::server) const STOP_EVENT: u64 = FIRST_INTERNAL_EVENT;
-    /// Event number of the completion doorbell of the kernel's queue.
+    /// Event number of the doorbell that the kernel thread notifies after each completion.
     pub(in crate::server) const COMPLETION_EVENT: u64 = FIRST_INTERNAL_EVENT + 1;
     /// Event number of the socket through which this process passes connections to itself.
     pub(in crate::server) const INTERNAL_SOCKET_EVENT: u64 = FIRST_INTERNAL_EVENT + 2;

@@ -198,7 +198,7 @@ fn drop_descriptor(number: u32, part: &str) {
         service::try_notify(&format!("FDSTOREREMOVE=1\nFDNAME={PATH_PREFIX}{number}-{part}"), &[]);
 }
 
-/// Storage of kernel objects with the service manager.
+/// The descriptor store of the service manager, used for kernel objects.
 #[derive(Debug)]
 pub(super) struct ServiceManagerStore;
 

@@ -70,8 +70,8 @@ impl Caller {
             .inspect_err(|error| self.record_timeout(error))
     }
 
-    /// Receives the next result of a call that may have several, and true if more follow. Blocks
-    /// and fails as [`receive_reply`](Self::receive_reply) does.
+    /// Receives the next result of a call that may have several results. Also returns true if more
+    /// follow. Blocks and fails as [`receive_reply`](Self::receive_reply) does.
     pub(super) fn receive_next_result<T: DeserializeOwned>(
         &self,
     ) -> Result<(T, bool), ClientError> {
@@ -177,7 +177,7 @@ struct DirectReply<T> {
     error: Option<String>,
 }
 
-/// Beginning of the replies that this library sends.
+/// First bytes of every result that this library sends.
 const REPLY_START: &[u8] = b"{\"parameters\":{";
 
 /// Parses the result of a call from the bytes of its reply: in one pass if the reply has the form

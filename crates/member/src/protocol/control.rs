@@ -1,4 +1,4 @@
-//! Descriptions, changes and taps of a path.
+//! Types of the methods that describe a path, change it, and tap or write to its nodes.
 
 use super::ChangedNodes;
 use serde::{Deserialize, Serialize};
@@ -201,7 +201,7 @@ pub struct TapReport {
     /// was skipped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
-    /// Number of blocks without a frame, or with a link type other than that of the first frame.
+    /// Number of blocks without a frame, or with another link type than the first frame.
     pub no_frame: u64,
     /// Number of messages that were truncated or dropped because they were too long, or because too
     /// many were open at once.

@@ -121,7 +121,7 @@ pub struct Filter {
     #[serde(default)]
     pub kept: Option<RetainedFrames>,
     /// True for a filter in an operand of a Boolean section. It processes copies of blocks, so its
-    /// drops are no losses. False in replies of older versions.
+    /// drops are not losses. False in replies of older versions.
     #[serde(default)]
     pub operand: bool,
 }

@@ -55,7 +55,7 @@ pub struct Call {
     pub upgrade: bool,
 }
 
-/// A call with parameters that are not converted to values first.
+/// A call whose parameters are serialized directly, without conversion to JSON values.
 #[derive(Serialize)]
 struct DirectCall<'c, P> {
     method: &'c str,
@@ -128,7 +128,7 @@ impl Call {
 }
 
 impl Reply {
-    /// Creates a successful reply that is not followed by another one.
+    /// Creates a successful reply, which is the only or last reply to its call.
     #[must_use]
     pub fn new(parameters: &impl Serialize) -> Self {
         Self { parameters: ResultText::new(parameters), ..Self::default() }

@@ -118,7 +118,7 @@ impl Service {
         self.described.as_ref().map(|known| known.page(wanted)).unwrap_or_default()
     }
 
-    /// Returns the counters, or a page of them.
+    /// Returns the counters that a client requests: all counters, or a page.
     fn count(&mut self, id: u64, wanted: &Count) -> CountReply {
         if let Some(client) = self.clients.get_mut(&id) {
             let is_first = wanted.first.unwrap_or_default() == 0;
@@ -255,7 +255,7 @@ impl Service {
         machine
     }
 
-    /// Pins a space to a processor, or unpins it. Returns a sentence that confirms this.
+    /// Pins a space to a processor, or unpins it. Returns a confirmation for the user.
     fn pin_space(&self, binding: &SpaceBinding) -> Result<String, String> {
         match &self.path.group {
             Some(group) => spaces::pin_worker(&group.processes(), binding),

@@ -8,7 +8,7 @@ const LOSS_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of locations in a report.
 const PLACES_MAX: usize = 3;
 
-/// The losses of a path at the last sample, and the time of the next one.
+/// The losses of a path at the last sample, and the time of the next sample.
 #[derive(Debug)]
 pub(super) struct LossWatch {
     /// Monotonic time of the next sample, in ns.

@@ -181,7 +181,7 @@ fn node_patch(at: usize, known: &DescribedNode, details: &NodeDetails) -> Option
 
 /// Returns a lower bound on the length of patches in a reply, in bytes.
 fn length_of(patches: &[NodePatch]) -> usize {
-    /// Length of an arc without its classes.
+    /// Minimum length of an arc as JSON without its classes, in bytes.
     const ARC: usize = 40;
     let arcs = |arcs: &[NodeArc]| arcs.iter().map(|arc| ARC + arc.classes.len()).sum::<usize>();
     let length = |patch: &NodePatch| {

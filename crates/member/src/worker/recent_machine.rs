@@ -4,7 +4,7 @@
 use pipeline::plan::Machine;
 use std::cell::RefCell;
 
-/// Time for which an inspection is used again, in ns.
+/// Time for which an inspection is reused, in ns.
 const INSPECTION_LIFETIME_NS: u64 = 1_000_000_000;
 
 /// The latest inspection of the machine.

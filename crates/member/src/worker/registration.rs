@@ -41,7 +41,7 @@ pub struct Reporter(pub(super) Option<Arc<Shared>>);
 
 impl Reporter {
     /// Queues a report, and truncates its text if it is too long. Never blocks. Without a daemon,
-    /// the latest 64 reports stay queued for the next one.
+    /// the latest 64 reports stay queued for the next daemon.
     pub fn report(&self, event: PathEvent, text: &str) {
         let Some(shared) = &self.0 else { return };
         shared.queue_report(event, text);

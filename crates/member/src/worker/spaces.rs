@@ -75,8 +75,8 @@ fn task_state(task: Option<&Task>, ended: bool) -> &'static str {
     }
 }
 
-/// Pins a space of a path to a processor, or unpins it. Returns a sentence that confirms this.
-/// Fails with the reason. Blocks for at most `limit` for each component.
+/// Pins a space of a path to a processor, or unpins it. Returns a confirmation for the user. Fails
+/// with the reason. Blocks for at most `limit` for each component.
 pub(super) fn pin_space(
     lives: &[Live],
     binding: &SpaceBinding,

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 /// Default and maximum time, in ms, for which a tap's reader may read nothing before the tap ends.
 const IDLE_READER_LIMITS_MS: (u64, u64) = (10_000, 24 * 3600 * 1000);
 
-/// Maximum time for which the end of a path waits until its taps have ended, and until the readers
-/// that await no last report have read everything.
+/// Maximum time for which a path, at its end, waits for its taps to end and for readers without a
+/// last report to read everything.
 const FINAL_TAP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Capacity of a tap's pipe, in bytes.

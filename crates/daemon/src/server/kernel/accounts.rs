@@ -24,7 +24,7 @@ pub(super) struct RequestCost<'c> {
     pub(super) source: NodeId,
     /// Size of the request's pointer rings and size of its ring for frames, in bytes.
     pub(super) bytes: (u64, u64),
-    /// The requests with which this request may share its ring for frames. Each user of the ring is
+    /// Rule that decides which requests may share the ring for frames. Each user of the ring is
     /// charged for all of it.
     pub(super) share: &'c Share,
     /// The client whose request will be replaced by the new one, if any. Until the replacement both

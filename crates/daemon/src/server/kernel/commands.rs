@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// An attach point in displayable form: interface, network namespace and direction.
 pub(in crate::server) type AttachPoint = (String, Option<String>, &'static str);
 
-/// The program at an attach point, and its clients.
+/// The status of the program at an attach point, with the clients whose requests it runs.
 #[derive(Debug)]
 pub(in crate::server) struct ProgramStatus {
     pub(in crate::server) at: AttachPoint,
@@ -22,14 +22,14 @@ pub(in crate::server) struct ProgramStatus {
 /// A command to the kernel thread.
 #[derive(Debug)]
 pub(in crate::server) enum Command {
-    /// Runs part of a request for a client.
+    /// Runs part of a client's request in the kernel.
     Attach { client: u64, who: Credentials, process: i32, asked: Attach },
     /// Replaces a running request with the request prepared for a client.
     Switch { client: u64 },
     /// Removes a client's request. `why` is the reason if the client did not request the removal.
     Detach { client: u64, why: Option<String> },
-    /// Reports the counters of a client's running request. `number` identifies the call to which
-    /// the report replies.
+    /// Requests a report of the counters of a client's running request. `number` identifies the
+    /// call to which the report replies.
     Count { client: u64, number: Option<u64> },
     /// Opens and closes the taps of a client's running request.
     SetTaps { client: u64, open: OpenTaps },

@@ -54,7 +54,7 @@ struct ClientRequest {
     process: i32,
 }
 
-/// The stored description of a request. The next daemon adopts the request from it.
+/// The stored description of a request, from which the next daemon adopts the request.
 #[derive(Debug, Serialize, Deserialize)]
 struct RequestNote {
     client: u64,
@@ -472,7 +472,7 @@ impl KernelThread {
     }
 }
 
-/// Message to a caller in another network namespace.
+/// Message to a caller whose network namespace is not the daemon's.
 const FOREIGN_NAMESPACE: &str = "the daemon is in another network namespace, with other \
                          interfaces: start one there, or name the namespace in the request \
                          (`rx IF netns=NAME`)";
