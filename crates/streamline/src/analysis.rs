@@ -54,7 +54,7 @@ pub fn analyze(results: &Results) -> Analysis {
     Analysis { text: explain::format_analysis(plan, &measurements), saved, changes }
 }
 
-/// Returns the measurements and losses of a run that annotate the drawing of its plan.
+/// Returns the measurements and losses of a run, with which the drawing of its plan is annotated.
 #[must_use]
 pub fn drawn_figures(results: &Results) -> DrawnFigures {
     let Results { plan, outcome, .. } = results;

@@ -73,7 +73,7 @@ pub struct CaptureSettings {
 pub struct Capture {
     directions: Vec<Direction>,
     clock: ClockOffset,
-    /// Time of the last load, in nanoseconds of the monotonic clock.
+    /// Time of the last [`Self::load`], in nanoseconds of the monotonic clock.
     loaded_at: u64,
     /// Maximum interval between notifications while frames arrive, in nanoseconds.
     wait_ns: u64,

@@ -38,7 +38,8 @@ pub struct Options {
     pub record_bytes: Option<u64>,
     /// True to save the blocks on which filters panicked as captures in the user's state directory.
     pub captures_crashes: bool,
-    /// True if this process serves a shared prefix. The run then ends when no readers are left.
+    /// True if this process runs a shared prefix, that is, the beginning of other requests. The run
+    /// then ends when no readers are left.
     pub serves_prefix: bool,
     /// True if a request without `--prefix=` joins a shared prefix that is already running.
     pub joins_prefixes: bool,

@@ -200,9 +200,9 @@ pub fn manual(name: &str) -> Option<String> {
     (!pages.is_empty()).then(|| pages.join("\n"))
 }
 
-/// Returns true if blocks that leave a node of this request can have the classes of a label, such
-/// as `80`, `get` or `22:23`. Fails with the reason if this process cannot read the request, for
-/// example because it contains filters of another program.
+/// Returns true if blocks that leave a node of this request can have the classes that a label
+/// selects, such as `80`, `get` or `22:23`. Fails with the reason if this process cannot read the
+/// request, for example because it contains filters of another program.
 pub fn is_class(line: &str, node: &NodeDetails, label: &str) -> Result<bool, String> {
     let (graph, at) = parse_and_find_node(line, node)?;
     Ok(pipeline::classes_leaving(&graph, at, label, &MachineRegistry::Local).is_ok())

@@ -20,8 +20,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use sys::eventfd::EventFd;
 
-/// The program that is started to run a prefix, set by the latest request that shares one; `None`
-/// if no program can be started.
+/// The program that is started to run a prefix, set by the latest request that shares a prefix;
+/// `None` if no program can be started.
 static PREFIX_PROGRAM: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// Maximum length, in bytes, of the message from a process that failed to start.

@@ -1,5 +1,5 @@
-//! Reports on a run: the ledger as a sentence, table or JSON; losses; and the reports of the
-//! filters whose report is the output of the request.
+//! Reports on a run: the ledger as a sentence, table or JSON; losses; and the reports of filters at
+//! the end of the request, which are its output.
 //!
 //! Formats the plan and the outcome of a run as text. Filters have the names that `explain` prints,
 //! which distinguish nodes with the same filter.

@@ -70,7 +70,7 @@ fn serve_parent(notices: &Notices) -> Result<(), OpenError> {
     build_and_run(&assignment, commands, (&parent, notices))
 }
 
-/// Builds the request, and runs it on command.
+/// Builds the request, and runs it once the parent sends [`Command::Go`].
 fn build_and_run(
     assignment: &Assignment,
     mut commands: BufReader<UnixStream>,
