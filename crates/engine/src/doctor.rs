@@ -178,8 +178,8 @@ impl Binary {
 }
 
 /// Returns true if the mount that contains `path` ignores file capabilities. The containing mount
-/// is the one with the longest mount point that is a prefix of the path; of several mounts at that
-/// mount point, the last one.
+/// is the one with the longest mount point that is a prefix of the path; of several mounts at the
+/// same mount point, it is the last.
 fn is_nosuid(path: &Path, mounts: &str) -> bool {
     let mut found = (0, false);
     for line in mounts.lines() {

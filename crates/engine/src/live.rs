@@ -158,8 +158,8 @@ impl Live {
         all
     }
 
-    /// Returns the counters of the kernel programs; the final ones after the end of the path.
-    /// `threads` contains the counters of the threads. Blocks for at most `limit`.
+    /// Returns the counters of the kernel programs, or their final counters after the end of the
+    /// path. `threads` contains the counters of the threads. Blocks for at most `limit`.
     fn kernel_space_counters(
         &self,
         threads: &[SpaceCounters],

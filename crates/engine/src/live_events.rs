@@ -12,8 +12,8 @@ impl Live {
         self.control.notify_after_input(event);
     }
 
-    /// Wakes the sleeping spaces of the path. Each of them calls [`endpoint::Sink::on_idle`] of its
-    /// sinks before it sleeps again.
+    /// Wakes the sleeping spaces of the path. Each woken space calls [`endpoint::Sink::on_idle`] of
+    /// its sinks before it sleeps again.
     pub fn wake(&self) {
         self.control.notify_spaces();
     }

@@ -34,7 +34,7 @@ use sys::steps::{Resource, Steps};
 /// Conditions that stop a run before its sources end, and callbacks during the run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StopConditions<'f> {
-    /// A descriptor that stops the run when it becomes readable, usually that of
+    /// A descriptor that stops the run when it becomes readable, usually the descriptor from
     /// [`crate::signal::watch`]; `None` to watch no descriptor.
     pub readable: Option<BorrowedFd<'f>>,
     /// A time limit in ns; `None` for no limit.
@@ -49,7 +49,8 @@ pub struct StopConditions<'f> {
 /// second.
 #[derive(Clone, Copy)]
 pub struct Alarm<'f>(
-    /// The function. The waiting thread calls it, so it must not block.
+    /// The function to call. The thread that waits for the end of the run calls it, so it must not
+    /// block.
     pub &'f dyn Fn(&Breach),
 );
 
@@ -64,8 +65,8 @@ impl fmt::Debug for Alarm<'_> {
 pub struct ProgressWatch<'f> {
     /// The interval between two calls, in ns.
     pub every_ns: u64,
-    /// The function. The waiting thread calls it between two checks for signals, so it must not
-    /// block.
+    /// The function to call. The thread that waits for the end of the run calls it between two
+    /// checks for signals, so it must not block.
     pub report: &'f dyn Fn(&Progress),
 }
 

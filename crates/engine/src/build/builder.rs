@@ -76,8 +76,8 @@ pub(super) struct Draft {
     pub(super) sinks: Vec<(Local, NodeId)>,
     pub(super) programs: Vec<(Local, NodeId)>,
     pub(super) inputs: Vec<Input>,
-    /// Intakes of single sources. A source either lends the memory of its intake, or the space
-    /// allocates it.
+    /// Intakes that each serve a single source. A source either lends the memory of its intake, or
+    /// the space allocates it.
     pub(super) lent: Vec<Pool>,
     /// Sources that lend memory to the space.
     pub(super) lenders: Vec<Arc<dyn Lender>>,

@@ -181,7 +181,8 @@ impl Builder<'_> {
     }
 }
 
-/// Converts the expression of a section; `node` converts each operand, or fails.
+/// Converts the expression of a section. `node` converts each operand; if it fails, so does the
+/// conversion.
 fn convert_section<N>(
     body: &Boolean,
     node: &dyn Fn(NodeId) -> Result<N, BuildError>,

@@ -50,7 +50,7 @@ impl FilterMigration {
     }
 
     /// Saves the filter's state. Does nothing if the state is saved already, or if a space that
-    /// runs a part of the filter is not among the stopped ones.
+    /// runs a part of the filter is not among the stopped spaces.
     pub(super) fn save(&mut self, taken: &mut StoppedSpaces) -> Result<(), ChangeError> {
         if self.saved.is_some() {
             return Ok(());

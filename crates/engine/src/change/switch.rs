@@ -89,7 +89,7 @@ impl EmptiedSpace {
     }
 }
 
-/// A stopped space: a running one that the switch has borrowed, or a new one.
+/// A stopped space: a running space that the switch has borrowed, or a new space.
 pub(super) enum StoppedSpace {
     Lent(ExclusiveBorrow),
     Fresh(Box<Space>),
@@ -114,7 +114,7 @@ pub(super) struct SwitchContext<'l, 'a> {
     pub(super) crossings: Vec<FilterMigration>,
     /// Number of changes made before this one.
     pub(super) number: u64,
-    /// The recording, if this change repeats a recorded one.
+    /// The replay, if this change repeats a recorded change.
     pub(super) replay: Option<&'l Replay>,
     /// The handover of filters to another path, if any, which takes place while the spaces are
     /// paused.

@@ -158,7 +158,7 @@ pub(crate) struct KernelInputs<'p> {
     /// True if programs must load without CAP_PERFMON.
     pub(crate) hardened: bool,
     pub(crate) refuses: InjectedRefusal,
-    /// True to measure the run time of the programs, if the kernel permits it.
+    /// True if the run time of the programs is measured, provided that the kernel permits it.
     pub(crate) timed: bool,
     /// Options with which the source would be opened in user space.
     pub(crate) opening: &'p Opening<'p>,

@@ -341,8 +341,8 @@ fn format_left_frames(left: [u64; LeaveReason::ALL.len()]) -> Option<String> {
     (!texts.is_empty()).then(|| texts.join("; "))
 }
 
-/// Restores the state of a twin, `kept`, in its user implementation `filter`. Returns the filter;
-/// unchanged if there is no state.
+/// Restores the state of a twin, `kept`, in its user implementation `filter`. Returns the filter,
+/// which is unchanged if there is no state.
 fn restore_state(mut filter: Filter, kept: Option<&Vec<u8>>) -> Filter {
     if let (Some(bytes), Some(state)) = (kept, filter.state()) {
         let moved = MovedSession { key: PRIVATE_KEY, bytes: bytes.clone(), held: Vec::new() };
