@@ -17,8 +17,8 @@ use std::collections::HashSet;
 pub(super) struct MoveThreshold {
     /// Minimum saving per block, as a fraction of its current cost.
     saving_min: f64,
-    /// Number of agreeing observations that a move requires beyond the number that adding replicas
-    /// requires.
+    /// Number of agreeing observations that a move requires in addition to the number required to
+    /// add replicas.
     extra_votes: u32,
 }
 

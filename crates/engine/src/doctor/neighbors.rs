@@ -3,7 +3,7 @@
 //!
 //! Input: a network namespace, and optionally one interface. Output: [`Neighbors`], in the order in
 //! which a received frame encounters them: XDP, packet sockets, TCX, tc filters. Packet sockets at
-//! all interfaces come last. Programs and sockets that only this process holds are left out.
+//! all interfaces come last. Programs and sockets that only this process holds are omitted.
 //! Streamline runs beside its neighbors and never removes one; `explain` reports the effect of each
 //! on a request.
 

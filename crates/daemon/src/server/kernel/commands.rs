@@ -93,7 +93,7 @@ pub(in crate::server) enum RequestState {
     Detaching,
 }
 
-/// The requests adopted from the previous daemon, and for each rejected one the reason.
+/// The requests adopted from the previous daemon, and the reason for each rejected request.
 #[derive(Debug, Default)]
 pub(in crate::server) struct Adoption {
     pub(in crate::server) lines: Vec<AdoptedRequest>,
