@@ -5,7 +5,7 @@ use super::event_loop::{FIRST_CLIENT, Server};
 use abi::access::Credentials;
 use member::connection::Connection;
 use member::faults;
-use member::varlink::Reply;
+use member::varlink::{Fault, Reply};
 use std::os::fd::OwnedFd;
 use sys::closer::{self, Foreign};
 use sys::local_socket::{self, Framing};
@@ -16,6 +16,41 @@ const ACCEPTS_PER_EVENT: usize = 64;
 const ROOT_UID: u32 = 0;
 /// Number of connections reserved for root and the daemon's own user.
 const RESERVED_CONNECTIONS: usize = 64;
+
+/// A number of connections that another connection would exceed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ConnectionLimit {
+    /// Limit of the user, by the policy.
+    OfUser(u64),
+    /// Limit of the daemon, for all users.
+    OfDaemon(usize),
+}
+
+impl ConnectionLimit {
+    /// Returns the fault that the refused client receives.
+    fn to_fault(self) -> Fault {
+        match self {
+            Self::OfUser(limit) => faults::quota_exceeded("connections", limit),
+            Self::OfDaemon(_) => faults::refused("connection", &self.to_string()),
+        }
+    }
+}
+
+impl std::fmt::Display for ConnectionLimit {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::OfUser(limit) => {
+                write!(out, "the user has {limit} connections, as many as the policy permits")
+            }
+            Self::OfDaemon(limit) => write!(
+                out,
+                "the daemon accepts {limit} connections of all users, of which \
+                 {RESERVED_CONNECTIONS} are reserved for root and its own user, and the others are \
+                 in use"
+            ),
+        }
+    }
+}
 
 impl Server {
     /// Accepts up to [`ACCEPTS_PER_EVENT`] pending connections of the listening socket with index
@@ -54,7 +89,7 @@ impl Server {
         }
         if let Some(limit) = self.exceeded_limit(who.uid) {
             self.log_refused_connection((who.uid, process), limit);
-            let reply = Reply::from(&faults::quota_exceeded("connections", limit));
+            let reply = Reply::from(&limit.to_fault());
             // The peer may already have disconnected.
             let _ = connection.send(reply.to_bytes(), Vec::new());
             return Ok(());
@@ -116,17 +151,39 @@ impl Server {
         }
     }
 
-    /// Returns the connection limit that another connection of this user would exceed, or `None` if
-    /// the connection is admissible. If the total number of clients is the limit that would be
-    /// exceeded, returns the number of connections that the user has.
-    fn exceeded_limit(&self, uid: u32) -> Option<u64> {
+    /// Returns the limit that another connection of this user would exceed, or `None` if the
+    /// connection is admissible.
+    fn exceeded_limit(&self, uid: u32) -> Option<ConnectionLimit> {
         let used = self.per_user.get(&uid).copied().unwrap_or(0);
         let limit = self.policy.quota(uid).connections;
         if let Some(limit) = limit.filter(|limit| used >= *limit) {
-            return Some(limit);
+            return Some(ConnectionLimit::OfUser(limit));
         }
         let own = uid == 0 || uid == sys::process::identity().0;
         let reserved = if own { 0 } else { RESERVED_CONNECTIONS.min(self.clients_max / 2) };
-        (self.clients.len() + reserved >= self.clients_max).then_some(used)
+        let is_full = self.clients.len() + reserved >= self.clients_max;
+        is_full.then_some(ConnectionLimit::OfDaemon(self.clients_max))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Policy;
+
+    #[test]
+    fn client_of_a_full_daemon_is_told_the_limit_of_the_daemon() {
+        let directory = std::env::temp_dir().join(format!("daemon-full-{}", std::process::id()));
+        let mut server =
+            Server::open(&directory, true, Policy::default(), &sys::steps::UNLOGGED).unwrap();
+        server.clients_max = 8;
+        assert_eq!(server.exceeded_limit(ROOT_UID), None);
+        server.clients_max = 0;
+        let limit = server.exceeded_limit(ROOT_UID).unwrap();
+        assert_eq!(limit, ConnectionLimit::OfDaemon(0));
+        let message = faults::format_fault(&limit.to_fault());
+        assert!(message.contains("the daemon accepts 0 connections of all users"), "{message}");
+        drop(server);
+        let _ = std::fs::remove_dir_all(&directory);
     }
 }

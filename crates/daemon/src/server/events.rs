@@ -1,5 +1,6 @@
 //! The events that the server logs.
 
+use super::accept::ConnectionLimit;
 use super::client::Client;
 use super::event_loop::Server;
 use super::methods::CallReplies;
@@ -151,15 +152,16 @@ impl Server {
         });
     }
 
-    /// Logs that a connection was refused. `limit` is the connection limit of the user or, if there
-    /// are too many clients in total, the number of connections that the user has.
-    pub(super) fn log_refused_connection(&self, (uid, process): (u32, i32), limit: u64) {
+    pub(super) fn log_refused_connection(
+        &self,
+        (uid, process): (u32, i32),
+        limit: ConnectionLimit,
+    ) {
         let message = format!("a connection of user {uid}, process {process}, is refused");
-        let reason = format!("the user has {limit} connections, as many as the policy permits");
         self.log.write(&Record {
             uid: Some(uid),
             process: Some(process),
-            reason: Some(reason),
+            reason: Some(limit.to_string()),
             ..Record::new(EventKind::ConnectionRefused, Level::Warning, message)
         });
     }

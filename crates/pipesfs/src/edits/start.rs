@@ -45,7 +45,8 @@ pub(super) fn start(
         None => {
             let _ = child.kill();
             let _ = child.wait();
-            let why = "the path did not start within 2 s: look for it with `streamline ps`";
+            let why = "the path did not start within the time limit of edits (`mount -o \
+                       edit_limit=SECONDS`): look for it with `streamline ps`";
             return Err(Refusal::new(errno::ETIMEDOUT, why));
         }
     };
