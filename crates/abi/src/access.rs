@@ -73,7 +73,7 @@ pub struct AccessList {
     pub group: u32,
     /// Permission bits: 0o400, 0o040 and 0o004 to read; 0o200, 0o020 and 0o002 to write.
     pub mode: u32,
-    /// Additional users and groups that may read. `mode` alone decides for the owner.
+    /// Additional users and groups that may read. For the owner, `mode` alone decides.
     pub readers: Grantees,
 }
 

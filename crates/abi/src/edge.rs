@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(parse_edges("nonsense,w:1:2:3:0,,").count(), 1);
     }
 
-    /// A text buffer without allocation: the bytes, and the number of bytes used.
+    /// A fixed-size text buffer: the bytes, and the number of bytes used.
     struct FixedBuffer([u8; 64], usize);
 
     impl fmt::Write for FixedBuffer {

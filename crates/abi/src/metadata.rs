@@ -30,14 +30,14 @@ pub struct BlockMetadata {
 const _: () = assert!(size_of::<BlockMetadata>() == 16);
 
 impl BlockMetadata {
-    /// Returns the metadata without the flags of `others`.
+    /// Returns the metadata with the flags in `others` cleared.
     #[must_use]
     pub const fn without_flags(self, others: Flags) -> Self {
         Self { flags: self.flags.without(others), ..self }
     }
 }
 
-/// The flags of a block.
+/// Bit flags of a block: direction, fragmentation, checksum and end of session.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout,
 )]
@@ -45,16 +45,16 @@ impl BlockMetadata {
 pub struct Flags(pub u16);
 
 impl Flags {
-    /// Value without flags.
+    /// The empty set of flags.
     pub const NONE: Self = Self(0);
     /// Set on the first fragment of a message (CONTRACT 6).
     pub const FIRST: Self = Self(1);
     /// Set on the last fragment of a message.
     pub const LAST: Self = Self(1 << 1);
-    /// Set on a block from the server to the client of a session, or sent by this host.
+    /// Set on a block that travels from server to client in a session, or that this host sent.
     pub const BACKWARD: Self = Self(1 << 2);
     /// Set if the sender left the checksum to the network device. The checksum field is then not
-    /// wrong, but not filled in yet (CONTRACT 3).
+    /// yet filled in, which does not make the packet invalid (CONTRACT 3).
     pub const CHECKSUM_UNSET: Self = Self(1 << 3);
     /// Set on the last block of a session. If the block is a fragment without [`Flags::LAST`], the
     /// message is truncated after this fragment.
@@ -62,7 +62,8 @@ impl Flags {
     /// Set together with [`Flags::END`]: the session was aborted (reset, timeout, end of capture)
     /// rather than closed by its sender.
     pub const BROKEN: Self = Self(1 << 5);
-    /// Set on the bytes of a body whose content coding a filter has undone.
+    /// Set on bytes of a message body from which a filter has removed the content coding, such as
+    /// gzip.
     pub const DECODED: Self = Self(1 << 6);
     /// The flags [`Flags::END`] and [`Flags::BROKEN`] together.
     pub const END_MASK: Self = Self(Self::END.0 | Self::BROKEN.0);
@@ -125,7 +126,7 @@ pub struct Marks {
     pub transport: u16,
     /// Offset of the layer 4 payload in bytes.
     pub payload: u16,
-    /// Sequence number of the block among those dispatched to a filter's replicas
+    /// Sequence number of the block among the blocks dispatched to a filter's replicas
     /// ([`Marks::with_seq`]). Used only in rings to and from the replicas.
     seq: u32,
     /// In a ring to a replica, 1 for the last block of a batch; in a ring from a replica, the step

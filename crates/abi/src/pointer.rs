@@ -62,9 +62,10 @@ impl Class {
     pub const NONE: Self = Self(0);
     /// The class that sources assign, and the positive answer of a filter with no other classes.
     pub const YES: Self = Self(1);
-    /// The class for the natural value 0 (port 0, protocol 0), which requests name `zero`.
+    /// Class that represents the value 0 (port 0, protocol 0), because class 0 means no answer.
+    /// Requests call this class `zero`.
     pub const ZERO: Self = Self(u32::MAX - 1);
-    /// Class of a block that the filter holds; never leaves the space.
+    /// Class of a block that a filter holds beyond its batch. Never leaves the space.
     pub const HELD: Self = Self(u32::MAX);
 
     /// Returns the class for a natural number; [`Class::ZERO`] for 0, because class 0 means no
