@@ -45,7 +45,7 @@ const HELD_MAX: usize = 4;
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Record {
-    /// Addresses of the locks; 0 for none.
+    /// Addresses of the held locks; 0 in a free entry.
     held: [AtomicU64; HELD_MAX],
     /// 1 if the record is assigned to a thread.
     #[cfg_attr(loom, allow(dead_code, reason = "the models assign records themselves"))]
@@ -96,9 +96,9 @@ impl<T> BiasedLock<T> {
         }
     }
 
-    /// Takes the lock; returns `None` if another thread, or an interrupted call of this thread,
-    /// holds it or is changing its owner, or if this thread already holds four other locks as their
-    /// owner.
+    /// Acquires the lock. Returns `None` if another thread, or an interrupted call of this thread,
+    /// holds the lock or is changing its owner, or if this thread already owns and holds four other
+    /// locks.
     // Inlined: an out-of-line call costs the C library 3 ns more per call.
     #[cfg(not(loom))]
     #[inline(always)]
@@ -116,7 +116,8 @@ impl<T> BiasedLock<T> {
             if self.owner.load(Ordering::Relaxed) == own {
                 let held = record(records, own)?.enter(self.address())?;
                 light_fence();
-                // B1. Acquire: what the last owner wrote, if this thread has just replaced it.
+                // B1. Acquire: makes the last owner's writes visible if this thread has just
+                // replaced it.
                 if self.owner.load(Ordering::Acquire) == own {
                     return Some(self.guard(Some(held)));
                 }
@@ -130,9 +131,9 @@ impl<T> BiasedLock<T> {
         }
     }
 
-    /// Takes the lock if it is shared. Otherwise makes this thread the owner, or makes the lock
-    /// shared, after which the caller tries again. Does neither while the lock is held or another
-    /// thread is replacing the owner.
+    /// Acquires a shared lock. If the lock is not shared, makes this thread the owner or, after too
+    /// many changes of owner, makes the lock shared; the caller then tries again. Changes nothing
+    /// while the lock is held or another thread is replacing the owner.
     #[cold]
     fn try_lock_slowly<'a>(&'a self, own: u64, records: &'a [Record]) -> SlowLockResult<'a, T> {
         let owner = self.owner.load(Ordering::Acquire);

@@ -11,10 +11,10 @@
 //!
 //! A side that waits sets a word, and then reads the position of the other side again. The other
 //! side first publishes its position, and then reads the word. The fences (SYNC POINT: waiting)
-//! order these two accesses, so at least one side sees what the other has stored. This module has
-//! neither bytes nor sockets: its callers copy bytes and send notifications. The other side may
-//! also clear the word late, after the waiting side has set it again. A notification always
-//! follows, so a side that is woken reads the position and, if it still waits, sets the word again.
+//! order these two accesses, so at least one side sees the other's store. This module has neither
+//! bytes nor sockets: its callers copy bytes and send notifications. The other side may also clear
+//! the word late, after the waiting side has set it again. A notification always follows, so a side
+//! that is woken reads the position and, if it still waits, sets the word again.
 
 use crate::atomic::{Ordering, fence};
 
@@ -31,7 +31,7 @@ pub enum RingWord {
     RoomWanted,
 }
 
-/// The words of a ring.
+/// Access to the shared words of a ring.
 pub trait RingWords {
     /// Loads a word with Acquire ordering.
     fn load(&self, word: RingWord) -> u64;
@@ -74,7 +74,7 @@ impl<W: RingWords> RingWords for std::sync::Arc<W> {
     }
 }
 
-/// The error of a position that the other side cannot have.
+/// The error returned if the other side has published an impossible position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PositionFault;
 
@@ -106,12 +106,12 @@ impl<W: RingWords> WriterPosition<W> {
         Self { words, size, written: 0 }
     }
 
-    /// Returns the words.
+    /// Returns the shared words of the ring.
     pub const fn words(&self) -> &W {
         &self.words
     }
 
-    /// Returns the number of bytes written.
+    /// Returns the number of bytes published so far.
     #[must_use]
     pub const fn written(&self) -> u64 {
         self.written
@@ -161,7 +161,7 @@ impl<W: RingWords> WriterPosition<W> {
 /// The result of reading a notification from the socket of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notification {
-    /// A notification had arrived, and has been taken.
+    /// A notification was read from the socket.
     Taken,
     /// No notification has arrived yet.
     Pending,
@@ -194,12 +194,12 @@ impl<W: RingWords> ReaderPosition<W> {
         Self { words, size, taken: 0 }
     }
 
-    /// Returns the words.
+    /// Returns the shared words of the ring.
     pub const fn words(&self) -> &W {
         &self.words
     }
 
-    /// Returns the number of bytes taken.
+    /// Returns the number of bytes taken so far.
     #[must_use]
     pub const fn taken(&self) -> u64 {
         self.taken
@@ -233,14 +233,14 @@ impl<W: RingWords> ReaderPosition<W> {
             match next_notification() {
                 Notification::Taken => {}
                 Notification::Pending => return Ok(ReaderState::Empty),
-                // The bytes precede the end.
+                // Published bytes are delivered before the end of the stream.
                 Notification::Closed => has_ended = true,
             }
         }
     }
 
-    /// Takes `length` bytes, which must be available and have been read, out of the ring. Returns
-    /// true, once, if the writer waits for room and there is enough, so that it must be notified.
+    /// Removes `length` bytes, which the caller must have read, from the ring. Returns true, once,
+    /// if the writer waits for room and enough is free, so that the caller must notify the writer.
     #[must_use]
     pub fn take(&mut self, length: usize) -> bool {
         self.taken += length as u64;
@@ -258,7 +258,8 @@ impl<W: RingWords> ReaderPosition<W> {
     }
 
     /// Requests a notification from the writer, which sends it after the next bytes. The caller
-    /// must then check for available bytes once more.
+    /// must check for available bytes once more, because bytes published in the meantime cause no
+    /// notification.
     pub fn announce_wait(&self) {
         self.words.store(RingWord::ReaderWaits, 1);
         // SYNC POINT: waiting. Pairs with the fence in `WriterPosition::take_reader_waits`.

@@ -206,7 +206,7 @@ impl PointerWriter {
 
     /// Returns the number of entries that the slowest reader has not released yet.
     pub(crate) fn distance(&mut self) -> usize {
-        // The refresh evicts a lying reader; the next check for room reports it.
+        // The refresh evicts a lying reader; the next check for room reports the eviction.
         let _ = self.side.refresh();
         usize::try_from(self.side.head.saturating_sub(self.side.oldest())).unwrap_or(usize::MAX)
     }
@@ -478,8 +478,8 @@ impl<'s> EntrySlots<'s> {
         }
     }
 
-    /// Calls `put` for each element of `places`, with that element and the words of the next entry.
-    /// The first entry is the one at position `from`. Covers at most one lap.
+    /// Calls `put` for each element of `places`, with that element and the words of the next entry,
+    /// beginning with the entry at position `from`. Covers at most one lap.
     #[inline]
     fn load_all<const N: usize, P>(
         self,

@@ -49,7 +49,7 @@ impl Direction {
         }
     }
 
-    /// Waits for a notification or the end.
+    /// Blocks until a notification arrives or the sender has closed its end.
     fn wait(&self) {
         let mut state = self.state.lock().unwrap();
         while *state == (0, false) {

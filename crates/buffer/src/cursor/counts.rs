@@ -26,7 +26,7 @@ impl CountsWriter {
     pub(super) fn write(&mut self, page: &Region, ledger: usize, position: u64, counts: Counts) {
         let copy = ledger + if self.writes_second { COPY_WORDS } else { 0 };
         self.writes_second = !self.writes_second;
-        // The last publication is visible before its other copy is overwritten.
+        // Orders the last publication before the stores to the other copy.
         fence(Ordering::Release);
         page.word(copy).store(position, Ordering::Relaxed);
         for (i, count) in counts.into_iter().enumerate() {

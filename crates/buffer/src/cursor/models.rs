@@ -47,7 +47,7 @@ fn check_slot_reuse(leaves: bool) {
                     if index == 0 || !leaves {
                         reader.side.next += 1;
                         reader.side.release();
-                        // Not dropped, so that leaving is not what frees the slot.
+                        // Not dropped: the release must free the slot, not the reader's departure.
                         std::mem::forget(reader);
                     }
                 })

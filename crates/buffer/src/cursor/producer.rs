@@ -244,14 +244,15 @@ impl WriterCursor {
     /// follow ([`available`](super::ReaderCursor::available)). Does nothing and returns false if,
     /// as of the last refresh, a reader had not yet followed the previous change.
     pub(crate) fn continue_in_new_memory(&mut self, data_words: usize, capacity: u64) -> bool {
-        // A reader that has released exactly up to `start` may still be in the memory before it;
-        // it finds the whole chain there, in order.
+        // A reader that has released exactly up to `start` may still be in the previous memory,
+        // from which it finds the whole chain of memories in order.
         if self.is_changing() {
             return false;
         }
         let readers = self.store.readers.clone();
         let next = RingMemory::heap_with_readers(readers, data_words, capacity, self.policy);
-        // Set before the switch is published: a reader that sees the switch sees it.
+        // Set before the switch is published: a reader that sees the switch also sees the new
+        // memory.
         if self.store.next.set(next.clone()).is_err() {
             return false;
         }

@@ -102,8 +102,8 @@ impl DataArea {
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.offset(self.mask) / 8 + 1) }
     }
 
-    /// Copies foreign bytes that begin at a position. If the ring's memory ends before `out` is
-    /// full, the rest of `out` is unchanged.
+    /// Copies bytes from a position into `out`, while another party may overwrite them. If the
+    /// ring's memory ends before `out` is full, the rest of `out` is unchanged.
     #[inline]
     pub(crate) fn copy_out(&self, position: u64, out: &mut [u8]) {
         foreign::copy_out(self.words(), self.offset(position), out);

@@ -95,8 +95,8 @@ impl SlotShape {
         (position & (self.slots as u64 - 1)) as usize
     }
 
-    /// Returns the index, in the words of the writer's memory, of the table entry of the slot for a
-    /// position.
+    /// Returns the index of the table word, in the writer's memory, that holds the length of the
+    /// block at a position.
     const fn length_word(self, position: u64) -> usize {
         DATA_WORDS + self.slot_index(position)
     }

@@ -59,8 +59,8 @@ pub struct RingReader<W, P>(pub(super) W, PhantomData<fn() -> P>);
 #[derive(Debug)]
 pub enum Local {}
 
-/// The type tag of readers in a process other than the writer's. Such readers only copy, unless the
-/// creator of the memory is trusted (D6).
+/// The type tag of readers in a process other than the writer's. Such readers copy blocks, and
+/// return references only if the creator of the memory is trusted (D6).
 #[derive(Debug)]
 pub enum Foreign {}
 

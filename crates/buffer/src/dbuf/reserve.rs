@@ -15,14 +15,14 @@ pub trait BlockLayout: fmt::Debug + Sized {
     /// Returns the padding before a block of this length at the head, and the sum of padding and
     /// block, both in positions.
     fn needed_room(&self, head: u64, length: u32) -> (u64, u64);
-    /// Returns `length` as a `u32` if a block of this length fits at the head below the limit;
-    /// otherwise returns `None`. Reads no cursors.
+    /// Returns `length` as a `u32` if a block of this length fits at the head below the fast path's
+    /// limit; otherwise returns `None`. Does not load the readers' cursors.
     fn fitting_length(writer: &RingWriter<Self>, length: usize) -> Option<u32>;
     /// Sets the limit of the fast path, given the padding at the head and the free room, both in
     /// positions.
     fn set_limit(writer: &mut RingWriter<Self>, pad: u64, room: u64);
-    /// Copies a block into the ring if it fits below the limit. Otherwise does nothing and returns
-    /// false.
+    /// Copies a block into the ring if it fits below the fast path's limit. Otherwise does nothing
+    /// and returns false.
     fn try_put(writer: &mut RingWriter<Self>, block: &[u8]) -> bool;
     /// Returns the address of the first byte of a block that follows `pad` positions of padding at
     /// the head.
@@ -53,7 +53,7 @@ pub struct RingWriter<L: BlockLayout> {
     pub(super) layout: L,
     pub(super) side: WriterCursor,
     /// Number of positions that always stay free for a switch record; 0 in a ring that cannot
-    /// switch.
+    /// switch segments.
     pub(super) reserve: u64,
     id: DbufId,
     /// Buffer for the reserved block in a ring that overwrites (D5).
@@ -88,16 +88,17 @@ impl<L: BlockLayout> RingWriter<L> {
         self.layout.block_max()
     }
 
-    /// Copies a block into the ring if it fits below the limit. Otherwise does nothing and returns
-    /// false. This is the fast path of [`RingWriter::write`], with a minimum of instructions.
+    /// Copies a block into the ring if it fits below the fast path's limit. Otherwise does nothing
+    /// and returns false. This is the fast path of [`RingWriter::write`], with a minimum of
+    /// instructions.
     // Inlined: saving registers for a call would cost as much as copying 64 bytes (`bench pipe`).
     #[inline(always)]
     pub(crate) fn try_put(&mut self, block: &[u8]) -> bool {
         L::try_put(self, block)
     }
 
-    /// Returns `length` as a `u32` if a block of this length fits at the head below the limit;
-    /// otherwise returns `None`. Reads no cursors.
+    /// Returns `length` as a `u32` if a block of this length fits at the head below the fast path's
+    /// limit; otherwise returns `None`. Does not load the readers' cursors.
     #[inline]
     pub(crate) fn fitting_length(&self, length: usize) -> Option<u32> {
         L::fitting_length(self, length)

@@ -60,7 +60,7 @@ fn d14_a20_position_determines_the_lap() {
             let room = writer.reserve(1000).unwrap().unwrap();
             let position = room.commit(1000).position();
             assert!(position >= before, "positions never go back");
-            // After a header of 16 bytes, in a ring where four of these fill a lap.
+            // The block follows a 16-byte header; four such records fill a lap.
             assert_eq!((position / 4096, position % 4096), (lap, 1024 * part + 16));
             before = position;
             writer.publish();

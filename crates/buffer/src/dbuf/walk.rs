@@ -29,7 +29,8 @@ pub struct RecordWalk {
     /// Position beyond which [`RecordWalk::take`] reads no record, so that the caller regains
     /// control there.
     stop: u64,
-    /// True if a block has been passed since the reader joined, so `expected` is valid.
+    /// True if `expected` is valid: the reader began at the first block of the ring, or has passed
+    /// a block since it joined.
     is_expected_valid: bool,
     /// Number of blocks that this reader did not take, because they were put before it joined, were
     /// lost, or were skipped: `expected` minus the number of blocks taken.
@@ -103,7 +104,7 @@ impl RecordWalk {
             data,
             side,
             stop: u64::MAX,
-            // A reader that starts at position 0 knows the number of the first block.
+            // For a reader that starts at position 0, the number of the first block is known.
             is_expected_valid: start == 0,
             untaken_blocks: first,
             passed_position: start,
@@ -164,7 +165,7 @@ impl RecordWalk {
         let now = self.side.refresh()?;
         (self.side.next, self.is_expected_valid, self.fast_limit) = (now, false, 0);
         if let (true, Some(last)) = (has_switched, now.checked_sub(RecordHeader::SIZE as u64)) {
-            // The switch is the last record.
+            // A switch is always the last record of its segment.
             let header = RecordHeader::from_words(self.data.header(last));
             self.next_segment = (header.kind == RecordHeader::SWITCH).then_some(header.sequence);
         }
@@ -214,7 +215,7 @@ impl RecordWalk {
         }
     }
 
-    /// Computes the limit of the fast path.
+    /// Returns the limit of the fast path; 0 disables the fast path.
     fn compute_fast_limit(&self) -> u64 {
         if !self.is_expected_valid || self.side.policy == Policy::Overwrite {
             return 0;
@@ -227,7 +228,7 @@ impl RecordWalk {
 
     #[cold]
     fn find_checked(&mut self) -> Result<Option<CheckedRecord>, Fault> {
-        // At most one pad precedes a block, and few cuts.
+        // At most one pad record and a few cut records precede a block.
         for _ in 0..MARKER_RECORDS_MAX {
             let (start, commit) = (self.side.next, self.side.available()?);
             if start == commit || self.next_segment.is_some() {

@@ -136,7 +136,7 @@ impl BlockWriter {
         let before = self.layout.data.capacity();
         self.layout.data.set_capacity(capacity)?;
         let after = self.layout.data.capacity();
-        // The record itself is placed by the old capacity.
+        // The cut record itself is placed according to the old capacity.
         self.layout.data.set_capacity(before)?;
         self.put_marker_record(RecordHeader {
             length: 0,

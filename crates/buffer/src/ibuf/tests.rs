@@ -191,7 +191,7 @@ fn t3_lying_reader_is_evicted_and_counted_once() {
         readers[1].read(&mut [numbered_entry(0); 2]).unwrap();
         let both = [entries.clone(), entries].concat();
         assert_eq!(writer.push(&both).unwrap().put, 8, "{lie}");
-        // The last reader: the writer has no reader left, and learns why.
+        // Evicts the last reader; the refresh reports why no reader is left.
         writer.side.store.readers[1].word(CURSOR).store(u64::MAX, Ordering::Release);
         assert!(matches!(writer.side.refresh(), Err(Fault::Poisoned { own: 12, .. })), "{lie}");
         assert_eq!((writer.evicted(), writer.push(&both)), (2, Err(Fault::Abandoned)));

@@ -31,7 +31,7 @@ pub struct CheckedSlot {
 }
 
 /// Number of times that a reader of an overwriting ring tries to read a block before it reports
-/// that none is available.
+/// that no block is available.
 const READ_ATTEMPTS_MAX: usize = 8;
 
 impl SlotWalk {
@@ -99,8 +99,9 @@ impl SlotWalk {
     }
 
     /// Returns the position at which a reader resumes after it was lapped at `position`: the oldest
-    /// slot that the writer will not overwrite soon. No mark is needed, because every slot begins a
-    /// block. Returns `None` if the writer is overwriting all published slots.
+    /// slot that the writer will not overwrite soon. The writer need not store such a position,
+    /// because every slot begins a block. Returns `None` if the writer is overwriting all published
+    /// slots.
     fn resume_position(&mut self, position: u64) -> Result<Option<u64>, Fault> {
         let (commit, slots) = (self.side.refresh()?, self.shape.slots as u64);
         let reserve = acquire(self.side.store.writer.word(writer::RESERVE));
@@ -229,7 +230,8 @@ impl Drop for SlotWalk {
 /// A reader in the writer's process.
 pub type SlotReader = readers::RingReader<SlotWalk, readers::Local>;
 
-/// A reader in a process other than the writer's. It only copies.
+/// A reader in a process other than the writer's. Copies blocks, and never returns references into
+/// the ring.
 pub type SlotVisitor = readers::RingReader<SlotWalk, readers::Foreign>;
 
 impl<P> readers::RingReader<SlotWalk, P> {

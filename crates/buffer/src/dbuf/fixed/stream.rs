@@ -16,8 +16,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use sys::doorbell::{Peer, SocketDoorbell};
 
-/// Creates a stream of slots. Returns the writing end, and an offer for each reader. Written blocks
-/// are published once there are `every` of them (T_b), and by [`SlotOutput::flush`]. Fails if the
+/// Creates a stream of slots. Returns the writing end, and an offer for each reader. Readers see
+/// written blocks after every `every` blocks (T_b) and after [`SlotOutput::flush`]. Fails if the
 /// kernel refuses memory or sockets.
 pub fn stream(config: &SlotConfig, every: usize) -> sys::Result<(SlotOutput, Vec<SlotOffer>)> {
     let (ring, rings) = share::slots(config)?;
@@ -89,9 +89,10 @@ impl SlotOutput {
         self.ring.block_max()
     }
 
-    /// Writes one block. Blocks while all slots are in use, if the policy is to block; returns
-    /// false if the policy is to drop the block. Fails with [`Fault::Abandoned`] if all readers
-    /// have left, and with [`Fault::TooLong`] if the block exceeds [`SlotOutput::block_max`].
+    /// Writes one block. While all slots are in use, blocks under [`Policy::Block`], and drops the
+    /// block and returns false under [`Policy::DropNew`]. Fails with [`Fault::Abandoned`] if all
+    /// readers have left, and with [`Fault::TooLong`] if the block exceeds
+    /// [`SlotOutput::block_max`].
     #[inline]
     pub fn write(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if self.ring.try_put(block) {

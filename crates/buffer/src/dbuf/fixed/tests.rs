@@ -43,7 +43,7 @@ fn dimensions_are_rounded_and_clamped() {
     assert_eq!((small.slot, small.slots), (64, 64));
 }
 
-/// The positions of the slots alone tell a lapped reader how many blocks it has lost.
+/// A lapped reader computes the number of lost blocks from slot positions alone.
 #[test]
 fn lapped_reader_counts_lost_blocks_exactly() {
     let (mut writer, mut readers) = ring(&ring_config(64, Policy::Overwrite));

@@ -5,9 +5,9 @@ use super::{CheckedRecord, RecordWalk};
 use abi::ring::RecordHeader;
 
 impl RecordWalk {
-    /// Copies the next block into `out` and passes it, if the block is below the limit, follows the
-    /// last block, and is exactly as long as `out`. Otherwise does nothing and returns false.
-    /// Equivalent to the checks of [`RecordWalk::find`] in fewer instructions.
+    /// Copies the next block into `out` and advances past it, if the block is below the limit,
+    /// follows the last block, and is exactly as long as `out`. Otherwise does nothing and returns
+    /// false. Equivalent to the checks of [`RecordWalk::find`] in fewer instructions.
     // Inlined: saving registers for a call would cost as much as copying 64 bytes (`bench pipe`).
     #[inline(always)]
     pub(crate) fn take(&mut self, out: &mut [u8]) -> bool {
@@ -28,9 +28,9 @@ impl RecordWalk {
     /// Returns the next record if it is a block below the limit that follows the last block.
     /// Returns `None` in all other cases, and always if the ring overwrites.
     ///
-    /// Assumes the length of the last block and verifies it afterwards, so that the address of the
-    /// following record does not depend on this header, which another processor may just have
-    /// written.
+    /// Assumes that the block is as long as the last one, and verifies this assumption afterwards,
+    /// so that the address of the following record does not depend on this header, which another
+    /// processor may just have written.
     ///
     /// For speed, callers should use the result directly, before merging it with a result of
     /// [`RecordWalk::find`]: a merged value goes through memory and stalls on store forwarding
@@ -56,8 +56,8 @@ impl RecordWalk {
         })
     }
 
-    /// Passes a block that [`RecordWalk::next_fast`] has returned. The block follows the last block
-    /// passed, so none was lost in between.
+    /// Advances past a block that [`RecordWalk::next_fast`] has returned. The block follows the
+    /// last block passed, so none was lost in between.
     #[inline]
     pub(crate) fn pass_fast(&mut self, found: &CheckedRecord) {
         debug_assert!(self.is_expected_valid && found.sequence == self.expected && found.lost == 0);

@@ -6,8 +6,8 @@ use super::{CheckedRecord, READ_ATTEMPTS_MAX, RecordWalk};
 use crate::Fault;
 
 impl RecordWalk {
-    /// Passes overwritten blocks, and locates the next block without passing it. Returns `None` if
-    /// no block is published, or if the writer is overwriting all blocks.
+    /// Advances past overwritten blocks, and locates the next block without advancing past it.
+    /// Returns `None` if no block is published, or if the writer is overwriting all blocks.
     pub(crate) fn locate_lossy(&mut self) -> Result<Option<CheckedRecord>, Fault> {
         for _ in 0..READ_ATTEMPTS_MAX {
             let start = self.side.next;
@@ -23,9 +23,9 @@ impl RecordWalk {
         Ok(None)
     }
 
-    /// Passes and releases the next block. Returns false if the writer has begun to overwrite it.
-    /// Bytes of the block read since [`RecordWalk::locate_lossy`] may then mix two laps, and the
-    /// block is counted as lost when the next block is passed.
+    /// Advances past the next block and releases it. Returns false if the writer has begun to
+    /// overwrite the block. Bytes of the block read since [`RecordWalk::locate_lossy`] may then mix
+    /// two laps, and the block is counted as lost when the next block is passed.
     pub(crate) fn take_lossy(&mut self) -> Result<bool, Fault> {
         let start = self.side.next;
         let found = self.find();

@@ -6,9 +6,9 @@ use crate::Fault;
 use abi::ring::RecordHeader;
 
 impl RecordWalk {
-    /// Passes and releases the next block of a ring that overwrites, and copies its first bytes
-    /// into `head`, as many as fit. Returns `None` if no block is published. The other bytes can be
-    /// copied by [`RecordWalk::copy_part`] until the writer overwrites them.
+    /// Advances past the next block of a ring that overwrites, releases the block, and copies its
+    /// first bytes into `head`, as many as fit. Returns `None` if no block is published. The other
+    /// bytes can be copied with [`RecordWalk::copy_part`] until the writer overwrites them.
     pub(crate) fn open_block(&mut self, head: &mut [u8]) -> Result<Option<CheckedRecord>, Fault> {
         for _ in 0..READ_ATTEMPTS_MAX {
             let start = self.side.next;

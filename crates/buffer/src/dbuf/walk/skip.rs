@@ -33,7 +33,7 @@ impl RecordWalk {
         Ok(self.side.taken.skipped.wrapping_sub(before))
     }
 
-    /// Passes a block, and counts the block and all blocks lost before it as skipped.
+    /// Advances past a block, and counts it and all blocks lost before it as skipped.
     fn skip_record(&mut self, found: &CheckedRecord) {
         let taken = self.side.taken;
         self.pass(found);
