@@ -205,7 +205,7 @@ fn t12_hostile_client_is_bounded_and_stalls_no_other() {
             Err(error) => panic!("{error}"),
         }
         assert!(host.names()[0].readers <= 3);
-        // Two per used slot, one client being served, and those of this thread.
+        // Two per used slot, one for the client being served, and the descriptors of this thread.
         assert!(descriptors() < before + 16, "{} {before}", descriptors());
         opened >= 50
     });
@@ -260,7 +260,7 @@ fn run_other_process() {
             report("squatting");
             loop {
                 sys::poll::readable(&[taken.as_fd()], None);
-                // It replies with garbage.
+                // The squatter replies with garbage.
                 if let Some(client) = sys::abstract_socket::accept(&taken).unwrap() {
                     let _ = sys::descriptor::send(&client, &[1; 32], &[]);
                 }

@@ -188,7 +188,7 @@ fn store_false_cursors(offer: &RingOffer) {
     let mut random = Random::new(7);
     report("lying");
     loop {
-        // Word 0 is the cursor. Word 16, the state, is left alone, because leaving is no lie.
+        // Word 0 is the cursor. Word 16, the state, is not changed, because leaving is legitimate.
         let values = [random.next(), random.below(1 << 20), u64::MAX - random.below(9), 1 << 63];
         page.write_all_at(&random.pick(&values).to_le_bytes(), 0).unwrap();
     }

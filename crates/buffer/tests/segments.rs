@@ -185,7 +185,7 @@ fn f2_f3_shrunk_ring_releases_shared_memory() {
     // Tolerance for other programs' use of memory.
     const SLACK: i64 = (LARGE / 4) as i64;
     for in_place in [false, true] {
-        // Other programs use and release shared memory too: such an attempt is repeated.
+        // Other programs also use and release shared memory; a disturbed attempt is repeated.
         let mut tried = resize_large(in_place, LARGE, SLACK);
         for _ in 0..4 {
             tried = tried.or_else(|_| resize_large(in_place, LARGE, SLACK));
@@ -305,7 +305,7 @@ fn valid_geometry() -> Geometry {
 
 /// Announces the next segment with the given lie, if any.
 fn announce_false_segment(lie: &str, doorbell: &SocketDoorbell) {
-    // After the header, the five bytes, padded, and the switch.
+    // The start follows the header, the five bytes with padding, and the switch.
     let start = 16 + 16 + 16;
     let mut shape = Geometry { segment: 1, start, ..valid_geometry() };
     let (mut seals, mut missing) = (Seals::READER, 0);

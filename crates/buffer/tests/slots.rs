@@ -105,7 +105,7 @@ fn hostile_slot_writer_yields_only_blocks_or_faults() {
         let (mut blocks, mut faults, mut out) = (0, 0, [0; SLOT_BYTES]);
         let mut random = Random::replayable();
         let mut visitor = again().read_slots();
-        // Continues until enough lies have hit a word that the reader checks.
+        // Continues until enough arbitrary values have hit a word that the reader checks.
         let patience = Instant::now() + Duration::from_secs(60);
         for look in 0_u64.. {
             if look >= 60_000 && (faults >= 10 || Instant::now() > patience) {

@@ -41,7 +41,7 @@ fn run_writer_kill(step: usize, random: &mut Random) -> Option<()> {
     let mut other = start_at_step("write", step)?;
     let (message, descriptors) = receive(&other);
     if message.is_empty() {
-        // It was killed before it had sent an offer.
+        // The other process was killed before it had sent an offer.
         other.wait_until_killed();
         return Some(());
     }
@@ -211,7 +211,7 @@ fn write_until_killed(mut output: Output, first: u64, last: usize) {
         let mut room = Vec::new();
         block(next + 20, &mut room);
         output.write(&room).unwrap();
-        // Written and not published; the change of size publishes it.
+        // The block is written but not published; the change of size publishes it.
         die_before(5);
         resize_ring(&mut output, 4096 << random.below(6));
         die_before(6);

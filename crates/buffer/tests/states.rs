@@ -88,7 +88,7 @@ fn m3_stopped_or_killed_readers_stall_no_writer() {
     let mut writer = TableWriter::create(&name, access, table_shape()).unwrap();
     for _ in 0..5 {
         let mut readers = Vec::new();
-        // Together with the short-lived connection of each, as many slots as an untrusted user has.
+        // Together with their short-lived connections, these readers use all slots of a user.
         for _ in 0..7 {
             let Some(other) = OtherProcess::start(&format!("look 0/{name}")) else { return };
             other.receive_line().unwrap();

@@ -62,7 +62,7 @@ fn t10_killed_reader_stalls_no_other_party() {
         let reading = run(move || read(&mut honest));
         let until = random.below(18);
         let killing = run(move || {
-            // It reports each thousand blocks.
+            // The reader reports every thousand blocks.
             for _ in 0..until {
                 other.receive_line();
             }

@@ -157,7 +157,7 @@ fn peeked_block_is_not_overwritten_until_released() {
         }
         assert_eq!(reader.take_in_place(), Some(Ok(Some(numbered_block(0)))), "{what}");
         assert_eq!(reader.peek(), Some(Ok(Some(numbered_block(1)))), "{what}");
-        // Taken and not released: the writer fills the ring up to this block and no further.
+        // The block is taken but not released, so the writer fills the ring only up to this block.
         let (mut number, mut released) = (2, false);
         for _ in 0..2 {
             drain_others(&mut readers);
