@@ -55,7 +55,8 @@ pub enum Fault {
     #[error("the ring has no reader left")]
     Abandoned,
     /// The operation requires a ring that keeps blocks until they are read, but this ring
-    /// overwrites them. [`crate::stream::Input::open_block`] requires the opposite.
+    /// overwrites them. [`crate::stream::Input::open_block`], in contrast, requires a ring that
+    /// overwrites, and fails with this fault on other rings.
     #[error("this ring overwrites its oldest blocks: read copies instead")]
     Lossy,
     /// The operation requires a trusted writer, but the stream was not opened with
@@ -108,8 +109,8 @@ pub enum Fault {
     },
 }
 
-/// Returns the predicate of the message of [`Fault::Unmapped`], which says why the dbuf was not
-/// mapped.
+/// Returns the reason why a dbuf was not mapped, as the predicate of the message of
+/// [`Fault::Unmapped`].
 fn unmapped(errno: i32) -> String {
     match errno {
         0 => "is not sealed or not as long as it must be: it was not mapped".to_owned(),

@@ -113,7 +113,7 @@ pub struct Pool {
     mistakes: Cell<u64>,
 }
 
-/// A pin on a segment. It is a plain number, which can be stored in any table.
+/// A pin, which keeps a segment in its pool. A plain number, which callers can store in any table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SegmentPin(u64);
 
@@ -413,7 +413,7 @@ impl Pool {
     }
 }
 
-/// The filled part of one segment. The default is empty.
+/// The filled part of one segment. The default value has no bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Segment<'a> {
     pub(crate) dbuf: DbufId,
@@ -472,10 +472,10 @@ impl Draft<'_> {
         let memory = &self.pool.memory;
         let end = self.position + used as u64;
         let filled = end - (self.position & !(memory.segment_size() as u64 - 1));
-        // M1: written before, and not again from here on.
+        // M1: the bytes were written before this store, and are not written again.
         memory.slots.fill(memory.slots.slot_of_position(self.position), filled);
-        // No gap: every byte below `filled` was written since the slot was recycled. An arrived
-        // segment has no room left to write.
+        // No gap: every byte below `filled` was written since the slot was recycled. A segment that
+        // arrived from a lender has no room left.
         if !self.pool.is_lent() {
             self.pool.next.set(end);
         }

@@ -85,7 +85,7 @@ impl Region {
         Self { base: lender.base().cast::<AtomicU64>(), words, owner: Owner::Lent(lender) }
     }
 
-    /// Returns all words.
+    /// Returns the whole region as words.
     #[inline]
     pub const fn words(&self) -> &[AtomicU64] {
         // SAFETY: R1; a page or a line is aligned for words, and any bits are a valid word.

@@ -64,7 +64,7 @@ pub(crate) fn resizable_blocks(
 }
 
 /// Creates a ring of rich pointers for readers in other processes. The dbufs to which the pointers
-/// refer must be shared separately. To the readers each entry is an allegation.
+/// refer must be shared separately. Each entry is an allegation, which readers check before use.
 pub fn pointers(
     config: &ibuf::RingConfig,
     id: DbufId,

@@ -67,7 +67,7 @@ impl CrossingWriter {
         };
         let head = self.ring().side.head;
         let distance = || self.ring().distance() * stride;
-        // The range is the same for both placements.
+        // Any placement will do here: the size range is the same for both.
         let step =
             scaler.end_lap(head, capacity * stride, SidePlacement::DifferentProcessors, distance);
         if let Some(step) = step.filter(|step| step.capacity != capacity * stride)

@@ -65,7 +65,7 @@ pub fn open_write(name: &str, config: &Config) -> Result<Output, Error> {
 /// Opens the object at an address, whatever its kind. Blocks and fails like [`open`].
 pub fn open_address(address: &Address) -> Result<OpenedObject, Error> {
     match OpenRequest::begin(address) {
-        // The queue is full.
+        // The host's connection queue is full.
         Err(Error::Silent(_)) => connect_with_timeout(address)?,
         request => request?,
     }

@@ -1,8 +1,8 @@
 //! A region of memory that several processes access at any offset. [Th §5.3.3], FEATURES D17
 //!
 //! All bytes are foreign: they are copied in and out, and concurrent writes to the same bytes may
-//! mix. Each single word is read and written atomically. A program that needs ordering beyond
-//! single words adds a stream.
+//! mix. Each single word is read and written atomically. Programs that need an order across words
+//! synchronize through a stream in addition.
 //!
 //! If the access list allows no writer, the memory is sealed and only its creator's mapping can
 //! write. Otherwise readers get a read-only descriptor of a file that only the creator's user may
@@ -124,7 +124,7 @@ impl SharedRegion {
         self.host.as_ref().map(AsFd::as_fd)
     }
 
-    /// Returns all words, which are foreign memory.
+    /// Returns all words of the region, which other processes may change at any time.
     pub(crate) const fn words(&self) -> &[AtomicU64] {
         self.memory.words()
     }

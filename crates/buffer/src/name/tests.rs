@@ -186,7 +186,7 @@ fn each_writer_to_an_inbox_has_its_own_stream() {
     let access = AccessList { mode: 0o600, ..AccessList::private(identity()) };
     let inbox = host.create_inbox(&name, access).unwrap();
     assert!(inbox.accept(Some(std::time::Duration::ZERO)).unwrap().is_none());
-    // These writers offer nothing, and stall no other.
+    // These writers send no offer, and do not delay other writers.
     let idle: Vec<_> = (0..40).map(|_| open(&name).unwrap()).collect();
     let mut outputs: Vec<_> = (0..3)
         .map(|_| open_write(&name, &stream_config().policy(Policy::DropNew)).unwrap())
@@ -232,7 +232,7 @@ fn t12_frequent_writer_evicts_only_its_own_entries() {
     };
     let honest: Vec<_> = (0..4).map(|uid| connect(1000 + uid)).collect();
     honest.iter().for_each(offers);
-    // It sends an offer with every tenth connection.
+    // The greedy user sends an offer with every tenth connection.
     let greedy = (0..200).map(|at| (at, connect(2000)));
     let greedy = greedy.inspect(|(at, socket)| {
         if at % 10 == 0 {

@@ -44,7 +44,8 @@ impl Memory {
             return None;
         }
         if self.is_frozen() {
-            // M8: as one segment, since no slot is ever assigned another one.
+            // M8: frozen memory counts as one segment, because no slot is ever assigned another
+            // one.
             let lease = Lease::new(self, 0);
             return Some(EnclosingSegment {
                 lease,

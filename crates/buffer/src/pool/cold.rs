@@ -103,7 +103,8 @@ impl Pool {
         // (M1) while the pool is borrowed (M3).
         let bytes = unsafe { memory.region.bytes(at, length) };
         let Some(bytes) = compression::compress(bytes) else { return };
-        // K1: unpublished only once the pages are gone, which the kernel may refuse.
+        // K1: unpublished only after the pages are returned, because the kernel may refuse to take
+        // them.
         if file.punch(at, memory.segment_size()).is_ok() {
             memory.slots.fill(slot, 0);
             cold.holes.insert(slot);
@@ -122,7 +123,7 @@ impl Pool {
         if !cold.packed.contains_key(&slot) || !memory.slots.contains_position(slot, place) {
             return Err(fault);
         }
-        // A lack of memory is an error here and no SIGBUS (T12).
+        // A lack of memory is an error here, and not SIGBUS later (T12).
         memory.populate(slot).map_err(|_| fault)?;
         cold.holes.remove(&slot);
         let Some(packed) = cold.packed.remove(&slot) else { return Err(fault) };
@@ -200,7 +201,7 @@ mod tests {
         let before = resident_bytes(&pool);
         assert_eq!(pool.cool(), PackedSize::default(), "first call only remembers");
         let saved = pool.cool();
-        // The last one is open still.
+        // The last segment is still open.
         assert_eq!((saved.segments, saved.before), (7, 7 * SEGMENT));
         let after = resident_bytes(&pool) + saved.after;
         println!("8 segments: {before} bytes before, {after} after ({} packed)", saved.after);
@@ -246,10 +247,10 @@ mod tests {
         assert_eq!((pool.cool().segments, pool.cool().segments), (0, 1), "the text alone");
         assert_eq!(lease.bytes(leased.0).unwrap(), leased.2);
         assert!(pool.bytes(noise).is_some());
-        // Accessed: stays unpacked for one more call.
+        // An accessed segment stays unpacked for one more call.
         assert_eq!(pool.bytes(text.0).unwrap(), text.2);
         assert_eq!((pool.cool().segments, pool.cool().segments), (0, 1));
-        // Sealed memory, which others read, cannot be punched.
+        // Sealed memory, which other processes may read, cannot be punched.
         let mut shared = create_pool();
         let kept = [pin_full_segment(&shared, &mut random), pin_full_segment(&shared, &mut random)];
         shared.file().unwrap().seal(sys::memory::Seals::READER).unwrap();
@@ -278,7 +279,7 @@ mod tests {
                 4 => {
                     pool.end_pass();
                     let still = |place: &&Extent| pool.bytes(**place).is_some();
-                    // An unpinned block may be in the open segment.
+                    // An unpinned block may still be found if it is in the open segment.
                     assert!(gone.iter().filter(still).count() <= 1);
                     gone.retain(|place| pool.bytes(*place).is_some());
                 }

@@ -75,7 +75,7 @@ impl Lease {
     pub fn position(&self, place: Extent) -> u64 {
         let slots = &self.memory.slots;
         let slot = slots.slot_of_position(place.position());
-        // The segment is kept in its slot, so its number has the high bits.
+        // The lease keeps the segment in its slot, so the segment number supplies the high bits.
         place.complete(slots.segment_number_in(slot) * slots.segment_size() as u64)
     }
 
@@ -185,7 +185,7 @@ impl Memory {
         if !file.seals()?.has(Seals::FROZEN) {
             return Err(sys::Error::new("fcntl", "F_GET_SEALS: it can still be written", EPERM));
         }
-        // M8: sealed. Only from here on is the size final.
+        // M8: sealed. The size read before the check was not final, so it is read again.
         let file = Memfd::from_fd(file.into())?;
         let segment = file.len().next_power_of_two().min(FROZEN_SEGMENT_SIZE);
         let count = file.len().div_ceil(segment);
@@ -193,7 +193,7 @@ impl Memory {
         let slots = Slots::new(segment, count.next_power_of_two());
         for slot in 0..count {
             slots.open(slot, slot as u64);
-            // Only whole words are accessible, which is all of a file of whole pages.
+            // Only whole words are accessible. A file of whole pages has no other bytes.
             let filled = segment.min(region.len().saturating_sub(slot * segment));
             slots.fill(slot, filled as u64);
         }

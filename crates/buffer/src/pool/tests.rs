@@ -59,7 +59,7 @@ fn block_without_bytes_has_an_address() {
         let place = append_nothing();
         assert_eq!(pool.bytes(place), Some(&[][..]));
         let filled = append_block(&pool, SEGMENT_BYTES, 1).unwrap();
-        // The address is in a segment also if the segment before it is full.
+        // Even if the previous segment is full, the address is inside a segment.
         assert!(place.position() <= filled.position());
     }
     assert!(pool.append(0, |_| 0).is_none(), "no segment is free");

@@ -103,13 +103,13 @@ mod tests {
     fn f1_window_follows_pressure_between_its_bounds() {
         let mut window = window();
         assert_eq!((window.bytes(), window.segments_max()), (1 << 20, 64));
-        // Readers that keep up: down to a quarter of the level 2 cache.
+        // With readers that keep up, the window shrinks to a quarter of the level 2 cache.
         for _ in 0..20 {
             use_up(&mut window, 0, SidePlacement::SameProcessor);
         }
         assert_eq!((window.bytes(), window.state().shrunk), (256 << 10, 2));
         assert!(window.state().last_change_reason().contains("below"), "{:?}", window.state());
-        // Readers that need everything: up to an eighth of the level 3 cache, and no further.
+        // With readers that need all segments, it grows to an eighth of the level 3 cache.
         assert!(use_up(&mut window, 64, SidePlacement::SameProcessor));
         assert_eq!(window.bytes(), 512 << 10);
         while use_up(&mut window, 64, SidePlacement::SameProcessor) {}

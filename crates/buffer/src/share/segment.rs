@@ -16,8 +16,9 @@
 //! Invariants, cited below:
 //! - S1 Nothing is written to a segment after its switch. Readers can therefore read the segment to
 //!   its end at any later time, and the kernel frees it when the last reader unmaps it.
-//! - S2 Before the switch is published, the position, the counts and the mark are stored in the
-//!   first page of the new segment, where a reader that sees the switch finds them.
+//! - S2 Before the switch is published, the position, the counts and the position at which lapped
+//!   readers resume are stored in the first page of the new segment, where a reader that sees the
+//!   switch finds them.
 //! - S3 A reader that enters a segment notifies the writer: a writer that waits for room in the new
 //!   segment announces its sleep only in the new page, which the reader has not checked before.
 //! - S4 Room: in new memory the writer may fill one capacity from S on at once, regardless of data

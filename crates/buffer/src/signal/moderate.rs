@@ -59,7 +59,7 @@ impl Threshold {
     }
 }
 
-/// The event of one buffer, which the timer sends in place of the writer.
+/// The action that sends the event of one buffer. The timer performs it in place of a busy writer.
 pub trait Signal: Send + Sync {
     /// Publishes written blocks and wakes the readers. Must not block.
     fn signal(&self);
@@ -182,7 +182,8 @@ impl Moderator {
             return false;
         }
         if self.pending > 0 && self.alarm.deadline.load(Ordering::Relaxed) == NO_DEADLINE {
-            // The timer fired first: these blocks may have come too late for its event.
+            // The timer has already fired; these blocks may have been published too late for its
+            // event.
             self.pending = 0;
             self.adapt_threshold(u64::MAX);
         }

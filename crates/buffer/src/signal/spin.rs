@@ -147,7 +147,7 @@ mod tests {
         let fruitless = total_polls(&mut spin, 1000, u32::MAX);
         assert!(fruitless < 1000 * 2000 / 20, "a twentieth: {fruitless}");
         assert_eq!(spin.poll_count(true), 0, "no polls on one processor");
-        // More arrives: detected within a few waits, and polled for from then on.
+        // Once more blocks arrive, polling resumes within a few waits and then continues.
         let (waits, mut asleep) = (100, 0);
         for _ in 0..waits {
             asleep += u32::from(total_polls(&mut spin, 1, 50) != 51);

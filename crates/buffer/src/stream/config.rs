@@ -23,8 +23,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the default configuration: a blocking ring of 1 MB with one reader. Written blocks
-    /// are published once there are 32 of them.
+    /// Returns the default configuration: a blocking ring of 1 MB with one reader, and publication
+    /// after every 32 blocks.
     #[must_use]
     pub const fn new(id: DbufId) -> Self {
         Self {

@@ -28,11 +28,11 @@ pub struct Input {
     notifier: Notifier,
     /// Unread rest of a block that did not fit into the caller's buffer, if any.
     unread_rest: Option<CheckedRecord>,
-    /// The block taken by [`Input::open_block`], while it is in the memory that this end reads.
+    /// The block taken by [`Input::open_block`], while it is in the segment that this end reads.
     opened: Option<CheckedRecord>,
     /// True after the exit of the writer's process, whether or not it closed the stream.
     writer_exited: bool,
-    /// True if the ring overwrites.
+    /// True if the ring overwrites its oldest blocks.
     is_lossy: bool,
     /// Adaptive spinning before a sleep.
     spin: SpinState,
@@ -110,7 +110,7 @@ impl Input {
     ///
     /// A ring that overwrites returns whole blocks, one at a time, so that two laps are never
     /// mixed. The read then fails with [`Fault::TooLong`] if `out` is too short.
-    // Inlined like `Output::write`.
+    // Inlined for the same reason as `Output::write`.
     #[inline(always)]
     pub fn read(&mut self, out: &mut [u8]) -> Result<usize, Fault> {
         if self.ring.walk().take(out) {
@@ -394,13 +394,13 @@ impl Input {
     }
 
     /// Copies blocks like [`Input::fill`], and returns the number of bytes copied. If `marks` is
-    /// true, stops before an empty block; if that is the first block, passes it and also returns
-    /// true.
+    /// true, stops before an empty block, which is a mark; if the mark comes first, advances past
+    /// it and also returns true.
     fn fill_until(&mut self, out: &mut [u8], marks: bool) -> Result<(usize, bool), Fault> {
         let mut count = 0;
         while count < out.len() {
             let walk = self.ring.walk();
-            // One call copies no more than what was known at its start.
+            // One call copies only blocks that were known at its start.
             if count > 0 && walk.side.has_read_all() && self.unread_rest.is_none() {
                 break;
             }
@@ -430,7 +430,7 @@ impl Input {
                 }
                 None => walk.pass(&found),
             }
-            // An empty block is passed without effect on a reader of bytes.
+            // A reader of bytes passes an empty block without returning.
         }
         let walk = self.ring.walk();
         if walk.side.next - walk.side.released_position() >= release_interval(walk) {

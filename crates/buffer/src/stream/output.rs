@@ -269,9 +269,9 @@ impl Output {
         self.ring.disconnect(reader);
     }
 
-    /// Waits until a block of this length fits, if the policy is [`Policy::Block`]. Under any other
-    /// policy returns immediately, and [`dbuf::BlockWriter::reserve`] then drops or overwrites.
-    /// Never returns false.
+    /// Waits until a block of this length fits, if the policy is [`Policy::Block`], and returns
+    /// true. Under any other policy returns true immediately, because
+    /// [`dbuf::BlockWriter::reserve`] then drops or overwrites.
     #[cold]
     pub(super) fn make_room(&mut self, length: usize) -> Result<bool, Fault> {
         let processor = sys::machine::current_processor() as u64 + 1;
@@ -327,7 +327,7 @@ impl Output {
         let side = self.ring.side();
         let (capacity, head) = (side.capacity, side.head);
         // Allows two wake-ups per lap instead of one per block. If both sides share a processor,
-        // the reader continues until little is left.
+        // the reader continues until little data is left.
         let left = if self.spin.is_fixed_to_zero().unwrap_or(shares_processor) {
             capacity / 8
         } else {

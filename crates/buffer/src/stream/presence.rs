@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 impl Output {
-    /// Returns the number of readers that have joined and have not left, as far as the writer has
+    /// Returns the number of readers that have joined and whose departure the writer has not
     /// noticed.
     pub fn present_readers(&mut self) -> usize {
         self.ring.side().poll_joins();
@@ -31,7 +31,8 @@ impl Output {
             return Ok(self.present_readers() > 0);
         };
         let joined = queue.join_event()?;
-        // Cleared before the check: a reader that joins after it makes the event readable again.
+        // Cleared before the check: a reader that joins after the check makes the event readable
+        // again.
         joined.clear();
         if self.present_readers() > 0 {
             return Ok(true);

@@ -8,13 +8,13 @@ use std::ptr::NonNull;
 /// Reserved room for one block, valid until the next write to the stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Room {
-    /// Address of the first byte, only for comparison.
+    /// Address of the first byte, which is only compared and never accessed.
     at: usize,
     length: usize,
 }
 
 impl Room {
-    /// Returns the length of the room in bytes.
+    /// Returns the number of reserved bytes.
     #[must_use]
     pub const fn length(&self) -> usize {
         self.length
@@ -87,7 +87,7 @@ mod tests {
             (output, offers.remove(0).open().unwrap())
         };
         let mut out = [0; 4 * LENGTH];
-        // A lap of blocks in fours, then four more that are not published.
+        // Writes a lap of blocks, four at a time, then four more that are not published.
         for four in 0..17 {
             (0..4).for_each(|_| assert!(output.write(&[7; LENGTH]).unwrap()));
             if four < 16 {

@@ -26,14 +26,15 @@ impl Output {
         (self.scaler, self.segments.file) = (None, None);
     }
 
-    /// At the end of a lap, decides on the size from the fill level, and resizes the ring.
+    /// Decides on the size of the ring at the end of a lap, from the fill level, and resizes the
+    /// ring.
     #[cold]
     pub(super) fn end_lap(&mut self) {
         let (head, capacity, sides) = (self.ring.head(), self.capacity(), self.sides());
         let Some(scaler) = &mut self.scaler else { return };
         let side = self.ring.side();
         let distance = || {
-            // The refresh evicts a lying reader; the next check for room reports it.
+            // The refresh evicts a lying reader; the next check for room reports the eviction.
             let _ = side.refresh();
             usize::try_from(head.saturating_sub(side.oldest())).unwrap_or(usize::MAX)
         };
@@ -50,8 +51,8 @@ impl Output {
     /// A reader whose processor is unknown counts as sharing this one in two cases: if the user has
     /// set 0 spins, or if spinning is adaptive and this process may run on one processor only.
     pub(super) fn sides(&mut self) -> SidePlacement {
-        // Whether other processors are allowed is a query of the kernel's files: too slow for each
-        // wait.
+        // Called only if a processor is unknown: it reads files of the kernel, which is too slow
+        // for each wait.
         let spin = self.spin;
         let unknown = || spin.is_fixed_to_zero().unwrap_or_else(super::has_single_processor);
         let own = sys::machine::current_processor();

@@ -229,7 +229,8 @@ impl Output {
             match sent {
                 SendResult::Yes => end.false_alarms -= 1,
                 SendResult::Gone => gone.push(at),
-                // A closed doorbell reports the same to a full reader.
+                // If the doorbell of the revoked reader is full, its closing reports the
+                // revocation.
                 SendResult::Full if revoked == Some(at) => unreachable = Some(at),
                 SendResult::Full if must_succeed => gone.push(at),
                 SendResult::Full => return Err(ChangeError::Unreachable(at)),

@@ -302,7 +302,7 @@ fn o6_flush_does_not_end_a_rest_before_a_quarter_is_unread() {
     output.flush();
     assert!(is_notified(&input) && input.is_rest_over(false).unwrap());
     input.wake(true);
-    // A sleep ends with the flush.
+    // A sleep, in contrast to a rest, ends at the flush.
     let mut out = [0; 2000];
     while let Ok(BlockRead::Block(_)) = input.read_block(&mut out) {}
     assert_eq!(input.announce_sleep_until_flush(), Ok(false));

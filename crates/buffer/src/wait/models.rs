@@ -47,7 +47,7 @@ fn check_wake_up(last: u64, threshold: u64, step_urgency: Urgency, last_urgency:
         while words.position.load(Ordering::Acquire) < threshold {
             sleeper.announce_sleep(&words.page, 0, threshold);
             let mut notified = words.doorbell.0.lock().unwrap();
-            // Checked again, as a sleeper must. A lost wake-up would never end the model.
+            // Checked again, as a sleeper must. If a wake-up were lost, this loop would never end.
             while words.position.load(Ordering::Acquire) < threshold && !*notified {
                 notified = words.doorbell.1.wait(notified).unwrap();
             }

@@ -47,7 +47,7 @@ fn write_and_stay_busy(blocks: u64, every: u64) {
                 }
             })
         };
-        // A lost event would never end the model.
+        // If an event were lost, this wait would never return.
         doorbell.wait_until(0, || head.load(Ordering::Acquire) == blocks);
         done.store(1, Ordering::Release);
         timer.doorbell.notify();

@@ -102,14 +102,14 @@ fn k5_threshold_follows_the_rate_within_its_range() {
     assert_eq!(until_event(&mut moderator, 700), 512, "22 us");
     let slow: Vec<u64> = (0..6).map(|_| until_event(&mut moderator, 100_000)).collect();
     assert_eq!(slow, [256, 128, 64, 32, 32, 32]);
-    // A smaller ring or pool bounds it.
+    // A smaller ring or pool limits T_b.
     moderator.fit(128);
     let fast: Vec<u64> = (0..3).map(|_| until_event(&mut moderator, 160)).collect();
     assert_eq!(fast, [64; 3], "half of the ring");
     moderator.fit(4096);
     moderator.limit_blocks(40);
     assert_eq!(until_event(&mut moderator, 160), 32, "a pool holds few blocks");
-    // Blocks that the timer has to announce come slowly.
+    // If the timer must send the event, blocks arrive slowly.
     let (timer_moderator, deadline) = (&mut moderator, now + 2_000_000);
     assert!(!timer_moderator.count_published(1, true, || 1_000_000_000));
     assert_eq!(timer.fire_due_alarms(deadline.max(2_000_000_000)), None);

@@ -91,7 +91,7 @@ fn d9_readers_join_and_leave_without_losing_blocks() {
                     for _ in 0..60 {
                         let (ticket, offer) = admission.admit().unwrap().unwrap();
                         if random.below(4) == 0 {
-                            // As a killed process: its descriptors are closed.
+                            // Like a killed process, which only closes its descriptors.
                             drop(offer);
                             admission.leave(ticket);
                             continue;
@@ -172,7 +172,7 @@ fn t3_hostile_cursor_costs_the_others_nothing() {
         .flat_map(|value| words.map(|word| vec![(word, value)]))
         .chain([vec![(reader::STATE, CLOSED)], vec![(reader::STATE, u64::MAX)]])
         .collect();
-    // The whole page, and a cursor that moves backwards.
+    // Forges the whole page, and a cursor that moves backwards.
     location.extend(edges.map(|value| (0..PAGE / 8).map(|word| (word, value)).collect()));
     location.push(vec![(reader::CURSOR, 800), (reader::CURSOR, 16)]);
     for lie in location {
@@ -205,8 +205,8 @@ fn t3_hostile_cursor_costs_the_others_nothing() {
                 lie.into_iter().for_each(|(word, value)| {
                     page.write_all_at(&value.to_le_bytes(), *word as u64 * 8).unwrap();
                 });
-                // A lie that does not evict the reader keeps the ring full: it is disconnected
-                // explicitly.
+                // A forged value that does not evict the reader keeps the ring full, so the reader
+                // is disconnected explicitly.
                 if lie.is_none() && !output.is_ready(numbered_block(at).len()).unwrap() {
                     output.disconnect(0);
                 }

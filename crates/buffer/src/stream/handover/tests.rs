@@ -30,7 +30,7 @@ fn stream_continues_with_another_writer() {
                 drop(handover);
                 successor.open().unwrap()
             };
-            // One reader reads at once, the other one later.
+            // The first reader reads immediately, the second only after the last hand-over.
             let mut out = [0; 100];
             assert_eq!(inputs[0].read(&mut out).unwrap(), 100);
             assert_eq!(inputs[0].read(&mut out[..50]).unwrap(), 50);

@@ -157,12 +157,14 @@ impl Input {
     /// Announces that the caller is about to sleep on the doorbell. Returns true if there is
     /// already something to read. The caller must call [`Input::wake`] afterwards in either case.
     pub fn announce_sleep(&mut self) -> Result<bool, Fault> {
-        // Any block: a reader of many streams serves the others in the meantime.
+        // Wakes at any block, because a reader of many streams serves other streams in the
+        // meantime.
         self.announce(1)
     }
 
-    /// Announces a sleep like [`Input::announce_sleep`], with the same result and duty, but for a
-    /// caller that need not be woken before the writer flushes or a quarter of the ring is unread.
+    /// Announces a sleep like [`Input::announce_sleep`], and likewise requires a call to
+    /// [`Input::wake`] afterwards, but the caller is not woken before the writer flushes or a
+    /// quarter of the ring is unread.
     pub fn announce_sleep_until_flush(&mut self) -> Result<bool, Fault> {
         let enough = self.ring.walk().side.capacity / 4;
         self.announce(enough)

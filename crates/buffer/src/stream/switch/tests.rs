@@ -325,7 +325,8 @@ fn f3_reader_that_passes_a_cut_wakes_the_writer() {
     const BLOCKS: usize = 20_000;
     const LIMIT: Duration = Duration::from_secs(20);
     let (mut output, mut inputs) = open_cuttable(256 << 10, 1);
-    // As if both shared a processor: the writer sleeps at once, and until little is left.
+    // As if both sides shared a processor: the writer sleeps immediately, until little data is
+    // left.
     output.spin(0);
     let mut input = inputs.remove(0);
     input.spin(0);
