@@ -11,7 +11,7 @@ use streamline_iolite::resolve::Table;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("say which file")?;
     let file = CachedFile::open(DbufId::new(9).ok_or("an id")?, path)?;
-    // A pointer of 16 bytes, which may travel in any ring, and its target.
+    // A 16-byte pointer, which could be sent through any ring, and its target.
     let length = usize::try_from(file.size()?)?.min(20);
     let pointer = file.pointer(0, length);
     let mut table = Table::new();
@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut begin = vec![0; length];
     table.copy(pointer, &mut begin)?;
     eprintln!("{pointer:?} is {:?}", String::from_utf8_lossy(&begin));
-    // The whole file to standard output, directly from the page cache.
+    // Sends the whole file to standard output, directly from the page cache.
     let mut reader = file.reader();
     while let Sent::Bytes(_) = reader.splice(1 << 16, std::io::stdout())? {}
     eprintln!("{} bytes went over", reader.position());

@@ -18,7 +18,7 @@
 //! has a lease, a counted reference that safe code cannot forge (M4 of `pool`) and that is released
 //! even if the thread panics. Between processes, an [`owner`] grants pools according to their
 //! [`access`](abi::access) lists through a [`server`]; [`holders`] counts the references of other
-//! processes; [`FrozenData`] data is read in place.
+//! processes; [`FrozenData`] is read in place.
 //!
 //! | operation | cost | name in the paper |
 //! |---|---|---|
@@ -147,8 +147,8 @@ impl Aggregate {
         })
     }
 
-    /// Shortens the aggregate to its first `length` bytes. Does nothing if the aggregate has no
-    /// more bytes.
+    /// Shortens the aggregate to its first `length` bytes. Does nothing if the aggregate is not
+    /// longer.
     pub fn truncate(&mut self, length: usize) {
         while self.length > length
             && let Some(mut last) = self.slices.pop_back()

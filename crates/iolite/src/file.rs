@@ -18,7 +18,7 @@
 //!
 //! A file is *foreign memory*: other processes may truncate it (reading the mapping then raises
 //! SIGBUS) and write to it. For this reason, no reference to the bytes of a file exists. Only `sys`
-//! knows the address of the mapping, and passes it to system calls, which fail with EFAULT if the
+//! has the address of the mapping, and passes it to system calls, which fail with EFAULT if the
 //! page is missing. The target of a rich pointer may change before it is read, so (dbuf, position)
 //! is not a content id of a file. For bytes that never change, use a sealed copy
 //! ([`FrozenData::read`](crate::aggregate::FrozenData::read)).

@@ -42,7 +42,7 @@ impl AllocationPool {
         &self.pool
     }
 
-    /// Returns the maximum length of a block in bytes, which is also that of a slice.
+    /// Returns the maximum length, in bytes, of a block, and thus of a slice.
     #[must_use]
     pub fn block_max(&self) -> usize {
         self.pool.block_max()

@@ -221,7 +221,7 @@ impl Grant {
         self.dbuf
     }
 
-    /// Returns the descriptor to send.
+    /// Returns the descriptor to send to the peer.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()

@@ -130,7 +130,7 @@ impl Sender {
         }
         match sent {
             Ok(true) => {
-                // Senders of single messages expect them to be read at once.
+                // Flushed at once, because senders of single messages expect a prompt reply.
                 self.output.flush();
                 Ok(())
             }

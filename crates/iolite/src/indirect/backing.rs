@@ -39,9 +39,9 @@ impl Backing {
         Self { pool: Arc::new(Mutex::new(pool)), id, block_max, window: None }
     }
 
-    /// Limits the stream to the part of the pool that this window permits. The size of the window
-    /// follows the pressure. Has no effect if the dbuf has clones: the size then depends on several
-    /// streams. [SL §5.4]
+    /// Limits the stream to the part of the pool that this window permits. The window grows and
+    /// shrinks with the number of segments that readers still need. Has no effect if the dbuf has
+    /// clones, because the size then depends on several streams. [SL §5.4]
     #[must_use]
     pub fn within(self, window: SegmentWindow) -> Self {
         Self { window: Some(Arc::new(window)), ..self }

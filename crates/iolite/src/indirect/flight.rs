@@ -147,7 +147,8 @@ impl Flights {
 
     /// Claims the entry peeked from input number `upstream`, until readers have passed `until`
     /// (F5). Returns false and claims nothing if this output already holds so much of the input
-    /// that the output could block the input's writer. Returns true for frozen bytes (no claim).
+    /// that the output could block the input's writer. For frozen bytes, claims nothing and returns
+    /// true.
     pub(super) fn claim_entry(
         &mut self,
         upstream: usize,
@@ -381,13 +382,13 @@ impl SharedFlights {
         // SYNC POINT: block released; pairs with the store in `ReaderCursor::release`.
         let cursors = present.map(|(_, page)| acquire(page.word(reader::CURSOR)));
         let passed = cursors.min().unwrap_or(u64::MAX);
-        // On a ring that overwrites: announced entries may be overwritten.
+        // On a ring that overwrites, announced entries count as passed.
         let reserved = self.store.writer.word(writer::RESERVE).load(Ordering::Relaxed);
         passed.max(reserved.saturating_sub(self.store.capacity))
     }
 
     /// Releases the segments that a live writer no longer needs. Keeps the last segment, because
-    /// only the writer knows until which position it is needed.
+    /// only the writer can determine until which position that segment is needed.
     fn reap_all_but_last_segment(&self) {
         let passed = self.passed_position();
         let mut segments = lock(&self.segments);

@@ -303,9 +303,9 @@ impl StreamReader for Input {
     /// call. Returns the number of bytes, 0 at the end of the stream, or `None` if no block is
     /// published.
     ///
-    /// An invalid pointer is a fault: it is passed and counted as lost, and the next call continues
-    /// after it. In a ring that overwrites, each call reads one entire block, and fails with
-    /// [`Fault::TooLong`] if `out` is too short.
+    /// An invalid pointer is a fault: its entry is passed and counted as lost, and the next call
+    /// continues after it. In a ring that overwrites, each call reads one entire block, and fails
+    /// with [`Fault::TooLong`] if `out` is too short.
     fn try_read(&mut self, out: &mut [u8]) -> Result<Option<usize>, Fault> {
         if out.is_empty() {
             return Ok(Some(0));
@@ -315,7 +315,7 @@ impl StreamReader for Input {
         }
         let mut count = 0;
         while count < out.len() {
-            // Entries known to be available suffice for one call.
+            // One call reads only entries that are known to be available.
             if count > 0 && self.current.is_none() && self.ring.side.has_read_all() {
                 break;
             }
@@ -424,7 +424,7 @@ impl StreamReader for Input {
             return self.unreleased_blocks();
         }
         side.next = limit;
-        // For the writer's choice of a size (`buffer::scale`).
+        // Informs the writer, which sizes its memory by the processor (`buffer::scale`).
         side.set_processor(sys::machine::current_processor() as u64);
         side.release();
         side.next = next;
@@ -449,7 +449,7 @@ impl AsFd for Input {
 
 impl Drop for Input {
     fn drop(&mut self) {
-        // Wake the writer, which may sleep, to notice the departure.
+        // Wakes a sleeping writer, so that it notices the reader's departure.
         self.ring.side.leave();
         let _ = self.doorbell.notify();
     }

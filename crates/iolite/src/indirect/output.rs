@@ -411,7 +411,7 @@ impl StreamWriter for Output {
         if !is_held || self.policy == Policy::Overwrite {
             return Ok(0);
         }
-        // Less than a segment.
+        // Both are less than a segment.
         let (length, block) = (lent.pointer.length(), u32::try_from(block).unwrap_or(u32::MAX));
         let mut done = 0;
         while done < length && self.ring.side.head < self.limit {

@@ -421,7 +421,7 @@ fn f6_memory_of_a_pointer_stream_sizes_itself() {
         assert!(out.iter().all(|byte| *byte == number as u8), "{number}");
     };
     (0..64).for_each(|number| read(&mut input, number));
-    // What was read is released when the reader waits.
+    // Blocks that were read are released when the reader waits.
     input.wait(Some(std::time::Duration::ZERO)).unwrap();
     for number in 64..40_000 {
         write(&mut output, number);

@@ -161,7 +161,7 @@ mod tests {
                 sent.extend_from_slice(&block);
             }
             first.0.flush();
-            // At most as much as fits for certain.
+            // At most the number of bytes that certainly fit.
             let most = random.within(1..900);
             moved += splice(&mut first.1, &mut second.0, most).unwrap().bytes;
             blocks = second.0.counts().blocks;

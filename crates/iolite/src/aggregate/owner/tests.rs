@@ -100,7 +100,7 @@ fn q5_q6_pool_is_mapped_once_and_read_only() {
         .unwrap();
     window.admit(grant).unwrap();
     assert_eq!(read_through_window(&window, &data).unwrap(), b"needs a grant");
-    // Segments without memory when the file was sealed, and reused segments.
+    // Covers segments that had no memory when the file was sealed, and reused segments.
     for round in 0..50u32 {
         let bytes = round.to_le_bytes().repeat(SEGMENT_SIZE / 3);
         let later = pool.copy(&bytes).unwrap();
@@ -158,7 +158,7 @@ fn q6_frozen_data_is_read_in_place_by_permitted_readers() {
     let mut here = received.aggregate().unwrap();
     assert!(here == *bytes);
     drop((frozen, received, owner));
-    // It behaves like any other aggregate.
+    // Received frozen data behaves like any other aggregate.
     here.mutate(10_000..10_001, &mut local, |byte| byte[0] = 255).unwrap();
     here.prepend(local.copy(b"header").unwrap()).unwrap();
     assert_eq!(here.len(), bytes.len() + 6);

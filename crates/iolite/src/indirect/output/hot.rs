@@ -58,7 +58,7 @@ impl HotSegment {
         let end = from.saturating_add(u64::from(pointer.length()));
         let same = end <= self.segment as u64 && pointer.dbuf() == self.dbuf_pointer.dbuf();
         if same && self.address != 0 {
-            // Less than a segment.
+            // `end` is at most a segment.
             self.filled = self.filled.max(usize::try_from(end).unwrap_or(0));
         }
         same && self.address != 0

@@ -6,8 +6,8 @@ use abi::{Class, Extent, RichPointer};
 use buffer::{Fault, foreign};
 
 impl Output {
-    /// Writes a block whose bytes are not in the segment in which the last write found its bytes.
-    /// Blocks, returns and fails like `StreamWriter::write`.
+    /// Writes a block outside the hot segment, in which the last write found its bytes. Blocks,
+    /// returns and fails like `StreamWriter::write`.
     pub(super) fn write_outside_hot_segment(&mut self, block: &[u8]) -> Result<bool, Fault> {
         if let Some(index) = self.ranges.find(block.as_ptr().addr())
             && self.write_pointer_into(index, block)

@@ -22,7 +22,7 @@ impl Output {
         }
         let (capacity, head) = (self.ring.side.store.capacity, self.ring.side.head);
         // Waiting for half a lap costs two wakeups per lap instead of one per block. If both sides
-        // share a processor, the reader may as well continue until little is left.
+        // share a processor, the reader may as well continue until few entries are left.
         let left = if self.spins == 0 { capacity / 8 } else { capacity / 2 };
         self.wait_until_passed(head - left, Self::has_room)?;
         Ok(true)
@@ -75,9 +75,9 @@ impl Output {
     }
 
     /// Frees memory in the backing dbuf. First releases the memory of blocks that readers have
-    /// already passed. If there is none, then, depending on the policy, blocks until readers have
-    /// passed some of this stream's blocks, releases the oldest blocks, or returns false. Fails
-    /// with [`Fault::NoRoom`] if this stream holds no memory.
+    /// already passed. If that frees nothing, then, depending on the policy, blocks until readers
+    /// have passed some of this stream's blocks, releases the oldest blocks, or returns false.
+    /// Fails with [`Fault::NoRoom`] if this stream holds no memory.
     #[cold]
     pub(super) fn free_memory(&mut self) -> Result<bool, Fault> {
         self.extend_hold();
