@@ -196,7 +196,7 @@ impl Writer {
             self.put(block)?;
             count += block.len();
         }
-        // Readers make room, so they must see what was written.
+        // Readers can make room only after they see the written blocks.
         if self.publishes_at_once || count < bytes.len() {
             self.output.flush();
         }

@@ -40,7 +40,7 @@ pub(crate) fn grants() -> Outcome<Arc<GrantServer>> {
     }
     let server = Arc::new(GrantServer::open(Creator::new(HELD_SEGMENTS_MAX))?);
     if let Some((_, parents)) = grants.replace((process, server.clone())) {
-        // Its thread exists only in the parent, so joining it here would hang.
+        // The server's thread exists only in the parent, so joining it here would hang.
         std::mem::forget(parents);
     }
     Ok(server)
@@ -244,7 +244,7 @@ impl FileEnd {
 
 impl Drop for FileEnd {
     fn drop(&mut self) {
-        // Readers have what was written; nothing new can be written.
+        // Readers already have the dbuf, and no further pointers into it can be written.
         self.grants.owner(|owner| owner.withdraw(self.id));
     }
 }

@@ -45,7 +45,7 @@ pub(crate) fn config_from_c(requested: Option<&streamline_config>) -> Outcome<(C
 const CAPACITY_MAX: usize = 1 << 36;
 
 fn default_config() -> Outcome<Config> {
-    // The id follows once a ring is created.
+    // The id is assigned when the ring is created.
     Ok(Config::new(DbufId::HOLE))
 }
 
@@ -166,7 +166,7 @@ pub(crate) fn pipe(fds: &mut [i32], config: Option<&streamline_config>) -> Outco
                 every: shape.every,
                 ..indirect::Config::new(fresh_dbuf_id()?)
             };
-            // The size of a ring that drops or overwrites decides what is lost.
+            // The size of a ring that drops or overwrites determines which blocks are lost.
             let bytes = shape.scaling.is_none().then_some(shape.ring.capacity);
             mpipe::pointer_pipe(fds.len(), &ring, bytes)?
         }

@@ -114,7 +114,7 @@ pub(crate) fn counts(fd: i32) -> Outcome<streamline_counts> {
     }
 }
 
-/// Returns the size of the memory of a writing end.
+/// Returns the current size of the ring or memory behind a writing end, and its change counts.
 pub(crate) fn size(fd: i32) -> Outcome<streamline_ring_size> {
     let mut used = lock_end(fd, true)?;
     let (bytes, sizing) = match &used.require_end(fd)?.kind {

@@ -203,7 +203,7 @@ fn multiway_pipe_loses_no_published_block() {
         let (output, _) = open_write(ends.remove(0)).unwrap();
         let mut input = open_read(ends.remove(0)).unwrap().unwrap();
         arm_writer_end(&mut input.late, output, how);
-        // Also with an end that is opened after the writer has ended.
+        // Also checks an end that is opened after the writer has ended.
         for mut input in [input, open_read(ends.remove(0)).unwrap().unwrap()] {
             check_block_and_end("an end of a pipe", how, &mut input, |input| {
                 let mut out = vec![0; 100];
@@ -231,7 +231,7 @@ fn aggregate_pipe_loses_no_sent_aggregate() {
                 WriterExit::Killed => sender.die(),
                 WriterExit::Closed => drop(sender),
             }
-            // Its owner has ended as well, and unmapped memory can no longer be mapped.
+            // The owner has exited as well, so unmapped memory can no longer be mapped.
             drop(server);
         });
         let received = receiver.receive().unwrap().unwrap();

@@ -156,7 +156,7 @@ impl Merged {
         self.departed.pop_front()
     }
 
-    /// Returns the number of late blocks: those that the reader returned after a block with a later
+    /// Returns the number of late blocks, which the reader returned after a block with a later
     /// timestamp.
     #[must_use]
     pub const fn late_block_count(&self) -> u64 {

@@ -51,7 +51,7 @@ where
         match forward_pointer(from, to, left, &mut moved) {
             Ok(ForwardResult::Forwarded) => {}
             Ok(ForwardResult::Refused) => write_peeked(from, to, left, &mut moved)?,
-            // Blocks that arrived in between are lent as well, not peeked at.
+            // Blocks that arrived in between are moved as pointers as well, and not peeked.
             Ok(ForwardResult::NothingLent) => match from.has_lending_ended() {
                 Ok(None) => write_peeked(from, to, left, &mut moved)?,
                 Ok(Some(false)) if moved.bytes == 0 => {
@@ -213,7 +213,7 @@ where
     let copies = from.copied_read_max()?.min(max).min(to.block_max());
     if copies > 0 {
         if !read_into_destination(from, to, copies, moved)? {
-            // The destination has counted the bytes.
+            // The destination has already counted the bytes as dropped.
             let length = from.peek()?.map_or(0, |block| block.len().min(copies));
             moved.bytes += length;
             moved.dropped += length;

@@ -149,7 +149,7 @@ impl Fixture {
 }
 
 /// Returns the number of memfd descriptors and the number of memfd mappings of this process.
-/// Neither must grow.
+/// Neither number may grow.
 fn memory_counts() -> (usize, usize) {
     let links = fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
     let is_ours = |path: &PathBuf| {
@@ -364,7 +364,7 @@ fn request_grants(socket: OwnedFd, role: &str) {
     };
     let [first, _] = [0, 3].map(|at| read(&numbers[at..at + 3]));
     client.release(first).unwrap();
-    // Until it is killed during a request.
+    // Repeats requests until this process is killed.
     while client.request(dbuf_id(SHARED_DBUF)).is_ok() {}
 }
 
@@ -390,6 +390,6 @@ fn own_memory(socket: &OwnedFd) {
     let frozen = FrozenData::copy(dbuf_id(FROZEN_DBUF), &kept).unwrap();
     let message = format!("frozen {} {}", frozen.len(), digest(&kept.to_vec()));
     send(socket, message.as_bytes(), &[frozen.descriptor().unwrap()]);
-    // Until it is killed.
+    // Waits until this process is killed.
     while receive_text(socket).is_some() {}
 }

@@ -92,7 +92,7 @@ fn q14_aggregates_arrive_intact_and_are_released() {
     assert_eq!(other.receive_line().as_deref(), Some(&*format!("{COUNT} {sums}")));
     fixture.wait_for_releases();
     other.wait_for_success();
-    // Everything but the remainder of the last segment.
+    // Everything except the rest of the last segment is free.
     let free = fixture.pool.copy(&[1; (SEGMENTS - 1) * SEGMENT_SIZE]).unwrap();
     assert_eq!(free.len(), (SEGMENTS - 1) * SEGMENT_SIZE, "it can be used again");
 }
@@ -107,7 +107,7 @@ fn q18_killed_reader_releases_its_aggregates() {
         let Some((mut sender, mut other)) = fixture.start_reader("keep some") else { return };
         let until = random.below(60);
         let killer = run(move || {
-            // It reports every tenth aggregate.
+            // The reader reports every tenth aggregate.
             for _ in 0..until {
                 if other.receive_line().is_none() {
                     break;

@@ -462,7 +462,7 @@ fn forward_until_killed() {
     let (mut output, offers) = indirect(&config, Backing::new(own)).unwrap();
     send_offer(stdin(), &offers[0], None);
     drop(offers);
-    // Piece by piece, which splits blocks.
+    // Splices one byte first, which splits a block.
     let first = splice(&mut input, &mut output, 1).unwrap();
     let rest = splice_all(&mut input, &mut output).unwrap();
     let bytes = first.bytes + rest.bytes;

@@ -158,7 +158,7 @@ fn write_garbage(mut output: Output, producer: u64) {
     output.flush();
     let (ring, mut random) = (Ring::find(), Random::new(7));
     loop {
-        // Mostly its published positions, sometimes a block header.
+        // Mostly overwrites the published positions, sometimes a block header.
         let at = match random.below(4) {
             0 => random.below(20480 / 8) * 8,
             _ => random.below(6) * 128,

@@ -100,7 +100,7 @@ impl Merged {
                 let mut room = producer.stage.spare.pop().unwrap_or_default();
                 room.resize(room.capacity().max(INITIAL_BUFFER_SIZE), 0);
                 let taken = match producer.take(&mut room) {
-                    // The ring has validated the length that it claims.
+                    // The ring has already validated this length.
                     Err(Fault::TooLong { length, .. }) => {
                         room.resize(length, 0);
                         producer.take(&mut room)

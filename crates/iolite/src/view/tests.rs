@@ -73,7 +73,7 @@ fn d5_owners_are_queried_in_order_until_one_decides() {
     }
     let faults = space.faults();
     assert!(faults.mapped == 2 && faults.refused < 12, "E4: {faults:?}");
-    // Permission granted later: noticed after the back-off.
+    // Permission that is granted later is noticed after the back-off.
     assert!(other.owner(|owner| owner.withdraw(dbuf_id(5))));
     let again = create_pool(5, 0o644);
     other.owner(|owner| owner.share(&again)).unwrap();
