@@ -46,7 +46,7 @@ pub(crate) fn start(input: Box<RingInput>, numbers: &[i32]) -> Result<(), Box<Ri
 /// Copies the stream to `to` until the stream ends or `to` has no reader.
 fn copy_stream(mut input: Box<RingInput>, old: i32, to: &OwnedFd) {
     let mut room = vec![0; READ_BYTES_MAX];
-    // Bytes in the pipe from before the ring was made.
+    // Copies the bytes that were written into the pipe before the ring was created.
     while preload::bytes_waiting(old) > 0 {
         if !copy_available_bytes(old, to, &mut room) {
             return;

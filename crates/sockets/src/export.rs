@@ -71,7 +71,7 @@ fn real_write(fd: c_int, from: *const c_void, count: usize) -> isize {
     }
 }
 
-/// `read(2)`.
+/// Replaces `read(2)`. From an edge, reads the pipe or the ring, whichever has the older bytes.
 ///
 /// # Safety
 /// `to` must point to `count` writable bytes (X1).
@@ -113,7 +113,7 @@ fn read_from(shared_edge: &SharedEdge, fd: c_int, to: *mut c_void, count: usize)
     })
 }
 
-/// `write(2)`.
+/// Replaces `write(2)`. To an edge, writes into the pipe or the ring, possibly as a pointer.
 ///
 /// # Safety
 /// `from` must point to `count` readable bytes (X1).
@@ -182,7 +182,7 @@ fn restore_errno_on_success(body: impl FnOnce() -> isize) -> isize {
     call_result
 }
 
-/// `read(2)` in programs that were compiled with checks of buffer sizes (`_FORTIFY_SOURCE`).
+/// Replaces `read(2)` in programs compiled with checks of buffer sizes (`_FORTIFY_SOURCE`).
 ///
 /// # Safety
 /// `to` must point to `count` writable bytes (X1).

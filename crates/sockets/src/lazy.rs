@@ -31,7 +31,7 @@ use sys::preload::{self, window};
 /// The file names of the programs whose reads may be lazy, because they write the bytes that they
 /// read. (For other programs see `forward`.)
 const LAZY_PROGRAMS: &[&str] = &["cat", "dd"];
-/// The number of bytes of which both the address and the size of a lazy read must be multiples. All
+/// Page size in bytes. The address and the size of a lazy read must be multiples of this size; all
 /// other reads copy.
 const PAGE: usize = 4096;
 /// The minimum size of a file in bytes; smaller files are read as usual.
@@ -221,7 +221,7 @@ fn lend_range(source: &mut Source, number: i32, to: usize, count: usize) -> Opti
     source.reads += 1;
     let whole = to.is_multiple_of(PAGE) && count.is_multiple_of(PAGE) && count > 0;
     let there = at.saturating_add(count as u64) <= source.size;
-    // The first read is copied, because a single read gains nothing. So is the last one.
+    // The first read is copied, because a single lazy read gains nothing, and so is the last one.
     if !whole
         || !there
         || source.reads == 1

@@ -224,7 +224,7 @@ fn read_ring(input: &mut RingInput, number: i32, out: &mut [u8]) -> Result<Step,
         }
         let Some([pipe_events, _]) = preload::poll_pair([number, -1], false) else { continue };
         if pipe_events.readable || pipe_events.over {
-            // The write, or the end of the pipe, came after everything in the ring.
+            // The write into the pipe, or its end, is newer than everything in the ring.
             return match input.try_read(out)? {
                 Some(0) => Err(Fault::Abandoned),
                 Some(count) => Ok(Step::Answer(call_result(count, 0))),

@@ -13,7 +13,7 @@ pub(crate) enum RetireReason {
     Fork,
     /// Another program replaces this one.
     Exec,
-    /// The program asks the kernel about the pipe.
+    /// The program queries the kernel about the pipe.
     Query,
 }
 

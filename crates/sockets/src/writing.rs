@@ -182,7 +182,7 @@ impl Writing {
     }
 
     /// Creates a ring and offers it, if a reader has requested one. Turns the end into a plain pipe
-    /// permanently if the rendezvous is over or no ring can be offered.
+    /// permanently if the rendezvous has ended or no ring can be offered.
     fn switch_to_ring(&mut self, edge: &Edge, number: i32) {
         let request =
             if rendezvous::is_open(edge) { preload::receive(edge.socket) } else { Handover::Over };

@@ -14,101 +14,101 @@ use sys::preload::interpose::{catch_panic, missing_function, run_guarded};
 use sys::{interpose, interpose_duplication, next_function};
 
 interpose!(
-    /// `close(2)`.
+    /// Replaces `close(2)`. Closes the ring with the last descriptor of an edge.
     close(fd: c_int) -> c_int, c"close", |fd| { close_descriptor(fd); None }
 );
 interpose!(
-    /// `fclose(3)`; writes the buffered bytes into the pipe.
+    /// Replaces `fclose(3)`, like `close`; the C library then writes buffered bytes into the pipe.
     fclose(file: *mut c_void) -> c_int, c"fclose",
     |file| { close_descriptor(stream_descriptor(file)); None }
 );
 interpose!(
-    /// `close_range(2)`.
+    /// Replaces `close_range(2)`. Handles each descriptor of the range like `close`.
     close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, c"close_range",
     |first, last, _| { close_range_of_descriptors(first, last); None }
 );
 interpose!(
-    /// `poll(2)`.
+    /// Replaces `poll(2)`. Turns the polled edges into pipes first.
     poll(entries: *const PollFd, count: c_ulong, limit: c_int) -> c_int, c"poll",
     |entries, count, _| { retire_polled_edges(entries, count); None }
 );
 interpose!(
-    /// `poll(2)` in programs that were compiled with checks of buffer sizes (`_FORTIFY_SOURCE`).
+    /// Replaces `poll(2)` in programs compiled with checks of buffer sizes (`_FORTIFY_SOURCE`).
     __poll_chk(entries: *const PollFd, count: c_ulong, limit: c_int, room: usize) -> c_int,
     c"__poll_chk", |entries, count, _, _| { retire_polled_edges(entries, count); None }
 );
 interpose!(
-    /// `ppoll(2)`.
+    /// Replaces `ppoll(2)`. Turns the polled edges into pipes first.
     ppoll(entries: *const PollFd, count: c_ulong, limit: *const c_void, mask: *const c_void)
         -> c_int, c"ppoll", |entries, count, _, _| { retire_polled_edges(entries, count); None }
 );
 interpose!(
-    /// `select(2)`.
+    /// Replaces `select(2)`. Turns the selected edges into pipes first.
     select(count: c_int, r: *const c_ulong, w: *const c_ulong, e: *const c_ulong,
         limit: *mut c_void) -> c_int, c"select",
     |count, r, w, _, _| { retire_selected_edges(count, [r, w]); None }
 );
 interpose!(
-    /// `pselect(2)`.
+    /// Replaces `pselect(2)`. Turns the selected edges into pipes first.
     pselect(count: c_int, r: *const c_ulong, w: *const c_ulong, e: *const c_ulong,
         limit: *const c_void, mask: *const c_void) -> c_int, c"pselect",
     |count, r, w, _, _, _| { retire_selected_edges(count, [r, w]); None }
 );
 interpose!(
-    /// `epoll_ctl(2)`.
+    /// Replaces `epoll_ctl(2)`. Turns the edge of the descriptor into a pipe first.
     epoll_ctl(set: c_int, what: c_int, fd: c_int, event: *mut c_void) -> c_int, c"epoll_ctl",
     |_, _, fd, _| { retire_edge(fd); None }
 );
 interpose!(
-    /// `ioctl(2)`.
+    /// Replaces `ioctl(2)`. Turns the edge into a pipe before `FIONREAD`.
     ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int, c"ioctl",
     |fd, request, _| { if request == preload::FIONREAD { retire_edge(fd) } None }
 );
 interpose!(
-    /// `splice(2)`.
+    /// Replaces `splice(2)`. Fails with `EINVAL` if an edge may have a ring.
     splice(from: c_int, a: *mut c_void, to: c_int, b: *mut c_void, count: usize, flags: c_uint)
         -> isize, c"splice", |from, _, to, _, _, _| splice_error([from, to])
 );
 interpose!(
-    /// `tee(2)`.
+    /// Replaces `tee(2)`. Fails with `EINVAL` if an edge may have a ring.
     tee(from: c_int, to: c_int, count: usize, flags: c_uint) -> isize, c"tee",
     |from, to, _, _| splice_error([from, to])
 );
 interpose!(
-    /// `vmsplice(2)`.
+    /// Replaces `vmsplice(2)`. Fails with `EINVAL` if the edge may have a ring.
     vmsplice(fd: c_int, pieces: *const c_void, count: usize, flags: c_uint) -> isize, c"vmsplice",
     |fd, _, _, _| splice_error([fd, -1])
 );
 interpose!(
-    /// `sendfile(2)`.
+    /// Replaces `sendfile(2)`. Fails with `EINVAL` if an edge may have a ring.
     sendfile(to: c_int, from: c_int, at: *mut c_void, count: usize) -> isize, c"sendfile",
     |to, from, _, _| splice_error([to, from])
 );
 interpose!(
-    /// `sendfile(2)` with large offsets.
+    /// Replaces `sendfile(2)` with large offsets, like `sendfile`.
     sendfile64(to: c_int, from: c_int, at: *mut c_void, count: usize) -> isize, c"sendfile64",
     |to, from, _, _| splice_error([to, from])
 );
 
 interpose!(
-    /// `copy_file_range(2)`: between files; the kernel rejects pipes.
+    /// Replaces `copy_file_range(2)`. Sets the kernel's file positions first; pipes are rejected.
     copy_file_range(from: c_int, a: *mut c_void, to: c_int, b: *mut c_void, count: usize,
         flags: c_uint) -> isize, c"copy_file_range",
     |from, _, to, _, _, _| { lazy::sync_position(from); lazy::sync_position(to); None }
 );
 interpose!(
-    /// `lseek(2)`.
+    /// Replaces `lseek(2)`. Sets the kernel's file position first.
     lseek(fd: c_int, at: i64, from: c_int) -> i64, c"lseek",
     |fd, _, _| { lazy::sync_position(fd); None }
 );
 interpose!(
-    /// `lseek(2)` with large offsets.
+    /// Replaces `lseek(2)` with large offsets, like `lseek`.
     lseek64(fd: c_int, at: i64, from: c_int) -> i64, c"lseek64",
     |fd, _, _| { lazy::sync_position(fd); None }
 );
 
 interpose!(
-    /// `prctl(2)`. Records that the program restricts its system calls (`PR_SET_SECCOMP`).
+    /// Replaces `prctl(2)`. Records that the program restricts its system calls (`PR_SET_SECCOMP`).
     /// `PR_SET_NO_NEW_PRIVS`, which an unprivileged program must set first, also counts as a
     /// restriction.
     prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int, c"prctl",
@@ -151,7 +151,7 @@ opens! {
     openat64(at: c_int, path: *const c_char, flags: c_int, mode: c_uint) c"openat64" as OpenAt,
 }
 
-/// `closefrom(3)`.
+/// Replaces `closefrom(3)`. Handles each descriptor from `first` on like `close`.
 ///
 /// # Safety
 /// The arguments must meet the requirements of the C library function.
@@ -167,7 +167,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
     }
 }
 
-/// `freopen(3)`.
+/// Replaces `freopen(3)`. Handles the stream's descriptor like `close` first.
 ///
 /// # Safety
 /// The arguments must meet the requirements of the C library function.
@@ -195,7 +195,7 @@ interpose_duplication! {
 
 // ---- hooks that run before a call
 
-/// An element of the array passed to `poll` (`struct pollfd`).
+/// An element of the array passed to `poll`, laid out as `struct pollfd` in C.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PollFd {

@@ -1,7 +1,7 @@
-//! Unbuffered output through stdio. The C library writes such output with its own call, which
-//! bypasses a preloaded `write`. For the programs of `forward`, which write whole buffers through
-//! `fwrite_unlocked`, this library implements the call, so that the bytes reach the edge in the
-//! order of the program's writes.
+//! Unbuffered output through stdio. The C library writes such output with an internal system call,
+//! which bypasses a preloaded `write`. The programs of `forward` write whole buffers through
+//! `fwrite_unlocked`; for them, this library implements that function, so that the bytes reach the
+//! edge in the order of the program's writes.
 
 use crate::ends;
 use crate::forward;
@@ -13,8 +13,8 @@ use sys::preload::interpose::{missing_function, run_guarded};
 
 type Fwrite = unsafe extern "C" fn(*const c_void, usize, usize, *mut c_void) -> usize;
 
-/// `fwrite_unlocked(3)`. If the stream is an edge and its buffer is empty, writes the bytes with
-/// the semantics of write(2).
+/// Replaces `fwrite_unlocked(3)`. If the stream is an edge and its buffer is empty, writes the
+/// bytes with the semantics of write(2).
 ///
 /// # Safety
 /// The arguments must meet the requirements of the C library function.
@@ -56,8 +56,8 @@ unsafe fn write_all_bytes(fd: c_int, from: *const c_void, length: usize) -> usiz
 }
 
 /// Returns the descriptor of a stdio stream if this library implements the stream's writes. If the
-/// stdio buffer still contains bytes, which must be written first, makes the edge an ordinary
-/// kernel pipe for good and returns `None`, so that the C library writes these bytes and all later
+/// stdio buffer still contains bytes, which must be written first, permanently makes the edge an
+/// ordinary kernel pipe and returns `None`, so that the C library writes these bytes and all later
 /// ones.
 fn edge_descriptor(file: *mut c_void) -> Option<c_int> {
     if !forward::is_enabled() || file.is_null() {

@@ -12,8 +12,8 @@ use crate::retire::{self, RetireReason};
 use std::ffi::c_void;
 use sys::preload::interpose::{self, Symbol, run_guarded};
 
-/// The functions, in the order of their trampolines, each with the reason why the
-/// edges become pipes.
+/// The functions, in the order of their trampolines, each with the reason why the edges become
+/// pipes.
 static FUNCTIONS: [(Symbol, RetireReason); 14] = [
     (Symbol::new(c"vfork", &[]), RetireReason::Fork),
     (Symbol::new(c"clone", &[]), RetireReason::Fork),
