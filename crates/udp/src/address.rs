@@ -10,7 +10,7 @@ const AF_INET6: u16 = 10;
 /// Length of `struct sockaddr_in6` in bytes.
 const LENGTH_MAX: usize = 28;
 
-/// An encoded address.
+/// A socket address, encoded as the kernel's structure for its family.
 #[derive(Debug)]
 pub(crate) struct EncodedAddress {
     bytes: [u8; LENGTH_MAX],
@@ -43,7 +43,7 @@ impl EncodedAddress {
         self.length = parts.iter().map(|part| part.len()).sum();
     }
 
-    /// Returns the bytes of the structure.
+    /// Returns the encoded structure.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.length).unwrap_or_default()
     }

@@ -36,7 +36,7 @@ pub(crate) struct ReceiveFormat {
     pub(crate) control: ControlMessages,
 }
 
-/// Encoded control messages.
+/// Control messages of one datagram, encoded for the program.
 #[derive(Debug)]
 pub(crate) struct EncodedControl {
     bytes: [u8; LENGTH_MAX],
@@ -77,7 +77,7 @@ impl EncodedControl {
     fn put_v4(&mut self, wanted: ControlMessages, datagram: &Datagram<'_>, to: SocketAddrV4) {
         let host = to.ip().octets();
         if wanted.has(ControlMessage::Destination) {
-            // The address to answer from, and the address in the packet.
+            // The local address to answer from, and the destination address in the packet.
             self.put(kind::PACKET_INFO, &[&datagram.interface.to_ne_bytes(), &host, &host]);
         }
         if wanted.has(ControlMessage::Hops) {
@@ -119,7 +119,7 @@ impl EncodedControl {
         self.length += (HEADER_SIZE + data.next_multiple_of(8)).min(left);
     }
 
-    /// Returns the bytes for the program.
+    /// Returns the encoded messages.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.length).unwrap_or_default()
     }

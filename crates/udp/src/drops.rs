@@ -49,7 +49,7 @@ impl Drops {
         all
     }
 
-    /// Adds the drops of a ring that has ended to those of earlier rings.
+    /// Adds the drops of a ring that has ended to the drops of earlier rings.
     pub(crate) fn end_ring(&self, dropped: u64) {
         self.by_earlier_rings.fetch_add(dropped as u32, Ordering::Relaxed);
     }

@@ -20,7 +20,7 @@ mod ring_events;
 mod wait_limit;
 pub mod waits;
 
-/// `struct msghdr`.
+/// A message header, laid out as `struct msghdr` in C.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
@@ -33,7 +33,7 @@ pub struct Message {
     flags: c_int,
 }
 
-/// `struct mmsghdr`.
+/// A message header and a received length, laid out as `struct mmsghdr` in C.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ReceivedMessage {

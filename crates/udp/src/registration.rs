@@ -2,9 +2,9 @@
 
 use crate::ring::RingPosition;
 
-/// `EPOLLIN | EPOLLRDNORM`.
+/// Epoll events that report a readable socket (`EPOLLIN | EPOLLRDNORM`).
 pub(crate) const EPOLL_READABLE: u32 = 0x41;
-/// `EPOLLOUT | EPOLLWRNORM`.
+/// Epoll events that report a writable socket (`EPOLLOUT | EPOLLWRNORM`).
 pub(crate) const EPOLL_WRITABLE: u32 = 0x104;
 const EPOLLEXCLUSIVE: u32 = 1 << 28;
 const EPOLLONESHOT: u32 = 1 << 30;

@@ -329,7 +329,7 @@ fn parse_datagrams(
     let datagram = udp.get(..length).filter(|datagram| datagram.len() >= UDP_HEADER_SIZE)?;
     let addresses = packet.get(ip.source..ip.destination + ip.address)?;
     let checksum = word(ip.length + 6)?;
-    // The kernel has verified what it joins. IPv4 datagrams may have no checksum.
+    // The kernel has verified the datagrams that it merges. IPv4 datagrams may have no checksum.
     let has_sum = segment == 0 && (checksum != 0 || !is_v4);
     if has_sum && !is_checksum_valid(addresses, datagram, checksum) {
         return None;

@@ -37,7 +37,7 @@ extern "C" fn in_child() {
 
 type Create = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
 
-/// `socket(2)`. Records which sockets the program has created itself.
+/// Replaces `socket(2)`. Records which sockets the program has created itself.
 ///
 /// # Safety
 /// No requirements; the function is unsafe only because its type is that of a C function.
@@ -51,11 +51,11 @@ pub unsafe extern "C" fn socket(family: c_int, kind: c_int, protocol: c_int) -> 
 }
 
 interpose!(
-    /// `close(2)`.
+    /// Replaces `close(2)`. Forgets the socket of the descriptor first.
     close(number: c_int) -> c_int, c"close", |number| { table::forget(number); None }
 );
 interpose!(
-    /// `close_range(2)`.
+    /// Replaces `close_range(2)`. Forgets the sockets of all descriptors in the range first.
     close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, c"close_range",
     |first, last, _| {
         for number in first..=last.min(u32::from(u16::MAX)) {
@@ -65,8 +65,8 @@ interpose!(
     }
 );
 interpose!(
-    /// `bind(2)`. Promoted sockets of the same port, which another socket may now share, return to
-    /// the kernel until they are promoted again.
+    /// Replaces `bind(2)`. Promoted sockets of the same port, which another socket may now share,
+    /// return to the kernel until they are promoted again.
     bind(number: c_int, address: *const c_void, size: c_uint) -> c_int, c"bind",
     |_, address, size| {
         if !address.is_null() && size >= 4 && !table::has_no_promoted_socket() {
@@ -80,18 +80,18 @@ interpose!(
     }
 );
 interpose!(
-    /// `connect(2)`. A promoted socket returns to the kernel permanently.
+    /// Replaces `connect(2)`. A promoted socket returns to the kernel permanently.
     connect(number: c_int, address: *const c_void, size: c_uint) -> c_int, c"connect",
     |number, _, _| { demote(number); None }
 );
 interpose!(
-    /// `shutdown(2)`. A promoted socket returns to the kernel permanently.
+    /// Replaces `shutdown(2)`. A promoted socket returns to the kernel permanently.
     shutdown(number: c_int, how: c_int) -> c_int, c"shutdown", |number, _| { demote(number); None }
 );
 interpose!(
-    /// `setsockopt(2)`. A promoted socket returns to the kernel permanently if only the kernel can
-    /// implement the option, and until its next promotion if the option sets the size of its
-    /// receive buffer. If the option changes how datagrams are distributed among sockets, the
+    /// Replaces `setsockopt(2)`. A promoted socket returns to the kernel permanently if only the
+    /// kernel can implement the option, and until its next promotion if the option sets the size of
+    /// its receive buffer. If the option changes how datagrams are distributed among sockets, the
     /// promoted sockets of the same port return to the kernel.
     setsockopt(number: c_int, level: c_int, name: c_int, value: *const c_void, size: c_uint)
         -> c_int, c"setsockopt",

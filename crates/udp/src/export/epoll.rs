@@ -18,7 +18,7 @@ use sys::preload::interpose::{missing_function, run_guarded};
 use sys::preload::set_errno;
 use sys::preload::spinning::Spin;
 
-/// `struct epoll_event`.
+/// An event of an epoll set, laid out as `struct epoll_event` in C.
 #[cfg_attr(target_arch = "x86_64", repr(C, packed))]
 #[cfg_attr(not(target_arch = "x86_64"), repr(C))]
 #[derive(Clone, Copy, Debug)]
@@ -27,11 +27,11 @@ pub struct EpollEvent {
     pub(super) data: u64,
 }
 
-/// `EPOLL_CTL_ADD`.
+/// Operation of epoll_ctl(2) that adds a registration.
 pub(super) const EPOLL_CTL_ADD: c_int = 1;
-/// `EPOLL_CTL_DEL`.
+/// Operation of epoll_ctl(2) that removes a registration.
 pub(super) const EPOLL_CTL_DEL: c_int = 2;
-/// `EPOLL_CTL_MOD`.
+/// Operation of epoll_ctl(2) that changes a registration.
 pub(super) const EPOLL_CTL_MOD: c_int = 3;
 /// Interval at which a wait checks the rings again while one of the rings stays awake.
 const RING_CHECK_INTERVAL: Duration = Duration::from_millis(1);
@@ -57,7 +57,7 @@ pub(super) fn real_epoll_ctl(
     }
 }
 
-/// `epoll_ctl(2)`. Records the registrations of UDP sockets.
+/// Replaces `epoll_ctl(2)`. Records the registrations of UDP sockets.
 ///
 /// # Safety
 /// U1 must hold for the event.
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn epoll_ctl(
     result
 }
 
-/// `epoll_create(2)`.
+/// Replaces `epoll_create(2)`. Records the new set.
 ///
 /// # Safety
 /// No requirements; the function is unsafe only because its type is that of a C function.
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
     record_new_set(unsafe { next(size) })
 }
 
-/// `epoll_create1(2)`.
+/// Replaces `epoll_create1(2)`. Records the new set.
 ///
 /// # Safety
 /// No requirements; the function is unsafe only because its type is that of a C function.
@@ -188,7 +188,7 @@ unsafe fn wait_once(
         return wait(WaitLimit::Whole);
     }
     let (begun, spins) = (Instant::now(), report::spins());
-    // The rest of the limit, after a nap.
+    // The part of the limit that remains after a nap.
     let mut rest = None;
     if let Some(nap) = run_guarded(|| common_nap_time(sockets.iter(), limit)) {
         let count = wait(WaitLimit::AtMost(nap));
@@ -289,7 +289,7 @@ fn limit_from_ms(limit_ms: c_int) -> Option<Duration> {
     u64::try_from(limit_ms).ok().map(Duration::from_millis)
 }
 
-/// `epoll_wait(2)`.
+/// Replaces `epoll_wait(2)`. Also reports datagrams in the rings of the set's sockets.
 ///
 /// # Safety
 /// U1 must hold for the array.
@@ -313,7 +313,7 @@ pub unsafe extern "C" fn epoll_wait(
     unsafe { wait_with_rings(set, (events, room), limit_from_ms(limit_ms), wait) }
 }
 
-/// `epoll_pwait(2)`.
+/// Replaces `epoll_pwait(2)`. Also reports datagrams in the rings of the set's sockets.
 ///
 /// # Safety
 /// U1 must hold for the array and the mask.
@@ -340,7 +340,7 @@ pub unsafe extern "C" fn epoll_pwait(
     unsafe { wait_with_rings(set, (events, room), limit_from_ms(limit_ms), wait) }
 }
 
-/// `epoll_pwait2(2)`.
+/// Replaces `epoll_pwait2(2)`. Also reports datagrams in the rings of the set's sockets.
 ///
 /// # Safety
 /// U1 must hold for the array, the time and the mask.

@@ -21,7 +21,7 @@ type Read = unsafe extern "C" fn(c_int, *mut c_void, usize) -> isize;
 type ReadVector = unsafe extern "C" fn(c_int, *const IoVec, c_int) -> isize;
 type Call = unsafe extern "C" fn(c_long, c_long, c_long, c_long, c_long, c_long, c_long) -> c_long;
 
-/// `struct timespec`.
+/// A time or a time limit, laid out as `struct timespec` in C.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Time {
@@ -95,7 +95,7 @@ unsafe fn receive_into_buffer(
     received
 }
 
-/// `recvfrom(2)`.
+/// Replaces `recvfrom(2)`. On a promoted socket, receives from the ring or the placeholder.
 ///
 /// # Safety
 /// U1 must hold for the buffer and the address.
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn recvfrom(
     received
 }
 
-/// `recvfrom(2)` in programs that were compiled with checks of buffer sizes (`_FORTIFY_SOURCE`).
+/// Replaces `recvfrom(2)` in programs compiled with checks of buffer sizes (`_FORTIFY_SOURCE`).
 ///
 /// # Safety
 /// U1 must hold for the buffer and the address.
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn __recvfrom_chk(
     unsafe { recvfrom(number, to, length, flags, address, size) }
 }
 
-/// `recv(2)`.
+/// Replaces `recv(2)`. On a promoted socket, receives from the ring or the placeholder.
 ///
 /// # Safety
 /// U1 must hold for the buffer.
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn recv(
     received
 }
 
-/// `recv(2)` in programs that were compiled with checks of buffer sizes (`_FORTIFY_SOURCE`).
+/// Replaces `recv(2)` in programs compiled with checks of buffer sizes (`_FORTIFY_SOURCE`).
 ///
 /// # Safety
 /// U1 must hold for the buffer.
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn __recv_chk(
     unsafe { recv(number, to, length, flags) }
 }
 
-/// `read(2)`.
+/// Replaces `read(2)`. On a promoted socket, receives from the ring or the placeholder.
 ///
 /// # Safety
 /// U1 must hold for the buffer.
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn read(number: c_int, to: *mut c_void, length: usize) -> 
     received
 }
 
-/// `readv(2)`.
+/// Replaces `readv(2)`. On a promoted socket, receives from the ring or the placeholder.
 ///
 /// # Safety
 /// U1 must hold for the array.
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn readv(number: c_int, pieces: *const IoVec, piece_count:
     received
 }
 
-/// `recvmsg(2)`.
+/// Replaces `recvmsg(2)`. On a promoted socket, receives from the ring or the placeholder.
 ///
 /// # Safety
 /// U1 must hold for the message.
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn recvmsg(number: c_int, message: *mut Message, flags: c_
     received
 }
 
-/// `recvmmsg(2)`.
+/// Replaces `recvmmsg(2)`. On a promoted socket, receives from the ring or the placeholder.
 ///
 /// # Safety
 /// U1 must hold for the array and its messages.
@@ -297,7 +297,7 @@ pub unsafe extern "C" fn recvmmsg(
     received
 }
 
-/// `syscall(2)`, which libuv uses to receive.
+/// Replaces `syscall(2)`, through which libuv calls recvmmsg(2).
 ///
 /// # Safety
 /// The arguments must be as the system call requires.

@@ -16,7 +16,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// `EPOLLOUT`.
+/// Epoll event of a socket that has become writable.
 const EPOLLOUT: u32 = 0x4;
 
 /// The nudged registrations. A wait that ends removes the events that their nudges have added.
@@ -30,7 +30,7 @@ fn nudged() -> MutexGuard<'static, Vec<Registration>> {
 
 /// Wakes a thread that waits on the epoll set of a registration. If the program itself waits for
 /// the socket to become writable, the set wakes the thread anyway: a one-shot registration is then
-/// only recorded in [`NUDGED`], and any other is left alone.
+/// only recorded in [`NUDGED`], and any other registration is not changed.
 pub(super) fn nudge(known: Registration) {
     if known.is_for_output() && !known.is_one_shot() {
         return;
@@ -58,7 +58,7 @@ pub(super) fn end(set: c_int, events: &mut [EpollEvent]) -> Option<usize> {
         return None;
     }
     let mut nudged = nudged();
-    // A one-shot registration has not been reported if its event is not among these.
+    // A one-shot registration has not been reported if its event is not among `events`.
     let is_over = |known: &Registration| {
         !known.is_one_shot() || events.iter().any(|event| { event.data } == known.data)
     };
@@ -86,9 +86,9 @@ pub(super) fn end(set: c_int, events: &mut [EpollEvent]) -> Option<usize> {
     Some(kept)
 }
 
-/// Returns those of the `reported` events that the program has requested, without those that a
-/// nudge caused. For a one-shot registration, adds readability if the ring has a datagram, and
-/// restores the registration if no event is left.
+/// Returns the `reported` events that the program has requested, without the events that a nudge
+/// caused. For a one-shot registration, adds readability if the ring has a datagram, and restores
+/// the registration if no event is left.
 fn select_requested_events(known: &Registration, reported: u32) -> u32 {
     let own = if known.is_for_output() { reported } else { reported & !EPOLL_WRITABLE };
     if !known.is_one_shot() {

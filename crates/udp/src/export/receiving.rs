@@ -18,9 +18,9 @@ use sys::preload::spinning::Spin;
 use sys::preload::udp;
 use sys::preload::{self, TimedWait};
 
-/// `EINTR`.
+/// Error number of a call that a signal has interrupted.
 pub(super) const EINTR: i32 = 4;
-/// `EAGAIN`.
+/// Error number of a nonblocking call that has received nothing.
 const EAGAIN: i32 = 11;
 
 /// Counts the datagrams that the kernel has delivered through a descriptor in one call. Does
@@ -200,7 +200,7 @@ impl<'s> Reception<'s> {
                 return self.is_interrupted.then(|| look(StepIfEmpty::ReadRing));
             }
         }
-        // Before the ring falls asleep, so that no other thread wakes it.
+        // Registered before the ring falls asleep, so that no other thread wakes the ring.
         let wait = (flags & flag::DONTWAIT == 0).then(|| Wait::begin_receive(self.number));
         let errno = preload::errno();
         let is_asleep = catch_panic(|| true, || self.socket.fall_asleep());

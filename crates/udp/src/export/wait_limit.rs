@@ -24,8 +24,8 @@ impl WaitLimit {
         if is_now { Self::NOW } else { Self::Whole }
     }
 
-    /// Returns this limit. If the limit is [`Self::Whole`] and `rest` is given, returns `rest`, the
-    /// part of the program's time limit that remains.
+    /// Returns `rest`, the part of the program's time limit that remains, if this limit is
+    /// [`Self::Whole`] and `rest` is given; otherwise returns this limit.
     pub(super) const fn with_remaining(self, rest: Option<Duration>) -> Self {
         match (self, rest) {
             (Self::Whole, Some(rest)) => Self::AtMost(rest),

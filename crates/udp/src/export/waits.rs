@@ -18,7 +18,7 @@ use sys::preload::interpose::{missing_function, run_guarded};
 use sys::preload::set_errno;
 use sys::preload::spinning::Spin;
 
-/// An element of the array passed to `poll` (`struct pollfd`).
+/// An element of the array passed to `poll`, laid out as `struct pollfd` in C.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PollFd {
@@ -27,7 +27,7 @@ pub struct PollFd {
     revents: c_short,
 }
 
-/// `POLLIN | POLLRDNORM`.
+/// Events of poll(2) for which a readable socket is reported.
 const READABLE: c_short = 0x41;
 /// Number of descriptors in a select(2) descriptor set (`FD_SETSIZE`).
 const SELECT_SET_LENGTH: usize = 1024;
@@ -72,7 +72,7 @@ fn wait_for_rings<'s>(
     mut wait: impl FnMut(WaitLimit) -> c_int,
 ) -> (Vec<usize>, c_int) {
     let (begun, spins) = (Instant::now(), report::spins());
-    // The rest of the limit, after a nap.
+    // The part of the limit that remains after a nap.
     let mut rest = None;
     if let Some(nap) = run_guarded(|| common_nap_time(sockets.clone(), limit)) {
         let result = wait(WaitLimit::AtMost(nap));
@@ -142,7 +142,7 @@ unsafe fn poll_entries<'a>(entries: *mut PollFd, count: c_ulong) -> &'a mut [Pol
     }
 }
 
-/// `poll(2)`.
+/// Replaces `poll(2)`. A datagram in a ring also makes its socket readable.
 ///
 /// # Safety
 /// U1 must hold for the array.
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn poll(entries: *mut PollFd, count: c_ulong, limit_ms: c_
     })
 }
 
-/// `poll(2)` in programs that were compiled with checks of buffer sizes (`_FORTIFY_SOURCE`).
+/// Replaces `poll(2)` in programs compiled with checks of buffer sizes (`_FORTIFY_SOURCE`).
 ///
 /// # Safety
 /// U1 must hold for the array.
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn __poll_chk(
     unsafe { poll(entries, count, limit_ms) }
 }
 
-/// `ppoll(2)`.
+/// Replaces `ppoll(2)`. A datagram in a ring also makes its socket readable.
 ///
 /// # Safety
 /// U1 must hold for the array, the time and the mask.
@@ -297,7 +297,7 @@ unsafe fn select_with_rings(
     result
 }
 
-/// `select(2)`.
+/// Replaces `select(2)`. A datagram in a ring also makes its socket readable.
 ///
 /// # Safety
 /// U1 must hold for the sets and the time.
@@ -326,7 +326,7 @@ pub unsafe extern "C" fn select(
     unsafe { select_with_rings(count, [read, written, except], most, wait) }
 }
 
-/// `pselect(2)`.
+/// Replaces `pselect(2)`. A datagram in a ring also makes its socket readable.
 ///
 /// # Safety
 /// U1 must hold for the sets, the time and the mask.
