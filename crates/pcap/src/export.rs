@@ -61,7 +61,7 @@ type EndHandle = unsafe extern "C" fn(Pcap);
 /// The type of `pcap_stats`.
 type GetStats = unsafe extern "C" fn(Pcap, *mut Stat) -> c_int;
 
-/// `struct pcap_stat`.
+/// Packet counters, laid out as `struct pcap_stat` in C.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stat {

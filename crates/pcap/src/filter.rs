@@ -1,4 +1,4 @@
-//! The program's own filter, as given to `pcap_setfilter`.
+//! The program's own filter, as passed to `pcap_setfilter`.
 //!
 //! With libpcap, the kernel runs the filter on frames without their outermost VLAN tag, which it
 //! keeps beside the frame, and libpcap restores the tag afterwards. So `udp` also matches tagged
@@ -17,24 +17,25 @@ use wire::vlan;
 
 /// Code of an instruction that returns a constant.
 const RETURN_CONSTANT: u16 = code::RET | code::K;
-/// `ARPHRD_ETHER`.
+/// Device type of interfaces with Ethernet frames (`ARPHRD_ETHER`).
 const HARDWARE_ETHERNET: u16 = 1;
 /// Range of the outermost VLAN tag in a frame, and the types of tags that the kernel removes.
 const TAG_RANGE: std::ops::Range<usize> = 12..16;
 const TAG_TYPES: [u16; 2] = [vlan::CUSTOMER, vlan::SERVICE];
-/// End of what may be read to find the tag and the type of the frame that it tags.
+/// Offset after the last byte that is read to find the tag and the type of the tagged frame.
 const TYPE_END: usize = 18;
 /// Maximum length of an IPv4 header in bytes: the largest result of `ldx 4*([k]&0xf)`.
 const HEADER_MAX: usize = 60;
 
-/// The program of an expression for a live capture, compared with that for a capture file.
+/// The filter program that an expression needs for a live capture.
 #[derive(Clone, Debug)]
 pub(crate) enum LiveForm {
-    /// The same program.
+    /// The same program as for a capture file.
     Same,
-    /// Another one.
+    /// A program that differs from that for a capture file.
     Other(Vec<Instruction>),
-    /// It cannot be compiled here, and the other one runs on frames with their tags.
+    /// Unknown, because this library cannot compile the expression: the program for a capture file
+    /// runs on frames with their tags in place.
     Unknown,
 }
 

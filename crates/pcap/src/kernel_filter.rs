@@ -45,7 +45,7 @@ impl KernelFilter {
     /// Loads a filter that may be set later, unless the capture already has this filter.
     pub(crate) fn prepare(&mut self, capture: &Capture, wanted: CaptureFilter) {
         if *capture.filter() != wanted {
-            // `set` tries again, and then keeps the reason.
+            // After a failure, `set` tries again and stores the reason.
             self.prepared = capture.prepare_filter(wanted).ok();
         }
     }

@@ -233,10 +233,10 @@ impl LiveCapture {
     fn select_new_doorbells(&self, capture: &Capture) {
         let Some(selectable) = self.selectable.get() else { return };
         for descriptor in capture.doorbells().chain(capture.connections()) {
-            // Those of directions that were not replaced are in the set already.
+            // Descriptors of directions that were not replaced are in the set already.
             let _ = selectable.set.add(descriptor);
         }
-        // The program looks once, because frames from before may be unread.
+        // Makes the program read once, because frames from before may be unread.
         selectable.timer.set(Some(Duration::ZERO));
     }
 
@@ -287,7 +287,7 @@ impl LiveCapture {
             let set = PollSet::new(&all).ok()?;
             drop(all);
             drop(reading);
-            // The program looks once, which sets the timer again.
+            // Makes the program read once, which sets the timer again.
             timer.set(Some(Duration::ZERO));
             let _ = self.selectable.set(SelectableDescriptor { set, timer });
         }

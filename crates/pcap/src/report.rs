@@ -42,7 +42,7 @@ pub(crate) fn report_fallback(device: &str, why: &str) {
     }
 }
 
-/// Prints why a capture was interrupted. Called once the capture has resumed.
+/// Prints the reason why a capture was interrupted. Called once the capture has resumed.
 pub(crate) fn report_interruption(device: &str, why: &str) {
     if !has_word("quiet") {
         print_message(&format!(

@@ -57,7 +57,7 @@ struct SocketState {
     /// Time of the last measurement of the rate, and the number of datagrams received by then.
     measured: Option<(Instant, u64)>,
     /// Time of the last measurement of the ring's share, the number of datagrams received by then,
-    /// and the number of those that came from the ring.
+    /// and the part of that number that came from the ring.
     measured_share: Option<(Instant, u64, u64)>,
     /// The conditions of the last promotion, and the time at which they were last checked; `None`
     /// if the socket has never been promoted.

@@ -138,7 +138,7 @@ pub(crate) fn record_duplicate(from: i32, to: i32) {
                 kind.store(SOCKET, Ordering::Release);
             }
         }
-        // A descriptor that is not known would bypass the ring.
+        // A duplicate outside this table would bypass the ring.
         (Some(socket), None) => socket.demote(),
         (None, _) => {}
     }

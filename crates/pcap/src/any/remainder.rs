@@ -58,8 +58,8 @@ impl RemainderSocket {
     }
 
     /// Returns the time of day of the next packet in nanoseconds; `None` if there is none. Discards
-    /// the packets that `is_in_ring` identifies by interface and time, and those that loopback
-    /// sends, because it also receives them.
+    /// the packets that `is_in_ring` identifies by interface and time, and the packets that the
+    /// loopback interface sends, because it also receives them.
     pub(super) fn next_time(&mut self, is_in_ring: impl Fn(u32, u64) -> bool) -> Option<u64> {
         while self.pending.is_none() && !self.is_empty {
             let Some(packet) = self.socket.receive(&mut self.bytes) else {

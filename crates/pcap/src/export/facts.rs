@@ -46,7 +46,7 @@ fn with_dead_handle<T>(
         let text = unsafe { CStr::from_ptr(text) };
         handle.set_error(&text.to_string_lossy());
     }
-    // SAFETY: L1; nobody else knows the handle.
+    // SAFETY: L1; no other code has the handle.
     unsafe { close(dead) };
     result
 }
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn pcap_file(p: Pcap) -> *mut c_void {
     call_libpcap!(c"pcap_file" as File, (p), ptr::null_mut())
 }
 
-/// `pcap_list_datalinks(3)`.
+/// Implements `pcap_list_datalinks(3)`. Handles that are not live are passed to libpcap.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn pcap_list_datalinks(p: Pcap, list: *mut *mut c_int) -> 
     call_libpcap!(c"pcap_list_datalinks" as ListLinks, (p, list), status::ERROR)
 }
 
-/// `pcap_set_datalink(3)`.
+/// Implements `pcap_set_datalink(3)`. Handles that are not live are passed to libpcap.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn pcap_set_datalink(p: Pcap, link: c_int) -> c_int {
     call_libpcap!(c"pcap_set_datalink" as SetInteger, (p, link), status::ERROR)
 }
 
-/// `pcap_geterr(3)`.
+/// Implements `pcap_geterr(3)`. Handles that are not live are passed to libpcap.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn pcap_geterr(p: Pcap) -> *mut c_char {
     call_libpcap!(c"pcap_geterr" as GetError, (p), c"libpcap is not loaded".as_ptr().cast_mut())
 }
 
-/// `pcap_perror(3)`.
+/// Implements `pcap_perror(3)`. Handles that are not live are passed to libpcap.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -200,11 +200,11 @@ pub unsafe extern "C" fn pcap_perror(p: Pcap, prefix: *const c_char) {
     }
 }
 
-/// Implements `pcap_compile(3)`: libpcap compiles for the link type of the handle, but as for a
-/// capture file, since it knows only from a handle of its own that frames are live. An expression
-/// for which that makes a difference, such as `vlan`, is compiled again, and stands in for the
-/// program when this is set. The filter is also loaded into the kernel now, while the program still
-/// has its privileges.
+/// Implements `pcap_compile(3)`. libpcap compiles for the link type of the handle, but as for a
+/// capture file, because only a handle of its own tells libpcap that frames are live. This library
+/// also compiles each expression whose program differs for live frames, such as `vlan`; its program
+/// takes effect instead when the filter is set. The filter is also loaded into the kernel now,
+/// while the program still has its privileges.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn pcap_compile(
 
 /// Compiles an expression for a live capture.
 fn live_form(expression: &str, link: LinkType, options: &Options<'_>) -> LiveForm {
-    // Only this test depends on it, of those that libpcap compiles for a capture file.
+    // Of all tests in an expression, only `vlan` compiles differently for a live capture.
     if link != LinkType::EN10MB || !expression.contains("vlan") {
         return LiveForm::Same;
     }

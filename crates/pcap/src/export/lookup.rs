@@ -26,7 +26,7 @@ struct LookupResult {
     real: *const c_void,
 }
 
-/// `dlsym(3)`.
+/// Replaces `dlsym(3)`. Returns this library's function in place of a function of libpcap.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires.

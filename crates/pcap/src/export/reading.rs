@@ -9,7 +9,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 use sys::preload::interpose::catch_panic;
 
-/// The function that the program passes: `pcap_handler`.
+/// The packet callback of the program (`pcap_handler`).
 type Callback = Option<unsafe extern "C" fn(*mut u8, *const PacketHeader, *const u8)>;
 
 type Loop = unsafe extern "C" fn(Pcap, c_int, Callback, *mut u8) -> c_int;
@@ -76,7 +76,7 @@ fn dispatch(
     })
 }
 
-/// `pcap_dispatch(3)`.
+/// Implements `pcap_dispatch(3)`. Handles that are not live are passed to libpcap.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn pcap_dispatch(
     call_libpcap!(c"pcap_dispatch" as Loop, (p, count, callback, user), status::ERROR)
 }
 
-/// `pcap_loop(3)`.
+/// Implements `pcap_loop(3)`. Handles that are not live are passed to libpcap.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn pcap_loop(
     call_libpcap!(c"pcap_loop" as Loop, (p, count, callback, user), status::ERROR)
 }
 
-/// `pcap_next(3)`.
+/// Implements `pcap_next(3)`. Handles that are not live are passed to libpcap.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn pcap_next(p: Pcap, header: *mut PacketHeader) -> *const
     call_libpcap!(c"pcap_next" as Next, (p, header), ptr::null())
 }
 
-/// `pcap_next_ex(3)`.
+/// Implements `pcap_next_ex(3)`. Handles that are not live are passed to libpcap.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -173,13 +173,13 @@ pub unsafe extern "C" fn pcap_next_ex(
     call_libpcap!(c"pcap_next_ex" as NextEx, (p, header, data), status::ERROR)
 }
 
-/// `pcap_breakloop(3)`.
+/// Implements `pcap_breakloop(3)`. Safe to call in a signal handler.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pcap_breakloop(p: Pcap) {
-    // A flag of a handle that libpcap reads is never looked at.
+    // For a handle that libpcap reads, this library never checks the flag.
     if let Some(handle) = handle::find(p.addr()) {
         handle.break_loop();
     }
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn pcap_breakloop(p: Pcap) {
     }
 }
 
-/// `pcap_setfilter(3)`.
+/// Implements `pcap_setfilter(3)`. Handles that are not live are passed to libpcap.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn pcap_setfilter(p: Pcap, program: *const FilterProgram) 
     call_libpcap!(c"pcap_setfilter" as SetFilter, (p, program), status::ERROR)
 }
 
-/// `pcap_setdirection(3)`.
+/// Implements `pcap_setdirection(3)`. Handles that are not live are passed to libpcap.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn pcap_setdirection(p: Pcap, direction: c_int) -> c_int {
     call_libpcap!(c"pcap_setdirection" as SetInteger, (p, direction), status::ERROR)
 }
 
-/// `pcap_stats(3)`. Programs call it in signal handlers, too.
+/// Implements `pcap_stats(3)`, which programs also call in signal handlers.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -254,7 +254,7 @@ fn send((handle, live): (&Handle, &LiveCapture), frame: &[u8]) -> c_int {
     }
 }
 
-/// `pcap_inject(3)`.
+/// Implements `pcap_inject(3)`. Handles that are not live are passed to libpcap.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -268,7 +268,7 @@ pub unsafe extern "C" fn pcap_inject(p: Pcap, from: *const c_void, size: usize) 
     call_libpcap!(c"pcap_inject" as Inject, (p, from, size), status::ERROR)
 }
 
-/// `pcap_sendpacket(3)`.
+/// Implements `pcap_sendpacket(3)`. Handles that are not live are passed to libpcap.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -283,7 +283,7 @@ pub unsafe extern "C" fn pcap_sendpacket(p: Pcap, from: *const u8, size: c_int) 
     call_libpcap!(c"pcap_sendpacket" as SendPacket, (p, from, size), status::ERROR)
 }
 
-/// `pcap_getnonblock(3)`.
+/// Implements `pcap_getnonblock(3)`. Handles that are not live are passed to libpcap.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -295,7 +295,7 @@ pub unsafe extern "C" fn pcap_getnonblock(p: Pcap, errors: *mut c_char) -> c_int
     call_libpcap!(c"pcap_getnonblock" as GetNonblock, (p, errors), status::ERROR)
 }
 
-/// `pcap_setnonblock(3)`.
+/// Implements `pcap_setnonblock(3)`. libpcap sets the mode of a handle before its activation.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).

@@ -25,7 +25,7 @@ extern "C" fn end() {
 type Create = unsafe extern "C" fn(*const c_char, *mut c_char) -> Pcap;
 type OpenLive = unsafe extern "C" fn(*const c_char, c_int, c_int, c_int, *mut c_char) -> Pcap;
 
-/// `pcap_create(3)`: libpcap creates the handle.
+/// Implements `pcap_create(3)`: libpcap creates the handle, and this library records it.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -119,7 +119,7 @@ setter!(
     |settings, value| settings.leave_to_libpcap(value != 0, "it reads frames of one protocol")
 );
 
-/// `pcap_activate(3)`: opens the rings, or lets libpcap activate the handle.
+/// Implements `pcap_activate(3)`: opens the rings, or lets libpcap activate the handle.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -167,7 +167,7 @@ fn activate(handle: &Handle) -> bool {
     }
 }
 
-/// `pcap_open_live(3)`.
+/// Implements `pcap_open_live(3)`: creates and activates a handle, or lets libpcap open the device.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).
@@ -192,11 +192,11 @@ pub unsafe extern "C" fn pcap_open_live(
         }
     }
     if !p.is_null() {
-        // SAFETY: the handle is new, and the program does not know it.
+        // SAFETY: the handle is new, and the program has not received it.
         unsafe { pcap_close(p) };
     }
     let Some(open) = libpcap!(c"pcap_open_live" as OpenLive) else { return ptr::null_mut() };
-    // The functions that libpcap calls itself concern a handle of its own.
+    // The functions that libpcap itself calls concern a handle of its own.
     IS_IN_LIBPCAP.set(true);
     // SAFETY: L1, L2.
     let p = unsafe { open(device, snapshot, promiscuous, timeout_ms, errors) };
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn pcap_open_live(
     p
 }
 
-/// `pcap_close(3)`.
+/// Implements `pcap_close(3)`: ends the capture, and lets libpcap close its handle.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).

@@ -4,13 +4,13 @@
 use crate::settings::Settings;
 use streamline::capture::CaptureSettings;
 
-/// `DLT_EN10MB`.
+/// Link type of Ethernet frames (`DLT_EN10MB`).
 const ETHERNET: i32 = 1;
-/// `DLT_DOCSIS`, which libpcap offers for interfaces with Ethernet frames.
+/// Link type that libpcap also offers for interfaces with Ethernet frames (`DLT_DOCSIS`).
 const DOCSIS: i32 = 143;
-/// `DLT_LINUX_SLL`.
+/// Link type of packets with a cooked header of version 1 (`DLT_LINUX_SLL`).
 const COOKED_V1: i32 = 113;
-/// `DLT_LINUX_SLL2`.
+/// Link type of packets with a cooked header of version 2 (`DLT_LINUX_SLL2`).
 const COOKED_V2: i32 = 276;
 
 /// The kind of a device.

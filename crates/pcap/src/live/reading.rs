@@ -16,7 +16,7 @@ use wire::cooked::kind::OUTGOING;
 /// Interval between two checks of the interface while no frame arrives.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A packet's header: `struct pcap_pkthdr`.
+/// The header of a packet, laid out as `struct pcap_pkthdr` in C.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PacketHeader {

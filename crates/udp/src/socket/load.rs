@@ -213,8 +213,8 @@ impl Socket {
     }
 }
 
-/// Opens the ring of a socket. `is_waited_for` is true if the program waits for the socket by calls
-/// of which this library knows. Fails with the reason if the socket cannot be promoted.
+/// Opens the ring of a socket. `is_waited_for` is true if the program waits for the socket in calls
+/// that this library replaces. Fails with the reason if the socket cannot be promoted.
 fn begin_ring(
     number: i32,
     facts: &udp::UdpSocketFacts,

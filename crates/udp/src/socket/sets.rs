@@ -47,7 +47,7 @@ impl Socket {
 
     /// Returns true if a call that has received datagrams from the ring may return fewer than it
     /// has room for, although the placeholder has more. (An epoll set that reports the socket only
-    /// when it becomes readable would not report those in the placeholder.)
+    /// when it becomes readable would not report the datagrams in the placeholder.)
     pub(crate) fn may_leave_datagrams(&self) -> bool {
         !self.is_in_edge_set.load(Ordering::Relaxed)
             && self.may_have_datagrams.load(Ordering::Relaxed)
@@ -60,9 +60,10 @@ impl Socket {
     }
 
     /// Returns the registrations with an epoll set whose next event must report the datagrams of
-    /// the ring, and the position of the ring. An edge-triggered registration is among them if a
+    /// the ring, and the position of the ring. Includes an edge-triggered registration if a
     /// datagram has arrived since the last report, or if the ring has been found empty since then.
-    /// A one-shot registration is not, because only the kernel knows whether it has reported.
+    /// Never includes a one-shot registration, because only the kernel can tell whether it has
+    /// already reported an event.
     pub(crate) fn unreported(&self, set: i32) -> Vec<(Registration, Option<RingPosition>)> {
         let Some(mut locked) = self.lock() else { return Vec::new() };
         let SocketState { stage, registrations, .. } = &mut *locked.state;
