@@ -218,8 +218,8 @@ impl Record {
         let holds_none =
             self.held.iter().fold(0, |all, held| all | held.load(Ordering::Relaxed)) == 0;
         let free = if holds_none { self.held.first() } else { self.free_entry(address) };
-        // Release: a thread that reads this address, or one written later, sees what earlier calls
-        // wrote.
+        // Release: a thread that reads this address, or a later one, also sees the writes of
+        // earlier calls.
         free.inspect(|held| held.store(address, Ordering::Release))
     }
 

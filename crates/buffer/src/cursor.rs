@@ -11,7 +11,7 @@
 //!   blocks before it.
 //! - *block released*: [`ReaderCursor::release`] stores `CURSOR` with Release,
 //!   [`WriterCursor::refresh`] loads it with Acquire: a writer that sees the position may overwrite
-//!   what the reader has read.
+//!   the data that the reader has released.
 //! - *writing begins* (lossy rings): [`WriterCursor::announce_overwrite`] stores `RESERVE`, then
 //!   issues a Release fence, then writes the data; [`ReaderCursor::is_overtaken`] issues an Acquire
 //!   fence after copying the data, then loads `RESERVE`: a reader that has seen a new byte sees the

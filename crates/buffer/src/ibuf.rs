@@ -2,7 +2,7 @@
 //!
 //! Entries of 16 bytes (pointer), 32 (with the metadata column) or 64 (with the marks) flow from
 //! one writer to several readers, each with its own position. Entries are copied as words: they
-//! describe memory and give no access to it, so this file needs no unsafe code. In a ring that
+//! describe memory and grant no access to it, so this file needs no unsafe code. In a ring that
 //! overwrites, a reader copies entries, then checks that the writer has not overwritten them, and
 //! counts its losses exactly.
 //!

@@ -251,7 +251,7 @@ impl Pool {
         self.end.get() - self.next.get() >= if length == 0 { 1 } else { length as u64 }
     }
 
-    /// Appends one block: `fill` gets room for `length` bytes and returns the number of bytes
+    /// Appends one block: `fill` receives room for `length` bytes and returns the number of bytes
     /// written. Slices of other blocks stay valid. Returns `None` in the same cases as
     /// [`Pool::draft`].
     pub fn append(

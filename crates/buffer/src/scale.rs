@@ -386,8 +386,8 @@ mod tests {
         RoundMeasurements { capacity, distance, was_full: false, sides, timing: None }
     }
 
-    /// A reader that takes each block immediately gets the smallest ring. A reader that is always
-    /// late gets the largest ring that fits into the cache.
+    /// The ring shrinks to its smallest size if the reader takes each block immediately, and grows
+    /// to the largest size that fits into the cache if the reader is always late.
     #[test]
     fn f1_f5_pressure_decides_within_cache_bounds() {
         let mut scale = SizingState::new(Scaling::reallocation(&CACHES));

@@ -3,7 +3,7 @@
 //!
 //! There is one [`Output`], and one [`Input`] per reader, each with its own position. `write` and
 //! `read` block like those of a pipe; normally they cost one copy and no system call. The
-//! descriptors that the writer sends give no write access to its ring ([`crate::share`]). Each
+//! descriptors that the writer sends grant no write access to its ring ([`crate::share`]). Each
 //! party checks every position and every record that it reads, so a hostile party can only damage
 //! its own data.
 //!
@@ -18,10 +18,10 @@
 //! before it turns to other work. Blocks are published after [`Config::every`] blocks or 64 KB (a
 //! sixteenth of a small ring). [SL §5.4; BASELINES, event batching]
 //!
-//! **The end.** Dropping the writer closes the stream: readers get the remaining blocks and then 0,
-//! as at the end of a file. A killed process does not close the stream, but its doorbell reports
-//! the exit: readers get `Fault::Abandoned` after the last published block, and a writer
-//! continues for the remaining readers (RELIABILITY T10).
+//! **The end.** Dropping the writer closes the stream: readers receive the remaining blocks and
+//! then 0, as at the end of a file. A killed process does not close the stream, but its doorbell
+//! reports the exit: readers fail with `Fault::Abandoned` after the last published block, and a
+//! writer continues for the remaining readers (RELIABILITY T10).
 
 mod admission;
 mod affinity;

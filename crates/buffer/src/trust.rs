@@ -1,5 +1,5 @@
 //! Trust in the creator of shared memory. A process of the same user, or of root, could write to
-//! this process's memory anyway (ptrace(2)), so relying on such a process gives it no additional
+//! this process's memory anyway (ptrace(2)), so relying on such a process grants it no additional
 //! power. (RELIABILITY, threat model)
 
 use std::os::fd::OwnedFd;

@@ -41,7 +41,7 @@ fn create_stream(host: &Host, name: &str, mode: u32, limits: ReaderLimits) -> Ou
 }
 
 /// Expects the permission bits of a stream to determine which users receive descriptors, and a
-/// descriptor to give no write access.
+/// descriptor to grant no write access.
 #[test]
 fn d13_other_user_reads_only_what_the_mode_permits() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -108,7 +108,7 @@ fn blocking_ring_between_processes_loses_nothing() {
 }
 
 /// A reader that stores arbitrary values into its own page is evicted and counted once. The other
-/// reader gets every block.
+/// reader receives every block.
 #[test]
 fn t3_lying_reader_is_evicted_and_the_other_continues() {
     let (mut writer, mut offers) = create_ring(Policy::Block, 2);

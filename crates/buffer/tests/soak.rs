@@ -63,8 +63,8 @@ fn run_writer_kill(step: usize, random: &mut Random) -> Option<()> {
     Some(())
 }
 
-/// Runs a round in which the other process reads and is killed. Another reader in this process gets
-/// every byte. Returns `None` if the other process cannot be started.
+/// Runs a round in which the other process reads and is killed. Another reader in this process
+/// receives every byte. Returns `None` if the other process cannot be started.
 fn run_reader_kill(step: usize, random: &mut Random) -> Option<()> {
     let mut other = start_at_step("read", step)?;
     let (mut output, mut offers) = stream(&stream_config(2)).unwrap();

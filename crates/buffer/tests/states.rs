@@ -23,8 +23,8 @@ fn table_shape() -> TableShape {
     TableShape { filter: "count".to_owned(), columns: vec![column("one"), column("two")], rows: 4 }
 }
 
-/// The permission bits determine which users receive a descriptor, which gives no write access. The
-/// writer is not affected.
+/// The permission bits determine which users receive a descriptor, which grants no write access.
+/// The writer is not affected.
 #[test]
 fn m3_other_user_reads_what_the_mode_permits() {
     for (mode, opens) in [(0o644, true), (0o640, false), (0o600, false), (0o666, true)] {
@@ -55,7 +55,7 @@ fn m3_other_user_reads_what_the_mode_permits() {
     }
 }
 
-/// A writer is killed in the middle of changing a row. Its reader notices immediately and gets
+/// A writer is killed in the middle of changing a row. Its reader notices immediately and receives
 /// every consistent row, and the name can be claimed again.
 #[test]
 fn m3_killed_writer_leaves_no_torn_row_readable() {

@@ -296,10 +296,10 @@ impl Aggregate {
         self.replace(range, changed)
     }
 
-    /// Copies all bytes into `pool` like [`AllocationPool::copy`], and replaces the slices by those
-    /// of the copy, which are usually few. This is useful if the data has so many small slices that
-    /// traversing them costs more than a copy (§2.8, third case). On failure the aggregate is
-    /// unchanged.
+    /// Copies all bytes into `pool` like [`AllocationPool::copy`], and replaces the slices by the
+    /// slices of the copy, which are usually few. This is useful if the data has so many small
+    /// slices that traversing them costs more than a copy (§2.8, third case). On failure the
+    /// aggregate is unchanged.
     pub fn gather(&mut self, pool: &mut AllocationPool) -> Result<(), Error> {
         let mut writer = pool.writer();
         for piece in self.pieces() {

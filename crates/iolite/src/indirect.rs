@@ -89,9 +89,9 @@ pub fn indirect(config: &Config, backing: Backing) -> sys::Result<(Output, Vec<O
 }
 
 /// Creates an indirect stream whose readers hold the other ends of these sockets. Over its socket,
-/// which serves as its doorbell from then on, each reader gets an offer and a socket connected to
-/// `grants`. Also returns the peer id of each reader in `grants`. A reader to which no offer could
-/// be sent counts as departed.
+/// which serves as its doorbell from then on, each reader receives an offer and a socket connected
+/// to `grants`. Also returns the peer id of each reader in `grants`. A reader to which no offer
+/// could be sent counts as departed.
 pub(crate) fn send_to(
     config: &Config,
     backing: Backing,

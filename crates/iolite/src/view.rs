@@ -163,7 +163,7 @@ impl Space {
         Ok(self.query_owners(&mut known, dbuf)?.0)
     }
 
-    /// Queries the owners one after the other. If an owner does not know the dbuf, queries the next
+    /// Queries the owners one after the other. If an owner does not have the dbuf, queries the next
     /// one; a refusal of access is final. Removes an owner that does not reply in time. Returns the
     /// grant, and true if the owner that granted the dbuf is trusted.
     fn query_owners(&self, known: &mut SpaceState, dbuf: DbufId) -> Result<(Grant, bool), Fault> {

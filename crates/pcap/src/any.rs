@@ -3,9 +3,8 @@
 //!
 //! One capture reads the rings of all Ethernet interfaces. The rings contain frames, from which the
 //! thread of the program makes the packets. A packet socket receives the packets of the remaining
-//! interfaces: those without Ethernet frames, and those whose frames neither the daemon nor the
-//! process may capture in the kernel. The socket receives nothing while there are no such
-//! interfaces.
+//! interfaces: all without Ethernet frames, and all whose frames neither the daemon nor the process
+//! may capture in the kernel. The socket receives nothing while there are no such interfaces.
 //!
 //! The set of interfaces is updated when the kernel notifies a change. The first packets of a new
 //! interface may therefore be missed.
@@ -96,9 +95,9 @@ impl AllInterfaces {
         self.events.take() && self.update(capture).unwrap_or(false)
     }
 
-    /// Captures the frames of new interfaces, and ends the capture of those that have been removed
-    /// or that the daemon no longer captures. Returns true if the capture has new doorbells. Fails
-    /// with a reason.
+    /// Captures the frames of new interfaces, and ends the capture of interfaces that have been
+    /// removed or that the daemon no longer captures. Returns true if the capture has new
+    /// doorbells. Fails with a reason.
     pub(crate) fn update(&mut self, capture: &mut Capture) -> Result<bool, String> {
         let found = self.routes.list_interfaces().map_err(|error| error.to_string())?;
         capture.forget_failed_interfaces();

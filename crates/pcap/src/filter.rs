@@ -157,7 +157,7 @@ impl FilterBuffer {
     }
 }
 
-/// Returns the outermost tag of a frame, if it is one that the kernel removes.
+/// Returns the outermost tag of a frame, if the kernel removes tags of its type.
 pub(crate) fn outermost_tag(bytes: &[u8]) -> Option<VlanTag> {
     let tpid = be16(bytes, TAG_RANGE.start).filter(|tpid| TAG_TYPES.contains(tpid))?;
     Some(VlanTag { tpid, tci: be16(bytes, TAG_RANGE.start + 2)? })

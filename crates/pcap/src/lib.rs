@@ -18,7 +18,7 @@
 //! works with functions that this library does not implement, and can be left to libpcap until it
 //! is activated (docs/book/decisions/0103).
 //!
-//! A program that loads libpcap at run time gets this library's functions from `dlsym`
+//! A program that loads libpcap at run time receives this library's functions from `dlsym`
 //! ([`export::lookup`]).
 //!
 //! Invariants. `pcap_breakloop` may be called in a signal handler. The frame that a callback

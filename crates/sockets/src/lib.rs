@@ -4,7 +4,7 @@
 //! The program observes no difference: an edge of a pipeline is a kernel pipe and stays a kernel
 //! pipe. In addition to the pipe, there may be a *ring*. Once one program has written and the other
 //! has read enough in large pieces, they exchange a ring over a socket that the launcher
-//! (`streamline sh`) gave to both (`abi::edge`) and continue in shared memory. The pipe still
+//! (`streamline sh`) has passed to both (`abi::edge`) and continue in shared memory. The pipe still
 //! represents the peer: end of file, `SIGPIPE` and the effects of `fstat`, `lseek` and `kill -9`
 //! are those of the kernel.
 //!

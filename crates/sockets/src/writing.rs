@@ -195,7 +195,7 @@ impl Writing {
             Handover::Message(_) => {}
         }
         // If stdio of the C library uses the pipe as well, its writes could not be distinguished
-        // from those before the ring.
+        // from the writes before the ring.
         let alone = forward::is_enabled() || !preload::is_used_by_stdio(number);
         *self = match alone.then(|| offer_ring(edge)).flatten() {
             Some(output) => {

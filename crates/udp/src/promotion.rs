@@ -75,7 +75,7 @@ pub(crate) fn promote(
     }
     let share = FlowShare::find(number, facts)?;
     if !share.is_all() && !report::spins() {
-        // While the ring of a member is asleep, the kernel gives its flows to any member.
+        // While the ring of a member is asleep, the kernel distributes its flows among all members.
         let why = "it shares its port, and its flows would change their socket whenever it sleeps \
                    (STREAMLINE_UDP=spin waits without sleeping)";
         return Err(Refusal { why: why.to_owned(), may_end: true });
@@ -116,8 +116,8 @@ fn has_packet_rules() -> sys::Result<bool> {
     sys::net::has_packet_rules().or_else(|error| RULES_AT_START.get().copied().ok_or(error))
 }
 
-/// Returns the Ethernet interfaces over which other hosts can reach the socket, each with those of
-/// its addresses at which the socket receives datagrams.
+/// Returns the Ethernet interfaces over which other hosts can reach the socket, each with the
+/// addresses at which the socket receives datagrams there.
 fn find_interfaces(facts: &UdpSocketFacts) -> Result<Vec<(Interface, Vec<IpAddr>)>, String> {
     let routes = RouteSocket::open().map_err(|error| error.to_string())?;
     let all = routes.addresses().map_err(|error| error.to_string())?;

@@ -222,7 +222,7 @@ impl Ring {
     }
 
     /// Checks, once in [`EMPTY_READS_PER_CHECK`] calls, that the kernel programs are still running,
-    /// and marks the interfaces of those that are not as detached.
+    /// and marks interfaces without a running program as detached.
     fn check_programs(&mut self) {
         self.empty_looks = self.empty_looks.wrapping_add(1);
         if self.empty_looks.is_multiple_of(EMPTY_READS_PER_CHECK) {

@@ -1,12 +1,12 @@
 //! The part of a port's datagrams that a socket receives, when several sockets share the port
 //! (`SO_REUSEPORT`).
 //!
-//! The kernel gives each datagram to one member of such a group, chosen by a hash of the flow with
-//! a secret key. A member with a ring takes the flows that a second, public hash assigns to it; all
-//! other flows stay with the kernel, which distributes them among all members. So a datagram
-//! reaches exactly one member, whichever of them have rings, and the datagrams of a flow reach the
-//! same member as long as the group stays the same (docs/book/decisions/0119). Sockets bound to
-//! different interfaces do not form a group.
+//! The kernel delivers each datagram to one member of such a group, chosen by a hash of the flow
+//! with a secret key. A member with a ring takes the flows that a second, public hash assigns to
+//! it; all other flows stay with the kernel, which distributes them among all members. So a
+//! datagram reaches exactly one member, whichever of them have rings, and the datagrams of a flow
+//! reach the same member as long as the group stays the same (docs/book/decisions/0119). Sockets
+//! bound to different interfaces do not form a group.
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +20,7 @@ const HASH_FACTOR: u32 = 0x9e37_79b1;
 /// Number of bits by which the product with [`HASH_FACTOR`] is shifted to the right.
 const HASH_SHIFT: u32 = 16;
 
-/// The flows of one member of a group: those whose hash modulo `members` is `member`.
+/// The flows of one member of a group: all flows whose hash modulo `members` is `member`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FlowShare {
     member: u32,
@@ -128,10 +128,10 @@ fn receiving_sockets(facts: &UdpSocketFacts) -> Vec<ReceivingSocket> {
     found
 }
 
-/// Returns the sockets that may receive the same datagrams as a socket with these facts: those
-/// bound to the same interface. (A datagram arrives at one interface only.) Fails if only some of
-/// the sockets are bound to an interface, because the kernel then prefers some of them, or if an
-/// interface is unknown. `known` maps inode numbers to descriptors of the program.
+/// Returns the sockets that may receive the same datagrams as a socket with these facts: all
+/// sockets bound to the same interface. (A datagram arrives at one interface only.) Fails if only
+/// some of the sockets are bound to an interface, because the kernel then prefers some of them, or
+/// if an interface is unknown. `known` maps inode numbers to descriptors of the program.
 fn competing_sockets(
     sockets: Vec<ReceivingSocket>,
     facts: &UdpSocketFacts,

@@ -5,10 +5,10 @@
 //! readable. Waits are counted for all descriptors, because a thread may begin to wait before the
 //! socket has a ring.
 //!
-//! Sync point, *waiting*: a waiting thread counts itself, then reads whether there are promoted
-//! sockets with awake rings, and puts these rings to sleep. A thread that wakes a ring holds the
-//! lock of the socket, and reads the counts. All accesses are sequentially consistent, so one of
-//! the two threads sees the other.
+//! Sync point, *waiting*: a waiting thread counts itself, then checks for promoted sockets with
+//! awake rings, and puts these rings to sleep. A thread that wakes a ring holds the lock of the
+//! socket, and reads the counts. All accesses are sequentially consistent, so one of the two
+//! threads sees the other.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use sys::preload::udp;
@@ -33,7 +33,7 @@ impl Wait {
         Self::begin_receive(number)
     }
 
-    /// Begins a receive call on a descriptor, whether or not the call will wait.
+    /// Begins a receive call on a descriptor, which may wait.
     pub(crate) fn begin_receive(number: i32) -> Self {
         let place = place(&WAITING, number);
         if let Some(count) = place {

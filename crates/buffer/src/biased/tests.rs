@@ -74,7 +74,7 @@ fn additions_of_many_threads_are_all_counted() {
         }
         let mut added = 0;
         while added < rounds {
-            // Each thread ends after one call, and the next thread gets its record.
+            // Each thread ends after one call, and the next thread reuses its record.
             let add_one = || {
                 lock.try_lock().map_or(0, |mut guard| {
                     *guard += 1;

@@ -307,8 +307,8 @@ fn crossing_rejects_overwriting_policy() {
     assert_eq!(made.map(|_| ()), Err(Fault::Lossy));
 }
 
-/// Two readers of different speeds read from a pool of eight segments, with a writer that blocks
-/// and with one that drops. Contents are intact, every block is counted, and the pool is free again
+/// Two readers of different speeds read from a pool of eight segments, with a blocking writer and
+/// with a dropping writer. Contents are intact, every block is counted, and the pool is free again
 /// at the end.
 #[test]
 fn threads_under_pressure_read_intact_blocks() {

@@ -164,8 +164,8 @@ fn reader_follows_into_a_new_segment() {
     });
 }
 
-/// A ring of pointers grows and shrinks. The reader follows each change, gets all entries in order,
-/// and detects the end of the stream.
+/// A ring of pointers grows and shrinks. The reader follows each change, receives all entries in
+/// order, and detects the end of the stream.
 #[test]
 fn reader_of_pointers_follows_a_resized_ring() {
     let mut builder = loom::model::Builder::new();

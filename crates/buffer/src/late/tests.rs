@@ -1,4 +1,4 @@
-//! Tests that every kind of reader gets a block that its writer publishes just before exiting.
+//! Tests that every kind of reader receives a block that its writer publishes just before exiting.
 
 use super::LateEvent;
 use crate::dbuf::fixed;

@@ -1,7 +1,7 @@
 //! Ownership of names: finding and verifying the process that holds a name, despite squatters.
 //! (RELIABILITY T13)
 //!
-//! In the abstract socket namespace, the kernel gives a name to the first process that binds it,
+//! In the abstract socket namespace, the kernel assigns a name to the first process that binds it,
 //! whichever user ID the name contains. The holder of a name is therefore never assumed to be the
 //! owner: SO_PEERCRED reports the user whose process bound the name. If a process of another user
 //! holds a name, a process of the owner listens on a spare socket `NAME/NUMBER`, whose random

@@ -130,7 +130,7 @@ enum Backing {
     /// A file that belongs to the pool, kept open so that the memory can be shared with other
     /// processes.
     File(Memfd),
-    /// Another party, which fills the segments and gets them back (M7).
+    /// Another party, which fills the segments and to which they are returned (M7).
     Lent(Arc<dyn Lender>),
     /// A file that is sealed against all writes (M8).
     Frozen(Memfd),

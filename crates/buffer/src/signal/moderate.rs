@@ -227,7 +227,7 @@ impl Moderator {
         is_due
     }
 
-    /// Resets the counter and the alarm, because the reader needs no event or gets one now.
+    /// Resets the counter and the alarm, because the reader needs no event or is being sent one.
     #[inline]
     fn reset(&mut self) {
         if self.pending > 0 {

@@ -1,10 +1,10 @@
 //! The cache affinity of the two ends of a stream. [Th §5.2, §5.5], FEATURES K9
 //!
 //! Data written by one side is fetched fastest from a cache that both sides share (BASELINES, two
-//! cores). The kernel's scheduler does not know which threads communicate. Each side publishes in
-//! its page the processor on which it last ran, so the other side can confine its thread to the
+//! cores). The kernel's scheduler cannot tell which threads communicate. Each side publishes in its
+//! page the processor on which it last ran, so the other side can confine its thread to the
 //! processors that share the closest cache with that processor. A thread is never pinned to one
-//! processor: the scheduler knows best which processor is free, and a writer and a reader on the
+//! processor: only the scheduler can tell which processor is free, and a writer and a reader on the
 //! same processor would only alternate.
 //!
 //! The published processor is an allegation, but a lie harms only the liar, whose peer then runs on

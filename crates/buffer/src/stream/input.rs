@@ -30,7 +30,7 @@ pub struct Input {
     unread_rest: Option<CheckedRecord>,
     /// The block taken by [`Input::open_block`], while it is in the segment that this end reads.
     opened: Option<CheckedRecord>,
-    /// True after the exit of the writer's process, whether or not it closed the stream.
+    /// True once the writer's process has exited, with or without closing the stream.
     writer_exited: bool,
     /// True if the ring overwrites its oldest blocks.
     is_lossy: bool,

@@ -132,8 +132,8 @@ impl Output {
     }
 
     /// Revokes a reader's access to later blocks: the reader can read the blocks written so far,
-    /// then gets [`crate::Fault::Revoked`]. Later blocks are written to memory to which that reader
-    /// has no access.
+    /// then fails with [`crate::Fault::Revoked`]. Later blocks are written to memory to which that
+    /// reader has no access.
     pub fn revoke(&mut self, reader: usize) -> Result<(), ChangeError> {
         if self.ends.get(reader).is_none_or(|end| end.has_left) {
             return Err(ChangeError::Reader(reader));

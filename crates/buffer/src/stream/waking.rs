@@ -120,8 +120,8 @@ mod tests {
                 arrivals.recv().unwrap() - begin
             })
             .collect();
-        // A reader about to sleep checks once more and may then not need an event; those waits are
-        // dropped. How soon after T_t the others end depends on the machine, but they must end
+        // A reader about to sleep checks once more and may then not need an event; such waits are
+        // ignored. How soon after T_t the others end depends on the machine, but they must end
         // without a flush.
         waits.retain(|wait| *wait >= NS);
         let events = output.wakeup_counts().unwrap();

@@ -17,8 +17,8 @@ struct WakeUpWords {
     doorbell: (Mutex<bool>, Condvar),
 }
 
-/// Checks a wake-up. The other party advances the position to `last` in steps of one, and looks for
-/// a sleeper after each step: with `last_urgency` after the last step, and with `step_urgency`
+/// Checks a wake-up. The other party advances the position to `last` in steps of one, and checks
+/// for a sleeper after each step: with `last_urgency` after the last step, and with `step_urgency`
 /// after every other step. The sleeper waits until the position is at least `threshold`.
 fn check_wake_up(last: u64, threshold: u64, step_urgency: Urgency, last_urgency: Urgency) {
     let mut builder = loom::model::Builder::new();

@@ -23,7 +23,7 @@ pub(crate) fn open(socket: impl AsFd) -> Option<Input> {
 }
 
 /// Kills a writer a dozen times, each time after a random number of blocks up to `blocks_max`, and
-/// checks that the reader gets all published blocks and then the fault.
+/// checks that the reader receives all published blocks and then the fault.
 #[track_caller]
 pub(crate) fn check_published_blocks_survive_kill(blocks_max: u64) {
     let mut random = Random::replayable();

@@ -290,8 +290,8 @@ fn disconnected_or_departed_reader_stalls_no_writer() {
                 break None;
             }
         };
-        // A ring that retains unread blocks notices departed readers when it needs room; one that
-        // overwrites never checks.
+        // A ring that retains unread blocks notices departed readers when it needs room; a ring
+        // that overwrites never checks.
         let has_noticed = ended == Some(Fault::Abandoned);
         assert!(
             has_noticed || policy == Policy::Overwrite,

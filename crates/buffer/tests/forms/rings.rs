@@ -1,5 +1,4 @@
-//! Adapters that give every kind of ring the same interface, so that one test suite covers all
-//! kinds.
+//! Adapters from every kind of ring to a common interface, so that one test suite covers all kinds.
 
 use super::{BLOCK_LENGTH_MAX, CAPACITY, POLICIES};
 use abi::DbufId;

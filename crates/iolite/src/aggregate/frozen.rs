@@ -9,8 +9,8 @@
 //!
 //! A seal is permanent, applies to a whole file, and is slow (55 µs for 64 KB from the first byte
 //! to the mapping, compared to 0.7 µs for copying them): so it suits data of many pages that is
-//! long-lived and read often (a document, a computed response). Small and frequent data goes
-//! through a pool and is copied from it ([`Window`](super::owner::Window)).
+//! long-lived and read often (a document, a computed response). Small and frequent data is sent in
+//! a pool and copied from there ([`Window`](super::owner::Window)).
 
 use super::refusal::GrantRefusal;
 use super::{Aggregate, Error, Slice};
@@ -39,7 +39,7 @@ impl FrozenData {
         })
     }
 
-    /// Reads up to `max` bytes into a new memfd and freezes it. The file gets only as many pages as
+    /// Reads up to `max` bytes into a new memfd and freezes it. The file has only as many pages as
     /// the bytes need. `id` must be unique.
     pub fn read(id: DbufId, from: impl Read, max: usize) -> io::Result<Self> {
         let max = max.min(MAPPED_SIZE_MAX);

@@ -205,7 +205,7 @@ pub struct Grant {
     kind: MemoryKind,
 }
 
-/// The kind of memory to which a grant gives access.
+/// The kind of memory that a grant makes accessible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryKind {
     /// Sealed memory.

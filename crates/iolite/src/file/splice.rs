@@ -47,7 +47,7 @@ impl SpliceCall {
     }
 }
 
-/// Minimum number of bytes for which a pipe gets references to the pages instead of a copy.
+/// Minimum number of bytes for which a pipe receives references to the pages instead of a copy.
 /// Compared with read and write, 512 B by reference are 0.4 times as fast, 4 KB 1.2 to 1.5 times,
 /// and 16 KB or more 2.3 times (`examples/splice_calls.rs`).
 const VMSPLICE_MIN: usize = 4 << 10;

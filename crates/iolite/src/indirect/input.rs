@@ -61,7 +61,7 @@ pub struct Input {
     release_interval: u64,
     /// Number of bytes in passed entries that have not been released.
     owed_bytes: u64,
-    /// True once the writer's process has exited, whether or not it closed the ring.
+    /// True once the writer's process has exited, with or without closing the ring.
     writer_exited: bool,
     spin: SpinState,
     /// True if this process may run on one processor only. The writer then runs on the same

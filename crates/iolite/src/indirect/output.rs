@@ -161,9 +161,9 @@ impl Output {
 
     /// Follows an input, after which writes of bytes peeked in place from the input (`peek`)
     /// produce pointers. The input holds such entries until the readers of this output have passed
-    /// them, so the input's writer gets their memory back later. A caller that waits for input must
-    /// therefore wait for both streams ([`splice::wait`](crate::splice::wait)). Returns false if
-    /// the input has the maximum number of followers.
+    /// them, so their memory is returned to the input's writer later. A caller that waits for input
+    /// must therefore wait for both streams ([`splice::wait`](crate::splice::wait)). Returns false
+    /// if the input has the maximum number of followers.
     pub fn follow(&mut self, input: &super::Input) -> bool {
         self.flights.follow(input.keeper()).is_some()
     }

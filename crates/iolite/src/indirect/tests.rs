@@ -257,7 +257,7 @@ fn d11_full_stream_drops_or_overwrites_and_counts() {
     drop(fixture);
 }
 
-/// A reader of a ring that overwrites runs during writes and gets no torn block.
+/// A reader of a ring that overwrites runs during writes and reads no torn block.
 #[test]
 fn d11_lapped_reader_loses_blocks_but_reads_none_torn() {
     let fixture = Fixture::new();

@@ -1,4 +1,4 @@
-//! Adapters that give byte streams the common stream interface.
+//! Adapters from byte streams to the common stream interface.
 
 use super::{StreamReader, StreamWriter};
 use buffer::Fault;

@@ -39,7 +39,7 @@ fn d9_each_read_end_has_its_own_position() {
     }
 }
 
-/// Opening the writing end creates the ring, possibly in a process other than the one that
+/// Opening the writing end creates the ring, possibly in another process than the process that
 /// configured the ring.
 #[test]
 fn f6_pipe_keeps_a_fixed_size_or_sizes_itself() {

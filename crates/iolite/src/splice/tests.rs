@@ -296,8 +296,8 @@ fn dropped_block_of_a_copying_source_is_counted_once() {
     assert_eq!(counts.bytes + counts.dropped_bytes, 10_000, "{counts:?}");
 }
 
-/// Splices of random lengths move files as runs of adjacent blocks. The reader gets each byte once,
-/// in blocks that neither a run nor a full ring has changed.
+/// Splices of random lengths move files as runs of adjacent blocks. The reader receives each byte
+/// once, in blocks that neither a run nor a full ring has changed.
 #[test]
 fn e2_runs_of_blocks_arrive_like_single_blocks() {
     let mut random = Random::replayable();

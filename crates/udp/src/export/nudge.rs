@@ -5,8 +5,8 @@
 //! socket, and the kernel reports the socket as writable at once. The woken wait restores the
 //! registration, hides that event from the program, and finds the datagrams in the ring.
 //!
-//! A one-shot registration is nudged whether or not a thread sleeps: the kernel then reports it to
-//! one thread, and `EPOLLOUT` is replaced by `EPOLLIN`. (No more datagrams enter the ring of such a
+//! A one-shot registration is nudged even if no thread sleeps: the kernel then reports it to one
+//! thread, and `EPOLLOUT` is replaced by `EPOLLIN`. (No more datagrams enter the ring of such a
 //! socket, but the ring may still contain some.)
 
 use super::epoll::{EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EpollEvent, real_epoll_ctl};

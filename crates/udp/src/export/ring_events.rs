@@ -1,4 +1,4 @@
-//! The events of those sockets in an epoll set whose rings have datagrams.
+//! Events of the sockets in an epoll set whose rings have datagrams.
 
 use super::epoll::EpollEvent;
 use crate::registration::{EPOLL_READABLE, Registration};
@@ -32,7 +32,7 @@ impl RingEvent<'_> {
 
 /// Returns the events of the sockets whose rings have datagrams. Puts the rings of all other
 /// sockets to sleep, unless the caller spins. Also returns true if a ring stays awake although the
-/// set has no event of its socket: the caller must then look again after a time.
+/// set has no event of its socket: the caller must then check again after a while.
 pub(super) fn ready_events(
     set: c_int,
     sockets: &[Arc<Socket>],

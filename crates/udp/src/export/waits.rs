@@ -229,7 +229,7 @@ pub unsafe extern "C" fn ppoll(
 }
 
 /// Waits like select(2), but also for datagrams in the rings of the promoted sockets in the set for
-/// reading, the first of the three sets. The other two are those for writing and for exceptions.
+/// reading, the first of the three sets. The other two are the sets for writing and for exceptions.
 /// Calls `wait` to wait for the descriptors, with the time for which it may block.
 ///
 /// # Safety

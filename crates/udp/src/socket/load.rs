@@ -144,11 +144,11 @@ impl Socket {
         ring.wake_up();
     }
 
-    /// Measures, once in [`RING_SHARE_INTERVAL`], which share of the datagrams comes from the ring.
-    /// If the share is below [`RING_SHARE_MIN`], returns the socket to the kernel until the next
-    /// promotion, unless the user has requested a ring at any rate. The share is low if the server
-    /// sleeps before nearly every datagram; the kernel program of the ring then only delays the
-    /// datagrams that reach the placeholder.
+    /// Measures, once in [`RING_SHARE_INTERVAL`], the share of the datagrams that comes from the
+    /// ring. If this share is below [`RING_SHARE_MIN`], returns the socket to the kernel until the
+    /// next promotion, unless the user has requested a ring at any rate. The share is low if the
+    /// server sleeps before nearly every datagram; the kernel program of the ring then only delays
+    /// the datagrams that reach the placeholder.
     pub(super) fn check_ring_share(&self) {
         let Some(mut locked) = self.lock() else { return };
         let state = &mut *locked.state;

@@ -29,7 +29,7 @@ impl Socket {
             return false;
         }
         if state.is_awake {
-            // Once the ring sleeps, newer datagrams follow those in the placeholder.
+            // Once the ring sleeps, newer datagrams follow the older ones in the placeholder.
             if self.has_older() && self.is_placeholder_readable(&state.numbers) {
                 return false;
             }

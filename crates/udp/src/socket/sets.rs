@@ -96,8 +96,8 @@ impl Socket {
 
     /// Puts the ring to sleep before a wait on an epoll set although the ring has datagrams,
     /// because an event has already reported them to the program. Later datagrams then wake the
-    /// program through the placeholder, and are read after those in the ring. Returns false if the
-    /// ring must stay awake, because the placeholder has datagrams that must be read first.
+    /// program through the placeholder, and are read after the datagrams in the ring. Returns false
+    /// if the ring must stay awake, because the placeholder has datagrams that must be read first.
     pub(crate) fn leave_datagrams_unread(&self, set: i32) -> bool {
         let Some(mut locked) = self.lock() else { return true };
         let state = &mut *locked.state;

@@ -33,7 +33,7 @@ impl RecordWalk {
     /// processor may just have written.
     ///
     /// For speed, callers should use the result directly, before merging it with a result of
-    /// [`RecordWalk::find`]: a merged value goes through memory and stalls on store forwarding
+    /// [`RecordWalk::find`]: a merged value is passed through memory and stalls on store forwarding
     /// (`bench peek`).
     #[inline]
     pub(crate) fn next_fast(&mut self) -> Option<CheckedRecord> {

@@ -250,7 +250,7 @@ impl Input {
         let capacity = self.ring.side.store.capacity;
         let commit = self.ring.side.refresh()?;
         let reserve = acquire(self.ring.side.store.writer.word(writer::RESERVE));
-        // The writer's announcement is untrusted beyond what it has published.
+        // The writer's announcement is untrusted beyond its published position.
         let safe = reserve.saturating_sub(capacity).max(commit.saturating_sub(capacity / 2));
         let next = safe.clamp(start, commit);
         self.ring.side.taken.lost += next - start;
