@@ -40,7 +40,7 @@ impl Sleeper {
     }
 }
 
-/// The urgency of a notification: less if more publications follow soon.
+/// The urgency of a notification, which is lower if more publications follow soon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Urgency {
     /// More publications follow immediately, and the last of them is checked with `More` or `Last`.

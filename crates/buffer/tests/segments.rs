@@ -93,7 +93,7 @@ fn take_over(socket: impl AsFd) -> Output {
     Handover::from_parts(&message, descriptors).unwrap().open().unwrap()
 }
 
-/// A successor killed before or after it has taken over ends the stream, and no reader hangs.
+/// If the successor is killed before or after it takes over, the stream ends and no reader hangs.
 #[test]
 fn readers_of_a_killed_successor_get_a_fault() {
     for role in ["take nothing over", "take over and stop"] {

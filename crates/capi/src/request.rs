@@ -13,7 +13,7 @@ pub(crate) enum Run {
 }
 
 impl Run {
-    /// Blocks until the run has ended, but at most for `limit`, if there is one. Returns true if
+    /// Blocks until the run has ended, for at most `limit` (`None` means no limit). Returns true if
     /// the run has ended.
     pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
         match self {

@@ -11,8 +11,8 @@ pub(crate) struct StateReader {
 }
 
 impl StateReader {
-    /// Blocks until the writer has ended, but at most for `limit`, if there is one. Returns true if
-    /// the writer has ended.
+    /// Blocks until the writer has ended, for at most `limit` (`None` means no limit). Returns true
+    /// if the writer has ended.
     pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
         match self.reader.host() {
             Some(host) => sys::poll::readable(&[host], limit).contains(&true),

@@ -155,8 +155,8 @@ impl CachedFile {
     }
 
     /// Returns a descriptor for a peer that may read the file. The file's current mode and owner
-    /// decide, not the access mode of this process. If the file has an access control list, which
-    /// cannot be evaluated for another user, only the owner and root get a descriptor.
+    /// decide, not the rights of this process. If the file has an access control list, which cannot
+    /// be evaluated for another user, only the owner and root get a descriptor.
     pub fn grant(&self, peer: &Credentials) -> Result<OwnedFd, Refusal> {
         let status = sys::file::status(&self.inner.file)?;
         let has_list = sys::file::has_access_list(&self.inner.file);

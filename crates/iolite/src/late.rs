@@ -77,7 +77,7 @@ fn arm_writer_end(late: &mut LateEvent, output: impl RaceWriter, how: WriterExit
 }
 
 /// Calls `call` twice. Checks that the first result is [`LAST_BLOCK`], and that the second result
-/// is the end that `how` causes.
+/// is the end that matches `how`.
 fn check_block_and_end<I>(
     what: &str,
     how: WriterExit,

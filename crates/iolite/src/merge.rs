@@ -39,7 +39,7 @@ pub use stamped::Stamped;
 /// The order among blocks of different producers. Blocks of one producer always stay in order.
 #[derive(Debug)]
 pub enum Order {
-    /// Round robin order. A producer's turn ends after this many blocks, if other producers have
+    /// Round-robin order. A producer's turn ends after this many blocks, if other producers have
     /// blocks.
     Fair(usize),
     /// The order of the blocks' timestamps.

@@ -29,8 +29,8 @@ const WHOLE_FRAME_BYTES: usize = 1500;
 
 /// Returns the filter for the kernel, given the program's filter and the snapshot length: an
 /// expression, and the number of bytes to copy from each frame (`None` for whole frames). If the
-/// kernel cannot run the program's filter, the expression is `None`, with which the kernel copies
-/// all frames.
+/// kernel cannot run the program's filter, the expression is `None`, and the kernel copies all
+/// frames.
 pub(crate) fn kernel_capture_filter(filter: &Filter, snapshot: usize) -> CaptureFilter {
     let bytes = snapshot.max(filter.reach);
     let bytes =

@@ -188,7 +188,7 @@ impl RingInput {
         Ok(self.announced && self.read_pointer()?)
     }
 
-    /// Reads an announced pointer; returns false if it has not been published yet.
+    /// Reads an announced pointer; returns false if the pointer has not been published yet.
     fn read_pointer(&mut self) -> Result<bool, Fault> {
         let mut bytes = [0; 24];
         match self.input.read_block(&mut bytes)? {

@@ -31,8 +31,8 @@ impl Drops {
         Self { by_ring: zero(0), by_earlier_rings: zero(0), by_kernel: zero(0) }
     }
 
-    /// Updates the number of datagrams that the placeholder, whose descriptor is `number`, has
-    /// dropped.
+    /// Updates the number of datagrams that the kernel has dropped for the placeholder, whose
+    /// descriptor is `number`.
     pub(crate) fn update_kernel_drops(&self, number: i32) {
         self.by_kernel.store(udp::kernel_drops(number), Ordering::Relaxed);
     }

@@ -18,7 +18,8 @@ use std::time::Instant;
 use sys::preload;
 use sys::preload::udp::{ControlMessage, ControlMessages};
 
-/// A UDP socket of the program.
+/// A UDP socket of the program: its kernel socket, called the *placeholder*, and, while the socket
+/// is promoted, its ring. The socket *returns to the kernel* when its ring ends.
 #[derive(Debug)]
 pub(crate) struct Socket {
     state: Mutex<SocketState>,
@@ -72,7 +73,7 @@ struct SocketState {
 enum Stage {
     /// The socket is not promoted, but may be promoted from `not_before` on (`None` means at any
     /// time). `datagrams` is the number of datagrams received since `since`; `since` is `None`
-    /// until the first one.
+    /// until the first datagram.
     Counted { datagrams: u32, since: Option<Instant>, not_before: Option<Instant> },
     /// The socket is promoted.
     Promoted(Box<Ring>),
@@ -236,7 +237,8 @@ impl Socket {
         }
     }
 
-    /// Returns the socket to the kernel permanently. Datagrams in the ring can still be read.
+    /// Returns the socket to the kernel permanently: ends its ring, so that all later datagrams
+    /// reach the placeholder. Datagrams in the ring can still be read.
     pub(crate) fn demote(&self) {
         self.return_to_kernel(true);
     }

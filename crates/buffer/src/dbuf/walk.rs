@@ -88,7 +88,7 @@ impl CheckedRecord {
 }
 
 /// Number of times that a reader of an overwriting ring tries to read a block before it reports
-/// that none is available.
+/// that no block is available.
 const READ_ATTEMPTS_MAX: usize = 8;
 /// Maximum number of records without a block (padding, or a change to the capacity) that may
 /// precede a block.

@@ -61,7 +61,7 @@ impl LateEvent {
 }
 
 /// Calls `call` twice. Checks that the first result is the late block, and that the second result
-/// is the end that `exit` causes.
+/// is the end that matches `exit`.
 fn check_late_block<I>(
     what: &str,
     exit: WriterExit,

@@ -242,7 +242,7 @@ impl HostState {
         self.names.iter().flat_map(of).collect()
     }
 
-    /// Releases the slots of the readers whose doorbells are in `closed`.
+    /// Releases the slots of the readers whose doorbells have hung up and are listed in `closed`.
     fn release_departed_readers(&mut self, closed: &[&Arc<OwnedFd>]) {
         for name in &mut self.names {
             match &mut name.object {

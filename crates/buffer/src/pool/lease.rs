@@ -122,7 +122,7 @@ pub struct Memory {
     pub(super) editing: EditFlag,
 }
 
-/// The origin of the memory.
+/// The kind of memory behind the segments.
 #[derive(Debug)]
 enum Backing {
     /// The heap, where mmap is not available.

@@ -8,7 +8,8 @@
 
 use super::{Scaler, Scaling, SidePlacement, SizingState};
 
-/// The number of segments that a writer may use at a time, sized by pressure.
+/// The number of segments that a writer may use at a time, which adapts to the demand of the
+/// readers.
 #[derive(Debug)]
 pub struct SegmentWindow {
     scaler: Scaler,

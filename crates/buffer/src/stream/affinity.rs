@@ -36,8 +36,8 @@ impl Output {
     }
 }
 
-/// Confines this thread to the processors that share a cache with a given one. `published` is the
-/// number of that processor plus 1, or 0 if unknown. Does nothing and returns false if the
+/// Confines this thread to the processors that share a cache with a given processor. `published` is
+/// the number of that processor plus 1, or 0 if unknown. Does nothing and returns false if the
 /// processor is unknown or shares no cache.
 fn share_cache(published: u64) -> sys::Result<bool> {
     let number = published.checked_sub(1).and_then(|number| usize::try_from(number).ok());

@@ -66,7 +66,8 @@ impl Config {
 
     /// Permits the writer to fit the size of the ring to the caches of this machine
     /// ([`Config::scaling`]). Has no effect if the writer drops or overwrites, because the size of
-    /// such a ring decides which blocks are lost. Detects the sizes of the caches once per process.
+    /// such a ring determines which blocks are lost. Detects the sizes of the caches once per
+    /// process.
     #[must_use]
     pub fn self_sizing(self) -> Self {
         if self.ring.policy != Policy::Block {

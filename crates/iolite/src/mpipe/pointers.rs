@@ -48,8 +48,8 @@ const BYTES_MAX: u64 = 1 << 36;
 
 /// Creates a pipe of `n` ends that carries pointers. `config` describes the ring of pointers, which
 /// always has the default number of entries and `n - 1` readers. `bytes` is the size in bytes of
-/// the memory for copied bytes; if it is `None`, the memory adapts its size to the caches and the
-/// pressure. Fails in the same cases as [`mpipe`](super::mpipe()).
+/// the memory for copied bytes; if it is `None`, the memory adapts its size to the caches and to
+/// the demand of the readers. Fails in the same cases as [`mpipe`](super::mpipe()).
 pub fn pointer_pipe(
     n: usize,
     config: &Config,

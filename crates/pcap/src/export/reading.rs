@@ -295,7 +295,8 @@ pub unsafe extern "C" fn pcap_getnonblock(p: Pcap, errors: *mut c_char) -> c_int
     call_libpcap!(c"pcap_getnonblock" as GetNonblock, (p, errors), status::ERROR)
 }
 
-/// Implements `pcap_setnonblock(3)`. libpcap sets the mode of a handle before its activation.
+/// Implements `pcap_setnonblock(3)`. For a handle that is not live, libpcap sets the mode, and this
+/// library records it.
 ///
 /// # Safety
 /// The arguments must be as the manual page requires (L2).

@@ -174,9 +174,9 @@ impl CaptureReader {
         self.capture.load();
     }
 
-    /// Checks that the capture continues. If the daemon has ended it, continues it with programs of
-    /// this process, if possible, and reports the interruption. Fails with the reason if no
-    /// interface can be captured any longer.
+    /// Checks that the capture continues. If the daemon has ended the capture, continues it with
+    /// kernel programs of this process, if possible, and reports the interruption. Fails with the
+    /// reason if no interface can be captured any longer.
     fn check(&mut self, live: &LiveCapture) -> Result<(), String> {
         let Err(failure) = self.capture.check() else { return Ok(()) };
         let is_continued = match &mut self.all {

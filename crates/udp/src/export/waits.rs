@@ -62,10 +62,10 @@ fn begin_waits(entries: &[PollFd]) -> Vec<Wait> {
 
 /// Finds the sockets whose rings have a datagram, puts the other rings to sleep, and calls `wait`
 /// with the time for which it may block. If the user has requested that waits spin, no ring sleeps,
-/// and this repeats until a ring has a datagram, `wait` returns a result other than 0, or the time
-/// `limit` has elapsed. If the user has requested a delay, calls `wait` for that time first, while
-/// the rings are awake. Returns the indices in `sockets` of the sockets with a datagram, and the
-/// last result of `wait`.
+/// and the function repeats these steps until a ring has a datagram, `wait` returns a result other
+/// than 0, or the time `limit` has elapsed. If the user has requested a delay, calls `wait` for
+/// that time first, while the rings are awake. Returns the indices in `sockets` of the sockets with
+/// a datagram, and the last result of `wait`.
 fn wait_for_rings<'s>(
     sockets: impl Iterator<Item = &'s Arc<Socket>> + Clone,
     limit: Option<Duration>,

@@ -22,8 +22,8 @@ const PROMOTION_LOAD_ANY_RATE: (u32, Duration) = (64, Duration::from_secs(10));
 const DEMOTION_RATE: f64 = 5_000.0;
 /// Time over which the rate of a promoted socket is measured.
 const RATE_INTERVAL: Duration = Duration::from_secs(2);
-/// Fraction of the datagrams that must come from the ring, from 0 to 1. Below it, a promoted socket
-/// returns to the kernel.
+/// Fraction of the datagrams that must come from the ring, from 0 to 1. Below this fraction, a
+/// promoted socket returns to the kernel.
 const RING_SHARE_MIN: f64 = 0.25;
 
 /// Minimum time over which the ring's share of the datagrams is measured.

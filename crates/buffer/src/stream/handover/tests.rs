@@ -16,7 +16,7 @@ fn transfer(handover: &Handover) -> Handover {
     Handover::from_parts(&handover.message(), copies).unwrap()
 }
 
-/// The stream is handed over repeatedly. Readers get every byte and see no change.
+/// The stream is handed over repeatedly. Readers receive every byte and notice no change.
 #[test]
 fn stream_continues_with_another_writer() {
     for policy in [Policy::Block, Policy::DropNew, Policy::Overwrite] {
@@ -51,7 +51,7 @@ fn stream_continues_with_another_writer() {
     }
 }
 
-/// A reader whose doorbell is full is disconnected. The readers after it get the new segment.
+/// A reader whose doorbell is full is disconnected. Later readers receive the new segment.
 #[test]
 fn unreachable_reader_does_not_cut_off_later_readers() {
     let (mut output, mut inputs) = open(&stream_config(Policy::Block).readers(3));

@@ -13,7 +13,7 @@ use buffer::atomic::acquire;
 pub(super) type Allegation = (RichPointer, Option<(usize, bool)>);
 
 /// Number of times that a reader of an overwriting ring tries to read a block before it reports
-/// that none is available.
+/// that no block is available.
 const READ_ATTEMPTS_MAX: usize = 8;
 
 impl Current {
