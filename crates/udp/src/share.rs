@@ -28,7 +28,7 @@ pub(crate) struct FlowShare {
 }
 
 impl FlowShare {
-    /// All flows: the share of a socket that does not share its port.
+    /// All flows, for a socket that does not share its port.
     pub(crate) const ALL: Self = Self { member: 0, members: 1 };
 
     /// Determines the share of a socket among the sockets of the namespace that may receive

@@ -210,7 +210,7 @@ impl Drop for Host {
         self.lock().is_closing = true;
         self.doorbell.notify();
         if let Some(thread) = self.thread.take() {
-            // It exits by itself; a panic in it cannot be reported from here.
+            // The thread exits by itself; its panic cannot be reported from here.
             let _ended = thread.join();
         }
         self.lock().names.clear();

@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use sys::preload;
 
-/// One in this many receive calls reads the placeholder before the ring, so that neither of them
-/// starves.
+/// Interval, in receive calls, at which the placeholder is read before the ring, so that neither is
+/// starved.
 const PLACEHOLDER_PERIOD: u32 = 64;
 
 impl Socket {

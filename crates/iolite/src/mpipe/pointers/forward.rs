@@ -116,7 +116,7 @@ impl<F: StreamReader> StreamReader for Forwarded<'_, F> {
     #[inline]
     fn lend_run(&mut self, max: usize) -> Result<Option<(LentBlock<'_>, usize)>, Fault> {
         let run = self.from.lend_run(max)?;
-        // Only runs in a dbuf that the readers have; `lend` sends the dbuf of the first block.
+        // Lends only runs in a dbuf that has been sent; `lend` sends a dbuf with its first block.
         Ok(run.filter(|(lent, _)| {
             lent.pointer.dbuf() == self.last_dbuf || self.sent_dbufs.contains(&lent.pointer.dbuf())
         }))
