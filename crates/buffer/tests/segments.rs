@@ -131,7 +131,7 @@ fn t11_revoked_reader_of_another_user_gets_its_end() {
     other.wait_for_success();
 }
 
-/// A writer is killed amid changes of size: readers get all published blocks, then the fault.
+/// A writer is killed amid changes of size: readers receive all published blocks, then the fault.
 #[test]
 fn published_blocks_survive_a_writer_killed_resizing() {
     common::check_published_blocks_survive_kill(10_000);
@@ -194,8 +194,8 @@ fn f2_f3_shrunk_ring_releases_shared_memory() {
     }
 }
 
-/// Creates a ring of `large` bytes, shrinks and grows it. Fails with the step after which the
-/// shared memory of the machine differs from the expected amount by more than `slack` bytes.
+/// Creates a ring of `large` bytes, shrinks it, and grows it again. Fails with the step after which
+/// the shared memory of the machine differs from the expected amount by more than `slack` bytes.
 fn resize_large(in_place: bool, large: usize, slack: i64) -> Result<(), &'static str> {
     let before = shared_memory_bytes();
     let config = stream_config(1).capacity(large);

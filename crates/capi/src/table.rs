@@ -32,8 +32,8 @@ impl LockedEntry {
         self.end().ok_or_else(|| not_an_end_error(number))
     }
 
-    /// Removes the end from the table, and forgets the thread that owned the entry. Returns `None`
-    /// if the entry is empty.
+    /// Removes the end from the table, and clears the owner of the entry's lock. Returns `None` if
+    /// the entry is empty.
     pub(crate) fn take(mut self) -> Option<Box<End>> {
         let end = self.0.take();
         self.0.release_ownership();

@@ -81,7 +81,7 @@ pub fn open_write(end: OwnedFd) -> Result<(Output, usize), PipeError> {
 }
 
 /// Opens a reading end. Blocks until the writing end is opened. Returns `None` if the writing end
-/// was closed unopened.
+/// was closed without being opened.
 pub fn open_read(end: OwnedFd) -> Result<Option<Input>, PipeError> {
     if !begins_with(&end, stream::OFFER)? {
         return Err(PipeError::NoEnd);

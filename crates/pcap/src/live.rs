@@ -181,7 +181,8 @@ impl LiveCapture {
         self.is_nonblocking.store(value, Ordering::Relaxed);
     }
 
-    /// Notes the live form of a program that libpcap has compiled as for a capture file.
+    /// Records the program for live frames that corresponds to a program that libpcap has compiled
+    /// for capture files.
     pub(crate) fn note_live_form(&self, compiled: &[Instruction], form: LiveForm) {
         *lock(&self.live_form) = (compiled.to_vec(), form);
     }

@@ -204,7 +204,7 @@ impl RecordWalk {
         Ok(())
     }
 
-    /// Locates the next block, passing pad, cut and switch records. Returns `None` if no block is
+    /// Locates the next block, skipping pad, cut and switch records. Returns `None` if no block is
     /// published in this segment. All header fields are checked against the window of readable
     /// positions before use. Fails with [`Fault::Damaged`] if the record is invalid.
     #[inline]

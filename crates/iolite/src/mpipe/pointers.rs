@@ -126,7 +126,8 @@ pub fn open_write(
 }
 
 /// Opens a reading end. Blocks until the writing end is opened. Memory of trusted processes is read
-/// in place if `space` is trusting. Returns `None` if the writing end was closed unopened.
+/// in place if `space` is trusting. Returns `None` if the writing end was closed without being
+/// opened.
 pub fn open_read(end: OwnedFd, space: &Space) -> Result<Option<Input>, PipeError> {
     if !begins_with(&end, crate::indirect::OFFER)? {
         return Err(PipeError::NoEnd);

@@ -1,4 +1,5 @@
-//! Tests of pipe ends that are opened in different places, closed unopened, or opened twice.
+//! Tests of pipe ends that are opened in different places, closed without being opened, or opened
+//! twice.
 
 use super::*;
 
@@ -39,8 +40,7 @@ fn d9_each_read_end_has_its_own_position() {
     }
 }
 
-/// Opening the writing end creates the ring, possibly in another process than the process that
-/// configured the ring.
+/// Opening the writing end creates the ring, possibly not in the process that configured the ring.
 #[test]
 fn f6_pipe_keeps_a_fixed_size_or_sizes_itself() {
     for (config, fixed) in

@@ -222,9 +222,9 @@ impl CaptureReader {
         true
     }
 
-    /// Makes the next packet of the device `any` that matches the filter and the direction. The
-    /// packets of the rings and of the packet socket are merged in time order. Returns false if no
-    /// packet is available.
+    /// Copies the next packet of the device `any` that matches the filter and the direction, with
+    /// its cooked header. The packets of the rings and of the packet socket are merged in time
+    /// order. Returns false if no packet is available.
     fn next_packet(&mut self, live: &LiveCapture, filter: Option<&Filter>) -> bool {
         loop {
             let Some(all) = &mut self.all else { return false };

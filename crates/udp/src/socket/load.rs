@@ -26,10 +26,10 @@ const RATE_INTERVAL: Duration = Duration::from_secs(2);
 /// promoted socket returns to the kernel.
 const RING_SHARE_MIN: f64 = 0.25;
 
-/// Minimum time over which the ring's share of the datagrams is measured.
+/// Minimum time over which the ring's share of the received datagrams is measured.
 const RING_SHARE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Minimum number of datagrams over which the ring's share of them is measured.
+/// Minimum number of received datagrams for a measurement of the ring's share.
 const RING_SHARE_DATAGRAMS: u64 = 1024;
 /// Minimum time between the end of a ring that had a small share and the next promotion.
 const UNUSED_RING_INTERVAL: Duration = Duration::from_secs(60);
