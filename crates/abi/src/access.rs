@@ -44,7 +44,7 @@ impl From<(u32, u32)> for Credentials {
 pub struct Grantees {
     /// Ids of the users.
     pub users: Vec<u32>,
-    /// Ids of the groups. Every member of one of these groups has the right.
+    /// Ids of the groups whose members all have the right.
     pub groups: Vec<u32>,
 }
 

@@ -48,7 +48,8 @@ const RESERVED_PAGES_SIZE_MIN: usize = 16 << 20;
 /// Populating 1024 pages takes about 1 ms.
 const POPULATED_SIZE_MAX: usize = 4 << 20;
 
-/// Chooses pages for `bytes` bytes of memory on a machine with these facts.
+/// Chooses the kind and the placement of the pages for `bytes` bytes of memory, given the
+/// properties of the machine.
 #[must_use]
 pub const fn choose(facts: &PageFacts, bytes: usize) -> PageChoice {
     let has_room = facts.huge > 0 && bytes >= facts.huge;

@@ -434,8 +434,9 @@ mod tests {
         );
     }
 
-    /// The water marks of deck-cut are closer together than those of reallocation: a resize in
-    /// place is nearly free, so the ring follows the pressure more closely.
+    /// The water marks for resizing in place (deck-cut) are closer together than those for
+    /// reallocation: a resize in place is nearly free, so the ring follows the pressure more
+    /// closely.
     #[test]
     fn f3_deck_cut_has_closer_marks() {
         let third = |c| round_at(c, c / 3, SidePlacement::SameProcessor);

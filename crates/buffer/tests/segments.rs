@@ -156,8 +156,8 @@ const FALSE_SEGMENTS: [FalseSegment; 12] = [
     ("flood", |fault| matches!(fault, Fault::Abandoned)),
 ];
 
-/// A segment is validated like the first offer, so a lying writer spoils only its own stream.
-/// (RELIABILITY T2)
+/// A segment is validated like the first offer, so a writer that announces an invalid segment harms
+/// only its own stream. (RELIABILITY T2)
 #[test]
 fn t2_hostile_segment_spoils_only_its_own_stream() {
     let Some(other) = OtherProcess::start("lie") else { return };
@@ -303,7 +303,7 @@ fn valid_geometry() -> Geometry {
     Geometry { magic: Geometry::MAGIC, capacity, id: 1, readers: 1, ..Default::default() }
 }
 
-/// Announces the next segment with the given lie, if any.
+/// Announces the next segment, with an invalid property if one is given.
 fn announce_false_segment(lie: &str, doorbell: &SocketDoorbell) {
     // The start follows the header, the five bytes with padding, and the switch.
     let start = 16 + 16 + 16;

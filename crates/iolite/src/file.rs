@@ -97,7 +97,7 @@ impl CachedFile {
         Ok(cached)
     }
 
-    /// Wraps a descriptor received from a peer, which is an allegation. Fails for anything but a
+    /// Wraps a descriptor received from a peer, which is not trusted. Fails for anything but a
     /// regular file, and for files in user-space file systems, which could block readers forever.
     pub fn from_received(id: DbufId, file: OwnedFd) -> Result<Self, Refusal> {
         if sys::file::is_on_fuse(&file)? {

@@ -52,7 +52,8 @@ pub(crate) struct LiveCapture {
     datalink: AtomicI32,
     direction: AtomicI32,
     filter: Mutex<Option<Arc<Filter>>>,
-    /// The last compiled program, as for a capture file, and its live form.
+    /// The last program that libpcap has compiled, which is for capture files, and the
+    /// corresponding program for live frames.
     live_form: Mutex<(Vec<Instruction>, LiveForm)>,
     kernel_filter: Mutex<KernelFilter>,
     /// The capture; `None` while a thread reads it, and after the handle was closed.

@@ -34,7 +34,7 @@ pub struct SpinState {
 
 /// Number of consecutive fruitless waits after which each further one reduces the polls.
 const FRUITLESS_WAITS_IGNORED: u32 = 4;
-/// Interval, in fruitless waits, at which the full number of polls is tried.
+/// Interval, in fruitless waits, at which the full number of polls is tried again.
 const RETRY_INTERVAL: u32 = 32;
 /// Minimum number of blocks since the last wait that counts as a continuous flow.
 const FLOW_BLOCKS_MIN: u64 = 8;

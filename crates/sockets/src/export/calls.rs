@@ -91,13 +91,14 @@ interpose!(
 );
 
 interpose!(
-    /// Replaces `copy_file_range(2)`. Sets the kernel's file positions first; pipes are rejected.
+    /// Replaces `copy_file_range(2)`. First sets the kernel's file positions, which lazy reads do
+    /// not advance. The kernel rejects pipes.
     copy_file_range(from: c_int, a: *mut c_void, to: c_int, b: *mut c_void, count: usize,
         flags: c_uint) -> isize, c"copy_file_range",
     |from, _, to, _, _, _| { lazy::sync_position(from); lazy::sync_position(to); None }
 );
 interpose!(
-    /// Replaces `lseek(2)`. Sets the kernel's file position first.
+    /// Replaces `lseek(2)`. First sets the kernel's file position, which lazy reads do not advance.
     lseek(fd: c_int, at: i64, from: c_int) -> i64, c"lseek",
     |fd, _, _| { lazy::sync_position(fd); None }
 );

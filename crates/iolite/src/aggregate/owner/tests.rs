@@ -221,7 +221,7 @@ fn frozen_data_of_every_length_is_complete() {
     assert!(endless.aggregate().unwrap() == b"short"[..]);
 }
 
-/// Granted descriptors and pointers are allegations (T2, T3).
+/// Granted descriptors and pointers are untrusted, and invalid ones are refused (T2, T3).
 #[test]
 fn invalid_pools_and_pointers_are_refused() {
     let dbuf = DbufId::new(1).unwrap();
