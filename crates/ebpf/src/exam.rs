@@ -2,8 +2,9 @@
 //!
 //! Input: judges (a filter's user implementation, the interpreter, the real kernel) and packets.
 //! Output: the [`ExamTotals`], or the first packet on which the judges disagree. The first judge is
-//! the reference. The others must give the same class and counters as the reference, and agree
-//! among themselves. They may also be unsure, because a twin passes a block on rather than guess.
+//! the reference. The others must return the same class and counters as the reference, and agree
+//! among themselves. They may also be unsure, because a twin leaves a block to the user
+//! implementation rather than guess.
 //!
 //! [`truncations`] and `mutants` make the exam thorough: bounds checks are tested only by packets
 //! truncated to every length, and judges that accept a broken program prove nothing.
@@ -42,7 +43,7 @@ pub enum Ruling {
 pub trait Judge {
     /// Returns the name of the judge for messages.
     fn name(&self) -> &str;
-    /// Rules on a packet.
+    /// Runs the implementation on a packet, and returns its ruling.
     fn judge(&mut self, packet: &Packet<'_>) -> Ruling;
     /// Returns the states of the filters, in the order of the program's maps, or `None` if this
     /// judge cannot read them.

@@ -170,7 +170,7 @@ pub enum Alu {
     Sub = 0x10,
     /// dst *= src
     Mul = 0x20,
-    /// dst /= src, where division by zero gives 0
+    /// dst /= src, where division by zero yields 0
     Div = 0x30,
     /// dst |= src
     Or = 0x40,

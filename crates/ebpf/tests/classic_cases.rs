@@ -288,15 +288,15 @@ fn judge_frame(row: &AcceptCase<'_>, frame: &Frame, metadata: &Metadata, counts:
     }
 }
 
-/// One constant of each program is changed, and generated frames must reveal nearly every change.
-/// Otherwise the frames of [`check_accept_table`] would prove nothing.
+/// Changes one constant of each program. Generated frames must reveal nearly every change;
+/// otherwise the frames of [`check_accept_table`] would prove nothing.
 #[test]
 fn generated_frames_reveal_planted_faults() {
     let Some(tcpdump) = tcpdump::find_tcpdump("generated_frames_reveal_planted_faults") else {
         return;
     };
-    // There are few rows. Each is therefore used several times, and a missed fault lowers the
-    // percentage more.
+    // The table has few rows, so each row is used several times. The required percentage is lower,
+    // because each missed fault then counts several times.
     let table = tcpdump::rows_accepted_by_tcpdump(&tcpdump, programs::EXPRESSIONS);
     check_planted_faults(&[table.as_slice(); 6].concat(), 85);
 }

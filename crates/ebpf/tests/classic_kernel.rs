@@ -63,7 +63,7 @@ struct FilterPair<'p> {
     name: &'p str,
 }
 
-/// A program for frames whose tag is in the skb, and the one made from it for frames whose tag has
+/// A program for frames whose tag is in the skb, and its rewritten form for frames whose tag has
 /// been restored.
 struct RestoredPair<'p> {
     program: &'p ClassicProgram,
@@ -76,8 +76,8 @@ impl<'p> RestoredPair<'p> {
         Self { program, rewritten: rewritten.unwrap_or_else(|why| panic!("{why}\n{program}")) }
     }
 
-    /// Compares what the two return for a frame, which has an Ethernet header and whose outermost
-    /// tag, if any, is in the skb for the first.
+    /// Compares the results of both programs for an Ethernet frame. The original program receives
+    /// the frame with its outermost tag, if any, in the skb.
     fn judge(&self, bytes: &[u8], wire_length: u32) -> u32 {
         let Some(&[a, b]) = bytes.get(12..14) else { return 0 };
         let tpid = u16::from_be_bytes([a, b]);

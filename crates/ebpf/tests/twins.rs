@@ -13,8 +13,8 @@ use ebpf::{Hook, Program};
 use pieces::rust_judge::RustJudge;
 use pieces::{CHAINS, Step, TARGETS, frames, program, request};
 
-/// Yields every frame truncated to every length, also with a tag in the metadata where the hook
-/// allows one.
+/// Yields every frame truncated to every length. If the hook supports tags in the metadata, yields
+/// each also with such a tag.
 fn truncated_frames<'f>(frames: &'f [Vec<u8>], hook: Hook) -> impl Iterator<Item = Packet<'f>> {
     frames.iter().flat_map(|frame| truncations(frame)).flat_map(move |bytes| {
         let whole = Packet::new(bytes);

@@ -1,12 +1,12 @@
-//! Filters for Linux cooked packets, rewritten for the Ethernet frames from which the packets are
-//! made.
+//! Rewriting of filters for Linux cooked packets into equivalent filters for Ethernet frames.
 //!
-//! A cooked packet begins with a header that replaces the link-layer header, so that packets of
-//! interfaces of all types look alike. A filter for cooked packets of Ethernet interfaces can run
-//! before the header is replaced, if it reads no field of the cooked header except the protocol.
+//! The kernel turns a frame into a cooked packet when it replaces the link-layer header with a
+//! header that has the same format for all interface types. If a filter for cooked packets of an
+//! Ethernet interface reads no field of the cooked header except the protocol, an equivalent filter
+//! can run before this replacement.
 //!
-//! The rewritten filter accepts each frame that the original filter accepts, and may accept more:
-//! all frames with an inline VLAN tag or a length in place of an EtherType.
+//! The rewritten filter accepts every frame that the original filter accepts. It also accepts all
+//! frames with an inline VLAN tag or with a length in place of an EtherType.
 
 use super::insn::{ANCILLARY, Instruction, code};
 use super::link::LinkType;
@@ -19,7 +19,7 @@ const ETHERNET_SIZE: u32 = 14;
 const ETHERTYPE_OFFSET: u32 = 12;
 /// Smallest EtherType; smaller values are lengths.
 const ETHERTYPE_MIN: u32 = 0x0600;
-/// Result of the rewritten filter for frames about which it cannot decide.
+/// Return value of the rewritten filter for frames that it accepts without a decision.
 const ACCEPT: u32 = 0x0004_0000;
 
 /// The reason why a filter for cooked packets cannot be rewritten.
@@ -99,7 +99,7 @@ pub fn rewrite_for_ethernet(
     Ok(rewritten)
 }
 
-/// Returns the instructions that accept the frames about which a rewritten filter cannot decide.
+/// Returns the instructions that accept frames with a tag or a length in place of an EtherType.
 fn prologue() -> Vec<Instruction> {
     let compare = |operation: u16, k, jt, jf| {
         let code = code::JMP | operation | code::K;
@@ -192,7 +192,7 @@ mod tests {
                     .flat_map(|t| payloads.iter().map(move |p| (*t, p)))
                 {
                     let [frame, packet] = frame_and_packet(ethertype, payload, link);
-                    // The kernel's length of a cooked packet does not include the header.
+                    // The packet length that the kernel reports excludes the cooked header.
                     let want = original.run(&packet, payload.len() as u32, &Metadata::EMPTY) > 0;
                     let is = rewritten.run(&frame, frame.len() as u32, &Metadata::EMPTY) > 0;
                     assert_eq!(is, want, "{expression} {ethertype:x} {payload:?}");

@@ -101,7 +101,7 @@ impl Builder {
     }
 
     /// Emits the start of a counting program, up to its first twin. Returns the builder, and the
-    /// exit through which frames leave the body once it has finished with them.
+    /// exit through which a frame leaves the body once the body has finished with the frame.
     pub(super) fn begin_counting_program(
         target: Target,
         frame_end: FrameEnd,
@@ -172,14 +172,15 @@ impl Builder {
         self.unsure
     }
 
-    /// Emits a call of a helper. If the helper returns an error, the program is unsure about the
-    /// block.
+    /// Emits a call of a helper. If the helper returns an error, the block is unsure: the user
+    /// implementation decides about it.
     pub(super) fn call_or_unsure(&mut self, helper: Helper) {
         self.call(helper);
         self.asm.jump_if(Cond::Ne, R0, 0, self.unsure);
     }
 
-    /// Sets the label to which unsure blocks jump, for all code emitted after the call.
+    /// Sets the label for unsure blocks, which are left to the user implementation, for all code
+    /// emitted after the call.
     pub(super) fn set_unsure_label(&mut self, unsure: Label) {
         self.unsure = unsure;
     }

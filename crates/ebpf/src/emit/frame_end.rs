@@ -22,7 +22,8 @@ pub(super) fn emit_counting_program(
     let tag_out = frame_end.tag_kfunc().is_some();
     let (builder, out) = Builder::begin_counting_program(target, frame_end);
     let mut scope = Scope::root(builder);
-    // Emitted first, because the body may end in another part than it begins in.
+    // The code for unsure frames comes first, because the body may end in a later part of the
+    // program.
     if let Some(known) = scope.builder().begin_unsure_code(tag_out) {
         unsure(&mut scope, Layers::unparsed(target.hook));
         scope.builder().begin_body(known, out.label);

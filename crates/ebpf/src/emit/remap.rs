@@ -2,7 +2,8 @@
 
 use super::handle::{Answer, Brand, FramePos, Layers, Num, PosBase, SlotDepth, Transport, Value};
 
-/// Applies `f` to each slot that the answer refers to, and gives the answer a new brand.
+/// Replaces each slot that the answer refers to with the result of `f`, and unbinds the answer from
+/// its scope.
 pub(super) fn map_slots(
     answer: Answer<'_>,
     mut f: impl FnMut(SlotDepth) -> SlotDepth,

@@ -10,9 +10,9 @@ pub mod offset {
     pub const RESERVED: i16 = 0;
     /// Offset of the position up to which records are complete (eight bytes).
     pub const COMMITTED: i16 = 8;
-    /// Offset of the position from which on the program polls for drained doorbells (eight bytes).
-    /// The position is 0 before the first poll, and while frames are only counted because no
-    /// doorbell is drained.
+    /// Offset of the position from which the program polls for drained doorbells (eight bytes). The
+    /// position is 0 before the first poll, and while frames are only counted because no doorbell
+    /// is drained.
     pub const POLL_POSITION: i16 = 16;
     /// Offset of the number of drained doorbell bytes at the last poll, plus one (eight bytes).
     pub const DRAINED_AT_POLL: i16 = 24;
@@ -98,9 +98,10 @@ pub(in crate::emit) const EXIT_OFFSET: i16 = 12;
 pub const READERS_MAX: u32 = 32;
 /// Maximum number of deliveries per frame to one pointer ring.
 pub const DELIVERIES_MAX: u32 = 31;
-/// Number of places whose switched exits can be open at once: a power of two.
+/// Maximum number of places in the filter tree whose switched exits (exits that user space opens
+/// and closes at run time) can be open at once: a power of two.
 pub const SWITCHED_SLOTS: u32 = 16;
-/// Number of switched exits of one pointer ring that can be open at once.
+/// Maximum number of switched exits of one pointer ring that can be open at once.
 pub const SWITCHED_EXITS: u32 = 4;
 /// Size in bytes of a word in the map of switches.
 pub const SWITCHED_WORD_SIZE: u32 = 4;

@@ -91,8 +91,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.set_register_slot(R1, None);
     }
 
-    /// Records in the scratch memory that the frame is delivered, with the view that `on` describes
-    /// and with this class.
+    /// Records a delivery of the frame in the scratch memory, with this class and with the view
+    /// that `on` describes.
     pub fn deliver(&mut self, delivery: Delivery, on: Layers<'s>, class: Value<'s>) {
         let length = self.view_length(on);
         let b = self.builder();
@@ -152,7 +152,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Returns the length of the view in bytes. Until a VLAN tag that is stored outside the frame
-    /// has been parsed, the length includes it.
+    /// has been parsed, the length includes the tag.
     pub fn view_length(&mut self, on: Layers<'s>) -> Num<'s> {
         let rest = self.rest(on.at);
         match on.length {
@@ -168,8 +168,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Emits an arm whose unsure blocks leave through the exit of the arm, and thus continue after
-    /// it, instead of leaving through the common exit.
+    /// Emits an arm whose unsure blocks continue after the arm, instead of leaving the program
+    /// through its exit for unsure blocks.
     pub fn emit_catching_unsure<R>(
         &mut self,
         f: impl for<'i> FnOnce(&mut Scope<'i, 's>, Exit<'i>) -> R,
@@ -196,8 +196,8 @@ impl Builder {
     }
 
     /// Loads the offset of the view into a register, with [`AFTER_TAG`] if the view begins after a
-    /// tag that may be stored outside the frame. One exit may receive both kinds of views: those
-    /// that a filter has moved, and those of blocks that the filter did not answer.
+    /// tag that may be stored outside the frame. One exit may receive both kinds of views, because
+    /// a filter moves the view only of blocks that it answers.
     fn fetch_view_offset(&mut self, on: &Layers<'_>, to: Reg) {
         self.fetch_distance(on.at, to);
         if is_after_stored_tag(on) && self.may_have_stored_tag() {

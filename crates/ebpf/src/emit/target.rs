@@ -99,7 +99,7 @@ impl Verdict {
 /// The decoded return value of an exam program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The class that the last filter gave; [`NONE`] if some filter did not recognize the block.
+    /// The class assigned by the last filter; [`NONE`] if some filter did not recognize the block.
     Class(u32),
     /// The program could not decide, so the user implementation must decide.
     Unsure,

@@ -1,6 +1,6 @@
 //! Arithmetic of the interpreter. The functions return `None` for an operation that does not exist.
 //!
-//! Division by zero gives 0 and remainder by zero leaves the dividend unchanged (RFC 9669 §4.1).
+//! Division by zero yields 0, and remainder by zero leaves the dividend unchanged (RFC 9669 §4.1).
 
 use crate::insn::{Insn, SOURCE_REG, class};
 

@@ -229,7 +229,7 @@ fn can_accept(program: &ClassicProgram) -> Vec<bool> {
 }
 
 /// Changes the bytes of the frame from which `a` was loaded so that the comparison of `a` with `k`
-/// mostly gives `wanted`. Does nothing in one of eight cases, and if `a` was not loaded from the
+/// mostly yields `wanted`. Does nothing in one of eight cases, and if `a` was not loaded from the
 /// frame.
 fn change_origin(
     frame: &mut Frame,

@@ -70,7 +70,7 @@ impl ControlFlowGraph {
         self.drop_known_loads();
     }
 
-    /// Returns true if any path through the graph ends with acceptance.
+    /// Returns true if some path through the graph accepts the frame.
     pub(super) fn can_accept(&self) -> bool {
         let reached = self.reachable_blocks();
         let accepts =

@@ -8,7 +8,8 @@ use super::super::insn::{Instruction, code};
 use super::blocks::{ControlFlowGraph, EdgeTarget};
 use super::condition::{JumpLabel, PseudoInsn};
 
-/// Converts `graph` to a program. Fails with the number of instructions if there are too many.
+/// Converts `graph` to a program. If the program is too long, fails with its number of
+/// instructions.
 pub(super) fn emit_program(
     graph: &ControlFlowGraph,
     accept: u32,

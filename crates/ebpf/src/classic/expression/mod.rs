@@ -12,8 +12,8 @@
 //! default to those of every BSD in both byte orders, because a file may come from another machine.
 //! Host names are resolved by the [`Resolver`] in the options, ports and protocols by a built-in
 //! table. Relations between constants are folded, and an invalid constant shift or division is
-//! rejected in any position. Scratch words for offsets are never reused for values, as they are in
-//! libpcap if a relation precedes the first use of a variable-length header.
+//! rejected in any position. Scratch words for offsets are reserved; libpcap reuses them for values
+//! if a relation precedes the first use of a variable-length header.
 
 mod ast;
 mod blocks;

@@ -1,4 +1,4 @@
-//! Socket filters for raw packet sockets, made from programs that expect frames as files store
+//! Socket filters for raw packet sockets, made from programs for frames as capture files store
 //! them.
 //!
 //! Input: the direction, a program for Ethernet frames with inline VLAN tags, a program for raw IP.
@@ -85,8 +85,9 @@ pub fn socket_filter(
 }
 
 /// Rewrites the program for the kernel: for Ethernet frames whose outermost tag is in the skb if
-/// `tagged` is true, otherwise for frames as files store them. Shifts and offsets behave as in
-/// [`ClassicProgram::run`]. The rewritten program returns [`ACCEPT_WHOLE_FRAME`] or 0.
+/// `tagged` is true, otherwise for frames with inline tags, as capture files store them. Shifts and
+/// offsets behave as in [`ClassicProgram::run`]. The rewritten program returns
+/// [`ACCEPT_WHOLE_FRAME`] or 0.
 pub fn rewrite_for_kernel(
     program: &ClassicProgram,
     tagged: bool,
@@ -98,10 +99,10 @@ pub fn rewrite_for_kernel(
     writer.finish()
 }
 
-/// Rewrites a program that was compiled for a live capture, and thus expects the outermost tag in
-/// the skb, for Ethernet frames whose tag has been restored, at bytes 12 to 15. The rewritten
-/// program returns for such a frame what the program returns in the kernel, and for an untagged
-/// frame what the program returns for this frame.
+/// Rewrites a program for live captures, which expects the outermost tag in the skb, for Ethernet
+/// frames whose tag has been restored at bytes 12 to 15. For a tagged frame, the rewritten program
+/// returns the value that the original program returns in the kernel. For an untagged frame, both
+/// programs return the same value.
 pub fn rewrite_for_restored_tags(
     program: &ClassicProgram,
 ) -> Result<ClassicProgram, SocketFilterError> {
@@ -185,9 +186,9 @@ fn branch_on_direction(
     }
 }
 
-/// Emits a branch on the device type in A, followed by the programs to which it leads: `ethernet`
-/// twice, for tags in the skb and for inline tags, and `raw`. Frames of device types without a
-/// program pass, as do those with a tag of an unknown type in the skb.
+/// Emits a branch on the device type in A, followed by the programs for these types: `ethernet`
+/// twice, for tags in the skb and for inline tags, and `raw`. Accepts frames of device types
+/// without a program, and frames with a tag of an unknown type in the skb.
 fn branch_on_device_type(
     writer: &mut CodeWriter,
     ethernet: Option<&ClassicProgram>,

@@ -24,8 +24,8 @@ pub(super) enum InsnFate {
 
 /// Returns the fate of each instruction. One pass suffices, because jumps are forward only.
 pub(super) fn instruction_fates(instructions: &[Instruction]) -> Vec<InsnFate> {
-    // True if A holds the type of the tag before the instruction; `None` if no known instruction
-    // leads to it.
+    // For each instruction, true if A holds the type of the tag before the instruction; `None`
+    // until a predecessor of the instruction has been processed.
     let mut types: Vec<Option<bool>> = vec![None; instructions.len()];
     if let Some(first) = types.first_mut() {
         *first = Some(false);

@@ -78,7 +78,8 @@ impl CodeWriter {
             self.push_all([load(moved(k))]);
             return Ok(());
         }
-        // Below `first` the load ends before byte 12; from `last` on it begins there or later.
+        // If X is below `first`, the load ends before byte 12; if X is at least `last`, the load
+        // begins at byte 12 or later.
         let (first, last) = ((TAG_START + 1 - size).saturating_sub(k), TAG_START - k);
         let (above, below, done) = (self.new_label(), self.new_label(), self.new_label());
         self.push_all([TXA]);
@@ -101,7 +102,7 @@ impl CodeWriter {
     }
 }
 
-/// Returns the form of an instruction for frames without a tag.
+/// Rewrites an instruction for frames without a tag: loads of the tag from the skb yield 0.
 pub(super) fn rewrite_for_absent_tag(instruction: Instruction) -> PseudoInsn {
     let tag =
         [ancillary::VLAN_PRESENT_OFFSET, ancillary::VLAN_TCI_OFFSET, ancillary::VLAN_TPID_OFFSET];
@@ -120,8 +121,9 @@ fn split_at_tag(k: u32, size: u32) -> Vec<LoadPart> {
     split_frame_bytes(k, end.min(TAG_START)).chain(parts).collect()
 }
 
-/// Returns the offset with the tag of a byte behind it, or an offset beyond every frame if it would
-/// otherwise be one of metadata.
+/// Converts an offset in the untagged frame, at byte 12 or later, to the offset in the frame with
+/// its tag restored. Stays below the ancillary offsets, so that a load beyond the frame does not
+/// become a load of metadata.
 fn moved(k: u32) -> u32 {
     k.saturating_add(TAG_LENGTH).min(ANCILLARY - 1)
 }

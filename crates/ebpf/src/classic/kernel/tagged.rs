@@ -78,8 +78,8 @@ impl CodeWriter {
         }
     }
 
-    /// Appends a load of the length into X, to which the length of a tag is added or from which it
-    /// is subtracted by `operation`. Preserves A, in the scratch word `free`.
+    /// Appends code that sets X to the length of the frame plus or minus the length of a tag, as
+    /// `operation` selects. Preserves A by saving it in the scratch word `free`.
     pub(super) fn push_length_to_x(
         &mut self,
         operation: u16,
@@ -102,7 +102,7 @@ impl CodeWriter {
         self.push_load_parts(&split_load(k, size), free)
     }
 
-    /// Appends a load into A of the value of which these are the parts. Preserves X.
+    /// Appends code that assembles a value in A from partial loads. Preserves X.
     pub(super) fn push_load_parts(
         &mut self,
         parts: &[LoadPart],
@@ -137,7 +137,8 @@ impl CodeWriter {
             self.push_all([load(k - TAG_LENGTH)]);
             return Ok(());
         }
-        // Below `first` the load ends before the tag; from `last` on it begins after it.
+        // If X is below `first`, the load ends before the tag; if X is at least `last`, the load
+        // begins after the tag.
         let (first, last) = ((TAG_START + 1 - size).saturating_sub(k), TAG_END - k);
         let (above, touching, done) = (self.new_label(), self.new_label(), self.new_label());
         self.push_all([TXA]);

@@ -14,7 +14,7 @@ use super::error::SocketFilterError;
 use super::reachability::{InsnFate, instruction_fates};
 use super::restored::rewrite_for_absent_tag;
 
-/// Return value for an accepted frame, which keeps the entire frame.
+/// Return value that accepts a frame at its full length.
 pub const ACCEPT_WHOLE_FRAME: u32 = u32::MAX;
 
 /// The location of the outermost VLAN tag in the frames for which a copy of a program is made.
@@ -92,7 +92,7 @@ impl CodeWriter {
         self.code.push(PseudoInsn::Branch { compare: Comparison { op, with: Some(k) }, yes, no });
     }
 
-    /// Appends a branch that goes to `yes` if A equals a constant, and otherwise to `no`.
+    /// Appends a branch to `yes` if A equals a constant, and otherwise to `no`.
     pub(super) fn branch_if_equal(&mut self, k: u32, yes: JumpLabel, no: JumpLabel) {
         self.branch(code::JEQ, k, yes, no);
     }
@@ -194,7 +194,7 @@ impl CodeWriter {
     }
 
     /// Appends a shift of A by X with the semantics of user space, where a shift by 32 or more
-    /// gives 0. The kernel shifts by X modulo 32.
+    /// yields 0. The kernel shifts by X modulo 32.
     fn push_shift(&mut self, op: u16, free: u32) {
         let (large, small, done) = (self.new_label(), self.new_label(), self.new_label());
         self.push_all([store_a(free), TXA]);

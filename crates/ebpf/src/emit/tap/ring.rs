@@ -31,9 +31,9 @@ const REGION_ADDRESS_SLOT: i16 = -64;
 /// Offset of `gso_size` in `__sk_buff`.
 const SEGMENT: i16 = 176;
 
-/// Lengths in bytes. A frame whose length is between one of these and twice its value is copied
-/// word by word, because the copying helper costs 20 ns more, both in test runs and under a flood
-/// of frames.
+/// Lengths in bytes for which a short frame is copied word by word. Each covers frames from this
+/// length to twice this length. The copying helper costs 20 ns more, both in test runs and under a
+/// flood of frames.
 const SHORT_COPY_LENGTHS: [i16; 2] = [64, 32];
 
 /// Returns the instruction that stores r2 in a word of a region in release order and before any
@@ -200,7 +200,7 @@ impl Builder {
         }
     }
 
-    /// Emits a jump to `not` for frames without this delivery.
+    /// Emits a jump to `not` that is taken for frames without this delivery.
     pub(super) fn skip_unless_delivered(&mut self, word: i16, delivery: Delivery, not: Label) {
         self.asm.push(Insn::load(Size::DW, R1, R9, word));
         self.asm.push(Insn::alu(Alu::And, R1, 1 << delivery.ring_and_bit().1));
@@ -326,7 +326,8 @@ impl Builder {
         asm.jump_if(Cond::Gt, R8, 2 * i32::from(half), not);
         asm.push(Insn::load(Size::W, R1, R6, skb::DATA));
         asm.push(Insn::load(Size::W, R2, R6, skb::DATA_END));
-        // Start of the second part in the frame, and in the record less its header.
+        // Start of the second half: r3 in the frame, r4 in the record, not counting the record's
+        // header.
         asm.compute(R4, R8, Alu::Sub, i32::from(half));
         asm.compute(R3, R1, Alu::Add, R4);
         asm.push(Insn::alu(Alu::Add, R4, R7));

@@ -168,9 +168,9 @@ impl Builder {
         asm.bind(not);
     }
 
-    /// Calls `f` for each exit in the list of a pointer ring, for code that runs only if the exit
-    /// is open and the frame has taken it. r0 holds the exit number; r5 plus the offset of the
-    /// first view is the address of the view.
+    /// Calls `f` for each entry in the list of a pointer ring. The code that `f` emits runs only if
+    /// the entry's exit is open and the frame has taken this exit. r0 holds the exit number; r5
+    /// plus the offset of the first view is the address of the view.
     fn for_each_open_exit(
         &mut self,
         fused: &FusedTap,

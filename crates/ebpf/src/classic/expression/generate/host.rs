@@ -175,7 +175,7 @@ impl Generator<'_> {
     }
 
     /// Returns the condition that an address of the frame belongs to a named host or, if `gateway`
-    /// is true, that no address of the frame does.
+    /// is true, that no IPv4 address of the frame does.
     pub(super) fn test_host_name(
         &mut self,
         q: Qualifiers,

@@ -94,7 +94,7 @@ impl Generator<'_> {
 
     /// Returns the condition that the frame is in a tunnel with this destination port and, if one
     /// is given, this network identifier. `mark` returns the condition on the tunnel header itself.
-    /// If the condition holds, its code leaves in A the offset of the UDP header, less the constant
+    /// For a matching frame, the code leaves in A the offset of the UDP header, minus the constant
     /// part of the network header's offset.
     fn test_tunnel(
         &mut self,
