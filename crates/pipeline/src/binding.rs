@@ -1,6 +1,7 @@
 //! The processor binding of a space of a running path, as set by `streamline set … pin`.
 //!
-//! A binding does not edit the request, because processors belong to the machine.
+//! A binding does not change the text of the request, because processor numbers are specific to a
+//! machine.
 
 use crate::edit::InvalidEdit;
 

@@ -41,7 +41,7 @@ pub fn format_nanoseconds(ns: u64) -> String {
 }
 
 /// Formats a time given in ns in the largest unit that it reaches, such as `5.31 ms`, with three
-/// significant digits. Digits after these are cut off, except before the decimal point.
+/// significant digits. Truncates further decimal places, but no digits before the decimal point.
 #[must_use]
 pub fn format_rounded_duration(ns: u64) -> String {
     let units = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];

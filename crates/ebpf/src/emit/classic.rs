@@ -29,8 +29,8 @@ const TAG_TYPES: [u32; 2] = [0x8100, 0x88a8];
 const WORDS: usize = MEMORY_WORDS as usize;
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    /// Emits the classic program, after which execution continues only if the program accepts the
-    /// frame; otherwise the frame leaves through `miss`. The program expects Ethernet frames with
+    /// Emits the classic program. Execution continues after the program if it accepts the frame,
+    /// and at the exit `miss` if it rejects the frame. The program expects Ethernet frames with
     /// inline tags. At hooks where the kernel may store the tag outside the frame, a second copy of
     /// the code handles such frames.
     pub fn only_classic(&mut self, program: &ClassicProgram, miss: Exit<'s>) -> Result<(), Unfit> {

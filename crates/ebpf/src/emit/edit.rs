@@ -141,8 +141,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- edits
 
-    /// Makes the frame writable up to `end` at tc. If that fails, the block is unsure. At XDP,
-    /// frames are always writable.
+    /// Makes the frame writable up to `end` at tc. If this fails, the block takes the `unsure`
+    /// exit. At XDP, frames are always writable.
     pub fn make_writable(&mut self, end: FrameOffset<'s>) {
         if !self.may_edit() {
             return;
@@ -342,7 +342,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.call_or_unsure(if at_tc { Helper::SkbStoreBytes } else { Helper::XdpStoreBytes });
     }
 
-    /// Writes bytes in place at XDP, after a bounds check. If the check fails, the block is unsure.
+    /// Writes bytes in place at XDP, after a bounds check. If the check fails, the block takes the
+    /// `unsure` exit.
     fn write_in_place(
         &mut self,
         to: FrameOffset<'s>,

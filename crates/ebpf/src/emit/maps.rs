@@ -4,7 +4,7 @@ use crate::insn::{Insn, PSEUDO_MAP, PSEUDO_MAP_VALUE};
 use crate::program::{FilterSpan, MapSpec};
 
 /// Number of processors that have a row for values passed between parts. On processors with higher
-/// numbers the program is unsure.
+/// numbers, the program leaves every frame to the user implementation.
 pub(super) const PROCESSORS_MAX: i32 = 512;
 /// Base-2 logarithm of the size in bytes of a row, which has room for sixteen numbers.
 pub(super) const ROW_BITS: i32 = 7;

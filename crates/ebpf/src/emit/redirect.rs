@@ -65,7 +65,7 @@ pub const REDIRECT_DELIVERIES_MAX: u16 = 16;
 const _: () = assert!((REDIRECT_DELIVERIES_MAX as u32) < DELIVERIES_MAX);
 
 /// Emits a redirecting program. `body` and `unsure` have the same meaning as in
-/// [`tap`](super::tap::tap). The program is unsure about frames whose tag the driver removed.
+/// [`tap`](super::tap::tap). Frames whose tag the driver removed are handled by `unsure`.
 pub fn redirect(
     target: impl Into<Target>,
     redirect: &Redirect,
@@ -106,8 +106,8 @@ impl Scope<'_, '_> {
 }
 
 impl Builder {
-    /// Loads the tag that the driver removed, if there is one, into the reserved slot. The program
-    /// is unsure about a frame with such a tag.
+    /// Loads the tag that the driver removed, if there is one, into the reserved slot. A frame with
+    /// such a tag takes the `unsure` exit.
     pub(super) fn load_driver_tag(&mut self, function: i32) {
         const SCRATCH: i16 = FixedSlots::LENGTH;
         let none = self.asm.label();

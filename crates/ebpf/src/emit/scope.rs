@@ -118,8 +118,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- bounds checks and loads
 
-    /// Continues only if `N` bytes follow `at`, and returns the proof. Shorter blocks leave through
-    /// `miss`. If the bytes are present but not directly readable, the block is unsure.
+    /// Emits the check that `N` bytes follow `at`, and returns the proof. Shorter blocks take the
+    /// exit `miss`. Blocks whose bytes are present but not directly readable take the `unsure`
+    /// exit.
     pub fn need<const N: usize>(&mut self, at: FramePos<'s>, miss: Exit<'s>) -> Window<'s, N> {
         const { assert!(0 < N && N <= 512, "a window has 1 to 512 bytes") }
         let length = u16::try_from(N).unwrap_or(u16::MAX);
@@ -176,8 +177,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         FramePos { usual: usual.checked_sub(at.off), ..at }
     }
 
-    /// Returns the position `by` bytes after `at`. Continues only if `by` is at most `max`;
-    /// otherwise leaves through `miss`.
+    /// Returns the position `by` bytes after `at`. The emitted code jumps to the exit `miss` if
+    /// `by` exceeds `max`.
     pub fn advance_by(
         &mut self,
         at: FramePos<'s>,
@@ -190,7 +191,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- branches
 
-    /// Continues only if the comparison holds; otherwise leaves through `miss`.
+    /// Emits a jump to the exit `miss` that is taken unless the comparison holds.
     pub fn only(&mut self, left: Num<'s>, cmp: Cmp, right: impl Into<Value<'s>>, miss: Exit<'s>) {
         match cmp.inverse() {
             Some(cond) => self.jump_if(cond, left, right.into(), miss.label),
@@ -204,7 +205,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Continues only if the number is one of these values; otherwise leaves through `miss`.
+    /// Emits a jump to the exit `miss` that is taken unless the number is one of these values.
     pub fn only_one_of(
         &mut self,
         num: Num<'s>,
@@ -217,8 +218,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         });
     }
 
-    /// Continues only if the value is in `low..=high`, the class range of an arc; otherwise leaves
-    /// through `miss`.
+    /// Emits a jump to the exit `miss` that is taken unless the value is in `low..=high`, the class
+    /// range of an arc.
     pub fn only_in(&mut self, value: Value<'s>, low: u32, high: u32, miss: Exit<'s>) {
         match value {
             Value::Const(constant) if (low..=high).contains(&constant) => {}
@@ -252,14 +253,14 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.builder.asm.jump(to.label);
     }
 
-    /// Returns an exit for blocks that this filter does not recognize. The exit increments
-    /// `counter` of this filter and continues at `then`.
+    /// Returns an exit for blocks that this filter does not recognize. The code at the exit
+    /// increments `counter` of this filter and continues at `then`.
     pub fn absent(&mut self, counter: &str, then: Exit<'s>) -> Exit<'s> {
         Exit { label: self.builder.counting_exit(counter, then.label), brand: then.brand }
     }
 
-    /// Returns the exit for blocks about which this code is unsure. The filter's user
-    /// implementation then decides.
+    /// Returns the exit for blocks that this code cannot decide. The filter's user implementation
+    /// decides about them.
     pub fn unsure(&self) -> Exit<'s> {
         Exit { label: self.builder.unsure(), brand: Brand::default() }
     }
@@ -385,8 +386,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- twins
 
-    /// Emits the twin of the filter with this span. Blocks that it does not recognize leave through
-    /// `out`. Releases the stack slots of the twin, except those of its answer.
+    /// Emits the twin of the filter with this span. Blocks that the twin does not recognize take
+    /// the exit `out`. Releases the stack slots of the twin, except those of its answer.
     pub fn emit_twin<A: ?Sized>(
         &mut self,
         filter: FilterSpan,
@@ -414,9 +415,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Emits a twin with separate handlers for blocks that it does not recognize (`absent`) and
-    /// blocks about which it is unsure (`unsure`). Both handlers must leave. Code after the call
-    /// runs only for answered blocks.
+    /// Emits a twin with two handlers: `absent` for blocks that the twin does not recognize, and
+    /// `unsure` for blocks that it cannot decide. Both handlers must end with a jump to an exit.
+    /// Code after the call runs only for answered blocks.
     pub fn emit_twin_with_exits<A: ?Sized>(
         &mut self,
         (filter, emit, args): (FilterSpan, Emit<A>, &A),
@@ -450,7 +451,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Emits the code of `only` and the code of `miss`. `only` receives an exit that leads to
-    /// `miss`. `miss` must leave, so the code after the call runs only if `only` has not left.
+    /// `miss`. `miss` must end with a jump to another exit, so that the code after the call runs
+    /// only if `only` succeeded.
     pub fn or_else(
         &mut self,
         only: impl FnOnce(&mut Self, Exit<'s>),

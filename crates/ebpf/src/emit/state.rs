@@ -85,9 +85,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.bind(beyond);
     }
 
-    /// Atomically raises the `nth` of `count` numbers that begin at byte `at` to `new`. Leaves
-    /// through `other` if the number is not less than `new`, if another processor changes it at the
-    /// same time, or if `nth` is out of range.
+    /// Atomically raises the `nth` of `count` numbers that begin at byte `at` to `new`. The emitted
+    /// code jumps to the exit `other` if the number is not less than `new`, if another processor
+    /// changes it at the same time, or if `nth` is out of range.
     pub fn raise_nth(
         &mut self,
         state: TwinState<'s>,
@@ -112,8 +112,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.store_wide()
     }
 
-    /// Atomically replaces the number at byte `at` of the state with `new` if the number is `old`;
-    /// otherwise leaves through `other`.
+    /// Atomically replaces the number at byte `at` of the state with `new` if the number is `old`.
+    /// Otherwise, the emitted code jumps to the exit `other`.
     pub fn replace(
         &mut self,
         state: TwinState<'s>,
@@ -254,7 +254,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         self.store_wide()
     }
 
-    /// Continues only if the comparison of 64-bit numbers holds; otherwise leaves through `miss`.
+    /// Emits a jump to the exit `miss` that is taken unless the comparison of 64-bit numbers holds.
     /// [`Cmp::Any`] is not supported, and makes the program unfit.
     pub fn only_wide(&mut self, left: Wide<'s>, cmp: Cmp, right: Wide<'s>, miss: Exit<'s>) {
         self.fetch_wide(left, R0);
@@ -334,8 +334,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- helpers
 
-    /// Replaces the number at the address in r1 with r2 if it equals r0; otherwise leaves through
-    /// `other`. Clobbers r3.
+    /// Emits code that replaces the number at the address in r1 with r2 if the number equals r0,
+    /// and otherwise jumps to the exit `other`. Clobbers r3.
     fn compare_exchange(&mut self, other: Exit<'s>) {
         let b = self.builder();
         b.asm.push(Insn::mov(R3, R0));
@@ -355,8 +355,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         b.invalidate_registers();
     }
 
-    /// Sets r1 to the address of the `nth` of `count` numbers that begin at byte `at` of the state.
-    /// Leaves through `beyond` if `nth` is out of range. Clobbers r0 and r3, preserves r2.
+    /// Emits code that sets r1 to the address of the `nth` of `count` numbers, which begin at byte
+    /// `at` of the state. The code jumps to `beyond` if `nth` is out of range. It clobbers r0 and
+    /// r3, and preserves r2.
     fn point_at_nth_number(
         &mut self,
         state: TwinState<'s>,

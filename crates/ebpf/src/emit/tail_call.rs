@@ -32,8 +32,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Ends a part or resets the verifier's state like [`Scope::link`]. If the tail call to the
-    /// next part fails at run time, the code that `fails` emits runs instead. The block is unsure
-    /// unless this code leaves through an exit.
+    /// next part fails at run time, the code that `fails` emits runs instead. If this code does not
+    /// jump to an exit, the block takes the `unsure` exit.
     #[must_use]
     pub fn link_with_exits(
         &mut self,
@@ -80,8 +80,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 }
 
 impl Builder {
-    /// Sets r1 to the address of this processor's row. If the processor has none, the block is
-    /// unsure.
+    /// Sets r1 to the address of this processor's row. If the processor has none, the block takes
+    /// the `unsure` exit.
     fn point_at_row(&mut self, map: u32) {
         self.call(Helper::CpuId);
         let unsure = self.unsure();

@@ -129,7 +129,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Continues only if a mark is set; otherwise leaves through `miss`.
+    /// Emits a jump to the exit `miss` that is taken if a mark is clear.
     pub fn only_marked(&mut self, number: u16, miss: Exit<'s>) {
         let b = self.builder();
         if let Some(place) = b.mark_at(number) {
@@ -140,7 +140,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Continues only if a mark is clear; otherwise leaves through `miss`.
+    /// Emits a jump to the exit `miss` that is taken if a mark is set.
     pub fn only_unmarked(&mut self, number: u16, miss: Exit<'s>) {
         let b = self.builder();
         if let Some(place) = b.mark_at(number) {

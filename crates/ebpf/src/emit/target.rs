@@ -6,8 +6,9 @@ use crate::program::Hook;
 pub const NONE: u32 = 0;
 /// The class that stands for the natural value 0, such as port 0.
 pub const ZERO: u32 = u32::MAX - 1;
-/// Return value of an exam program that is unsure. As a class, this value means "held". No answer
-/// collides with it, because held blocks do not leave their filter.
+/// Return value of a tested program ([`Finish::Answer`]) that leaves the block to the user
+/// implementation. As a class, this value means "held". No answer collides with it, because held
+/// blocks do not leave their filter.
 pub const UNSURE: u32 = u32::MAX;
 
 /// The environment for which a program is emitted.
@@ -67,7 +68,7 @@ pub enum Finish {
         found: Verdict,
         /// Verdict if some filter did not recognize the frame.
         none: Verdict,
-        /// Verdict if some filter was unsure.
+        /// Verdict if some filter could not decide.
         unsure: Verdict,
     },
 }
@@ -96,7 +97,7 @@ impl Verdict {
     }
 }
 
-/// The decoded return value of an exam program.
+/// The decoded return value of a program that was finished with [`Finish::Answer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The class assigned by the last filter; [`NONE`] if some filter did not recognize the block.

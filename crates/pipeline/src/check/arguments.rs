@@ -19,9 +19,9 @@ pub(crate) struct ArgumentTexts<'a> {
 }
 
 /// Parses the arguments of `node` according to the parameters of `entry`, and adds the defaults.
-/// The result begins as a copy of `none`, which must contain no arguments; it supplies what parsing
-/// needs, such as the expression compiler. Invalid arguments are omitted, and errors are appended
-/// to `mistakes`.
+/// The result begins as a copy of `none`, an empty set of arguments with the context for parsing,
+/// such as the expression compiler. Invalid arguments are omitted, and errors are appended to
+/// `mistakes`.
 pub(crate) fn parse_arguments<'a>(
     node: &'a FilterTerm,
     entry: &'static Description,
@@ -78,8 +78,8 @@ impl ArgumentTexts<'_> {
         self.node.span.end
     }
 
-    /// Converts a filter's error to a diagnostic at the position of the argument that is at fault,
-    /// or of the filter's name if none is.
+    /// Converts a filter's error to a diagnostic. The diagnostic points at the invalid argument or,
+    /// if no single argument is invalid, at the filter's name.
     pub(super) fn argument_diagnostic(
         &self,
         mistake: Mistake,
@@ -162,7 +162,7 @@ impl<'a> ArgumentReader<'a> {
                     format!("`{}` of `{}`: {}", parameter.name, self.entry.name, mistake.message);
                 let hint = mistake.hint.unwrap_or_default();
                 self.mistakes.push(Diagnostic::error(text.span, what).hint(hint));
-                // This prevents a second report that the parameter is missing.
+                // A recorded value prevents a second error, that the parameter is missing.
                 self.given.push((parameter, text, Value::Flag(false)));
             }
         }

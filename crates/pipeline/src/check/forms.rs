@@ -328,8 +328,8 @@ fn filter_output(used: &Use, input_forms: Option<FormSet>) -> Option<FormSet> {
     }
 }
 
-/// Suggests how to write a source upstream of a node so that its blocks are in frames. Returns
-/// `None` if no source upstream emits blocks without frames.
+/// Returns a hint: how to write a source upstream of a node so that its blocks are contained in
+/// frames. Returns `None` if no source upstream emits blocks without frames.
 fn frames_hint(draft: &Draft<'_>, at: NodeId) -> Option<&'static str> {
     let at = draft.nodes[at.0].inside.unwrap_or(at);
     let (mut open, mut visited) = (vec![at], vec![at]);

@@ -3,7 +3,7 @@
 //! The module resolves names, checks ranges against the classes that the classifiers upstream can
 //! return, and intersects the label before a group with the labels of its branches. A name is
 //! resolved for each incoming arc separately. If several classifiers can determine the class on an
-//! arc, the name must mean the same for all of them. [SL §4.2], CONTRACT 9
+//! arc, the name must denote the same classes for all of them. [SL §4.2], CONTRACT 9
 
 use std::collections::HashMap;
 
@@ -163,10 +163,10 @@ impl<'d, 't> LabelReader<'d, 't> {
         }
     }
 
-    /// Returns the classes that enter a section. They are the classes of the incoming arc or, over
-    /// a plain pipe, the union of the classes that the operands of `++` or `+*` select (all classes
-    /// except 0 for an operand without a label, and for any other section). Reports operands that
-    /// select no class of the arc.
+    /// Returns the classes that enter a section: the classes of the incoming arc, if the arc has a
+    /// label. Over a plain pipe, a section with `++` or `+*` receives the classes that any of its
+    /// operands selects, and any other section receives all classes except 0. An operand without a
+    /// label selects all classes except 0. Reports operands that select no class of the arc.
     fn entering_classes(
         &mut self,
         classes: Option<ClassSet>,

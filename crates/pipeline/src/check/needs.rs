@@ -170,7 +170,7 @@ impl<'g> UpstreamSearch<'g> {
 }
 
 /// Returns the classes that the filter before an arc emits only on arcs that name them. Returns
-/// `None` if the filter has no such classes, or if they do not include those of the usable blocks.
+/// `None` if the filter has no such classes, or if `usable` has classes outside this range.
 fn on_request(graph: &Graph, edge: &Edge, usable: &UsableInput) -> Option<ValueRange> {
     let giver = graph.node(edge.from).filter()?.description;
     let UsableInput { classes: ValueRange { low, high }, .. } = *usable;

@@ -1,6 +1,6 @@
-//! Rejection of requests that use a standard stream twice: a capture on standard output with
-//! something else, because no reader could separate the two, and two readers of standard input,
-//! because each would get a part.
+//! Rejection of requests that use a standard stream twice. No reader could separate a capture on
+//! standard output from other output, and two readers of standard input would each receive only
+//! part of it.
 
 use crate::graph::{Graph, Node};
 use crate::language::Diagnostic;

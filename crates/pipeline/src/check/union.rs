@@ -230,11 +230,11 @@ fn sources_of_exits(draft: &Draft<'_>, exits: &[NodeId]) -> Vec<NodeId> {
     heads
 }
 
-/// Returns the error for two sources of a `++`, or for a source that leads to two of its operands
-/// (`a` equals `b`). Returns `None` if the sources cannot emit the same block, or if it is unknown
-/// what one of them observes. If the sources overlap only on the loopback interface and `bare` is
-/// true, which means that each source is an entire operand, excludes the interface from one of them
-/// if possible, and returns `None`.
+/// Returns the error for two sources of a `++` that may emit the same block, or for one source (`a`
+/// equals `b`) that leads to two operands. Returns `None` if the sources cannot emit the same
+/// block, or if a source does not report what it observes. If `bare` is true, each source is an
+/// entire operand. Bare sources that overlap only on the loopback interface are permitted if the
+/// interface can be excluded from one of them, which this function then does.
 fn overlap_error(
     (a, b): (NodeId, NodeId),
     bare: bool,

@@ -158,7 +158,7 @@ fn has_parent(request: &Request, path: &[usize]) -> bool {
     })
 }
 
-/// Refuses to remove a node that has other nodes than a placeholder below it.
+/// Refuses to remove a node if any node below it is not a placeholder.
 fn refuse_content(node: &str, at: Span, graph: &Graph) -> Result<(), InvalidEdit> {
     let Some(id) = node_at(graph, at) else { return Ok(()) };
     let content = graph.outputs(id).map(|edge| graph.node(edge.to));

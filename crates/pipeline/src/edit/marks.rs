@@ -120,8 +120,8 @@ impl FreshMarks {
     }
 
     /// Returns a term of new uses of the first nodes of `term`, so that a second arc can lead to
-    /// these nodes. Adds marks to those that have none. Fails if one of them is an operand of `++`,
-    /// `+*` or `!`, which can have only one incoming arc.
+    /// these nodes. Adds a mark to each of these nodes that has none. Fails if any of the nodes is
+    /// an operand of `++`, `+*` or `!`, which can have only one incoming arc.
     pub(super) fn references(&mut self, term: &mut Term) -> Result<Term, InvalidEdit> {
         match term {
             Term::Filter(node) => Ok(Term::Filter(self.reference(node))),

@@ -129,7 +129,8 @@ impl Edit {
     }
 }
 
-/// Returns false if no filter of a text obtains parameters from the machine.
+/// Returns true if some filter of a text may obtain parameters from the machine, or if the text has
+/// syntax errors.
 fn may_have_unset(text: &str, registry: &dyn Registry) -> bool {
     let Ok(request) = parse_tree(text, "") else { return true };
     filters(&request).map(|node| node.name.text.as_str()).any(|name| {

@@ -59,7 +59,8 @@ pub(super) fn print_with_origins(
     request: &Request,
     origins: &[Option<Span>],
 ) -> Result<EditResult, InvalidEdit> {
-    // An edited tree need not be in normal form, but a parsed tree is.
+    // The text of an edited tree may not be in normal form. Parsing and printing it again
+    // normalizes it.
     let mut text = request.to_string();
     let mut again = parse_tree(&text, "the new request")?;
     let normal = again.to_string();

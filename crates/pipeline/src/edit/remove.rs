@@ -34,7 +34,7 @@ pub(super) fn remove(
         {
             gone.push(cut(request, at)?.term);
         }
-        // A term that is put back may lead to the removed node again.
+        // A shared term that is put back may lead to the removed node again, so the loop repeats.
         let Some(removed) = gone.pop() else { return Ok(()) };
         if let Some(shared) = surviving_part(&survivors, removed) {
             put_back(request, shared);

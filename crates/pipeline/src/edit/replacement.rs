@@ -26,7 +26,7 @@ pub(super) fn replace_text(old: &Request, new: &str) -> Result<EditResult, Inval
         true => EQUAL_FILTER_WEIGHT,
         false => u64::from(before[i].name.text == after[j].name.text),
     };
-    // These are the weights of the heaviest common subsequences of all pairs of suffixes.
+    // Weights of the heaviest common subsequences, for each pair of suffixes.
     let mut common = vec![vec![0u64; new_texts.len() + 1]; old_texts.len() + 1];
     for i in (0..old_texts.len()).rev() {
         for j in (0..new_texts.len()).rev() {

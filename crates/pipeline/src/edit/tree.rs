@@ -221,9 +221,9 @@ fn insert_branch(pipeline: &mut Pipeline, place: usize, filter: Term) {
     pipeline.rest.push(Stage { arc, term });
 }
 
-/// Removes the kernel pins of all filters after the filter at `at`, in the text of the same
-/// pipeline. Used when that filter leaves the kernel: a filter can run in the kernel only if its
-/// predecessors run there.
+/// Removes the kernel pins of all filters that follow the filter at `at` in its pipeline. Used when
+/// the filter leaves the kernel, because a filter can run in the kernel only if its predecessors
+/// run there.
 pub(super) fn unpin_successors(request: &mut Request, at: Span) {
     let here = |term: &Term| {
         let mut found = false;

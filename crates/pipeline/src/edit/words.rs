@@ -15,7 +15,7 @@ pub(super) const EDIT_USAGE: &str = "write `insert FILTER before|after|at NODE`,
 
 /// The keyword that precedes the new parent of a node.
 const BELOW_KEYWORD: &str = "below";
-/// The keyword that makes `remove` fail if the node to remove has others below it.
+/// The keyword that makes `remove` fail if there are nodes below the node to remove.
 const LEAF_KEYWORD: &str = "leaf";
 /// The keyword that makes `remove` also remove everything below the node.
 const ALL: &str = "all";

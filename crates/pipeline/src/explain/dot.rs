@@ -10,8 +10,8 @@ use filter::text::visible;
 use std::fmt::Write as _;
 
 /// Formats the graph. Spaces are drawn as boxes, rings as thick edges, pipes as edges with an empty
-/// arrowhead, and back edges as dashed edges. Shows rates, measured costs and losses if there are
-/// figures.
+/// arrowhead, and back edges as dashed edges. If `figures` is given, includes rates, measured costs
+/// and losses.
 #[must_use]
 pub fn format_dot(plan: &Plan, figures: Option<&DrawnFigures>) -> String {
     let graph = &plan.graph;

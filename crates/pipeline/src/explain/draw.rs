@@ -9,7 +9,7 @@ use crate::plan::Plan;
 use filter::FilterKind;
 use std::fmt::Write as _;
 
-/// Draws all nodes of a plan, with rates, measured costs and losses if there are figures.
+/// Draws all nodes of a plan. If `figures` is given, includes rates, measured costs and losses.
 #[must_use]
 pub fn format_drawing(plan: &Plan, figures: Option<&DrawnFigures>) -> String {
     let names = unique_names(&plan.graph);
@@ -50,8 +50,8 @@ pub(super) fn draw_nodes(
     drawn_graph(plan, node).draw(&order)
 }
 
-/// Converts a plan to a graph for a drawing. `node` returns the drawing of a node; its space is
-/// filled in here.
+/// Converts a plan to a graph for a drawing. `node` returns the drawing of a node, in which this
+/// function sets the space.
 fn drawn_graph(plan: &Plan, node: impl Fn(NodeId) -> DrawnNode) -> DrawnGraph {
     let graph = &plan.graph;
     let nodes = graph.ids().map(|(id, _)| {

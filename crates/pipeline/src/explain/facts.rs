@@ -32,7 +32,7 @@ pub struct ArgumentFacts {
     pub writable: bool,
 }
 
-/// Returns the facts about the node with index `at`. They are empty if there is no such node.
+/// Returns the facts about the node with index `at`, or empty facts if there is no such node.
 #[must_use]
 pub fn node_facts(graph: &Graph, at: usize) -> NodeFacts {
     let Some(node) = graph.nodes.get(at) else { return NodeFacts::default() };

@@ -1,4 +1,4 @@
-//! Measured figures of a drawing, and their texts.
+//! Measurements shown in the drawing of a plan, and their formatting.
 
 use super::analysis::Measurements;
 use crate::format::format_one_decimal;
@@ -6,12 +6,12 @@ use crate::graph::NodeId;
 use crate::plan::Plan;
 use std::fmt::Write as _;
 
-/// The measured figures of a drawing. The losses are given by node and by edge of the plan.
+/// The measurements shown in a drawing. Losses are indexed by node and by edge of the plan.
 #[derive(Debug, Clone, Default)]
 pub struct DrawnFigures {
     /// The measurements of the run.
     pub measured: Measurements,
-    /// The number of blocks lost in each node, or before it if it is a source.
+    /// The number of blocks lost in each node; for a source, the number of blocks lost before it.
     pub lost_in_nodes: Vec<u64>,
     /// The number of blocks lost on each edge.
     pub lost_on_edges: Vec<u64>,
@@ -58,10 +58,10 @@ pub(super) fn node_figures(plan: &Plan, id: NodeId, figures: &DrawnFigures) -> S
 }
 
 impl DrawnFigures {
-    /// Returns a copy of these figures in which the duration, and the numbers of blocks, calls and
-    /// nanoseconds, are those since the earlier sample `before`. All other figures, such as losses,
-    /// still count from the start of the run. If `before` is a sample of another plan, returns
-    /// these figures unchanged.
+    /// Returns figures for the interval since the earlier sample `before`: the duration, and the
+    /// numbers of blocks, calls and nanoseconds. All other figures, such as losses, still count
+    /// from the start of the run. If `before` is a sample of another plan, returns a copy of these
+    /// figures.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let (now, old) = (&self.measured, &before.measured);

@@ -232,9 +232,9 @@ impl Drawing<'_> {
         opened
     }
 
-    /// Adds a row that connects lane `own` with the lanes that end here (`closing`) and those that
-    /// begin here (`opening`). `arms` are the vertical strokes of lane `own`; if `arrow` is true,
-    /// an arrowhead points to it.
+    /// Adds a row that connects lane `own` with the lanes that end here (`closing`) and the lanes
+    /// that begin here (`opening`). `arms` are the vertical strokes of lane `own`; if `arrow` is
+    /// true, an arrowhead points to lane `own`.
     fn connect(
         &mut self,
         own: usize,

@@ -53,7 +53,7 @@ struct PlacedNode {
     height: usize,
 }
 
-/// Draws the plan, with rates, measured costs and losses if there are figures.
+/// Draws the plan. If `figures` is given, includes rates, measured costs and losses.
 #[must_use]
 pub fn format_svg(plan: &Plan, figures: Option<&DrawnFigures>) -> String {
     let mut nodes = measured_nodes(plan, figures);
@@ -186,9 +186,9 @@ fn gap_before(plan: &Plan, nodes: &[PlacedNode], column: usize) -> usize {
     COLUMN_GAP.max(longest + 2 * LABEL_DISTANCE)
 }
 
-/// Returns the nodes in a column of a lane from top to bottom: for each, the top of the highest
-/// node in this lane from which an edge leads to it, or 0 if there is none, and the index of the
-/// node. In this order, most edges are straight, and few edges cross.
+/// Returns the nodes in a column of a lane from top to bottom, as pairs of a sort key and a node
+/// index. The sort key is the top of the node's highest predecessor in this lane, or 0 if there is
+/// none. In this order, most edges are straight, and few edges cross.
 fn lane_rows(
     plan: &Plan,
     nodes: &[PlacedNode],
@@ -264,7 +264,7 @@ fn write_edge(
     let (x1, y1) = (from.x + from.width, from.y + from.height / 2);
     let (x2, y2) = (to.x, to.y + to.height / 2);
     let (bend1, bend2) = match edge.back {
-        // A back edge leaves and enters at the sides, too, in a wider curve.
+        // A back edge also leaves and enters at the sides of nodes, but in a wider curve.
         true => (x1 + COLUMN_GAP, x2.saturating_sub(COLUMN_GAP)),
         false => ((x1 + x2) / 2, (x1 + x2) / 2),
     };
@@ -282,7 +282,7 @@ fn write_edge(
             escaped(text)
         );
     };
-    // An edge that comes from above ends above its label.
+    // The label of an edge from above is drawn below the end of the edge.
     let mut below = y2 + LINE_HEIGHT * 3 / 4;
     let first = if y1 < y2 { below } else { y2.saturating_sub(LINE_HEIGHT / 4) };
     let text = edge_label(graph, edge, planned);

@@ -93,10 +93,10 @@ impl Graph {
         by_operand || edge.classes.names_any(bounds)
     }
 
-    /// Returns the expression of a section with the classes that pass the arcs of its operands. The
-    /// filters before the section may emit some classes only on arcs that name them. If no incoming
-    /// arc of the section names these classes, the result lacks them on each operand's arc that
-    /// does not name them either; `body` can still contain them there.
+    /// Returns `body`, the expression of a section, without classes that never arrive at its
+    /// operands. Some filters emit certain classes only on arcs that name these classes. If no
+    /// incoming arc of the section names them, they are removed from the operands' arcs that do not
+    /// name them either.
     #[must_use]
     pub fn body_on_request(&self, section: NodeId, body: &Boolean) -> Boolean {
         let made = |edge: &Edge| {
@@ -106,7 +106,8 @@ impl Graph {
         };
         let mut made = self.inputs(section).map(made);
         let first = made.next().flatten();
-        // Elsewhere, the numbers are those of other classes.
+        // If the filters before the section differ in these classes, the same numbers may denote
+        // other classes, so nothing is removed.
         match first.filter(|_| made.all(|other| other == first)) {
             Some(made) => body.without_unnamed(made),
             None => body.clone(),

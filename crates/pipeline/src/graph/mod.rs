@@ -37,8 +37,8 @@ use crate::language::Span;
 /// A checked request, as nodes and edges.
 #[derive(Debug, Clone, Default)]
 pub struct Graph {
-    /// The text of the request after `insertions` are applied, so that reading it again gives the
-    /// same graph. Empty if the graph was not made from a text.
+    /// The text of the request after `insertions` are applied. Parsing and checking this text
+    /// yields the same graph. Empty if the graph was not made from a text.
     pub text: Arc<str>,
     /// The values of unset parameters obtained from the machine, each with its byte offset in the
     /// text.
@@ -211,7 +211,7 @@ pub struct Edge {
     /// The classes that pass.
     pub classes: ClassSet,
     /// The span of the label in the text, or of a plain pipe. Empty if several labels restrict the
-    /// edge: the label of the pipe and those of branches.
+    /// edge: the label of the pipe and the labels of branches.
     pub span: Span,
     /// True if the edge closes a cycle.
     pub back: bool,

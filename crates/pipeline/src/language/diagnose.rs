@@ -32,7 +32,7 @@ impl Span {
         Self { start, end }
     }
 
-    /// Returns the range from the start of this span to the end of the other.
+    /// Returns the range from the start of this span to the end of `other`.
     pub fn to(self, other: Self) -> Self {
         Self { start: self.start, end: other.end.max(self.start) }
     }

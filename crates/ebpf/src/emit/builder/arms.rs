@@ -19,8 +19,8 @@ pub(super) struct Stub {
 pub(super) enum StubTask {
     /// Increments the counter with this index.
     Count(usize),
-    /// Leaves the block unsure if the frame has at least this length in bytes; otherwise treats the
-    /// frame as too short.
+    /// Jumps to the `unsure` exit if the frame has at least this length in bytes; otherwise treats
+    /// the frame as too short.
     Deep(u32),
 }
 

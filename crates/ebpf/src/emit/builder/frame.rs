@@ -31,7 +31,8 @@ pub(in crate::emit) mod skb {
     pub(in crate::emit) const TAG_TCI: i16 = 24;
     pub(in crate::emit) const TAG_PROTOCOL: i16 = 28;
     pub(in crate::emit) const INGRESS_IFINDEX: i16 = 36;
-    /// Offset of the first word of `cb`, in which an exam program at a cgroup returns its answer.
+    /// Offset of the first word of `cb`, in which a tested program at a cgroup returns its answer,
+    /// because its return value is a verdict.
     pub(in crate::emit) const ANSWER_OFFSET: i16 = 48;
     pub(in crate::emit) const DATA: i16 = 76;
     pub(in crate::emit) const DATA_END: i16 = 80;
@@ -153,9 +154,10 @@ impl Builder {
         self.redirects && !self.is_length_a_difference()
     }
 
-    /// Returns the label to which a failed direct bounds check up to byte `end` jumps: `miss` if
-    /// the frame must then be too short, otherwise an exit that leaves as unsure if the frame is
-    /// long enough. If the position is computed, `end` is an upper bound.
+    /// Returns the label for a failed direct bounds check up to byte `end`. The label is `miss` if
+    /// the failure proves that the frame is too short. Otherwise it is a stub that takes the
+    /// `unsure` exit if the frame is long enough, and jumps to `miss` if it is not. If the position
+    /// is computed, `end` is an upper bound.
     pub(in crate::emit) fn miss_exit(&mut self, base: PosBase, end: u32, miss: Label) -> Label {
         let directly_readable_end = match self.target.hook {
             Hook::Socket | Hook::Cgroup => return miss,

@@ -99,7 +99,7 @@ impl Builder {
     }
 
     /// Emits the two exits of a program for blocks without an answer: one for blocks that a filter
-    /// does not recognize, and one for blocks about which a twin is unsure.
+    /// does not recognize, and one for blocks that a twin leaves to the user implementation.
     pub(super) fn emit_exits(&mut self) {
         let hook = self.target.hook;
         self.filter = None;

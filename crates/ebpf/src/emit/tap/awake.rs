@@ -25,9 +25,9 @@ use crate::emit::unfit::Unfit;
 use crate::insn::{Cond, Helper, Insn, R0, R1, R2, Reg, Size, atomic};
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    /// Continues only if the consumer of pointer ring `ring` is awake or is notified by doorbells;
-    /// otherwise leaves through `asleep`. `delivers_all` is true if every frame that continues is
-    /// delivered to this ring. If it is false and the consumer may sleep, refuses the program.
+    /// Emits a jump to the exit `asleep` that is taken while the consumer of pointer ring `ring`
+    /// sleeps without doorbells. `delivers_all` is true if every frame that passes this check is
+    /// delivered to the ring. If it is false and the consumer may sleep, refuses the program.
     pub fn only_while_awake(&mut self, ring: u16, delivers_all: bool, asleep: Exit<'s>) {
         let b = self.builder();
         let Some(outlet) = b.pointer_ring(ring) else {

@@ -25,7 +25,7 @@ use crate::emit::unfit::Unfit;
 use crate::insn::{Alu, Cond, Insn, R0, R1, R2, R3, R4, R5, R9, R10, Reg, Size};
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    /// Continues only if an exit at this place is open; otherwise leaves through `miss`. Emits
+    /// Emits a jump to the exit `miss` that is taken unless an exit at this place is open. Emits
     /// nothing if the program has no switches.
     pub fn only_switched(&mut self, place: u32, miss: Exit<'s>) {
         let b = self.builder();

@@ -11,7 +11,7 @@ use crate::language::tree::{Class, Classes, Label, Name, Value};
 use crate::language::{Diagnostic, Span, nearest};
 use crate::registry::Registry;
 
-/// The class that represents the number 0, since class 0 means that a filter gave no answer.
+/// The class that represents the number 0, because class 0 means that a filter returned no answer.
 const CLASS_OF_ZERO: u32 = ClassValue::ZERO.0;
 
 /// The classifiers upstream of an arc, against which the label on the arc is resolved.
