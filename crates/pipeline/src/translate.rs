@@ -76,7 +76,7 @@ impl Translation {
         let count =
             self.count.as_ref().map_or_else(String::new, |count| format!("run -c {count} "));
         let shell = self.shell.as_ref().map_or_else(String::new, |shell| format!(" | {shell}"));
-        // This is how a shell quotes single quotes.
+        // A shell represents a single quote in a quoted string as `'\''`.
         format!("streamline {count}'{}'{shell}", self.line.replace('\'', r"'\''"))
     }
 
@@ -103,7 +103,7 @@ pub(crate) fn translated_mistake(
     Some(Diagnostic::error(stage, what).hint(format!("write `{}`", translation.proposal_text())))
 }
 
-/// Translates a command line in tcpdump or shell syntax; returns `None` for any other.
+/// Translates a command line in tcpdump or shell syntax; returns `None` for any other command.
 pub fn translate_command(words: &[&str], registry: &dyn Registry) -> Option<Translation> {
     let text = words.join(" ");
     let stages = stage_spans(&text, PIPE_SEPARATORS);

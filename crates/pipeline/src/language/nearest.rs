@@ -4,11 +4,11 @@
 /// is quadratic.
 const LENGTH_MAX: usize = 32;
 
-/// Returns the candidate with the smallest edit distance to `word`; of several, the first. An edit
-/// is an insertion, a deletion, a replacement, or a swap of neighbours. Ignores candidates that
-/// have more than 32 characters, that need more than one edit per three characters of the longer
-/// word (one edit is always allowed), or that need as many edits as `word` has characters. Returns
-/// `None` if no candidate remains, or if `word` has more than 32 characters.
+/// Returns the candidate with the smallest edit distance to `word`, or the first of several such
+/// candidates. An edit is an insertion, a deletion, a replacement, or a swap of neighbours. Ignores
+/// candidates that have more than 32 characters, that need more than one edit per three characters
+/// of the longer word (one edit is always allowed), or that need as many edits as `word` has
+/// characters. Returns `None` if no candidate remains, or if `word` has more than 32 characters.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word: Vec<char> = word.chars().take(LENGTH_MAX + 1).collect();
     if word.len() > LENGTH_MAX {

@@ -68,8 +68,8 @@ fn describe_cost_difference(ns: f64, more: Option<f64>, policy: Policy) -> Strin
     format!("{} ns, {texts}", format_one_decimal(ns))
 }
 
-/// Stores each text of `texts`, by node and space, in the candidate that it describes: a possible
-/// space of the node that was not chosen.
+/// Stores the texts, which are indexed by node and space, in the candidates that they describe:
+/// spaces that could run a node but were not chosen.
 pub(super) fn store_in_candidates(
     placements: &mut [Placement],
     texts: &[Vec<Option<String>>],

@@ -34,9 +34,9 @@ impl Plan {
         named.flat_map(|classes| classes.ranges().to_vec()).collect()
     }
 
-    /// Returns the classes of the blocks that can pass an edge. These are the classes of the edge,
-    /// but without those that the filter before it emits only on request, unless the edge names one
-    /// of them.
+    /// Returns the classes of the blocks that can pass an edge. Some filters emit certain classes
+    /// only on edges that name one of these classes. If the edge names none of them, they are
+    /// removed from the classes of the edge.
     #[must_use]
     pub fn classes_on(&self, edge: &Edge) -> ClassSet {
         let from = self.graph.node(edge.from).filter();

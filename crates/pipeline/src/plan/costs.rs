@@ -1,5 +1,4 @@
-//! The cost table of a machine. It gives times in ns per block, on which the choice of a plan
-//! depends.
+//! The cost table of a machine: times in ns per block, on which the choice of a plan depends.
 //!
 //! The table is built in, or parsed from the text of a table measured on this machine. A text with
 //! another version or an unknown word is rejected entirely, because a partial table would compare

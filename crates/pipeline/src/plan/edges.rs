@@ -47,8 +47,8 @@ pub(super) fn plan_edges(
     let framed = |form: &Form| Forms::FRAMED.has(*form) || *form == Form::Message;
     let signals = SignalDefaults::new(graph, rings, entries, machine);
     let ring = |to: NodeId| {
-        // Bytes that a filter made from frames carry the headers of these frames, which the marks
-        // locate. The output of a program does not.
+        // A block of bytes that a filter makes from frames still contains the frame headers, whose
+        // offsets are in the marks. The output of a program contains no headers.
         let makers = |at: NodeId| {
             let inputs = graph.inputs(at).map(|edge| edge.from);
             inputs.filter(|from| !graph.node(*from).is_process())

@@ -160,7 +160,7 @@ fn downstream(graph: &Graph, id: NodeId) -> Vec<NodeId> {
 }
 
 /// Returns the nodes from the source to this node, found by following the first incoming edge of
-/// each, except back edges.
+/// each node upstream, except back edges.
 fn upstream_chain(graph: &Graph, id: NodeId) -> Vec<NodeId> {
     let mut route = vec![id];
     let mut at = id;

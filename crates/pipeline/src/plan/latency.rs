@@ -4,8 +4,8 @@
 //! A block may be delayed in a ring between threads until the reader is woken, before a kernel
 //! program notifies its reader, in the ring of a packet socket, and in the rings to and from
 //! replicas. The share of a delay is the budget divided by the number of delays on the longest path
-//! through it. Therefore no path exceeds the budget, and the delays of a short branch may be longer
-//! than those of a long branch. [Th §5.2.2]
+//! through it. Therefore no path exceeds the budget, and delays on a short branch may be longer
+//! than delays on a long branch. [Th §5.2.2]
 //!
 //! A ring's share becomes its maximum time before a notification (T_t). The pipe of a program has
 //! no share, because the delay inside a program is unknown.

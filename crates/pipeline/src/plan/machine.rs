@@ -8,8 +8,7 @@ use super::processors::Processors;
 pub struct Machine {
     /// The number of processors.
     pub processors: usize,
-    /// The processors of the machine, and which of them share a cache with the first processor of a
-    /// path.
+    /// The processors on which a path may run, and the group of them that shares a cache.
     pub near: Processors,
     /// The size of the first-level data cache in bytes.
     pub l1d: usize,

@@ -124,13 +124,13 @@ pub struct Placement {
     pub input_space: usize,
     /// The index of the space that reads the node's output: its own, except for a process (the next
     /// thread) and for the kernel (the first thread of the component, which reads the rings). The
-    /// first thread also runs the user implementations of filters in the kernel, for blocks about
-    /// which their twins are unsure.
+    /// first thread also runs the user implementations of filters in the kernel, for blocks that
+    /// their twins could not decide.
     pub output_space: usize,
     /// The reason for the placement.
     pub because: String,
-    /// True if the placement merely follows from that of a node upstream, which `because` names:
-    /// the node runs in the same space, or in a later one.
+    /// True if the placement merely follows from the placement of a node upstream, which `because`
+    /// names: the node runs in the same space, or in a later one.
     pub by_neighbor: bool,
     /// All spaces considered, including those that cannot run the node.
     pub candidates: Vec<Candidate>,
@@ -222,7 +222,7 @@ impl std::error::Error for Unplaceable {}
 pub struct Replicas {
     /// The filters, in stream order.
     pub nodes: Vec<NodeId>,
-    /// The index of each replica's space. The thread of the first one dispatches the blocks.
+    /// The index of each replica's space. The thread of the first replica dispatches the blocks.
     pub spaces: Vec<usize>,
     /// The index of the space that merges the outputs.
     pub join: usize,
@@ -249,7 +249,7 @@ pub struct ReplicaRefusal {
 pub struct KernelRefusal {
     /// The refused node.
     pub node: NodeId,
-    /// The message of the party that refused it.
+    /// The reason that was given for the refusal.
     pub why: String,
 }
 

@@ -127,7 +127,7 @@ impl Plan {
 
 /// Returns true if a running filter may move into the kernel. Returns false if its answers depend
 /// on earlier blocks and its state cannot be transferred, because the kernel begins to process
-/// blocks before the thread has processed its last ones.
+/// blocks before the thread has finished its last batch.
 #[must_use]
 pub fn may_enter_kernel(graph: &Graph, id: NodeId) -> bool {
     let node = graph.node(id);

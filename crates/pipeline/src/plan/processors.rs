@@ -65,8 +65,8 @@ impl Processors {
 }
 
 impl Plan {
-    /// Returns the number of threads that start together: that of the connected component with the
-    /// most threads.
+    /// Returns the number of threads that start together: the largest number of threads in a
+    /// connected component.
     #[must_use]
     pub fn thread_count(&self) -> usize {
         let threads = self.spaces.iter().filter(|space| space.kind == SpaceKind::Thread);

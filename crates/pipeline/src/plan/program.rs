@@ -19,8 +19,8 @@ pub struct Program {
     pub steps: Vec<ProgramStep>,
     /// The edges that leave the program; an edge's index in this list is the number of its ring.
     pub exits: Vec<ExitEdge>,
-    /// The memory for outgoing frames and the pointers to them. Frames about which a twin is unsure
-    /// leave the kernel through it too.
+    /// The memory for outgoing frames and the pointers to them. Frames that a twin cannot decide
+    /// also leave the kernel through this memory.
     pub ring: KernelRing,
 }
 
@@ -114,9 +114,9 @@ pub(super) fn attachment(node: &Node) -> Result<Attach, String> {
 }
 
 impl Program {
-    /// Adds the successors of node `id`, recursively: those for which `inside` returns true to the
-    /// program, and the edges to the others to the program's exits. `from` is the index of the step
-    /// of `id`, or `None` for a source.
+    /// Adds the successors of node `id` recursively. Successors for which `inside` returns true
+    /// become steps of the program; edges to other successors become exits of the program. `from`
+    /// is the index of the step of `id`, or `None` for a source.
     fn add_successors(
         &mut self,
         graph: &Graph,

@@ -92,7 +92,7 @@ pub(super) fn select_placement(
         && (policy == Policy::Cost || best.is_none())
         && let Some((found, examined, exact)) = eliminate::eliminate_nodes(&search)
     {
-        // An inexact result may be worse than that of the branch-and-bound search.
+        // An inexact result may be worse than the result of the branch-and-bound search.
         best = best.filter(|(cost, _)| !exact && *cost < found.0).or(Some(found));
         (steps, proved) = (steps + examined, exact);
     }

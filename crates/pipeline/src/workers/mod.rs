@@ -3,8 +3,8 @@
 //!
 //! If a request cannot run this way, the reasons become diagnostics; otherwise it is rewritten to
 //! one request per worker. In a worker's request, each source is followed by `shard 1 of=2
-//! by=flow`, and each output directory has a suffix (`out.engine1`). Therefore only the code that
-//! starts workers deals with them, and not the code that runs, explains or edits a request.
+//! by=flow`, and each output directory has a suffix (`out.engine1`). The code that runs, explains
+//! or edits a request therefore does not depend on worker processes.
 //!
 //! The filters of the request define its sessions. All blocks of a session, in both directions, go
 //! to one worker. The key consists of addresses and ports, or only of addresses if a filter

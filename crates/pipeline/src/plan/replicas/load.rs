@@ -57,7 +57,7 @@ impl ThreadLoad {
         let exits = graph.edges.iter().zip(&plan.flows.1).filter(|(edge, _)| edge.from == last);
         let costs = &work.machine.costs;
         let flows = (plan.flows.0[first.0], exits.map(|(_, flow)| flow).sum::<f64>().min(1.0));
-        // The blocks of a batch that reach this point cross together.
+        // The blocks of a batch that reach this point cross together, and share one wakeup.
         let crossing =
             |flow: f64| costs.ring + costs.wake / (BATCH_BLOCKS * flow).clamp(1.0, EVENT_BLOCKS);
         Some(Self {

@@ -74,8 +74,8 @@ impl Demand {
             Some(policy @ ("power" | "latency")) => Some(policy),
             Some(_) => return None,
         };
-        // Each crossing would use up part of the budget, and worker processes already occupy the
-        // processors.
+        // Each crossing would use up part of the latency budget, and worker processes already
+        // occupy the processors.
         if options.number("latency").is_some() || options.text("engines").is_some() {
             return None;
         }
