@@ -1,5 +1,5 @@
-//! BPF programs in C, compiled by clang at run time. Of the object file, only the code of the
-//! section `program` is used, with its references to variables in `.bss`.
+//! BPF programs in C, compiled by clang at run time. Only the section `program` of the object file
+//! is loaded, with its references to variables in `.bss`.
 
 use ebpf::insn::PSEUDO_MAP_VALUE;
 use std::os::fd::{AsFd as _, AsRawFd as _};

@@ -2,13 +2,13 @@
 //! compared with a loop of indirect calls and with Unix processes connected by pipes.
 //! [Th §5.2.1, fig. 5.1]
 //!
-//! - `fast`: the blocks are in the dbuf and are not copied; `loop` does the same in a loop written
-//!   by hand.
+//! - `fast`: the blocks are in the dbuf and are not copied; `loop` does the same in a hand-written
+//!   loop.
 //!
-//! - `ring`: every block is copied into the dbuf, crosses a ring and is copied out, as by `pipes`.
+//! - `ring`: every block is copied into the dbuf, crosses a ring and is copied out, as in `pipes`.
 //!
-//! - `cycle`: like `fast`, but every block goes round a cycle of two filters, as often as a block
-//!   may; `written out` runs the same number of filters in a chain. [FEATURES A13]
+//! - `cycle`: like `fast`, but every block passes through a cycle of two filters for the maximum
+//!   number of rounds; `written out` runs the same number of filters in a chain. [FEATURES A13]
 //!
 //! - `whole`: like `fast`, but reads every byte; `whole ring`: like `ring`, but reads every byte.
 
@@ -50,8 +50,8 @@ pub(crate) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
     Ok(rows)
 }
 
-/// Measures blocks that go round a cycle of two filters until they have passed
-/// [`CYCLE_FILTERS`] filters, against a chain of so many filters.
+/// Compares blocks in a cycle of two filters, which pass [`CYCLE_FILTERS`] filters each, with
+/// blocks in a chain of the same number of filters.
 fn measure_cycle(rounds: usize) -> Result<Vec<Row>, String> {
     const MATCH: &str = "match hex=02 at=0";
     let source = format!("generate count={CYCLE_BLOCKS} size=1024");

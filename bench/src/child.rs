@@ -79,8 +79,8 @@ impl ParentConnection {
     }
 
     /// Serves the parent's requests to receive a number of bytes, until the parent exits. For each
-    /// request, calls `read` repeatedly with the number of remaining bytes, until `read` returns 0
-    /// as the number that then remains.
+    /// request, calls `read` with the number of remaining bytes, and repeats with the number that
+    /// `read` returns, until `read` returns 0.
     pub(crate) fn serve_requests(
         &self,
         mut read: impl FnMut(u64) -> Result<u64, String>,

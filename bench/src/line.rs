@@ -66,8 +66,8 @@ pub(crate) fn run_request(text: &str) -> Result<Outcome, String> {
     run_request_with(text, Settings::default())
 }
 
-/// Runs a request as [`run_request`] does, with the given settings. The sources and sinks in the
-/// settings are replaced by those of the benches.
+/// Runs a request as [`run_request`] does, with the given settings. The sources and sinks of the
+/// benches replace the sources and sinks in the settings.
 pub(crate) fn run_request_with(text: &str, settings: Settings) -> Result<Outcome, String> {
     let plan = plan_request(text)?;
     let settings = Settings {

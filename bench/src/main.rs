@@ -319,7 +319,7 @@ fn main() -> ExitCode {
 }
 
 /// Runs a bench in its own thread. CPU affinity, scheduling class, timers and namespaces belong to
-/// a thread, and each bench must start with the same ones.
+/// a thread, and each bench must start with the defaults.
 fn run_in_thread<T: Send>(
     name: &str,
     run: impl FnOnce() -> Result<T, String> + Send,

@@ -3,10 +3,10 @@
 //!
 //! The requests run as a user runs them: `freeze`, which retains frames for a trigger that never
 //! occurs, and `--history`, with which a source retains frames for later readers. The reference is
-//! the same request without either. The frames have 1400 bytes: lines of text with running numbers,
-//! which compress, or random bytes, which do not. The values are the bytes retained at the end per
-//! byte of memory; the processor time of the whole process per frame; and the rate of the path,
-//! which the compressing thread of a history must not reduce.
+//! the same request without either option. The frames have 1400 bytes: lines of text with running
+//! numbers, which compress, or random bytes, which do not. The bench reports the bytes retained at
+//! the end per byte of memory, the processor time of the whole process per frame, and the rate of
+//! the path, which the compressing thread of a history must not reduce.
 
 use crate::harness::{Better, Samples, median, rows_of_samples};
 use crate::options::Options;

@@ -24,7 +24,7 @@ pub(crate) fn context_switches(task: &str) -> [u64; 2] {
     })
 }
 
-/// Programs that run concurrently. Dropping this value kills those that were not stopped.
+/// Programs that run concurrently. Dropping this value kills the programs that were not stopped.
 #[derive(Debug, Default)]
 pub(crate) struct Children(Vec<Child>);
 

@@ -4,8 +4,9 @@
 //! The request runs on threads, as for a user. Candidates change the plan: the number of entries,
 //! which by default depends on the pressure, and T_b, the number of blocks after which a sleeping
 //! reader is woken, which by default depends on the rate. Processor time is measured in addition to
-//! the rate, because a request that seldom wakes its reader leaves time for others. The mechanism
-//! alone is a bare crossing, in which batches of 64 pointers pass from one thread to another.
+//! the rate, because a request that seldom wakes its reader leaves processor time for other
+//! programs. The mechanism alone is a bare crossing, in which batches of 64 pointers pass from one
+//! thread to another.
 
 use crate::harness::{Better, Samples, median, rows_of_samples};
 use crate::line::plan_for_machine;

@@ -5,7 +5,8 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Returns a command for the cargo that started this program, so that all calls use one toolchain.
+/// Returns a command for the cargo that started this program, so that all calls use the same
+/// toolchain.
 pub(crate) fn cargo(root: &Path) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);

@@ -24,8 +24,8 @@ pub(crate) fn check(root: &Path) -> bool {
             return false;
         }
     };
-    // Built as the tests are: `build --package streamline-cli` selects other features, and compiles
-    // most crates once more.
+    // Uses the same build as the tests, because `build --package streamline-cli` would select other
+    // features, and compile most crates again.
     let mut build = crate::test::test_command(root);
     if !cargo::run(build.args(["--workspace", "--no-run", "--quiet"])) {
         return false;

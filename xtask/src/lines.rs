@@ -111,7 +111,7 @@ mod tests {
             tree.write_file(&format!("crates/abi/{left_out}"), b"//! C.\nfn f() {}\n");
         }
         tree.write_file("crates/testkit/src/lib.rs", b"fn f() {}\n");
-        // The lines are `fn`, `g(`, `f")`, `}`, and that of lib.rs, which forbids unsafe code.
+        // The lines are `fn`, `g(`, `f")`, `}`, and the line of lib.rs that forbids unsafe code.
         assert_eq!(counts_by_crate(&tree.read())["abi"], (2, 5));
         assert!(!counts_by_crate(&tree.read()).contains_key("testkit"));
     }

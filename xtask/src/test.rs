@@ -164,9 +164,8 @@ fn print_result(run: &TestRun) -> bool {
     run.is_success()
 }
 
-/// The verb `model`: runs the loom models of public interfaces (`tests/model_*.rs`) and
-/// internal ones (`models.rs`). They are built separately, because `--cfg loom` changes every
-/// crate.
+/// The verb `model`: runs the loom models of public interfaces (`tests/model_*.rs`) and of internal
+/// types (`models.rs`). The models are built separately, because `--cfg loom` changes every crate.
 pub(crate) fn model(root: &Path, arguments: &[String]) -> Outcome {
     let run = |which: &[&str], filter: &[String]| {
         let mut command = model_command(root);
@@ -191,8 +190,8 @@ const MIRI_PACKAGES: &[&str] = &["streamline-abi", "streamline-buffer", "streaml
 pub(crate) fn miri(root: &Path, arguments: &[String]) -> Outcome {
     let cargo = |arguments: &[&str]| {
         let mut command = Command::new("cargo");
-        // Cargo reads the configuration of its directory. That of the tree names a runner for
-        // tests, which would conflict with Miri's.
+        // Cargo reads the configuration of its working directory. The configuration of the tree
+        // names a test runner, which would conflict with Miri's runner.
         command.current_dir("/").arg("+nightly").arg("miri").args(arguments);
         command.env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN");
         command

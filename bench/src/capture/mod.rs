@@ -337,7 +337,8 @@ impl CaptureSamples {
             self.taken.values(CaptureObservers::Readers(readers), |sample| sample.unobserved)
         };
         let alone = median(&[sent(1), sent(10)].concat());
-        // Variations in sending itself do not concern the observers.
+        // All rates use the same sending time, so that variations in sending do not affect the
+        // comparison.
         let rate = |name, kernel: &[f64]| Samples {
             name,
             values: kernel.iter().map(|ns| 1e6 / (alone + ns)).collect(),

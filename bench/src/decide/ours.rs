@@ -14,8 +14,8 @@ const PORT: u32 = crate::flood::WANTED_PORT as u32;
 const CHAIN_FILTERS: [&str; 3] = ["ip", "udp", "dport"];
 /// The filter that counts the selected frames.
 const COUNTING_FILTER: &str = "count";
-/// Pairs of a filter and its drop reason, in the order of their counters, which follow those for
-/// blocks and bytes.
+/// Filters with their drop reasons, in the order of the reasons' counters. The counters of blocks
+/// and bytes precede these counters.
 const DROP_REASONS: [(&str, &str); 6] = [
     ("ip", "not ip"),
     ("ip", "malformed"),

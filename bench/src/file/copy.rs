@@ -7,9 +7,9 @@
 //! nothing and would not detect a truncation.
 //!
 //! Unmodified `dd` also runs under `streamline exec`, as a user would run it, by default and with
-//! `--lazy`. Its throughput must reach 0.98 of that of `dd` alone at every size. A single copy
-//! cannot gain from keeping the mapping (decision 0014), as shown by the comparison at 4 KB with a
-//! process that keeps the file dbuf mapped.
+//! `--lazy`. Its throughput must reach 0.98 times the throughput of `dd` alone at every size. A
+//! single copy cannot gain from keeping the mapping (decision 0014), as shown by the comparison at
+//! 4 KB with a process that keeps the file dbuf mapped.
 
 use super::gigabytes;
 use crate::harness::{Candidate, Goal, interleave};

@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, OwnedFd};
 pub(super) enum PipeKind {
     /// A reading end of our pipe.
     End,
-    /// A reading end of an overwriting ring. The first byte of the last block marks it, because the
-    /// number of received bytes does not indicate the end.
+    /// A reading end of an overwriting ring. Blocks may be lost, so the end of a transfer is not
+    /// indicated by the number of bytes, but by a mark in the first byte of the last block.
     OurLossyEnd,
     /// A Linux pipe.
     Pipe,
@@ -110,8 +110,8 @@ enum PipeInput {
 }
 
 impl PipeInput {
-    /// Reads once. Returns the number of the `left` bytes that then remain. For a lossy end, this
-    /// is `left` until the marked block arrives, and then 0.
+    /// Reads once. Returns the number of the `left` bytes that then remain. For an overwriting
+    /// ring, the result is `left` until the marked block arrives, and then 0.
     #[inline]
     fn read(&mut self, out: &mut [u8], left: u64) -> Result<u64, String> {
         let count = match self {

@@ -5,7 +5,7 @@
 //! tcpdumps that capture whole frames or 96 bytes of each, and at 100,000 per second to one
 //! tcpdump. Whole frames are also captured at the device `any`. All tcpdumps write to /dev/null and
 //! have the default buffer sizes. Under `exec`, the programs run alone, or with a daemon, which
-//! gives all of them one kernel program and one ring. They run on the second processor.
+//! provides one kernel program and one ring for all of them. They run on the second processor.
 //!
 //! The cost has two parts: in the kernel, the additional time of sending compared with an
 //! unobserved veth pair ([`crate::observed`]); and the processor time of the processes, the daemon

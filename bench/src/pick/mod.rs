@@ -8,8 +8,8 @@
 //! which passes each frame to a process; and the Click modular router, which receives each frame
 //! through a packet socket.
 //!
-//! Processor time is that of the sender, which includes the kernel's work, and that of the
-//! processes. The rate includes only counted frames, so lost frames reduce it.
+//! The processor time is the time of the sender, which includes the kernel's work, plus the time of
+//! the processes. The rate includes only counted frames, so lost frames reduce it.
 
 mod tools;
 mod xdp;

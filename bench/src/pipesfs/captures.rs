@@ -86,8 +86,8 @@ pub(super) fn run_bench(rounds: usize) -> Result<Vec<Row>, String> {
 }
 
 /// Sends frames to a device while a program reads the capture of a path at this device. Returns two
-/// shares of the frames that the path has received: those that the program has read, and those that
-/// were counted as lost.
+/// shares of the frames that the path has received: the share that the program has read, and the
+/// share that was counted as lost.
 fn measure(reader: &Reader) -> Result<(f64, f64), String> {
     let text = |why: std::io::Error| why.to_string();
     let mut flood = Flood::new(LENGTH, 1, ReceivingHost::Ignores)?;

@@ -1,6 +1,6 @@
-//! The cost of the exits for readers that each filter in the kernel has, while there are no
-//! readers: a program with closed exits is compared with the same program without exits. FEATURES
-//! B9
+//! The cost of closed exits. Each filter in the kernel has an exit for readers, which is closed
+//! while there are no readers. A program with closed exits is compared with the same program
+//! without exits. FEATURES B9
 
 use super::extra_cost::ExtraCost;
 use crate::harness::{Samples, is_selected};

@@ -2,9 +2,9 @@
 //! from a kernel pipe; the costs of requests to a mount, of edits through it, and of a mount
 //! without readers; and live traffic that capture programs read. [SL §4.1], goal G21
 //!
-//! All programs are those that users run: a daemon, a path that copies its standard input, and
-//! servers of mounts. On one core, all of them run on processor 0. On two cores, the path runs on
-//! processor 1 and the reader on processor 0.
+//! All programs run as users run them: a daemon, a path that copies its standard input, and servers
+//! of mounts. On one core, all of them run on processor 0. On two cores, the path runs on processor
+//! 1 and the reader on processor 0.
 
 mod back;
 mod captures;

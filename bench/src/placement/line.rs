@@ -52,7 +52,7 @@ pub(super) fn measure_sample(
     Ok(whole.then_some(sample))
 }
 
-/// Runs the plan under the flood. Returns the costs `known`, updated with the measured ones as by
+/// Runs the plan under the flood. Returns the costs `known`, updated with the measured costs as by
 /// `explain --analyze`.
 pub(super) fn analyze_costs(
     flood: &mut Flood,

@@ -3,7 +3,7 @@
 //!
 //! Each request runs in each placement that can be planned on this machine: its first filters in
 //! the kernel, the others in one or two threads. The input is a flood over a veth pair. The result
-//! is the processor time per frame of threads and kernel, without that of unobserved sending. A
+//! is the processor time per frame of threads and kernel, minus the time of unobserved sending. A
 //! placement that loses frames in each of three attempts is excluded.
 //!
 //! All placements run in a few rounds. The best of them then run in additional rounds, together

@@ -49,7 +49,7 @@ impl RunningRequests {
         for (number, file) in files.iter().enumerate() {
             let mut command = all.command(&number.to_string());
             let report = all.folder.join(format!("report{number}"));
-            // A report of an earlier run must not be read as that of this run.
+            // A report of an earlier run must not be mistaken for the report of this run.
             let _ = fs::remove_file(&report);
             command.args(["run", "--json", "--report"]).arg(report);
             command.arg(format!("rx {SERVER_DEVICE} | pcap '{file}'"));

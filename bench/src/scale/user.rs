@@ -145,8 +145,8 @@ fn measure_request_rate(command: &mut Command) -> Result<f64, String> {
     Ok(REQUEST_BLOCKS as f64 / 1e6 / begin.elapsed().as_secs_f64())
 }
 
-/// Returns the name of the candidate with the largest median among those for which `is_fixed` is
-/// true.
+/// Returns the name of the candidate with the largest median among the candidates for which
+/// `is_fixed` returns true.
 fn fastest_candidate(samples: &[Samples], is_fixed: impl Fn(&str) -> bool) -> &'static str {
     let fixed = samples.iter().filter(|of| is_fixed(of.name));
     let fastest = fixed.max_by(|a, b| median(&a.values).total_cmp(&median(&b.values)));

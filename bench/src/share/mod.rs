@@ -8,9 +8,9 @@
 //! second processor. In the rows `one thread`, the sinks of the requests are pinned to the reading
 //! thread, which shows the cost of the crossing.
 //!
-//! The cost is the processor time of the machine without that of sending alone: the additional time
-//! of sending compared with an unobserved veth pair, and the processor time of the processes,
-//! including the daemon. Rows are received frames per second of that time. The bench fails if a
+//! The cost is the processor time of the machine minus the time of sending alone: the additional
+//! time of sending compared with an unobserved veth pair, and the processor time of the processes,
+//! including the daemon. Rows are received frames per second of this cost. The bench fails if a
 //! user's ledger does not balance, if frames are neither observed nor lost, or if there is more
 //! than one program.
 

@@ -231,7 +231,8 @@ fn readers(listed: &Value) -> usize {
 }
 
 /// Reads the number of blocks that the last filter or sink received from a report. Fails if blocks
-/// were lost, except those that the capture has too late for `tcp`, whoever reads it.
+/// were lost. Blocks that `tcp` drops as too late do not count, because they are late in the
+/// capture itself.
 fn parse_taken(report: &str) -> Result<u64, String> {
     let report: Value = serde_json::from_str(report).map_err(|why| format!("a report: {why}"))?;
     let filters = report["filters"].as_array();

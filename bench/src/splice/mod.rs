@@ -2,7 +2,7 @@
 //! their bytes. [SL fig. 4], goals G6, G7; FEATURES E1, E2
 //!
 //! A file in memory (frozen, 256 KB to 64 MB) is read block by block and written to an indirect
-//! stream, in one thread, as by a file server. The stream is drained between measured sections. The
+//! stream, in one thread, as in a file server. The stream is drained between measured sections. The
 //! references are the Linux pipe, and splice(2) from file to pipe to /dev/null. The bench also
 //! measures rich pointers from one process to another, in batches of 32, with each index and
 //! pointer checked.

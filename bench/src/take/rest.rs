@@ -2,7 +2,8 @@
 //! TCP stream over the same veth pair, with and without taking. FEATURES G7
 //!
 //! The reference is the pair without a program. An empty XDP program shows the cost of taking
-//! frames at XDP: with it, a veth device segments packets that it otherwise passes on whole.
+//! frames at XDP: while the program is attached, the veth device segments packets that it would
+//! otherwise pass on whole.
 
 use crate::harness::{Candidate, interleave};
 use crate::options::Options;

@@ -11,8 +11,9 @@ use sys::descriptor;
 
 /// Polling interval of a reader that is not notified.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// After a loss, the reader skips the overwritten pointers and as many more as the capacity of the
-/// ring divided by this number, so that the writer does not immediately lap it again.
+/// Divisor of the ring's capacity that yields the number of pointers to skip after a loss, in
+/// addition to the overwritten pointers. Skipping them prevents the writer from immediately lapping
+/// the reader again.
 const SKIPPED_ONE_IN: u64 = 8;
 /// Number of records copied between two checks for a lap. The writer stores its position with each
 /// frame, so each check fetches that cache line from the writer's processor.

@@ -29,7 +29,7 @@ const FULL_RATE_GROUP: usize = 32;
 const LOSS_TIMEOUT_NS: u64 = 500_000_000;
 /// Maximum share of requests that may be lost in a sample, from 0 to 1.
 const LOSS_MAX: f64 = 0.01;
-/// Number of warm-ups after which a socket certainly has its ring.
+/// Maximum number of warm-ups until a socket must have its ring.
 const WARM_UPS_MAX: usize = 50;
 
 /// A measured setup.

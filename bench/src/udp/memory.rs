@@ -78,10 +78,11 @@ fn compile_library(folder: &Path) -> Result<PathBuf, String> {
 
 /// A feeder of a server's ring. It runs the attached kernel program on frames in memory, so that
 /// the program copies them to the ring as it copies frames of the interface, without the interface
-/// and the host's stack. Its costs are not the server's.
+/// and the host's stack. The processor time of the feeder is not part of the server's processor
+/// time.
 pub(super) struct RingFeeder {
     program: Program,
-    /// The rings on this machine that may be the program's.
+    /// The rings on this machine, one of which may belong to the program.
     candidates: Vec<ReadMapping>,
     /// The ring of the program, once it is known.
     ring: Option<ReadMapping>,
@@ -105,8 +106,8 @@ impl RingFeeder {
         Ok(Some(Self { program, candidates, ring: None }))
     }
 
-    /// Feeds a frame `count` times, from the first processor. Returns the number of times that it
-    /// has entered the ring; at the other times, the ring was asleep.
+    /// Feeds a frame `count` times, from the first processor. Returns the number of copies that
+    /// entered the ring; while the ring's reader was asleep, none entered.
     pub(super) fn feed(&mut self, frame: &[u8], count: usize) -> Result<usize, String> {
         let written = |ring: &ReadMapping| ring.word(region_offset::HEADS as usize).unwrap_or(0);
         let before: Vec<u64> = self.ring.iter().chain(&self.candidates).map(written).collect();

@@ -10,8 +10,8 @@
 //!
 //! - the answers per second or, at the low rate, the median time to the answer;
 //! - the processor time per answer of the server and of the daemon, if there is one;
-//! - the same time plus that of the calls in which the client sends, because the kernel passes a
-//!   request to the socket or to the ring in these calls;
+//! - the same time plus the time of the calls in which the client sends, because the kernel passes
+//!   a request to the socket or to the ring in these calls;
 //! - the percentage of requests that came from the ring.
 //!
 //! The bench fails if more than 1 % of the requests had no answer.
@@ -56,7 +56,7 @@ struct UdpSample {
     total_ns: f64,
     /// Median time from a request to its answer, in µs.
     latency_us: f64,
-    /// Percentage of datagrams from the ring among those that the server has received since its
+    /// Percentage of datagrams that came from the ring, among the datagrams received since the
     /// socket got a ring.
     ring_percent: f64,
 }

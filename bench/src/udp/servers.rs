@@ -237,8 +237,8 @@ impl RunningServer {
     }
 }
 
-/// Returns the share of datagrams from the ring among those that a server has received since its
-/// promotion, from 0 to 1, as in its final report.
+/// Returns the share of datagrams that came from the ring, from 0 to 1, among the datagrams
+/// received since the socket got a ring. Reads the share from the server's final report.
 fn ring_share(text: &str) -> f64 {
     let ring = " datagrams came from the ring";
     if !text.contains(ring) {

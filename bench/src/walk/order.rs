@@ -1,7 +1,7 @@
 //! Measurement of filters that are called directly. Each filter is called for a number of blocks
 //! before the next filter is called: for part of a batch, a full batch of 64, or several batches
-//! with 256 or 1024 blocks in total. Without walk, ledger and source, only the calls and their
-//! memory accesses remain.
+//! with 256 or 1024 blocks in total. Without the walk, the ledger and the source, only the calls
+//! and their memory accesses remain.
 
 use crate::harness::Candidate;
 use crate::line::plan_request;

@@ -1,8 +1,8 @@
 //! Debian packages, made by cargo-deb and checked by lintian.
 //!
-//! The files are those of [`crate::install`], some of them at other paths ([`debian_path`]). They
-//! are divided among four packages: `streamline`, `libstreamline` with the libraries that other
-//! programs load, `libstreamline-dev` with the files that only compilers need, and
+//! The packages contain the files of [`crate::install`], some of them at other paths
+//! ([`debian_path`]). There are four packages: `streamline`, `libstreamline` with the libraries
+//! that other programs load, `libstreamline-dev` with the files that only compilers need, and
 //! `streamline-page`. The manifests that cargo-deb reads are in `dist/debian`; the lists of files
 //! are generated.
 
@@ -134,7 +134,8 @@ impl DebianRelease<'_> {
     }
 }
 
-/// Runs lintian, for which errors and warnings are failures. Returns false if it is not installed.
+/// Runs lintian on the packages. Fails on errors and warnings. Returns false if lintian is not
+/// installed.
 pub(super) fn check(packages: &[PathBuf]) -> Result<bool, String> {
     let mut lintian = Command::new("lintian");
     lintian.args(["--allow-root", "--fail-on", "error,warning", "--suppress-tags"]);

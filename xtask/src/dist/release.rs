@@ -164,7 +164,7 @@ fn settings(root: &Path, target_dir: &Path) -> Result<Vec<String>, String> {
     let cargo_home = std::env::var_os("CARGO_HOME").map(PathBuf::from).or(home);
     let cargo_home = cargo_home.ok_or("neither CARGO_HOME nor HOME is set")?;
     let library = Path::new(sysroot.trim()).join("lib/rustlib/src/rust");
-    // Of several prefixes that match, the last one counts.
+    // If several prefixes match, rustc applies the last one.
     let remapped = [
         (root.to_owned(), "/usr/src/streamline".to_owned()),
         (target_dir.to_owned(), "/usr/src/streamline/target".to_owned()),
@@ -178,7 +178,7 @@ fn settings(root: &Path, target_dir: &Path) -> Result<Vec<String>, String> {
     });
     Ok(vec![
         "profile.release.debug=false".to_owned(),
-        // As a setting of the profile, it would not apply to packages with settings of their own.
+        // In the profile, `strip` would not apply to packages with profile settings of their own.
         format!("build.rustflags=[\"-Cstrip=symbols\",{}]", flags.join(",")),
     ])
 }

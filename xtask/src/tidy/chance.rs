@@ -1,6 +1,6 @@
-//! The rules against tests that fail by chance, as far as this is visible in a single line: no
-//! short time limits, no comparison of times, no counts of resources shared with other tests.
-//! Ignored tests are measurements, and may compare times.
+//! The rules against tests that fail by chance: no short time limits, no comparison of times, and
+//! no counts of resources shared with other tests. The rules inspect single lines. Ignored tests
+//! are measurements, and may compare times.
 //!
 //! Input: the test code of the tree. Output: findings.
 

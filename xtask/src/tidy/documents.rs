@@ -16,7 +16,7 @@ pub(super) fn check(tree: &Tree, found: &mut Findings) {
         }
     }
     for file in &tree.files {
-        // The tests of this program plant names of pages that are not there.
+        // The tests of this program plant names of pages that do not exist.
         if file.is_written() && !file.path.starts_with("xtask/") {
             check_pages(tree, file, found);
         }

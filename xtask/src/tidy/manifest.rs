@@ -1,6 +1,6 @@
 //! Parser for the entries of a `Cargo.toml` that the rules need: the package name, the lints and
-//! the dependencies. It is not a complete TOML parser: it knows only tables, keys and the `package`
-//! key of inline tables, which suffices for the manifests of this tree.
+//! the dependencies. The parser supports only the parts of TOML that occur in the manifests of this
+//! tree: tables, keys, and the `package` key of inline tables.
 
 /// The purpose for which a crate uses a dependency.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,7 +42,7 @@ pub(super) fn read(text: &str, alias: impl Fn(&str) -> String) -> Manifest {
         }
         if let Some(header) = line.strip_prefix('[') {
             table = header.trim_matches(|c| c == '[' || c == ']').to_owned();
-            // `[dependencies.sys]` is a dependency by its header.
+            // `[dependencies.sys]` declares a dependency in its header.
             if let Some((used, name)) = use_of_table(&table).and_then(|(u, rest)| Some((u, rest?)))
             {
                 manifest.add_dependency(alias(name), used, number);

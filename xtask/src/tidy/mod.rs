@@ -1,5 +1,5 @@
-//! The verb `tidy`, which checks the rules of the tree. If reviewers make the same remark twice, it
-//! becomes a rule here.
+//! The verb `tidy`, which checks the rules of the tree. A remark that reviewers make twice becomes
+//! a rule here.
 //!
 //! Input: all files under the root. Output: findings, one per line. Rules that the tree does not
 //! meet yet are counted, and the counts are compared with ceilings ([`ratchet`]). The tables are in
@@ -101,8 +101,8 @@ fn check(tree: &Tree) -> Findings {
     capabilities::check(tree, &mut found);
     layers::check(tree, &mut found);
     words::check(tree, &mut found);
-    // This check is the last, because it compares the occurrences found by the others with the
-    // ceilings.
+    // This check is the last, because it compares the occurrences found by the other checks with
+    // the ceilings.
     ratchet::check(tree, &mut found);
     found
 }

@@ -4,8 +4,8 @@
 //! word). Output: an error for each key whose sum is above its ceiling. The file [`CEILINGS`]
 //! contains lines `RULE KEY NUMBER`. If sums fall below the ceilings, the file need not change;
 //! `cargo xtask tidy --ratchet` lowers all ceilings to the current sums. A key may exceed its
-//! ceiling by the amount by which other keys of the rule are below theirs, so that code can move to
-//! another file or crate; the total of a rule never rises.
+//! ceiling if other keys of the rule are below their ceilings by at least the same amount, so that
+//! code can move to another file or crate; the total of a rule never rises.
 
 #[cfg(test)]
 mod tests;
@@ -66,8 +66,8 @@ pub(crate) fn baseline(tree: &Tree) -> Option<usize> {
         .copied()
 }
 
-/// Returns the error for a key above its ceiling. The occurrences of the key are those for which
-/// `of_key` returns true. Returns `None` if there are none.
+/// Returns the error for a key above its ceiling. `of_key` selects the occurrences of the key.
+/// Returns `None` if there are none.
 fn ceiling_error<'c>(
     occurrences: &'c [Occurrence],
     of_key: impl Fn(&&'c Occurrence) -> bool,

@@ -1,7 +1,7 @@
 //! Tables of the rules of the workspace: allowed dependencies, files with unsafe code, layers, and
 //! exceptions.
 //!
-//! `ARCHITECTURE.md` gives the reasons. A change to a table is a decision, recorded on a page in
+//! `ARCHITECTURE.md` explains the rules. A change to a table is a decision, recorded on a page in
 //! `docs/book/decisions/`.
 
 /// Set of crates that a crate may depend on.
@@ -80,7 +80,8 @@ pub(super) const CRATES: &[WorkspaceCrate] = &[
     },
     product_crate("filter", 1, &["abi", "wire", "ebpf"]),
     product_crate("endpoint", 2, &["filter", "buffer", "sys", "wire", "abi"]),
-    // `runtime` runs a built graph, and knows no plan, kernel, record or daemon.
+    // `runtime` runs a built graph. It does not depend on plans, kernel programs, records or the
+    // daemon.
     product_crate("runtime", 2, &["endpoint", "filter", "buffer", "sys", "abi"]),
     product_crate("pipeline", 2, &["filter"]),
     product_crate(

@@ -1,9 +1,9 @@
 //! Trial of the packages in a virtual machine with systemd: installation, first request, service,
 //! upgrade while a path runs, and removal.
 //!
-//! The machine is a Debian release made by mmdebstrap, with its kernel. KVM runs it if the
-//! processor shows its extensions for virtual machines; otherwise the machine is emulated, which is
-//! slow. The script `guest.sh` runs in it and reports each check. Needs root, qemu, mmdebstrap and
+//! The machine is a Debian release made by mmdebstrap, with its kernel. It runs under KVM if the
+//! processor has virtualization extensions; otherwise it is emulated, which is slow. The script
+//! `guest.sh` runs in the machine and reports each check. Needs root, qemu, mmdebstrap and
 //! mkfs.ext4; the Debian release is downloaded once.
 
 use super::release::program_output;
@@ -82,8 +82,9 @@ pub(super) fn run(target: &Path, suite: &str, packages: &[PathBuf]) -> Result<()
     }
 }
 
-/// Returns the accelerator with which qemu runs the machine. In a virtual machine, the KVM device
-/// may exist although no kernel boots with it; the processor then lacks the extensions.
+/// Returns the accelerator with which qemu runs the machine. If the host is itself a virtual
+/// machine, the KVM device may exist although no guest boots with it; the processor then lacks the
+/// extensions.
 fn accelerator(processor: &str, has_device: bool) -> &'static str {
     let mut words = processor.split_ascii_whitespace();
     match has_device && words.any(|word| matches!(word, "vmx" | "svm")) {
@@ -111,7 +112,7 @@ fn repack(home: &Path, package: &Path) -> Result<PathBuf, String> {
     let text = fs::read_to_string(&control).map_err(|why| format!("control: {why}"))?;
     let version = text.lines().find_map(|line| line.strip_prefix("Version: "));
     let version = version.ok_or("a package has no version")?.to_owned();
-    // Packages depend on the version of one another.
+    // The packages depend on each other's exact versions.
     let text = text.replace(&version, &format!("{version}.1"));
     fs::write(&control, text).map_err(|why| format!("control: {why}"))?;
     let copy = home.join(package.file_name().unwrap_or_default());

@@ -38,8 +38,8 @@ struct Module {
 pub(super) struct FileDependencies {
     /// Paths of the files, relative to `src/`.
     pub(super) files: Vec<String>,
-    /// For each file, the files on which it depends: the index of such a file, one of the names of
-    /// its items that are used, and the line of that use.
+    /// For each file, the indices of the files on which it depends, each with the name of one used
+    /// item and the line of that use.
     pub(super) edges: Vec<BTreeMap<usize, (String, usize)>>,
 }
 
