@@ -324,7 +324,7 @@ fn run_in_thread<T: Send>(
     name: &str,
     run: impl FnOnce() -> Result<T, String> + Send,
 ) -> Result<T, String> {
-    // The stack is as large as that of the main thread.
+    // The stack is as large as the stack of the main thread.
     const STACK_SIZE: usize = 8 << 20;
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK_SIZE);

@@ -66,7 +66,7 @@ struct TakeSample {
 
 pub(crate) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {
     let folder = TempDirectory::new("take").map_err(|why| why.to_string())?;
-    // This comes first, because a flood pins this thread to one processor.
+    // The bench `rest` runs first, because a flood pins this thread to one processor.
     let mut all = rest::run_bench(options)?;
     for (length, name) in FRAME_LENGTHS {
         let mut floods = Floods::new(length, 1, ReceivingHost::Ignores)?;

@@ -1,8 +1,8 @@
 //! The cost of passing the blocks of a written stream to filters in the kernel, compared with the
 //! same filters in the thread that receives the blocks. FEATURES B8
 //!
-//! There are two ways to pass a frame from outside to a program in the kernel: it is sent over a
-//! device, and the program runs at the other end; or the program is run on it
+//! A frame from outside can be passed to a program in the kernel in two ways: by sending it over a
+//! device, at whose other end the program runs, or by a test run of the program on the frame
 //! (`BPF_PROG_TEST_RUN`).
 
 use super::kernel::Counting;
@@ -18,9 +18,9 @@ use testkit::net::{SERVER_DEVICE, wait_until};
 const LENGTH: usize = 64;
 /// Number of blocks in a measurement of the filters in a thread.
 const BLOCKS: u32 = 2_000_000;
-/// Number of frames in each other measurement.
+/// Number of frames in each measurement of a program in the kernel.
 const FRAMES: u32 = 100_000;
-/// The filters.
+/// The measured chain of filters.
 const FILTERS: &str = "ip | udp | dport |53 count";
 
 /// Measures the processor time per frame.

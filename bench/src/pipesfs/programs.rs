@@ -55,8 +55,8 @@ impl Programs {
         Ok(self.children.len() - 1)
     }
 
-    /// Mounts the file system, with its server on this processor, or on any if `processor` is
-    /// `None`. Returns the directory.
+    /// Mounts the file system, with its server on this processor, or on any processor if
+    /// `processor` is `None`. Returns the directory of the mount.
     pub(crate) fn mount(
         &mut self,
         name: &str,

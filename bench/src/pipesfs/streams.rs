@@ -114,7 +114,7 @@ fn measure_chunks(
     for number in 0..=CHUNKS {
         let input = programs.child(path).stdin.as_mut().ok_or("the path has no input")?;
         input.write_all(&chunk).map_err(text)?;
-        // On two cores, the path is idle after this time, too.
+        // On two cores, this time also lets the path become idle.
         sys::poll::readable(&[], Some(std::time::Duration::from_millis(2)));
         let began = sys::clock::monotonic();
         let mut left = CHUNK_SIZE;

@@ -64,7 +64,7 @@ impl Tap {
         Ok(())
     }
 
-    /// Drains the doorbell instead of its readers, so that it is sent again.
+    /// Drains the doorbell in place of the readers, so that the tap sends further doorbells.
     pub(crate) fn drain_doorbell(&mut self) {
         self.doorbell.drain(|_| ());
     }

@@ -20,7 +20,8 @@ use sys::clock;
 use testkit::Frame;
 use testkit::net::{CLIENT, Pair, SERVER};
 
-/// Maximum number of outstanding requests if answers pass an interface, and if they are kept.
+/// Maximum number of outstanding requests while answers are sent over an interface. The next
+/// constant applies while answers are stored in memory.
 const OUTSTANDING_MAX: usize = 128;
 const OUTSTANDING_STORED_MAX: usize = 1024;
 /// Number of equal requests that the feeder writes at once at full rate.

@@ -98,7 +98,7 @@ fn make_stream(folder: &Path) -> Result<Vec<Vec<u8>>, String> {
 /// Returns the arguments of ffmpeg, which then reads until it is interrupted.
 fn configure_ffmpeg(_: &Path) -> std::io::Result<Vec<String>> {
     let words = ["-nostdin", "-loglevel", "warning", "-f", "mpegts", "-i"];
-    // Without its own queue, and the thread that fills it.
+    // `fifo_size=0` disables ffmpeg's own queue and the thread that fills it.
     let from = format!("udp://{SERVER}:{PORT}?fifo_size=0");
     let rest = ["-map", "0", "-c", "copy", "-f", "null", "-"];
     let all = words.into_iter().map(str::to_owned).chain([from]);

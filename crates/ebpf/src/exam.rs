@@ -50,8 +50,8 @@ pub trait Judge {
     fn states(&mut self) -> Option<Vec<Vec<u8>>> {
         None
     }
-    /// Takes over the states that the filters had in an unsure twin, as the user implementation
-    /// does when the block is passed to it.
+    /// Adopts the filter states of a twin that was unsure, as the user implementation does when it
+    /// receives the block.
     fn adopt(&mut self, _: Vec<Vec<u8>>) {}
 }
 
@@ -176,8 +176,8 @@ pub struct Disagreement {
     pub linear: usize,
     /// Each judge's name and ruling; empty if only the states differ.
     pub rulings: Vec<(String, Ruling)>,
-    /// If the judges agreed on every packet but their states differ at the end, for each judge the
-    /// states of the filters; otherwise empty.
+    /// For each judge, the states of the filters, if the judges agreed on every packet but their
+    /// states differ at the end; otherwise empty.
     pub states: Vec<Vec<Vec<u8>>>,
 }
 

@@ -298,8 +298,8 @@ pub mod atomic {
     pub const STORE_RELEASE: i32 = 0x110;
 }
 
-/// Kernel helper functions that a program may call. A helper that may move the packet invalidates
-/// all packet pointers; its comment says so.
+/// Kernel helper functions that a program may call. The comment of a helper that may move the
+/// packet states that it invalidates packet pointers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum Helper {
@@ -375,7 +375,7 @@ impl Helper {
         (Self::XdpStoreBytes, "xdp_store_bytes"),
     ];
 
-    /// Returns the helper with this number, or `None` if this crate does not know the number.
+    /// Returns the helper with this number, or `None` if the number is not in this list.
     pub fn from_number(number: i32) -> Option<Self> {
         Self::ALL.iter().map(|(helper, _)| *helper).find(|helper| *helper as i32 == number)
     }

@@ -103,7 +103,7 @@ fn case_families(case: &Value, name: &str) -> AddressFamilies {
     }
 }
 
-/// Compares the programs for this project's expressions with those of the installed libpcap.
+/// Compares the programs for this project's expressions with the programs of the installed libpcap.
 #[test]
 fn expressions_compile_like_tcpdump() {
     let test = "expressions_compile_like_tcpdump";

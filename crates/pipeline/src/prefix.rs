@@ -27,8 +27,8 @@ pub use terms::{
 pub struct SharedPrefixes {
     /// The possible cuts, from the longest prefix to the shortest. There is at least one.
     pub cuts: Vec<Cut>,
-    /// Index of the cut whose prefix gets a process if no prefix is running yet. It is the longest
-    /// prefix in which the filters after the one that reassembles connections have no arguments,
+    /// Index of the cut whose prefix is started in a process of its own if no prefix is running
+    /// yet: the longest prefix whose filters after the reassembling filter have no arguments,
     /// because most requests have such a prefix.
     pub start: usize,
 }

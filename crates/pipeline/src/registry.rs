@@ -1,7 +1,7 @@
 //! The registry of filters, sources, sinks and spaces, which the checks and the planner read.
 //!
-//! It is passed in as a value (CONTRACT 27), because this crate must not import endpoints or
-//! spaces.
+//! The registry is passed in as a value (CONTRACT 27), because this crate must not import endpoints
+//! or spaces.
 
 use filter::{
     Arguments, Compiler, Description, EndpointFacts, FilterKind, KeyReader, LinkType, Mistake,

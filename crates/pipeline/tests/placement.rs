@@ -1,5 +1,5 @@
-//! Tests of properties of all placements, most of them with random requests and costs. These print
-//! their seed; `SEED=` reproduces a run.
+//! Tests of properties of all placements, most of them with random requests and costs. The random
+//! tests print their seed; `SEED=` reproduces a run.
 
 mod common;
 

@@ -59,7 +59,8 @@ fn n4_branches_get_threads_and_stay_together_where_they_meet() {
     let thread =
         |name: &str| found.split(", ").find_map(|node| node.strip_prefix(name)).map(str::to_owned);
     assert_ne!(thread("regex#1 "), thread("regex#2 "), "{found}");
-    // The order at the join is that of the input, so the branches enter the join in one thread.
+    // The order at the join is the order of the input, so the branches enter the join in one
+    // thread.
     let meet = node_threads("replay a | (regex x + regex y) | print", 2);
     let thread = |name: &str| meet.split(", ").find_map(|node| node.strip_prefix(name));
     assert_eq!(thread("regex#1 "), thread("regex#2 "), "{meet}");
@@ -82,8 +83,8 @@ fn n5_policy_determines_the_thread_count() {
     assert_eq!(count("--parallel=no"), 1);
     assert_eq!(count("--policy=latency"), 3);
     assert_eq!(count("--policy=throughput"), 3);
-    // One of the three stages takes twice as long as the other two, so two threads would be used to
-    // 3/4.
+    // One of the three stages takes twice as long as the other two, so two threads would have a
+    // utilization of 3/4.
     let uneven = "replay a | match x | regex x | print";
     assert_eq!(plan_request(&format!("--policy=power {uneven}"), 2).spaces.len(), 1);
 }

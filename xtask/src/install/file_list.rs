@@ -70,7 +70,7 @@ pub(crate) fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Resu
     })
 }
 
-/// Returns all files to install, which it reads from the build output and the working tree.
+/// Reads all files to install from the build output and the working tree.
 pub(crate) fn all(root: &Path, source: &InstallSource<'_>) -> io::Result<Vec<InstallFile>> {
     let program = source.built.join("streamline");
     let bench = source.bench.then_some(("streamline-bench", "`streamline bench`"));

@@ -36,8 +36,8 @@ pub(crate) const RATCHETED_RULES: &[(&str, &str)] = &[
 /// ratchet does not change this ceiling.
 const PRODUCT_SIZE_KEY: (&str, &str) = ("lines", "product");
 
-/// An error lists the occurrences of its key if there are at most this many. If there are more, it
-/// names the command that lists them.
+/// Maximum number of occurrences that an error lists. If its key has more, the error names the
+/// command that lists them.
 const OCCURRENCES_MAX: usize = 5;
 
 type Sums = BTreeMap<(String, String), usize>;

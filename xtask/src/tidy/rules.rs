@@ -89,7 +89,7 @@ pub(super) const CRATES: &[WorkspaceCrate] = &[
         3,
         &["runtime", "pipeline", "endpoint", "filter", "buffer", "wire", "ebpf", "sys", "abi"],
     ),
-    // `member` makes a path known to this machine. It is above the engine and below the library.
+    // `member` registers a path on this machine. It is above the engine and below the library.
     product_crate("member", 3, &["engine", "runtime", "pipeline", "sys", "abi"]),
     product_crate("daemon", 3, &["member", "engine", "pipeline", "buffer", "sys", "abi"]),
     // The library, which the entry points use. Closures of its callers become filters, sources

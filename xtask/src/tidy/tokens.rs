@@ -48,7 +48,7 @@ pub(crate) fn tokenize(code: &str) -> Vec<Token<'_>> {
                 continue;
             }
             match found.last() {
-                // A lifetime is dropped: the quote before, and this word.
+                // Drops a lifetime: the quote before this word, and the word itself.
                 Some(Token { text: "'", .. }) => _ = found.pop(),
                 _ if first.is_whitespace() => {}
                 _ => found.push(Token { text, line }),

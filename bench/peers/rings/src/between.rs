@@ -30,7 +30,7 @@ fn reply(word: &str) -> Result<(), String> {
     writeln!(out, "{word}").and_then(|()| out.flush()).map_err(error_text)
 }
 
-/// The reading process, as the writer sees it. The process exits when its standard input is closed.
+/// The writer's handle to the reading process. The process exits when its standard input is closed.
 pub(crate) struct ReaderProcess {
     process: Child,
     orders: Option<ChildStdin>,
@@ -60,7 +60,7 @@ impl ReaderProcess {
         Ok(other)
     }
 
-    /// Returns a transfer that sends blocks with `write`, and waits until the reading process has
+    /// Returns a function that sends blocks with `write`, and waits until the reading process has
     /// received them.
     pub(crate) fn into_transfer(
         mut self,

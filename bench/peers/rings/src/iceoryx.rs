@@ -48,7 +48,7 @@ pub(crate) fn run_reader(cores: usize, block: usize, name: &str) -> Result<(), S
     })
 }
 
-/// Starts the reading process, and returns a transfer to it.
+/// Starts the reading process, and returns a function that transfers blocks to the process.
 pub(crate) fn start(cores: usize, block: usize) -> Result<Transfer, String> {
     let name = format!("streamline-bench-{}-{block}", std::process::id());
     let node = NodeBuilder::new().create::<ipc::Service>().map_err(error_text)?;

@@ -27,7 +27,7 @@ pub(crate) fn run_reader(cores: usize, block: usize, path: &str) -> Result<(), S
     })
 }
 
-/// Starts the reading process, and returns a transfer to it.
+/// Starts the reading process, and returns a function that transfers blocks to the process.
 pub(crate) fn start(cores: usize, block: usize) -> Result<Transfer, String> {
     let size = u32::try_from(CAPACITY).map_err(error_text)?;
     let (path, ring) = SharedRingBuffer::create_temp(size).map_err(error_text)?;

@@ -20,7 +20,7 @@ use std::time::Instant;
 /// Capacity in bytes of the rings whose capacity is set in bytes.
 const CAPACITY: usize = 4 << 20;
 
-/// Transfers the given number of blocks, and returns when all of them have arrived.
+/// A function that transfers the given number of blocks, and returns when all of them have arrived.
 type Transfer = Box<dyn FnMut(u64) -> Result<(), String>>;
 
 fn main() -> ExitCode {

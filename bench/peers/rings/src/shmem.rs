@@ -53,7 +53,7 @@ pub(crate) fn run_reader(cores: usize, block: usize, path: &str) -> Result<(), S
     })
 }
 
-/// Starts the reading process, and returns a transfer to it.
+/// Starts the reading process, and returns a function that transfers blocks to the process.
 pub(crate) fn start(cores: usize, block: usize) -> Result<Transfer, String> {
     let mut sender = Sender::<CacheLine>::new(LINES_IN_RING).map_err(error_text)?;
     let descriptor = sender.memfd().as_file().as_raw_fd();

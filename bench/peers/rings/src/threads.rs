@@ -6,7 +6,8 @@ use ringbuf::traits::{Consumer, Observer, Producer, Split};
 use std::hint::black_box;
 use std::sync::mpsc;
 
-/// Creates the named ring, with its reader in another thread. Returns a transfer to the reader.
+/// Creates the named ring, with its reader in another thread. Returns a function that transfers
+/// blocks to the reader.
 pub(crate) fn start(ring: &str, cores: usize, block: usize) -> Result<Transfer, String> {
     let slots = (CAPACITY / block).min(1 << 16);
     match (ring, block) {
@@ -18,8 +19,8 @@ pub(crate) fn start(ring: &str, cores: usize, block: usize) -> Result<Transfer, 
     }
 }
 
-/// Starts a thread that calls `read` with each number received over the returned channel, and then
-/// replies over the other returned channel.
+/// Starts a thread that calls `read` with each number received over the first returned channel, and
+/// replies over the second returned channel after each call.
 fn start_reader(
     cores: usize,
     mut read: impl FnMut(u64) + Send + 'static,

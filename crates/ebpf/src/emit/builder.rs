@@ -94,8 +94,8 @@ impl Builder {
         Self { target, asm, none, unsure, finish, ..Self::default() }
     }
 
-    /// Emits the start of a program, up to its first twin. Returns the builder, and the exit
-    /// through which a block leaves if a filter does not recognize it.
+    /// Emits the start of a program, up to its first twin. Returns the builder, and the exit for
+    /// blocks that a filter does not recognize.
     pub(super) fn begin(target: Target, finish: Finish) -> (Box<Self>, Exit<'static>) {
         Self::begin_with(target, finish, None)
     }
@@ -130,7 +130,8 @@ impl Builder {
         self.frame_end.as_ref().map_or(Scratch::NONE, FrameEnd::scratch)
     }
 
-    /// Returns the pointer ring with this number, if the program is a tap that has it.
+    /// Returns the pointer ring with this number, or `None` if the program is not a tap or has no
+    /// such ring.
     pub(super) fn pointer_ring(&self, number: u16) -> Option<PointerRing> {
         match &self.frame_end {
             Some(FrameEnd::Tap(fused)) => fused.pointer_ring(number),
@@ -138,7 +139,7 @@ impl Builder {
         }
     }
 
-    /// Returns the layout of the switches, if there are any.
+    /// Returns the layout of the switches, or `None` if the program has no switches.
     pub(super) fn switches(&self) -> Option<SwitchLayout> {
         self.frame_end.as_ref().and_then(FrameEnd::switches)
     }

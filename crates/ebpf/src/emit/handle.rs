@@ -155,8 +155,8 @@ pub struct Layers<'s> {
     pub l4: Option<Transport<'s>>,
     /// Number of VLAN tags parsed, including one that is stored outside the frame.
     pub tags: u8,
-    /// True if the frame begins with its link header: false at hooks without one, and after a twin
-    /// has removed it.
+    /// True if the frame begins with its link header: false at hooks without link headers, and
+    /// after a twin has removed the header.
     pub linked: bool,
 }
 
@@ -209,7 +209,7 @@ pub const fn be32<const OFF: usize>() -> Field<u32, OFF> {
     Field { width: PhantomData }
 }
 
-/// A type whose width is that of a field: `u8`, `u16` or `u32`.
+/// An unsigned integer type of the width of a field: `u8`, `u16` or `u32`.
 pub trait Width: sealed::Sealed {
     /// The access size of a load.
     const SIZE: Size;

@@ -370,7 +370,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         let b = self.builder();
         if b.positions_are_offsets() {
             // Without CAP_PERFMON, the verifier requires an index whose range is unknown, and the
-            // same on all paths. The XOR with a context field, which the verifier does not know,
+            // same on all paths. The XOR with a context field, which the verifier does not track,
             // hides the range.
             let unknown = if b.target.hook == Hook::Xdp { xdp::QUEUE } else { skb::LEN };
             b.asm.push(Insn::load(Size::W, R0, R6, unknown));

@@ -63,7 +63,8 @@ pub fn tap(
     fused(target, &tap.into(), body, unsure)
 }
 
-/// Emits a tap that several requests share. The other parameters are those of [`tap`].
+/// Emits a tap that several requests share. The other parameters have the same meaning as in
+/// [`tap`].
 pub fn fused(
     target: impl Into<Target>,
     fused: &FusedTap,

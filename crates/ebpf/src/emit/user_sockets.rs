@@ -49,7 +49,8 @@ const SOCKET_TYPE_OFFSET: i16 = 8;
 const SOCK_RAW: i32 = 3;
 
 impl Builder {
-    /// Passes packets of all sockets except those of this user, without observing them.
+    /// Emits code that passes packets of all sockets that do not belong to this user, without
+    /// observing them.
     pub(super) fn pass_other_sockets(&mut self, own: &UserSockets) {
         let (other, ours) = (self.asm.label(), self.asm.label());
         let asm = &mut self.asm;
@@ -98,8 +99,8 @@ impl Builder {
         asm.push(Insn::load(Size::DW, R0, R10, FixedSlots::CPU));
         asm.push(Insn::alu(Alu::Mul, R0, REGIONS_PER_CPU.cast_signed()));
         asm.push(Insn::alu(Alu::Add, R0, R2));
-        // Hides the value from the verifier, which knows nothing about context fields, so that it
-        // follows one path for all regions.
+        // Hides the value from the verifier, which does not track context fields, so that the
+        // verifier follows one path for all regions.
         asm.push(Insn::load(Size::W, R1, R6, skb::LEN));
         asm.push(Insn::alu(Alu::Xor, R0, R1));
         asm.push(Insn::alu(Alu::Xor, R0, R1));

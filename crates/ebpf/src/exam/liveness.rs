@@ -1,10 +1,10 @@
 //! Liveness analysis, which finds dead instructions. The result of a dead instruction is
 //! overwritten or never read, on every path.
 //!
-//! The emitter produces such instructions, because it gives every variable an initial value and
-//! passes on positions that only a later filter would read. An error in a dead instruction changes
-//! no answer. One backward pass suffices, because control flows only forward. In doubt, an
-//! instruction counts as live.
+//! The emitter produces such instructions, because it assigns an initial value to every variable
+//! and passes on positions that only a later filter would read. An error in a dead instruction
+//! changes no answer. One backward pass suffices, because control flow never branches backward. In
+//! doubt, an instruction counts as live.
 
 use crate::insn::{Helper, Insn, R0, R6, R10, SOURCE_REG, Size, atomic, class, mode};
 

@@ -51,8 +51,8 @@ impl Step {
     }
 }
 
-/// Chains for the exam: at least one that ends with each twin, because the class of the last twin
-/// is the result, and longer ones.
+/// Chains for the exam. At least one chain ends with each twin, because the class of the last twin
+/// is the result; other chains are longer.
 pub const CHAINS: &[&[Step]] = &[
     &[Step::Eth],
     &[Step::Eth, Step::Vlan],
@@ -243,8 +243,8 @@ fn ip<'s>(_: &(), s: &mut Scope<'s, '_>, on: Layers<'s>, out: Exit<'s>) -> EmitR
     Ok(Answer::new(class, Layers { at, l3: Some(on.at), l4, ..on }))
 }
 
-/// Continues if `kind` is an extension header that can be skipped; otherwise leaves through
-/// `fragment` or `upper`.
+/// Emits jumps on the type `kind` of the next header: continues if it is an extension header that
+/// can be skipped, and otherwise jumps to the exit `fragment` or `upper`.
 fn continue_after_extension<'s>(
     s: &mut Scope<'s, '_>,
     kind: emit::Num<'s>,

@@ -346,7 +346,8 @@ fn frames_hint(draft: &Draft<'_>, at: NodeId) -> Option<&'static str> {
     None
 }
 
-/// Returns the subject and verb of an explanation of a node's output.
+/// Returns the subject and verb with which an explanation of a node's output begins, such as "`tcp`
+/// gives".
 fn output_description(draft: &Draft<'_>, id: NodeId) -> String {
     match draft.nodes[id.0].entry {
         Some(entry) => format!("`{}` gives", entry.name),

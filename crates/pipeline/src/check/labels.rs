@@ -59,8 +59,9 @@ struct LabelReader<'d, 't> {
 }
 
 impl<'d, 't> LabelReader<'d, 't> {
-    /// Records the classifiers of the blocks that arrive at a node, unless it is inside a section.
-    /// Returns the expression of a section with resolved labels, or `None` for any other node.
+    /// Records the classifiers of the blocks that arrive at a node, unless the node is inside a
+    /// section. Returns the expression of a section with resolved labels, or `None` for any other
+    /// node.
     fn resolve_node(&mut self, id: NodeId) -> Option<Boolean> {
         let draft = self.upstream.draft;
         let node = &draft.nodes[id.0];

@@ -56,7 +56,8 @@ fn number_term(of: &mut Term) {
 }
 
 /// Numbers the branches of `next` if `before` is a splitter, and `next` is a `+` group in which no
-/// branch has a label. If the splitter has no arguments, gives it the number of branches.
+/// branch has a label. If the splitter has no arguments, adds the number of branches as its
+/// argument.
 fn number_branches(before: &mut Term, next: &mut Term) {
     let (Term::Filter(splitter), Term::Group(group)) = (before, next) else { return };
     let labelled = group.branches.iter().any(|branch| branch.label.is_some());

@@ -96,7 +96,7 @@ fn name_text(name: Option<&Name>) -> Option<String> {
     name.map(|name| name.text.clone())
 }
 
-/// Reports uses of a mark whose filter, arguments or pin differ from those of earlier uses. A use
+/// Reports uses of a mark that differ from earlier uses in their filter, arguments or pin. A use
 /// may omit the arguments and the pin. Several uses without a mark denote one source, whose
 /// arguments `union` has already compared.
 fn check_agreement(uses: &[&FilterTerm], mistakes: &mut Vec<Diagnostic>) {

@@ -46,8 +46,8 @@ fn is_placeholder(stages: &[(Pipe, Term)]) -> bool {
 }
 
 /// Attaches a branch to the output of the filter with this span. Replaces a placeholder sink at the
-/// output; all other terms stay. Fails at a `split_rr` that would not distribute blocks to the
-/// branch.
+/// output; all other terms stay unchanged. Fails at a `split_rr` that would not distribute blocks
+/// to the branch.
 pub(super) fn attach(request: &mut Request, at: Span, branch: Branch) -> Result<(), InvalidEdit> {
     let missing = || InvalidEdit("the filter has left the request".to_owned());
     let path = filter_path(request, at).ok_or_else(missing)?;

@@ -36,8 +36,8 @@ fn name_at(request: &Request, at: Span) -> String {
     found.map_or_else(String::new, |node| node.name.text.clone())
 }
 
-/// Cuts off everything below a class. Returns it downstream of a new copy of the node's filter.
-/// Fails if nothing is below the class.
+/// Cuts off everything below a class. Returns the cut-off nodes downstream of a new copy of the
+/// node's filter. Fails if nothing is below the class.
 pub(super) fn cut_class(request: &mut Request, output: &NodeOutput) -> Result<Term, InvalidEdit> {
     let label = output_label(output)?;
     let at = find_filter(request, &output.node)?;

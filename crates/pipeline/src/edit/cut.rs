@@ -193,8 +193,8 @@ fn divide_group(
     Ok(())
 }
 
-/// Cuts off the filter with this span and the stages after it. Returns them with the label of the
-/// filter's former incoming arc.
+/// Cuts off the filter with this span and the stages after it. Returns the cut-off stages with the
+/// label of the filter's former incoming arc.
 pub(super) fn cut(request: &mut Request, at: Span) -> Result<Branch, InvalidEdit> {
     let path = isolate(request, at)?;
     let Some((last, parent)) = path.split_last() else {

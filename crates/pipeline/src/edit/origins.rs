@@ -30,7 +30,7 @@ impl Origins {
         Self { filters: all, marks, repeated }
     }
 
-    /// Returns the name and span of each node. For a node with a mark, the span is that of its
+    /// Returns the name and span of each node. For a node with a mark, returns the span of its
     /// first use.
     pub(super) fn first_uses(&self) -> impl Iterator<Item = (&str, Span)> {
         let later = |at: Span| self.repeated.contains(&at);

@@ -41,7 +41,7 @@ pub(super) fn node_lines(plan: &Plan, id: NodeId, figures: Option<&DrawnFigures>
     lines
 }
 
-/// Returns a node's rate, its measured cost and its losses, including those on its incoming edges,
+/// Returns a node's rate, its measured cost and its losses, including losses on its incoming edges,
 /// as one line.
 pub(super) fn node_figures(plan: &Plan, id: NodeId, figures: &DrawnFigures) -> String {
     let node = figures.measured.nodes.get(id.0).copied().unwrap_or_default();

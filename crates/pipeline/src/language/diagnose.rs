@@ -99,8 +99,8 @@ impl Diagnostic {
     }
 }
 
-/// Sorts diagnostics by position, joins diagnostics at the same position, and replaces all beyond
-/// the first `MISTAKES_MAX` with one that counts them.
+/// Sorts diagnostics by position, joins diagnostics at the same position, and replaces all
+/// diagnostics beyond the first `MISTAKES_MAX` with a single diagnostic that counts them.
 ///
 /// One error often violates two rules at one position. In `rx (tcp`, for example, the parenthesis
 /// lacks both an operator in front and a closing parenthesis. The two errors become one diagnostic.

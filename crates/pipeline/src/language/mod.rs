@@ -1,9 +1,9 @@
 //! The request language: the parser, the syntax tree, the diagnostics, and the printer that formats
 //! the tree as text.
 //!
-//! `parse` returns `(Request, Vec<Diagnostic>)` for any text. This module does not know which
-//! filters exist; that is the task of the module `check`. It does no I/O, runs in linear time with
-//! bounded recursion, and never panics. [SL §4.2]
+//! `parse` returns `(Request, Vec<Diagnostic>)` for any text. It accepts any filter name; the
+//! module `check` looks the names up. The parser does no I/O, runs in linear time with bounded
+//! recursion, and never panics. [SL §4.2]
 
 pub mod limits;
 

@@ -142,7 +142,7 @@ impl SignalDefaults {
 
     /// Returns T_b, the maximum that an adaptive T_b may reach, and the reason for this maximum or,
     /// if T_b does not adapt, for T_b. `frames` is true if the ring carries frames, whose assumed
-    /// size differs from that of other blocks.
+    /// size differs from the size of other blocks.
     fn blocks_range(&self, frames: bool) -> (usize, usize, &'static str) {
         let (least, because) = self.signal_blocks(frames);
         let most = match self.adapts {

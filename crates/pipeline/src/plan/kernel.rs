@@ -143,7 +143,7 @@ fn check_sessions(graph: &Graph, id: NodeId) -> Result<(), String> {
 }
 
 /// Returns true if a node may read a block's session. A filter with a twin does not, because its
-/// twin gives the same answers without sessions.
+/// twin returns the same answers without sessions.
 fn may_read_session(node: &Node) -> bool {
     let Some(used) = node.filter() else { return false };
     let description = used.description;

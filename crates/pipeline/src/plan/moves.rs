@@ -72,8 +72,8 @@ impl Plan {
         (0..graph.nodes.len()).map(NodeId).filter(movable).collect()
     }
 
-    /// Returns the unpinned sinks that write files in the thread of a source. The path gives such a
-    /// sink its own thread as soon as a write delays the reader. Returns an empty list if
+    /// Returns the unpinned sinks that write files in the thread of a source. The path moves such a
+    /// sink to a thread of its own as soon as a write delays the reader. Returns an empty list if
     /// `--no-adapt` is set, or if the plan has replicas.
     #[must_use]
     pub fn sinks_with_readers(&self) -> Vec<NodeId> {

@@ -44,7 +44,7 @@ impl PersistedPlan {
     }
 
     /// Describes the nodes that moved, with the reasons, and the total cost of both plans. Returns
-    /// an empty list if no node moved, or if the request is a different one.
+    /// an empty list if no node moved, or if the plans belong to different requests.
     #[must_use]
     pub fn describe_changes(&self, plan: &Plan) -> Vec<String> {
         let now = Self::from_plan(plan);

@@ -93,8 +93,8 @@ pub(super) fn apply_option(plan: &mut Plan) {
 
 fn set_ring(ring: &mut RingPlan, signal: &SignalItem<'_>) {
     if let Some(blocks) = signal.blocks {
-        // The threshold is a power of two and at most half of the ring, which stays large enough
-        // for it.
+        // The threshold is a power of two, at most half of the ring. The ring does not shrink below
+        // twice the threshold.
         let most = (ring.entries / 2).max(1);
         let floor = 1 << blocks.min(most).ilog2();
         (ring.signal_blocks, ring.signal_blocks_max) = (floor, floor);

@@ -75,7 +75,7 @@ fn leading_filters<'g>(
 }
 
 /// Fails with the reason if a filter cannot be shared by several requests. `is_behind` is true for
-/// a filter after the one that reassembles connections.
+/// a filter after the filter that reassembles connections.
 fn check_shareable(
     term: &FilterTerm,
     used: &Use,

@@ -84,7 +84,7 @@ fn o6_prefix_request_shares_output_after_tcp_and_http() {
         made("rx lo | tcp | http", "rx lo | tcp"),
         "shared \"rx lo | tcp\" | http | share \"rx lo | tcp | http\" messages=yes last=yes"
     );
-    // Classes that are made on request are not offered to others.
+    // Classes that a filter emits only on request are not offered to other requests.
     let asks = made("rx lo | tcp | http |exchange match \"a\"", "");
     assert!(asks.starts_with("rx lo | tcp | share \"rx lo | tcp\" last=yes + (http |"), "{asks}");
     assert!(

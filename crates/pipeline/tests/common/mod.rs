@@ -65,7 +65,7 @@ pub(crate) fn read_cases(text: &str) -> Vec<(String, Vec<String>)> {
     cases
 }
 
-/// Returns the case file with the expected results replaced by those that `format_graph` returns.
+/// Returns the case file with the expected results replaced by the results of `format_graph`.
 pub(crate) fn update_cases(text: &str, format_graph: impl Fn(&str) -> Vec<String>) -> String {
     let mut out = String::new();
     for line in text.lines().filter(|line| !line.starts_with("  ")) {

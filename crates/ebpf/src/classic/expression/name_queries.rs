@@ -1,5 +1,5 @@
-//! List of the names in an expression that need a lookup. A caller resolves them before compiling,
-//! once for all link types.
+//! List of the names in an expression that need a lookup. A caller resolves the names before
+//! compiling, once for all link types.
 
 use super::ast::{Id, Primitive, Protocol, Qualifiers, Tree, TypeQualifier};
 use super::error::ExpressionError;

@@ -1,8 +1,8 @@
 //! Name resolution: a trait for resolvers, and built-in tables of protocols and ports.
 //!
 //! Input: a name from an expression. Output: addresses or a number. A [`Resolver`] may read files
-//! or use the network. This crate does neither, so [`NoResolver`] knows only well-known ports and
-//! protocols.
+//! or use the network. This crate does neither, so [`NoResolver`] resolves only well-known ports
+//! and protocols.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -99,8 +99,8 @@ impl Builder {
         (map_slots(answer, slot_after), top)
     }
 
-    /// Releases every slot except those of the answer. Releases nothing inside an arm. Returns the
-    /// answer with its new slots.
+    /// Releases every slot except the slots of the answer. Releases nothing inside an arm. Returns
+    /// the answer with its new slots.
     pub(in crate::emit) fn release_unused_slots(&mut self, answer: Answer<'_>) -> Answer<'static> {
         let floor = if self.depth == 0 { self.floor } else { self.top };
         let (moved, top) = self.move_slots(floor, answer);

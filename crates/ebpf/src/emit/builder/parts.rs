@@ -29,8 +29,8 @@ impl Builder {
         may && self.stubs.is_empty() && self.asm.next_slot() >= PART_END_INSNS
     }
 
-    /// Returns true if enough code has been emitted since the last reset of the verifier's state to
-    /// reset it again.
+    /// Returns true if so much code has been emitted since the last reset of the verifier's state
+    /// that another reset is worthwhile.
     pub(in crate::emit) fn may_reset_verifier(&self) -> bool {
         self.depth == 0
             && !self.target.hardened
@@ -180,7 +180,7 @@ impl Builder {
     pub(super) fn emit_frame_end(&mut self) {
         self.filter = None;
         self.attribute_code();
-        // The program is never unsure here, because every processor has a row for the values
+        // No frame takes the `unsure` exit here, because every processor has a row for the values
         // between parts.
         for label in [self.unsure, self.none] {
             self.bind(label);

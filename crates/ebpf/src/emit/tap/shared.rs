@@ -77,7 +77,7 @@ impl Builder {
             R9,
             scratch.view_slot_offset(delivery.number) + EXIT_OFFSET,
         ));
-        // The exit number is always in range, which the verifier does not know.
+        // The exit number is always in range, but the verifier cannot prove this.
         asm.jump_if(Cond::Ge, R1, EXITS_MAX.cast_signed(), not);
         asm.push(Insn::alu(Alu::Mul, R1, 8));
         asm.compute(R3, region, Alu::Add, R1);

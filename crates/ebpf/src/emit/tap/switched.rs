@@ -155,7 +155,7 @@ impl Builder {
     /// and r5.
     fn count_switched_exit(&mut self, region: Reg, pointer: Option<Reg>) {
         let (not, asm) = (self.asm.label(), &mut self.asm);
-        // The exit number is always in range, which the verifier does not know.
+        // The exit number is always in range, but the verifier cannot prove this.
         asm.jump_if(Cond::Ge, R0, EXITS_MAX.cast_signed(), not);
         asm.push(Insn::alu(Alu::Mul, R0, 8));
         asm.compute(R3, region, Alu::Add, R0);
@@ -210,7 +210,7 @@ impl Builder {
 const SWITCHED_BIT_NUMBER: i32 = 32;
 
 impl FrameEnd {
-    /// Returns the layout of the switches, if there are any.
+    /// Returns the layout of the switches, or `None` if the program has no switches.
     pub(in crate::emit) const fn switches(&self) -> Option<SwitchLayout> {
         match self {
             Self::Tap(FusedTap { switches, .. }) => *switches,

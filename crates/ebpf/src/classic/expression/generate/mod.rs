@@ -113,7 +113,7 @@ struct Generator<'a> {
     /// Offset of the current link header.
     header: Offset,
     /// True while tests apply to the link header inside a PPPoE session or a tunnel, rather than to
-    /// that of the frame.
+    /// the link header of the frame.
     has_inner_link: bool,
     /// Offset of the current protocol number, or `None` if there is none.
     protocol: Option<Offset>,

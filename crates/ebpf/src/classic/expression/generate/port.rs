@@ -1,7 +1,7 @@
 //! Generator for tests of ports, such as `tcp port 80`, `dst portrange 6000-6008` or `port domain`.
 //!
-//! The ports of an IPv4 packet are tested only in the first fragment, and those of an IPv6 packet
-//! only if the transport header directly follows the IPv6 header. IPv6 is tested first.
+//! The ports of an IPv4 packet are tested only in the first fragment. The ports of an IPv6 packet
+//! are tested only if the transport header directly follows the IPv6 header. IPv6 is tested first.
 
 use super::super::ast::{Protocol, Qualifiers, TypeQualifier};
 use super::super::condition::Condition;

@@ -133,7 +133,7 @@ impl Generator<'_> {
 
     /// Returns the condition that the address at offset `place` satisfies `test_address`, for
     /// management frames and for data frames whose `bit` is clear. For other data frames, the
-    /// condition is that of `otherwise`.
+    /// condition is the one that `otherwise` returns.
     fn test_wlan_endpoint(
         &mut self,
         test_address: &dyn Fn(&mut Self, u32) -> Generated<Condition>,
