@@ -79,8 +79,8 @@ impl CompiledPeer {
         let header = compiled.folder.0.join("streamline.h");
         std::fs::write(header, LIBRARY_HEADER).map_err(|why| why.to_string())?;
         let mut command = Command::new(compiler);
-        // The linker searches a library only for symbols that were missing before, so the arguments
-        // come last.
+        // The linker searches a library only for symbols that are undefined so far, so the
+        // arguments come last.
         command.arg("-O3").arg("-o").arg(compiled.program()).arg(&text).args(arguments);
         match command.status() {
             Ok(status) if status.success() => Ok(compiled),

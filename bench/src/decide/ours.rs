@@ -48,7 +48,8 @@ impl Generated {
         Ok(Self { program, emitted, maps })
     }
 
-    /// Attaches the program to the ingress of a device until the link is dropped.
+    /// Attaches the program to the ingress of a device. Dropping the returned link detaches the
+    /// program.
     pub(crate) fn attach(&self, space: &Namespace, device: u32) -> Result<Link, String> {
         super::peers::attach_to_ingress(&self.program, space, device)
     }

@@ -106,7 +106,7 @@ impl FilterTool {
     }
 }
 
-/// Attaches a program to the ingress of a device until the link is dropped.
+/// Attaches a program to the ingress of a device. Dropping the returned link detaches the program.
 pub(super) fn attach_to_ingress(
     program: &Program,
     space: &Namespace,

@@ -49,7 +49,7 @@ const BLOCKS_PER_NOTIFICATION: [(usize, &str); 10] = [
     (512, "T_b 512"),
     (2048, "T_b 2048"),
 ];
-/// Ring size of the paper's figure in bytes.
+/// Ring size in bytes, as in the figure of the paper.
 const RING_SIZE: usize = 16 << 20;
 /// Ring sizes in bytes that goal G9 covers, each with its name in the result rows.
 const SMALL_RING_SIZES: [(usize, &str); 3] =

@@ -215,7 +215,8 @@ fn measure_rings(dbuf: usize, block: usize, rounds: usize) -> Result<Vec<Row>, S
     interleave(("peek", &name, x), "M/s", rounds, candidates, &[])
 }
 
-/// Measures two processes: the writer copies in, the reader copies out or reads in place.
+/// Measures transfers between two processes. The writer copies blocks in; the reader copies them
+/// out, or reads them in place.
 fn measure_processes(
     (cores, reader, programs): (&'static str, usize, CPrograms<'_>),
     extent: ReadExtent,

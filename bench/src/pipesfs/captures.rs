@@ -1,5 +1,5 @@
-//! Live traffic whose frames capture programs read from a file of the mount. Each frame that the
-//! path has received is read by the program, or counted as lost in `.error`.
+//! Live traffic, whose frames are read by capture programs from a file of the mount. Each frame
+//! that the path has received is read by the program, or counted as lost in `.error`.
 
 use super::programs::Programs;
 use crate::flood::{Flood, ReceivingHost};
@@ -16,7 +16,7 @@ use testkit::net::{SERVER_DEVICE, wait_until};
 const LENGTH: usize = 200;
 /// Frames per second.
 const RATE: f64 = 300_000.0;
-/// Number of frames: three seconds.
+/// Number of frames in a measurement, which are sent within three seconds.
 const FRAMES: u32 = 900_000;
 /// Name of the path.
 const NAME: &str = "line";

@@ -11,8 +11,8 @@ use std::path::Path;
 use streamline::paths::{self, PathClient};
 use testkit::net::wait_until;
 
-/// Number of changes in a measurement. It is even, so that the argument has its first value at the
-/// end, because the name of the directory contains this value.
+/// Number of changes in a measurement. The number is even, so that the argument has its first value
+/// at the end: the name of the directory contains this value.
 const CHANGES: u32 = 200;
 /// Maximum additional cost of `mkdir`, compared with its edit, in µs.
 const MKDIR_MAX_US: f64 = 25.0;

@@ -101,7 +101,7 @@ impl Counting {
             &layout,
             |s, on, _| {
                 for filter in 0..FILTERS {
-                    // The arm releases the filter's values from the stack.
+                    // Each arm releases the values of its filter from the stack.
                     s.arm(|s, closed| {
                         let length = s.view_length(on);
                         s.tally(filter, length);

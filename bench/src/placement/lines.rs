@@ -78,8 +78,8 @@ impl Placement {
     }
 }
 
-/// Returns every placement of a request that can be planned: the first filters, possibly none, in
-/// the kernel, and the others in one or two threads.
+/// Returns all placements of a request that the planner accepts: the first filters, possibly none,
+/// are in the kernel, and the others are in one or two threads.
 pub(super) fn plan_placements(line: &str, machine: &Machine) -> Vec<Placement> {
     let nodes = split_nodes(line);
     let count = nodes.len();

@@ -39,7 +39,7 @@ pub enum Ruling {
     Broken(String),
 }
 
-/// An implementation of a twin's decision that can rule on packets.
+/// An implementation of a twin's decisions, which rules on packets.
 pub trait Judge {
     /// Returns the name of the judge for messages.
     fn name(&self) -> &str;

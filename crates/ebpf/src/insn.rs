@@ -516,8 +516,8 @@ impl Insn {
         Self::wide(dst, 0, value as u32 as i32, (value >> 32) as u32 as i32)
     }
 
-    /// Creates the load of the map with this number into `dst`. Relocation replaces the number with
-    /// a file descriptor.
+    /// Creates a load of the map with this number into `dst`. Relocation replaces the number with a
+    /// file descriptor.
     pub fn load_map(dst: Reg, map: u32) -> [Self; 2] {
         Self::wide(dst, PSEUDO_MAP, map as i32, 0)
     }

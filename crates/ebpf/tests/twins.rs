@@ -144,8 +144,9 @@ fn frames_around_byte_256(frames: &[Vec<u8>]) -> impl Iterator<Item = Packet<'_>
     ends.map(Packet::new).flat_map(|packet| [packet, packet.split_at(256)])
 }
 
-/// Mutates the generated code, with the interpreter as judge. Mutants may survive if the program is
-/// equivalent (a pull that is one byte too long), or if only the kernel would notice.
+/// Mutates the generated code, with the interpreter as judge. A mutant may survive if it is
+/// equivalent to the program (for example, if it pulls one byte more than necessary), or if only
+/// the kernel would detect the change.
 #[test]
 fn exam_notices_mutated_twins() {
     let (mut caught, mut all) = (0, 0);

@@ -65,7 +65,8 @@ impl InstallManifest {
             removed += usize::from(remove_file(&paths.staged_path(file))?);
         }
         remove_file(&paths.manifest_path())?;
-        // In reverse order, so that subdirectories come before their parents.
+        // The directories are removed in reverse order, so that subdirectories precede their
+        // parents.
         for folder in self.folders.iter().rev() {
             // A directory that contains other files remains.
             let _ = fs::remove_dir(paths.staged_path(folder));

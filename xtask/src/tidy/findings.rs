@@ -49,7 +49,7 @@ impl Findings {
     }
 }
 
-/// A place in the tree that a rule counts, and thus adds to a sum that a ratchet limits.
+/// A place in the tree that a rule counts toward a sum, which a ratchet limits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Occurrence {
     pub(crate) rule: &'static str,

@@ -1,4 +1,4 @@
-//! The rules that the links in documents resolve: each leads to an existing file and, if it names a
+//! The rules for links in documents: each link leads to an existing file and, if it names a
 //! heading, to an existing heading; and links in the book stay within the book, which is also
 //! published alone.
 

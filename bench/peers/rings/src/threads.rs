@@ -41,7 +41,7 @@ fn start_reader(
     (orders, done)
 }
 
-/// Returns a transfer that sends blocks with `write` and waits for the reader's reply.
+/// Returns a function that sends blocks with `write`, and waits for the reader's reply.
 fn into_transfer(
     (orders, done): (mpsc::Sender<u64>, mpsc::Receiver<()>),
     mut write: impl FnMut(u64) + 'static,
@@ -53,7 +53,7 @@ fn into_transfer(
     })
 }
 
-/// Returns a transfer of small blocks, with one element per block.
+/// Returns a function that transfers small blocks, with one element per block.
 fn rtrb_of<const N: usize>(cores: usize, slots: usize) -> Transfer {
     let (mut producer, mut consumer) = rtrb::RingBuffer::<[u8; N]>::new(slots);
     let reader = start_reader(cores, move |blocks| {

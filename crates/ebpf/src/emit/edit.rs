@@ -178,8 +178,9 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
             length,
             |_| (),
             |b, base, at| {
-                // From last to first: the verifier of Linux 6.1 treats the first four bytes of a
-                // stack slot as a value that must not be partially overwritten.
+                // Words are written from last to first, because the verifier of Linux 6.1 treats
+                // the first four bytes of a stack slot as a value that must not be partially
+                // overwritten.
                 let (words, rest) = bytes.as_chunks::<4>();
                 let (halves, last) = rest.as_chunks::<2>();
                 let mut at = at + length.cast_signed();

@@ -186,7 +186,8 @@ impl Builder {
         let miss = self.miss_exit(at.base, end, miss);
         match at.base {
             PosBase::Frame => self.asm.push(Insn::mov(R2, R7)),
-            // The verifier extends a check to all copies of a pointer: keep one in a register.
+            // The verifier extends a check to all copies of a pointer, so one copy is kept in a
+            // register.
             PosBase::Slot(slot) => {
                 let pointer = self.fetch_slot_register(slot, R1);
                 self.asm.push(Insn::mov(R2, pointer));

@@ -196,7 +196,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         match cmp.inverse() {
             Some(cond) => self.jump_if(cond, left, right.into(), miss.label),
             None => {
-                // BPF has no inverse of JSET: jump over the exit.
+                // BPF has no inverse of JSET, so the code jumps over the jump to the exit.
                 let holds = self.builder.asm.label();
                 self.jump_if(Cond::Set, left, right.into(), holds);
                 self.leave(miss);
@@ -408,7 +408,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
                 Ok(self.builder.close_with_answer(mark, answer))
             }
             Err(unfit) => {
-                // Its code is half emitted: the program must not be used.
+                // The code of the twin is incomplete, so the program must not be used.
                 self.builder.refuse(unfit.clone());
                 Err(unfit)
             }

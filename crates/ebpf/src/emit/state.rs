@@ -268,8 +268,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
     }
 
     /// Returns the index of a number among 65 buckets of doubling width: 0 for 0, and n for 2^(n-1)
-    /// to 2^n - 1. Branch-free, because each branch would double the number of paths that the
-    /// verifier explores.
+    /// to 2^n - 1. The code has no branches, because each branch would double the number of paths
+    /// that the verifier explores.
     pub fn bucket_index(&mut self, wide: Wide<'s>) -> Num<'s> {
         self.fetch_wide(wide, R0);
         let b = self.builder();

@@ -73,7 +73,7 @@ pub enum Finish {
     },
 }
 
-/// The fate of a frame.
+/// A program's decision about a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The frame continues as if there were no program.

@@ -328,7 +328,7 @@ fn filter_output(used: &Use, input_forms: Option<FormSet>) -> Option<FormSet> {
     }
 }
 
-/// Returns a hint: how to write a source upstream of a node so that its blocks are contained in
+/// Returns a hint on writing a source upstream of a node so that its blocks are contained in
 /// frames. Returns `None` if no source upstream emits blocks without frames.
 fn frames_hint(draft: &Draft<'_>, at: NodeId) -> Option<&'static str> {
     let at = draft.nodes[at.0].inside.unwrap_or(at);

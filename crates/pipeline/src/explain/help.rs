@@ -14,7 +14,7 @@ const FACT_COLUMN: usize = 18;
 /// The column at which the text of an option begins.
 const OPTION_COLUMN: usize = 26;
 
-/// The help of a filter in sections. Help texts and manual pages are generated from it.
+/// The help of a filter, in sections, from which help texts and manual pages are generated.
 #[derive(Debug)]
 pub struct Page {
     /// The filter's name, as written in a request.

@@ -8,7 +8,7 @@ use super::super::tokens::{Token, closing_index};
 pub(super) struct ModuleContents {
     /// Names of the items that the module defines, including those in macro calls.
     pub(super) items: Vec<String>,
-    /// Submodules in blocks.
+    /// Submodules defined in the same file, in blocks `mod name { … }`.
     pub(super) inline: Vec<(String, Self)>,
     /// Submodules in separate files.
     pub(super) files: Vec<String>,

@@ -1,8 +1,9 @@
 //! Reachability analysis, which finds the instructions of a program that a tagged frame can reach.
 //!
-//! Input: a program without loops. Output: the fate of each instruction in the copy for tagged
-//! frames. In such frames, the type at byte 12 has one of two values. Most programs first test for
-//! a different type, so most of their instructions are dropped from the copy.
+//! Input: a program without loops. Output: the reachability of each instruction in the copy of the
+//! program for tagged frames. In such frames, the type at byte 12 has one of two values. Most
+//! programs first test for a different type, so most of their instructions are dropped from the
+//! copy.
 
 use super::super::insn::{Instruction, code, condition};
 
@@ -11,7 +12,7 @@ pub(super) const TPIDS: [u32; 2] = [0x8100, 0x88a8];
 /// Offset at which the tag would begin if it were inline.
 pub(super) const TAG_START: u32 = 12;
 
-/// The fate of an instruction in the copy for tagged frames.
+/// The reachability of an instruction in the copy of the program for tagged frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InsnFate {
     /// The instruction is never executed for tagged frames.
@@ -22,7 +23,7 @@ pub(super) enum InsnFate {
     Decided(bool),
 }
 
-/// Returns the fate of each instruction. One pass suffices, because jumps are forward only.
+/// Returns the reachability of each instruction. One pass suffices, because jumps are forward only.
 pub(super) fn instruction_fates(instructions: &[Instruction]) -> Vec<InsnFate> {
     // For each instruction, true if A holds the type of the tag before the instruction; `None`
     // until a predecessor of the instruction has been processed.

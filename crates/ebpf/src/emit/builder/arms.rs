@@ -88,8 +88,8 @@ impl Builder {
             Ok(index) => floor + (SlotDepth::try_from(index).unwrap_or(SlotDepth::MAX / 8) + 1) * 8,
             Err(_) => slot,
         };
-        // In ascending order, each at or below its old slot, so that no slot is overwritten before
-        // its move.
+        // Slots are moved in ascending order, each to a slot at or below its old one, so that no
+        // slot is overwritten before it is moved.
         for slot in old.iter().copied().filter(|slot| slot_after(*slot) != *slot) {
             let reg = self.fetch_slot_register(slot, R0);
             self.asm.push(Insn::store(Size::DW, R10, -slot_after(slot), reg));

@@ -82,7 +82,8 @@ impl Builder {
         self.set_register_slot(to, None);
     }
 
-    /// Sets a bit in the word of each pointer ring that has an open exit which the frame has taken.
+    /// For each pointer ring with an open exit that the frame has taken, sets a bit in the word of
+    /// the ring.
     pub(super) fn mark_open_exits(&mut self, fused: &FusedTap) {
         let (Some(switches), scratch) = (fused.switches, fused.scratch) else { return };
         let none = self.asm.label();

@@ -99,7 +99,7 @@ impl Builder {
         asm.push(Insn::store(Size::DW, records, offset::POLL_POSITION, 0));
         asm.push(Insn::alu(Alu::Add, R1, ring));
         asm.push(Insn::mov(R2, R1));
-        // Published before any pointer is counted without being written.
+        // `RESERVED` is published before any pointer is counted without being written.
         asm.push(store_ordered(records, offset::RESERVED));
         asm.push(Insn::store(Size::DW, records, offset::COMMITTED, R1));
         asm.jump(gone);
