@@ -49,7 +49,7 @@ pub(super) struct Builder {
     /// Number of times that computed positions were invalidated, by an edit of the frame, a reset
     /// of the verifier's state, or a new part.
     pub(super) epoch: u16,
-    /// True if r9 may no longer contain the address of a tap's region.
+    /// True if r9 may no longer contain the address of this processor's region of a tap's memory.
     pub(super) region_lost: bool,
     /// The final action on each frame of a counting program; `None` in other programs.
     frame_end: Option<FrameEnd>,
@@ -77,7 +77,7 @@ pub(super) struct Builder {
     /// Finished parts, each with its source map and the indices of the instructions to patch with
     /// `reach`.
     finished_parts: Vec<(Asm, Vec<CodeOwner>, Vec<usize>)>,
-    /// Number of open arms and twins.
+    /// Number of arms and twins whose code has begun but not ended.
     depth: usize,
     /// Slot of the instruction at which the verifier's state was last reset.
     verifier_reset_at: usize,
@@ -139,7 +139,8 @@ impl Builder {
         }
     }
 
-    /// Returns the layout of the switches, or `None` if the program has no switches.
+    /// Returns the layout of the memory words with which user space opens exits, or `None` if the
+    /// program has no such exits.
     pub(super) fn switches(&self) -> Option<SwitchLayout> {
         self.frame_end.as_ref().and_then(FrameEnd::switches)
     }

@@ -13,16 +13,16 @@ use super::switch_layout::SwitchLayout;
 /// caller chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tap {
-    /// Number of processors that have a region.
+    /// Number of processors that have a region in the tap's memory.
     pub cpus: u32,
-    /// Size in bytes of a region.
+    /// Size in bytes of a processor's region of memory.
     pub stride: u32,
     /// Byte offset, in a region, of the pointers for the first reader. The pointers for the other
     /// readers follow.
     pub pointers_at: u32,
     /// Number of pointers per reader: a power of two.
     pub pointers: u32,
-    /// Byte offset of the records in a region.
+    /// Byte offset, in a region, of the records, which contain the copied frames.
     pub records_at: u32,
     /// Size in bytes of the records: a power of two.
     pub bytes: u32,
@@ -94,7 +94,8 @@ pub struct FusedTap {
     /// a frame from the host. The mark is clear at the beginning of each frame. `None` if the host
     /// receives every frame.
     pub taken: Option<u16>,
-    /// The memory words that switch exits on, or `None` if no exit is switched.
+    /// Layout of the memory words with which user space opens exits, or `None` if the program has
+    /// no such exits.
     pub switches: Option<SwitchLayout>,
 }
 
@@ -104,7 +105,8 @@ pub struct FusedTap {
 pub struct Egress {
     /// Interface index in the network namespace of the hook.
     pub interface: u32,
-    /// Index of the mark. The mark is clear at the beginning of each frame.
+    /// Index of the mark, a flag that the body sets to send a copy. The mark is clear at the
+    /// beginning of each frame.
     pub mark: u16,
     /// Index of the tally ([`Scope::tally`](crate::emit::Scope::tally)) that counts the copies that
     /// could not be sent.
@@ -115,7 +117,7 @@ pub struct Egress {
 /// in a processor's memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scratch {
-    /// Size in bytes of a region.
+    /// Size in bytes of a processor's region of memory.
     pub stride: u32,
     pub(super) delivery_words: i16,
     pub(super) outlets: u16,
@@ -134,9 +136,9 @@ pub struct Scratch {
 pub struct FrameRing {
     /// Index of the ring's map among the caller's maps.
     pub map: u32,
-    /// Size in bytes of a region.
+    /// Size in bytes of a processor's region of memory.
     pub stride: u32,
-    /// Byte offset of the records in a region.
+    /// Byte offset, in a region, of the records, which contain the copied frames.
     pub records_at: u32,
     /// Size in bytes of the records: a power of two.
     pub bytes: u32,
@@ -153,7 +155,7 @@ pub struct PointerRing {
     pub map: u32,
     /// Index of the ring's doorbell map among the caller's maps.
     pub doorbell_map: u32,
-    /// Size in bytes of a region.
+    /// Size in bytes of a processor's region of memory.
     pub stride: u32,
     /// Byte offset, in a region, of the pointers for the first reader. The pointers for the other
     /// readers follow.
@@ -224,7 +226,7 @@ impl Scratch {
         self.tallies.cast_unsigned() as u32 + 16 * number as u32
     }
 
-    /// Returns the offset of a tally, or `None` if the tally does not exist.
+    /// Returns the offset of a tally, a pair of counters, or `None` if the tally does not exist.
     pub(super) fn checked_tally_offset(&self, number: u16) -> Option<i16> {
         (number < self.tallies_max).then(|| self.tallies + 16 * number.cast_signed())
     }
@@ -309,8 +311,8 @@ pub struct Delivery {
     /// True if several exits share this slot and reader. A frame must then be delivered at one of
     /// these exits at most, and `failed - exit` must be the same for all of them.
     pub shared: bool,
-    /// Index of the tally that counts the frames that could not be copied, or `None` if they are
-    /// not counted.
+    /// Index of the tally, a pair of counters, for frames that could not be copied; `None` if such
+    /// frames are not counted.
     pub failed: Option<u16>,
 }
 
@@ -343,7 +345,7 @@ pub struct UserSockets {
 pub struct Redirect {
     /// Number of processors that have a region of memory for counting.
     pub cpus: u32,
-    /// Size in bytes of a region.
+    /// Size in bytes of a processor's region of memory.
     pub stride: u32,
     /// BTF id of the kfunc that returns the tag that the driver removed
     /// (`bpf_xdp_metadata_rx_vlan_tag`); `None` to ignore such tags.
@@ -387,7 +389,7 @@ impl FrameEnd {
         }
     }
 
-    /// Returns the number of processors that have a region.
+    /// Returns the number of processors that have a region in the memory of the program.
     pub(super) const fn processors(&self) -> u32 {
         match self {
             Self::Tap(FusedTap { user: Some(_), cpus, .. }) => *cpus / REGIONS_PER_CPU,

@@ -52,7 +52,7 @@ pub struct FramePos<'s> {
     pub(super) off: u16,
     /// Upper bound of the distance in bytes from the first byte of the frame.
     pub(super) reach: u32,
-    /// The builder's `epoch` when the position was computed.
+    /// The builder's `epoch` at the computation of the position, which is invalid in later epochs.
     pub(super) epoch: u16,
     /// Hint: the base's usual offset in bytes from the first byte of the frame.
     pub(super) usual: Option<u16>,
@@ -114,19 +114,19 @@ pub(super) enum Bytes<'s> {
     Copy(SlotDepth, u16),
 }
 
-/// An exit of a twin or an arm. Control can only flow forward and outward to it.
+/// An exit of a twin or an arm: a target of jumps, which can only lead forward and outward.
 #[derive(Clone, Copy, Debug)]
 pub struct Exit<'s> {
     pub(super) label: Label,
     pub(super) brand: Brand<'s>,
 }
 
-/// A 32-bit variable that arms may set. Values from different control paths merge only in a
-/// variable or a [`FramePosVar`].
+/// A 32-bit variable that can be set in its own scope or in an inner arm. Values from different
+/// control paths merge only in a variable or a [`FramePosVar`].
 #[derive(Clone, Copy, Debug)]
 pub struct Var<'s>(pub(super) Num<'s>);
 
-/// A position variable that arms may set.
+/// A variable for a position in the frame, which can be set in its own scope or in an inner arm.
 #[derive(Clone, Copy, Debug)]
 pub struct FramePosVar<'s> {
     pub(super) slot: SlotDepth,

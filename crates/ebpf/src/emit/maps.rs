@@ -15,9 +15,9 @@ pub(super) enum ProgramMap {
     /// The state of a filter: the filter's index in the program (`None` for code outside any
     /// filter), and the size of the state in bytes.
     State(Option<usize>, u16),
-    /// Per-processor rows for values passed between parts.
+    /// Rows, one per processor, for values that are passed between the parts of a program.
     Rows,
-    /// The program array of the parts.
+    /// The program array through which tail calls enter the parts of a program.
     Links,
 }
 

@@ -101,15 +101,15 @@ pub const DELIVERIES_MAX: u32 = 31;
 /// Maximum number of places in the filter tree whose switched exits (exits that user space opens
 /// and closes at run time) can be open at once: a power of two.
 pub const SWITCHED_SLOTS: u32 = 16;
-/// Maximum number of switched exits of one pointer ring that can be open at once.
+/// Maximum number of exits of one pointer ring that user space can open at once.
 pub const SWITCHED_EXITS: u32 = 4;
-/// Size in bytes of a word in the map of switches.
+/// Size in bytes of a word in the map with which user space opens and closes exits.
 pub const SWITCHED_WORD_SIZE: u32 = 4;
 /// Maximum number of exits per pointer ring. Every filter of a chain in the kernel may have an
 /// exit, so this also limits the length of a chain.
 pub const EXITS_MAX: u32 = 320;
 const _: () = assert!(offset::COUNTS as u32 + 8 * EXITS_MAX <= offset::END as u32);
-/// Number of tallies of a [`Tap`](super::config::Tap).
+/// Number of tallies, which are pairs of counters, of a [`Tap`](super::config::Tap).
 pub const TALLIES_MAX: u16 = ((offset::END - offset::TALLIES) / 16) as u16;
 /// Base-2 logarithm of the number of laps around the ring in which frames are copied although no
 /// doorbell is drained. After these laps, frames are only counted.

@@ -2,8 +2,8 @@
 
 use super::ring_layout::SWITCHED_EXITS;
 
-/// The layout of the switches in a map, in words of four bytes: a word for each place, then a list
-/// for each pointer ring.
+/// The layout of the map with which user space opens exits, in words of four bytes: a word for each
+/// place in the filter tree, then a list for each pointer ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchLayout {
     /// Index of the map among the caller's maps.

@@ -80,8 +80,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 }
 
 impl Builder {
-    /// Sets r1 to the address of this processor's row. If the processor has none, the block takes
-    /// the `unsure` exit.
+    /// Sets r1 to the address of this processor's row for values passed between parts. If the
+    /// processor has no row, the block takes the `unsure` exit.
     fn point_at_row(&mut self, map: u32) {
         self.call(Helper::CpuId);
         let unsure = self.unsure();

@@ -130,7 +130,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Emits a jump to the exit `miss` that is taken if a mark is clear.
+    /// Emits a jump to the exit `miss` that is taken if this mark, a flag of the current frame, is
+    /// clear.
     pub fn only_marked(&mut self, number: u16, miss: Exit<'s>) {
         let b = self.builder();
         if let Some(place) = b.mark_at(number) {
@@ -141,7 +142,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
     }
 
-    /// Emits a jump to the exit `miss` that is taken if a mark is set.
+    /// Emits a jump to the exit `miss` that is taken if this mark, a flag of the current frame, is
+    /// set.
     pub fn only_unmarked(&mut self, number: u16, miss: Exit<'s>) {
         let b = self.builder();
         if let Some(place) = b.mark_at(number) {

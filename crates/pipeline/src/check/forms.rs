@@ -12,12 +12,12 @@ use crate::registry::Registry;
 pub(super) struct StreamForms {
     /// The forms that can arrive at each node.
     pub(super) input_forms: Vec<Vec<Form>>,
-    /// Filters to insert before operands.
+    /// Filters to insert before operands of sections (`++`, `+*` and `!`).
     pub(super) before: Vec<Insertion>,
 }
 
-/// A filter that assembles streams from packets, to be inserted before an operand that needs
-/// streams.
+/// A filter that assembles streams from packets, to be inserted before an operand (of `++`, `+*` or
+/// `!`) that needs streams.
 pub(super) struct Insertion {
     /// The operand that needs streams.
     pub(super) operand: NodeId,

@@ -50,7 +50,7 @@ pub(super) struct DraftNode<'t> {
 pub(super) enum DraftStep<'t> {
     /// A filter, with all terms that denote it. There are several terms if they share a mark.
     Filter(Vec<&'t FilterTerm>),
-    /// A section and its operator.
+    /// A section, which combines operands with `++`, `+*` or `!`, and its operator.
     Boolean(Boolean<Option<&'t Label>>, &'static str),
     Merge,
     Hole,

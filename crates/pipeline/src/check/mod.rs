@@ -90,7 +90,7 @@ pub fn check(request: &Request, registry: &dyn Registry) -> (Graph, Vec<Diagnost
     (graph, sort_and_join(draft.mistakes))
 }
 
-/// Inserts, before an operand, a filter that is not part of the text.
+/// Inserts a filter that is not part of the text before an operand of a section.
 fn insert_in_front(nodes: &mut Vec<Node>, before: forms::Insertion) {
     let forms::Insertion { operand, filter, input_forms } = before;
     let Node { span, inside, ref classifiers, .. } = nodes[operand.0];

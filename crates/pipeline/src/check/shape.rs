@@ -128,7 +128,7 @@ fn unknown_filter(name: &str, place: Span, registry: &dyn Registry) -> Diagnosti
     Diagnostic::error(place, format!("no filter is called `{}`", truncate_word(name))).hint(hint)
 }
 
-/// Reports the node `id`, which must be a head, if it is a section or a filter other than a source.
+/// Reports the node `id`, which begins a line, if it is a section or a filter other than a source.
 fn check_head(draft: &mut Draft<'_>, id: NodeId, registry: &dyn Registry) {
     let node = &draft.nodes[id.0];
     let (what, place) = match (&node.step, node.entry) {
@@ -151,7 +151,7 @@ fn check_head(draft: &mut Draft<'_>, id: NodeId, registry: &dyn Registry) {
     );
 }
 
-/// Reports the node `id`, which must have an incoming arc, if it is a source.
+/// Reports the node `id`, which has an incoming arc, if it is a source.
 fn check_inner_source(draft: &mut Draft<'_>, id: NodeId) {
     let node = &draft.nodes[id.0];
     if let (DraftStep::Filter(uses), Some(entry)) = (&node.step, node.entry)
@@ -166,7 +166,7 @@ fn check_inner_source(draft: &mut Draft<'_>, id: NodeId) {
     }
 }
 
-/// Reports operands that, given their arguments, have side effects.
+/// Reports operands of `++`, `+*` and `!` that have side effects with their arguments.
 pub(super) fn check_operands(draft: &mut Draft<'_>, used: &[Option<Use>]) {
     for (index, used) in used.iter().enumerate() {
         if let (Some(owner), Some(used)) = (draft.nodes[index].inside, used) {

@@ -83,8 +83,8 @@ pub(super) fn into_stages(term: Term) -> Vec<(Pipe, Term)> {
     }
 }
 
-/// Joins stages into a pipeline. Drops the incoming arc of the first stage. Returns a hole if there
-/// are no stages.
+/// Joins stages into a pipeline. Drops the incoming arc of the first stage. Returns a hole, the
+/// term for a missing filter, if there are no stages.
 pub(super) fn from_stages(stages: Vec<(Pipe, Term)>) -> Term {
     let mut flat = Vec::new();
     for (arc, term) in stages {

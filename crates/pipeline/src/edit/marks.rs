@@ -45,7 +45,7 @@ pub(super) fn use_with_arguments(request: &Request, at: Span) -> Span {
     filters(request).find(given).map_or(at, |node| node.span)
 }
 
-/// Removes the pin from each use of the node, except from the use at this span.
+/// Removes the pin, such as `@kernel`, from each use of the node, except from the use at this span.
 pub(super) fn unpin_uses(request: &mut Request, at: Span) {
     let all = uses(request, at);
     for term in &mut request.pipelines {

@@ -87,7 +87,8 @@ fn drawn_node_text(plan: &Plan, id: NodeId, names: &[String]) -> String {
     text
 }
 
-/// Returns the reason why the planner added this sink to an open end, or `None` for other nodes.
+/// Returns the reason why the planner added this sink after a filter whose output was not used, or
+/// `None` for other nodes.
 fn completion_reason(plan: &Plan, id: NodeId, names: &[String]) -> Option<String> {
     let node = plan.graph.node(id);
     if node.kind() != Some(FilterKind::Sink) || node.span.start != node.span.end {

@@ -14,7 +14,7 @@ pub struct NodeFacts {
     pub arguments: Vec<ArgumentFacts>,
     /// Form of the blocks that leave the node, or `None` for a sink.
     pub form: Option<Form>,
-    /// True if the node is a sink that the planner added to an open end of the request.
+    /// True if the node is a sink that the planner added after a filter whose output was not used.
     pub implied: bool,
 }
 

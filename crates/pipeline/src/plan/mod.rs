@@ -66,7 +66,7 @@ pub fn plan(graph: Graph, registry: &dyn Registry, machine: &Machine) -> Result<
     plan_completed(graph, reports, machine, Vec::new())
 }
 
-/// Plans a graph without open ends.
+/// Plans a graph in which every path ends at a sink.
 fn plan_completed(
     graph: Graph,
     reports: Vec<NodeId>,

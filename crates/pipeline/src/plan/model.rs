@@ -12,7 +12,7 @@ use std::fmt;
 /// A placed graph.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The checked graph with open ends completed.
+    /// The checked graph, with sinks added where the request has none.
     pub graph: Graph,
     /// The used spaces, in the order in which blocks pass through them.
     pub spaces: Vec<PlannedSpace>,
@@ -186,7 +186,7 @@ pub struct PlacementChoice {
 /// The policy for choosing spaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// Minimal cost on this machine, counting nodes, copies of data and crossings.
+    /// Minimal cost on this machine, counting nodes, copies of data, and transfers between spaces.
     #[default]
     Cost,
     /// The rule in the Streamline paper: every node runs in the deepest space that can run it. [SL

@@ -240,7 +240,7 @@ impl<'p> StageSearch<'p> {
             }
         }
         let used = now_ns / (then_ns * layout.threads as f64);
-        // A gain smaller than a crossing is within the error of the costs.
+        // A gain smaller than the cost of a crossing is within the error of the costs.
         let saves = now_ns - then_ns >= self.crossing.0 + self.crossing.1;
         if !saves || then_ns * demand.gain > now_ns || used < demand.used {
             return None;

@@ -33,7 +33,7 @@ pub(in crate::emit) struct ArmState {
 }
 
 impl Builder {
-    /// Opens an arm. Its end is bound when the arm closes.
+    /// Begins an arm. The label of its end is bound when the arm closes.
     pub(in crate::emit) fn open(&mut self) -> ArmState {
         let end = self.asm.label();
         self.depth += 1;
@@ -44,7 +44,7 @@ impl Builder {
         mark.end
     }
 
-    /// Closes an arm: emits its stubs, binds its end, and releases its stack slots.
+    /// Closes an arm: emits its stubs, binds the label of its end, and releases its stack slots.
     pub(in crate::emit) fn close(&mut self, mark: ArmState) {
         self.depth = self.depth.saturating_sub(1);
         let stubs = self.stubs.split_off(mark.stubs.min(self.stubs.len()));

@@ -25,8 +25,8 @@ use crate::emit::unfit::Unfit;
 use crate::insn::{Alu, Cond, Insn, R0, R1, R2, R3, R4, R5, R9, R10, Reg, Size};
 
 impl<'s, 'o: 's> Scope<'s, 'o> {
-    /// Emits a jump to the exit `miss` that is taken unless an exit at this place is open. Emits
-    /// nothing if the program has no switches.
+    /// Emits a jump to the exit `miss` that is taken unless user space has opened an exit at this
+    /// place. Emits nothing if the program has no switches.
     pub fn only_switched(&mut self, place: u32, miss: Exit<'s>) {
         let b = self.builder();
         if let Some(switches) = b.switches() {
@@ -74,7 +74,7 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 }
 
 impl Builder {
-    /// Loads a word of the switches into a register.
+    /// Loads into a register a word of the map with which user space opens exits.
     fn load_switch_word(&mut self, switches: SwitchLayout, word: u32, to: Reg) {
         let at = switches.base.saturating_add(word.saturating_mul(SWITCHED_WORD_SIZE));
         self.asm.push_wide(Insn::load_map_value(to, FIRST_CALLER_MAP + switches.map, at));
@@ -211,7 +211,8 @@ impl Builder {
 const SWITCHED_BIT_NUMBER: i32 = 32;
 
 impl FrameEnd {
-    /// Returns the layout of the switches, or `None` if the program has no switches.
+    /// Returns the layout of the memory words with which user space opens exits, or `None` if the
+    /// program has no such exits.
     pub(in crate::emit) const fn switches(&self) -> Option<SwitchLayout> {
         match self {
             Self::Tap(FusedTap { switches, .. }) => *switches,

@@ -45,8 +45,8 @@ const POWER_UTILISATION_MIN: f64 = 0.75;
 /// The minimum speedup by each additional replica; with `--parallel=latency` or `--policy=latency`,
 /// by all replicas together.
 const LATENCY_SPEEDUP_MIN: f64 = 1.02;
-/// Minimum ratio of a filter's cost to the cost of a crossing at which `explain` prints the reason
-/// why the filter has no replicas.
+/// Minimum ratio of a filter's cost to the cost of handing a block to another thread, at which
+/// `explain` prints the reason why the filter has no replicas.
 const EXPLAINED_COST_RATIO_MIN: f64 = 4.0;
 
 /// The minimum utilization of all threads together, from 0 to 1, and the minimum speedup, with
