@@ -94,7 +94,7 @@ fn describe_process(pid: u32) -> String {
 /// Kills a process and its descendants, parents first, so that they start no new children.
 fn kill_tree(pid: u32) {
     let started = child_ids(pid);
-    // The process may have ended by itself in the meantime.
+    // The process may have exited in the meantime.
     let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
     started.into_iter().for_each(kill_tree);
 }

@@ -59,7 +59,8 @@ pub(super) struct Observation {
     pub(super) requests: Option<u64>,
 }
 
-/// Returns the installed programs, ours first, and prints the names of missing ones.
+/// Returns the installed programs, beginning with `streamline`, and prints the names of the missing
+/// programs.
 pub(super) fn installed_programs(
     folder: &Path,
     capture: &Path,

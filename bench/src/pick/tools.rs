@@ -27,7 +27,7 @@ pub(super) struct PickTool {
     counted: fn(&str) -> u64,
 }
 
-/// Returns the installed programs, and prints the names of missing ones.
+/// Returns the installed programs, and prints the names of the missing programs.
 pub(super) fn installed_tools() -> Vec<PickTool> {
     [streamline_tool(), tcpdump_tool(), click_tool()].into_iter().flatten().collect()
 }

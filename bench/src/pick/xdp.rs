@@ -1,5 +1,5 @@
 //! Plain AF_XDP: a program redirects each frame of a queue into the memory of a process, which
-//! selects UDP frames to port 53. All frames bypass the host's stack, including those for other
+//! selects UDP frames to port 53. All frames bypass the host's stack, including frames to other
 //! ports.
 
 use crate::flood::WANTED_PORT;

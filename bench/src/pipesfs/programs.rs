@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use streamline::paths::Client;
 use testkit::net::{Namespace, wait_until};
 
-/// A directory with a daemon and the programs that were started with it. Dropping it stops all of
-/// them.
+/// A directory with a daemon and the programs that were started with the daemon. Dropping this
+/// value stops all programs.
 pub(crate) struct Programs {
     folder: TempDirectory,
     program: PathBuf,

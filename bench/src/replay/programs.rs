@@ -20,7 +20,8 @@ pub(super) struct ReplayProgram {
 /// The name of our program.
 pub(super) const OUR_NAME: &str = "streamline";
 
-/// Returns the installed programs, ours first, and prints the names of missing ones.
+/// Returns the installed programs, beginning with `streamline`, and prints the names of the missing
+/// programs.
 pub(super) fn installed_programs(folder: &Path) -> Result<Vec<ReplayProgram>, String> {
     let suricata = folder.join("suricata.yaml");
     std::fs::write(&suricata, SURICATA_CONFIGURATION).map_err(|why| why.to_string())?;

@@ -96,7 +96,7 @@ impl ClassSet {
         }
     }
 
-    /// Returns the complement, which includes 0 if the set does not.
+    /// Returns the complement, which includes 0 if the set lacks 0.
     #[must_use]
     pub fn complement(&self) -> Self {
         let mut ranges = Vec::with_capacity(self.ranges.len() + 1);

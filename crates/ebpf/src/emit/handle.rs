@@ -130,7 +130,8 @@ pub struct Var<'s>(pub(super) Num<'s>);
 #[derive(Clone, Copy, Debug)]
 pub struct FramePosVar<'s> {
     pub(super) slot: SlotDepth,
-    /// Index in the builder's `position_reaches`.
+    /// Index of the variable in the builder's `position_reaches`, which contains its maximum
+    /// distance from the first byte of the frame.
     pub(super) reach: usize,
     pub(super) brand: Brand<'s>,
 }

@@ -114,7 +114,8 @@ fn insert_in_front(nodes: &mut Vec<Node>, before: forms::Insertion) {
     }
 }
 
-/// Parses and checks a text as `read` does, but does not recognize the syntax of other programs.
+/// Parses and checks a text like [`read_request`](crate::read_request), but does not recognize the
+/// syntax of other programs.
 pub(crate) fn read_as_written(text: &str, registry: &dyn Registry) -> (Graph, Vec<Diagnostic>) {
     let (request, mut mistakes) = parse(text);
     let (graph, further) = check(&request, registry);

@@ -1,6 +1,7 @@
-//! Completion of open ends. A request without a sink prints one line per block. If its last filter
-//! has a final report, the request instead prints only final reports: of this filter and of all
-//! filters before it. The same holds if the request ends with such a filter and the sink `discard`.
+//! Addition of sinks to requests that lack them. A request without a sink prints one line per
+//! block. If its last filter has a final report, the request instead prints only final reports: of
+//! this filter and of all filters before it. The same holds if the request ends with such a filter
+//! and the sink `discard`.
 
 use crate::classes::ClassSet;
 use crate::graph::{Edge, Graph, Node, NodeId, Step, Use};
@@ -8,10 +9,11 @@ use crate::language::Span;
 use crate::registry::Registry;
 use filter::{Arguments, FilterKind, Form};
 
-/// Adds a sink to every open end. Returns the graph, and the nodes whose final reports are the
-/// output of the request. If a filter with a final report, such as `count`, is at an end or only
-/// `discard` follows it, these nodes are all filters with a final report, because a filter before
-/// the end would otherwise report nothing. In any other request, there are no such nodes.
+/// Adds a sink after every filter whose output is not used. Returns the graph, and the nodes whose
+/// final reports are the output of the request. If a filter with a final report, such as `count`,
+/// is at an end or only `discard` follows it, these nodes are all filters with a final report,
+/// because a filter before the end would otherwise report nothing. In any other request, there are
+/// no such nodes.
 #[must_use]
 pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId>) {
     let mut has_reporting_end = graph.ids().any(|(id, _)| reports_before_discard(&graph, id));

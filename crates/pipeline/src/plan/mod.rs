@@ -1,10 +1,10 @@
 //! The planner: decides where each node of a checked graph runs on a machine, and how each edge
 //! transfers blocks.
 //!
-//! Three pure steps, named as in the paper [SL §7.1]: **complete** adds a sink to every open end,
-//! **discover** determines for every node which spaces can run it and why the others cannot, and
-//! **select** chooses one of these spaces. The machine is a value, so plans can be tested as text.
-//! Blocks pass through the spaces in one direction, from source to sink.
+//! Three pure steps, named as in the paper [SL §7.1]: **complete** adds a sink after every filter
+//! whose output is not used, **discover** determines for every node which spaces can run it and why
+//! the others cannot, and **select** chooses one of these spaces. The machine is a value, so plans
+//! can be tested as text. Blocks pass through the spaces in one direction, from source to sink.
 //!
 //! A **process** (CONTRACT 27) is a space with one node. The last thread upstream writes the
 //! process's input, and the next thread reads its output. They are different threads, so that no

@@ -76,8 +76,8 @@ fn parse_part(part: &str) -> Result<SignalItem<'_>, String> {
     }
 }
 
-/// Sets T_b and T_t of the rings to the nodes that the option names. An item without a node applies
-/// to all rings.
+/// Sets the notification thresholds T_b and T_t of each ring that leads to a node in the option. An
+/// item without a node applies to all rings.
 pub(super) fn apply_option(plan: &mut Plan) {
     let Some(text) = plan.graph.options.text(SIGNAL_OPTION).map(str::to_owned) else { return };
     let (names, edges) = (unique_names(&plan.graph), &plan.graph.edges);

@@ -105,8 +105,8 @@ impl<'c> ArcClassifiers<'c> {
         }
     }
 
-    /// Returns the classes that one entry of a label selects, or `None` after an error or if they
-    /// are unknown.
+    /// Returns the classes that one entry of a label selects, or `None` after an error or if the
+    /// classes are unknown.
     fn classes_of_entry(&self, class: &Class, mistakes: &mut Vec<Diagnostic>) -> Option<ClassSet> {
         let (low, high, span) = match class {
             Class::One(value) => {
@@ -145,7 +145,7 @@ impl<'c> ArcClassifiers<'c> {
     }
 
     /// Returns the range of classes that a value denotes, usually one class, or `None` after an
-    /// error or if it is unknown.
+    /// error or if the classes are unknown.
     fn range_of_value(&self, value: &Value, mistakes: &mut Vec<Diagnostic>) -> Option<(u32, u32)> {
         match value {
             Value::Name(name) => self.range_of_name(name, mistakes),
@@ -165,7 +165,7 @@ impl<'c> ArcClassifiers<'c> {
     }
 
     /// Returns the range of classes that a name denotes, usually one class, or `None` after an
-    /// error or if it is unknown.
+    /// error or if the classes are unknown.
     fn range_of_name(&self, name: &Name, mistakes: &mut Vec<Diagnostic>) -> Option<(u32, u32)> {
         let text = name.text.as_str();
         let (mut having, mut lacking) = (Vec::new(), Vec::new());

@@ -2,9 +2,9 @@
 //!
 //! Input: the text. Output: its [`Tree`], or the first error with its span. The grammar is that of
 //! pcap-filter(7) as libpcap parses it: `and` and `or` have equal precedence and associate to the
-//! left, `not` binds tighter, and an identifier without qualifiers inherits those of the previous
-//! primitive. [`NESTING_MAX`] bounds the recursion; everything else is a loop, so the time is
-//! linear in the length of the text.
+//! left, `not` binds tighter, and an identifier without qualifiers inherits the qualifiers of the
+//! previous primitive. [`NESTING_MAX`] bounds the recursion; everything else is a loop, so the time
+//! is linear in the length of the text.
 //!
 //! One token of lookahead suffices except at `(` and at a number, which may begin an identifier, a
 //! value or an expression. The parser then inspects the token after the parentheses.
