@@ -142,7 +142,7 @@ impl PickBench {
     }
 }
 
-/// Returns the number of frames, wanted or not, among which `counted` are wanted.
+/// Returns the total number of frames sent, if `counted` of them are wanted.
 fn frames_sent_for(counted: u64) -> usize {
     usize::try_from(counted).unwrap_or(0) * WANTED_ONE_IN
 }

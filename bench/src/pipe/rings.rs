@@ -94,7 +94,7 @@ struct CompiledRing {
     /// Environment variable with the directory of the ring's sources. `None` for the system's
     /// include directory.
     folder_variable: Option<&'static str>,
-    /// Compiler arguments; `@` stands for the directory of the sources.
+    /// Compiler arguments, in which `@` is replaced with the directory of the sources.
     arguments: &'static [&'static str],
     source: RingSource,
 }

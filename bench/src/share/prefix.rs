@@ -230,8 +230,8 @@ fn readers(listed: &Value) -> usize {
     paths(listed).filter(|(line, _)| !line.contains("share \"")).count()
 }
 
-/// Reads the number of blocks that the last filter or sink received from a report. Fails if blocks
-/// were lost. Blocks that `tcp` drops as too late do not count, because they are late in the
+/// Reads, from a report, the number of blocks that the last filter or sink received. Fails if
+/// blocks were lost. Blocks that `tcp` drops as too late do not count, because they are late in the
 /// capture itself.
 fn parse_taken(report: &str) -> Result<u64, String> {
     let report: Value = serde_json::from_str(report).map_err(|why| format!("a report: {why}"))?;

@@ -37,8 +37,8 @@ const POINTER_COUNT: usize = 20_000_000;
 /// Round-trip time of a cache line in ns below which both processors share a cache (BASELINES).
 const SAME_CACHE_NS: f64 = 250.0;
 
-/// Source of the upper bound: a C program without checks and wake-ups, with pointers of half the
-/// size.
+/// Source of the candidate that serves as the upper bound: a C program without checks and wakeups,
+/// with pointers of half the size.
 const COPY_LOOP_SOURCE: &str = include_str!("../../peers/burst.c");
 
 pub(super) fn run_bench(options: &Options) -> Result<Vec<Row>, String> {

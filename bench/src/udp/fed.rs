@@ -261,7 +261,7 @@ impl<'e> MemoryExchange<'e> {
                 Some(memory) => answered = (memory.answered() - answered_before) as usize,
                 None => answered += usize::from(self.socket.recv(&mut room).is_ok()),
             }
-            // An answer may come after its request was counted as lost.
+            // An answer may arrive after its request was counted as lost.
             lost = lost.min(sent - answered);
             let now = clock::monotonic();
             if answered > before {

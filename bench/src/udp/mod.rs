@@ -52,7 +52,7 @@ struct UdpSample {
     rate: f64,
     /// Processor time of the server per answer, in ns.
     server_ns: f64,
-    /// Processor time of the server and of sending the requests per answer, in ns.
+    /// Processor time per answer, in ns, of the server and of sending the requests.
     total_ns: f64,
     /// Median time from a request to its answer, in µs.
     latency_us: f64,

@@ -33,7 +33,7 @@ pub trait Registry {
     /// Returns all names without duplicates, in the order of `streamline filters`.
     fn names(&self) -> Vec<&'static str>;
 
-    /// Returns the spaces of this machine (`kernel`, `thread0`); a trailing `*` stands for any
+    /// Returns the spaces of this machine (`kernel`, `thread0`); a trailing `*` represents any
     /// number (`thread*`).
     fn spaces(&self) -> Vec<&str>;
 

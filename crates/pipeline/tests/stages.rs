@@ -1,4 +1,5 @@
-//! Tests of stages: which nodes of a request get their own threads, and which nodes stay together.
+//! Tests of stages: which nodes of a request run in threads of their own, and which nodes stay
+//! together.
 
 mod common;
 

@@ -136,7 +136,7 @@ pub(super) fn unpack_package(home: &Path, folder: &str, pattern: &str) -> Result
     program_output(Command::new("apt-get").args(["download", newest]).current_dir(home))?;
     let new = package_files(home).into_iter().find(|deb| !before.contains(deb));
     let deb = new.ok_or_else(|| format!("{newest} was not downloaded"))?;
-    // The directory gets its final name only when it is complete.
+    // The directory is renamed to its final name only when it is complete.
     let half = home.join(format!("{folder}.half"));
     program_output(Command::new("dpkg-deb").arg("-x").args([&deb, &half]))?;
     fs::remove_file(&deb).map_err(|why| why.to_string())?;

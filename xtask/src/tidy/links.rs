@@ -71,8 +71,8 @@ fn resolve_path(folder: &str, path: &str) -> String {
 }
 
 /// Returns the anchors of the headings of a document, as mdBook and the usual forges form them: the
-/// words in lower case, without punctuation, with hyphens for spaces. The second heading with the
-/// same words gets `-1`.
+/// words in lower case, without punctuation, with hyphens for spaces. The anchor of the second
+/// heading with the same words ends with `-1`.
 pub(super) fn heading_anchors(text: &str) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();
     let mut uses: HashMap<String, usize> = HashMap::new();

@@ -128,9 +128,9 @@ fn read_ceilings(tree: &Tree) -> Sums {
     .collect()
 }
 
-/// Returns the contents of the file with lowered ceilings. A key above its ceiling gets at most the
-/// slack of other keys, and remains an error if that is not enough; the ceilings of a new rule are
-/// the current sums.
+/// Returns the contents of the file with lowered ceilings. If the sum of a key is above its
+/// ceiling, the ceiling rises by at most the slack of other keys of the rule; if that is not
+/// enough, the key remains an error. The ceilings of a new rule are the current sums.
 pub(super) fn lowered_ceilings(tree: &Tree, occurrences: &[Occurrence]) -> String {
     let ceilings = read_ceilings(tree);
     let sums = sum_by_key(occurrences);

@@ -181,8 +181,8 @@ impl Scratch {
     };
 
     /// Returns the scratch memory layout of a tap for one request, in the first page of the tap's
-    /// rings, for regions of `stride` bytes. The tallies occupy the rest of a region, as far as
-    /// 16-bit offsets reach.
+    /// rings, for regions of `stride` bytes. The tallies occupy the rest of a region, up to the
+    /// maximum 16-bit offset.
     pub(super) const fn plain(stride: u32) -> Self {
         // Offsets are signed 16-bit numbers.
         let end = if stride > i16::MAX as u32 { i16::MAX as u32 } else { stride };

@@ -248,7 +248,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         result
     }
 
-    /// Jumps to an exit. Code after the jump in this scope is dropped as unreachable.
+    /// Emits a jump to an exit. Code that is emitted after the jump in this scope is dropped as
+    /// unreachable.
     pub fn leave(&mut self, to: Exit<'s>) {
         self.builder.asm.jump(to.label);
     }

@@ -303,8 +303,8 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
 
     // ---- lengths
 
-    /// Returns the number of frame bytes after a position, linear or not, or 0 if the position is
-    /// past the end of the frame.
+    /// Returns the number of frame bytes after a position, including nonlinear bytes, or 0 if the
+    /// position is past the end of the frame.
     pub fn rest(&mut self, at: FramePos<'s>) -> Num<'s> {
         let length = self.load_metadata(Meta::Length);
         let b = self.builder();

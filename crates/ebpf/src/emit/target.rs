@@ -4,7 +4,7 @@ use crate::program::Hook;
 
 /// The class of a block that some filter did not recognize.
 pub const NONE: u32 = 0;
-/// The class that stands for the natural value 0, such as port 0.
+/// The class that represents the natural value 0, such as port 0.
 pub const ZERO: u32 = u32::MAX - 1;
 /// Return value of a tested program ([`Finish::Answer`]) that leaves the block to the user
 /// implementation. As a class, this value means "held". No answer collides with it, because held

@@ -116,8 +116,8 @@ impl Builder {
         self.asm.push(Insn::store(Size::DW, R2, 0, 0));
     }
 
-    /// Loads the flags of a record into r1. A packet without an ingress interface gets the flag for
-    /// sent packets.
+    /// Loads the flags of a record into r1. For a packet without an ingress interface, sets the
+    /// flag for sent packets.
     pub(super) fn load_record_flags(&mut self) {
         let received = self.asm.label();
         let asm = &mut self.asm;

@@ -17,8 +17,8 @@ use crate::program::Hook;
 const OFFSET_ZERO: u64 = 1 << 31;
 /// Base address of the context.
 pub(super) const CONTEXT_BASE: u64 = region_base(1);
-/// Region numbers that the packet uses in turn. When a helper is called that may move the packet in
-/// the kernel, the packet gets the next region number, so that stale pointers fault.
+/// Region numbers that the packet uses in turn. After a call of a helper that may move the packet
+/// in the kernel, the packet has the next region number, so that stale pointers fault.
 const PACKET_REGIONS: Range<u64> = 4..16;
 /// Base address of the stack.
 const STACK_BASE: u64 = region_base(3);
@@ -91,8 +91,8 @@ impl<'m, 'p> Memory<'m, 'p> {
         self.frame.len()
     }
 
-    /// Returns bytes of the frame, linear or not, for helpers and classic loads; `None` beyond the
-    /// end of the frame.
+    /// Returns bytes of the frame, including its nonlinear part, for helpers and classic loads;
+    /// `None` beyond the end of the frame.
     pub(super) fn frame_bytes(&self, at: i64, length: usize) -> Option<&[u8]> {
         let at = usize::try_from(at).ok()?;
         self.frame.get(at..at.checked_add(length)?)

@@ -30,7 +30,7 @@ use memory::{CONTEXT_BASE, Memory, STACK_TOP};
 /// A frame as a program receives it.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
-    /// All bytes of the frame, linear or not.
+    /// All bytes of the frame, including its nonlinear part.
     pub bytes: &'a [u8],
     /// Length in bytes of the linear part, to which direct access is limited at tc. At XDP, length
     /// of the first buffer, which has at least 256 bytes. Ignored at sockets, where a helper reads

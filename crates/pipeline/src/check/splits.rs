@@ -75,8 +75,8 @@ fn number_branches(before: &mut Term, next: &mut Term) {
     }
 }
 
-/// Adds the number of branches as an argument of the splitter. The argument gets the span of the
-/// filter's name.
+/// Adds the number of branches as an argument of the splitter. The span of the argument is the span
+/// of the filter's name.
 fn add_branch_count(splitter: &mut FilterTerm, branch_count: usize) {
     let span = splitter.name.span;
     let value = Text { bytes: branch_count.to_string().into_bytes(), quoted: false, span };

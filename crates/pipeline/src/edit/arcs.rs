@@ -1,8 +1,8 @@
 //! Edits of arcs: adding a filter beside others, removing a subtree or moving it to another parent,
-//! and adding or removing one parent of a node. A node that loses its last output gets the sink
-//! `discard`, so that the path does not begin to print blocks that were consumed before. The next
-//! subtree attached to the node replaces this sink. A use of a node is a filter term that denotes
-//! the node; a node with a mark can have several.
+//! and adding or removing one parent of a node. If a node loses its last output, the sink `discard`
+//! is attached to the node, so that the path does not begin to print blocks that were consumed
+//! before. The next subtree attached to the node replaces this sink. A use of a node is a filter
+//! term that denotes the node; a node with a mark can have several uses.
 
 use super::ReadText;
 use super::attach::{PLACEHOLDER_SINK, attach, parse_label, placeholder};
@@ -293,9 +293,9 @@ fn sever(request: &mut Request, node: &str, from: &NodeOutput) -> Result<(), Inv
 }
 
 /// Adds the sink `discard` after filters that the edit leaves without output, and after new filters
-/// that nothing follows, so that the path does not begin to print. A new filter after a filter
-/// whose output was printed gets no sink: its output is printed instead. Returns `None` if no
-/// filter needs a sink.
+/// that nothing follows, so that the path does not begin to print. Adds no sink after a new filter
+/// if the output of its predecessor was printed: the output of the new filter is printed instead.
+/// Returns `None` if no filter needs a sink.
 fn end_open_outputs(
     edited: &EditResult,
     (before, after): (&Graph, &Graph),

@@ -251,7 +251,7 @@ fn remove_term(request: &mut Request, path: &[usize]) -> Option<Label> {
     }
 }
 
-/// Returns the filters whose output arrives at the filter at this position. `None` stands for an
+/// Returns the filters whose output arrives at the filter at this position. `None` represents an
 /// expression with `++`, `+*` or `!`.
 pub(super) fn parents<'t>(request: &'t Request, path: &[usize]) -> Vec<Option<&'t FilterTerm>> {
     let found = (1..path.len()).rev().find_map(|level| {
@@ -286,7 +286,7 @@ pub(super) fn incoming_label(request: &Request, path: &[usize]) -> Option<String
     found
 }
 
-/// Returns the filters whose output leaves a term. `None` stands for a missing filter, or for an
+/// Returns the filters whose output leaves a term. `None` represents a missing filter, or an
 /// expression with `++`, `+*` or `!`.
 fn exits(term: &Term) -> Vec<Option<&FilterTerm>> {
     match term {

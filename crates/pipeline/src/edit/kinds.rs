@@ -78,7 +78,7 @@ pub enum Edit {
     },
     /// Connects a node to the output of another parent, in addition to its existing parents.
     Join {
-        /// The node that gets another parent.
+        /// The node to connect to an additional parent.
         node: String,
         /// The output to which the node is connected.
         below: NodeOutput,

@@ -1,6 +1,6 @@
 //! Removal of a node and everything below it. Nodes that have another parent, and everything below
 //! them, stay. A use of a node is a filter term that denotes the node; a node with a mark can have
-//! several.
+//! several uses.
 
 use super::cut::{cut, filter_path, from_stages, into_stages, is_followed, isolate};
 use super::cut::{term_at, term_at_mut};
@@ -107,9 +107,9 @@ fn surviving_part(survivors: &[String], term: Term) -> Option<Term> {
 }
 
 /// Attaches a node and the stages after it to another use of the node. If that use has no
-/// arguments, it gets the node's arguments and, unless it is pinned, the node's pin. Adds a new
-/// pipeline if there is no other use, if stages already follow that use, or if several nodes are
-/// followed by common stages.
+/// arguments, adds the node's arguments to the use and, unless the use is pinned, the node's pin.
+/// Adds a new pipeline if there is no other use, if stages already follow that use, or if several
+/// nodes are followed by common stages.
 pub(super) fn put_back(request: &mut Request, tail: Term) {
     let mut stages = into_stages(tail);
     let rest = stages.split_off(1);

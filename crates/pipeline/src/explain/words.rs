@@ -69,7 +69,7 @@ fn format_ranges(numbers: &[usize]) -> String {
     ranges.iter().map(text).collect::<Vec<_>>().join(", ")
 }
 
-/// Describes a latency budget and the share that each cause of delay gets.
+/// Describes a latency budget and the share of each cause of delay.
 pub(super) fn describe_latency(latency: &Latency, plan: &Plan, names: &[String]) -> String {
     let parts: Vec<String> = latency
         .delays

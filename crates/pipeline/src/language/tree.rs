@@ -144,7 +144,7 @@ pub struct Group {
 /// The operators of a group, in order of increasing precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operator {
-    /// `a + b`: each branch gets a copy, and the outputs are joined in order.
+    /// `a + b`: each branch receives a copy, and the outputs are joined in order.
     Parallel,
     /// `a ++ b`: `b` receives the blocks to which `a` answers 0.
     Union,

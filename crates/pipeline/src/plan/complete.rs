@@ -60,7 +60,7 @@ pub fn complete(mut graph: Graph, registry: &dyn Registry) -> (Graph, Vec<NodeId
     (graph, reports)
 }
 
-/// Returns true if the node is a filter with a final report, and not part of an operand.
+/// Returns true if the node is a filter with a final report, and not an operand of a section.
 fn has_final_report(node: &Node) -> bool {
     node.inside.is_none()
         && node.kind() != Some(FilterKind::Sink)

@@ -15,8 +15,8 @@ const SIGNAL_NS_MAX: u64 = 1_000_000;
 const FRAME_BYTES: usize = 2048;
 /// The assumed size, in bytes, of any other block.
 const OTHER_BLOCK_BYTES: usize = 16 << 10;
-/// Maximum number of entries of a ring. A ring of 4,096 entries of 64 bytes takes a quarter of the
-/// second-level cache of most machines. A larger ring brings no benefit (decision 0093).
+/// Maximum number of entries of a ring. A ring of 4,096 entries of 64 bytes occupies a quarter of
+/// the second-level cache of most machines. A larger ring has no benefit (decision 0093).
 const RING_ENTRIES: usize = 4096;
 /// The minimum number of entries to which a ring shrinks. 16 KB of entries stay in the first-level
 /// cache, and hold four full batches.
@@ -140,9 +140,9 @@ impl SignalDefaults {
         Self { requested, adapts, ns, ns_because, entries, cache: machine.l2 / 2 }
     }
 
-    /// Returns T_b, the maximum that an adaptive T_b may reach, and the reason for this maximum or,
-    /// if T_b does not adapt, for T_b. `frames` is true if the ring carries frames, whose assumed
-    /// size differs from the size of other blocks.
+    /// Returns three values: T_b (blocks per notification), the maximum that an adaptive T_b may
+    /// reach, and the reason for the maximum or, if T_b does not adapt, for T_b. `frames` is true
+    /// if the ring carries frames, whose assumed size differs from the size of other blocks.
     fn blocks_range(&self, frames: bool) -> (usize, usize, &'static str) {
         let (least, because) = self.signal_blocks(frames);
         let most = match self.adapts {

@@ -253,7 +253,7 @@ pub struct KernelRefusal {
     pub why: String,
 }
 
-/// A latency budget, and the share that each cause of delay gets.
+/// A latency budget, and the share of each cause of delay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Latency {
     /// The budget that the request sets, in ns.

@@ -136,8 +136,8 @@ impl Program {
     }
 
     /// Returns the index of the step that executes node `id`: an existing step with an equal
-    /// filter, the same input and the same classes, or a new step. A sink that sends frames always
-    /// gets a new step.
+    /// filter, the same input and the same classes, or a new step. The step of a sink that sends
+    /// frames is always new.
     fn find_or_add_step(
         &mut self,
         graph: &Graph,

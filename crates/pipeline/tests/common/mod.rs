@@ -80,7 +80,7 @@ pub(crate) fn update_cases(text: &str, format_graph: impl Fn(&str) -> Vec<String
     out
 }
 
-/// Returns the request that a line of a case file denotes; `⏎` stands for a line break.
+/// Returns the request that a line of a case file denotes; `⏎` represents a line break.
 pub(crate) fn request_text(line: &str) -> String {
     if line == "<empty>" { String::new() } else { line.replace('⏎', "\n") }
 }
