@@ -16,7 +16,7 @@ use sys::clock;
 use sys::eventfd::EventFd;
 use testkit::net::wait_until;
 
-/// Number of frames per sample. They fit into each ring of the requests.
+/// Number of frames per sample, all of which fit into each ring of the requests.
 const FRAMES_PER_SAMPLE: usize = 6 * GROUP_FRAMES;
 /// Number of frames for warm-up.
 const WARM_UP_FRAMES: usize = 1_000;

@@ -145,8 +145,8 @@ impl ShareBench<'_> {
     }
 }
 
-/// Adds the lost share to the sample. Fails unless each observer has received or lost every frame
-/// that was sent for it.
+/// Adds the share of lost frames to the sample. Fails unless each observer has received or lost
+/// every frame that was sent for it.
 fn add_losses(
     who: &str,
     all: &[FrameCounts],

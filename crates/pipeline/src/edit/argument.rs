@@ -5,8 +5,8 @@ use crate::language::tree::{FilterTerm, Term};
 use crate::registry::Registry;
 use filter::{Arguments, Description};
 
-/// Returns the filter after the arguments in `given` replace its old values. Fails with the reason
-/// if an argument is not writable.
+/// Returns the filter with its old argument values replaced by the arguments in `given`. Fails with
+/// the reason if an argument is not writable.
 pub(super) fn assign(
     mut node: FilterTerm,
     given: Term,

@@ -108,7 +108,7 @@ pub struct Use {
     /// The space to which the node is pinned, by the request or by the planner; `None` if it is not
     /// pinned.
     pub pin: Option<String>,
-    /// The reason for `pin` if the planner set it; `None` if the request did.
+    /// The reason for `pin` if the planner set the pin; `None` if the request set the pin.
     pub pin_reason: Option<&'static str>,
     /// The mark (`--name=`), if any.
     pub mark: Option<String>,

@@ -165,8 +165,8 @@ fn may_write_where_read(graph: &Graph, components: &[usize], id: NodeId) -> bool
     })
 }
 
-/// Returns the number of each node's connected component, in text order. All numbers are 0 if the
-/// graph is planned as one component.
+/// Returns, for each node, the number of its connected component. Components are numbered in text
+/// order; all numbers are 0 if the graph is planned as one component.
 fn find_components(graph: &Graph) -> Vec<usize> {
     if graph.one_component {
         return vec![0; graph.nodes.len()];
