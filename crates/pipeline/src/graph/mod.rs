@@ -105,10 +105,10 @@ pub struct Use {
     pub endpoint: &'static EndpointFacts,
     /// The checked arguments, including defaults.
     pub arguments: Arguments,
-    /// The space to which the node is pinned, by the request or by the planner; `None` if it is not
-    /// pinned.
+    /// The space to which the node is pinned, by the request or by the program that plans the
+    /// request; `None` if the node is not pinned.
     pub pin: Option<String>,
-    /// The reason for `pin` if the planner set the pin; `None` if the request set the pin.
+    /// The reason for `pin` in messages; `None` if messages only state that the node is pinned.
     pub pin_reason: Option<&'static str>,
     /// The mark (`--name=`), if any.
     pub mark: Option<String>,
