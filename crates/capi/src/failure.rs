@@ -129,7 +129,7 @@ impl From<mpipe::PipeError> for Failure {
         let errno = match &error {
             PipeError::Ends(_) => EINVAL,
             PipeError::NoEnd => EBADF,
-            PipeError::OpenedObject => EBUSY,
+            PipeError::AlreadyOpened => EBUSY,
             PipeError::Refused(_) | PipeError::Fault(_) => EPROTO,
             PipeError::System(error) => error.errno,
         };

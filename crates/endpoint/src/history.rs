@@ -267,12 +267,6 @@ impl History {
         (stored, self.next_number - self.skipped - stored)
     }
 
-    /// Returns the time of the newest frame, even if it was not stored; 0 before the first frame.
-    #[must_use]
-    pub const fn newest_time(&self) -> Time {
-        self.newest
-    }
-
     /// Calls `each` for every stored frame, oldest first, beginning at position `from`. Returns the
     /// number of calls.
     pub fn visit_since(

@@ -68,7 +68,7 @@ pub fn open_write(end: OwnedFd) -> Result<(Output, usize), PipeError> {
     let mut bytes = [0; size_of::<PipeShape>()];
     let (length, theirs) = descriptor::receive(end, &mut bytes)?;
     if length == 0 {
-        return Err(PipeError::OpenedObject);
+        return Err(PipeError::AlreadyOpened);
     }
     let shape = bytes.get(..length).and_then(|bytes| PipeShape::read_from_bytes(bytes).ok());
     let config = shape.and_then(|shape| shape.config()).ok_or(PipeError::NoEnd)?;
@@ -167,7 +167,7 @@ pub enum PipeError {
     NoEnd,
     /// This end has already been opened, by this or another process.
     #[error("this end was opened before, here or in another process: each end is for one")]
-    OpenedObject,
+    AlreadyOpened,
     /// A descriptor in the message is invalid.
     #[error("{0}")]
     Refused(#[from] Refusal),

@@ -8,12 +8,8 @@ use core::fmt::{self, Write as _};
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Offset in bytes of the sequence number.
-pub const SEQUENCE: usize = 4;
 /// Offset in bytes of the flags.
 pub const FLAGS: usize = 13;
-/// Offset in bytes of the window.
-pub const WINDOW: usize = 14;
 /// Offset in bytes of the checksum.
 pub const CHECKSUM: usize = 16;
 /// Length in bytes of a header without options.

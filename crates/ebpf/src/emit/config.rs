@@ -245,18 +245,6 @@ impl Scratch {
 }
 
 impl FusedTap {
-    /// Returns the number of maps that the caller provides, including the scratch memory.
-    #[must_use]
-    pub fn map_count(&self) -> u32 {
-        let of = |owner: &FrameRing| {
-            let outlets =
-                owner.pointer_rings.iter().flat_map(|outlet| [outlet.map, outlet.doorbell_map]);
-            outlets.chain([owner.map]).max().unwrap_or(0)
-        };
-        let own = self.user.iter().map(|own| own.claims).chain(self.switches.map(|it| it.map));
-        self.rings.iter().map(of).chain(own).max().unwrap_or(0) + 1
-    }
-
     /// Returns the pointer ring with this number; `None` if there is none.
     pub(super) fn pointer_ring(&self, number: u16) -> Option<PointerRing> {
         let all = self.rings.iter().flat_map(|owner| &owner.pointer_rings);

@@ -449,15 +449,6 @@ impl<'s, 'o: 's> Scope<'s, 'o> {
         }
         total
     }
-
-    /// Emits a jump to the exit `other` that is taken if a checksum has not been filled in, that
-    /// is, if it equals the sum of the pseudo header. Emits nothing at tc, where the kernel tracks
-    /// this state.
-    pub fn leave_if_checksum_unfilled(&mut self, sum: Num<'s>, pseudo: Num<'s>, other: Exit<'s>) {
-        if self.hook() == Hook::Xdp {
-            self.only(sum, Cmp::Ne, pseudo, other);
-        }
-    }
 }
 
 /// Loads a value into a register, in network byte order.

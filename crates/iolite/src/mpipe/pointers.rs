@@ -99,7 +99,7 @@ pub fn open_write(
     let mut bytes = [0; size_of::<PipeShape>()];
     let (length, theirs) = descriptor::receive(end, &mut bytes)?;
     if length == 0 {
-        return Err(PipeError::OpenedObject);
+        return Err(PipeError::AlreadyOpened);
     }
     let shape = bytes.get(..length).and_then(|bytes| PipeShape::read_from_bytes(bytes).ok());
     let (config, capacity) = shape.and_then(|shape| config(&shape)).ok_or(PipeError::NoEnd)?;

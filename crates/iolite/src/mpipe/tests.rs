@@ -83,7 +83,7 @@ fn end_opens_once_and_only_in_its_direction() {
     let mut ends = mpipe(2, &pipe_config()).unwrap();
     let again = ends[0].try_clone().unwrap();
     let _output = open_write(ends.remove(0)).unwrap();
-    assert_eq!(open_write(again).unwrap_err(), PipeError::OpenedObject);
+    assert_eq!(open_write(again).unwrap_err(), PipeError::AlreadyOpened);
     let mut ends = mpipe(2, &pipe_config()).unwrap();
     let same = ends[0].try_clone().unwrap();
     assert_eq!(open_read(ends.remove(0)).unwrap_err(), PipeError::NoEnd);

@@ -56,12 +56,6 @@ impl RingPlan {
         }
     }
 
-    /// Returns the size of the ring in bytes.
-    #[must_use]
-    pub const fn size_in_bytes(&self) -> usize {
-        self.entries * self.stride
-    }
-
     /// Formats the reasons for T_b and T_t.
     #[must_use]
     pub fn reasons_text(&self) -> String {

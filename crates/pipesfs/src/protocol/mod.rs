@@ -50,8 +50,6 @@ pub mod errno {
     pub const ENOSYS: i32 = 38;
     /// The directory is not empty.
     pub const ENOTEMPTY: i32 = 39;
-    /// The object does not have this attribute.
-    pub const ENODATA: i32 = 61;
     /// The object does not support the operation.
     pub const EOPNOTSUPP: i32 = 95;
     /// The path did not reply in time.
