@@ -31,7 +31,7 @@ pub struct Region {
 enum Owner {
     Heap(Arc<[LinePair]>),
     Mapping(Mapping),
-    SequenceRead(ReadMapping),
+    ReadOnlyMapping(ReadMapping),
     Lent(Arc<dyn Lender>),
 }
 
@@ -74,7 +74,7 @@ impl Region {
     #[cfg(not(loom))]
     pub fn reading(mapping: ReadMapping) -> Self {
         let (base, words) = (mapping.base().cast::<AtomicU64>(), mapping.len() / 8);
-        Self { base, words, owner: Owner::SequenceRead(mapping) }
+        Self { base, words, owner: Owner::ReadOnlyMapping(mapping) }
     }
 
     /// Wraps memory that a lender fills and takes back. Invariant M7 of `pool` determines when each
