@@ -1,11 +1,11 @@
 //! Commands: closures that a space of a running path executes between two passes. [Th §5.4]
 //!
 //! The caller passes a closure that receives the space, and gets the closure's result or the reason
-//! why it was not executed. Between two passes, when the thread of the space executes the closure,
+//! why it was not executed. The thread of the space executes the closure between two passes, when
 //! each block of the space has been read by all readers, is held by a filter, or is in a ring. The
 //! data path therefore needs no lock, shared data or atomic operation for commands. While no
-//! command is queued, the only cost is one load per pass, of a flag that no thread writes in the
-//! meantime. A command wakes a sleeping space.
+//! command is queued, a pass costs one extra load, of a flag that no other thread is writing. A
+//! command wakes a sleeping space.
 //!
 //! A space that waits at a full ring is in the middle of a pass. It executes no command until the
 //! reader takes entries from the ring; the error [`CommandError::RingFull`] names the ring. A
@@ -124,7 +124,7 @@ impl CommandQueue {
         self: &Arc<Self>,
         command: impl FnOnce(&mut Space) -> A + Send + 'static,
     ) -> Result<PendingCommand<A>, CommandError> {
-        // A channel without a limit allocates room for 31 messages at once.
+        // An unbounded channel would allocate room for 31 messages at once.
         let (to, answer) = mpsc::sync_channel(1);
         // The send fails if the caller has stopped waiting.
         let command = Box::new(move |space: &mut Space| drop(to.send(command(space))));
@@ -162,7 +162,7 @@ impl CommandQueue {
         let request = BorrowRequest { to, back: goes };
         self.send(move |space: &mut Space| space.request_borrow(request))?
             .wait_for_result(limit)?;
-        // The space is sent before its next pass.
+        // The space sends itself to the borrower before its next pass.
         let space = receiver.recv().map_err(|_| CommandError::Ended)?;
         space.note_lent();
         Ok(ExclusiveBorrow { space, back })

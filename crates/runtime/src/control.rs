@@ -122,12 +122,13 @@ impl Control {
     /// of an earlier call.
     pub fn notify_after_input(&self, event: &Arc<EventFd>) {
         *self.lock_input_event() = Some(Arc::clone(event));
-        // Relaxed suffices: the event is behind a mutex. A space that misses the flag has its pass
-        // behind it when it executes a command that is sent after this call.
+        // Relaxed suffices: a mutex guards the event. A space may miss the flag in its current
+        // pass, but finishes that pass before it executes any command that is sent after this call.
         self.awaits_input.store(true, Ordering::Relaxed);
     }
 
-    /// Reports a pass with input. Costs one load unless an event is to be notified.
+    /// Notifies the event that [`Self::notify_after_input`] set. Called after each pass with input;
+    /// costs one load if no event is set.
     #[inline]
     pub(crate) fn note_input(&self) {
         if self.awaits_input.load(Ordering::Relaxed) {
@@ -192,14 +193,14 @@ impl Control {
         for answer in self.lock_positions().iter_mut() {
             answer.fresh = answer.last;
         }
-        // Relaxed suffices: the word guards no other memory, and doorbells wake the sleeping
+        // Relaxed suffices: the counter guards no other memory, and the doorbells wake sleeping
         // spaces.
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.notify_spaces();
     }
 
-    /// Returns the number of position requests so far, modulo 2³². A space answers when this number
-    /// has changed.
+    /// Returns the number of position requests so far, modulo 2³². Each space polls this number,
+    /// and stores the positions of its sources when the number has changed.
     #[inline]
     #[must_use]
     pub fn position_requests(&self) -> u32 {

@@ -9,7 +9,7 @@ use filter::{Amount, Report};
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 
-/// The report of a filter or sink.
+/// The report of a filter or sink, with the number and name of its node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeReport {
     /// Number of the node, which stays the same across changes to the path. In the reports that
@@ -39,10 +39,9 @@ pub struct ImportCounters {
 #[derive(Clone, Debug, Default)]
 pub struct SpaceCounters {
     pub(crate) nodes: Vec<CountedNode>,
-    /// Removed edges, except those that continue a kernel edge.
+    /// Edges that were removed while the space ran, except continuations of kernel edges.
     pub(crate) edges: Vec<Edge>,
-    /// Edges of kernel programs that continue in user space, including those that led to removed
-    /// nodes.
+    /// User-space continuations of kernel edges, including edges to nodes that were removed.
     pub(crate) continuations: Vec<KernelContinuation>,
     pub(crate) imported: Vec<ImportCounters>,
     /// Reports, each with the index of its node, which is `usize::MAX` for a removed node.
@@ -114,7 +113,7 @@ impl RetiredCounters {
                 self.edges.extend(calls.map(|(_, edge)| edge));
             }
             if is_removed_node(at) {
-                // Replicas may replace the node: they share its ledger entry.
+                // Replicas that replace the node share its ledger entry.
                 node.copied |= node.ring.is_none() && !node.entry.name.is_ring();
                 self.nodes.push(node);
             }
@@ -229,9 +228,9 @@ impl SpaceCounters {
     }
 }
 
-/// Pairs the edges that leave `node`, the receiver of a kernel program's output, with the names of
-/// the kernel edges that they continue. `before` contains the removed nodes, including the
-/// receivers of earlier programs.
+/// Pairs each edge that leaves `node`, the receiver of a kernel program's output, with the name of
+/// the kernel edge that it continues. `before` contains the removed nodes, including the receivers
+/// of earlier programs.
 fn continuations(
     before: &[CountedNode],
     node: &CountedNode,

@@ -17,7 +17,7 @@ pub struct Links {
     pub sources: Vec<usize>,
 }
 
-/// The nodes of a path that still accept blocks.
+/// A record of the nodes of a path that accept no more blocks, and of the routes around them.
 #[derive(Debug, Default)]
 pub struct Demand {
     state: Mutex<DemandState>,
@@ -40,7 +40,7 @@ impl Demand {
         let ends = edges.iter().flat_map(|(from, to)| [*from, *to]);
         let numbers: HashSet<usize> = ends.chain(sources.iter().copied()).collect();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // Each edit adds numbers that are larger than all earlier ones.
+        // Edits never reuse node numbers, so a closed node that was removed need not be remembered.
         state.successors.clear();
         for (from, to) in edges {
             state.successors.entry(from).or_default().push(to);
@@ -55,7 +55,7 @@ impl Demand {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.closed.push(node);
         let DemandState { successors, sources, closed } = &*state;
-        // Independent parts of the request have separate sources and end independently.
+        // Independent pipelines of a request have separate sources and end independently.
         let mut sources =
             sources.iter().filter(|source| reachable(successors, **source, &[]).contains(&node));
         sources.all(|source| {

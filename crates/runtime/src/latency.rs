@@ -254,7 +254,7 @@ impl Gauge {
             // Release.
             self.watched.store(0, Ordering::Relaxed);
         } else if left > 0 && now.saturating_sub(left) > self.share_ns {
-            // This is a lower bound, because the time of the put is unknown.
+            // This is a lower bound, because the time at which the block was put is unknown.
             self.record(1, 1, now - left);
         }
     }
@@ -337,8 +337,8 @@ impl AgeGauge {
     fn measure(&self, columns: &Columns, mask: LaneMask, now: Time) {
         let (mut measured, mut exceeded, mut worst) = (0, 0, 0);
         for lane in lanes(mask) {
-            // Blocks without a time are not measured, nor are holes: theirs is the time of an
-            // earlier block, and the end of a connection that timed out is not late.
+            // Skip blocks without a time. Skip holes, too: a hole carries the time of an earlier
+            // block, so the end of a connection that timed out would count as late.
             let entry = columns.entry(lane);
             let since = entry.context.time;
             if since == 0 || entry.pointer.is_hole() {

@@ -75,7 +75,7 @@ impl SessionShares {
             .filter(|(_, (replica, blocks))| **replica == from && **blocks > 0)
             .map(|(bucket, (_, blocks))| (*blocks, bucket))
             .collect();
-        // Heaviest buckets first, so that few sessions suffice.
+        // Heaviest buckets first, so that few sessions move.
         buckets.sort_unstable_by(|one, other| other.cmp(one));
         buckets.retain(|(blocks, _)| {
             let fits = u64::from(*blocks) <= room;

@@ -1,8 +1,8 @@
 //! Dispatch of batches to replicas, by load or by session. [Th §5.4], [Par §IV-A]
 //!
 //! - By **load**: the whole batch goes to the least loaded replica. The replica in the dispatcher's
-//!   space gets a batch only if every other replica has enough queued work to stay busy in the
-//!   meantime.
+//!   space gets a batch only if every other replica has enough queued work to stay busy while that
+//!   space processes the batch.
 //! - By **session**: all blocks of a session, in both directions, go to one replica for the
 //!   session's lifetime. A table maps each bucket of sessions ([`filter::sharing`]) to its replica;
 //!   a new bucket goes to the replica that has received the fewest blocks so far, which spreads
@@ -213,7 +213,7 @@ pub const fn bucket_can_move(bucket: u16) -> bool {
 
 /// Returns the bucket of the sessions with this key.
 const fn bucket_for_key(key: u64) -> u16 {
-    // The low bits alone would not do: the session tables use them as index.
+    // The high bits are included because the replicas' session tables are indexed by the low bits.
     ((key ^ key >> 32) as usize % SESSION_BUCKETS) as u16
 }
 
