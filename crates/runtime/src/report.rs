@@ -100,7 +100,7 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
     for space in spaces {
         if let Some(kernel_counts) = space.kernel_counts {
             ledger.sources.extend(kernel_counts.sources);
-            // Successive programs have the same edges.
+            // Successive kernel programs of a source have the same edges.
             for edge in kernel_counts.edges {
                 ledger.add_edge(edge);
             }
@@ -112,7 +112,8 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
         for node in space.nodes.into_iter().filter(|node| !node.receives_kernel_output) {
             let CountedNode { entry: counted, source, calls, ring, copied, .. } = node;
             ledger.sources.extend(source.map(|source| (counted.name.to_string(), source)));
-            // These are nodes in the kernel whose user implementation also runs in a thread.
+            // The user implementation of a kernel node may also run in a thread; both share one
+            // entry.
             let both = inside.contains(&counted.planned);
             let same = |line: &NodeEntry| {
                 (both || copied) && line.planned == counted.planned && line.name == counted.name
@@ -143,7 +144,7 @@ pub fn merge_ledger(spaces: Vec<SpaceCounters>, runs: bool) -> Ledger {
             ledger.edges.extend(ring.map(|near| complete_ring_edge(near, &imported, failed, runs)));
         }
     }
-    // These are filters that ran both in a process of their own and in a thread.
+    // A filter may have run both in a process of its own and in a thread; join its entries.
     let lines = &mut ledger.filters;
     let named = |(planned, line): (usize, usize)| (planned, lines[line].name.clone());
     let programs: Vec<(usize, NodeName)> = programs.into_iter().map(named).collect();

@@ -1,4 +1,4 @@
-//! Merging of the counters of removed nodes. It bounds the number of counters of a path that is
+//! Merging of the counters of removed nodes, which bounds the number of counters of a path that is
 //! edited many times, and the duration of each edit.
 //!
 //! A ledger for users identifies a removed node only by its name, because the node has no index in
@@ -96,7 +96,8 @@ fn add_edge_counters(to: &mut Edge, more: Edge) {
     to.dropped.extend(more.dropped);
     merge_amounts(&mut to.dropped);
     for (reason, ranges) in more.missing {
-        // Positions count from the beginning of each edge.
+        // Positions are relative to the beginning of an edge, so ranges of two edges cannot be
+        // merged.
         if !to.missing.iter().any(|(known, _)| *known == reason) {
             to.missing.push((reason, LossRanges::clone(&ranges)));
         }

@@ -1,10 +1,11 @@
 //! The writing and reading ends of rings between spaces.
 //!
 //! Only rich pointers cross a ring. The bytes stay in their pool until every reader has released
-//! them (`buffer::crossing`). Within a space, there are no rings or events. Between spaces, one
-//! event is sent per batch: after T_b blocks, before the writer sleeps, or, if the writer is busy
-//! with other work, by a timer after T_t (`buffer::signal::moderate`). Each call to `Export::put`
-//! publishes its blocks at once, so only a sleeping reader needs an event. [Th §5.2.2]
+//! them (`buffer::crossing`). Within a space, an arc is a function call and needs no notification.
+//! Between spaces, the writer notifies the reader once per batch: after T_b blocks, before the
+//! writer sleeps, or, if the writer is busy with other work, from a timer after T_t
+//! (`buffer::signal::moderate`). Each call to `Export::put` publishes its blocks at once, so only a
+//! sleeping reader needs a notification. [Th §5.2.2]
 
 use crate::failure::RingFailure;
 use crate::latency::Gauge;
@@ -33,7 +34,7 @@ pub struct Export {
     /// Doorbell on which the reader's space sleeps.
     reader_doorbell: Arc<Doorbell>,
     spins: u32,
-    /// Moderator of the events sent to the reader.
+    /// Moderator of the notifications sent to the reader.
     events: Moderator,
     /// Ring capacity, in entries, for which the thresholds of `events` were last computed.
     entries: usize,
@@ -144,7 +145,7 @@ impl Export {
         self.events.threshold()
     }
 
-    /// Returns the number of events sent, by cause.
+    /// Returns the number of notifications sent to the reader, by cause.
     #[must_use]
     pub fn wakeup_counts(&self) -> WakeupCounts {
         self.events.wakeup_counts()
@@ -256,8 +257,8 @@ impl Export {
         }
     }
 
-    /// Sends a pending event to the reader, and reclaims memory that the reader has released.
-    /// Called before the space sleeps.
+    /// Sends a pending notification to the reader, and reclaims memory that the reader has
+    /// released. Called before the space sleeps.
     pub fn flush(&mut self) -> Result<(), RingFailure> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
         if self.events.must_notify_before_wait() {

@@ -2,17 +2,17 @@
 //! dispatcher, replicas and join. [Th §5.4], [Par §IV], CONTRACT 16
 //!
 //! Each batch that reaches the chain gets a **batch id**. The **sequence number** of a block
-//! combines the batch id and the block's position in the batch in one word. Between spaces the
-//! sequence number is sent in the block's marks; within a space it is the block's order. A filter's
-//! output inherits the sequence number of the block from which it was made. [`dispatch`] assigns an
-//! entire batch to one replica, or the blocks of each session to the replica that owns the session.
-//! The join ([`crate::space::join_state`]) collects one batch at a time from the replicas that
-//! share it, and sorts the blocks by sequence number. Therefore the output order equals the input
-//! order, regardless of the number and speed of the replicas.
+//! combines the batch id and the block's position in the batch in one 32-bit word. Between spaces
+//! the sequence number is sent in the block's marks; within a space it is stored as the block's
+//! order number. A filter's output inherits the sequence number of the block from which it was
+//! made. [`dispatch`] assigns an entire batch to one replica, or the blocks of each session to the
+//! replica that owns the session. The join ([`crate::space::join_state`]) collects one batch at a
+//! time from the replicas that processed it, and sorts the blocks by sequence number. Therefore the
+//! output order equals the input order, regardless of the number and speed of the replicas.
 //!
-//! This differs from the thesis, whose joins do not preserve the order ("implied by Fig 5.3"),
-//! because CONTRACT 16 requires order within T_t between sessions. The join waits without timeouts:
-//! rings are bounded, so the other replicas cannot get far ahead of a slow one.
+//! The joins of the thesis do not preserve the order of blocks ("implied by Fig 5.3"); this join
+//! does, because CONTRACT 16 requires it. The join waits without timeouts: rings are bounded, so
+//! the other replicas cannot get far ahead of a slow one.
 //!
 //! After the last batch, each replica ends its filters one session at a time, and the join merges
 //! the sessions in the order of their first blocks (`crate::space::replica_end`).
@@ -113,8 +113,8 @@ impl ReplicaProgress {
 
     /// Announces that no more batches follow. `clock` is the newest block time, in nanoseconds.
     ///
-    /// SYNC POINT *dispatch ended*: the Release of `closed` follows that of `undispatched` for the
-    /// last batch and that of `clock`, and pairs with the Acquire in
+    /// SYNC POINT *dispatch ended*: the Release store of `closed` follows the stores of
+    /// `undispatched` (for the last batch) and `clock`, and pairs with the Acquire in
     /// [`ReplicaProgress::is_closed`]: a reader that sees `closed` set sees the final values of
     /// both.
     pub fn close(&self, clock: u64) {
@@ -153,7 +153,7 @@ impl ReplicaProgress {
     /// SYNC POINT *batch dispatched*: the Release of `undispatched`, and of each `dispatched_end`
     /// before it, pairs with the Acquire in [`ReplicaProgress::next_undispatched`] and
     /// [`ReplicaProgress::may_have_unfinished_lanes`]: a reader that sees the batch id, or a block
-    /// of the batch, sees which replicas have a part in it.
+    /// of the batch, sees to which replicas the batch was dispatched.
     pub fn announce_batch(&self, batch_id: u64, to: impl Iterator<Item = usize>) {
         for copy in to {
             self.replicas[copy].dispatched_end.store(batch_id + 1);

@@ -16,7 +16,8 @@ pub struct GraphArc {
     /// Index of the arc among the target's incoming arcs. A join merges branches in the order of
     /// this index.
     pub branch: usize,
-    /// True for a forward arc to a node that is not a join. The walk continues there at once.
+    /// True for a forward arc to a node that is not a join. The walk continues at once at the
+    /// target.
     pub direct: bool,
     /// Amount put on the arc so far.
     pub put: Amount,

@@ -162,8 +162,8 @@ impl Assembly {
     }
 
     /// Returns, for each node, the section whose operand it is, or `None` if it is not an operand.
-    /// Also enables the tracking of the fate of held blocks in operands and sections, and disables
-    /// it in all other nodes.
+    /// Also enables, in operands and sections only, the recording of events of held blocks
+    /// (released, dropped or merged).
     fn assign_operand_sections(&mut self) -> Vec<Option<NodeId>> {
         let mut section_of = vec![None; self.nodes.len()];
         let mut asked = vec![false; self.nodes.len()];

@@ -29,8 +29,8 @@ impl CountLimit {
     }
 }
 
-/// The policy by which a space claims blocks from the limit. If there are several spaces, the
-/// grants depend on timing, so the record of a run includes them.
+/// The policy for claiming blocks from the limit. If there are several spaces, the grants depend on
+/// timing, so the record of a run includes them.
 #[derive(Debug, Default)]
 pub(crate) enum ClaimPolicy {
     /// Claims are granted in the order in which they arrive.

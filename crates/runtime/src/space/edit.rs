@@ -1,9 +1,9 @@
-//! Write isolation: a block is changed while its bytes are not borrowed, and only nodes downstream
-//! of the change see it. [SL §6.1], [Th §5.3]
+//! Write isolation: a block is changed only while its bytes are not borrowed, and only nodes
+//! downstream of the editing filter see the change. [SL §6.1], [Th §5.3]
 //!
 //! A batch that reaches an editing filter is deferred as rich pointers, and the walk continues with
 //! all other work. Readers on parallel branches have therefore read the block before the change [Th
-//! §5.3.1, rule 2], regardless of their position in the request. Then the walk ends, and with it
+//! §5.3.1, rule 2], regardless of their position in the request. Then the walk ends and releases
 //! every borrow of a block in this pass (`Walk::pause`); only rich pointers remain
 //! ([`PausedWalk`]). The space now has exclusive access to its pools (`&mut`), so the compiler
 //! proves that no slice is alive. The filter edits block by block, and a new walk resumes where the
@@ -68,9 +68,9 @@ impl LocalGraph {
         }
     }
 
-    /// Runs an editing filter on one batch, and adds the result to `out`. Edits the blocks in the
-    /// lanes of `shared` in copies. If the filter panics, the path fails. If the path has already
-    /// failed, only counts the blocks as failed.
+    /// Runs an editing filter on one batch, and adds the result to `out`. Blocks in the lanes of
+    /// `shared` are copied before they are edited. If the filter panics, the path fails. If the
+    /// path has already failed, only counts the blocks as failed.
     fn edit_batch(
         &mut self,
         (at, now): (NodeId, Time),

@@ -116,7 +116,7 @@ impl LocalGraph {
     /// Joins the next batch or, after the last batch, final output. Returns true if it made
     /// progress.
     fn join_next_batch(&mut self, gather: &mut ReplicaJoin) -> Result<bool, Fault> {
-        // This is read before the batch id: once the chain is closed, no further batch follows.
+        // Read before the batch id: once the chain is closed, no further batch follows.
         let closed = gather.progress.is_closed();
         if gather.progress.next_undispatched() <= gather.batch_id {
             return if closed { self.merge_final_output(gather) } else { Ok(false) };
@@ -145,7 +145,8 @@ impl LocalGraph {
         drop(all);
         for (way, share) in gather.inputs.iter_mut().zip(&shares).filter(|(_, s)| s.count > 0) {
             way.import.release(share.count)?;
-            // This is recorded even if other replicas make the batch incomplete.
+            // The local replica has finished, even if the batch still lacks blocks of other
+            // replicas.
             if let Some(own) = way.own.as_ref().filter(|_| share.is_complete) {
                 own.progress.finish(own.number, gather.batch_id + 1);
             }
@@ -163,7 +164,7 @@ impl LocalGraph {
 
     /// Passes the blocks of several rings through the graph together. The blocks of each ring enter
     /// at the ring's node. `last` is true if these are the last blocks of their batch; filters
-    /// whose timers have expired are then called, as a single instance does after a batch.
+    /// whose timers have expired are then called, as after any batch in a path without replicas.
     pub(super) fn walk_ring_batches(
         &mut self,
         all: &[RingBatch<'_>],

@@ -61,15 +61,15 @@ pub struct ReplicaInput {
     pub own: Option<LocalReplica>,
 }
 
-/// Counts of those entries at the beginning of one ring that belong to a batch or to an earlier
-/// batch. Entries of an earlier batch are late.
+/// The entries at the beginning of one ring that belong to the current batch or, if they are late,
+/// to an earlier batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BatchShare {
     pub(super) count: usize,
     /// True if the ring will receive no more entries of the batch.
     pub(super) is_complete: bool,
-    /// True if the ring has so many of these entries that the replica may wait for room. A ring
-    /// that was full wakes its writer only once at least half of it is free.
+    /// True if the ring contains so many of these entries that the replica may be waiting for room.
+    /// A full ring wakes its writer only once at least half of it is free.
     may_block: bool,
     /// Sequence number of the last of these entries; 0 if there are none.
     last_seq: u32,
@@ -125,7 +125,7 @@ impl ReplicaJoin {
     pub(super) fn shares(&mut self) -> Result<Vec<BatchShare>, Fault> {
         let (batch_id, progress) = (self.batch_id, &self.progress);
         let shares = self.inputs.iter_mut().enumerate().map(|(copy, way)| {
-            // This is read before the ring, so that all entries of a finished batch are visible.
+            // Read before the ring, so that all entries of a finished batch are visible.
             let may_add = progress.may_have_unfinished_lanes(copy, batch_id);
             way.count_batch_entries(batch_id, may_add)
         });

@@ -216,7 +216,7 @@ fn copy_around_view(block: &Block<'_>, room: &mut [u8], old: &[u8]) {
             room.copy_from_slice(old);
         }
     }
-    // The memory is reused: bytes of an earlier block must not show where `write` leaves gaps.
+    // The memory is reused: bytes of an earlier block must not remain where `write` leaves gaps.
     if let Some(view) = room.get_mut(from..to) {
         view.fill(0);
     }

@@ -90,7 +90,7 @@ pub use input::Input;
 pub use results::{SpaceResources, SpaceResults};
 pub use sleep::TimeSpent;
 
-/// Index of the intake shared by the sources that have no memory of their own.
+/// Index of the intake (input pool) shared by the sources that have no memory of their own.
 pub const GENERAL_INTAKE: usize = 0;
 
 /// One thread's part of a path: its graph, memory, inputs and ports.

@@ -20,8 +20,8 @@ pub struct Node {
     pub operator: Operator,
     /// Outgoing arcs, in request order.
     pub arcs: Vec<GraphArc>,
-    /// Input by incoming arc, as counted by this node. The nodes that put blocks on the arcs count
-    /// independently.
+    /// Amount taken from each incoming arc. The node counts it independently of the nodes that put
+    /// blocks on the arcs.
     pub taken: Vec<Amount>,
     /// True if the blocks of this node count towards the limit on delivered blocks (`-c`).
     pub counts_to_limit: bool,
@@ -96,7 +96,7 @@ impl Operator {
     }
 
     /// Returns true if the operator reads the bytes of its input, or passes the blocks on to
-    /// another space. For a sink, asks the sink.
+    /// another space. A sink reports itself whether it reads bytes.
     pub(super) fn needs_bytes(&self) -> bool {
         match self {
             Self::Export(_) => true,

@@ -81,7 +81,7 @@ impl PassState {
         held_up.then_some(stall)
     }
 
-    /// Keeps the memory of a batch for reuse, unless [`SPARE_MEMORIES_MAX`] are already kept.
+    /// Stores the memory of a batch for reuse, unless [`SPARE_MEMORIES_MAX`] are already stored.
     pub(crate) fn keep_memory(&mut self, room: BatchMemory) {
         if self.spare_memories.len() < SPARE_MEMORIES_MAX {
             self.spare_memories.push(room);

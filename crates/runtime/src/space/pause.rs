@@ -1,4 +1,4 @@
-//! Paused walks. A walk ends before a deferred edit, and with it all its borrows of block bytes.
+//! Paused walks. Before a deferred edit, the walk ends and releases all its borrows of block bytes.
 //! After the edit, a new walk continues the work (`space::edit`).
 
 use super::arc::NodeId;

@@ -3,8 +3,7 @@
 //! A replaying space reads neither sources nor clocks. It waits until the input of its next
 //! recorded event is available, processes that input at the recorded time, and continues with the
 //! next event. The spaces upstream also replay, and put the same blocks into the same rings. If the
-//! record ends before the recorded run did, the blocks still in flight are drained at the last
-//! recorded time.
+//! record is truncated, the blocks still in flight are drained at the last recorded time.
 
 mod change;
 
@@ -61,8 +60,8 @@ impl Space {
         journal.pull(&SpaceEvent::Pull { node, now, count, edge, failure }, &mut blocks);
     }
 
-    /// Adds to the record, if there is one, how many blocks the limit on delivered blocks (`-c`)
-    /// has permitted the sinks to accept since the last call.
+    /// Records how many blocks the limit on delivered blocks (`-c`) has permitted the sinks to
+    /// accept since the last call. Does nothing if the run is not recorded.
     pub(super) fn record_claims(&mut self) {
         if let ClaimPolicy::Recorded(noted) = &mut self.graph.pass.claims {
             for count in noted.drain(..) {
@@ -178,9 +177,9 @@ impl Space {
         }
     }
 
-    /// Counts a poll without a result. The first call only begins the wait: `what` describes the
-    /// wait, and `change` is true if the space waits for a hot swap. If no space of the replay can
-    /// make progress any more, fails the path and returns true.
+    /// Counts a poll that found no input. Fails the path and returns true if no space of the replay
+    /// can make progress any more. The first call only begins the wait: `what` describes the wait,
+    /// and `change` is true if the space waits for a hot swap.
     pub(super) fn is_stalled(
         &mut self,
         wait: &mut Option<StallWait>,
@@ -365,8 +364,8 @@ impl Space {
                 }
             }
             self.flush_outputs();
-            // Writers wake only when half of a ring is free; this space may depend on another ring
-            // before it can free so much.
+            // A writer at a full ring wakes only when half of the ring is free. This space may need
+            // entries from another ring before it can free that much, so wake all writers.
             self.ports.control.notify_spaces();
             let Input::Ring { node, .. } = &self.inputs.list[i] else { return false };
             let name = self.graph.nodes[*node].name.clone();

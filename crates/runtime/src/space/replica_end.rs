@@ -39,7 +39,7 @@ impl Walk<'_, '_> {
         if let Operator::Filter(Filter::Stream(filter)) = &mut node.operator
             && let Some(state) = filter.state()
         {
-            // State taken from a filter always fits it.
+            // A session taken from a filter can always be put back into it.
             let back = state.put_session(moved, &mut node.holds);
             debug_assert!(back.is_ok(), "{back:?}");
         }

@@ -25,7 +25,7 @@ impl Space {
             let failed = self.graph.pass.failure.is_some();
             self.finish_node(at, now, failed);
         }
-        // Replicas are removed by every swap, so nothing waits for them.
+        // Every swap removes replicas, so the join must not wait for them.
         self.finish_local_replica(true);
         (self.graph.pass.step, self.graph.pass.births) = (0, SessionBirths::default());
         self.record_retired_nodes();
@@ -159,7 +159,7 @@ impl Space {
                 return true;
             }
             if !pass.moved {
-                // Readers of a ring may have memory to release.
+                // Reclaim memory that readers of rings have released.
                 self.flush_outputs();
                 return !pass.open;
             }

@@ -329,7 +329,7 @@ impl CopyEdit<'_> {
                 let (from, to) = (range.start - part.start, range.end - part.start);
                 draft.get_mut(..from)?.copy_from_slice(old.get(..from)?);
                 draft.get_mut(to..)?.copy_from_slice(old.get(to..)?);
-                // Reused memory: bytes of an earlier block must not show.
+                // The memory is reused: bytes of an earlier block must not remain visible.
                 draft.get_mut(from..to)?.fill(0);
             }
         }
@@ -341,7 +341,7 @@ impl CopyEdit<'_> {
 impl EditBackend for CopyEdit<'_> {
     fn frame(&mut self) -> &[u8] {
         if self.draft.as_ref().is_some_and(|(_, part)| part.len() < self.old.len()) {
-            // Without memory the filter sees the frame without its own changes.
+            // If no memory is available, the filter sees the original frame, not its own changes.
             let _ = self.widen_to_frame();
         }
         match (&self.made, &self.draft) {

@@ -151,8 +151,8 @@ impl OperandSection {
         known
     }
 
-    /// Adds the results that the blocks waiting for this step got earlier to their results in
-    /// `known`, and stores the sums in the waiting blocks. Marks waiting blocks that were merged.
+    /// Adds the earlier results of the blocks that wait for this step to `known`, and stores the
+    /// sums in the waiting blocks. Marks waiting blocks that were merged.
     fn add_waiting_results(&mut self, program: usize, step: usize, known: &mut OperandResults) {
         let waiting = &mut self.programs[program].waiting;
         for (ticket, into) in &known.joined {
@@ -301,8 +301,8 @@ impl OperandSection {
         Some(block)
     }
 
-    /// Decides all waiting blocks by the results so far, because no more answers will arrive.
-    /// Returns the blocks that leave the section.
+    /// Decides all waiting blocks on the basis of their results so far, because no more answers
+    /// will arrive. Returns the blocks that leave the section.
     pub(super) fn release_all_blocks<'a>(
         &mut self,
         walk: &mut Walk<'_, 'a>,

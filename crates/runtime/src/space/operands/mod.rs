@@ -294,8 +294,8 @@ fn flatten_chain<'e>(
     }
 }
 
-/// Compiles a subexpression that applies only to blocks whose class on entry into the section is in
-/// `asked`, as [`compile`] does; other blocks continue at `no`.
+/// Like [`compile`], but for a subexpression that applies only to blocks whose class on entry into
+/// the section is in `asked`. Other blocks continue at `no`.
 fn compile_entry<'e>(
     (asked, part): &'e (SelectedClasses, OperandExpr),
     (yes, no): (NextStep, NextStep),
