@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 impl Space {
     /// Runs until all sources have ended, or the path is stopped or fails. Then releases held
-    /// blocks unless the path has failed, and ends the sinks and rings. Blocks throughout.
+    /// blocks unless the path has failed, and ends the sinks and rings. Blocks until then.
     pub fn run(mut self) -> SpaceResults {
         self.ports.commands.0.record_thread(self.resources());
         let mut cpu_pin = CpuPin::default();

@@ -77,7 +77,7 @@ impl Space {
         self.save_node_sessions(at, &mut |_, _| true, put)
     }
 
-    /// Saves, as [`Space::save_sessions`] does, those sessions of node `at` for whose key and
+    /// Like [`Space::save_sessions`], but saves only the sessions of node `at` for whose key and
     /// number `wanted` returns true.
     pub(super) fn save_node_sessions(
         &mut self,
@@ -101,7 +101,7 @@ impl Space {
             };
             let lists = moved.held.iter().map(|list| list.iter().map(block).collect()).collect();
             let session = SavedSession { key, bytes: moved.bytes.clone(), lists };
-            // State taken from a filter always fits it.
+            // A session taken from a filter can always be put back into it.
             let back = state.put_session(moved, &mut node.holds);
             debug_assert!(back.is_ok(), "{back:?}");
             put(session)?;

@@ -2,11 +2,11 @@
 //! [Th §5.4; CONTRACT 15, 16]
 //!
 //! Input: buckets of sessions ([`crate::replicas::balance`]). The filter that numbers the sessions
-//! finds the sessions of a bucket by their keys; the filters downstream of it find them by their
-//! numbers, and the filters upstream of it have none. If the sessions were numbered upstream of the
-//! chain, all filters find them by number. The sessions are copied to the other replica with their
-//! held blocks, and then removed from the first one. The moved blocks count as consumed by the
-//! first replica and as made by the other, as with any move of a filter to another space.
+//! finds the sessions of a bucket by their keys. The filters downstream of it find them by their
+//! numbers; the filters upstream of it have no sessions. If the sessions were numbered upstream of
+//! the chain, all filters find them by number. The sessions are copied to the other replica with
+//! their held blocks, and then removed from the first one. The moved blocks count as consumed by
+//! the first replica and as made by the other, as when a filter moves to another space.
 
 use super::Space;
 use super::node::{Node, Operator};
@@ -26,7 +26,7 @@ pub struct MovedSessions {
     births: Vec<(u32, u32)>,
     /// Number of sessions that moved, as counted in the filter that finds the sessions of a bucket.
     pub sessions: usize,
-    /// True if a filter finds the sessions of a bucket.
+    /// True if the chain contains a filter that can find the sessions of a bucket.
     are_found: bool,
 }
 
@@ -174,7 +174,7 @@ impl Space {
         }
     }
 
-    /// Calls `work` with a node, which is outside of the graph during the call.
+    /// Removes a node from the graph, calls `work` with it, and puts it back.
     fn with_detached_node<T>(&mut self, at: usize, work: impl FnOnce(&Self, &mut Node) -> T) -> T {
         let place = Node::new("", usize::MAX, Operator::Pass, filter::Counts::default());
         let mut node = std::mem::replace(&mut self.graph.nodes[at], place);

@@ -40,7 +40,7 @@ impl SessionBirths {
     /// the last batch. The rank of a session without an entry is its number.
     pub(super) fn rank(&self, session: u64, end: u32) -> u32 {
         let number = u32::try_from(session).unwrap_or(u32::MAX);
-        // Sessions numbered before the chain have the same numbers in all replicas.
+        // Sessions that were numbered upstream of the chain have the same numbers in all replicas.
         self.first_seqs.get(&number).map_or(number, |sequence| sequence.wrapping_sub(end))
     }
 }

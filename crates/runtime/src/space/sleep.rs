@@ -43,14 +43,14 @@ impl Space {
             Clock::Blocks(_) => pass.until,
         };
         let limit = until.map(|until| match until.saturating_sub(self.graph.live_time()) {
-            // A due source that emits nothing waits for memory. Another space releases it and
-            // notifies; the limit covers a missed notification.
+            // A source that is due but emits nothing waits for memory. The space that releases the
+            // memory notifies this one; the limit covers a missed notification.
             0 => MEMORY_WAIT_MAX,
             ns => Duration::from_nanos(ns),
         });
         let begin = sys::clock::monotonic();
-        // The setting lasts until a writer waits for room: readers that release a batch while this
-        // space is awake need not notify it.
+        // The setting stays in effect after the sleep, until a writer of this space waits for room,
+        // so that readers that release memory while the space is awake do not notify it.
         self.ports.doorbell.set_waits_for_room(!pass.readable || self.wakes_on_memory());
         match (pass.readable, limit) {
             (true, limit) => {

@@ -62,8 +62,8 @@ impl Space {
         all
     }
 
-    /// Loads state into the filter with node number `number`. The filter's twin saved the state
-    /// when it ended in the kernel. Does nothing if the filter does not run in this space.
+    /// Loads the state that a filter's kernel twin saved when it ended into the filter, which has
+    /// node number `number`. Does nothing if the filter does not run in this space.
     pub fn load_twin_state(&mut self, number: usize, bytes: &[u8]) {
         let mut nodes = self.graph.nodes.iter_mut();
         let node = nodes.find(|node| node.planned == number && !node.has_moved);
@@ -88,7 +88,7 @@ impl Space {
             let Err(mistake) = replace_filter(&mut self.graph.nodes[at], filter) else { continue };
             for (key, filter) in &mut renewed[..done] {
                 if let Some(at) = keys.iter().position(|other| other == key) {
-                    // State taken from a filter always fits it.
+                    // A session taken from a filter can always be put back into it.
                     let _ = replace_filter(&mut self.graph.nodes[at], filter);
                 }
             }

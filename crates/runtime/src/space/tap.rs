@@ -383,7 +383,7 @@ impl Drop for Tap {
             self.shared.end(TapEnd::ReaderLeft);
             // Relaxed: the flag guards no other memory.
             self.shared.is_dropped.store(true, Ordering::Relaxed);
-            // The thread polls the end regularly and returns nothing.
+            // The thread polls the flag, so it ends soon. It returns nothing.
             let _ended = thread.join();
         }
     }

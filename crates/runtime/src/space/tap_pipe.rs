@@ -29,7 +29,7 @@ impl TapPipe {
     pub(super) fn put(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let Some(ring) = &mut self.ring else { return self.pipe.write(bytes) };
         let length = ring.put(bytes).map_err(|fault| match fault {
-            // A reader that alleges an impossible position is no reader.
+            // A reader that reports an impossible position is treated as disconnected.
             TapRingFault::Position => io::ErrorKind::BrokenPipe,
             TapRingFault::NoMemory => io::ErrorKind::OutOfMemory,
         })?;
@@ -42,7 +42,7 @@ impl TapPipe {
         }
         if ring.take_reader_waits() {
             match sys::local_socket::send_now(&self.pipe, &[0], &[]) {
-                // A socket that is full wakes the reader.
+                // A full socket already contains a message that wakes the reader.
                 Ok(_) => {}
                 Err(error) => return Err(io::Error::from_raw_os_error(error.errno)),
             }

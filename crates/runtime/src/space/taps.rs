@@ -150,7 +150,7 @@ pub struct Taps {
 impl Taps {
     /// Keeps a history of a node's output. Its size is at most `bytes` bytes.
     pub fn add_history(&mut self, node: usize, bytes: usize) {
-        // The thread of the space does not wait for compression.
+        // A thread of its own compresses the history, so that the space's thread does not wait.
         let limits = HistoryLimits { bytes, time: Time::MAX };
         self.histories.push((node, History::new(limits, CompressingThread::Own)));
     }
@@ -229,7 +229,7 @@ impl Taps {
         self.feed(from.planned, batch, wanted, |feed| !is_source || feed.in_kernel);
     }
 
-    /// Sends blocks to those taps of a node for which `takes` returns true. Removes those of them
+    /// Sends blocks to the taps of a node for which `takes` returns true. Removes the selected taps
     /// that have ended.
     fn feed(
         &mut self,

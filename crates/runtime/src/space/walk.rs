@@ -168,10 +168,10 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.walk_waiting_batches();
     }
 
-    /// Calls a filter without input, because its timer has expired or, if `last` is true, because
-    /// the filter ends, and passes its output through the graph. The output of a replica gets the
-    /// sequence number `order`. If the node is a section of operands, instead releases all blocks
-    /// that wait in it.
+    /// Calls a filter without input and passes its output through the graph. Used when the filter's
+    /// timer has expired or, if `last` is true, when the filter ends. The output of a replica gets
+    /// the sequence number `order`. If the node is a section of operands, instead releases all
+    /// blocks that wait in it.
     pub(super) fn call_without_input(&mut self, at: NodeId, last: bool, order: u32) {
         if let Operator::OperandSection(_) = self.nodes[at].operator {
             let ran = self.release_section(at);

@@ -1,4 +1,5 @@
-//! Tests of the events between spaces on real threads: which space is woken, and when. K4, K7, A16.
+//! Tests of the notifications between spaces on real threads: which space is woken, and when. K4,
+//! K7, A16.
 
 use super::*;
 use buffer::signal::moderate::WakeupCounts;
@@ -144,9 +145,9 @@ fn ring_events(results: &SpaceResults) -> WakeupCounts {
     exports.next().expect("an export")
 }
 
-/// Runs a trickle over a ring. `ns` is the time after which an event is sent (T_t), and `busy_ns`
-/// the time for which the writer's space is busy per block. Returns the sorted latencies of the
-/// blocks in nanoseconds, and the number of events of the ring by cause.
+/// Runs a trickle over a ring. `ns` is the time after which a notification is sent (T_t), and
+/// `busy_ns` the time for which the writer's space is busy per block. Returns the sorted latencies
+/// of the blocks in nanoseconds, and the number of notifications of the ring by cause.
 fn run_trickle(ns: u64, busy_ns: u64, blocks: u32) -> (Vec<u64>, WakeupCounts) {
     let (given_at, at) = (Arc::<Mutex<Vec<u64>>>::default(), Arc::<Mutex<Vec<u64>>>::default());
     let arrived = Arc::<AtomicU64>::default();
@@ -173,8 +174,8 @@ fn a16_trickle_of_a_busy_writer_arrives_within_the_latency() {
     let (waits, events) = run_trickle(1_000_000, 0, 50);
     assert_eq!(waits.len(), 50);
     // Each block arrived although the source emits the next block only after the arrival of the
-    // previous one, so the timer sent the event. Only the shortest of many latencies is checked,
-    // because other programs may use this machine.
+    // previous one, so the timer sent the notification. Only the shortest of many latencies is
+    // checked, because other programs may use this machine.
     assert!(waits[0] < 20_000_000, "1 ms and a wake: {waits:?}");
     assert_eq!(events.batch, 0, "no batch ever fills");
     assert!(events.timer > 0, "the timer sends them, where the reader sleeps: {events:?}");

@@ -101,7 +101,7 @@ fn evaluate_chain<'a>(
         }
     }
     classes.incoming = before;
-    // A chain answers as a whole: classes of its inner steps do not count.
+    // If the chain does not answer a block, the classes set by its inner steps are discarded.
     for l in lanes(mask & !answered) {
         classes.result[l] = result[l];
     }
