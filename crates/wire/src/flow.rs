@@ -3,7 +3,7 @@
 //! A [`Flow`] has a normalized form and a hash, both the same for the two directions. The hash is
 //! also the same on every machine and in every version, so both directions of a connection reach
 //! the same worker [Par §IV-A]. The hash has no secret key, so a table of flows from untrusted
-//! peers passes a random seed.
+//! peers must use a random seed; otherwise, a peer could choose flows that collide.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};

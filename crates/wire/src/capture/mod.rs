@@ -119,7 +119,7 @@ impl Reader {
         self.next_in_uncommon_state(buffer)
     }
 
-    /// Checks that a capture that ends `rest` bytes after the last consumed byte is complete.
+    /// Checks that the capture is complete; `rest` is the number of unconsumed bytes at its end.
     /// Otherwise returns the fault: the capture is truncated, or an earlier call of
     /// [`Reader::next`] has returned this fault.
     pub fn finish(&self, rest: usize) -> Result<(), CaptureFault> {

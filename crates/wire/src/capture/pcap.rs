@@ -52,16 +52,16 @@ impl Pcap {
         let (major, minor) = (u16_at(4), u16_at(6));
         let lengths = length_order(major, minor)
             .ok_or_else(|| bad(FaultKind::Version { format: "pcap", major, minor }))?;
-        // The upper four bits give the length of a frame check sequence, and bit 26 indicates its
-        // presence.
+        // The upper four bits contain the length of a frame check sequence, and bit 26 indicates
+        // its presence.
         let reserved = u32_at(20) & 0x03ff_0000;
         if reserved != 0 {
             return Err(bad(FaultKind::Reserved { bits: reserved }));
         }
         let link = LinkType(u16_at(if big { 22 } else { 20 }));
         let length_max = link.record_max().min(DATA_MAX);
-        // The snapshot length is not read: some writers exceed it, and libpcap then hides the rest
-        // of the record without a word.
+        // The snapshot length is not read: some writers exceed it, and libpcap then silently drops
+        // the rest of the record.
         Ok(Self { big, tick_ns, record, lengths, link, length_max })
     }
 

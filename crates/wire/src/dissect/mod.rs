@@ -104,7 +104,8 @@ impl Layers {
     }
 }
 
-/// Locates the layers of a frame.
+/// Locates the layers of a frame. Inconsistencies are recorded in [`Layers::faults`]; the function
+/// never fails.
 #[inline]
 pub fn layers(link: LinkType, frame: &[u8]) -> Layers {
     let found = link::parse_link_header(link, frame);

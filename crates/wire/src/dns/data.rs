@@ -39,7 +39,8 @@ impl<'m> Data<'m> {
         self.message.get(self.at..).unwrap_or_default()
     }
 
-    /// Parses data that consist of one name; `None` if they are malformed or of another type.
+    /// Returns the name if the data consist of one name; `None` if they are malformed or of another
+    /// type.
     #[must_use]
     fn name(&self) -> Option<Name<'m>> {
         match self.kind.0 {
@@ -58,8 +59,8 @@ impl<'m> Data<'m> {
         be16(self.message, self.at + offset)
     }
 
-    /// Parses the data according to the record type. Returns `None` if the data are malformed, or
-    /// if this function does not know the type.
+    /// Parses the data according to the record type. Returns `None` if the data are malformed or
+    /// the type is not supported.
     fn parse_by_type(&self) -> Option<ParsedData<'m>> {
         let bytes = self.bytes();
         match self.kind.0 {

@@ -49,7 +49,7 @@ impl<'m> Parameters<'m> {
     }
 }
 
-/// Splits the first parameter off. Returns its key, its value and the bytes after it, or `None` if
+/// Splits off the first parameter. Returns its key, its value and the bytes after it, or `None` if
 /// the parameter is truncated.
 fn split_first(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let (key, length) = (be16(bytes, 0)?, be16(bytes, 2)?);
@@ -57,7 +57,7 @@ fn split_first(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     Some((key, value, after))
 }
 
-/// Returns true if the value has the form that RFC 9460 §7 and §8 require of the key.
+/// Returns true if the value has the form that RFC 9460 §7 and §8 require for the key.
 fn is_valid_value(key: u16, value: &[u8]) -> bool {
     let is_list_of = |size: usize| !value.is_empty() && value.len().is_multiple_of(size);
     match key {
@@ -143,8 +143,8 @@ fn write_list<const N: usize>(
     Ok(())
 }
 
-/// Writes protocols, separated by commas. A comma or a backslash in a protocol is escaped twice: as
-/// a part of the list, and as a part of its text (RFC 9460 appendix A.1).
+/// Writes protocols, separated by commas. A comma or a backslash in a protocol is escaped twice:
+/// once for the list, and once for the text (RFC 9460 appendix A.1).
 fn write_protocols(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     let mut rest = bytes;
     let mut first = true;

@@ -99,7 +99,7 @@ fn invalid_names_are_rejected() {
     };
     assert!(Name::read(&long(3, 61), 0).is_ok(), "255 bytes");
     assert_eq!(fault(&long(3, 62), 0), Some(DnsFault::Invalid(0)), "256 bytes");
-    // A chain of pointers to pointers, up to as many as a name may have labels.
+    // A chain of pointers to pointers is followed up to the maximum number of labels of a name.
     let mut chain = vec![0, 0];
     for number in 0..300u16 {
         chain.extend((0xc000 | (number * 2)).to_be_bytes());
