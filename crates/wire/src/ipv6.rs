@@ -197,7 +197,7 @@ fn walk_extensions(packet: &[u8], first: u8) -> UpperLayer {
             if part == Fragment::Later {
                 return later_fragment(packet, following, at + FRAGMENT_LENGTH);
             }
-            // An atomic header after one that announces more changes nothing.
+            // An atomic fragment header does not undo an earlier header that announced fragments.
             fragment = if part == Fragment::Whole { fragment } else { part };
         }
         at += extension_length(next, length);

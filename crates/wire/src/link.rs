@@ -48,8 +48,8 @@ impl LinkType {
     pub const LINUX_SLL2: Self = Self(276);
 
     /// Returns the name, in capitals: that of libpcap's `DLT_` constant without the prefix, or, for
-    /// [`Self::RAW_BSD`] and [`Self::RAW_OPENBSD`], a name of this crate. Returns `None` if this
-    /// crate does not know the type.
+    /// [`Self::RAW_BSD`] and [`Self::RAW_OPENBSD`], a name defined by this crate. Returns `None` if
+    /// the type has no name.
     pub fn name(self) -> Option<&'static str> {
         NAMES.iter().find(|(link, _)| *link == self).map(|(_, name)| *name)
     }

@@ -48,7 +48,6 @@ pub(crate) const fn low16(value: usize) -> u16 {
     value as u16
 }
 
-/// Returns the low 64 bits of a number.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "the truncation is the purpose of the function"

@@ -131,8 +131,8 @@ impl Body {
         match (status, method) {
             (101, _) if head.may_switch() => return Self::switched(),
             (_, RequestMethod::Head) | (304, _) => return Self::default(),
-            // These must not state a length (RFC 9110 §8.6), but a sender that does may also send a
-            // body.
+            // Such a response must not state a length (RFC 9110 §8.6), but a sender that states one
+            // may also send a body.
             (100..200 | 204, _) if !(lenient && stated) => return Self::default(),
             (200..300, RequestMethod::Connect) => return Self::switched(),
             _ => {}
@@ -177,7 +177,7 @@ impl Body {
     /// body instead is empty if another response begins there; otherwise it has `stated` bytes or,
     /// if `stated` is 0, ends with its connection.
     fn chunked_or_unchunked(stated: u64) -> Self {
-        // A length beyond 6 bytes exceeds any connection.
+        // A length of more than 6 bytes exceeds the data of any connection.
         let [a, b, c, d, e, f, ..] = stated.to_le_bytes();
         Self { left: 0, state: BEFORE_FIRST_SIZE, lenient: 1, stated_length: [a, b, c, d, e, f] }
     }

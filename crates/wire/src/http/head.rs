@@ -272,7 +272,7 @@ fn store_lenient_field<'b>(fields: &mut Fields<'b>, text: &'b [u8]) -> Result<()
     if text.get(name) == Some(&b':') && name > 0 {
         return Ok(());
     }
-    // A name is on its own line; one that begins in a folded line is part of a value.
+    // The name must be on the first line: text in a folded line is part of a value.
     let first = memchr2(b'\r', b'\n', text).and_then(|end| text.get(..end)).unwrap_or(text);
     let Some(colon) = memchr(b':', text).filter(|_| !trim_blank_and_control(first).is_empty())
     else {

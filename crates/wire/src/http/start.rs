@@ -153,7 +153,7 @@ pub(super) fn parse_response_leniently(text: &[u8]) -> Result<(Start<'_>, &[u8])
 }
 
 /// Returns the version without `HTTP/`. Accepts HTTP/1.1, HTTP/1.0 and HTTP/0.9, and HTTP/2.0,
-/// which confused gateways send in a start line.
+/// which some faulty gateways send in a start line.
 fn check_version_strictly(text: &[u8]) -> Result<&[u8], HttpFault> {
     match text.strip_prefix(b"HTTP/") {
         Some(version @ (b"1.1" | b"1.0" | b"0.9" | b"2.0")) => Ok(version),

@@ -2,9 +2,9 @@
 //! them.
 //!
 //! A record is the frame of the block that begins a message (CONTRACT 6). A sink that writes bytes
-//! skips the record, and a sink that writes text prints its fields. Readers need not trust the
-//! bytes. One table defines the fields ([`Field`]), so that `json`, `print`, `weblog` and `files`
-//! use the same names.
+//! skips the record, and a sink that writes text prints its fields. The parser accepts arbitrary
+//! bytes, so a record may come from an untrusted peer. One table defines the fields ([`Field`]), so
+//! that `json`, `print`, `weblog` and `files` use the same names.
 //!
 //! ```text
 //! byte 0     kind of the message (RecordKind)
