@@ -348,7 +348,7 @@ fn matches_every_text(pattern: &Hir, options: CompileOptions) -> Result<bool, Pa
         .map_err(|error| PatternError::new(error.to_string()))?;
     let bytes: Vec<u8> =
         dfa.byte_classes().representatives(0..=u8::MAX).filter_map(|unit| unit.as_u8()).collect();
-    // Looks for a text without a match: states are reached only by bytes that complete none.
+    // Search for a text without a match: visit only states that are reached before any match.
     let (mut known, mut pending) = (HashSet::from([begin]), vec![begin]);
     while let Some(id) = pending.pop() {
         if !dfa.is_match_state(dfa.next_eoi_state(id)) {

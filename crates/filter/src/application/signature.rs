@@ -8,7 +8,7 @@
 //!
 //! A signature is a list of patterns and the number of bytes to search. Between blocks the filter
 //! stores the state of an automaton ([`crate::automaton`]), so that the result does not depend on
-//! the segmentation. The papers name these filters but give no signatures.
+//! the segmentation. The papers name these filters but do not define their signatures.
 
 use crate::automaton::{Automaton, CompileOptions, MatchState};
 use crate::layers;

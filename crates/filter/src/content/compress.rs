@@ -71,7 +71,8 @@ impl Stream for Compress {
         if self.append_compressed(&block, context, bytes, cx) {
             return cx.consume(&block);
         }
-        // Halves of the longest block fit in every format, even if they do not compress.
+        // Each half of a block of maximum length fits in every format, even if it is
+        // incompressible.
         let (first, second) = bytes.split_at(bytes.len() / 2);
         let first_context = context.without_flags(Flags::LAST.with(Flags::END_MASK));
         let second_context = context.without_flags(Flags::FIRST);

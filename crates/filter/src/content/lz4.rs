@@ -178,8 +178,7 @@ mod tests {
     use super::*;
     use lz4_flex::frame::{BlockMode, BlockSize};
 
-    /// Checks frames as streaming encoders emit them, whose blocks contain matches in earlier
-    /// blocks of the frame.
+    /// Checks frames of streaming encoders, whose blocks refer back to earlier blocks of the frame.
     #[test]
     fn linked_blocks_with_checksums_are_decoded() {
         let text: Vec<u8> = (0..150_000u32).map(|n| (n % 251) as u8).collect();

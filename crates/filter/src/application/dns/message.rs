@@ -22,8 +22,8 @@ pub(super) struct ReceivedMessage<'a, 'm> {
 }
 
 /// Returns the class and the description of a message, and counts the message as a query or a
-/// response. The description is `None` if memory runs out. Returns the reason as an error if the
-/// message gets no class.
+/// response. The description is `None` if memory runs out. Fails with the reason if the message has
+/// no class.
 pub(super) fn describe<'a>(
     message: ReceivedMessage<'a, '_>,
     cx: &mut StreamContext<'_, 'a>,
@@ -124,8 +124,8 @@ impl<'m> MessageProperties<'m> {
             }
         }
         // Nearly any bytes can be the header of a response without a question. Such a message must
-        // therefore have the stated records, and nothing behind them. Messages of stateful
-        // operations have their data there (RFC 8490 §5.4).
+        // therefore contain exactly the stated records, with nothing after them. Messages of
+        // stateful operations have other data after the header (RFC 8490 §5.4).
         let has_data_after_records = message.opcode() == Opcode::STATEFUL;
         if !has_question
             && !cut

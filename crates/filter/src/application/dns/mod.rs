@@ -200,7 +200,7 @@ fn transport_protocol(block: &mut Block<'_>) -> Option<u8> {
 /// another filter has made.
 fn classify_datagram<'a>(block: Block<'a>, cx: &mut StreamContext<'_, 'a>) {
     if block.marks.is_description() {
-        // The description of another filter's message, which this filter does not emit.
+        // The description belongs to a message of another filter, and is not passed on.
         return cx.consume(&block);
     }
     let Some(block) = cx.complete_block(block).filter(Block::has_all_bytes) else {
@@ -229,7 +229,7 @@ fn message_length(block: &Block<'_>) -> usize {
     here.max(stated.saturating_sub(udp::HEADER_LENGTH))
 }
 
-/// Emits the description of a message, or nothing for `None` (no memory). Returns the flags for the
+/// Emits the description of a message, unless memory ran out (`None`). Returns the flags for the
 /// fragment that follows: `NONE` if a description precedes it, otherwise `FIRST`.
 fn emit_description<'a>(description: Option<Block<'a>>, cx: &mut StreamContext<'_, 'a>) -> Flags {
     match description {

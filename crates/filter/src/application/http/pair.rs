@@ -2,8 +2,8 @@
 //! 9112 §9.3.2); interim (1xx) responses are not counted.
 //!
 //! Pending descriptions are held in one list: a request under key `4 n`, the size of its body under
-//! `4 n + 1`, its open response under `4 n + 2`. The latter two are held only if an arc selects
-//! exchanges.
+//! `4 n + 1`, its open response under `4 n + 2`. The body size and the response are held only if an
+//! arc selects exchanges.
 
 use super::describe::{ObservedBody, is_interim};
 use super::reasons;

@@ -202,9 +202,9 @@ impl TlsConnection {
     }
 
     /// Parses all bytes received in a direction, including those of this block, and emits a
-    /// description of the hello unless the hello is a HelloRetryRequest. Returns the reason as an
-    /// error if the bytes contain no readable hello. Returns `None` if the hello is incomplete, or
-    /// if bytes of this block have been overwritten.
+    /// description of the hello unless the hello is a HelloRetryRequest. Fails with the reason if
+    /// the bytes contain no readable hello. Returns `None` if the hello is incomplete, or if bytes
+    /// of this block have been overwritten.
     fn parse_hello<'a>(
         &mut self,
         block: Block<'a>,

@@ -153,7 +153,7 @@ impl Classify for Regex {
     fn classify(&mut self, block: &mut Block<'_>, cx: &mut ClassifyContext<'_>) -> Class {
         let piece = TextPosition::from_block(block);
         let found = match piece.session {
-            // Neither has bytes, but neither is an empty text.
+            // Holes and descriptions have no bytes, but are not searched as empty texts.
             None if piece.is_hole || piece.is_description => None,
             None => self
                 .automaton
