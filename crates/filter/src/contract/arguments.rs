@@ -179,8 +179,8 @@ impl Arguments {
         self.links.as_deref().filter(|links| !links.is_empty())
     }
 
-    /// Sets the class ranges that the filter's outgoing arcs select. Plain pipes and `|all` add
-    /// none.
+    /// Sets the class ranges that the filter's outgoing arcs select. Plain pipes and `|all` add no
+    /// range.
     #[must_use]
     pub fn with_classes(self, classes: Vec<(u32, u32)>) -> Self {
         Self { selected_classes: classes, ..self }

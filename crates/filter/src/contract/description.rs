@@ -1,5 +1,5 @@
-//! Catalog entry of a filter. The planner and the checks read it. Help, completion, man page,
-//! counters and tests are derived from it.
+//! The catalog entry of a filter, which the planner and the checks of requests read. Help,
+//! completion, man page, counters and tests are derived from it.
 //!
 //! Sources and sinks have entries of the same type. The crate `endpoint` contains these entries,
 //! and the functions that open sources and sinks.
@@ -28,26 +28,27 @@ pub struct UsableInput {
     pub hint: &'static str,
 }
 
-/// Creates a filter from its arguments.
+/// A function that creates a filter from its arguments.
 pub type MakeFilter = fn(&Arguments) -> Result<Filter, Mistake>;
 
-/// Tests whether the socket filter of a source can do the work of the filter, so that rejected
-/// frames never reach the process. Returns a note on frames that bypass the socket filter (`None`
-/// if no frame does). Fails with the reason if the socket filter cannot do the work.
+/// A function that tests whether the socket filter of a source can do the work of the filter, so
+/// that rejected frames never reach the process. Returns a note on frames that bypass the socket
+/// filter (`None` if no frame does). Fails with the reason if the socket filter cannot do the work.
 pub type PushdownTest = fn(&Arguments) -> Result<Option<&'static str>, String>;
 
-/// Returns the link types of the filter's output frames. `None` means the link types of the input.
-/// An empty list means that the link types are unknown before the first frame, or that the output
-/// has no frames.
+/// A function that returns the link types of the filter's output frames. `None` means the link
+/// types of the input. An empty list means that the link types are unknown before the first frame,
+/// or that the output has no frames.
 pub type OutputLinks = fn(&Arguments) -> Option<&'static [LinkType]>;
 
-/// Checks a combination of arguments, each of which is valid by itself. Returns the mistake if the
-/// combination is invalid or, when called for a warning, if it matches nothing or less than the
-/// user may expect. Returns `None` if there is no mistake.
+/// A function that checks a combination of arguments, each of which is valid by itself. Returns the
+/// mistake if the combination is invalid or, when called for a warning, if it matches nothing or
+/// less than the user may expect. Returns `None` if there is no mistake.
 pub type ArgumentCheck = fn(&Arguments) -> Option<Mistake>;
 
-/// Returns a parameter and the value to insert for it into the request, so that the request means
-/// the same on every machine and at any time. Returns `None` if no parameter needs to be inserted.
+/// A function that returns a parameter and the value to insert for it into the request, so that the
+/// request means the same on every machine and at any time. Returns `None` if no parameter needs to
+/// be inserted.
 pub type FixParameter = fn(&Arguments) -> Option<(&'static str, String)>;
 
 /// Static facts about a filter, source or sink.

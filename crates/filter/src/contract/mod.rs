@@ -18,9 +18,9 @@
 //! - [`compiler`], [`keys`], [`names`]: services that do I/O for a filter;
 //! - [`kernel`]: chains of twins as one eBPF program.
 //!
-//! The compiler enforces these rules by signatures: a statistics filter has no access to bytes, a
-//! classifier cannot emit, no filter keeps `block.frame` beyond the call, an unknown reason does
-//! not compile.
+//! The compiler enforces these rules through types: a statistics filter has no access to bytes, a
+//! classifier cannot emit, no filter keeps `block.frame` beyond the call, and an unknown reason
+//! does not compile.
 
 pub mod arguments;
 pub mod batch;

@@ -145,7 +145,7 @@ impl Forms {
     }
 
     /// Returns the same forms, restricted to blocks inside a frame. A filter that reads headers, or
-    /// a sink that writes frames, cannot use streams and messages that no frame carried.
+    /// a sink that writes frames, cannot use streams and messages that did not arrive in frames.
     #[must_use]
     pub const fn inside_frames(self) -> Self {
         Self(self.0 | Self::INSIDE_FRAMES)
@@ -175,8 +175,8 @@ pub enum OutputForm {
     Nothing,
 }
 
-/// The classes that a filter assigns to blocks. The checks use them to reject an arc that no block
-/// can take (CONTRACT 9).
+/// The classes that a filter assigns to blocks. The checks use them to reject an arc over which no
+/// block can pass (CONTRACT 9).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Classes {
     /// The class of the input block. Used by statistics and inspection filters.

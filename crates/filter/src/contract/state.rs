@@ -300,9 +300,9 @@ pub trait FilterState {
     fn put_session(&mut self, moved: MovedSession, holds: &mut Holds) -> Result<(), Mistake>;
     /// Returns the number that identifies the session with this key in block metadata.
     fn session_number(&self, key: u64) -> u64;
-    /// Calls `to` for each of the sessions `whose` that may have changed since the last call, or
-    /// for each of them if `again` is true. The callback receives the row index, which is constant
-    /// for the life of the session, and the numbers in the order of the columns
+    /// Calls `to` for each session that `whose` selects and that may have changed since the last
+    /// call, or for all selected sessions if `again` is true. The callback receives the row index,
+    /// which is constant for the life of the session, and the numbers in the order of the columns
     /// ([`Description::published_state`](super::Description::published_state)), or `None` if the
     /// session has ended. The private session has row index 0.
     fn publish(&mut self, whose: PublishedSessions, again: bool, to: &mut RowCallback<'_>);

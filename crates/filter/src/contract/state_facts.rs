@@ -30,7 +30,7 @@ pub enum WorkerRule {
     /// reports of the processes are summed.
     Summed,
     /// The results are equal, but each process writes to its own directory, next to the directory
-    /// that the parameter with this name gives.
+    /// that the parameter with this name specifies.
     Directory(&'static str),
     /// The results differ from the result of a single process. The first field is the reason, the
     /// second a suggestion for the user.

@@ -38,8 +38,8 @@ pub trait Statistics: Send {
 
 /// A filter that returns a class for each block.
 pub trait Classify: Send {
-    /// True if the marks that the filter sets must be stored for later filters. If false, one write
-    /// per block is saved, in a filter that parses no headers.
+    /// True if the marks that the filter sets must be stored for later filters. Filters that parse
+    /// no headers set this to false, which saves one write per block.
     const SETS_MARKS: bool = true;
 
     /// Returns the class of this block, or the result of [`ClassifyContext::answer_absent`] if the

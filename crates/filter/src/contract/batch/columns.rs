@@ -72,7 +72,7 @@ impl Columns {
         added
     }
 
-    /// Loads the sequence numbers that another space has stored in the marks by
+    /// Loads the sequence numbers that another space has stored in the marks with
     /// [`Batch::store_order`](super::Batch::store_order).
     #[inline]
     pub fn load_order(&mut self) {
@@ -147,7 +147,7 @@ impl Columns {
         self.live |= first_lanes_mask(self.len) & !first_lanes_mask(first);
     }
 
-    /// Returns what is known about freshly filled columns: the total length of the views in bytes
+    /// Returns the facts known about freshly filled columns: the total length of the views in bytes
     /// and, if every block has a class, that all lanes have one.
     #[inline]
     pub(super) fn initial_facts(&self) -> KnownFacts {

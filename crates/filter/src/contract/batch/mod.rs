@@ -1,4 +1,4 @@
-//! A batch: up to 64 blocks side by side.
+//! A batch of up to 64 blocks, stored by property.
 //!
 //! A batch has one column per property, and a `u64` mask of live lanes. A block keeps its lane
 //! while filters inspect it or edit it in place. Dropping a block therefore *ends* its lane: it

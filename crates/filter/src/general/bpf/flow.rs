@@ -152,7 +152,7 @@ fn datagram_key(frame: &[u8], layers: &Layers) -> Option<DatagramKey> {
     }
     let (ip, _) = Ipv6::parse(packet)?;
     let header = ipv6::find_fragment_header(packet)?;
-    // RFC 8200 names a datagram without its protocol.
+    // RFC 8200 identifies a datagram without its protocol number.
     Some((ip.source().into(), ip.target().into(), 0, header.identification))
 }
 
