@@ -420,7 +420,7 @@ fn marked_packet(block: &Block<'_>) -> Option<Packet> {
         6 if *bytes.get(ipv6::NEXT_HEADER)? == protocol => {
             (ipv6::HEADER_LENGTH as u32, Fragment::Whole)
         }
-        // Extension headers are parsed again.
+        // A packet with extension headers is parsed again.
         _ => return None,
     };
     let data = network + header;

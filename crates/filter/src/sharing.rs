@@ -154,8 +154,8 @@ fn emit_ports<'s>(s: &mut Scope<'s, '_>, l4: Transport<'s>, exits: TwinExits<'s>
     [s.get(source), s.get(target)].map(|port: Num<'s>| s.widen(port))
 }
 
-/// Emits code that sums the hashes of both endpoints, as computed by the function `hash_end` of
-/// `wire::flow`. A missing port is not hashed.
+/// Emits code that sums the hashes of both endpoints, as computed by the function `hash_endpoint`
+/// of `wire::flow`. A missing port is not hashed.
 fn emit_endpoint_sum<'s>(
     s: &mut Scope<'s, '_>,
     halves: [(Wide<'s>, Wide<'s>); 2],

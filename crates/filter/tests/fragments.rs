@@ -218,7 +218,7 @@ fn corpus_suricata_reports_the_same_fragment_faults() {
         let flags = made.joined.values().map(|joined| (joined.class.0, joined.data[13]));
         assert_eq!(flags.collect::<Vec<_>>(), [(6, 2)], "{name}");
     }
-    // One of the rule's packets was whole, the other is reassembled; the test's memory cap and
+    // One of the rule's two packets arrives whole and one is reassembled; the test's memory cap and
     // verdicts do not concern a filter.
     let made = run_ip(
         &read_frames(&cases.join("suricata/exception-policy-defrag-01/ipv4frags.pcap")),

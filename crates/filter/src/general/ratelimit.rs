@@ -1,13 +1,12 @@
 //! `ratelimit`: limits the rate of blocks.
 //!
-//! Input: any blocks. Output: the same blocks; those within the rate have class 1, and the others
-//! have no class. The state of the generic cell rate algorithm of ATM (ITU-T I.371) is one number,
-//! the time at which the next block is due at an even rate; a block may arrive earlier by an
-//! allowance derived from `burst`. The algorithm is equivalent to a token bucket. A token bucket
-//! needs two numbers as its state, but processors can exchange only one number atomically. The
-//! filter uses the path's clock, the twin the kernel's clock. In the filter, the arrival time of a
-//! block is its timestamp, no matter how long the block has waited in a batch. [SL §6.1 Table I;
-//! CONTRACT 11]
+//! Input: any blocks. Output: the same blocks, with class 1 within the rate and without a class
+//! above it. The state of the generic cell rate algorithm of ATM (ITU-T I.371) is one number, the
+//! time at which the next block is due at an even rate; a block may arrive earlier by an allowance
+//! derived from `burst`. The algorithm is equivalent to a token bucket. A token bucket needs two
+//! numbers as its state, but processors can exchange only one number atomically. The filter uses
+//! the path's clock, the twin the kernel's clock. In the filter, the arrival time of a block is its
+//! timestamp, no matter how long the block has waited in a batch. [SL §6.1 Table I; CONTRACT 11]
 
 use crate::prelude::*;
 use crate::twin::EmitResult;

@@ -1,9 +1,9 @@
 //! `sample`: passes one block in `every`.
 //!
-//! Input: any blocks. Output: the same blocks; the first of each `every` successive blocks has
-//! class 1, the others have no class. The selection depends only on block order, so the same
-//! capture yields the same sample. The state is a private counter, which moves with the filter. [SL
-//! §6.1 Table I]
+//! Input: any blocks. Output: the same blocks, with class 1 for the first of each `every`
+//! successive blocks and without a class for the rest. The selection depends only on block order,
+//! so the same capture yields the same sample. The state is a private counter, which moves with the
+//! filter. [SL §6.1 Table I]
 //!
 //! The twin has one counter for all CPUs.
 

@@ -1,6 +1,6 @@
 //! `shard`: passes one of several shares of the flows.
 //!
-//! Input: any blocks. Output: the same blocks; those that belong to other shares have no class. Two
+//! Input: any blocks. Output: the same blocks, without a class if they belong to another share. Two
 //! processes that read the same source and begin with `shard 1 of=2` and `shard 2 of=2` together
 //! process every block once. All blocks of a session, in both directions, are processed by the same
 //! process, because [`ShardKey`] determines the share. Blocks without a flow belong to the first

@@ -1,9 +1,9 @@
 //! `strip`: removes headers or leading bytes.
 //!
 //! Input: frames and packets. Output: the same blocks without their link header, without a VLAN
-//! tag, or without their first bytes. Headers and leading bytes are removed by a change of offsets
-//! alone. To remove a tag, the filter also moves the link addresses before the tag. [SL §2, header
-//! stripping], [Th Table 5.1]
+//! tag, or without their first bytes. To remove headers and leading bytes, the filter changes only
+//! offsets. To remove a tag, the filter also moves the link addresses before the tag. [SL §2,
+//! header stripping], [Th Table 5.1]
 //!
 //! The twin edits the frame, so it runs only on redirected frames. At the tc hook it can only
 //! remove a tag.

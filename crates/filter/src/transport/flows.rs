@@ -455,7 +455,7 @@ mod tests {
         }
         flows.table.get_or_create(PRIVATE_KEY).session = u32::MAX;
         assert_eq!(flows.assign_session(&test_flow(4, 53), seed).session, 4, "1 and 2 live there");
-        // A flow that comes back and ends here leaves its number.
+        // A flow that returns to this table and ends here frees its number.
         let moved = other.take_session(key(2), &mut holds).unwrap();
         flows.put_session(moved, &mut holds).unwrap();
         flows.remove(key(2));

@@ -4,8 +4,8 @@
 //! Input: any view into a frame. Output: datagrams, viewed from the payload to the end according to
 //! the length in the header. A length of zero means that the datagram extends to the end of the
 //! packet (RFC 2675, and segmentation offload). The view of a first fragment ends with the
-//! fragment; later fragments have no header, and no class. Checksums are not verified: a sender may
-//! leave them to its device.
+//! fragment; later fragments have no header, and no class. Checksums are not verified, because a
+//! sender may leave them to its network device.
 //!
 //! The twin returns the same class, but assigns no session.
 

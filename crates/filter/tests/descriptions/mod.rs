@@ -1,5 +1,5 @@
-//! Descriptions that a chain of filters emits for a capture, and the checks in suricata's tests
-//! that they must pass.
+//! Descriptions that a chain of filters emits for a capture, and suricata's checks that these
+//! descriptions must pass.
 
 #![allow(dead_code, reason = "each test uses its share")]
 

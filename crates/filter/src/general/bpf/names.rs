@@ -32,7 +32,7 @@ struct RecordedName {
 }
 
 impl RecordedNames {
-    /// Returns a resolver that asks the machine for every name.
+    /// Returns a resolver that queries the machine's resolver for every name.
     pub(super) const fn from_machine(machine: Arc<dyn NameResolver>) -> Self {
         Self { written: None, machine: Some(machine) }
     }

@@ -44,7 +44,7 @@ const BYPASS_NOTE: &str = "of devices without an Ethernet header everything ente
 /// Returns a note on frames that bypass the socket filter, or `None` if no frame does. Fails with
 /// the reason if the expression cannot run in the kernel.
 pub(super) fn check_pushdown(arguments: &Arguments) -> Result<Option<&'static str>, String> {
-    // The program for both directions is the longest.
+    // Checks the program for both directions, which is the longest.
     let asked = filter_with_note(Direction::Both, arguments);
     asked.map(|(_, except)| except).map_err(|refusal| refusal.to_string())
 }
@@ -161,7 +161,7 @@ mod tests {
             accepts_frame(&filter, &[0x45; 60], &raw)
                 && !accepts_frame(&filter, &[0x45; 60], &ETHERNET_METADATA)
         );
-        // With its copy for tagged frames the program is twice too long.
+        // Including its copy for tagged frames, the program is about twice as long as permitted.
         let values: Vec<String> = (0..2100).map(|n| format!("ether[20:4] = {n}")).collect();
         let refused = check_pushdown(&arguments_for(&values.join(" or "))).unwrap_err();
         assert!(refused.ends_with("instructions, the kernel takes 4096"), "{refused}");

@@ -128,7 +128,7 @@ impl DatagramTable {
                 .collect();
             let mut alike = alike.into_iter().filter_map(|other| cx.complete_block(other));
             if alike.any(|other| other.bytes() == block.bytes()) {
-                // The search for a duplicate costs time, so a duplicate counts as a fragment.
+                // The search for a duplicate costs time, so duplicates count towards the limit.
                 datagram.arrived_fragments = datagram.arrived_fragments.saturating_add(1);
                 cx.drop(&block, DUPLICATE);
                 return FragmentResult::Absorbed;

@@ -23,7 +23,7 @@ impl StreamSide {
         let behind = held.is_some_and(|(key, block)| is_after(held_span(key, &block).to, fin));
         let early = is_after(span.from, self.next);
         if early && (behind || self.is_acknowledged_beyond(fin)) {
-            // Of several pending FINs the stream reaches the first.
+            // The stream reaches the first of several pending FINs.
             let pending = self.is_fin_pending != 0 && is_ahead(self.fin);
             if !pending || is_after(self.fin, fin) {
                 (self.fin, self.is_fin_pending) = (fin, 1);

@@ -18,7 +18,7 @@ impl StreamSide {
     ) -> bool {
         let age = distance(self.abandoned.to, self.next);
         if !(0..=DISTANCE_MAX.cast_signed()).contains(&age) {
-            // Sequence numbers have wrapped since.
+            // Sequence numbers have wrapped around since the range was abandoned.
             self.abandoned = Span { from: self.next, to: self.next };
         }
         let here = block.length().min(span.to.wrapping_sub(span.from));

@@ -143,7 +143,7 @@ impl TcpConnection {
     }
 
     /// Records the acknowledgement number and the window of a segment in the side of its receiver,
-    /// and abandons the gaps of that side that the number covers.
+    /// and abandons the gaps before that number.
     #[inline]
     pub(super) fn process_acknowledgement(
         &mut self,
@@ -158,10 +158,11 @@ impl TcpConnection {
         side.abandon_acknowledged_gaps(&mut output);
     }
 
-    /// Processes a SYN. It starts its side, and the other side too if it acknowledges an unobserved
-    /// SYN. On a side that has started, it restarts the stream of a server that lost the first SYN,
-    /// or is recorded as the possible start of another connection; otherwise it has no effect.
-    /// Returns true if the side begins with the sequence number of this SYN.
+    /// Processes a SYN. The SYN starts its side, and also the other side if it acknowledges an
+    /// unobserved SYN. On a side that has already started, the SYN restarts the stream of a server
+    /// that lost the first SYN, or is recorded as the possible start of another connection;
+    /// otherwise the SYN has no effect. Returns true if the side begins with the sequence number of
+    /// this SYN.
     #[cold]
     fn process_syn(&mut self, sender: usize, info: &SegmentInfo) -> bool {
         let [client, server] = &mut self.sides;

@@ -1,9 +1,8 @@
 //! Overlap policies: rules that select the bytes where a segment overlaps held segments.
 //!
-//! Emitted bytes cannot be changed, so a policy applies to held bytes only. The rules are those
-//! that Novak and Sturges measured ("Target-Based TCP Stream Reassembly", 2007), as implemented in
-//! Snort (`stream_tcp`) and Suricata (`host-os-policy`). The new segment wins the overlap with an
-//! old one
+//! Emitted bytes cannot be changed, so a policy applies to held bytes only. Novak and Sturges
+//! measured the rules ("Target-Based TCP Stream Reassembly", 2007); Snort (`stream_tcp`) and
+//! Suricata (`host-os-policy`) implement them. The new segment wins the overlap with an old one
 //!
 //! - `first`: never;
 //! - `last`: always;

@@ -293,8 +293,8 @@ impl StreamSide {
     }
 
     /// Abandons the gap before the first held block or, if no block is held, before the end of the
-    /// stream. If the peer would not accept this block or the FIN, discards it instead. Drops a
-    /// held block that begins at or after the end of the stream.
+    /// stream. If the peer would not accept this block or the FIN, discards the block or the FIN
+    /// instead. Drops a held block that begins at or after the end of the stream.
     pub(super) fn abandon_gap(&mut self, output: &mut SideOutput<'_, '_, '_>) {
         let front = output.cx.front(&self.held).map(|(key, _)| key);
         // Each call removes a gap, a held block or the FIN, even from forged state, so that callers

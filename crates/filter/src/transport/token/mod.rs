@@ -1,10 +1,10 @@
 //! `token`: passes UDP datagrams with a valid token.
 //!
 //! Input: any view into a frame. Output: the same blocks. Datagrams with a valid, unused token at
-//! the start of the payload have class 1 and are viewed after the token; the others have no class.
-//! In the paper, a token-based switch routes packets by tokens, and a network processor computes
-//! HMAC-SHA1 [SL §9.3]. Here the tag is SipHash-2-4, which is designed for short input and needs no
-//! loops in a kernel program (docs/book/decisions/0031-tokens.md).
+//! the start of the payload have class 1 and are viewed after the token; all other blocks have no
+//! class. In the paper, a token-based switch routes packets by tokens, and a network processor
+//! computes HMAC-SHA1 [SL §9.3]. Here the tag is SipHash-2-4, which is designed for short input and
+//! needs no loops in a kernel program (docs/book/decisions/0031-tokens.md).
 //!
 //! ```text
 //! 0          8          16

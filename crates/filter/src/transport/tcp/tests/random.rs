@@ -238,8 +238,8 @@ fn reordered_bytes_leave_in_order() {
     }
 }
 
-/// Stray segments after the end of a stream do not change the output, wherever they stand in the
-/// capture.
+/// Stray segments after the end of a stream do not change the output, regardless of their position
+/// in the capture.
 #[test]
 fn bytes_after_a_fin_leave_no_trace() {
     let mut random = Random::replayable();
