@@ -44,7 +44,7 @@ const BYPASS_NOTE: &str = "of devices without an Ethernet header everything ente
 /// Returns a note on frames that bypass the socket filter, or `None` if no frame does. Fails with
 /// the reason if the expression cannot run in the kernel.
 pub(super) fn check_pushdown(arguments: &Arguments) -> Result<Option<&'static str>, String> {
-    // Checks the program for both directions, which is the longest.
+    // Check the program for both directions, which is the longest.
     let asked = filter_with_note(Direction::Both, arguments);
     asked.map(|(_, except)| except).map_err(|refusal| refusal.to_string())
 }
