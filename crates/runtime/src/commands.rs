@@ -77,7 +77,7 @@ pub struct CommandQueue {
     doorbell: Arc<Doorbell>,
 }
 
-/// The queued commands of a space, and the data that the space last reported.
+/// The queued commands of a space, and the latest counters and resources that the space reported.
 #[derive(Default)]
 pub struct Inbox {
     commands: VecDeque<(u64, Command)>,
@@ -220,8 +220,8 @@ impl CommandQueue {
         inbox.commands.clear();
     }
 
-    /// Records the calling thread as the space's thread, along with the resources that the space
-    /// starts with.
+    /// Records the calling thread as the space's thread, and stores the resources that the space
+    /// uses at its start.
     pub fn record_thread(&self, resources: SpaceResources) {
         self.lock_inbox().resources = Some(resources);
         self.thread.store(task::current_thread(), Ordering::Relaxed);

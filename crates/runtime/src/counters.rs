@@ -12,8 +12,8 @@ use std::collections::HashSet;
 /// The report of a filter or sink, with the number and name of its node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeReport {
-    /// Number of the node, which stays the same across changes to the path. In the reports that
-    /// `engine` passes to users, the index of the node in the current plan instead.
+    /// Number of the node, which changes to the path do not alter. In reports to users, `engine`
+    /// replaces it with the index of the node in the current plan.
     pub planned: usize,
     /// Name of the node.
     pub name: String,
@@ -83,9 +83,9 @@ pub struct RetiredCounters {
     pub(crate) reports: Vec<NodeReport>,
 }
 
-/// The continuation of a kernel edge in user space: the name of the kernel edge
-/// ([`ExitEdge::name`]), and the counters of the user-space edge that leads from the source that
-/// receives the kernel's output to the next node.
+/// A kernel edge that continues in user space: the name of the kernel edge ([`ExitEdge::name`]),
+/// and the counters of the edge over which its blocks leave the user-space source that receives
+/// them.
 pub(crate) type KernelContinuation = ((usize, usize, usize), Edge);
 
 impl RetiredCounters {

@@ -75,7 +75,7 @@ impl RingEnd {
 
 /// The name of a node: the name of its filter, or a description of its ring end.
 ///
-/// The description of a ring end begins with a word and a blank. A filter's name contains no blank.
+/// The description of a ring end begins with a word and a space. A filter's name contains no space.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NodeName(String);
@@ -156,8 +156,8 @@ pub struct Edge {
     pub to: NodeName,
     /// Kind of the edge.
     pub kind: EdgeKind,
-    /// Number of the edge, which stays the same across changes to the path. In the ledgers that
-    /// `engine` reports to users, the index of the edge in the current plan instead.
+    /// Number of the edge, which changes to the path do not alter. In ledgers for users, `engine`
+    /// replaces it with the index of the edge in the current plan.
     pub planned: usize,
     /// Amount that the writer has put on the edge.
     pub put: Amount,
@@ -200,8 +200,8 @@ pub struct RingSize {
 pub struct NodeEntry {
     /// Name of the node.
     pub name: NodeName,
-    /// Number of the node, which stays the same across changes to the path. In the ledgers that
-    /// `engine` reports to users, the index of the node in the current plan instead.
+    /// Number of the node, which changes to the path do not alter. In ledgers for users, `engine`
+    /// replaces it with the index of the node in the current plan.
     pub planned: usize,
     /// Blocks and bytes that entered the node.
     pub taken: Amount,
@@ -337,8 +337,8 @@ impl NodeEntry {
         self.operand &= other.operand;
     }
 
-    /// Returns the amounts of lost blocks, by reason: dropped blocks, unless the request demands
-    /// the drop ([`DropReason::is_lost`]) or the node is an operand.
+    /// Returns the amounts of lost blocks, by reason. Drops that the request demands
+    /// ([`DropReason::is_lost`]) and drops of operands are not losses.
     pub fn losses(&self) -> impl Iterator<Item = (DropReason, Amount)> + '_ {
         let dropped = self.dropped.iter().filter(|(why, _)| why.is_lost() && !self.operand);
         dropped.copied()
@@ -375,7 +375,7 @@ impl NodeEntry {
     }
 }
 
-/// Adds counts to the entries with the same names, and appends entries for new names.
+/// Adds each count to the entry with the same name, or appends a new entry if there is none.
 fn add_by_name(to: &mut Vec<(String, u64)>, more: Vec<(String, u64)>) {
     for (name, count) in more {
         match to.iter_mut().find(|(known, _)| *known == name) {

@@ -46,7 +46,7 @@ pub struct Export {
     /// Status of the writer's space, in which a full ring is recorded; `None` until the space is
     /// connected.
     status: Option<Arc<SpaceStatus>>,
-    /// Stall probe of the writer's space in a replay; otherwise `None`.
+    /// Handle to the stall detector of a replay; `None` outside a replay.
     stall_probe: Option<StallProbe>,
     /// Kind of the edge in the ledger.
     pub kind: EdgeKind,
@@ -96,7 +96,8 @@ impl Export {
         self.gauge = Some(gauge);
     }
 
-    /// Connects the status of the writer's space and, in a replay, its stall probe.
+    /// Connects the status of the writer's space and, in a replay, its handle to the stall
+    /// detector.
     pub fn connect_space(&mut self, status: Arc<SpaceStatus>, probe: Option<StallProbe>) {
         (self.status, self.stall_probe) = (Some(status), probe);
     }
@@ -167,8 +168,8 @@ impl Export {
         let Some(writer) = &mut self.writer else { return Err(RingFailure::Abandoned) };
         let mut mask = batch.live();
         let put = Amount { blocks: u64::from(mask.count_ones()), bytes: 0 };
-        // If a replica had a part in a batch but no block of it, the join would wait for the
-        // replica forever.
+        // Losing the only block of a replica's part would make the join wait for the replica
+        // forever.
         let may_lose = self.kind != EdgeKind::Dispatch || put.blocks > 1;
         if may_lose
             && must_lose_block(self.kind, put)

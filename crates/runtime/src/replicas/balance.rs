@@ -9,13 +9,13 @@
 
 use super::dispatch::bucket_can_move;
 
-/// Number of blocks of each bucket in an interval, with the replica of each bucket.
+/// The blocks that arrived in an interval, by bucket of sessions, and the replica of each bucket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionShares {
     /// The replica of each bucket; for a bucket without blocks so far, a number above all replica
     /// indices.
     pub replicas: Box<[u8]>,
-    /// Number of blocks of each bucket.
+    /// Number of blocks in the interval, by bucket.
     pub blocks: Box<[u32]>,
     /// Number of replicas.
     pub replica_count: usize,

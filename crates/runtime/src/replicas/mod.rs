@@ -32,7 +32,7 @@ use std::time::Duration;
 const LANE_BITS: u32 = filter::LANES.trailing_zeros();
 /// Mask of the batch id bits that fit into a sequence number.
 const BATCH_ID_MASK: u64 = (1 << (u32::BITS - LANE_BITS)) - 1;
-/// Rank of final output that belongs to no session. It is emitted after all sessions.
+/// Rank of final output that belongs to no session. The join emits it after all sessions.
 pub const RANK_LAST: u32 = u32::MAX;
 
 /// Returns the sequence number of the first block of a batch.

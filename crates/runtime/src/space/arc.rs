@@ -21,7 +21,7 @@ pub struct GraphArc {
     pub direct: bool,
     /// Amount put on the arc so far.
     pub put: Amount,
-    /// Classes that pass over the arc.
+    /// Classes of the blocks that the arc accepts.
     pub wanted: SelectedClasses,
     /// True for a back edge, whose work list is bounded and never blocks (CONTRACT 17).
     pub back: bool,

@@ -24,7 +24,8 @@ impl Assembly {
         self.nodes.len() - 1
     }
 
-    /// Adds an operand of a Boolean section. The section calls it without an arc.
+    /// Adds an operand of a Boolean section. The section calls the operand directly, not over an
+    /// arc.
     pub fn add_operand(&mut self, mut node: Node) -> NodeId {
         node.taken.push(Amount::default());
         self.add_node(node)
@@ -51,8 +52,8 @@ impl Assembly {
         self.nodes[node].operator = part;
     }
 
-    /// Adds an arc, which follows the existing arcs of `from`. `wanted` are the classes that pass,
-    /// `back` is true for a back edge, and `planned` is the number of the edge.
+    /// Adds an arc after the existing arcs of `from`. `wanted` contains the classes that the arc
+    /// accepts, `back` is true for a back edge, and `planned` is the number of the edge.
     pub fn add_arc(
         &mut self,
         from: NodeId,
@@ -194,7 +195,7 @@ impl Assembly {
     }
 
     /// Returns, for each node, true if it is a fork that lies outside all branches that are joined
-    /// further downstream. Only these forks number blocks.
+    /// further downstream. Only such forks assign sequence numbers to blocks.
     fn numbering_forks(&self, joins: &[bool]) -> Vec<bool> {
         let forward = |n: NodeId| self.nodes[n].arcs.iter().filter(|arc| !arc.back);
         let forks: Vec<NodeId> =

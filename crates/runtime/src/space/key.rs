@@ -12,9 +12,9 @@ pub enum NodeKey {
     Node(usize),
     /// The node that reads the output of the program with this node number.
     ProgramOutput(usize),
-    /// The writing end of the ring of the edge with this number.
+    /// The writing end of the ring for the edge with this number.
     Export(usize),
-    /// The reading end of the ring of the edge with this number.
+    /// The reading end of the ring for the edge with this number.
     Import(usize),
 }
 

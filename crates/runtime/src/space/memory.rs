@@ -23,8 +23,8 @@ pub(crate) struct Memory<'a> {
     pub(crate) imported: &'a [buffer::crossing::Batch<'a>],
 }
 
-/// Number of the pool `work` in a pin; greater than the number of any intake. The top byte of a pin
-/// contains the pool number, because a pool does not use that byte in its own pins.
+/// Number of the pool `work` in a pin; greater than the number of any intake. A pin stores the pool
+/// number in its top byte, which the pools leave unused.
 const WORK_POOL: u64 = 0xff;
 const POOL_SHIFT: u32 = 56;
 /// The pin of a hole, which occupies no memory.
@@ -59,7 +59,7 @@ impl<'a> Memory<'a> {
         Some((RichPointer::new(self.work.id(), place, abi::Class::NONE), copy))
     }
 
-    /// Copies a block that another space holds to `work`, and pins the copy. Returns a hole
+    /// Copies a block of another space to the pool `work`, and pins the copy. Returns a hole
     /// unchanged. Returns `None` if no memory is available.
     pub(crate) fn adopt_block(&self, entry: &Entry, frame: &[u8]) -> Option<(Entry, PinId)> {
         let old = entry.frame();

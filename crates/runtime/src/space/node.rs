@@ -96,7 +96,7 @@ impl Operator {
     }
 
     /// Returns true if the operator reads the bytes of its input, or passes the blocks on to
-    /// another space. A sink reports itself whether it reads bytes.
+    /// another space. Sinks declare whether they read bytes.
     pub(super) fn needs_bytes(&self) -> bool {
         match self {
             Self::Export(_) => true,
@@ -106,7 +106,7 @@ impl Operator {
     }
 }
 
-/// A source with its state.
+/// The operator of a source: the source itself, and its state in the space.
 pub struct SourceOperator {
     /// The source.
     pub source: Box<dyn Source>,
@@ -116,13 +116,12 @@ pub struct SourceOperator {
     pub ended: bool,
     /// Gauge of the age of the source's blocks; `None` if it is not measured.
     pub age: Option<AgeGauge>,
-    /// Numbers of the nodes in the kernel whose output the source delivers to taps: one list for
-    /// each arc of the source that leads to taps. The source numbers these arcs after the node's
-    /// own arcs.
+    /// For each arc of the source that leads to taps instead of a node: the numbers of the kernel
+    /// nodes whose output it carries. These arcs are numbered after the node's own arcs.
     pub taps: Vec<Vec<usize>>,
 }
 
-/// A sink with its state.
+/// The operator of a sink: the sink itself, and its state in the space.
 pub struct SinkOperator {
     /// The sink.
     pub sink: Box<dyn Sink>,
@@ -184,9 +183,9 @@ pub struct OutputCounters {
 }
 
 impl OutputCounters {
-    /// Divides the blocks that reached a sink, after the sink has ended. The amount `written`
-    /// counts as accepted, the amounts in `dropped` are counted elsewhere, and the remaining blocks
-    /// count as failed.
+    /// Splits the count of blocks that reached a sink, after the sink has ended. The amount
+    /// `written` counts as accepted, the amounts in `dropped` are counted elsewhere, and the
+    /// remaining blocks count as failed.
     pub(super) fn split_accepted(&mut self, written: Amount, dropped: &[(DropReason, Amount)]) {
         let dropped = dropped.iter().map(|(_, amount)| amount);
         let (mut blocks, mut bytes) = (

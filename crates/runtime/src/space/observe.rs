@@ -70,7 +70,7 @@ impl Observers {
     }
 
     /// Returns the observer that serves taps and stores past output for them ([`super::taps`]), or
-    /// `None` if there is nothing to serve or store.
+    /// `None` if there are no taps and no stored output.
     pub(super) fn existing_taps(&mut self) -> Option<&mut Taps> {
         self.taps.as_deref_mut()
     }

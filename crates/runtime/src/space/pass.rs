@@ -8,7 +8,7 @@ use crate::failure::PathFailure;
 use filter::{BatchMemory, Time};
 use std::sync::Arc;
 
-/// The state of a pass. Parts of it persist across passes.
+/// The state of a pass. Some fields keep their values across passes.
 #[derive(Debug, Default)]
 pub(crate) struct PassState {
     /// Limit on delivered blocks (`-c`); `None` for no limit.
@@ -31,8 +31,8 @@ pub(crate) struct PassState {
     pub(crate) last: bool,
     /// Unused memory for deferred batches.
     pub(crate) spare_memories: Vec<BatchMemory>,
-    /// Sequence number of replica output that was not made from an input block
-    /// ([`crate::replicas`]).
+    /// Sequence number for replica output that was not made from an input block, for example on a
+    /// timer ([`crate::replicas`]).
     pub(crate) order: u32,
     /// For each session of the replica in this space, the sequence number of the session's first
     /// block.

@@ -1,4 +1,4 @@
-//! The input of a space, taken from a source or a ring.
+//! The input of a space: reading of batches from sources and rings.
 
 use super::arc::NodeId;
 use super::memory::Frames;

@@ -165,8 +165,8 @@ impl Space {
         }
     }
 
-    /// Reads the closing entries of a run or swap. They follow the closing event in the record, but
-    /// the claims in them already apply to that event.
+    /// Reads the closing entries of a run or swap, and applies the claims in them. In the record
+    /// they follow the closing event, to which the claims already apply.
     fn take_closing_notes(&mut self, player: &mut dyn EventReader) {
         let (claimed, contradiction) = player.closing_notes();
         if let Some(what) = contradiction {

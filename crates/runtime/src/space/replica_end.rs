@@ -32,7 +32,8 @@ impl Walk<'_, '_> {
         self.call_without_input(at, true, RANK_LAST);
     }
 
-    /// Restores the next session in its filter, and ends the filter with only this session.
+    /// Restores the next session in its filter, and ends the filter while it contains only this
+    /// session.
     pub(super) fn finish_session(&mut self, at: NodeId, leaving: &mut SessionEnds) {
         let Some((rank, moved)) = leaving.sessions.pop() else { return };
         let node = &mut self.nodes[at];
@@ -91,8 +92,7 @@ impl Space {
         dispatch.or(input)
     }
 
-    /// Forgets the sequence numbers that are stored for sessions that have ended, if more numbers
-    /// are stored than the limit allows.
+    /// Removes the sequence numbers of ended sessions, if more are stored than the limit allows.
     pub(super) fn prune_births(&mut self) {
         if !self.graph.pass.births.is_over_limit() {
             return;

@@ -1,5 +1,5 @@
-//! Removal of nodes before a hot swap. The removed nodes are drained and ended along the arcs of
-//! the old graph.
+//! Removal of nodes before a hot swap. The removed nodes are drained and ended, and their output
+//! follows the arcs of the old graph.
 
 use super::Space;
 use super::arc::NodeId;
@@ -94,9 +94,9 @@ impl Space {
         })
     }
 
-    /// Returns the sink that writes the input of the program with node number `number`, or the
-    /// source that reads the program's output. `of` selects one of the two: it returns the sink or
-    /// the source of a node, and `None` for other nodes. Returns `None` if that sink or source runs
+    /// Returns the end of the program with node number `number` that `of` selects: the sink that
+    /// writes the program's input, or the source that reads its output. `of` returns that sink or
+    /// source for its node, and `None` for other nodes. Returns `None` if the sink or source runs
     /// in another space.
     pub fn program_half<H>(
         &mut self,

@@ -44,7 +44,7 @@ pub struct SavedBlock {
 }
 
 impl SavedState {
-    /// Returns the number of held blocks, and of the bytes in their views.
+    /// Returns the number of held blocks, and the number of bytes in their views.
     pub fn held_amount(&self) -> Amount {
         let mut held = Amount::default();
         let lists = self.sessions.iter().flat_map(|session| &session.lists);
@@ -54,8 +54,8 @@ impl SavedState {
 }
 
 impl Space {
-    /// Copies the state of the filter with node number `number`. Returns `None` if the filter does
-    /// not run in this space.
+    /// Copies the state of the filter with node number `number`, which keeps running. Returns
+    /// `None` if the filter does not run in this space.
     pub fn save_state(&mut self, number: usize) -> Option<SavedState> {
         let mut sessions = Vec::new();
         let wake = self.save_sessions(number, &mut |session| {

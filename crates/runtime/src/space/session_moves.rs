@@ -31,7 +31,7 @@ pub struct MovedSessions {
 }
 
 impl MovedSessions {
-    /// Returns the number of held blocks, and of the bytes in their views.
+    /// Returns the number of held blocks, and the number of bytes in their views.
     #[must_use]
     pub fn held_amount(&self) -> Amount {
         self.filters.iter().map(SavedState::held_amount).fold(Amount::default(), add_amounts)

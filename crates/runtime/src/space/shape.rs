@@ -9,8 +9,8 @@ pub struct GraphShape {
     pub(crate) rank: Vec<usize>,
     /// Nodes in topological order.
     pub(crate) order: Vec<NodeId>,
-    /// For each node, true if it is a fork that numbers blocks: a fork outside all branches that
-    /// are joined further downstream.
+    /// For each node, true if it is a fork that assigns sequence numbers to blocks: a fork outside
+    /// all branches that are joined further downstream.
     pub(crate) numbering_forks: Vec<bool>,
     /// True if the operator of at least one node reads bytes.
     pub(crate) reads_bytes: bool,

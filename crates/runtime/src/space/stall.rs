@@ -55,7 +55,8 @@ struct StallState {
 struct SpaceActivity {
     space: Arc<SpaceStatus>,
     doing: Activity,
-    /// True if the space rejects commands.
+    /// True if the space rejects commands, so that a hot swap that waits for it fails instead of
+    /// stalling.
     rejects: bool,
 }
 

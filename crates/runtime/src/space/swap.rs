@@ -38,7 +38,7 @@ pub struct HotSwap {
     pub live: Vec<usize>,
 }
 
-/// Identity of an arc: start node, end node, and number of the edge.
+/// The identity of an arc across hot swaps: start node, end node, and number of the edge.
 type ArcKey = (NodeKey, NodeKey, usize);
 /// Counters of an arc: amounts put, dropped, and taken.
 type ArcCounters = (Amount, EdgeDrops, Amount);
@@ -71,7 +71,7 @@ impl Space {
             && let Some(state) = filter.state()
         {
             let moved = MovedSession { key: PRIVATE_KEY, bytes: bytes.to_vec(), held: Vec::new() };
-            // The tests of kernel implementations exclude a mismatch of layouts.
+            // The tests of twins ensure that the filter accepts the state.
             let put = state.put_session(moved, holds);
             debug_assert!(put.is_ok(), "{put:?}");
         }
@@ -109,7 +109,7 @@ impl Space {
             };
             filter.set(values)?;
             if matches!(filter, Filter::Stream(_)) {
-                // The timers of the filter may be due earlier now.
+                // The new arguments may make a timer due earlier.
                 node.wake = Some(0);
             }
         }

@@ -10,7 +10,7 @@ use endpoint::history::HistoryStart;
 use filter::BatchMemory;
 
 impl Space {
-    /// Keeps a history of each source's output. The size of each history is at most `bytes` bytes.
+    /// Stores a history of each source's output, of at most `bytes` bytes each, for later taps.
     pub fn keep_histories(&mut self, bytes: usize) {
         let sources =
             self.graph.nodes.iter().filter(|node| matches!(node.operator, Operator::Source(_)));

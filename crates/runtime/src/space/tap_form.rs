@@ -21,8 +21,8 @@ const OPEN_MESSAGES_MAX: usize = 16 << 10;
 pub enum TapForm {
     /// Frames, as a pcap capture.
     Capture,
-    /// The bytes in view. If there is a gatherer, only whole messages, in the order in which they
-    /// end.
+    /// The bytes in view. With a gatherer, only complete messages are written, in the order in
+    /// which they end.
     Bytes(Option<MessageGatherer>),
     /// A line of JSON for each block or for each message with a description.
     Json(Box<JsonLines>),
@@ -45,7 +45,7 @@ impl TapForm {
     pub(super) fn copy_block(bytes_only: bool, block: &Block<'_>, to: &mut Vec<u8>) {
         let view = block.bytes();
         let length = u32::try_from(view.len()).unwrap_or(u32::MAX);
-        // A description remains one, with its flags.
+        // The copy of a description is also a description, with the same flags.
         let link = block.marks.link;
         let bare = Block { frame: view, marks: Marks::frame(link, length, length), ..*block };
         let block = if bytes_only && !block.pointer.is_hole() { &bare } else { block };

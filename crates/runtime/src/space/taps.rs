@@ -38,7 +38,7 @@ impl TapFeed {
         frames
     }
 
-    /// Counts as skipped `count` blocks that were lost on their way to the tap.
+    /// Counts `count` blocks as skipped, because they were lost on their way to the tap.
     fn skip(&mut self, count: u64) {
         self.count_skipped_blocks(self.position, count);
         self.position += count;
@@ -148,7 +148,7 @@ pub struct Taps {
 }
 
 impl Taps {
-    /// Keeps a history of a node's output. Its size is at most `bytes` bytes.
+    /// Stores a history of a node's output, of at most `bytes` bytes, for later taps.
     pub fn add_history(&mut self, node: usize, bytes: usize) {
         // A thread of its own compresses the history, so that the space's thread does not wait.
         let limits = HistoryLimits { bytes, time: Time::MAX };

@@ -16,7 +16,7 @@ use filter::Time;
 pub(super) struct NextSource {
     /// Index among the inputs of the space.
     input: usize,
-    /// Latest time of a block that precedes the next block of every other source.
+    /// Latest time up to which blocks may be taken before the next block of another source is due.
     until: Time,
 }
 

@@ -40,7 +40,7 @@ pub(crate) struct Walk<'w, 'a> {
     pub(super) on_back_edges: Vec<(WaitingBatch<'a>, u8)>,
     /// Deferred input of editing filters.
     pub(super) deferred: Vec<DeferredEdit>,
-    /// Number that the next fork assigns to its first block.
+    /// Sequence number that the next fork assigns to its first block.
     pub(super) next: u32,
     pub(super) pass: &'w mut PassState,
     /// True if the walk has an observer. Observers are not set or removed during a walk.
@@ -211,8 +211,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.walk_waiting_batches();
     }
 
-    /// Continues the walk until no batch waits at a join or on a back edge. Batches continue to
-    /// wait at nodes that are downstream of a deferred edit.
+    /// Continues the walk until no batch waits at a join or on a back edge, except downstream of a
+    /// deferred edit.
     pub(super) fn walk_waiting_batches(&mut self) {
         loop {
             let next =

@@ -9,7 +9,7 @@ use std::fmt;
 #[derive(Default)]
 pub struct WriterPort {
     pub(super) writers: Vec<WrittenBlocks>,
-    /// Amount from writers that have ended.
+    /// Amount written by writers that have ended.
     ended: Amount,
     /// Losses of writers that have ended, by reason.
     lost: Vec<(DropReason, Amount)>,

@@ -25,7 +25,7 @@ enum Verdict {
 /// output.
 type OutputPosition = (usize, usize);
 
-/// The new results of an operand, by ticket.
+/// The new results of an operand, by ticket (the number that identifies a block in the section).
 #[derive(Default)]
 struct OperandResults {
     so_far: HashMap<u32, PartialAnswer>,
@@ -103,7 +103,7 @@ impl OperandSection {
         left.into_iter().map(|(_, subject)| subject).collect()
     }
 
-    /// Collects the new results of each block from an operand's answer.
+    /// Collects the new results of each block from the output and the events of an operand.
     fn collect_results(&mut self, answer: OperandAnswer<'_>) -> OperandResults {
         let mut known = OperandResults::default();
         for (number, OperandBlock { block, input_index }) in answer.output.iter().enumerate() {

@@ -43,7 +43,7 @@ pub const REASONS: &[&str] = &["by an operand"];
 pub struct OperandSection {
     /// Programs of the section. An enclosing program precedes the programs in its operands.
     programs: Vec<Program>,
-    /// The most recently assigned ticket.
+    /// The most recently assigned ticket, which identifies a block in the section.
     last: u32,
     /// Number of copies of each block that filters of the operands currently hold, by ticket of the
     /// block.
@@ -81,11 +81,11 @@ type OperandPlace = (usize, usize, usize);
 /// A step of a program: an operand, and the next step for each answer.
 #[derive(Debug)]
 struct Step {
-    /// Classes with which a block must enter the section for the operand to process it. Other
-    /// blocks continue at `no`.
+    /// The operand processes only blocks that entered the section with one of these classes. All
+    /// other blocks continue at `no`.
     accepted: SelectedClasses,
-    /// Parts of the operand in order, each with the set of classes with which blocks pass to it
-    /// from the previous part. If there are no parts, all blocks continue at `yes`.
+    /// Parts of the operand in order, each with the classes that it accepts from the previous part.
+    /// If there are no parts, all blocks continue at `yes`.
     operand: Vec<(SelectedClasses, OperandPart)>,
     yes: NextStep,
     no: NextStep,

@@ -22,8 +22,8 @@ impl OperandSection {
                         self.programs[at].waiting.insert(ticket, waiting);
                     }
                     None if program.inside.is_none() => self.orphans.push(waiting),
-                    // The block is in an inner program, so the block of the enclosing program gets
-                    // no further results from it.
+                    // The waiting block belongs to an inner program. It is discarded, and the block
+                    // of the enclosing program gets no further results from it.
                     None => {}
                 }
             }
