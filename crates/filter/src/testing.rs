@@ -59,7 +59,7 @@ impl Arena {
     }
 }
 
-/// A space over an [`Arena`].
+/// A fake space whose memory is an [`Arena`].
 #[derive(Clone, Copy, Debug)]
 pub struct Space<'a> {
     arena: &'a Arena,
@@ -146,7 +146,7 @@ pub struct Node {
     pub description: &'static Description,
     /// The filter.
     pub filter: Filter,
-    /// Counts of the filter, for the ledger.
+    /// Counters of the filter, for the ledger.
     pub counts: Counts,
     /// Time of the next requested tick, or `None` if none is requested.
     pub wake: Option<Time>,
@@ -280,7 +280,7 @@ pub struct Answer {
     pub bytes: Vec<u8>,
     /// Offsets of the view and of all headers.
     pub marks: Marks,
-    /// Time, session, origin, flags.
+    /// Time, session, origin and flags of the block.
     pub context: BlockMetadata,
     /// Reason for a missing class, or `None` if the block has a class.
     pub reason: Option<&'static str>,

@@ -144,7 +144,7 @@ mod tests {
             let second = first + cuts.1 % (bytes.len() - first + 1);
             let parts = [&bytes[..first], &bytes[first..second], &bytes[second..]];
             let sum = parts.iter().fold(Sum::new(), |sum, part| sum.with(part));
-            // Zero has two forms in one's complement, equal to a receiver.
+            // Zero has two representations in one's complement. Receivers treat both as equal.
             proptest::prop_assert_eq!(sum.folded() % 0xffff, reference_sum(&bytes) % 0xffff);
             proptest::prop_assert_eq!(sum.folded() == 0, bytes.iter().all(|byte| *byte == 0));
         }

@@ -25,7 +25,7 @@ pub struct Flow {
     pub source: IpAddr,
     /// Destination address.
     pub target: IpAddr,
-    /// Transport protocol.
+    /// Number of the transport protocol (IANA).
     pub protocol: u8,
     /// Ports; `None` for protocols without ports and for later fragments, and if they were not
     /// captured.

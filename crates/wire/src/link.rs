@@ -277,7 +277,8 @@ fn read_loopback(frame: &[u8]) -> Option<LinkHeader> {
     let family = if number > 0xffff { number.swap_bytes() } else { number };
     match family {
         2 => Some(LinkHeader::at(Network::Ipv4, 4)),
-        // Linux 10, Windows 23, NetBSD and OpenBSD 24, FreeBSD 28, Darwin 30.
+        // `AF_INET6`: 10 on Linux, 23 on Windows, 24 on NetBSD and OpenBSD, 28 on FreeBSD, 30 on
+        // Darwin.
         10 | 23 | 24 | 28 | 30 => Some(LinkHeader::at(Network::Ipv6, 4)),
         _ => Some(LinkHeader::at(Network::Unknown, 4)),
     }

@@ -1,6 +1,7 @@
 //! Tests of the capture reader with complete, truncated and damaged captures, both generated and
-//! external. The reader must neither panic nor loop, marks must stay inside the frame, and if
-//! `pcap-parser` reads a capture without an error, both readers must return the same packets.
+//! external. The reader must neither panic nor loop, the offsets of layers must lie inside the
+//! frame, and if `pcap-parser` reads a capture without an error, both readers must return the same
+//! packets.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "the test prints its counts")]
 
@@ -40,9 +41,9 @@ fn compare_with_reference_reader(captures: &Captures) -> (usize, usize, usize) {
         if let Some(fault) = end {
             refused.push(format!("{}: {fault}", path.display()));
         }
-        // If this crate reports a fault, the other reader may have continued.
+        // If this crate reports a fault, `pcap-parser` may have continued.
         let Some(theirs) = reference_packets(&bytes) else { continue };
-        // The other reader stores only 32 bits of the seconds.
+        // `pcap-parser` stores only 32 bits of the seconds.
         let late = |time_ns| time_ns > u64::from(u32::MAX) * SECOND;
         let same = ours
             .iter()
@@ -86,7 +87,7 @@ fn bundled_capture_has_the_expected_fields() {
         assert_eq!(sum.with(transport).checksum(), 0, "{flow}");
         web += u32::from(flow.ports.is_some_and(|ports| ports.source == 80 || ports.target == 80));
     }
-    // Counts by tshark.
+    // tshark reports the same numbers.
     assert_eq!((tcp, udp, tagged), (90, 9, 1));
     assert_eq!(web, 75);
 }
@@ -135,8 +136,8 @@ fn read_with_flipped_bits(captures: &Captures) {
         bytes.truncate(BYTES_MAX);
         let flips = 1 + bytes.len() / 200;
         random.flip_bits(&mut bytes, flips);
-        // A flipped length ends the walk early. A second walk therefore begins at a random offset,
-        // as if a record began there.
+        // Reading usually ends early, at a flipped length. A second read therefore begins at a
+        // random offset, as if a record began there.
         read_capture(&bytes);
         let mut headless = bytes.get(..24).unwrap_or_default().to_vec();
         headless.extend(bytes.get(random.within(0..bytes.len() + 1)..).unwrap_or_default());

@@ -15,9 +15,9 @@ use super::{PublishedSessions, StateFacts, WorkerRule};
 use ebpf::emit::Emit;
 use wire::LinkType;
 
-/// The blocks from one upstream filter that a filter or sink can use. Needed where the form alone
-/// is too coarse. For example, a response without its request is a message, but a web server log
-/// cannot record it.
+/// The blocks from one upstream filter that a filter or sink can use. Needed if the form does not
+/// decide which blocks are usable. For example, a response without its request is a message, but a
+/// web server log cannot record it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UsableInput {
     /// Name of the upstream filter.
@@ -71,8 +71,8 @@ pub struct Description {
     pub input_forms: Forms,
     /// Form of the output, unless `effect` returns another.
     pub output_form: OutputForm,
-    /// Hint for the user of a source whose streams or messages are not in frames: how to write the
-    /// source so that it emits frames. `None` for all other entries.
+    /// Advice for users of a source that emits streams or messages outside of frames: the argument
+    /// with which the source emits frames instead. `None` for all other entries.
     pub frameless: Option<&'static str>,
     /// The part of a frame that the filter reads, unless `effect` returns another.
     pub reads: ReadDepth,

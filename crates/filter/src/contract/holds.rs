@@ -34,8 +34,8 @@ impl HeldList {
     }
 }
 
-/// An event that affects a block tracked by a section but is not visible in the filter's output.
-/// The numbers are the tickets of the blocks ([`abi::Marks::ticket`]).
+/// An event that affects a block in a Boolean section, but is not visible in the output of the
+/// operand. The numbers identify the blocks ([`abi::Marks::ticket`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
     /// The block, or a part of it, was added to a list of held blocks.

@@ -110,9 +110,9 @@ impl Attach {
 /// Direction of frames relative to the host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Side {
-    /// Towards the host.
+    /// Received by the host.
     Received,
-    /// Away from the host.
+    /// Sent by the host.
     Sent,
 }
 

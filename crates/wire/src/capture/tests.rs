@@ -137,7 +137,7 @@ fn pcap_data_beyond_the_snap_length_are_read() {
     }
 }
 
-/// Checks that files rejected by libpcap's tests are rejected here in the same words.
+/// Checks that captures rejected by libpcap's tests are rejected here with the same error text.
 #[test]
 fn captures_that_libpcap_rejects_fail_in_the_same_words() {
     for order in BUILDERS {

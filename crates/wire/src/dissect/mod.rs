@@ -129,7 +129,8 @@ pub fn layers(link: LinkType, frame: &[u8]) -> Layers {
     layers
 }
 
-/// Locates the layers of a frame without IP, in which only the link header can state a length.
+/// Locates the layers of a frame without IP. In such a frame, only the link header can state a
+/// length.
 fn locate_non_ip_layers(layers: &mut Layers, frame: &[u8], found: LinkHeader) {
     if let Network::Other(ethertype) = found.network {
         layers.faults.deep = crate::vlan::is_tag(ethertype);

@@ -6,7 +6,7 @@ use core::fmt::{self, Write as _};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RecordType(pub u16);
 
-/// A record class; almost always 1, the Internet.
+/// A record class. Almost always 1 (Internet).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RecordClass(pub u16);
 

@@ -186,7 +186,7 @@ impl KnownField {
 }
 
 impl<'b> Fields<'b> {
-    /// Stores those parts of a field's value that [`Fields`] contains. `value` must be trimmed.
+    /// Stores the parts of a field's value that [`Fields`] contains. `value` must be trimmed.
     #[inline]
     pub(super) fn take(
         &mut self,

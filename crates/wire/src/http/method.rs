@@ -1,8 +1,8 @@
 //! Numbers of request methods, from which the filter `http` derives its classes and class names.
 
-/// Methods with the names of their classes, numbered from 1 in this order: 1 to 9 from RFC 9110 §9
-/// and RFC 5789, then those of WebDAV (RFC 4918, 3253, 3744, 5323, 5842) and calendars (RFC 4791),
-/// of links (RFC 2068), and others from the IANA registry and UPnP.
+/// Methods with the names of their classes, numbered from 1 in this order: RFC 9110 §9 and RFC 5789
+/// (1 to 9), WebDAV (RFC 4918, 3253, 3744, 5323, 5842), calendars (RFC 4791), links (RFC 2068), and
+/// other methods from the IANA registry and UPnP.
 pub const METHODS: [(&str, &str); 36] = [
     ("GET", "get"),
     ("HEAD", "head"),

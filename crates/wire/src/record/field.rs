@@ -5,7 +5,7 @@
 pub enum FieldType {
     /// Text, as the bytes on the wire.
     Text,
-    /// Text that may occur several times.
+    /// Text in a field that a record may contain several times.
     List,
     /// A number.
     Number,

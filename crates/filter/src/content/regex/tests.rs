@@ -252,8 +252,9 @@ impl ExpectedMatches {
                 if !self.has_match_end(pattern, text, text.len() - at) {
                     continue;
                 }
-                // A match belongs to the piece with its last byte or, if undecided there, to the
-                // piece of the next byte or the last piece.
+                // A match belongs to the piece that contains its last byte. If the match depends on
+                // the next byte, it belongs to the piece that contains the next byte or, without a
+                // next byte, to the last piece.
                 let piece = ends.iter().position(|end| at <= *end).unwrap();
                 let waits = at == ends[piece] && !self.is_match_certain(pattern, text, at);
                 let next = ends.iter().position(|end| at < *end).unwrap_or(ends.len() - 1);

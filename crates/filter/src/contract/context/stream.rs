@@ -26,7 +26,7 @@ impl<'a> Output<'a> {
         }
     }
 
-    /// Enables the session log.
+    /// Enables the log of sessions that begin.
     pub fn enable_session_log(&mut self) {
         self.session_log.get_or_insert_default();
     }
@@ -176,7 +176,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
         (used, ahead)
     }
 
-    /// Emits a block.
+    /// Adds a block to the output of the current block or, if no block is being processed, to the
+    /// output of the filter.
     #[inline]
     fn emit_block(&mut self, block: Block<'a>) {
         match &mut self.buffer {
@@ -341,8 +342,8 @@ impl<'c, 'a> StreamContext<'c, 'a> {
     }
 
     /// Removes the front block of `list`, if any, and counts it as consumed. The caller must have
-    /// merged this block into another block, whose marks are `whole`. In a section, the fate of
-    /// that other block then also applies to the removed block.
+    /// merged this block into another block, whose marks are `whole`. In a Boolean section, the
+    /// result for that other block then also applies to the removed block.
     pub fn consume_merged(&mut self, list: &mut HeldList, whole: &Marks) {
         if let Some((_, entry)) = self.holds.front(list) {
             self.consume_front(list);

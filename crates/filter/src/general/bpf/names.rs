@@ -219,8 +219,8 @@ mod tests {
     use crate::testing::parse_arguments;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A resolver that knows a host with two addresses, a link-layer address, a network, two
-    /// services and a protocol, and counts queries.
+    /// A fake resolver that knows a host with two addresses, a link-layer address, a network, two
+    /// services and a protocol, and counts the queries.
     #[derive(Debug, Default)]
     struct FakeResolver(AtomicUsize);
 
@@ -266,7 +266,7 @@ mod tests {
         assert!(make_filter(&again).is_ok());
         assert_eq!(record_names(&again), None);
         assert_eq!(machine.0.load(Ordering::Relaxed), before, "nothing is asked again");
-        // The same without a resolver.
+        // No resolver is needed for recorded names.
         assert!(make_filter(&again.with_name_resolver(None)).is_ok());
     }
 

@@ -14,7 +14,7 @@ fn overlapping_ipv6_fragments_end_their_datagram() {
         let output = run(&[&format!("policy={policy}")], &frames);
         assert_eq!((output.answers.len(), output.count("overlap")), (0, 4), "{policy}: RFC 5722");
     }
-    // Also with contradictory last fragments.
+    // The same applies to contradictory last fragments.
     let frames = [ipv6_fragment(16, false, &DATA[16..]), ipv6_fragment(16, false, &DATA[16..20])];
     assert_eq!(run(&[], &frames).count("overlap"), 2);
 }

@@ -37,8 +37,8 @@ fn data_after_acknowledged_bytes_is_not_delayed() {
 
 #[test]
 fn late_bytes_are_dropped_and_counted() {
-    // Two gaps are abandoned together; their bytes arrive after that, in any order, and once more
-    // with bytes that have left and new ones.
+    // Two gaps are abandoned together. Then their bytes arrive in any order, and once more together
+    // with bytes that were already emitted and with new bytes.
     let frames = with_handshake([
         client_segment(0, 103, b"cd").acknowledging(501),
         client_segment(0, 107, b"gh").acknowledging(501),

@@ -115,7 +115,7 @@ fn reset_is_accepted_after_silence() {
 
 #[test]
 fn other_end_alone_can_withdraw_a_reset() {
-    // Only the server's data are observed, and a RST in the client's name.
+    // The capture contains only the server's data, and a RST in the client's name.
     let frames = [
         server_segment(0, 501, b"one").acknowledging(104),
         client_segment(RST, 104, b""),
