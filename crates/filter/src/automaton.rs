@@ -189,8 +189,8 @@ impl Automaton {
         }
     }
 
-    /// Runs the automaton over `bytes` and returns the new state. Records all matches except those
-    /// that end at the last byte.
+    /// Runs the automaton over `bytes` and returns the new state. Records all matches except
+    /// matches that end at the last byte.
     #[inline]
     fn run_states(&self, mut id: StateID, bytes: &[u8], found: &mut LowestMatch) -> StateID {
         let dfa = &self.dfa;

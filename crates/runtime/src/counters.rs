@@ -66,7 +66,7 @@ pub struct KernelCounts {
 #[derive(Clone, Debug)]
 pub struct ExitEdge {
     /// Name of the edge: node number of the source, number of earlier kernel programs at the
-    /// source, and index of the edge among those that leave the program.
+    /// source, and index of the edge among all edges that leave the program.
     pub name: (usize, usize, usize),
     /// Counts of the edge.
     pub edge: Edge,
@@ -89,10 +89,10 @@ pub struct RetiredCounters {
 pub(crate) type KernelContinuation = ((usize, usize, usize), Edge);
 
 impl RetiredCounters {
-    /// Adds the counters of removed nodes and arcs. `before` contains the counters of all nodes of
-    /// the space before the removal, but not those of nodes removed earlier. `is_removed_node`
-    /// returns true for the index of a removed node; `is_removed_arc` returns true for the node
-    /// index and arc index of a removed arc.
+    /// Adds the counters of removed nodes and arcs. `before` contains the counters of all nodes
+    /// that the space had just before the removal. `is_removed_node` returns true for the index of
+    /// a removed node; `is_removed_arc` returns true for the node index and arc index of a removed
+    /// arc.
     pub fn add(
         &mut self,
         before: SpaceCounters,
@@ -315,8 +315,8 @@ fn reader_ring(node: &Node) -> Option<ReaderRing> {
     }
 }
 
-/// Returns the frames that a node retains for later readers: those of a sink, or the history of a
-/// source.
+/// Returns the frames that a node retains for later readers: the frames of a sink, or the history
+/// of a source.
 fn retained_frames(node: &Node, histories: &[(usize, RetainedFrames)]) -> Option<RetainedFrames> {
     match &node.operator {
         Operator::Sink(part) => part.sink.retained_frames(),

@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 pub struct Links {
     /// Edges, as pairs of start node and end node.
     pub edges: Vec<(usize, usize)>,
-    /// Source nodes.
+    /// Numbers of the source nodes.
     pub sources: Vec<usize>,
 }
 

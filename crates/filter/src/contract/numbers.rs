@@ -55,7 +55,7 @@ impl SessionNumbers {
     }
 
     /// Returns the share of these session numbers for one of `of` replicas or processes: every
-    /// `of`-th number, beginning with the one at index `number`.
+    /// `of`-th number, beginning with the number at index `number`.
     #[must_use]
     pub const fn split(self, number: u32, of: u32) -> Self {
         let of = if of == 0 { 1 } else { of };

@@ -32,7 +32,7 @@ impl Report {
         Self { rows, ..Self::default() }
     }
 
-    /// Adds these names and values as rows, except those with the value 0.
+    /// Adds these names and values as rows. Omits values of 0.
     #[must_use]
     pub fn with_nonzero_rows(
         mut self,

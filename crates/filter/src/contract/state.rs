@@ -75,8 +75,8 @@ impl<S: Session> Default for Sessions<S> {
     }
 }
 
-/// Cache entry: the key and index of a session. In an empty entry, the key is one that belongs in
-/// another entry.
+/// Cache entry: the key and index of a session. An empty entry contains a key that can only be
+/// stored in another entry.
 #[derive(Clone, Copy, Debug)]
 struct RecentKey {
     key: u64,

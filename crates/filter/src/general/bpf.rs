@@ -236,8 +236,8 @@ mod tests {
         assert_eq!(why, [Some("link type"), Some("no match"), Some("link type")]);
     }
 
-    /// Link type of BACnet MS/TP. The built-in compiler does not know the offset of the protocol
-    /// number in its frames.
+    /// Link type of BACnet MS/TP. The built-in compiler has no offset of the protocol number for
+    /// such frames.
     const BACNET_LINK: u16 = 165;
     const WLAN_LINK: u16 = 105;
 

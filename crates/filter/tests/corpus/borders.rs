@@ -252,7 +252,7 @@ pub(crate) fn pending_checksum_frames() -> Vec<Vec<u8>> {
 }
 
 /// Returns true if the valid transport checksum of a frame happens to equal the sum of its pseudo
-/// header. The checksum then looks like one that the device has yet to fill in. This is true for
+/// header, and therefore looks like a checksum that the device has yet to fill in. This is true for
 /// one in 65,536 frames.
 pub(crate) fn looks_pending(frame: &[u8]) -> bool {
     pseudo_header_sum(frame)

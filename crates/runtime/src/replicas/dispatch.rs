@@ -125,9 +125,9 @@ impl Dispatcher {
         }
     }
 
-    /// Dispatches the blocks of `buckets` to replica `to` from now on, except those of a bucket
-    /// that cannot move ([`bucket_can_move`]). The caller must have moved the sessions of the
-    /// buckets. Does nothing if batches are dispatched by load.
+    /// Dispatches the blocks of `buckets` to replica `to` from now on. Omits a bucket that cannot
+    /// move ([`bucket_can_move`]). The caller must have moved the sessions of the buckets. Does
+    /// nothing if batches are dispatched by load.
     pub fn reassign(&mut self, buckets: &[u16], to: u8) {
         let DispatchPolicy::Session(table) = &mut self.policy else { return };
         for bucket in buckets.iter().filter(|bucket| bucket_can_move(**bucket)) {

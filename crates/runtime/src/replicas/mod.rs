@@ -53,7 +53,7 @@ pub const fn next_batch_id(batch_id: u64) -> u64 {
 }
 
 /// Returns the batch id in a sequence number. A sequence number contains only the low bits of the
-/// id, so several ids are possible; the result is the one nearest to `near`.
+/// id, so several ids are possible; the result is the id nearest to `near`.
 pub const fn nearest_batch_id(seq: u32, near: u64) -> u64 {
     const SHIFT: u32 = u64::BITS - (u32::BITS - LANE_BITS);
     let low = (seq >> LANE_BITS) as u64;

@@ -79,7 +79,7 @@ impl Assembly {
     }
 
     /// Returns the nodes of the graph and its shape. In the shape's topological order, editing
-    /// filters come as late as possible.
+    /// filters are as late as possible.
     pub fn finish(mut self) -> (Vec<Node>, GraphShape) {
         let section_of = self.assign_operand_sections();
         let mut inputs = vec![0usize; self.nodes.len()];

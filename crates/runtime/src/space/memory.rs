@@ -179,7 +179,8 @@ impl<'a, F: Fn(usize, RichPointer) -> Option<Segment<'a>>> Frames<'a, F> {
         Self { last_segment: Segment::default(), segment }
     }
 
-    /// Creates a batch from the columns in `room`. Usually all frames are in one segment.
+    /// Creates a batch from the columns in `room`. Looks up only one segment if it contains all
+    /// frames, as is usual.
     pub(crate) fn batch(mut self, room: BatchMemory) -> Batch<'a> {
         let first = (!room.columns.is_empty()).then(|| room.columns.frame(0));
         self.last_segment = first.and_then(|frame| (self.segment)(0, frame)).unwrap_or_default();

@@ -117,7 +117,7 @@ pub struct Space {
 #[derive(Debug)]
 struct Ports {
     control: Arc<Control>,
-    /// Value of [`Control::position_requests`] at the space's last answer.
+    /// Value of [`Control::position_requests`] when the space last stored its positions.
     answered_requests: u32,
     commands: CommandReceiver,
     /// Pending request to lend the space before its next pass, if any.
@@ -145,7 +145,7 @@ impl Ports {
     }
 }
 
-/// The counters of a space, apart from those of its current nodes.
+/// The counters of a space, except the counters of its current nodes.
 #[derive(Debug, Default)]
 struct Accounts {
     /// Counters of removed nodes, edges and rings.
@@ -324,8 +324,7 @@ impl Space {
         )
     }
 
-    /// Returns the counters of the nodes that the space contains, with their reports, but without
-    /// those of removed nodes.
+    /// Returns the counters of the nodes that the space currently contains, with their reports.
     fn current_node_counters(&self) -> SpaceCounters {
         let (nodes, none) = (&self.graph.nodes, &RetiredCounters::default());
         let retained = self.graph.pass.observers.retained_frames();

@@ -194,8 +194,8 @@ impl Space {
         pass
     }
 
-    /// Stores the positions of the space's sources in the control state, except those of programs
-    /// that get input from the path. `last` is true if the positions are final.
+    /// Stores the positions of the space's sources in the control state. Omits programs that get
+    /// input from the path. `last` is true if the positions are final.
     pub(super) fn report_positions(&mut self, last: bool) {
         self.ports.answered_requests = self.ports.control.position_requests();
         for input in &self.inputs.list {

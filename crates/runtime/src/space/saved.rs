@@ -121,8 +121,9 @@ impl Space {
         Ok(())
     }
 
-    /// Adds sessions to those of a filter, without counting their blocks. If this fails, the filter
-    /// keeps the sessions before the one that failed; the blocks of the failed one are released.
+    /// Adds sessions to a filter, without counting their blocks. If a session fails, the filter
+    /// keeps the sessions that were added before, and the blocks of the failed session are
+    /// released.
     pub(super) fn load_sessions(&self, node: &mut Node, saved: &SavedState) -> Result<(), String> {
         let mut memory =
             Memory { intakes: &self.graph.intakes, work: &self.graph.work, imported: &[] };

@@ -16,7 +16,7 @@ pub enum Section<N = NodeId> {
     /// A single filter.
     Filter(N),
     /// A chain of filters or expressions. The first step runs on all blocks, and its class set is
-    /// not used. Each later step runs on the blocks to which the previous step gave a class in the
+    /// not used. Each later step runs on the blocks whose class from the previous step is in the
     /// later step's set. The answer of the last step is the answer of the chain.
     Chain(Vec<(SelectedClasses, Self)>),
     /// Conjunction: each part runs on every block that all previous parts answered and whose class

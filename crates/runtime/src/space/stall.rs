@@ -165,7 +165,7 @@ impl StallState {
         changer && self.spaces.iter().all(waits)
     }
 
-    /// Formats the verdict: a list of what every space is waiting for.
+    /// Formats the verdict, which lists the event that each space is waiting for.
     fn format_verdict(&self) -> String {
         let waits = self.spaces.iter().filter_map(|entry| match &entry.doing {
             Activity::Waiting { what, .. } => Some(what.as_str()),

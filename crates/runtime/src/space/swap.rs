@@ -98,8 +98,8 @@ impl Space {
     }
 
     /// Sets arguments of filters, and of their replicas in this space. `values` contains the node
-    /// number of each filter and its new arguments. On failure, the filters before the one that
-    /// failed keep the new arguments.
+    /// number of each filter and its new arguments. On failure, the filters before the failed
+    /// filter keep the new arguments.
     pub fn set_arguments(&mut self, values: &[(usize, Arguments)]) -> Result<(), Mistake> {
         for node in self.graph.nodes.iter_mut().filter(|node| !node.has_moved) {
             let Operator::Filter(filter) = &mut node.operator else { continue };

@@ -1,6 +1,6 @@
-//! The order in which a space takes blocks from sources that know the times of their next blocks:
-//! several captures are merged by time. All other sources are read in rotation, one batch at a
-//! time.
+//! The order in which a space reads its sources. Sources that report the times of their next
+//! blocks, such as captures, are merged by time. All other sources are read in rotation, one batch
+//! at a time.
 
 use super::Space;
 use super::arc::NodeId;

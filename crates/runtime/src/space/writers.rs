@@ -13,7 +13,7 @@ use endpoint::written::WrittenBlocks;
 use endpoint::{DropReason, Intake, Source as _, SourceStatus};
 use std::os::fd::BorrowedFd;
 
-/// A reason for not accepting a writer.
+/// Reason why a writer was not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum WriterRefusal {
     /// The space has no node with the requested number that accepts writers.

@@ -37,7 +37,7 @@ pub enum BodyPart {
     End,
 }
 
-/// The request method, as far as it affects the framing of the response.
+/// The request method, reduced to its effect on the framing of the response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RequestMethod {
     /// `HEAD`: no body follows, regardless of the response's header fields.

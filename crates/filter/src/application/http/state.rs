@@ -185,8 +185,8 @@ impl HttpConnection {
         known.map(|(protocol, _)| *protocol)
     }
 
-    /// Returns true if no more bytes are expected: both directions have ended, or one has ended
-    /// while the other has no bytes yet and no request is pending.
+    /// Returns true if no more bytes are expected: both directions have ended, or one direction has
+    /// ended, the other has no bytes yet, and no request is pending.
     pub(super) fn is_over(&self) -> bool {
         let [one, other] = &self.directions;
         let ended = |direction: &HttpDirection| direction.phase() == Phase::Ended;

@@ -89,8 +89,8 @@ impl<'a> Block<'a> {
         self
     }
 
-    /// Removes the first `bytes` bytes of the frame, without copying. The offsets of the remaining
-    /// headers are adjusted, and those of removed headers become unknown.
+    /// Removes the first `bytes` bytes of the frame, without copying. Adjusts the offsets of the
+    /// remaining headers; the offsets of removed headers become unknown.
     #[must_use]
     pub fn without_leading_bytes(mut self, bytes: u32) -> Self {
         let bytes = bytes.min(self.marks.captured);

@@ -44,7 +44,7 @@ pub struct Batch<'a> {
     segment: Option<SegmentFrames<'a>>,
     known: KnownFacts,
     /// The lane that a per-block filter processed last. After a panic, the block in this lane is
-    /// the one that caused the panic.
+    /// the block that caused the panic.
     last_processed: u8,
 }
 

@@ -156,8 +156,8 @@ fn datagram_key(frame: &[u8], layers: &Layers) -> Option<DatagramKey> {
     Some((ip.source().into(), ip.target().into(), 0, header.identification))
 }
 
-/// Adds `time` to the times of a datagram, unless it is within a second of the last one. Does
-/// nothing for a new datagram if the table is full.
+/// Adds `time` to the times of a datagram, unless it differs from the last of these times by less
+/// than a second. Does nothing for a new datagram if the table is full.
 fn note(datagrams: &mut HashMap<DatagramKey, Vec<Time>>, key: DatagramKey, time: Time) {
     const SECOND: Time = 1_000_000_000;
     if datagrams.len() >= DATAGRAMS_MAX && !datagrams.contains_key(&key) {

@@ -269,9 +269,9 @@ impl DatagramTable {
     }
 }
 
-/// Returns true if a fragment that has the relation `fit` to earlier ones makes the policy give up
-/// the datagram: `drop` does so for overlaps and contradictory ends, `linux` for contradictory ends
-/// only.
+/// Returns true if the policy gives up a datagram because a fragment has the relation `fit` to
+/// earlier fragments. The policy `drop` gives up after overlaps and contradictory ends, the policy
+/// `linux` only after contradictory ends.
 fn gives_up(policy: FragmentPolicy, fit: Overlap) -> bool {
     match policy {
         FragmentPolicy::Drop => fit != Overlap::Disjoint,

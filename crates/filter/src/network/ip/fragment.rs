@@ -169,8 +169,8 @@ impl IpHeaders {
         self.end as usize
     }
 
-    /// Changes the headers at the start of `frame` to those of an unfragmented packet with `length`
-    /// bytes of data.
+    /// Changes the headers at the start of `frame` to the headers of an unfragmented packet with
+    /// `length` bytes of data.
     pub(super) fn complete(&self, frame: &mut [u8], length: u32) {
         let (from, to) = (self.start as usize, self.end as usize);
         if let Some((announced, next)) = self.next_header {

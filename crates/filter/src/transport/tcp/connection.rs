@@ -61,8 +61,8 @@ pub(super) struct StreamSide {
     pub(super) window_edge: u32,
     /// Sequence number of the FIN; valid if [`FIN`] or `is_fin_pending` is set.
     pub(super) fin: u32,
-    /// The most recently abandoned range of sequence numbers: one that was replaced by holes, or
-    /// one that precedes the first observed byte. Empty if no bytes were abandoned.
+    /// The most recently abandoned range of sequence numbers: a range that was replaced by holes,
+    /// or that precedes the first observed byte. Empty if no bytes were abandoned.
     pub(super) abandoned: Span,
     /// Segments that begin after `next`, without overlaps.
     pub(super) held: HeldList,

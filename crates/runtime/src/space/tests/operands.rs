@@ -16,7 +16,7 @@ struct ExpressionPair {
     light: Section,
     heavy: OperandExpr,
     /// Reference evaluation. Returns true if the section answers the number, and sets the class to
-    /// the one returned by the last operand that answered.
+    /// the result of the last operand that answered.
     answers: Answers,
 }
 
