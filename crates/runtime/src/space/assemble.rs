@@ -148,8 +148,8 @@ impl Assembly {
         bits.map(|(bit, to)| u64::from(self.offer_frames_to_node(to, &frames)) << bit).sum()
     }
 
-    /// Returns true if the node is a sink that uses these frames in place, or if it leads only to
-    /// sinks that do.
+    /// Offers the frames of a source to a node. Returns true if the node is a sink that uses the
+    /// frames in place, or leads only to such sinks.
     fn offer_frames_to_node(&mut self, at: NodeId, frames: &Arc<FramesInPlace>) -> bool {
         match &mut self.nodes[at].operator {
             Operator::Sink(part) => part.sink.accepts_in_place(frames),

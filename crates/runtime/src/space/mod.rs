@@ -130,7 +130,7 @@ struct Ports {
 }
 
 impl Ports {
-    /// Returns the stall probe of the space, or `None` outside a replay.
+    /// Returns the space's handle to the stall detector, or `None` outside a replay.
     fn stall_probe(&self) -> Option<StallProbe> {
         self.stall.as_ref().map(|registration| registration.0.clone())
     }

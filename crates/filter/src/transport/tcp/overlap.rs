@@ -25,7 +25,8 @@ pub(super) enum SegmentPolicy {
     First,
     Last,
     Linux,
-    /// The rule of BSD and Windows.
+    /// The rule of BSD and Windows: the segment that begins earlier wins; at equal starts, the old
+    /// one.
     Bsd,
     Solaris,
 }
