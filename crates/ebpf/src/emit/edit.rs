@@ -16,9 +16,7 @@
 //! its own bounds.
 
 use super::builder::Builder;
-use super::handle::{
-    Exit, FrameOffset, FramePos, Layers, Num, PosBase, Transport, Value, Width, be16,
-};
+use super::handle::{FrameOffset, FramePos, Layers, Num, PosBase, Transport, Value, Width, be16};
 use super::lower::{REACH_BYTES_MAX, offset_too_far};
 use super::scope::{Cmp, Scope};
 use super::unfit::Unfit;
