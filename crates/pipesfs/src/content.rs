@@ -1,4 +1,4 @@
-//! The text of files. Most files contain one value and a newline.
+//! The contents of the text files. Most of these files contain one value and a newline.
 
 use crate::entries::{Key, Part, Text};
 use crate::tree::{DirectoryId, NodeIndex, Tree};
@@ -6,11 +6,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use streamline::paths::{self, Counters, Filter, Loss, Space};
 
-/// Counters of paths, by path number.
+/// The counters of several paths, by path number.
 pub type CountersByPath = HashMap<u32, Arc<Counters>>;
 
-/// Returns the text of a file, or `None` if the file does not exist or its text is not derived from
-/// the tree. For a text that contains counters, `counters` must contain those of [`counted_paths`].
+/// Returns the text of a file, or `None` if the file does not exist or if its text is not derived
+/// from the tree. A text with counters is correct only if `counters` contains every path that
+/// [`counted_paths`] returns.
 #[must_use]
 pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String> {
     let Part::Text(text) = &key.part else { return None };
@@ -69,7 +70,7 @@ pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String>
             let (view, node) = tree.first_node(tree.directory(&key.place)?)?;
             paths::kernel_listing(&view.line, node).ok()
         }
-        // The tree does not contain the text of these files.
+        // The server produces these texts, because the tree does not contain them.
         Text::NsPerBlock
         | Text::Error
         | Text::Others
@@ -81,7 +82,7 @@ pub fn text(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<String>
     }
 }
 
-/// Returns the paths, by owner's user id and path number, whose counters appear in the files of a
+/// Returns the owner's user id and the number of each path whose counters appear in the files of a
 /// directory.
 #[must_use]
 pub fn counted_paths(tree: &Tree, place: &DirectoryId) -> Vec<(u32, u32)> {
@@ -93,8 +94,8 @@ pub fn counted_paths(tree: &Tree, place: &DirectoryId) -> Vec<(u32, u32)> {
     members.unwrap_or_default().iter().filter_map(path).collect()
 }
 
-/// Returns the reasons why the nodes of a directory have lost blocks, with the numbers of blocks
-/// where known.
+/// Returns the reasons for which the nodes of a directory have lost blocks. Each reason has its
+/// number of blocks, or `None` if a node does not report one.
 #[must_use]
 pub fn losses(tree: &Tree, key: &Key, counters: &CountersByPath) -> BTreeMap<String, Option<u64>> {
     let mut sums = BTreeMap::new();
@@ -110,8 +111,8 @@ pub fn losses(tree: &Tree, key: &Key, counters: &CountersByPath) -> BTreeMap<Str
     sums
 }
 
-/// Returns the numbers of blocks and bytes that the nodes of a directory have received or made.
-/// Returns `None` if the directory does not exist.
+/// Returns the total numbers of blocks and bytes that the nodes of a directory have received or
+/// generated. Returns `None` if the directory does not exist.
 fn input(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<(u64, u64)> {
     tree.directory(&key.place)?;
     let mut sum = (0, 0);
@@ -123,7 +124,7 @@ fn input(tree: &Tree, key: &Key, counters: &CountersByPath) -> Option<(u64, u64)
 }
 
 /// Returns the time spent in the filters of a directory, in ns, and the number of blocks that these
-/// filters have received or made.
+/// filters have received or generated.
 #[must_use]
 pub fn busy(tree: &Tree, key: &Key, counters: &CountersByPath) -> (u64, u64) {
     let mut sum = (0, 0);
@@ -158,8 +159,8 @@ fn join<N: Ord + ToString>(numbers: impl Iterator<Item = N>) -> String {
     Vec::from_iter(numbers.iter().map(N::to_string)).join(" ")
 }
 
-/// Calls `each` with the counters of the nodes that a directory shows. Replicas and kernel parts of
-/// a node have separate counters.
+/// Calls `each` with the counters of every node that a directory represents. A node with replicas,
+/// or with a part in the kernel, has several sets of counters, and each is passed separately.
 fn for_each_filter(
     tree: &Tree,
     key: &Key,

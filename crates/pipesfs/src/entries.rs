@@ -1,5 +1,5 @@
-//! The entries of each directory: files, links and directories by name. This module is pure, like
-//! the tree.
+//! The entries of each directory: files, links and directories by name. Like the tree, this module
+//! is a pure function of the running paths.
 
 mod lookup;
 mod numbered;
@@ -10,12 +10,13 @@ use streamline::paths;
 
 pub use text::Text;
 
-/// Identity of an object of the file system: a directory of the tree, or something in it.
+/// Identity of an object of the file system: a directory of the tree, or an object in such a
+/// directory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Key {
     /// The directory to which the object belongs.
     pub place: DirectoryId,
-    /// The object.
+    /// The directory itself, or the object in it.
     pub part: Part,
 }
 
@@ -24,42 +25,42 @@ pub struct Key {
 pub enum Part {
     /// The directory itself.
     Whole,
-    /// A directory with a file for each argument.
+    /// A directory with a file for each argument of a filter.
     Config,
-    /// A directory with the counters.
+    /// A directory with a file for each counter.
     Stats,
-    /// A directory with a file for each reason for losses.
+    /// A directory with a file for each reason for which blocks were lost.
     Dropped,
-    /// A directory with the state that a filter publishes.
+    /// A directory with a file for the state that a filter publishes.
     State,
-    /// An unlisted directory with the streams.
+    /// The hidden directory with the streams of a node (`.streams`).
     Streams,
-    /// A stream of the blocks that leave the node of the directory.
+    /// A stream of the blocks that leave the directory's node.
     Stream(Stream),
-    /// A file with a line for each path that starts, changes or ends.
+    /// A stream with a line for each start, change or end of a path.
     Events,
     /// A symbolic link to a stream or a directory. The string is the name of the link.
     Link(String),
-    /// A file with a text.
+    /// A file that contains a text.
     Text(Text),
 }
 
 /// A stream of the blocks that leave a node, or of one class of these blocks.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Stream {
-    /// The form in which the blocks are written.
+    /// The format of the blocks.
     pub form: StreamForm,
-    /// The start of the stream in the past, as in `streamline tap --from`; `None` to start with the
-    /// next block.
+    /// The point in the past at which the stream starts, in the syntax of `streamline tap --from`.
+    /// If `None`, the stream starts with the next block.
     pub from: Option<String>,
 }
 
-/// The form in which a stream contains blocks.
+/// The format of the blocks in a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum StreamForm {
-    /// The bytes in view.
+    /// The bytes of each block that filters currently see (the view).
     Bytes,
-    /// The frames, as a capture.
+    /// The whole frames, as a pcap capture.
     Capture,
     /// A JSON object for each block or message.
     Json,
@@ -69,7 +70,7 @@ impl StreamForm {
     const ALL: [(Self, &str); 3] =
         [(Self::Bytes, "all"), (Self::Capture, "all.pcap"), (Self::Json, "all.jsonl")];
 
-    /// Returns the name of the form in the protocol of taps.
+    /// Returns the name of the format in the protocol of taps.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -100,21 +101,21 @@ pub struct Entry {
     pub key: Key,
 }
 
-/// Name of the kernel space.
+/// Name of the space for filters that run in the kernel.
 const KERNEL: &str = "kernel";
-/// Name of the unlisted directory with the streams.
+/// Name of the hidden directory with the streams.
 const STREAMS_DIRECTORY: &str = ".streams";
 /// Name of the stream of events.
 const EVENTS: &str = ".events";
 
 impl Key {
-    /// Creates the key of a directory of the tree.
+    /// Returns the key of a directory of the tree.
     #[must_use]
     pub const fn directory(place: DirectoryId) -> Self {
         Self { place, part: Part::Whole }
     }
 
-    /// Creates the key of another object that belongs to the same directory.
+    /// Returns the key of another object in the same directory.
     #[must_use]
     pub fn sibling(&self, part: Part) -> Self {
         Self { place: self.place.clone(), part }
@@ -164,7 +165,8 @@ impl Tree {
         is_class && key.part == Part::Whole && self.directory(&key.place).is_none()
     }
 
-    /// Returns true if a file can be opened for writing.
+    /// Returns true if a file can be opened for writing: a stream, or an argument that a running
+    /// filter can change.
     #[must_use]
     pub fn is_written(&self, key: &Key) -> bool {
         match &key.part {
@@ -181,7 +183,7 @@ impl Tree {
     }
 
     /// Returns the listed entries of a directory, or `None` if the directory does not exist.
-    /// `names` contains the entries that the tree does not contain: reasons for losses, and
+    /// `names` contains the names that cannot be derived from the tree: reasons for losses, or
     /// interfaces of the machine.
     #[must_use]
     pub fn entries(&self, key: &Key, names: &[String]) -> Option<Vec<Entry>> {
@@ -254,7 +256,7 @@ impl Tree {
     fn place_entries(&self, key: &Key) -> Option<Vec<Entry>> {
         let mut entries = Vec::new();
         let directory = self.directory(&key.place);
-        // A class need not be carried by any arc.
+        // The directory of a class exists even if no arc carries the class.
         if directory.is_none() && !self.has(key) {
             return None;
         }
@@ -313,8 +315,7 @@ impl Tree {
         })
     }
 
-    /// Returns the forms in which a stream of a node's blocks can be read, with the names of the
-    /// streams.
+    /// Returns the stream formats that a node supports, with the file names of these streams.
     fn forms(&self, place: &DirectoryId) -> Vec<(StreamForm, &'static str)> {
         let node = match place {
             DirectoryId::Class(path, node, _) => DirectoryId::Node(*path, node.clone()),
@@ -329,7 +330,7 @@ impl Tree {
         StreamForm::ALL.into_iter().filter(has).collect()
     }
 
-    /// Returns the target of a symbolic link, or `None` if it does not exist.
+    /// Returns the target of a symbolic link, or `None` if the link does not exist.
     #[must_use]
     pub fn target(&self, key: &Key) -> Option<String> {
         let Part::Link(name) = &key.part else { return None };
@@ -342,13 +343,14 @@ impl Tree {
     }
 }
 
-/// Returns true if the directory of a path, a node or a class can have an entry of this name that
-/// is neither a filter nor a link.
+/// Returns true if the directory of a path, a node or a class can contain an entry with this name
+/// that is neither a filter nor a link to a filter.
 fn is_place_entry(name: &str) -> bool {
     STREAM_ENTRIES.contains(&name) || name == "freeze"
 }
 
-/// Returns true if a node is a filter that runs in the kernel, whose instructions can be listed.
+/// Returns true if a node is a filter that runs as an eBPF program in the kernel, so that its
+/// instructions can be listed.
 fn has_program(node: &paths::NodeDetails) -> bool {
     let is_filter = !node.filter.is_empty() && !node.form.is_empty();
     is_filter && node.space == KERNEL && !paths::is_source(&node.filter)
@@ -364,7 +366,8 @@ fn root_entries(key: &Key) -> Vec<Entry> {
     vec![
         key.text_entry("README", Text::Readme),
         key.text_entry(".error", Text::Error),
-        // A program that walks the tree would read the events without end.
+        // The events are behind a link, because a program that reads every file of the tree would
+        // never reach their end.
         key.entry(EVENTS, Part::Link(EVENTS.to_owned())),
         Entry { name: ".filters".to_owned(), key: Key::directory(DirectoryId::Filters) },
         Entry { name: ".machine".to_owned(), key: Key::directory(DirectoryId::Machine) },

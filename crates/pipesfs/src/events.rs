@@ -1,4 +1,4 @@
-//! The events of the machine as lines of text: paths that start, change or end.
+//! The events of the daemon as lines of text: paths that start, change or end.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -33,7 +33,8 @@ pub fn follow(client: Client) -> Result<(OwnedFd, Follower), ClientError> {
     Ok((reader, Follower(stop)))
 }
 
-/// Writes lines until the daemon ends or the reader closes the file.
+/// Writes a line for each event until `stop` is notified, the daemon exits or the reader closes the
+/// pipe.
 fn write_events(client: &Client, mut output: File, stop: &EventFd) {
     loop {
         let ready = sys::poll::readable_within(&[stop.as_fd(), client.as_fd()], None);

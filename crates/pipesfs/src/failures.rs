@@ -1,4 +1,5 @@
-//! The reasons for failures, by user. A reason explains what an error number alone cannot.
+//! The reason for each user's latest failure, as text for the file `.error`. It supplements the
+//! error number of the failed system call.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,8 +7,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of users whose latest failure is stored.
 const USERS_MAX: usize = 4096;
-/// Minimum age at which a reason is shown together with its age. The user's latest failure may then
-/// be a later one for which no reason was stored.
+/// Age from which a reason is shown together with its age, because a later failure may have stored
+/// no reason.
 const AGE_DISPLAY_MIN: Duration = Duration::from_secs(5);
 
 /// The reason for the latest failure of each user, and its time.
@@ -15,7 +16,7 @@ const AGE_DISPLAY_MIN: Duration = Duration::from_secs(5);
 pub struct Failures(Mutex<HashMap<u32, (String, Instant)>>);
 
 impl Failures {
-    /// Stores the reason for a user's latest failure, in place of an earlier reason.
+    /// Stores the reason for a user's latest failure and replaces any earlier reason.
     pub fn set(&self, uid: u32, why: String) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= USERS_MAX {
@@ -24,8 +25,8 @@ impl Failures {
         known.insert(uid, (why, Instant::now()));
     }
 
-    /// Returns the reason for a user's latest failure as a line, with its age unless it is recent;
-    /// empty if there was none.
+    /// Returns the reason for a user's latest failure as a line of text, with its age unless it is
+    /// recent. Returns an empty string if no reason is stored.
     #[must_use]
     pub fn line(&self, uid: u32) -> String {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);

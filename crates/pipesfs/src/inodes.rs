@@ -1,4 +1,5 @@
-//! Inode numbers. Each object that the kernel knows has one, until the kernel forgets the object.
+//! Inode numbers. An object has an inode number from the kernel's first reference to it until the
+//! kernel has dropped all references.
 
 use crate::entries::{Key, Part};
 use crate::tree::DirectoryId;
@@ -32,7 +33,7 @@ impl Default for Inodes {
 }
 
 impl Inodes {
-    /// Returns the object with an inode number, or `None` if the kernel does not know the object.
+    /// Returns the object with an inode number, or `None` if the number is not assigned.
     #[must_use]
     pub fn key(&self, inode: u64) -> Option<Key> {
         self.objects.get(&inode).map(|known| known.key.clone())
@@ -41,7 +42,7 @@ impl Inodes {
     /// Returns the inode number of an object, and adds a reference.
     pub fn reference(&mut self, key: &Key) -> u64 {
         let number = match key.part {
-            // Each open of a stream has an object of its own.
+            // Each open of a stream gets a separate inode.
             Part::Stream(_) => self.next,
             _ => *self.numbers.entry(key.clone()).or_insert(self.next),
         };
@@ -53,8 +54,8 @@ impl Inodes {
         number
     }
 
-    /// Returns the inode number of an object for a listing, for which the kernel takes no
-    /// reference. An object that the kernel does not know gets the number that means "unknown".
+    /// Returns the inode number of an object without adding a reference, for listings. Returns
+    /// `u64::MAX`, which means "unknown", if the object has no inode number.
     #[must_use]
     pub fn peek(&self, key: &Key) -> u64 {
         self.numbers.get(key).copied().unwrap_or(u64::MAX)
@@ -72,22 +73,22 @@ impl Inodes {
         }
     }
 
-    /// Removes the number of an object, so that the next lookup assigns a new one, because the
-    /// kernel has removed the entry with the old number.
+    /// Detaches an object from its inode number after the kernel has removed the entry. The next
+    /// lookup assigns a new number.
     pub fn retire(&mut self, key: &Key) {
         self.numbers.remove(key);
     }
 
-    /// Removes the numbers of the objects in the new directories (the values of `places`), so that
-    /// the next lookup of each object assigns a new number. An old number stays valid until the
-    /// kernel forgets it.
+    /// Detaches the objects in the new directories (the values of `places`) from their inode
+    /// numbers. The next lookup of each object assigns a new number. An old number stays valid
+    /// until the kernel drops its references.
     pub fn renumber(&mut self, places: &HashMap<DirectoryId, DirectoryId>) {
         self.numbers.retain(|key, _| !places.values().any(|place| *place == key.place));
     }
 
-    /// Replaces the directories of objects whose nodes have moved; `places` maps each old directory
-    /// to the new one. The objects keep their inode numbers. If an object has several numbers,
-    /// lookups continue to return the number that the latest lookup returned.
+    /// Updates the objects whose nodes have moved; `places` maps each old directory to the new one.
+    /// The objects keep their inode numbers. If an object has several numbers, lookups continue to
+    /// return the number that the latest lookup returned.
     pub fn rebind(&mut self, places: &HashMap<DirectoryId, DirectoryId>) {
         let mut moved = Vec::new();
         for (number, known) in &mut self.objects {
@@ -141,7 +142,7 @@ mod tests {
 
     #[test]
     fn b1_moved_object_keeps_the_latest_of_its_numbers() {
-        // The order in which the objects are visited differs from one table to the next.
+        // The iteration order of a hash table is random, so one run is not enough.
         for _ in 0..32 {
             let mut inodes = Inodes::default();
             let places = [DirectoryId::Filters, DirectoryId::Machine];

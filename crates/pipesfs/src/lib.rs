@@ -7,8 +7,8 @@
 //!
 //! - [`names`]: names of directories; [`tree`]: directories as a pure function of the paths;
 //!   [`entries`]: the files in them; [`content`]: the text of the files;
-//! - [`snapshot`]: the paths and counters of the machine, queried only while a program uses the
-//!   file system;
+//! - [`snapshot`]: the paths and counters of the machine, which are queried only while a program
+//!   uses the file system;
 //! - [`edits`]: changes to the tree, which are edits of paths;
 //! - [`streams`]: open streams, each a separate tap, and [`transfer`] of their bytes; [`writers`]:
 //!   files that are open for writing; [`totals`]: byte counts of streams and writers; [`events`]:
@@ -18,9 +18,10 @@
 //!   reasons for failures; [`mount`]: mounting.
 //!
 //! An object that no process opens costs the paths nothing. A request that can block, because it
-//! asks a path or waits for a block, never occupies the thread that answers the others, and ends
-//! when its caller receives a signal. A change to the tree is one edit that the path's own process
-//! applies, in a separate thread and within a time limit.
+//! queries a path or waits for a block, never occupies the threads that answer other requests, and
+//! is interrupted when its caller receives a signal. A change to the tree is one edit. The path's
+//! own process applies the edit, within a time limit, while a thread of this process waits for the
+//! result.
 #![forbid(unsafe_code)]
 
 pub mod content;

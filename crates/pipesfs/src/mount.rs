@@ -9,27 +9,27 @@ use std::time::Duration;
 /// Options of a mount.
 #[derive(Clone, Debug, Default)]
 pub struct MountOptions {
-    /// Directory of the daemon whose paths are shown. `None` means the first standard directory in
-    /// which a daemon listens.
+    /// Directory of the daemon whose paths appear in the mount. `None` selects the first standard
+    /// directory in which a daemon listens.
     pub daemon: Option<PathBuf>,
     /// True if all users of the machine have access, each to their own paths.
     pub for_all: bool,
-    /// The paths of other users that a listing of the root contains.
+    /// Selection of the other users' paths that appear in a listing of the root directory.
     pub others: Others,
-    /// True if mkdir(2) may make filters that open files or run programs.
+    /// True if mkdir(2) may create filters that open files or run programs.
     pub exec: bool,
-    /// Maximum time of a change to the tree; `None` for 2 s. The kernel locks the directory during
-    /// the change.
+    /// Time limit for a change to the tree; `None` for the default of 2 s. The kernel locks the
+    /// directory during the change.
     pub edit_limit: Option<Duration>,
 }
 
-/// The paths of other users that a user sees in the root directory. The directories of these paths
-/// cannot be opened in any case.
+/// Selection of the other users' paths that a user sees in the root directory. The user cannot open
+/// the directories of these paths in any case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Others {
     /// No paths.
     Nothing,
-    /// Paths with names. For a path without a name, a listing would show its source, which is part
+    /// Paths with names only. The entry of an unnamed path would reveal its source, which is part
     /// of its request.
     #[default]
     Names,
@@ -45,8 +45,8 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts the file system on a directory. Root mounts directly; other users mount through
-    /// fusermount3.
+    /// Mounts the file system on a directory, directly if the process runs as root, otherwise with
+    /// the helper fusermount3.
     pub fn new(directory: &Path, options: MountOptions) -> sys::Result<Self> {
         let device = match sys::process::identity().0 {
             0 => sys::fuse::mount(directory, options.for_all)?,
@@ -55,8 +55,9 @@ impl Mount {
         Self::serve(directory, device, options)
     }
 
-    /// Mounts the file system on a directory in a new user namespace of this process, which must
-    /// have a single thread. Only this process and programs that it starts see the mount.
+    /// Moves this process into a new user namespace, and mounts the file system on a directory
+    /// there. The process must be single-threaded. Only this process and programs that it starts
+    /// see the mount.
     pub fn new_private(directory: &Path, options: MountOptions) -> sys::Result<Self> {
         sys::fuse::enter_user_namespace()?;
         let device = sys::fuse::mount(directory, false)?;

@@ -24,7 +24,7 @@ pub fn escape(text: &str) -> String {
     name
 }
 
-/// Returns the text of an escaped name, or `None` if the name is not the escaped form of any text.
+/// Decodes an escaped name. Returns `None` if the name is malformed.
 #[must_use]
 pub fn unescape(name: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(name.len());
@@ -43,7 +43,7 @@ pub fn unescape(name: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Returns true if a character needs no escape.
+/// Returns true if a character needs no escape, except as a leading dot.
 fn is_plain(letter: char) -> bool {
     let visible = letter.is_ascii_graphic() || letter == ' ';
     let other = !letter.is_ascii() && letter.is_alphanumeric();
@@ -73,8 +73,8 @@ pub fn filter_name(filter: &str, arguments: &[&str]) -> String {
     }
 }
 
-/// Returns the name of a new entry: the escaped name or, if it is empty, too long, or taken
-/// according to `is_taken`, the escaped name with the number appended, such as `count#7`.
+/// Returns an unused name for a new entry: the escaped name or, if this name is empty, too long, or
+/// taken according to `is_taken`, the escaped name with the number appended, such as `count#7`.
 pub fn free_name(escaped: String, number: u64, is_taken: impl Fn(&str) -> bool) -> String {
     let mut name = escaped;
     if name.len() > ESCAPED_NAME_MAX {
@@ -85,14 +85,14 @@ pub fn free_name(escaped: String, number: u64, is_taken: impl Fn(&str) -> bool) 
     while name.is_empty() || is_taken(&name) {
         let stem = name.split('#').next().unwrap_or_default().to_owned();
         name = format!("{stem}#{again}");
-        // Numbers are unique, unless a path replies with invented numbers.
+        // The numbers of nodes are unique, except in a reply of a malicious path.
         again = again.wrapping_add(1 << 32);
     }
     name
 }
 
-/// Returns true if a name can be truncated at this position, which is not inside a character or an
-/// escape.
+/// Returns true if a name can be truncated at this position: it is not inside a character or an
+/// escape sequence.
 fn is_boundary(name: &str, at: usize) -> bool {
     let bytes = name.as_bytes();
     let within = (1..=2).any(|back| at >= back && bytes.get(at - back) == Some(&b'%'));

@@ -1,5 +1,5 @@
-//! Snapshots of the paths of the machine. Paths are queried only while a program uses the file
-//! system.
+//! Snapshots of the paths of the machine, and of their counters. Paths are queried only while a
+//! program uses the file system.
 
 use crate::content::CountersByPath;
 use crate::tree::{Tree, sort_paths};
@@ -11,12 +11,14 @@ use streamline::paths::{
     self, ChangedNodes, Client, ClientError, Counters, IdleConnections, PathClient, PathView,
 };
 
-/// Time for which a snapshot of the tree is current. The kernel caches names for the same time.
+/// Maximum age of a snapshot of the tree that is still used. The kernel caches names for the same
+/// time.
 pub const SNAPSHOT_LIFETIME: Duration = Duration::from_millis(100);
-/// Time for which counters are current.
+/// Maximum age of counters that are still used.
 pub const COUNTERS_LIFETIME: Duration = Duration::from_millis(10);
-/// Minimum ratio of the time for which the result of a query is used to the duration of the query.
-/// Without it, a traversal of a large tree would spend most of its time on queries.
+/// Minimum ratio between the time for which the result of a query is used and the duration of the
+/// query. Without this minimum, a traversal of a large tree would spend most of its time on
+/// queries.
 const QUERY_RATIO_MIN: u32 = 5;
 /// Time between the two samples from which rates are computed.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(150);
@@ -24,10 +26,10 @@ const SAMPLE_LIFETIME: Duration = Duration::from_secs(1);
 /// Maximum time to wait for the replies of all paths together.
 pub const REPLY_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// The tree at one moment.
+/// The tree at one point in time.
 #[derive(Debug, Default)]
 pub struct Snapshot {
-    /// Number of the snapshot. It increases with each change of the paths.
+    /// Number of the snapshot, which increases with each change to the paths.
     pub generation: u64,
     /// The tree.
     pub tree: Arc<Tree>,
@@ -38,10 +40,11 @@ pub struct Snapshot {
     query_time: Duration,
 }
 
-/// The time of the second of two samples, and the counters in both samples.
+/// Two samples of a path's counters: the time of the second sample, the first counters, the second
+/// counters.
 type Samples = (Instant, Arc<Counters>, Arc<Counters>);
 
-/// The counters of a path.
+/// The latest counters of a path.
 #[derive(Debug)]
 struct KnownCounters {
     taken_at: Instant,
@@ -59,17 +62,16 @@ impl KnownCounters {
     }
 }
 
-/// The latest snapshot and counters.
+/// The latest snapshot of the tree, and the latest counters of the paths.
 #[derive(Debug)]
 pub struct Snapshots {
     directory: Option<PathBuf>,
     latest: RwLock<Arc<Snapshot>>,
-    /// The connection to the daemon, or `None` before the first query. The lock lets one thread at
-    /// a time send queries.
+    /// The connection to the daemon, or `None` before the first query. The lock serializes queries.
     client: Mutex<Option<Client>>,
-    /// Counters by path.
+    /// Latest counters, by path number.
     counters: Mutex<HashMap<u32, KnownCounters>>,
-    /// Two samples of the counters of each path.
+    /// Two samples of the counters, by path number.
     samples: Mutex<HashMap<u32, Samples>>,
     /// Idle connections to paths.
     connections: IdleConnections,
@@ -80,7 +82,7 @@ pub struct Snapshots {
 #[derive(Debug, Default)]
 struct ChangedPaths {
     numbers: BTreeSet<u32>,
-    /// Numbers that are being queried.
+    /// Numbers of the paths that are being queried.
     queried: BTreeSet<u32>,
 }
 
@@ -100,10 +102,10 @@ impl Snapshots {
         Arc::clone(&self.latest.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns true if the latest snapshot is young enough and no path has changed since
-    /// ([`Self::record_path_change`]). The snapshot must be younger than `age` or, if `age` is not
-    /// 0, younger than [`QUERY_RATIO_MIN`] times the duration of its query. If `age` is 0, no
-    /// snapshot is young enough.
+    /// Returns true if the latest snapshot is young enough and this process has changed no path
+    /// since ([`Self::record_path_change`]). The snapshot must be younger than `age` or, if `age`
+    /// is not 0, younger than [`QUERY_RATIO_MIN`] times the duration of its query. If `age` is 0,
+    /// no snapshot is young enough.
     #[must_use]
     pub fn is_current(&self, age: Duration) -> bool {
         !self.has_changed() && self.has_snapshot_younger_than(age)
@@ -115,7 +117,7 @@ impl Snapshots {
         lock(&self.changed).numbers.insert(number);
     }
 
-    /// Returns true if this process has changed a path and has not queried it since. Does not
+    /// Returns true if this process has changed a path and has not queried the path since. Does not
     /// block.
     #[must_use]
     pub fn has_changed(&self) -> bool {
@@ -134,7 +136,7 @@ impl Snapshots {
     /// all paths. Blocks until the paths have replied, for a limited time.
     pub fn refresh(&self, age: Duration) -> Arc<Snapshot> {
         let mut client = lock(&self.client);
-        // Changes that are noted from now on need another query.
+        // Changes that are recorded from now on need another query.
         let changed = {
             let mut changed = lock(&self.changed);
             let ChangedPaths { numbers, queried } = &mut *changed;
@@ -162,7 +164,7 @@ impl Snapshots {
             Ok(views) => (views, None),
             Err(error) => (Vec::new(), Some(error.to_string())),
         };
-        // A path that temporarily does not reply keeps its directories.
+        // If a path does not reply, its directories remain as in the previous snapshot.
         for view in views.iter_mut().filter(|view| view.silent) {
             let known = before.tree.paths.iter().find(|known| {
                 (known.path.number, known.path.started) == (view.path.number, view.path.started)
@@ -179,8 +181,7 @@ impl Snapshots {
         self.publish(&before, views, Snapshot { query_time: began.elapsed(), ..snapshot })
     }
 
-    /// Queries one path again, after an edit of it. Blocks until the path has replied, for a
-    /// limited time.
+    /// Queries one path again after an edit. Blocks until the path has replied, for a limited time.
     pub fn update(&self, number: u32) -> Arc<Snapshot> {
         let client = lock(&self.client);
         let updated = self.update_over_idle_connection(number);
@@ -188,9 +189,9 @@ impl Snapshots {
         updated.unwrap_or_else(|| self.refresh(Duration::ZERO))
     }
 
-    /// Updates one path from the reply to an edit of it, which was planned from the snapshot
-    /// `planned`. If the reply does not determine all nodes, or if the path was queried in the
-    /// meantime, queries the path instead.
+    /// Updates one path from the reply to an edit that was planned from the snapshot `planned`. If
+    /// the reply does not determine all nodes, or if the path was queried in the meantime, queries
+    /// the path instead.
     pub fn update_from(
         &self,
         planned: &Snapshot,
@@ -210,7 +211,7 @@ impl Snapshots {
     }
 
     /// Queries one path over an idle connection. Returns `None` if there is no such connection or
-    /// the query fails. The caller must hold the client's lock.
+    /// the query fails. The caller must hold the lock of `client`.
     fn update_over_idle_connection(&self, number: u32) -> Option<Arc<Snapshot>> {
         let to = self.take_connection(number)?;
         let updated = self.replace(number, |view| paths::query_again(&to, view).ok())?;
@@ -219,7 +220,7 @@ impl Snapshots {
     }
 
     /// Publishes a snapshot in which one path is replaced. Returns `None` if the path is unknown or
-    /// `view` returns `None`. The caller must hold the client's lock.
+    /// `view` returns `None`. The caller must hold the lock of `client`.
     fn replace(
         &self,
         number: u32,
@@ -243,12 +244,13 @@ impl Snapshots {
         self.connections.take(number)
     }
 
-    /// Keeps a connection of this process to a path, on which no reply is outstanding.
+    /// Stores an idle connection of this process to a path for later use. No reply may be
+    /// outstanding on the connection.
     pub fn keep_connection(&self, to: PathClient) {
         self.connections.keep(to);
     }
 
-    /// Publishes a snapshot with these paths.
+    /// Makes a snapshot with these paths the latest one.
     fn publish(
         &self,
         before: &Snapshot,
@@ -263,7 +265,7 @@ impl Snapshots {
             false => Arc::new(Tree::after(views, &before.tree)),
         };
         if !same {
-            // Counters belong to the nodes of the requests that ran.
+            // Counters refer to nodes by index, and the nodes have changed.
             lock(&self.counters).clear();
             lock(&self.samples).clear();
         }
@@ -272,9 +274,9 @@ impl Snapshots {
         snapshot
     }
 
-    /// Returns the counters of paths; `wanted` contains the owner and the number of each. Queries
-    /// the paths whose counters are older than `age`, and omits those that do not reply. Blocks for
-    /// a limited time.
+    /// Returns the counters of paths; `wanted` contains the owner and the number of each path.
+    /// Queries the paths whose counters are older than `age`, and omits paths that do not reply.
+    /// Blocks for a limited time.
     pub fn counters(&self, wanted: &[(u32, u32)], age: Duration) -> CountersByPath {
         if self.has_counters(wanted, age) {
             return found(&lock(&self.counters), wanted);
@@ -300,8 +302,8 @@ impl Snapshots {
         found(&known, wanted)
     }
 
-    /// Returns true if the counters of these paths are known and younger than `age`, or are known
-    /// to be missing. Does not block.
+    /// Returns true if the latest query of each path is young enough for `age`, even if a path did
+    /// not reply to it. Does not block.
     #[must_use]
     pub fn has_counters(&self, wanted: &[(u32, u32)], age: Duration) -> bool {
         let known = lock(&self.counters);
@@ -309,8 +311,8 @@ impl Snapshots {
         wanted.iter().all(|(_, number)| is_known(number))
     }
 
-    /// Returns two samples of the counters of paths, from which the time spent in their filters is
-    /// computed. Samples are cached for a second. Blocks for a limited time.
+    /// Returns two samples of the counters of paths, from which rates can be computed. Samples are
+    /// cached for 1 s. Blocks for a limited time.
     pub fn two_samples(&self, wanted: &[(u32, u32)]) -> (CountersByPath, CountersByPath) {
         let mut samples = lock(&self.samples);
         samples.retain(|_, (taken_at, _, _)| taken_at.elapsed() < SAMPLE_LIFETIME);
@@ -324,7 +326,7 @@ impl Snapshots {
         let count = || connected.iter().map(|(_, to)| to.counters().ok().map(Arc::new));
         let first: Vec<_> = count().collect();
         if !connected.is_empty() {
-            // The wait lasts until a path ends or the time is over.
+            // Waits for the interval between the samples, or until a path ends.
             let processes: Vec<_> = connected.iter().map(|(_, to)| to.process()).collect();
             sys::poll::readable_within(&processes, Some(SAMPLE_INTERVAL));
         }
@@ -340,7 +342,8 @@ impl Snapshots {
         (first.collect(), second.collect())
     }
 
-    /// Returns the directory of the daemon, or `None` if the standard directories are searched.
+    /// Returns the configured directory of the daemon, or `None` if the standard directories are
+    /// searched.
     #[must_use]
     pub fn directory(&self) -> Option<&std::path::Path> {
         self.directory.as_deref()
@@ -351,8 +354,8 @@ impl Snapshots {
         Client::find(self.directory.as_deref())
     }
 
-    /// Sends a query over the existing connection. If that fails, for example after a restart of
-    /// the daemon, repeats the query over a new connection.
+    /// Sends a query over the existing connection. If the query fails, for example after a restart
+    /// of the daemon, repeats the query over a new connection.
     fn ask<T>(
         &self,
         client: &mut Option<Client>,

@@ -1,7 +1,7 @@
-//! Open streams. Each is a separate tap at a node of a path, so each reader gets the data through a
-//! separate pipe and at its own pace. A read without data waits here, without occupying a thread,
-//! until the pipe has data, the stream ends, or a signal interrupts the caller. The tap begins when
-//! the file is opened and ends when the file is closed.
+//! Open streams. Each stream is a separate tap at a node of a path, so each reader receives the
+//! data through a separate pipe and at its own pace. A read without data waits here, without
+//! occupying a thread, until the pipe has data, the stream ends, or a signal interrupts the caller.
+//! The tap begins when the file is opened and ends when the file is closed.
 
 mod ends;
 mod moves;
@@ -26,13 +26,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 use sys::watcher::{EventInterest, Watcher};
 
-/// The open streams.
+/// The open streams of a mount.
 #[derive(Debug)]
 pub struct Streams {
     device: Arc<File>,
     watcher: Watcher,
     open: Mutex<HashMap<u64, OpenStream>>,
-    /// Sender of the taps whose end must be examined.
+    /// Channel to the thread that examines ended taps.
     ends: mpsc::Sender<StreamEnd>,
     failures: Arc<Failures>,
 }
@@ -41,15 +41,15 @@ pub struct Streams {
 #[derive(Debug)]
 struct OpenStream {
     input: StreamInput,
-    /// The origin of the bytes, or `None` while the end of the stream is examined. Dropping the
-    /// origin ends the tap or the thread from which the bytes come.
+    /// The origin of the bytes, or `None` once the end of the stream is being examined. Dropping
+    /// the origin ends the tap, or the thread that writes the events.
     origin: Option<StreamOrigin>,
     /// True if the stream ends with an error, or `None` until this is known.
     failed: Option<bool>,
-    /// The bytes that follow those in the input, after the path has ended; `None` if there are
+    /// The bytes that follow the bytes of the input after the path has ended; `None` if there are
     /// none.
     rest: Option<Rest>,
-    /// True if blocks were skipped or messages cut in an earlier tap of the stream.
+    /// True if an earlier tap of the stream skipped blocks or cut messages.
     is_incomplete: bool,
     /// The user who opened the stream.
     uid: u32,
@@ -57,17 +57,16 @@ struct OpenStream {
     totals: Option<Arc<Totals>>,
     /// Reads that wait for data, oldest first.
     waiting_reads: Vec<WaitingRead>,
-    /// The number under which callers of poll(2) wait, or `None` if no caller waits.
+    /// Poll handle (`kh`) to notify of the next event, or `None` if no caller polls.
     poll_number: Option<u64>,
     is_watched: bool,
     /// The node or class whose blocks the stream carries, and their form; `None` for events.
     place: Option<(DirectoryId, StreamForm)>,
-    /// The state of a move of the node to another path, during and after such an edit; `None` if
-    /// the stream has no mark.
+    /// The state of the node's move to another path; `None` if the node is not being moved.
     moving: Option<Move>,
 }
 
-/// The bytes that were not yet in the input of a tap when its path ended.
+/// The bytes that a tap had not yet written to its pipe or ring when its path ended.
 #[derive(Debug)]
 struct Rest {
     /// A sealed memory file.
@@ -108,7 +107,7 @@ const READABLE: u32 = 0x001 | 0x040;
 const CLOSED: u32 = 0x010;
 
 impl Streams {
-    /// Creates the set of open streams of a mount. Also returns the receiver for
+    /// Creates an empty set of streams. Also returns the receiver for
     /// [`examine_ended_taps`](Self::examine_ended_taps).
     pub fn new(device: Arc<File>, failures: Arc<Failures>) -> sys::Result<(Self, StreamEnds)> {
         let (ends, endings) = mpsc::channel();
@@ -148,8 +147,9 @@ impl Streams {
         self.lock().contains_key(&handle)
     }
 
-    /// Replies to a read immediately if data is available, if `waits` is false and the stream has
-    /// not ended, or if the reason for its end is known. Otherwise sends the reply later.
+    /// Replies to a read immediately if data is available, if the stream has ended and the outcome
+    /// is known, or if `waits` is false and the stream has not ended. Otherwise sends the reply
+    /// later.
     pub fn read(&self, handle: u64, (unique, size): (u64, u32), waits: bool) {
         let mut open = self.lock();
         let reply = Reply::new(&self.device, unique);
@@ -175,8 +175,8 @@ impl Streams {
         self.watch(handle, stream);
     }
 
-    /// Replies to a poll. If no event is ready and `wake` is set, callers are notified later under
-    /// that number.
+    /// Replies to a poll. If no event is ready and `wake` is `Some`, a later event is reported
+    /// under the number `wake`.
     pub fn poll(&self, handle: u64, unique: u64, wake: Option<u64>) {
         let mut open = self.lock();
         let reply = Reply::new(&self.device, unique);
@@ -189,8 +189,8 @@ impl Streams {
         reply.polled(events);
     }
 
-    /// Ends a waiting read whose caller received a signal. Returns false if no such read is
-    /// waiting.
+    /// Replies EINTR to a waiting read whose caller received a signal. Returns false if no such
+    /// read is waiting.
     pub fn interrupt(&self, unique: u64) -> bool {
         let mut open = self.lock();
         for stream in open.values_mut() {
@@ -264,10 +264,11 @@ impl Streams {
 }
 
 impl OpenStream {
-    /// Replies with up to `size` bytes of the input or, once the end of the stream is known, of the
-    /// rest; after these, with the end. Does not block.
+    /// Replies with up to `size` bytes of the input. Once the outcome of the stream is known,
+    /// replies with the bytes in `rest` instead, and then with the end of the stream. Does not
+    /// block.
     fn reply(&mut self, reply: Reply<'_>, size: u32) -> StreamRead {
-        // Once the end is known, the input has been read to its end.
+        // Once the outcome is known, the input has been read completely.
         let read = match (&mut self.rest, self.failed) {
             (Some(rest), Some(failed)) => rest.reply(reply, size, failed),
             (None, Some(failed)) => end_reply(reply, failed),
@@ -279,7 +280,7 @@ impl OpenStream {
         read
     }
 
-    /// Returns the current events of poll(2).
+    /// Returns the current event bits for poll(2).
     fn events(&mut self) -> u32 {
         let (readable, ended) = self.input.is_readable_or_ended();
         (u32::from(readable) * READABLE) | (u32::from(ended) * CLOSED)
@@ -287,7 +288,7 @@ impl OpenStream {
 }
 
 impl Rest {
-    /// Replies with up to `size` bytes, or with the end of the stream. Does not block.
+    /// Replies with up to `size` remaining bytes, or with the end of the stream. Does not block.
     fn reply(&mut self, reply: Reply<'_>, size: u32, failed: bool) -> StreamRead {
         let mut bytes = vec![0; REPLY_HEADER_LENGTH + (size as usize).min(PIPE_SIZE)];
         let room = bytes.get_mut(REPLY_HEADER_LENGTH..).unwrap_or_default();
@@ -304,7 +305,7 @@ impl Rest {
     }
 }
 
-/// Replies with the end of a stream, which is an error if the stream is incomplete.
+/// Replies with the end of a stream: EIO if the stream has failed, otherwise end of file.
 fn end_reply(reply: Reply<'_>, failed: bool) -> StreamRead {
     if failed {
         reply.error(errno::EIO)

@@ -1,19 +1,19 @@
-//! Threads that execute requests which may block: a pool that grows up to a maximum.
+//! A thread pool for requests that may block. The pool grows up to a maximum number of threads.
 //!
-//! A request wakes exactly one thread, the one that became idle last, whose memory the processor
-//! still caches.
+//! A request wakes exactly one thread: the thread that became idle last, whose memory the processor
+//! is most likely to have in its cache.
 
 use crate::protocol::Request;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Maximum number of concurrent edits; further edits wait. Each edit ends within the time limit of
-/// the mount.
+/// Maximum number of concurrent edits; further edits are queued. Each edit ends within the time
+/// limit of the mount.
 pub(crate) const EDITS_MAX: usize = 64;
 /// Name of the threads that execute edits.
 pub(crate) const EDIT_THREAD_NAME: &str = "pipesfs edits";
 
-/// A pool of threads. They end when this value is dropped.
+/// A thread pool. Its threads exit, after the queued requests, when the pool is dropped.
 pub(crate) struct RequestThreads<R = Request> {
     name: &'static str,
     threads_max: usize,
@@ -30,7 +30,7 @@ struct RequestQueue<R> {
     requests: VecDeque<R>,
     /// Idle threads, in the order in which they became idle.
     idle: Vec<Arc<Condvar>>,
-    /// True once no further requests will be added.
+    /// True once the pool has been dropped, so that no further requests will be added.
     is_closed: bool,
 }
 
@@ -91,8 +91,8 @@ impl<R> Drop for RequestThreads<R> {
 }
 
 impl<R> Shared<R> {
-    /// Returns the next request. Blocks until there is a request; returns `None` once no further
-    /// requests will be added.
+    /// Returns the next request. Blocks while the queue is empty; returns `None` if the queue is
+    /// empty and closed.
     fn next_request(&self, wake: &Arc<Condvar>) -> Option<R> {
         let mut queue = self.lock();
         loop {
@@ -103,7 +103,7 @@ impl<R> Shared<R> {
                 return None;
             }
             queue.idle.push(Arc::clone(wake));
-            // A thread that is woken has been removed from the list.
+            // The sender removes a thread from the list before it wakes the thread.
             let is_idle =
                 |queue: &mut RequestQueue<R>| queue.idle.iter().any(|idle| Arc::ptr_eq(idle, wake));
             queue = wake.wait_while(queue, is_idle).unwrap_or_else(PoisonError::into_inner);

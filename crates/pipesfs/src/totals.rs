@@ -1,15 +1,16 @@
 //! Counters of the bytes that programs have read from and written to the streams of each directory
 //! since the mount, and of the blocks that readers have missed.
 //!
-//! This server counts the bytes of its reads and writes. The paths count the same bytes on their
-//! side, so the ledger spans a program that reads from one directory and writes to another.
+//! This server counts the bytes of its reads and writes. The paths count the same bytes at their
+//! end, so the totals of both can be compared if a program reads from one directory and writes to
+//! another.
 
 use crate::tree::{DirectoryId, Tree};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The counters of one directory.
+/// The byte and block counters of one directory.
 #[derive(Debug, Default)]
 pub struct Totals {
     read: AtomicU64,
@@ -40,16 +41,15 @@ impl Totals {
     }
 }
 
-/// Threshold at which counters are discarded: when this many directories have counters, those of
-/// directories that no longer exist are removed.
+/// Number of directories with counters from which the counters of deleted directories are removed.
 const TOTALS_KEPT_MAX: usize = 1024;
 
-/// The counters of all directories.
+/// The byte and block counters of all directories.
 #[derive(Debug, Default)]
 pub struct TotalsByPlace(Mutex<HashMap<DirectoryId, Arc<Totals>>>);
 
 impl TotalsByPlace {
-    /// Returns the counters of a directory of `tree`; creates them if there are none.
+    /// Returns the counters of a directory of `tree`, which start at 0 if the directory has none.
     pub fn at(&self, place: &DirectoryId, tree: &Tree) -> Arc<Totals> {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if places.len() >= TOTALS_KEPT_MAX {
@@ -66,7 +66,7 @@ impl TotalsByPlace {
     }
 
     /// Returns the number of blocks of a directory that were skipped for readers whose streams have
-    /// ended.
+    /// ended. Open streams are not included.
     #[must_use]
     pub fn missed(&self, place: &DirectoryId) -> u64 {
         let places = self.0.lock().unwrap_or_else(PoisonError::into_inner);

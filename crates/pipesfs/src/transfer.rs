@@ -1,7 +1,7 @@
 //! Transfer of bytes from a tap to the reader of its stream. The bytes arrive through a pipe or, if
-//! the path shares its memory, in a ring, from which the kernel copies them to the reader. The path
-//! and the server notify each other of changes to a ring over a socket, which closes when the tap
-//! ends.
+//! the path shares its memory, in a ring. The kernel copies the bytes of a ring directly to the
+//! reader. The path and the server notify each other of changes to the ring over a socket, which
+//! the path closes when the tap ends.
 
 use crate::protocol::{REPLY_HEADER_LENGTH, Reply};
 use std::fs::File;
@@ -18,7 +18,7 @@ pub const PIPE_SIZE: usize = 512 << 10;
 pub enum StreamRead {
     /// The reply has been sent, with this number of bytes.
     Sent(usize),
-    /// There is nothing to read yet.
+    /// No bytes are available yet.
     Empty,
     /// The other end of the pipe is closed, and everything has been read.
     End,
@@ -41,20 +41,22 @@ impl StreamInput {
         Ok(Self { pipe: File::from(pipe), ring })
     }
 
-    /// Replies to a read with up to `size` bytes. Does not block. If no bytes are available, the
-    /// descriptor of this value becomes readable as soon as some are.
+    /// Replies to a read with up to `size` bytes. Does not block. If no bytes are available,
+    /// returns [`StreamRead::Empty`], and the descriptor of this input becomes readable as soon as
+    /// there are some.
     pub fn reply(&mut self, reply: Reply<'_>, size: u32) -> StreamRead {
         match &mut self.ring {
             None => reply_from_pipe(&self.pipe, reply, size as usize),
             Some(ring) => match ring.state(|| next_notification(&self.pipe)) {
                 Ok(ReaderState::Bytes(available)) => {
                     let length = available.min(size as usize);
-                    // The bytes of a reply that no caller takes stay for the next read.
+                    // The ring does not advance if the reply fails, so the next read returns the
+                    // same bytes.
                     if !reply.shared(ring, length) {
                         return StreamRead::Failed;
                     }
                     if ring.take(length) {
-                        // The path does not wait any more if it has gone.
+                        // A failed notification is ignored: the path has exited.
                         let _ = sys::local_socket::send_now(&self.pipe, &[0], &[]);
                     }
                     StreamRead::Sent(length)
@@ -93,14 +95,15 @@ fn next_notification(socket: &File) -> Notification {
     match sys::descriptor::try_receive(socket, &mut [0; 8]) {
         Ok(None) => Notification::Pending,
         Ok(Some((1.., _))) => Notification::Taken,
-        // An error means the end, too.
+        // An error is treated like the end of the tap.
         Ok(Some(_)) | Err(_) => Notification::Closed,
     }
 }
 
 fn reply_from_pipe(mut pipe: &File, reply: Reply<'_>, size: usize) -> StreamRead {
     let available = sys::pipe::readable_length(pipe).unwrap_or(0).min(PIPE_SIZE);
-    // Only a read distinguishes an empty pipe from one whose other end is closed.
+    // The pipe is read even if it has no bytes, because only a read distinguishes an empty pipe
+    // from a closed one.
     let mut message = vec![0; REPLY_HEADER_LENGTH + available.max(1).min(size)];
     loop {
         let room = message.get_mut(REPLY_HEADER_LENGTH..).unwrap_or_default();

@@ -3,8 +3,8 @@
 //! below its first parent, while its other parents and back edges are symbolic links. If an arc
 //! carries classes, a directory for these classes is between the two nodes. [SL §4.1]
 //!
-//! Paths are untrusted. Indexes are checked, a node is placed once, and a node without a source
-//! upstream is not shown.
+//! The replies of paths are untrusted: their indexes are checked, each node gets only one
+//! directory, and a node without a source upstream gets none.
 
 mod groups;
 mod index;
@@ -34,18 +34,19 @@ pub struct PathKey {
 /// Identity of a node within its path.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum NodeKey {
-    /// The node's number, which stays the same across changes to the request.
+    /// The node's number, which stays the same when the request is edited.
     Number(u64),
     /// The unique name, for a node without a number.
     Name(String),
 }
 
-/// Identity of a directory of the tree, which stays the same while the node of the directory runs.
+/// Identity of a directory of the tree. It stays the same while the node of the directory is
+/// running.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum DirectoryId {
     /// The root directory.
     Root,
-    /// The directory with the manual of all filters.
+    /// The directory with the manuals of all filters.
     Filters,
     /// The directory with the interfaces of the machine.
     Machine,
@@ -53,8 +54,8 @@ pub enum DirectoryId {
     Interface(String),
     /// A path with a name.
     Path(PathKey),
-    /// A node. If the directory shows several nodes, this is the node of the path with the lowest
-    /// path number.
+    /// A node. If the directory represents nodes of several paths, this is the node of the path
+    /// with the lowest number.
     Node(PathKey, NodeKey),
     /// A class of the blocks that leave a node.
     Class(PathKey, NodeKey, String),
@@ -87,17 +88,18 @@ pub struct Directory {
     pub name: String,
     /// Index of the parent directory; 0 for the root.
     pub parent: usize,
-    /// Owner of the paths shown here.
+    /// User id of the owner of the directory's paths.
     pub uid: u32,
-    /// Start time in seconds since 1970 of the first path shown here.
+    /// Start time of the directory's first path, in seconds since 1970.
     pub started: u64,
-    /// Nodes shown here. The directory of a class has the nodes of its parent.
+    /// Nodes that the directory represents. For the directory of a class, these are the nodes of
+    /// its parent.
     pub members: Vec<NodeIndex>,
     /// Directories and links by name, in the order of the request.
     pub children: Vec<(String, Child)>,
     /// Index of each child in `children`, by name; empty while there are few.
     child_numbers: HashMap<String, usize>,
-    /// Names that no child may have.
+    /// Names that no child may have, because fixed entries use them.
     reserved: &'static [&'static str],
 }
 
@@ -139,7 +141,7 @@ pub struct Tree {
     places: HashMap<DirectoryId, usize>,
     /// The parent of each node, by path.
     parents: Vec<Parents>,
-    /// The directory of each node that is shown, by path and node; 0 for others.
+    /// The index of each node's directory, by path and node; 0 for a node without a directory.
     directory_of: Vec<Vec<usize>>,
 }
 
@@ -147,19 +149,19 @@ pub struct Tree {
 pub const EMPTY_STREAM: &str = "stream";
 
 impl Tree {
-    /// Creates the tree of these paths. On name conflicts, root's paths come first, then paths in
-    /// ascending order of their numbers.
+    /// Creates the tree of these paths. If names conflict, root's paths get them first, then the
+    /// other paths in ascending order of their numbers.
     #[must_use]
     pub fn new(paths: Vec<PathView>) -> Self {
         Self::after(paths, &Self::default())
     }
 
-    /// Creates the tree of these paths after an earlier tree. A node with several parents stays
-    /// below the same parent as before, as long as there is an arc from that parent.
+    /// Creates the tree of these paths as the successor of the tree `before`. A node with several
+    /// parents stays below the same parent, as long as there is an arc from that parent.
     #[must_use]
     pub fn after(mut paths: Vec<PathView>, before: &Self) -> Self {
         sort_paths(&mut paths);
-        // Most changes add or remove one node.
+        // The capacity suffices for most changes, which add or remove one node.
         let count = before.directories.len() + 1;
         let mut tree = Self {
             paths,
@@ -194,8 +196,8 @@ impl Tree {
         self.paths.get(member.path)?.nodes.get(member.node).map(|node| &**node)
     }
 
-    /// Returns the first node that a directory shows, with its path. Returns `None` if the
-    /// directory shows no node.
+    /// Returns the first node that a directory represents, with its path. Returns `None` if the
+    /// directory represents no node.
     #[must_use]
     pub fn first_node(&self, directory: &Directory) -> Option<(&PathView, &NodeDetails)> {
         let member = *directory.members.first()?;
@@ -213,7 +215,8 @@ impl Tree {
             if let [node] = top.as_slice()
                 && self.paths[path].nodes[*node].filter == EMPTY_STREAM
             {
-                // The directory of a path that began empty is that of its stream.
+                // A path that started as an empty stream shares one directory with the node
+                // `stream`.
                 let member = NodeIndex { path, node: *node };
                 self.directories[at].members = vec![member];
                 self.directories[at].reserved = STREAM_ENTRIES;
@@ -227,7 +230,8 @@ impl Tree {
         }
     }
 
-    /// Adds the sources of paths without a name. Equal sources of one user share a directory.
+    /// Adds directories for the sources of unnamed paths. Equal sources of one user share a
+    /// directory.
     fn add_sources(&mut self, parents: &[Parents], open: &mut VecDeque<usize>) {
         let mut groups = Groups::default();
         for (path, parents) in parents.iter().enumerate() {
@@ -243,7 +247,7 @@ impl Tree {
         }
     }
 
-    /// Adds the nodes below a directory.
+    /// Adds directories for the nodes downstream of a directory's nodes.
     fn add_children(&mut self, at: usize, parents: &[Parents], open: &mut VecDeque<usize>) {
         let mut groups = Groups::default();
         let members = self.directories[at].members.clone();
@@ -314,7 +318,7 @@ impl Tree {
         open.push_back(at);
     }
 
-    /// Returns the name of a new entry of a directory.
+    /// Returns an unused name for a new entry of a directory.
     fn free_name(&self, parent: usize, escaped: String, number: u64) -> String {
         let parent = &self.directories[parent];
         let is_taken = |name: &str| parent.reserved.contains(&name) || parent.child(name).is_some();
@@ -349,7 +353,7 @@ impl Tree {
         at
     }
 
-    /// Sets the owner and the start time of a directory to those of a path.
+    /// Copies the owner and the start time of a path to a directory.
     fn describe(&mut self, at: usize, path: usize) {
         let listed = &self.paths[path].path;
         let (uid, started) = (listed.uid, listed.started.unwrap_or_default());
@@ -358,8 +362,8 @@ impl Tree {
     }
 }
 
-/// Sorts paths in the order in which they get names: root's paths come first, then paths in
-/// ascending order of their numbers.
+/// Sorts paths in the order in which names are assigned to them: root's paths first, then the other
+/// paths in ascending order of their numbers.
 pub fn sort_paths(paths: &mut [PathView]) {
     paths.sort_by_key(|view| (view.path.uid != 0, view.path.number));
 }
@@ -388,8 +392,8 @@ fn node_name(node: &NodeDetails) -> String {
     filter_name(&node.filter, &Vec::from_iter(given.map(|argument| argument.value.as_str())))
 }
 
-/// Returns the escaped name of classes. `all` is the name of a stream, so the class `all` is
-/// written `%61ll`.
+/// Returns the escaped name of the directory for classes. The class `all` becomes `%61ll`, because
+/// `all` is the name of a stream.
 fn class_name(class: &str) -> String {
     if class == "all" { "%61ll".to_owned() } else { escape(class) }
 }

@@ -1,9 +1,10 @@
-//! Files that are open for writing. Each is one writer at the output of a node, from open to close.
+//! Streams that are open for writing. Each open file is one writer, which adds blocks at the output
+//! of a node until the file is closed.
 //!
-//! A write is sent to the socket of the writer, in packets, until the socket is full. The rest of
-//! the write waits here, without occupying a thread, until the path has read from the socket, a
-//! signal interrupts the caller, or the path ends. When the file is closed, an end message follows
-//! the data in the socket.
+//! The bytes of a write are sent to the writer's socket, in packets, until the socket is full. The
+//! rest of the write waits here, without occupying a thread, until the path has read from the
+//! socket, a signal interrupts the caller, or the path ends. When the file is closed, an end
+//! message follows the data in the socket.
 
 use crate::failures::Failures;
 use crate::protocol::{Reply, errno};
@@ -24,7 +25,7 @@ pub struct Writers {
     failures: Arc<Failures>,
 }
 
-/// A file that is open for writing.
+/// A stream that is open for writing.
 #[derive(Debug)]
 struct OpenWriter {
     socket: WriterSocket,
@@ -36,7 +37,7 @@ struct OpenWriter {
     /// Poll handle (`kh`) to notify when the socket has room, or `None` if no caller polls.
     poll_number: Option<u64>,
     is_watched: bool,
-    /// True if the file is closed; its end message may still wait for room in the socket.
+    /// True if the file is closed. The end message may still wait for room in the socket.
     is_closed: bool,
 }
 
@@ -52,7 +53,7 @@ struct WaitingWrite {
 const WRITABLE: u32 = 0x004 | 0x100;
 
 impl Writers {
-    /// Creates the set of open writers of a mount.
+    /// Creates an empty set of writers.
     pub fn new(device: Arc<File>, failures: Arc<Failures>) -> sys::Result<Self> {
         Ok(Self { device, watcher: Watcher::new()?, open: Mutex::default(), failures })
     }
@@ -77,8 +78,8 @@ impl Writers {
         self.lock().contains_key(&handle)
     }
 
-    /// Replies to a write at once if the socket has room for all bytes, or if `waits` is false.
-    /// Otherwise sends the reply later.
+    /// Replies to a write immediately if the socket accepts all bytes, if the path has ended, or if
+    /// `waits` is false. Otherwise sends the reply later.
     pub fn write(&self, handle: u64, (unique, bytes): (u64, Vec<u8>), waits: bool) {
         let mut open = self.lock();
         let reply = Reply::new(&self.device, unique);
@@ -100,8 +101,8 @@ impl Writers {
         }
     }
 
-    /// Replies to a write whose path has ended: with EPIPE, or with the number of bytes that the
-    /// socket had accepted before.
+    /// Replies to a write whose path has ended: with the number of bytes that the socket had
+    /// accepted or, if it had accepted none, with EPIPE.
     fn refuse(&self, reply: Reply<'_>, write: &WaitingWrite, (uid, ended): (u32, &InputClosed)) {
         self.failures.set(uid, ended.to_string());
         match write.written {
@@ -110,8 +111,8 @@ impl Writers {
         }
     }
 
-    /// Replies to a poll. If no event is ready and `wake` is set, callers are notified later under
-    /// that number.
+    /// Replies to a poll. If no event is ready and `wake` is `Some`, a later event is reported
+    /// under the number `wake`.
     pub fn poll(&self, handle: u64, unique: u64, wake: Option<u64>) {
         let mut open = self.lock();
         let reply = Reply::new(&self.device, unique);
@@ -124,8 +125,8 @@ impl Writers {
         reply.polled(events);
     }
 
-    /// Ends a waiting write whose caller received a signal. Returns false if no such write is
-    /// waiting.
+    /// Ends a waiting write whose caller received a signal: replies with the number of bytes
+    /// written so far, or EINTR if there are none. Returns false if no such write is waiting.
     pub fn interrupt(&self, unique: u64) -> bool {
         let mut open = self.lock();
         for writer in open.values_mut() {
@@ -144,8 +145,8 @@ impl Writers {
         false
     }
 
-    /// Closes a writer as soon as the socket has room for its end message. Does not block. Returns
-    /// false if the handle does not belong to a writer.
+    /// Closes a writer, at once or as soon as the socket has room for the end message. Does not
+    /// block. Returns false if the handle does not belong to a writer.
     pub fn close(&self, handle: u64) -> bool {
         let mut open = self.lock();
         let Some(writer) = open.get_mut(&handle) else { return false };
@@ -220,8 +221,8 @@ impl Writers {
 }
 
 impl WaitingWrite {
-    /// Writes as many of the remaining bytes as the socket accepts. Returns true if it has accepted
-    /// all of them.
+    /// Writes as many of the remaining bytes as the socket accepts. Returns true if all bytes have
+    /// been written.
     fn proceed(
         &mut self,
         (socket, totals): (&mut WriterSocket, &Totals),
@@ -240,14 +241,14 @@ impl WaitingWrite {
 }
 
 impl OpenWriter {
-    /// Sends the end message. Returns false if the socket has no room for it now.
+    /// Sends the end message. Returns false if the socket has no room for the message now.
     fn end(&mut self) -> bool {
         // A path that has ended needs no end message.
         self.socket.end().unwrap_or(true)
     }
 
-    /// Returns the events of poll(2) that are ready. The file of a path that has ended is writable,
-    /// because a write to it fails at once.
+    /// Returns the current event bits for poll(2). If the path has ended, the file counts as
+    /// writable, because a write fails immediately.
     fn events(&self) -> u32 {
         match sys::poll::writable(&self.socket, Duration::ZERO) {
             true => WRITABLE,

@@ -1,4 +1,4 @@
-//! Execution of an edit by the process of its path, on behalf of the caller.
+//! Execution of edits: the process of the path applies each edit on behalf of the caller.
 
 use super::plan::{PathEdit, PlannedChange};
 use super::{Refusal, start};
@@ -10,28 +10,28 @@ use streamline::paths::{
     Change, ChangedNodes, Client, ClientError, OUTDATED, PathClient, PathView,
 };
 
-/// The result of a change to the tree.
+/// The result of [`carry_out`].
 #[derive(Debug)]
 pub(crate) enum ChangeResult {
-    /// The change has been made. Contains the nodes of the path after the change, if the path has
-    /// returned them.
+    /// The path has applied the change. Contains the new nodes of the path, if its reply included
+    /// them.
     Made(Option<ChangedNodes>),
-    /// A path has started, with this number.
+    /// A new path has started and has this number.
     Started(u32),
-    /// The path is no longer running the request for which the edit was planned. The edit must be
-    /// planned again.
+    /// The request of the path has changed since the edit was planned. The caller must plan the
+    /// edit again.
     Outdated,
 }
 
-/// The caller of an operation.
+/// The process that called a file system operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
-    /// User and group.
+    /// User id and group id.
     pub(crate) user: (u32, u32),
-    /// True if the caller is not the user of this process, in which case this process must act as
-    /// the caller.
+    /// True if the caller's user id differs from the user id of this process. The operation then
+    /// runs under the caller's ids.
     pub(crate) is_other: bool,
-    /// Time at which the operation fails if it has not completed.
+    /// Time at which an incomplete operation fails.
     pub(crate) deadline: Instant,
 }
 
@@ -41,7 +41,7 @@ impl Caller {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// Runs `body` with the rights of the caller.
+    /// Runs `body` under the user id and group id of the caller.
     pub(crate) fn run_as_caller<T>(
         &self,
         body: impl FnOnce() -> Result<T, Refusal>,
@@ -49,7 +49,8 @@ impl Caller {
         if !self.is_other {
             return body();
         }
-        // The daemon and the paths learn the user from the connection, and decide.
+        // The daemon and the paths take the user id from the connection and check permissions
+        // themselves.
         let acted = sys::process::act_as(self.user, body);
         acted.unwrap_or_else(|error| Err(Refusal::new(errno::EIO, error.to_string())))
     }
@@ -94,7 +95,7 @@ fn change(
         known: known.version.filter(|_| wants_nodes),
         patches: wants_nodes.then_some(true),
     };
-    // The path learns the user from the connection, so those of others are not kept.
+    // A path takes the user id from the connection, so connections of other users are not reused.
     let connect = || connect(edit.path, caller, snapshots);
     let idle = snapshots.take_connection(edit.path.number).filter(|_| !caller.is_other);
     let was_idle = idle.is_some();
@@ -116,11 +117,11 @@ fn change(
     }
 }
 
-/// Ends a path, and waits until its process has ended.
+/// Stops a path and waits until its process has exited, at most until the caller's deadline.
 fn stop(path: PathKey, caller: &Caller, snapshots: &Snapshots) -> Result<ChangeResult, Refusal> {
     let to = connect(path, caller, snapshots)?;
     match to.stop() {
-        // The path has ended in the meantime.
+        // PathEnded means that the path stopped by itself in the meantime.
         Ok(()) | Err(ClientError::PathEnded(_)) => {}
         Err(error) => return Err(refusal(&error)),
     }
@@ -136,7 +137,7 @@ fn connect(path: PathKey, caller: &Caller, snapshots: &Snapshots) -> Result<Path
     to.map_err(|error| refusal(&error))
 }
 
-/// Text in a path's reason for a failure that indicates EPERM.
+/// Text in a path's error message that indicates EPERM.
 const NOT_PERMITTED: &str = "operation not permitted";
 
 /// Returns the error number of a failed call, and the reason for the failure.
@@ -153,7 +154,7 @@ fn refusal(error: &ClientError) -> Refusal {
             "io.streamline.NotYours" => errno::EPERM,
             "io.streamline.NoSuchPath" => errno::ENOENT,
             "io.streamline.Busy" => errno::EBUSY,
-            // The path lacks a right, such as that to send.
+            // The process of the path lacks a permission, for example to open a packet socket.
             _ if error.to_string().contains(NOT_PERMITTED) => errno::EPERM,
             _ => errno::EINVAL,
         },

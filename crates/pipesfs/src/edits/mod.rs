@@ -1,9 +1,9 @@
-//! Changes to the tree: each is an edit of a path, which the path's own process applies.
+//! Changes to the tree. Each change is an edit of a path, which the path's own process applies.
 //!
-//! - [`plan`]: the edit for a change to the tree, a pure function of the tree; [`places`]: names of
-//!   outputs and parents in the syntax of edits;
-//! - [`carry_out`]: the edit, made by the path's process on behalf of the caller;
-//! - [`start`]: the start of new paths.
+//! - [`plan`]: computes the edit for a change, from the tree alone; [`places`]: names of outputs
+//!   and parents in the syntax of edits;
+//! - [`carry_out`]: has the path's process apply the edit on behalf of the caller;
+//! - [`start`]: starts new paths.
 
 pub(crate) mod carry_out;
 mod own_mount;
@@ -31,7 +31,7 @@ pub const EDIT_TIMEOUT_DEFAULT: Duration = Duration::from_secs(2);
 pub(crate) struct Refusal {
     /// Error number for the caller.
     pub(crate) errno: i32,
-    /// Reason for `.error`.
+    /// Reason, which the user can read in the file `.error`.
     pub(crate) why: String,
 }
 
@@ -40,23 +40,23 @@ impl Refusal {
         Self { errno, why: why.into() }
     }
 
-    /// Creates the refusal for an object that no longer exists.
+    /// Returns the refusal (ENOENT) for an object that no longer exists.
     pub(crate) fn gone() -> Self {
         Self::new(errno::ENOENT, "it no longer exists")
     }
 }
 
-/// The permissions of a mount.
+/// The restrictions of a mount on new filters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MountPermissions {
-    /// True if filters that open files or run programs may be made.
+    /// True if mkdir(2) may create filters that open files or run programs.
     pub(crate) exec: bool,
-    /// Mount directory: the prefix of absolute link targets that lead into the mount.
+    /// Directory of the mount. An absolute link target with this prefix leads into the mount.
     pub(crate) mount: std::path::PathBuf,
 }
 
 /// Returns the subdirectory that an edit has added to the directory `parent`: the new subdirectory
-/// with this name, or else the first new one. Returns `None` if there is no new one.
+/// called `name`, or else the first new one. Returns `None` if the edit has added no subdirectory.
 pub(crate) fn new_child((old, new): (&Tree, &Tree), (parent, name): (&Key, &str)) -> Option<Key> {
     let directory = new.directory(&parent.place)?;
     let is_new = |key: &Key| old.directory(&key.place).is_none();
@@ -69,8 +69,8 @@ pub(crate) fn new_child((old, new): (&Tree, &Tree), (parent, name): (&Key, &str)
     named.or_else(|| added.first()).map(|(_, key)| key.clone())
 }
 
-/// Returns the new identity of each directory in a subtree that rename(2) has moved, by its old
-/// identity. A directory gets a new identity if its node now belongs to another path.
+/// Returns a map from the old to the new identity of each directory in a subtree that rename(2) has
+/// moved. The identity of a directory changes when its node moves to another path.
 pub(crate) fn moved_places(
     (old, (parent, name)): (&Tree, (&Key, &str)),
     (new, (into, to)): (&Tree, (&Key, &str)),
@@ -95,7 +95,8 @@ pub(crate) fn moved_places(
     places
 }
 
-/// Adds the old and new identities of the directories that have the same names in two subtrees.
+/// Adds to `places` the old and new identities of the directories that have equal names in two
+/// subtrees.
 fn map_moved_directories(
     (old, from): (&Tree, &DirectoryId),
     (new, to): (&Tree, &DirectoryId),

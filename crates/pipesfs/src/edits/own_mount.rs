@@ -1,15 +1,15 @@
-//! Files below the mount itself, which no filter may open: the filter's path would wait for a reply
-//! from this server, which in turn waits for the path.
+//! Detection of files inside the mount itself. No filter may open them: the filter's path would
+//! wait for a reply from this server, while the server waits for the path.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
-/// Maximum number of symbolic links in a path, as in the kernel.
+/// Maximum number of symbolic links followed in one file name, as in the kernel (`MAXSYMLINKS`).
 const LINKS_MAX: usize = 40;
 
 /// Returns true if a file is below the directory of a mount, directly or through symbolic links.
-/// Reads no entry of the mount. Resolves relative paths against the root directory.
+/// Accesses no file inside the mount. Relative file names are resolved against the root directory.
 pub(super) fn leads_into_mount(mount: &Path, file: &Path) -> bool {
     if mount.as_os_str().is_empty() {
         return false;
@@ -41,7 +41,7 @@ pub(super) fn leads_into_mount(mount: &Path, file: &Path) -> bool {
     false
 }
 
-/// Returns the components of a path, without `.` and the root.
+/// Returns the components of a file name, without `.` and the root.
 fn parts(path: &Path) -> impl Iterator<Item = OsString> {
     path.components().filter_map(|component| match component {
         Component::Normal(name) => Some(name.to_owned()),

@@ -1,4 +1,4 @@
-//! Directories of the tree in the syntax of edits (`streamline set`): nodes, their outputs, and
+//! Translation of directories to the syntax of edits (`streamline set`): nodes, their outputs, and
 //! their parents.
 
 use super::Refusal;
@@ -8,13 +8,13 @@ use crate::protocol::errno;
 use crate::tree::{Child, Directory, DirectoryId, NodeIndex, Tree};
 use streamline::paths::{NodeDetails, PathView};
 
-/// Name of the sink that is connected to an output without a filter.
+/// Name of the sink that terminates an output to which no filter is connected.
 const PLACEHOLDER: &str = "discard";
 
-/// The output of a node, all of it or one class, to which filters can be connected.
+/// The output of a node, or one class of it, to which filters can be connected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Output {
-    /// The node.
+    /// The node whose output it is.
     pub(super) node: NodeIndex,
     /// The output in the syntax of edits: `NODE` or `NODE/CLASS`.
     pub(super) words: String,
@@ -66,8 +66,8 @@ impl Tree {
         self.node(member).ok_or_else(Refusal::gone)
     }
 
-    /// Returns the only node that a directory shows. Fails with EBUSY if it shows nodes of several
-    /// paths.
+    /// Returns the only node that a directory represents. Fails with EBUSY if the directory
+    /// represents nodes of several paths.
     pub(super) fn only_member(&self, directory: &Directory) -> Result<NodeIndex, Refusal> {
         match directory.members.as_slice() {
             [] => Err(Refusal::gone()),
@@ -90,7 +90,7 @@ impl Tree {
         }
     }
 
-    /// Returns the output that a directory denotes. Fails if the directory denotes no output.
+    /// Returns the node output that a directory represents. Fails if the directory represents none.
     pub(super) fn output(&self, key: &Key) -> Result<Output, Refusal> {
         if key.part != Part::Whole {
             let why = "it is a view of a filter, and holds no filters";
@@ -119,8 +119,8 @@ impl Tree {
         Ok(Output { node, words })
     }
 
-    /// Returns the directories from the root down to a directory, which may be a class that no arc
-    /// carries.
+    /// Returns the directories on the path from the root to a directory. The directory may
+    /// represent a class that no arc carries.
     fn directories_to(&self, key: &Key) -> Vec<Key> {
         let mut way = Vec::new();
         let mut place = key.place.clone();
@@ -140,7 +140,8 @@ impl Tree {
         way
     }
 
-    /// Returns the object to which a symbolic link in a directory leads; `None` if there is none.
+    /// Resolves the target of a symbolic link in the directory `from`. Returns `None` if the target
+    /// does not exist.
     pub(super) fn resolve(&self, from: &Key, target: &str) -> Option<Key> {
         let mut way = self.directories_to(from);
         for name in target.split('/').filter(|name| !name.is_empty() && *name != ".") {
@@ -153,7 +154,7 @@ impl Tree {
             let here = way.last()?.clone();
             let next = self.lookup(&here, name, &[])?;
             match &next.part {
-                // A link to a node leads on from there.
+                // Links to nodes are followed.
                 Part::Link(_) => {
                     let target = self.target(&next)?;
                     let there = self.resolve(&here, &target)?;
@@ -168,8 +169,8 @@ impl Tree {
         way.pop()
     }
 
-    /// Returns true if the directory of an output contains only the placeholder for an empty
-    /// output, or if the tree does not contain the directory.
+    /// Returns true if no filter is connected to the output that a directory represents: the
+    /// directory is not in the tree, or contains only the placeholder sink.
     pub(super) fn is_empty(&self, place: &DirectoryId) -> bool {
         let Some(directory) = self.directory(place) else { return true };
         directory.children.iter().all(|(_, child)| match child {
@@ -181,7 +182,8 @@ impl Tree {
         })
     }
 
-    /// Returns true if a directory belongs to a sink that only marks an empty output.
+    /// Returns true if a directory represents a placeholder sink, which terminates an output
+    /// without filters.
     pub(super) fn is_placeholder(&self, directory: &Directory) -> bool {
         matches!(directory.place, DirectoryId::Node(..))
             && self.first_node(directory).is_some_and(|(_, node)| {

@@ -1,4 +1,4 @@
-//! Plans the edit of a path for each change to the tree. The plan depends only on the tree, and on
+//! Plans the edit of a path for each change to the tree. A plan depends only on the tree, and on
 //! the symbolic links in the names of files that a new filter opens.
 
 use super::own_mount::leads_into_mount;
@@ -11,12 +11,11 @@ use crate::tree::{Child, DirectoryId, EMPTY_STREAM, NodeIndex, PathKey, Tree, ke
 use std::path::Path;
 use streamline::paths::{NewFilter, new_filter};
 
-/// The result of planning a change to the tree: the edit, start or end of a path that carries out
-/// the change.
+/// The plan for a change to the tree: an edit, a start or a stop of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum PlannedChange {
-    /// No action: the removed entry only shows another object, such as a class, and exists as long
-    /// as that object exists.
+    /// No action. The removed entry only represents another object, such as a class, and disappears
+    /// together with that object.
     Nothing,
     /// An edit of a path.
     Edit(PathEdit),
@@ -27,7 +26,7 @@ pub(crate) enum PlannedChange {
         /// Request of the path.
         request: String,
     },
-    /// The end of a path.
+    /// The stop of a path.
     Stop(PathKey),
 }
 
@@ -36,7 +35,7 @@ pub(crate) enum PlannedChange {
 pub(crate) struct PathEdit {
     /// The path.
     pub(crate) path: PathKey,
-    /// The path to which the edit moves a node; `None` if no node leaves its path.
+    /// The path to which the edit moves nodes; `None` if all nodes stay in their path.
     pub(crate) into: Option<PathKey>,
     /// The words of the edit: the arguments of `streamline set` after the path.
     pub(crate) words: Vec<String>,
@@ -54,9 +53,9 @@ impl PathEdit {
     }
 }
 
-/// Parses the name of a directory as a filter; `None` if no filter has this name. Fails if the name
-/// is malformed, if the mount does not permit the filter, or if the filter would open a file below
-/// the mount.
+/// Parses the name of a directory as a filter with its arguments. Returns `None` if no filter has
+/// this name. Fails if the name is malformed, if the mount does not permit the filter, or if the
+/// filter would open a file below the mount.
 pub(super) fn parse_filter_name(
     name: &str,
     may: &MountPermissions,
@@ -95,21 +94,22 @@ pub(super) fn parse_filter_name(
     }
 }
 
-/// Returns the first file that a filter would open and that is below the mount, or `None` if there
-/// is none.
+/// Returns the first file below the mount among the files that a filter would open, or `None` if
+/// there is none.
 fn below_own_mount<'f>(filter: &'f NewFilter, may: &MountPermissions) -> Option<&'f str> {
     let inside = |file: &&String| leads_into_mount(&may.mount, Path::new(file));
     filter.files.iter().find(inside).map(String::as_str)
 }
 
-/// Plans mkdir(2).
+/// Plans the edit for mkdir(2), which creates a filter or starts a path.
 pub(crate) fn plan_mkdir(
     tree: &Tree,
     (parent, name): (&Key, &str),
     may: &MountPermissions,
 ) -> Result<PlannedChange, Refusal> {
     match tree.lookup(parent, name, &[]) {
-        // It exists as long as its filter, and programs such as `cp -r` make it nevertheless.
+        // The directory of a class always exists, but programs such as `cp -r` create it
+        // nevertheless.
         Some(key) if tree.is_unlisted_class(&key) => return Ok(PlannedChange::Nothing),
         Some(_) => return Err(Refusal::new(errno::EEXIST, "it exists")),
         None => {}
@@ -121,7 +121,8 @@ pub(crate) fn plan_mkdir(
     let directory = tree.directory(&parent.place);
     let has_sources = is_path && directory.is_some_and(|path| path.members.is_empty());
     if !has_sources {
-        // Fails if the directory is a view or can contain no filters, whatever the name is.
+        // This check comes before the name is parsed: some directories cannot contain filters at
+        // all.
         tree.output(parent)?;
     }
     let Some(filter) = parse_filter_name(name, may)? else {
@@ -146,8 +147,9 @@ pub(crate) fn plan_mkdir(
     PathEdit::plan(tree, below.node, &["add", &filter.text, "below", &below.words])
 }
 
-/// Plans mkdir(2) in the root. The name of a source starts a path with this source; the name of any
-/// other filter is refused; any other name starts a path of this name with an empty stream.
+/// Plans mkdir(2) in the root directory. The name of a source starts a path with this source. The
+/// name of any other filter is refused. Any other name starts a path of this name with an empty
+/// stream as its source.
 fn plan_path_start(name: &str, may: &MountPermissions) -> Result<PlannedChange, Refusal> {
     match parse_filter_name(name, may)? {
         Some(filter) if filter.is_source => {
@@ -177,13 +179,13 @@ fn plan_path_start(name: &str, may: &MountPermissions) -> Result<PlannedChange, 
     }
 }
 
-/// Plans unlink(2).
+/// Plans the edit for unlink(2): the removal of a link severs an arc between two filters.
 pub(crate) fn unlink(tree: &Tree, (parent, name): (&Key, &str)) -> Result<PlannedChange, Refusal> {
     let key = tree.lookup(parent, name, &[]).ok_or_else(Refusal::gone)?;
     refuse_fixed_entry(&key, parent)?;
     if key.kind() == ObjectKind::Directory {
-        // The entry was a link from an additional parent, which has since become the first or only
-        // parent.
+        // The entry was a link in the directory of an additional parent. That parent has since
+        // become the first or only one, so the entry is a directory now.
         let why = "it is a directory now, and no link: `rmdir` removes it";
         return Err(Refusal::new(errno::EISDIR, why));
     }
@@ -193,7 +195,7 @@ pub(crate) fn unlink(tree: &Tree, (parent, name): (&Key, &str)) -> Result<Planne
     }
 }
 
-/// Plans rmdir(2).
+/// Plans the edit for rmdir(2), which removes a filter or stops a path.
 pub(crate) fn plan_rmdir(
     tree: &Tree,
     (parent, name): (&Key, &str),
@@ -216,7 +218,7 @@ pub(crate) fn plan_rmdir(
     }
 }
 
-/// Fails if an entry exists as long as the mount does, and therefore cannot be removed.
+/// Fails with EPERM if an entry is a fixed part of the mount and therefore cannot be removed.
 fn refuse_fixed_entry(key: &Key, parent: &Key) -> Result<(), Refusal> {
     let fixed = |key: &Key| {
         matches!(key.place, DirectoryId::Filters | DirectoryId::Machine | DirectoryId::Interface(_))
@@ -239,7 +241,8 @@ fn plan_node_removal(tree: &Tree, parent: &Key, key: &Key) -> Result<PlannedChan
         if tree.count_sources(member.path) > 1 {
             return PathEdit::plan(tree, member, &["remove", name, "leaf"]);
         }
-        // Without its last source, a path is stopped or, if it has a name, becomes an empty stream.
+        // The removal of the last source stops a path. A path with a name gets an empty stream
+        // instead.
         return match of_path {
             true => {
                 let words = ["add", EMPTY_STREAM, ",", "remove", name, "leaf"];
@@ -263,7 +266,7 @@ fn sever(tree: &Tree, member: NodeIndex, parent: &Key) -> Result<PlannedChange, 
     PathEdit::plan(tree, member, &["sever", name, "from", &from.words])
 }
 
-/// Returns the node to which a link in a directory leads; `None` if the entry is not a link to a
+/// Returns the node to which a link in a directory leads, or `None` if the entry is not a link to a
 /// node.
 pub(super) fn linked_node(
     tree: &Tree,
@@ -287,7 +290,8 @@ fn no_filter_refusal(target: &str) -> Refusal {
     Refusal::new(errno::EINVAL, why)
 }
 
-/// Plans symlink(2): the node to which the target leads gets an additional parent.
+/// Plans the edit for symlink(2), which adds an arc: the target node gets the link's directory as
+/// an additional parent.
 pub(crate) fn link(
     tree: &Tree,
     (parent, name): (&Key, &str),

@@ -1,4 +1,4 @@
-//! The edit of a path for rename(2).
+//! Plans the edit of a path for rename(2).
 
 use super::places::Output;
 use super::plan::{PathEdit, PlannedChange, linked_node, parse_filter_name};
@@ -15,8 +15,8 @@ fn invalid(why: impl Into<String>) -> Refusal {
     Refusal::new(errno::EINVAL, why)
 }
 
-/// Plans rename(2): a filter is severed from one parent and attached to another, with new arguments
-/// if its new name contains any.
+/// Plans the edit for rename(2): moves a filter from one parent to another, and changes its
+/// arguments if the new name contains any.
 pub(crate) fn rename(
     tree: &Tree,
     (parent, name): (&Key, &str),
@@ -61,7 +61,8 @@ fn refuse_other_name(name: &str, to: &str) -> Result<(), Refusal> {
     }
 }
 
-/// Plans the edit `move NODE from PARENT below OUTPUT` within a path.
+/// Plans the edit `move NODE from PARENT below OUTPUT`, which replaces one parent of a node within
+/// its path.
 fn reattach(
     tree: &Tree,
     (node, from): (NodeIndex, &Output),
@@ -104,7 +105,7 @@ fn plan_node_rename(
     if below.node.path == node.path {
         let mut words = vec!["move", name, "from", &from.words, "below", &below.words];
         if let Some(changed) = &changed {
-            // The arguments change first, because the name of the node may differ after the move.
+            // The arguments are changed first, because the move may change the name of the node.
             let before = changed.iter().map(String::as_str).chain([","]);
             words = before.chain(words).collect();
         }
@@ -139,8 +140,8 @@ fn plan_move_across_paths(
     Ok(PlannedChange::Edit(PathEdit { path, into: Some(into), words }))
 }
 
-/// Plans a move of the nodes below a class. Between the new parent and these nodes, the edit adds a
-/// filter equal to the one that makes the class.
+/// Plans a move of the nodes below a class. The edit inserts a copy of the class's filter between
+/// the new parent and these nodes.
 fn move_class(
     tree: &Tree,
     (key, node, class): (&Key, &DirectoryId, &str),
@@ -153,7 +154,8 @@ fn move_class(
     let has_children = tree.directory(&key.place).is_some_and(|class| !class.children.is_empty());
     let words = format!("{}/{class}", details.name);
     if !has_children {
-        // There is no node to move. An equal filter makes the class at the new parent.
+        // There is no node to move. A copy of the filter below the new parent produces the class
+        // there.
         let given = details.arguments.iter().filter(|argument| argument.given);
         let given = Vec::from_iter(given.map(|argument| argument.value.as_str()));
         let name = crate::names::filter_name(&details.filter, &given);
@@ -171,7 +173,8 @@ fn move_class(
     plan_move_across_paths(tree, (member, &words), &below)
 }
 
-/// Returns the words of the edit that sets the arguments of a node to those in its new name.
+/// Returns the words of the edit that changes the arguments of a node to the arguments in its new
+/// name.
 fn replacement(
     tree: &Tree,
     member: NodeIndex,

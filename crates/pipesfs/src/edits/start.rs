@@ -1,5 +1,5 @@
-//! Paths that are started by creating a directory in the root. Each path runs in a process of the
-//! caller, which the command `streamline start` starts.
+//! Start of a path when a user creates a directory in the root directory. The path runs in a new
+//! process of the caller, which the command `streamline start` creates.
 
 use super::Refusal;
 use super::carry_out::Caller;
@@ -10,14 +10,14 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// Maximum number of bytes kept of the command's output.
+/// Number of bytes of the command's output that are stored; the rest is read and discarded.
 const OUTPUT_MAX: u64 = 16 << 10;
 
 /// Environment variable with the directory of the daemon.
 const DAEMON_VARIABLE: &str = "STREAMLINE_DAEMON";
 
-/// Starts a path in the background, as a process of the caller. Returns its number. Blocks until
-/// the path is running, but not beyond the caller's deadline.
+/// Starts a path in the background, as a process of the caller, and returns the path's number.
+/// Blocks until the path is running, at most until the caller's deadline.
 pub(super) fn start(
     daemon: Option<&Path>,
     (name, request): (Option<&str>, &str),
@@ -28,7 +28,7 @@ pub(super) fn start(
     let mut command = Command::new(program);
     command.arg("start");
     if caller.is_other {
-        // The environment of this process is not that of the caller.
+        // The environment of this process belongs to another user, so it is not passed on.
         let (uid, gid) = caller.user;
         command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").uid(uid).gid(gid);
         command.args(["--log", "/dev/null"]);

@@ -1,4 +1,4 @@
-//! Tests of edit planning: each change of a tree yields either the text of an edit command or a
+//! Tests of edit planning: each change to a tree yields either the text of an edit command or a
 //! refusal.
 
 use super::plan::{PathEdit, PlannedChange, link, plan_mkdir, plan_rmdir, unlink};
@@ -31,7 +31,7 @@ fn node(id: u64, name: &str, filter: &str, arcs: &[(usize, &str)]) -> NodeDetail
 }
 
 /// Returns the tree of two paths: `web: generate | (udp | (|9 count + |10 discard)) + inspect`,
-/// with `inspect` also below `udp`, and an empty stream.
+/// whose `inspect` also has an arc from `udp`, and a path that is an empty stream.
 fn tree() -> Tree {
     let path = |number: u32, name: &str| RegisteredPath {
         number,
@@ -55,8 +55,8 @@ fn key(tree: &Tree, path: &str) -> Key {
     tree.resolve(&Key::directory(DirectoryId::Root), path).unwrap_or_else(|| panic!("{path}"))
 }
 
-/// Returns a plan as text (the words of an edit, `nothing`, `start …` or `stop …`), or the number
-/// of an error.
+/// Formats a plan as text: the words of an edit, `nothing`, `start …` or `stop …`. Returns the
+/// error number if planning failed.
 fn outcome_text(planned: Result<PlannedChange, Refusal>) -> Result<String, i32> {
     planned.map_err(|refusal| refusal.errno).map(|planned| match planned {
         PlannedChange::Nothing => "nothing".to_owned(),

@@ -1,4 +1,4 @@
-//! Names that programs look up in directories, listed or not.
+//! Lookup of names in directories, including names that no listing contains.
 
 use super::{Key, Part, STREAMS_DIRECTORY, is_place_entry, stream};
 use crate::names::unescape;
@@ -6,8 +6,8 @@ use crate::tree::{DirectoryId, Tree};
 use streamline::paths;
 
 impl Tree {
-    /// Returns the object with this name in a directory, listed or not. Returns `None` if there is
-    /// none. `names` is as in [`entries`](Self::entries).
+    /// Returns the object with this name in a directory, or `None` if there is none. The name may
+    /// be missing from listings. `names` is as in [`entries`](Self::entries).
     #[must_use]
     pub fn lookup(&self, key: &Key, name: &str, names: &[String]) -> Option<Key> {
         let directory = self.directory(&key.place).filter(|_| key.part == Part::Whole);
@@ -15,7 +15,8 @@ impl Tree {
             return self.child_key(key, name, child);
         }
         let fixed = match (&key.part, &key.place) {
-            // Making all entries takes longer than everything else that a lookup needs.
+            // This case avoids building the list of all entries, which would dominate the cost of a
+            // lookup.
             (
                 Part::Whole,
                 DirectoryId::Node(..) | DirectoryId::Class(..) | DirectoryId::Path(_),
@@ -49,8 +50,8 @@ impl Tree {
             (Part::Whole, DirectoryId::Node(path, node)) => {
                 let class = unescape(name)?;
                 if paths::is_manual_name(&class) {
-                    // The name of a filter denotes no class: `mkdir tcp/http` makes the filter, and
-                    // the class is `tcp/80`.
+                    // A filter's name is not a class: `mkdir tcp/http` creates the filter `http`,
+                    // and the class is `tcp/80`.
                     return None;
                 }
                 let directory = self.directory(&key.place)?;

@@ -4,8 +4,8 @@ use super::{Key, Part};
 use crate::tree::{Child, Tree};
 
 impl Tree {
-    /// Returns the directory `count` for a name such as `count#7`, if its node has the number 7.
-    /// The directory may have had this longer name when the program listed it.
+    /// Returns the directory `count` for a name such as `count#7` if its node has the number 7.
+    /// Programs use the longer name if the directory had it when they listed the parent.
     pub(super) fn lookup_numbered(&self, key: &Key, name: &str) -> Option<Key> {
         let (stem, number) = name.split_once('#')?;
         let number: u64 = number.parse().ok()?;

@@ -1,13 +1,13 @@
 //! The kinds of texts in files.
 
-/// The content of a file with a text.
+/// The kind of text that a file contains.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Text {
-    /// The introduction in the root directory.
+    /// The introduction, in the file `README`.
     Readme,
-    /// The reason for the latest failure of the user who reads the file.
+    /// The reason why the reading user's latest failed operation failed.
     Error,
-    /// Programs and packet sockets of other applications on an interface.
+    /// The eBPF programs and packet sockets of other applications on an interface.
     Others,
     /// The manual of the filter with this name.
     Manual(String),
@@ -17,7 +17,7 @@ pub enum Text {
     Argument(String),
     /// The spaces in which the nodes of a directory run.
     Space,
-    /// The reason for the placement of a node.
+    /// The reason for the choice of the space in which a node runs.
     Why,
     /// The number of replicas of a node; 1 for a node without replicas.
     Replicas,
@@ -29,11 +29,11 @@ pub enum Text {
     Processors,
     /// The instructions of a filter that runs in the kernel.
     Program,
-    /// The remaining time for which the retained output of a source is kept.
+    /// The remaining time for which a source keeps its past output.
     Freeze,
-    /// The number of blocks that a node has received or made.
+    /// The number of blocks that a node has received or generated.
     Blocks,
-    /// The total length in bytes of the blocks that a node has received or made.
+    /// The total length in bytes of the blocks that a node has received or generated.
     Bytes,
     /// Mean time that a filter spends on a block, in ns.
     NsPerBlock,
@@ -50,8 +50,9 @@ pub enum Text {
 }
 
 impl Text {
-    /// Returns true if the size of the file is the length of its text, because the text is derived
-    /// from the tree without counters. Other files have the size 0, like those of `/proc`.
+    /// Returns true if the file reports the length of its text as its size, because the text is
+    /// derived from the tree without counters. Other files report size 0, like the files of
+    /// `/proc`.
     #[must_use]
     pub const fn has_size(&self) -> bool {
         matches!(

@@ -1,10 +1,10 @@
-//! Requests that change the tree.
+//! Parsing of the FUSE requests that change the tree.
 
-/// A change to the tree that the kernel requests. The inode number in the request header is that of
+/// A change to the tree that the kernel requests. The inode number in the request header identifies
 /// the directory that contains the entry to be changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TreeEdit {
-    /// Makes a directory with this name.
+    /// Creates a directory with this name.
     MakeDirectory(String),
     /// Removes the directory with this name.
     RemoveDirectory(String),
@@ -21,7 +21,7 @@ pub enum TreeEdit {
         /// Flags of renameat2(2).
         flags: u32,
     },
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     MakeLink {
         /// Name of the link.
         name: String,
@@ -38,7 +38,7 @@ pub enum TreeEdit {
 }
 
 impl TreeEdit {
-    /// Reads the arguments of the operation with this number. Returns `None` if they are malformed
+    /// Parses the arguments of the operation with this opcode. Returns `None` if they are malformed
     /// or if the operation does not change the tree.
     pub(super) fn read(opcode: u32, body: &[u8]) -> Option<Self> {
         let long = || Some(u64::from_le_bytes(*body.first_chunk()?));
@@ -71,7 +71,7 @@ impl TreeEdit {
 /// byte, if there is one.
 fn texts(body: &[u8]) -> Option<(String, Option<String>)> {
     let end = body.iter().position(|byte| *byte == 0)?;
-    // A name that is not UTF-8 names no object here.
+    // No object has a name that is not UTF-8, so such a name becomes the empty name.
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap_or_default();
     let rest = body.get(end + 1..).unwrap_or_default();
     let second = rest.iter().position(|byte| *byte == 0).map(|end| text(&rest[..end]));

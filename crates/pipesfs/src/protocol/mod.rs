@@ -1,8 +1,8 @@
-//! Messages of the kernel's FUSE protocol, version 7.31 (linux/fuse.h), that this server uses.
+//! The messages of the kernel's FUSE protocol, version 7.31 (linux/fuse.h), that this server uses.
 //!
-//! The protocol is implemented here, because a signal must end a blocked read of the process that
-//! receives the signal. The kernel sends INTERRUPT for this purpose. The available library refuses
-//! INTERRUPT, so the caller would wait forever.
+//! The protocol is implemented here because of INTERRUPT, which the kernel sends when a process
+//! receives a signal during a blocked read. The available library rejects INTERRUPT, so the process
+//! would stay blocked.
 
 mod edits;
 mod replies;

@@ -1,4 +1,4 @@
-//! Replies to requests of the kernel.
+//! Replies to the kernel's FUSE requests.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -7,14 +7,15 @@ use streamline::paths::TapRingReader;
 use sys::memory::GatherWrite;
 use zerocopy::{Immutable, IntoBytes};
 
-/// A reply to one request. Any thread may send it, with a single write.
+/// A reply to one request. Any thread may send the reply, with a single write(2) to the FUSE
+/// device.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply<'d> {
     device: &'d File,
     unique: u64,
 }
 
-/// Length of the header of a reply in bytes.
+/// Length of the header of a reply, in bytes.
 pub const REPLY_HEADER_LENGTH: usize = 16;
 
 #[derive(Clone, Copy, Debug, IntoBytes, Immutable)]
@@ -35,7 +36,7 @@ pub struct Attributes {
     pub size: u64,
     /// Length in units of 512 bytes.
     pub blocks: u64,
-    /// Times of access, modification and change, in seconds since 1970.
+    /// Times of the last access, modification and status change, in seconds since 1970.
     pub times: [u64; 3],
     /// Nanosecond parts of `times`.
     pub nanoseconds: [u32; 3],
@@ -98,15 +99,15 @@ impl<'d> Reply<'d> {
         self.send(&message);
     }
 
-    /// Sends a successful reply with the next `length` bytes of a ring. Returns false if the reply
-    /// could not be sent because the caller no longer waits.
+    /// Sends a successful reply with the next `length` bytes of a ring, without copying them here.
+    /// Returns false if the caller no longer waits for the reply.
     pub(crate) fn shared(self, ring: &TapRingReader, length: usize) -> bool {
         let total = u32::try_from(REPLY_HEADER_LENGTH + length).unwrap_or(u32::MAX);
         let head = Head { length: total, error: 0, unique: self.unique };
         let mut message = GatherWrite::with_capacity(3);
         message.push_bytes(head.as_bytes());
         ring.gather(length, &mut message);
-        // A write to the device does not wait.
+        // A write to the FUSE device never blocks.
         let refuse = |_: BorrowedFd<'_>| Err(io::ErrorKind::WouldBlock.into());
         message.write_all(self.device, refuse).1.is_ok()
     }
@@ -117,8 +118,8 @@ impl<'d> Reply<'d> {
         self.send(head.as_bytes());
     }
 
-    /// Sends the attributes of the object that a lookup has found, and the time for which the
-    /// kernel may cache them.
+    /// Sends the attributes of the object that a lookup found, and the time for which the kernel
+    /// may cache the attributes.
     pub fn entry(self, attributes: Attributes, times: EntryTimes) {
         self.data(entry_head(attributes, times).as_bytes());
     }
@@ -141,17 +142,17 @@ impl<'d> Reply<'d> {
         self.data(&message);
     }
 
-    /// Sends the number of bytes that were written.
+    /// Sends the number of bytes that a write accepted.
     pub fn written(self, bytes: usize) {
         self.data(&(bytes as u64).to_le_bytes());
     }
 
-    /// Sends the events that poll(2) reports.
+    /// Sends the event bits for poll(2).
     pub fn polled(self, events: u32) {
         self.data(&u64::from(events).to_le_bytes());
     }
 
-    /// Wakes the callers of poll(2) that wait under the number `wake`.
+    /// Wakes the callers of poll(2) that wait for the notification number `wake`.
     pub fn wake(device: &File, wake: u64) {
         let head = Head { length: REPLY_HEADER_LENGTH as u32 + 8, error: NOTIFY_POLL, unique: 0 };
         let message = [head.as_bytes(), &wake.to_le_bytes()].concat();
@@ -199,8 +200,8 @@ impl DirectoryBuffer {
         self.bytes.len() + head + (24 + name.len()).next_multiple_of(8) <= self.size
     }
 
-    /// Adds an entry. `next` is the number of the following entry. An entry whose attributes have
-    /// inode number 0 is listed without a lookup.
+    /// Adds an entry. `next` is the number of the following entry. If the attributes have inode
+    /// number 0, the kernel lists the entry but does not treat it as looked up.
     pub fn add(
         &mut self,
         name: &str,
@@ -221,7 +222,7 @@ impl DirectoryBuffer {
         self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
     }
 
-    /// Returns the bytes.
+    /// Returns the entries in the kernel's format.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
@@ -242,8 +243,8 @@ pub fn init_reply(readahead: u32, flags: u32, write_max: u32) -> Vec<u8> {
     (words[0], words[1]) = VERSION;
     words[2] = readahead;
     words[3] = flags & FEATURES;
-    // The maximum number of background requests, and the number above which the kernel regards
-    // itself as congested.
+    // The low half is the maximum number of background requests; the high half is the congestion
+    // threshold.
     words[4] = 16 | 12 << 16;
     words[5] = write_max;
     words[6] = 1;

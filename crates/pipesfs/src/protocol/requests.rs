@@ -1,4 +1,4 @@
-//! Requests of the kernel.
+//! Parsing of the kernel's FUSE requests.
 
 use super::edits::TreeEdit;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
@@ -10,9 +10,9 @@ pub struct Header {
     /// Length of the request in bytes.
     pub length: u32,
     opcode: u32,
-    /// Number of the request.
+    /// Number of the request, which the reply repeats.
     pub unique: u64,
-    /// Inode number of the object to which the request refers.
+    /// Inode number of the object on which the request operates.
     pub inode: u64,
     /// User id of the caller.
     pub uid: u32,
@@ -23,7 +23,7 @@ pub struct Header {
     _extensions: u32,
 }
 
-/// A request.
+/// A request of the kernel.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The header.
@@ -50,8 +50,8 @@ pub enum Operation {
     Forget(Vec<(u64, u64)>),
     /// Returns attributes.
     GetAttributes,
-    /// Checks the access in this mask of R_OK, W_OK and X_OK. The kernel asks only if it does not
-    /// check permissions itself.
+    /// Checks access permissions; the mask consists of R_OK, W_OK and X_OK. The kernel sends this
+    /// request only if it does not check permissions itself.
     Access(u32),
     /// Returns the target of a link.
     ReadLink,
@@ -93,7 +93,8 @@ pub enum Operation {
     },
     /// Returns the statistics of the file system (statfs(2)).
     StatFs,
-    /// Queries whether a read would block, and optionally requests a later notification.
+    /// Returns the event bits for poll(2), and optionally requests a notification of the next
+    /// event.
     Poll {
         /// The open file.
         handle: u64,
@@ -102,28 +103,28 @@ pub enum Operation {
         /// True if a notification is requested.
         notify: bool,
     },
-    /// Reports that the caller of the request with this number received a signal.
+    /// Interrupts the request with this number, because its caller received a signal.
     Interrupt(u64),
     /// Ends the session.
     Destroy,
-    /// Reports that a descriptor was closed, which requires no action.
+    /// Reports that a file descriptor was closed, which requires no action.
     Flush,
-    /// A change to the tree of directories.
+    /// Changes the tree of directories.
     Edit(TreeEdit),
-    /// Requests a change to the file system that is none of the above.
+    /// Any other change to the file system, which is refused.
     Change,
-    /// An operation that is not supported here.
+    /// An unsupported operation.
     Unknown,
 }
 
-/// A write to an open file. The position of the write is ignored.
+/// A write to an open file. The file position is ignored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Write {
     /// The open file.
     pub handle: u64,
     /// Flags of the open file.
     pub flags: u32,
-    /// The bytes.
+    /// The bytes to write.
     pub bytes: Vec<u8>,
 }
 
@@ -140,26 +141,25 @@ pub struct AttributeChange {
     pub size: Option<u64>,
 }
 
-/// Bit of the mask of [`Operation::Access`]: the object is to be executed or, if it is a directory,
-/// searched.
+/// Bit in the mask of [`Operation::Access`]: execution of a file, or search of a directory.
 pub const X_OK: u32 = 1;
 /// Flag of an open file: reads and writes do not block.
 pub const O_NONBLOCK: u32 = 0o4000;
 /// Bits of the flags of an open file that determine the access mode; 0 means read-only.
 pub const O_ACCMODE: u32 = 3;
 
-/// Length of the header of a write, in bytes.
+/// Length of the header of a write request, in bytes.
 const WRITE_HEADER_LENGTH: usize = 40;
-/// Length of the header of a creation, in bytes.
+/// Length of the header of a create request, in bytes.
 const CREATE_HEADER_LENGTH: usize = 16;
-/// Bits that select the attributes to change.
+/// Bits in the field `valid` of SETATTR, which select the attributes to change.
 const MODE_VALID: u32 = 1;
 const UID_VALID: u32 = 1 << 1;
 const GID_VALID: u32 = 1 << 2;
 const SIZE_VALID: u32 = 1 << 3;
 
 impl Request {
-    /// Reads a request. Returns `None` if the bytes are not a request of the protocol.
+    /// Parses a request. Returns `None` if the bytes are not a valid request.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (header, rest) = Header::read_from_prefix(bytes).ok()?;
@@ -175,7 +175,7 @@ impl Operation {
         let name_at = |start: usize| {
             let rest = body.get(start..)?;
             let end = rest.iter().position(|byte| *byte == 0)?;
-            // A name that is not UTF-8 names no object here.
+            // No object has a name that is not UTF-8, so such a name becomes the empty name.
             Some(String::from_utf8(rest.get(..end)?.to_vec()).unwrap_or_default())
         };
         let name = || name_at(0);
@@ -230,7 +230,7 @@ impl Operation {
                 Self::Forget((0..count.min(body.len() / 16)).filter_map(one).collect())
             }
             6 | 9..=13 | 45 => Self::Edit(TreeEdit::read(opcode, body)?),
-            // These are MKNOD, SETXATTR, REMOVEXATTR, FALLOCATE and TMPFILE.
+            // MKNOD, SETXATTR, REMOVEXATTR, FALLOCATE and TMPFILE.
             8 | 21 | 24 | 43 | 51 => Self::Change,
             _ => Self::Unknown,
         })

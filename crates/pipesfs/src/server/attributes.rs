@@ -1,4 +1,5 @@
-//! Changes of attributes: permissions can be removed, but not added.
+//! Changes of attributes, and permission checks. A user can remove permissions of an object, but
+//! cannot add any.
 
 use super::{Outcome, Server, lock};
 use crate::entries::{Key, ObjectKind};
@@ -12,10 +13,10 @@ const MODE_BITS: u32 = 0o7777;
 const EXECUTABLE: u32 = 0o111;
 
 impl Server {
-    /// Changes the attributes of an object. The kernel has checked that the caller is the owner of
-    /// the object or root. Refuses permissions that the inputs of the path do not allow, and
-    /// another owner, because the owner is the user of the path's process. A writable file can be
-    /// truncated to length 0, which has no effect, because the file stores nothing.
+    /// Changes the attributes of an object. The kernel has already checked that the caller is root
+    /// or the owner of the object. Refuses permissions beyond what the inputs of the path allow,
+    /// and a new owner or group, because the owner is the user of the path's process. A writable
+    /// file can be truncated to length 0, without effect, because the file stores nothing.
     pub(super) fn set_attributes(
         &self,
         header: &Header,
@@ -53,8 +54,8 @@ impl Server {
         Ok(Outcome::Attributes(self.attributes(&key, header.inode)?))
     }
 
-    /// Checks an access by root, who may do everything except execute a file that nobody may
-    /// execute. The kernel checks the access of other users itself.
+    /// Checks an access by root, which is refused only for the execution of a file without execute
+    /// permission. The kernel itself checks the accesses of other users.
     pub(super) fn check_access(&self, header: &Header, mask: u32) -> Result<Outcome, i32> {
         let key = self.key(header.inode)?;
         let attributes = self.attributes(&key, header.inode)?;

@@ -1,4 +1,4 @@
-//! Operations that change the tree, in threads that may block.
+//! Operations that change the tree. They run in threads that may block.
 
 use super::{Outcome, Server, lock};
 use crate::edits::carry_out::{Caller, ChangeResult, carry_out};
@@ -13,7 +13,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Maximum number of times that an edit is planned again because another edit was applied first.
+/// Maximum number of attempts at an edit. Each attempt plans the edit anew, after another edit of
+/// the path was applied first.
 const ATTEMPTS_MAX: usize = 4;
 
 impl Server {
@@ -27,7 +28,7 @@ impl Server {
         };
         self.try_edit(&caller, edit, &parent, &into).map_err(|Refusal { errno, why }| {
             let errno = match edit {
-                // mv(1) would say that the directory moves into itself, which the kernel refuses.
+                // On EINVAL, mv(1) would print that a directory cannot be moved into itself.
                 TreeEdit::Rename { .. } if errno == errno::EINVAL => errno::EOPNOTSUPP,
                 _ => errno,
             };
@@ -74,7 +75,7 @@ impl Server {
             let before = self.snapshots.refresh(age);
             let planned = match self.plan(&before.tree, edit, parent, into) {
                 Ok(planned) => planned,
-                // The tree may have changed since.
+                // The snapshot may be outdated, so the edit is planned again from a new one.
                 Err(_) if age > Duration::ZERO => {
                     age = Duration::ZERO;
                     continue;
@@ -136,8 +137,8 @@ impl Server {
         }
     }
 
-    /// Returns the reply to a change that has been made. Updates the inode numbers and the open
-    /// streams of objects that the change has moved or removed.
+    /// Returns the reply to a completed change. Updates the inode numbers and the open streams of
+    /// objects that the change has moved or removed.
     fn reply_to_edit(
         &self,
         edit: &TreeEdit,
@@ -159,9 +160,10 @@ impl Server {
                 let mut inodes = lock(&self.inodes);
                 inodes.rebind(&places);
                 if places.keys().any(|place| matches!(place, DirectoryId::Class(..))) {
-                    // The kernel now knows the class where the caller put it, and not below its new
-                    // filter. A directory of the same number found there would have to be moved,
-                    // which the kernel refuses in the middle of a rename (ESTALE).
+                    // The kernel has moved the inode of the class to the caller's target, while the
+                    // tree has the class below its new filter. If a lookup there returned the same
+                    // inode, the kernel would have to move it again, which fails in the middle of a
+                    // rename (ESTALE).
                     inodes.renumber(&places);
                 }
                 drop(inodes);
@@ -175,7 +177,7 @@ impl Server {
                 let key = match done {
                     ChangeResult::Started(number) => started(new, *number),
                     _ => new_child((old, new), (parent, name))
-                        // A class that no arc carries.
+                        // The new directory may be a class that no arc carries.
                         .or_else(|| new.lookup(parent, name, &[])),
                 };
                 self.entry(&key.ok_or_else(Refusal::gone)?)
@@ -221,7 +223,7 @@ impl Server {
     }
 }
 
-/// Returns the nodes that an edit moves to another path.
+/// Returns the directories of the nodes that an edit moves to another path.
 fn moved_nodes(
     tree: &Tree,
     planned: &PlannedChange,
@@ -251,8 +253,8 @@ fn moved_nodes(
     nodes
 }
 
-/// Returns the directory of a path that has just started: the path's own directory, or that of its
-/// source. Returns `None` if the tree does not contain the path.
+/// Returns the directory of a path that has just started: the path's own directory, or the
+/// directory of its source. Returns `None` if the tree does not contain the path.
 fn started(tree: &Tree, number: u32) -> Option<Key> {
     let at = tree.paths.iter().position(|view| view.path.number == number)?;
     let own = DirectoryId::Path(key_of(tree.paths.get(at)?));

@@ -1,10 +1,10 @@
-//! Open files and directories whose requests the server answers itself.
+//! Open files and directories that are neither streams nor writers of a stream.
 
 use crate::entries::Key;
 use crate::tree::DirectoryId;
 use std::sync::Arc;
 
-/// An open file or directory that is not a stream.
+/// An open file or directory that is neither a stream nor the writer of one.
 #[derive(Debug)]
 pub(super) enum Handle {
     /// The text of a file at the time it was opened.
@@ -20,7 +20,7 @@ pub(super) enum Handle {
         /// Name of the argument.
         name: String,
     },
-    /// The file `freeze` of a source, open for writing. A write sets the time for which the
-    /// retained output of the source is kept.
+    /// The file `freeze` of a source, open for writing. A write sets the time for which the source
+    /// keeps its past output.
     Freeze(DirectoryId),
 }

@@ -1,12 +1,12 @@
 //! The operations of the file system, and the threads that execute them.
 //!
-//! Two threads receive requests and reply to the requests that the latest snapshot can answer. A
-//! request that must query a path first is passed to one of several threads. If the caller receives
-//! a signal in the meantime, the caller gets EINTR immediately and the reply is dropped. Reads of
-//! streams wait in [`Streams`]. Changes to the tree end within a time limit. A signal does not
-//! interrupt them, because the caller would not know whether the change was made. The thread that
-//! receives a change makes it if the other thread is receiving; otherwise, the change is passed to
-//! a separate thread, so that at least one thread always receives.
+//! Two threads receive requests. A receiving thread answers a request itself if the latest snapshot
+//! suffices. A request that must query a path first is passed to one of several other threads. If
+//! the caller receives a signal in the meantime, the server replies EINTR immediately and drops the
+//! later result. Reads of streams wait in [`Streams`]. A change to the tree has a time limit and
+//! cannot be interrupted, because the caller would not learn whether the change was made. A
+//! receiving thread makes a change itself while the other one receives requests; otherwise it
+//! passes the change to a separate thread, so that at least one thread always receives.
 
 mod attributes;
 mod edits;
@@ -44,7 +44,7 @@ const WRITE_BYTES_MAX: u32 = 128 << 10;
 const REQUEST_BYTES_MAX: usize = WRITE_BYTES_MAX as usize + 4096;
 /// Number of threads that receive requests.
 const RECEIVING_THREADS: usize = 2;
-/// Number of threads for requests that query paths.
+/// Maximum number of threads for requests that query paths.
 const QUERY_THREADS_MAX: usize = 4;
 /// Name of the threads that query paths.
 const QUERY_THREAD_NAME: &str = "pipesfs asks";
@@ -60,11 +60,11 @@ pub struct Server {
     totals: TotalsByPlace,
     handles: Mutex<HashMap<u64, Handle>>,
     next_handle: AtomicU64,
-    /// Number of receiving threads that are not making a change.
+    /// Number of receiving threads that are not executing a change.
     receiving: AtomicUsize,
-    /// Numbers of the requests that are being executed by threads that query paths.
+    /// Numbers of the requests that have been passed to the threads that query paths.
     asking: Mutex<HashSet<u64>>,
-    /// Numbers of the requests that are being executed by threads that change the tree.
+    /// Numbers of the changes that are queued or being executed.
     editing: Mutex<HashSet<u64>>,
     failures: Arc<Failures>,
     /// User id and group id of this process.
@@ -75,7 +75,7 @@ pub struct Server {
     permitted: MountPermissions,
     /// Time limit for a change to the tree.
     edit_limit: Duration,
-    /// The time until which the retained output of each frozen source is kept.
+    /// The time until which each frozen source keeps its past output.
     frozen: Mutex<HashMap<DirectoryId, Instant>>,
     /// The permissions that users have set, by object.
     permissions: Mutex<HashMap<Key, u32>>,
@@ -265,10 +265,10 @@ impl Server {
         }
     }
 
-    /// Ends the request with the number `unique`, whose caller received a signal, unless the
-    /// request is a change, which always runs to its end. If the request is unknown, replies EAGAIN
-    /// to the request `own`, so that the kernel sends the interrupt again unless `unique` has been
-    /// answered in the meantime.
+    /// Replies EINTR to the request with the number `unique`, whose caller received a signal. A
+    /// change always runs to completion and is not interrupted. If the request is unknown, replies
+    /// EAGAIN to the request `own`, the interrupt itself. The kernel then sends the interrupt
+    /// again, unless `unique` has been answered in the meantime.
     fn interrupt(&self, unique: u64, own: u64) {
         if self.streams.interrupt(unique) || self.writers.interrupt(unique) {
             return;
@@ -276,7 +276,7 @@ impl Server {
         if lock(&self.asking).remove(&unique) {
             return Reply::new(&self.device, unique).error(errno::EINTR);
         }
-        // An edit ends within its limit, and its reply tells if it was made.
+        // An edit has a time limit, and its reply reports the outcome.
         if !lock(&self.editing).contains(&unique) {
             Reply::new(&self.device, own).error(errno::EAGAIN);
         }
@@ -305,12 +305,13 @@ impl Server {
 enum Executor {
     /// The thread that received the request.
     Receiver,
-    /// A thread that queries paths. The number of the request is in `asking`.
+    /// A thread that queries paths. Until the reply, the number of the request is in `asking`.
     Asks,
-    /// A thread that makes changes. The number of the request is in `editing`.
+    /// A thread that executes changes. Until the reply, the number of the request is in `editing`.
     Edits,
-    /// The thread that received the request, which does not count as a receiving thread until it
-    /// has replied. The number of the request is in `editing`.
+    /// The thread that received the request, which is a change. The thread does not count as a
+    /// receiving thread until it has replied. Until then, the number of the request is in
+    /// `editing`.
     EditingReceiver,
 }
 

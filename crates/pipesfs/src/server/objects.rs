@@ -29,14 +29,14 @@ impl Server {
         let names = self.names(&snapshot, &parent, header.uid)?;
         let key = snapshot.tree.lookup(&parent, name, &names);
         let key = key.ok_or_else(|| match silent_path(&snapshot.tree, &parent) {
-            // A directory that is being made may be missing: the edit waits for the path.
+            // mkdir(2) requires ENOENT here; its edit then waits for the path to reply.
             Some(number) if !is_being_made(name, header.pid) => {
                 self.record_silent_path((&snapshot.tree, &parent), number, header.uid)
             }
             _ => errno::ENOENT,
         })?;
         if snapshot.tree.is_unlisted_class(&key) && is_being_made(name, header.pid) {
-            // The kernel passes mkdir(2) on only if the lookup before it finds nothing.
+            // The kernel sends the request of mkdir(2) only if the preceding lookup fails.
             return Err(errno::ENOENT);
         }
         let inode = lock(&self.inodes).reference(&key);
@@ -45,8 +45,8 @@ impl Server {
         })
     }
 
-    /// Returns the attributes of an object with all permissions that its path allows, or ENOENT if
-    /// its node no longer exists.
+    /// Returns the attributes of an object, with all permissions that its path allows. Fails with
+    /// ENOENT if the node of the object no longer exists.
     pub(super) fn full_attributes(&self, key: &Key, inode: u64) -> Result<Attributes, i32> {
         let snapshot = self.snapshots.latest();
         let tree = &snapshot.tree;
@@ -67,17 +67,17 @@ impl Server {
             ObjectKind::File => (FILE, 0o400),
             ObjectKind::Link => (LINK, 0o777),
         };
-        // Every user may read the manual and see which paths exist.
+        // Every user may read the manual and list the existing paths.
         let read = if public { read | read >> 3 | read >> 6 } else { read };
         let root = *key == Key::directory(DirectoryId::Root);
         let read = match (root, self.for_all) {
-            // All users may make paths, but each may only remove their own (sticky bit).
+            // Every user may create paths, but may remove only their own (sticky bit).
             (true, true) => 0o1777,
             (true, false) => 0o755,
             (false, _) => read,
         };
         let size = match &key.part {
-            // Programs such as rsync and tar read as much as the size tells.
+            // Programs such as rsync and tar read only as many bytes as the size indicates.
             Part::Text(text) if text.has_size() => {
                 content::text(tree, key, &CountersByPath::new()).map_or(0, |text| text.len() as u64)
             }
@@ -89,9 +89,9 @@ impl Server {
         Ok(Attributes { inode, size, times, mode, links, uid, gid, ..Attributes::default() })
     }
 
-    /// Returns the time for which the kernel may cache the name of an object. Each open of a stream
-    /// looks up the stream's name and gets a separate object, because the kernel lets only one
-    /// program at a time write to an object.
+    /// Returns the time for which the kernel may cache the name of an object. Names of streams are
+    /// not cached: each open looks up the name and gets a separate inode, because the kernel lets
+    /// only one program at a time write to an inode.
     pub(super) fn entry_times(&self, attributes: &Attributes) -> EntryTimes {
         match self.key(attributes.inode) {
             Ok(Key { part: Part::Stream(_), .. }) => EntryTimes(0, 0),
@@ -117,7 +117,7 @@ impl Server {
         Ok(Outcome::Opened(self.add_handle(Handle::Directory(Arc::new(entries))), 0))
     }
 
-    /// Returns true if a user may see an entry of the root directory.
+    /// Returns true if a listing of the root directory contains an entry for this user.
     fn is_listed(&self, tree: &Tree, key: &Key, uid: u32) -> bool {
         let foreign = tree.directory(&key.place).filter(|_| key.place != DirectoryId::Root);
         let foreign = foreign.is_some_and(|directory| uid != 0 && directory.uid != uid);
@@ -172,8 +172,8 @@ impl Server {
         Ok(Outcome::Data(buffer.into_bytes()))
     }
 
-    /// Returns the names in a listing that are unknown to the tree: reasons for losses, and
-    /// interfaces.
+    /// Returns the names in a listing that cannot be derived from the tree: reasons for losses, or
+    /// interfaces of the machine. May block to query paths.
     fn names(&self, snapshot: &Snapshot, key: &Key, uid: u32) -> Result<Vec<String>, i32> {
         Ok(match (&key.part, &key.place) {
             (Part::Dropped, _) => {
@@ -189,8 +189,8 @@ impl Server {
     }
 }
 
-/// Returns the number of the path to which a directory belongs, if the names in the directory are
-/// unknown because the path has never replied.
+/// Returns the number of a directory's path if that path has never replied, so that the names in
+/// the directory are unknown.
 fn silent_path(tree: &Tree, parent: &Key) -> Option<u32> {
     let DirectoryId::Path(path) = &parent.place else { return None };
     let is_unknown =
@@ -198,8 +198,8 @@ fn silent_path(tree: &Tree, parent: &Key) -> Option<u32> {
     tree.paths.iter().find(is_unknown).map(|view| view.path.number)
 }
 
-/// Returns true if a thread is making a directory of this name. Reads the thread's memory, which
-/// takes 15 µs.
+/// Returns true if a thread is in mkdir(2) for a directory of this name. Reads the name from the
+/// thread's memory, which takes 15 µs.
 fn is_being_made(name: &str, thread: u32) -> bool {
     let made = sys::task::directory_being_made(thread);
     let last = |path: &[u8]| {

@@ -1,4 +1,4 @@
-//! Opening and reading of files. A text keeps the content that it had when it was opened.
+//! Opening and reading of files. A text file keeps its content from open to close.
 
 use super::{Handle, Outcome, Server, lock};
 use crate::content::{self, CountersByPath};
@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use streamline::paths::{self, ClientError, Memfd, PathClient, Tap, TapRingReader};
 
-/// Makes the kernel forward every read instead of caching (`FOPEN_DIRECT_IO`). The kernel accepts a
-/// change of the file position, which has no meaning here, because tools such as head(1) fail if
-/// they cannot position a regular file.
+/// Reply flag: the kernel forwards every read instead of caching (`FOPEN_DIRECT_IO`). lseek(2)
+/// succeeds but has no effect on a stream; tools such as head(1) fail if they cannot seek in a
+/// regular file.
 pub(super) const DIRECT_IO: u32 = 1;
-/// Time without a read after which a tap ends, in ms.
+/// Time without a read after which the path ends a tap, in ms.
 const IDLE_TAP_LIMIT_MS: u64 = 24 * 3600 * 1000;
 
 impl Server {
@@ -36,8 +36,8 @@ impl Server {
     }
 
     /// Returns true if the server must query paths to answer the request, even with a current
-    /// snapshot: for streams, events and texts that no snapshot contains, and for counters that are
-    /// missing or too old.
+    /// snapshot. This applies to streams, events and texts that no snapshot contains, and to
+    /// counters that are missing or too old.
     pub(super) fn needs_query(&self, request: &Request) -> bool {
         let key = || lock(&self.inodes).key(request.header.inode);
         let are_known = |key: &Key, age| {
@@ -72,7 +72,8 @@ impl Server {
             }
             Part::Events => {
                 let refuse = |error: ClientError| Refusal::new(errno::EIO, error.to_string());
-                // The daemon shows each user what this user may see.
+                // The connection is made as the caller, because the daemon reports to each user
+                // only the paths that this user may see.
                 let caller = self.caller(header);
                 let client = caller.run_as_caller(|| self.snapshots.connect().map_err(refuse));
                 let followed = client.and_then(|to| crate::events::follow(to).map_err(refuse));
@@ -87,12 +88,12 @@ impl Server {
         }
     }
 
-    /// Opens a tap at the node of a stream. Blocks until the path has replied.
+    /// Opens a tap for a stream at its node. Blocks until the path has replied.
     fn open_stream(&self, key: &Key, stream: &Stream, uid: u32) -> Result<Outcome, i32> {
         let snapshot = self.snapshots.latest();
         let tree = &snapshot.tree;
         let directory = tree.directory(&key.place.node()).ok_or(errno::ENOENT)?;
-        // Paths with equal beginnings carry the same blocks at this point.
+        // Any of the nodes will do: paths with equal beginnings carry the same blocks here.
         let mut refused = None;
         for member in &directory.members {
             match self.tap(tree, *member, key.place.class(), stream) {
@@ -120,9 +121,9 @@ impl Server {
         Ok(Outcome::Opened(handle, DIRECT_IO))
     }
 
-    /// Opens a tap at a node. The tap lasts as long as the connection to the path. Returns the
+    /// Opens a tap at a node. The tap lasts until the connection to the path is closed. Returns the
     /// connection, the output of the tap, and the number of blocks that had left the node before
-    /// the tap began. Fails with the error number and the reason.
+    /// the tap began. Fails with an error number and a reason.
     pub(super) fn tap(
         &self,
         tree: &Tree,
@@ -191,8 +192,8 @@ impl Server {
         }
     }
 
-    /// Returns the counters of the paths of a directory, which are at most `age` old. Fails if a
-    /// path does not return them, because without them sums would be wrong.
+    /// Returns the counters of all paths of a directory, which are at most about `age` old. Fails
+    /// if a path does not return its counters, because sums without them would be wrong.
     pub(super) fn counters(
         &self,
         (tree, key): (&Tree, &Key),
@@ -207,7 +208,8 @@ impl Server {
         }
     }
 
-    /// Records that a path does not reply. Returns the error number.
+    /// Records, as the reason for the user's failure, that a path does not reply. Returns the error
+    /// number.
     pub(super) fn record_silent_path(
         &self,
         (tree, key): (&Tree, &Key),
@@ -222,8 +224,8 @@ impl Server {
         self.fail(uid, errno::EIO, why)
     }
 
-    /// Returns the number of blocks that were skipped for readers of the streams of a directory, as
-    /// text.
+    /// Returns, as text, the number of blocks that were skipped for the readers of a directory's
+    /// streams.
     fn missed(&self, (tree, key): (&Tree, &Key), uid: u32) -> Result<String, i32> {
         let ended = self.totals.missed(&key.place);
         match self.streams.skipped(&key.place) {
@@ -235,9 +237,10 @@ impl Server {
         }
     }
 
-    /// Returns the time per block in the nodes of a directory as text, measured over a short
-    /// interval. Connects to the paths for that interval, because a path measures time only while a
-    /// client that has requested counters is connected.
+    /// Returns, as text, the time that the nodes of a directory spend on a block, measured over
+    /// [`SAMPLE_INTERVAL`](crate::snapshot::SAMPLE_INTERVAL). Stays connected to the paths during
+    /// the interval, because a path measures time only while a client that has requested counters
+    /// is connected.
     fn time_per_block(&self, (tree, key): (&Tree, &Key), uid: u32) -> Result<String, i32> {
         let wanted = content::counted_paths(tree, &key.place);
         let samples = self.snapshots.two_samples(&wanted);
@@ -270,7 +273,8 @@ impl Server {
     }
 }
 
-/// Returns the input of a stream. Fails with the reason if `file` is not a ring.
+/// Returns the input of a stream: the pipe of a tap, or its socket with the ring in `file`. Fails
+/// with a reason if `file` is not a ring.
 fn stream_input(pipe: OwnedFd, file: Option<Memfd>) -> Result<StreamInput, String> {
     let text = |error: sys::Error| error.to_string();
     let ring = file.as_ref().map(TapRingReader::open).transpose().map_err(text)?;
@@ -283,7 +287,8 @@ fn stream_input(pipe: OwnedFd, file: Option<Memfd>) -> Result<StreamInput, Strin
 /// Converts a failed call to an error number and a text.
 pub(super) fn failure(error: &ClientError) -> (i32, String) {
     let number = match error {
-        // Whether a stopped process has too many connections already makes no difference.
+        // A stopped process may refuse the connection instead of delaying it; the user gets the
+        // same error in both cases.
         error if error.is_unresponsive() => {
             return (errno::ETIMEDOUT, ClientError::Timeout.to_string());
         }

@@ -1,5 +1,5 @@
-//! The threads that receive requests, the choice of the thread that executes a request, and the
-//! rule for the thread that may reply.
+//! The threads that receive requests, and the choice of the thread that executes and answers each
+//! request.
 
 use super::{ENODEV, Executor, REQUEST_BYTES_MAX, Server, lock};
 use crate::protocol::{Operation, Reply, Request, errno};
@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Server {
-    /// Receives requests until the file system is unmounted. `asks` and `edits` are the threads for
-    /// requests that may block.
+    /// Receives requests until the file system is unmounted. `asks` are the threads for requests
+    /// that query paths; `edits` are the threads for changes to the tree.
     pub(super) fn receive(&self, (asks, edits): &(Mutex<RequestThreads>, Mutex<RequestThreads>)) {
         let mut buffer = vec![0; REQUEST_BYTES_MAX];
         loop {
@@ -21,7 +21,7 @@ impl Server {
             let length = match device.read(&mut buffer) {
                 Ok(length) => length,
                 // ENODEV means that the file system is unmounted. Other errors, such as ENOENT,
-                // mean that a single request was withdrawn.
+                // concern a single request, for example one that was aborted.
                 Err(error) if error.raw_os_error() == Some(ENODEV) => break,
                 Err(_) => continue,
             };
@@ -45,16 +45,16 @@ impl Server {
                 _ => self.execute(&request, Executor::Receiver),
             }
         }
-        // This Release pairs with the Acquire in `has_ended`.
+        // Pairs with the Acquire in `has_ended`.
         self.over.store(true, Ordering::Release);
         self.ended.notify();
     }
 
-    /// Makes a change in this thread if another thread receives requests meanwhile. Otherwise,
-    /// passes the change to `edits`.
+    /// Executes a change in this thread if another thread receives requests in the meantime.
+    /// Otherwise, passes the change to the threads `edits`.
     fn change(&self, request: Request, edits: &Mutex<RequestThreads>) {
         let leave = |receiving: usize| receiving.checked_sub(1).filter(|rest| *rest > 0);
-        // The number orders no other memory.
+        // Relaxed suffices, because the counter guards no other memory.
         if self.receiving.fetch_update(Ordering::Relaxed, Ordering::Relaxed, leave).is_err() {
             return self.pass_on(request, edits, &self.editing);
         }
@@ -79,7 +79,8 @@ impl Server {
         }
     }
 
-    /// Executes a request in a thread that may block.
+    /// Updates the snapshot if the request needs a newer one, and executes the request. Runs in a
+    /// thread that may block.
     pub(super) fn ask(&self, request: &Request) {
         if let Some(age) = self.snapshot_age_max(request) {
             self.snapshots.refresh(age);
@@ -100,8 +101,8 @@ impl Server {
         }
     }
 
-    /// Returns the reply to a request, unless its caller has already received one because of a
-    /// signal.
+    /// Returns the reply object for a request, or `None` if the request was interrupted and has
+    /// already been answered.
     pub(super) fn reply(&self, request: &Request, executor: Executor) -> Option<Reply<'_>> {
         let unique = request.header.unique;
         match executor {
@@ -111,7 +112,8 @@ impl Server {
             Executor::Edits => drop(lock(&self.editing).remove(&unique)),
             Executor::EditingReceiver => {
                 lock(&self.editing).remove(&unique);
-                // The next change may come before this thread has returned from its reply.
+                // The thread counts as receiving before it replies, because the caller may send the
+                // next change at once.
                 self.receiving.fetch_add(1, Ordering::Relaxed);
             }
         }

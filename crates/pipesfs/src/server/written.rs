@@ -1,5 +1,5 @@
 //! Opening of files for writing (streams, arguments of filters, `freeze`), and writes to arguments
-//! and to `freeze`.
+//! and to `freeze`. [`Writers`](crate::writers::Writers) handles writes to streams.
 
 use super::open::{DIRECT_IO, failure};
 use super::{Handle, Outcome, Server, lock};
@@ -11,7 +11,7 @@ use streamline::paths::{
     self, Change, ClientError, FreezeHistory, PathClient, WriteTo, WriterSocket,
 };
 
-/// Reply flag: the kernel does not serialize writes through different open files
+/// Reply flag: the kernel allows parallel writes through different open files
 /// (`FOPEN_PARALLEL_DIRECT_WRITES`).
 const PARALLEL_WRITES: u32 = 1 << 6;
 /// Access mode of open(2): write-only.
@@ -86,8 +86,8 @@ impl Server {
         Ok(Outcome::Opened(handle, DIRECT_IO | PARALLEL_WRITES))
     }
 
-    /// Returns the only node that a directory shows. Fails with EBUSY if it shows nodes of several
-    /// paths.
+    /// Returns the only node that a directory represents. Fails with EBUSY if the directory
+    /// represents nodes of several paths.
     fn only_member(&self, tree: &Tree, place: &DirectoryId, uid: u32) -> Result<NodeIndex, i32> {
         let directory = tree.directory(place).ok_or(errno::ENOENT)?;
         if let [member] = directory.members.as_slice() {
@@ -121,8 +121,8 @@ impl Server {
         Ok(WriterSocket::new(to.attach_writer(&wanted)?))
     }
 
-    /// Returns the path number and the node of an argument's file. Fails if the argument cannot be
-    /// changed while the filter is running, or belongs to several paths.
+    /// Returns the path number and the node name for the file of an argument. Fails if the argument
+    /// cannot be changed while the filter is running, or if the directory represents several paths.
     fn argument(&self, key: &Key, name: &str) -> Result<(u32, String), (i32, String)> {
         let snapshot = self.snapshots.latest();
         let tree = &snapshot.tree;
@@ -150,7 +150,7 @@ impl Server {
         }
     }
 
-    /// Returns true if a request writes an argument or the time of a freeze, which changes a path.
+    /// Returns true if a request writes to an argument or to `freeze`, and thereby changes a path.
     pub(super) fn changes_argument(&self, request: &Request) -> bool {
         let Operation::Write(write) = &request.operation else { return false };
         matches!(
@@ -171,7 +171,7 @@ impl Server {
         }
     }
 
-    /// Makes a source keep its retained output for a time such as `30s`; `0` stops this. Blocks
+    /// Makes a source keep its past output for a time such as `30s`; `0` ends the freeze. Blocks
     /// until the path has replied.
     fn freeze(&self, header: &Header, place: &DirectoryId, time: &[u8]) -> Result<Outcome, i32> {
         let refused = |errno, why: String| self.fail(header.uid, errno, why);
@@ -204,15 +204,15 @@ impl Server {
         to.freeze_history(&FreezeHistory { node: name, id: node.id, ms })
     }
 
-    /// Returns the remaining time for which the retained output of a source is kept, in seconds,
-    /// rounded up.
+    /// Returns the remaining time for which a source keeps its past output, in seconds, rounded up.
     pub(super) fn freeze_seconds_left(&self, place: &DirectoryId) -> u64 {
         let known = lock(&self.frozen);
         let left = known.get(place).map(|until| until.saturating_duration_since(Instant::now()));
         left.map_or(0, |left| left.as_secs() + u64::from(left.subsec_nanos() > 0))
     }
 
-    /// Changes an argument, over an idle connection to the path if there is one.
+    /// Changes an argument of a running filter. Uses an idle connection to the path if there is
+    /// one.
     fn change_argument(&self, path: u32, words: Vec<String>) -> Result<(), ClientError> {
         let change = Change { words, ..Change::default() };
         let make = |to: PathClient| {
@@ -223,7 +223,7 @@ impl Server {
             changed
         };
         match self.snapshots.take_connection(path).map(make) {
-            // The path has closed the idle connection.
+            // There is no idle connection, or the path has closed it.
             None | Some(Err(ClientError::PathEnded(_) | ClientError::Disconnected)) => {
                 make(paths::connect(&self.snapshots.connect()?, &path.to_string())?)
             }
@@ -231,7 +231,7 @@ impl Server {
         }
     }
 
-    /// Sets an argument to the value that is written. Blocks until the path has applied it.
+    /// Sets an argument to the value in a write. Blocks until the path has applied the value.
     fn write_argument(&self, header: &Header, write: &Write) -> Result<Outcome, i32> {
         let (path, node, name) = match lock(&self.handles).get(&write.handle) {
             Some(Handle::Argument { path, node, name }) => (*path, node.clone(), name.clone()),

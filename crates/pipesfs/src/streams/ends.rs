@@ -1,4 +1,4 @@
-//! The examination of ended streams: whether they are complete, and what their readers missed.
+//! Examination of ended streams: completeness, and the blocks that readers missed.
 
 use super::taps::TapConnection;
 use super::{OpenStream, Rest, StreamOrigin, Streams, WaitingRead};
@@ -30,8 +30,8 @@ const NO_REPORT_REASON: &str = "a stream may be incomplete: the process of its p
                                 or failed, and did not report what was skipped";
 
 impl Streams {
-    /// Passes a tap to the thread that examines ends. If the thread no longer runs, the tap ends
-    /// here.
+    /// Passes a tap to the thread that examines ended taps. If the thread has exited, the tap is
+    /// dropped, which ends it.
     pub(super) fn send_ended_tap(
         &self,
         handle: u64,
@@ -42,8 +42,8 @@ impl Streams {
         let _ = self.ends.send(StreamEnd { handle, uid, tap, totals, is_closed });
     }
 
-    /// Passes the tap of an ended stream to the thread that examines ends. Reads of the stream wait
-    /// until the examination is complete.
+    /// Passes the tap of an ended stream to the thread that examines ended taps. Reads of the
+    /// stream wait until the examination is complete.
     pub(super) fn examine(&self, handle: u64, stream: &mut OpenStream) {
         if stream.is_watched {
             stream.is_watched = false;
@@ -56,9 +56,8 @@ impl Streams {
         }
     }
 
-    /// Queries each ended tap for the reason why it ended and for the blocks that its reader has
-    /// lost. Blocks until the path has replied, for a limited time. Returns when the streams are
-    /// dropped.
+    /// Queries the path of each ended tap for the reason for its end and for the blocks that its
+    /// reader has lost. Each query blocks for a limited time. Returns when the streams are dropped.
     pub fn examine_ended_taps(&self, endings: &StreamEnds) {
         while let Ok(StreamEnd { handle, uid, tap, totals, is_closed }) = endings.recv() {
             let (report, rest) = match tap.end(is_closed) {
@@ -91,8 +90,8 @@ impl Streams {
         }
     }
 
-    /// Returns the number of blocks that were skipped so far for the readers of the open streams of
-    /// a directory, or `None` if a path does not reply. Blocks for a limited time per stream.
+    /// Returns the number of blocks that have been skipped so far for the readers of a directory's
+    /// open streams, or `None` if a path does not reply. Blocks for a limited time per stream.
     #[must_use]
     pub fn skipped(&self, place: &DirectoryId) -> Option<u64> {
         let open = self.lock();
@@ -108,7 +107,7 @@ impl Streams {
         taps.iter().map(|tap| tap.skipped()).sum()
     }
 
-    /// Marks the end of a stream, and replies to its waiting reads with the remaining bytes, or
+    /// Sets the outcome of a stream, and replies to its waiting reads with the remaining bytes or
     /// with the end of the stream.
     pub(super) fn end(&self, stream: &mut OpenStream, failed: bool) {
         stream.failed = Some(failed);

@@ -1,8 +1,8 @@
-//! Streams whose filter moves to another path: they continue with a tap in the new path.
+//! Streams whose filter moves to another path, where they continue with a new tap.
 //!
-//! The edit marks the streams of the nodes that it moves ([`Streams::mark_moving_streams`]). If the
-//! tap of a marked stream ends because the node has left the path, the stream waits for a
-//! continuation.
+//! Before an edit moves nodes, their streams are marked ([`Streams::mark_moving_streams`]). If the
+//! tap of a marked stream ends because the node has left the path, the stream waits for a new tap
+//! in the other path, its continuation.
 
 use super::taps::TapConnection;
 use super::{OpenStream, StreamOrigin, Streams};
@@ -17,11 +17,11 @@ use streamline::paths::NODE_CHANGED;
 /// The state of a stream whose filter moves to another path.
 #[derive(Debug)]
 pub(super) enum Move {
-    /// The edit has begun.
+    /// The edit has begun; the node is still in its old path.
     Awaited,
-    /// The node has left its path, and reads wait.
+    /// The node has left its old path. Reads wait for the continuation.
     Left,
-    /// The tap with which the stream continues when the current tap ends.
+    /// The continuation is open. It replaces the current tap when that tap ends.
     Ready(Continuation),
 }
 
@@ -39,8 +39,8 @@ pub struct Continuation {
 }
 
 impl Streams {
-    /// Marks the streams of these nodes. Captures are not marked: a capture has a single header and
-    /// cannot continue with the frames of another source.
+    /// Marks the open streams of these nodes as moving. Captures are not marked, because a capture
+    /// file has a single header and cannot continue with the frames of another source.
     pub fn mark_moving_streams(&self, nodes: &HashSet<DirectoryId>) {
         for stream in self.lock().values_mut() {
             let moves = |(place, form): &(DirectoryId, StreamForm)| {
@@ -52,8 +52,8 @@ impl Streams {
         }
     }
 
-    /// Returns the marked streams, each with its handle, its directory, its form, and the user who
-    /// opened the stream.
+    /// Returns the handle, the directory, the form and the user of each marked stream that has no
+    /// continuation yet.
     #[must_use]
     pub fn awaiting(&self) -> Vec<(u64, DirectoryId, StreamForm, u32)> {
         let open = self.lock();
@@ -67,8 +67,7 @@ impl Streams {
         marked.filter_map(facts).collect()
     }
 
-    /// Makes a marked stream continue with another tap: once its current tap ends or, if that has
-    /// already ended, at once.
+    /// Makes a marked stream continue with another tap, as soon as its current tap has ended.
     pub fn set_continuation(&self, handle: u64, next: Continuation) {
         let mut open = self.lock();
         let Some(stream) = open.get_mut(&handle) else { return };
@@ -79,8 +78,8 @@ impl Streams {
         }
     }
 
-    /// Removes the marks of the streams of these nodes, except of those that have a continuation. A
-    /// stream without a continuation whose node has left its path ends.
+    /// Removes the marks from the streams of these nodes, except from streams with a continuation.
+    /// Ends a stream without a continuation if its node has left the path.
     pub fn unmark_moving_streams(&self, nodes: &HashSet<DirectoryId>) {
         for stream in self.lock().values_mut() {
             if !stream.place.as_ref().is_some_and(|(place, _)| nodes.contains(&place.node())) {
@@ -97,9 +96,8 @@ impl Streams {
         }
     }
 
-    /// Continues a stream whose tap has ended with the tap at the new place of its node, or keeps
-    /// the stream waiting for that tap if the node is being moved. Returns false if the stream
-    /// ends.
+    /// Continues a stream whose tap has ended: starts the continuation, or keeps the stream waiting
+    /// for one if its node is being moved. Returns false if the stream ends.
     pub(super) fn continue_after_tap(
         &self,
         handle: u64,

@@ -1,12 +1,12 @@
-//! Groups of equal nodes of several paths, each of which is one directory.
+//! Groups of equal nodes of several paths. Each group shares one directory.
 
 use super::{NodeIndex, Tree};
 use std::collections::HashMap;
 
-/// A group of equal nodes of several paths, which may share a directory below another directory.
+/// A group of equal nodes of several paths, which share a directory.
 pub(super) struct Group {
     pub(super) class: String,
-    /// Index among the equal nodes of one path below one parent.
+    /// Index of each member among the equal nodes of its path below the same parent.
     ordinal: usize,
     pub(super) members: Vec<NodeIndex>,
 }
@@ -20,18 +20,20 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Adds a group for a node that no other group can contain, because all nodes are of one path.
+    /// Adds a separate group for a node, without a search for equal nodes. Correct only if all
+    /// nodes belong to one path.
     pub(super) fn add(&mut self, class: String, member: NodeIndex) {
         self.all.push(Group { class, ordinal: 0, members: vec![member] });
     }
 }
 
 impl Tree {
-    /// Adds the node `member` to the group of equal nodes of other paths of the same user, or to a
-    /// new group if there is no such group.
+    /// Adds the node `member` to the group of equal nodes of the same user's other paths. Creates a
+    /// group if there is none.
     pub(super) fn join_group(&self, groups: &mut Groups, class: &str, member: NodeIndex) {
         let filter = self.node(member).map_or("", |node| node.filter.as_str());
-        // Only nodes with the same class and the same filter are compared.
+        // Only nodes with the same class and the same filter are compared, to avoid comparing all
+        // pairs.
         let same_kind = groups.by_kind.entry((class.to_owned(), filter.to_owned())).or_default();
         let groups = &mut groups.all;
         let same = |group: &Group| {
@@ -49,7 +51,7 @@ impl Tree {
         }
     }
 
-    /// Returns true if two nodes belong to one user and are the same filter with the same
+    /// Returns true if two nodes belong to one user and run the same filter with the same
     /// arguments.
     fn are_equal_nodes(&self, one: NodeIndex, other: NodeIndex) -> bool {
         let uid = |member: NodeIndex| self.paths[member.path].path.uid;

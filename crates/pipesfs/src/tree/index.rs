@@ -1,16 +1,17 @@
-//! Lookup of the parents of a path's nodes, and of the directory of a node.
+//! Lookup of a node's directory, and of the parents of a path's nodes.
 
 use super::{NodeIndex, Parents, Tree, key_of};
 use streamline::paths::PathView;
 
 impl Tree {
-    /// Returns the view of a path in this tree, with the parents of its nodes.
+    /// Returns this tree's version of a path, with the parents of its nodes.
     pub(super) fn path_with_parents(&self, path: &PathView) -> Option<(&PathView, &Parents)> {
         let key = key_of(path);
         self.paths.iter().zip(&self.parents).find(|(view, _)| key_of(view) == key)
     }
 
-    /// Returns the index of the directory of the node `member`, if it is shown.
+    /// Returns the index of the directory of the node `member`, or `None` if the node has no
+    /// directory.
     pub(super) fn directory_of(&self, member: NodeIndex) -> Option<usize> {
         let at = *self.directory_of.get(member.path)?.get(member.node)?;
         (at > 0).then_some(at)

@@ -1,5 +1,5 @@
-//! Symbolic links for the arcs that the nesting of directories does not show: arcs from further
-//! parents, and back edges.
+//! Symbolic links for the arcs that the nesting of directories cannot represent: arcs from
+//! additional parents, and back edges.
 
 use super::{Child, NodeIndex, Parents, Tree, id, node_name};
 

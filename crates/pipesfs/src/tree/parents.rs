@@ -1,17 +1,17 @@
-//! The choice of the parent below which a node is shown, if it has several parents.
+//! Choice of the parent directory for nodes with several parents.
 
 use super::{NodeKey, node_key};
 use std::collections::HashMap;
 use std::sync::Arc;
 use streamline::paths::{NodeDetails, PathView};
 
-/// The parent below which each node of a path is shown, with the index of the arc from that parent;
-/// `None` for a source.
+/// The parent below which each node of a path has its directory, with the index of the arc from
+/// that parent; `None` for a source.
 pub(super) type Parents = Vec<Option<(usize, usize)>>;
 
-/// Returns the parent below which each node of a path is shown: the parent in `before`, which is an
-/// earlier view of the path, as long as an arc leads from that parent to the node, or else the
-/// first parent in the text of the request.
+/// Returns the parent below which each node of a path has its directory. This is the parent in
+/// `before`, an earlier view of the path, as long as an arc leads from that parent to the node;
+/// otherwise, it is the first parent in the text of the request.
 pub(super) fn first_parents<'t>(
     view: &PathView,
     before: impl FnOnce() -> Option<(&'t PathView, &'t Parents)>,
@@ -53,7 +53,8 @@ pub(super) fn first_parents<'t>(
             open.push((arc.to, 0));
         }
     }
-    // The remaining nodes are not downstream of any source.
+    // The remaining nodes are not downstream of any source; each gets the first node with an arc to
+    // it.
     for (from, node) in nodes.iter().enumerate() {
         for (number, arc) in node.arcs.iter().enumerate().filter(|(_, arc)| !arc.back) {
             if let Some(parent) = parents.get_mut(arc.to).filter(|_| is_listed(arc.to)) {
@@ -64,12 +65,12 @@ pub(super) fn first_parents<'t>(
     parents
 }
 
-/// The parent below which each node of a path is shown, and the classes of the arc from that
-/// parent.
+/// The parent below which each node of a path has its directory, and the classes of the arc from
+/// that parent.
 type NestingParents = HashMap<NodeKey, (NodeKey, String)>;
 
-/// Converts the parents of nodes from indexes to identities that stay the same across changes to
-/// the request.
+/// Converts the parents of nodes from indexes to identities, which stay the same when the request
+/// is edited.
 fn nesting_parents(view: &PathView, parents: &Parents) -> NestingParents {
     let mut nesting_parents = NestingParents::with_capacity(parents.len());
     for (node, parent) in view.nodes.iter().zip(parents) {
@@ -81,7 +82,7 @@ fn nesting_parents(view: &PathView, parents: &Parents) -> NestingParents {
     nesting_parents
 }
 
-/// Returns the nodes that have no parent.
+/// Returns the nodes without a parent, except operands and nodes that the request does not contain.
 pub(super) fn top_nodes(nodes: &[Arc<NodeDetails>], parents: &Parents) -> Vec<usize> {
     let top = |at: &usize| {
         let node = &nodes[*at];

@@ -1,10 +1,10 @@
-//! Conversions between the identities of a node's directory and of the directories of its classes.
+//! Conversions between the identity of a node's directory and the identities of its classes'
+//! directories.
 
 use super::DirectoryId;
 
 impl DirectoryId {
-    /// Returns the directory of the node to which the directory of a class belongs; any other
-    /// directory is returned unchanged.
+    /// Returns the directory of a class's node. Returns any other directory unchanged.
     #[must_use]
     pub fn node(&self) -> Self {
         match self {
@@ -13,7 +13,8 @@ impl DirectoryId {
         }
     }
 
-    /// Returns the class that the directory represents; empty if it represents none.
+    /// Returns the class that the directory represents, or an empty string if it does not represent
+    /// a class.
     #[must_use]
     pub fn class(&self) -> &str {
         match self {
@@ -22,7 +23,8 @@ impl DirectoryId {
         }
     }
 
-    /// Returns the identity of this directory after its node has become `node`.
+    /// Returns the identity of this directory, or of this class, after its node has moved to
+    /// `node`.
     #[must_use]
     pub fn moved_to_node(&self, node: &Self) -> Self {
         match (self, node) {

@@ -20,7 +20,7 @@ pub(super) const NODE_ENTRIES: &[&str] = &[
 pub(super) const ROOT_ENTRIES: &[&str] = &["README"];
 /// Reserved entry names in the directory of a path that has a name.
 pub(super) const PATH_ENTRIES: &[&str] = &["request"];
-/// Reserved entry names in the directory of a path that is a stream.
+/// Reserved entry names in the directory of a path that started as an empty stream.
 pub(crate) const STREAM_ENTRIES: &[&str] = &[
     "all",
     "all.pcap",
