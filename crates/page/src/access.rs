@@ -1,15 +1,15 @@
-//! Admission of requests: the token, and the headers `Host` and `Origin`.
+//! Access control for requests: the token, and the headers `Host` and `Origin`.
 //!
-//! The printed URL contains the token in its fragment, which browsers do not send. The page sends
-//! the token in the `Authorization` header. Unlike a cookie, the token is sent neither to servers
-//! on other ports of the same host, which may belong to other users, nor with requests made by
-//! other sites.
+//! The printed URL contains the token in its fragment, which browsers do not send to servers. The
+//! page sends the token in the `Authorization` header. A cookie would also be sent to servers on
+//! other ports of the same host, which may belong to other users, and with requests from other
+//! sites.
 
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read as _};
 
-/// A random token that admits its holder.
+/// A random secret that grants access to the page.
 #[derive(Clone)]
 pub struct Token(String);
 
@@ -24,7 +24,7 @@ impl Token {
         Ok(Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 
-    /// Returns the token with this text, which another process has made.
+    /// Creates a token from its text, which another process has generated.
     #[must_use]
     pub const fn from_text(text: String) -> Self {
         Self(text)
@@ -36,8 +36,8 @@ impl Token {
         &self.0
     }
 
-    /// Returns true if `authorization` is the value of an `Authorization` header that contains the
-    /// token. The duration of the comparison does not depend on the number of equal characters.
+    /// Returns true if `authorization`, the value of an `Authorization` header, contains the token.
+    /// Compares in constant time.
     #[must_use]
     pub fn matches_header(&self, authorization: Option<&str>) -> bool {
         let given = authorization.and_then(|value| value.strip_prefix("Bearer "));
@@ -53,9 +53,9 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Returns true if a `Host` header names this machine by a loopback address or `localhost`. Any
-/// port is accepted, because the browser may use a tunnel. Any other name could belong to a hostile
-/// site that resolves to this machine in order to read the page.
+/// Returns true if the host in a `Host` header is a loopback address or `localhost`. Any port is
+/// accepted, because the browser may use a tunnel. Any other name could belong to a hostile site
+/// that resolves its name to this machine in order to read the page (DNS rebinding).
 #[must_use]
 pub fn is_own_host(host: Option<&str>) -> bool {
     let Some(host) = host else { return false };
@@ -66,8 +66,8 @@ pub fn is_own_host(host: Option<&str>) -> bool {
     ["127.0.0.1", "[::1]", "localhost"].contains(&name)
 }
 
-/// Returns true if a request comes from the page itself, or does not come from a page: the `Origin`
-/// header is missing or is the origin of the page.
+/// Returns true if the `Origin` header is missing or is the origin of the page itself, so that no
+/// other site has sent the request.
 #[must_use]
 pub fn is_own_origin(origin: Option<&str>, host: Option<&str>) -> bool {
     let Some(origin) = origin else { return true };

@@ -1,5 +1,5 @@
-//! Routes for actions: check, completion and explanation of a request, start and stop of a path,
-//! edits, messages of a filter, traces of flows, and captures.
+//! Handlers for the actions of the page: check, completion and explanation of a request, start and
+//! stop of a path, edits, messages of a filter, traces of flows, and captures.
 
 use crate::captures::CaptureChoice;
 use crate::commands::{CommandOutcome, split_words};
@@ -20,42 +20,43 @@ use std::time::Duration;
 use streamline::paths::{self, Change};
 use streamline::{OpenError, Options, read_graph};
 
-/// A request, and optionally the name of its path.
+/// A request, with an optional name for its path.
 #[derive(Debug, Deserialize)]
 pub(crate) struct RequestText {
     line: String,
     name: Option<String>,
 }
 
-/// An edit of a path: the words after `streamline set PATH`.
+/// An edit of a path, in the words of `streamline set PATH`.
 #[derive(Debug, Deserialize)]
 pub(crate) struct PathEdit {
     path: u32,
     edit: String,
-    /// Request for which the edit was written, as the page showed it; `None` for any request.
+    /// The request that the page displayed when the user wrote the edit. The edit fails if the path
+    /// now runs another request. `None` disables this check.
     running: Option<String>,
 }
 
-/// A path, by its number in the daemon's registry.
+/// The parameter of an action on a path: the path's number in the daemon's registry.
 #[derive(Debug, Deserialize)]
 pub(crate) struct PathChoice {
     path: u32,
 }
 
-/// A node of a path, by its name.
+/// The parameters of an action on a node: the path's number and the node's name.
 #[derive(Debug, Deserialize)]
 pub(crate) struct NodeChoice {
     path: u32,
     node: String,
 }
 
-/// A capture, by its number.
+/// The parameter of an action on a capture: the capture's number.
 #[derive(Debug, Deserialize)]
 pub(crate) struct CaptureNumber {
     number: u32,
 }
 
-/// A mistake in a request. Positions count UTF-16 units, as browsers do.
+/// A mistake in a request. Positions are in UTF-16 code units, as in JavaScript.
 #[derive(Debug, Serialize)]
 struct Mistake {
     start: usize,
@@ -91,11 +92,12 @@ fn mistakes_in(line: &str) -> Vec<Mistake> {
     mistakes.collect()
 }
 
-/// Maximum time for an edit of a path.
+/// Time limit for an edit of a path.
 const EDIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Returns the request that a path would run after an edit, the mistakes in this request, and the
-/// request that the path is running. The first is absent if only the path can check the edit.
+/// Checks an edit without applying it. Returns the request that would result, the mistakes in that
+/// request, and the request that the path is running. The resulting request is absent if only the
+/// path itself can compute it.
 pub(crate) async fn check_edit(
     State(server): State<Server>,
     Json(given): Json<PathEdit>,
@@ -118,7 +120,7 @@ pub(crate) async fn check_edit(
     Ok(Json(checked.await?))
 }
 
-/// Returns the completions of an incomplete request, each as the whole request.
+/// Returns the possible completions of an incomplete request. Each completion is a whole request.
 pub(crate) async fn complete(
     State(server): State<Server>,
     Json(given): Json<RequestText>,
@@ -128,8 +130,8 @@ pub(crate) async fn complete(
     Ok(Json(Value::from_iter(outcome.output.lines())))
 }
 
-/// Returns the plan of a request with the candidates for each filter, in the format of `explain
-/// --json`.
+/// Returns the plan of a request, with the candidate placements of each filter, in the format of
+/// `explain --json`.
 pub(crate) async fn explain(
     State(server): State<Server>,
     Json(given): Json<RequestText>,
@@ -142,7 +144,7 @@ pub(crate) async fn explain(
     }
 }
 
-/// Starts a path, and returns its number.
+/// Starts a path in the background, and returns the path's number.
 pub(crate) async fn start(
     State(server): State<Server>,
     Json(given): Json<RequestText>,
@@ -164,7 +166,7 @@ pub(crate) async fn start(
     }
 }
 
-/// Stops a path: its sources end, and blocks that were already read are still processed.
+/// Stops a path: its sources end, but blocks that they have already read are still processed.
 pub(crate) async fn stop(
     State(server): State<Server>,
     Json(given): Json<PathChoice>,
@@ -177,8 +179,8 @@ pub(crate) async fn stop(
     Ok(Json(serde_json::json!({})))
 }
 
-/// Edits a path. The reply contains a sentence that reports the ledger of the change, and the new
-/// request. Fails if the path no longer runs the request for which the edit was written.
+/// Edits a path. The reply contains the new request, and a sentence with the block counts of the
+/// change. Fails if the path no longer runs the request for which the edit was written.
 pub(crate) async fn change(
     State(server): State<Server>,
     Json(given): Json<PathEdit>,
@@ -194,7 +196,7 @@ pub(crate) async fn change(
     Ok(Json(serde_json::to_value(reply).unwrap_or_default()))
 }
 
-/// Sends the messages that leave a node while the connection is open.
+/// Sends each message that leaves a node as a server-sent event, while the connection is open.
 pub(crate) async fn messages(
     State(server): State<Server>,
     Query(given): Query<NodeChoice>,
@@ -207,8 +209,8 @@ pub(crate) async fn messages(
     Ok(Sse::new(events).keep_alive(KeepAlive::default()))
 }
 
-/// Traces a flow. Returns the output of `streamline why --json`, with the numbers of collected and
-/// skipped frames.
+/// Traces a flow through a path. Returns the output of `streamline why --json`, with the numbers of
+/// collected and skipped frames.
 pub(crate) async fn trace_flow(
     State(server): State<Server>,
     Json(given): Json<FlowChoice>,
@@ -225,7 +227,7 @@ pub(crate) async fn start_capture(
     Ok(Json(serde_json::json!({ "number": number })))
 }
 
-/// Stops a capture. Replies when its file is complete.
+/// Stops a capture. Replies when the file of the capture is complete.
 pub(crate) async fn stop_capture(
     State(server): State<Server>,
     Json(given): Json<CaptureNumber>,

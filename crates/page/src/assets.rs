@@ -1,5 +1,5 @@
-//! The files of the page. They are embedded in the program, so the page needs no network and no
-//! files at run time.
+//! The static files of the page. They are embedded in the program, so the page needs neither a
+//! network nor other files at run time.
 
 /// A file of the page.
 #[derive(Clone, Copy, Debug)]
@@ -12,8 +12,8 @@ pub struct Asset {
     pub text: &'static str,
 }
 
-/// The content security policy of the page: scripts, styles and data only from the page's own
-/// server, no inline scripts, and no embedding by other sites.
+/// The content security policy of the page: allows scripts, styles and data only from the page's
+/// own server, and forbids inline scripts and embedding by other sites.
 pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src \
      'self'; img-src 'self'; connect-src 'self'; form-action 'none'; base-uri 'none'; \
      frame-ancestors 'none'";

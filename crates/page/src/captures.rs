@@ -1,7 +1,7 @@
-//! Captures of running paths. A tap sends the frames that leave a filter, and a thread writes them
-//! to a file of the user until the page stops the capture. A running path cannot begin a record,
-//! because a record starts with the initial state of all filters, but a capture of the source's
-//! output can be replayed.
+//! Captures of running paths to files. A tap sends the frames that leave a filter, and a thread
+//! writes them to a file of the user until the page stops the capture. A record of a running path
+//! is not possible, because a record starts with the initial state of all filters. A capture of a
+//! source's output can be replayed instead.
 
 use crate::failure::Failure;
 use crate::frames::{CaptureEnd, FrameFile, Limits, Progress};
@@ -50,11 +50,11 @@ struct Capture {
 #[derive(Debug, Default)]
 struct CaptureState {
     progress: Progress,
-    /// Sentence that describes how the capture ended; `None` before the end.
+    /// Sentence that describes how the capture ended; `None` while the capture is running.
     ended: Option<String>,
 }
 
-/// A capture as the page shows it.
+/// A capture in the list that the browser receives.
 #[derive(Serialize)]
 struct ListedCapture<'c> {
     number: u32,
@@ -66,7 +66,7 @@ struct ListedCapture<'c> {
     ended: Option<&'c str>,
 }
 
-/// The frames to capture, and the file.
+/// The parameters of a new capture: the path, the node and the output file.
 #[derive(Debug, Deserialize)]
 pub(crate) struct CaptureChoice {
     path: u32,
@@ -76,8 +76,8 @@ pub(crate) struct CaptureChoice {
 }
 
 impl Captures {
-    /// Starts a capture, and returns its number. Fails if the file exists, the node cannot be
-    /// tapped, or [`CAPTURES_MAX`] captures are running.
+    /// Starts a capture, and returns the number of the capture. Fails if the file exists, the node
+    /// cannot be tapped, or [`CAPTURES_MAX`] captures are running.
     pub(crate) fn start(&self, live: &Live, given: CaptureChoice) -> Result<u32, Failure> {
         let CaptureChoice { path, node, file } = given;
         let mut known = lock(&self.0);
@@ -100,18 +100,19 @@ impl Captures {
         Ok(number)
     }
 
-    /// Stops a capture. Blocks until its file is complete.
+    /// Stops a capture. Blocks until the file of the capture is complete.
     pub(crate) fn stop(&self, number: u32) {
-        // The lock is released here, so that captures can be listed while this capture ends.
+        // The lock is not held during the join below, so that captures can be listed in the
+        // meantime.
         let writer = lock(&self.0).all.get_mut(&number).and_then(|capture| {
             capture.stop.notify();
             capture.writer.take()
         });
-        // A panic of the writer was reported by its thread.
+        // If the writer has panicked, its thread has already reported the panic.
         let _ = writer.map(JoinHandle::join);
     }
 
-    /// Returns true if a capture runs.
+    /// Returns true if at least one capture is running.
     #[must_use]
     pub fn has_running_capture(&self) -> bool {
         lock(&self.0).all.values().any(Capture::is_running)
@@ -123,7 +124,7 @@ impl Captures {
         numbers.into_iter().for_each(|number| self.stop(number));
     }
 
-    /// Returns all captures with the sizes of their files.
+    /// Returns all captures, including ended ones, with the sizes of their files.
     pub(crate) fn list(&self) -> Value {
         let known = lock(&self.0);
         let listed = known.all.iter().map(|(number, capture)| {
@@ -190,7 +191,7 @@ fn write_capture(
     state.ended = Some(report);
 }
 
-/// Creates a file, and returns its absolute path and the file. Fails if a file of this name exists.
+/// Creates a file, and returns the absolute path and the file. Fails if the file already exists.
 fn create_file(name: &str) -> Result<(PathBuf, File), String> {
     let name = name.trim();
     if name.is_empty() || name.contains('\0') {

@@ -1,9 +1,9 @@
-//! The thread that follows the paths of this user while there is a viewer.
+//! The thread that collects figures from the user's paths while a browser shows the page.
 //!
-//! The daemon reports paths that start and end; the process of each path sends its totals twice a
-//! second over a connection that stays open. The daemon therefore has no work while paths run. The
-//! process of a path that a viewer has selected sends all its counters instead. The other processes
-//! send all counters every 5 s, for the history of their edges.
+//! The daemon reports when a path starts or ends. The process of each path sends its totals twice a
+//! second over a connection that stays open, so the daemon has no work while paths run. If a viewer
+//! has selected a path, its process sends all counters instead. The processes of the other paths
+//! send all counters only every 5 s, for the history of their edges.
 
 use crate::live::{EndedPath, Figures, Live, PathFigures, PathState};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,19 +17,19 @@ use streamline::paths::{Client, ClientError, PathClient, PathUpdate, RegisteredP
 pub const INTERVAL: Duration = Duration::from_millis(500);
 /// Interval between two samples of the edges of a path that is not selected.
 const EDGE_INTERVAL: Duration = Duration::from_secs(5);
-/// Time without totals after which a path counts as silent.
+/// Time without an update after which a path counts as silent.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Time until the next attempt to reach a daemon or a path.
+/// Time between two attempts to connect to the daemon or to a path.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Maximum time to wait for the daemon's reply with a connection to a path.
+/// Maximum time to wait until the daemon has connected this process to a path.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum number of paths that are followed.
+/// Maximum number of paths from which figures are collected.
 const PATHS_MAX: usize = 512;
-/// Maximum number of ended paths that are shown.
+/// Maximum number of ended paths in the list; older ones are removed.
 const ENDED_PATHS_MAX: usize = 8;
 
-/// Collects figures until there is no viewer. After a failure, publishes the failure and connects
-/// again.
+/// Collects figures until the last viewer has left. After a failure, publishes the failure and
+/// reconnects.
 pub(crate) fn collect(live: &Live) {
     let mut failure = None;
     while live.continue_collecting() {
@@ -45,9 +45,9 @@ pub(crate) fn collect(live: &Live) {
 }
 
 struct Collector {
-    /// The connection over which the daemon reports paths.
+    /// The connection over which the daemon reports starts and ends of paths.
     events: Client,
-    /// The connection over which the daemon is queried for connections to paths.
+    /// The connection over which this thread requests connections to paths.
     client: Client,
     followed: BTreeMap<u32, FollowedPath>,
     /// Paths that a viewer has selected.
@@ -55,7 +55,7 @@ struct Collector {
     figures: Figures,
 }
 
-/// A path of this user.
+/// A path of this user from which figures are collected.
 struct FollowedPath {
     /// The connection to the path, or the time of the next attempt to connect.
     to: Result<PathClient, Instant>,
@@ -74,7 +74,8 @@ impl Collector {
         Ok(Self { events, client, followed, selected, figures })
     }
 
-    /// Follows the paths until there is no viewer. Fails if the connection to the daemon ends.
+    /// Collects and publishes figures until the last viewer has left. Fails if the connection to
+    /// the daemon is closed.
     fn run(&mut self, live: &Live) -> Result<(), ClientError> {
         let mut next = Instant::now() + INTERVAL;
         loop {
@@ -96,8 +97,8 @@ impl Collector {
         }
     }
 
-    /// Waits for events from the daemon and updates from paths for at most `limit`. Applies the
-    /// received events and updates to the figures.
+    /// Waits at most `limit` for events from the daemon and updates from paths, and applies them to
+    /// the figures.
     fn wait(&mut self, limit: Duration) -> Result<(), ClientError> {
         let connected = self.followed.iter().filter_map(|(number, path)| {
             let to = path.to.as_ref().ok()?;
@@ -144,8 +145,8 @@ impl Collector {
         }
     }
 
-    /// Adds an ended path to the list. If the list already has an entry for this path, `end`
-    /// replaces the entry if it has a report, and is discarded otherwise.
+    /// Adds an ended path to the list. If the path is already in the list, the new entry `end`
+    /// replaces the old one only if `end` contains a report.
     fn record_ended_path(&mut self, end: EndedPath) {
         let same = |known: &EndedPath| {
             (known.path.number, known.path.started) == (end.path.number, end.path.started)
@@ -159,8 +160,8 @@ impl Collector {
         self.figures.ended.drain(..surplus);
     }
 
-    /// Connects to a path, if the next attempt is due. Subscribes to the path's totals or, if a
-    /// viewer has selected the path, to all its counters.
+    /// Connects to a path if the path is not connected and the next attempt is due. Subscribes to
+    /// the path's totals or, if a viewer has selected the path, to all its counters.
     fn follow(&mut self, number: u32, now: Instant) {
         let Some(path) = self.followed.get_mut(&number) else { return };
         if path.to.as_ref().err().is_some_and(|due| *due <= now) {
@@ -228,7 +229,8 @@ impl Collector {
                     }
                 }
             }
-            // A path that has ended is reported by the daemon.
+            // The daemon reports the end of a path, so this error only causes a new attempt to
+            // connect.
             Err(_) => path.to = Err(now + RETRY_DELAY),
         }
     }
@@ -243,7 +245,7 @@ fn subscribe(to: &PathClient, counters: bool) -> Result<(), ClientError> {
     }
 }
 
-/// Stores the current totals of a path, and computes the rates since the previous totals.
+/// Stores the current totals of a path, and computes its rates since the previous totals.
 fn store_totals(known: &mut PathFigures, now: Totals) {
     known.state = PathState::Running;
     if let Some(before) = known.totals.replace(now) {

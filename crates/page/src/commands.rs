@@ -1,5 +1,5 @@
-//! Actions of the page that run commands of `streamline`. The program runs as the same user, in a
-//! separate process, with a time limit, so a request has the same meaning as in a terminal.
+//! Execution of `streamline` commands for actions of the page. Each command runs as the same user,
+//! in a separate process and with a time limit, so a request has the same meaning as in a terminal.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -29,12 +29,13 @@ pub struct CommandOutcome {
     pub succeeded: bool,
     /// Standard output.
     pub output: String,
-    /// Standard error, with mistakes and their positions.
+    /// Standard error, including mistakes in a request with their positions.
     pub messages: String,
 }
 
 impl Program {
-    /// Finds the program in the directory of the running program, or else in `PATH`.
+    /// Finds the program `streamline` in the directory of the running program, or else in `PATH`.
+    /// Does not check that the program exists in `PATH`.
     #[must_use]
     pub fn find(daemon: Option<PathBuf>) -> Self {
         let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PROGRAM));
@@ -43,15 +44,15 @@ impl Program {
         Self { path, daemon }
     }
 
-    /// Returns the program with an empty directory in place of the daemon's directory, so that
-    /// paths that the program runs are not listed.
+    /// Returns a copy of this value with the directory `empty` in place of the daemon's directory,
+    /// so that paths of the program's commands do not appear in the daemon's list.
     #[must_use]
     pub fn unlisted(&self, empty: PathBuf) -> Self {
         Self { daemon: Some(empty), ..self.clone() }
     }
 
-    /// Runs the program, and blocks until it has ended. Fails if it cannot be started or does not
-    /// end in time.
+    /// Runs the program with the arguments `words`. Blocks until the program has exited. Fails if
+    /// the program cannot be started, or if it has not exited after 30 s, when it is killed.
     pub fn run<W: AsRef<OsStr>>(&self, words: &[W]) -> io::Result<CommandOutcome> {
         let mut command = Command::new(&self.path);
         command.args(words).env("NO_COLOR", "1").stdin(Stdio::null());
@@ -75,8 +76,8 @@ impl Program {
     }
 }
 
-/// Waits until a process has ended, and kills it after [`COMMAND_TIMEOUT`]. Returns true if it
-/// ended by itself.
+/// Waits until a process has exited, and kills the process after [`COMMAND_TIMEOUT`]. Returns true
+/// if the process exited by itself.
 fn wait(child: &mut Child) -> bool {
     let number = i32::try_from(child.id()).unwrap_or_default();
     let ended = sys::local_socket::open_process(number).is_ok_and(|process| {
@@ -84,7 +85,7 @@ fn wait(child: &mut Child) -> bool {
         sys::poll::readable_within(&[process.as_fd()], Some(COMMAND_TIMEOUT)) == [true]
     });
     if !ended {
-        // The process may have ended meanwhile.
+        // An error means that the process has exited in the meantime.
         let _ = child.kill();
     }
     ended
@@ -97,9 +98,8 @@ fn read_text(stream: Option<impl Read>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Splits text into words at white space. A quoted part, in either kind of quotes, is not split.
-/// The quotes are removed only if they enclose the whole word, because requests contain quotes,
-/// too.
+/// Splits text into words at white space outside single and double quotes. Quotes are removed only
+/// if they enclose the whole word, because requests themselves contain quotes.
 #[must_use]
 pub fn split_words(text: &str) -> Vec<String> {
     let mut words = Vec::new();

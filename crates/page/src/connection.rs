@@ -1,4 +1,4 @@
-//! Accepted connections, over which the routes are served.
+//! Accepted connections, in a form that the HTTP server can serve.
 
 use std::fmt;
 use std::io;
@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
 
-/// Maximum length of the head of a request in bytes.
+/// Maximum length of the head of an HTTP request, in bytes.
 pub const HEAD_MAX: usize = 16 << 10;
 
 /// The socket of a connection.
@@ -29,9 +29,9 @@ const TCP_SOCKET_BYTE: u8 = b't';
 const UNIX_SOCKET_BYTE: u8 = b'u';
 
 impl Socket {
-    /// Takes ownership of a socket that another process has sent. `kind` is the byte that
-    /// identifies the kind of the socket. Fails outside a Tokio runtime, or if the descriptor is
-    /// not a socket of this kind.
+    /// Takes ownership of a socket that another process has sent, together with the byte `kind`
+    /// that identifies the kind of socket. Fails if `kind` or the descriptor is invalid. Must be
+    /// called within a Tokio runtime.
     pub fn from_descriptor(kind: u8, descriptor: OwnedFd) -> io::Result<Self> {
         match kind {
             TCP_SOCKET_BYTE => {
@@ -57,9 +57,9 @@ impl Socket {
         }
     }
 
-    /// Receives the head of the first request, and any bytes after it that have arrived. Fails if
-    /// the head is longer than [`HEAD_MAX`], or if the peer closes the connection before the end of
-    /// the head.
+    /// Receives the head of the first request, and any bytes that have arrived after the head.
+    /// Fails if the head is longer than [`HEAD_MAX`], or if the peer closes the connection before
+    /// the end of the head.
     pub async fn read_head(&self) -> io::Result<Vec<u8>> {
         let mut head = Vec::with_capacity(2048);
         let mut part = [0; 2048];
@@ -100,10 +100,10 @@ impl AsFd for Socket {
     }
 }
 
-/// A connection. Some of its bytes may have been received already.
+/// A connection from which the first bytes may already have been received.
 pub struct Connection {
     socket: Socket,
-    /// Received bytes that the routes have not read.
+    /// Received bytes that the HTTP server has not yet read.
     received: Vec<u8>,
     /// Future whose completion ends the connection, or `None` if no future ends it.
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
@@ -114,8 +114,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Creates a connection. `received` contains the bytes that were received already; `guard` is
-    /// dropped with the connection.
+    /// Creates a connection. `received` contains the bytes that have already been received. `guard`
+    /// is dropped together with the connection.
     pub fn new(socket: Socket, received: Vec<u8>, guard: impl Send + 'static) -> Self {
         Self { socket, received, end: None, has_ended: false, _guard: Box::new(guard) }
     }
@@ -139,7 +139,7 @@ impl Connection {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The received bytes have the token.
+        // The received bytes contain the token, which must not be printed.
         out.debug_struct("Connection").field("socket", &self.socket).finish_non_exhaustive()
     }
 }
@@ -205,7 +205,7 @@ impl AsyncWrite for Connection {
     }
 }
 
-/// Connections that another task or thread has accepted.
+/// A listener for connections that another task or thread has accepted.
 #[derive(Debug)]
 pub struct IncomingConnections(pub mpsc::Receiver<Connection>);
 
@@ -216,7 +216,7 @@ impl axum::serve::Listener for IncomingConnections {
     async fn accept(&mut self) -> (Connection, ()) {
         match self.0.recv().await {
             Some(connection) => (connection, ()),
-            // No further connections are accepted. The server is told to end by other means.
+            // The channel is closed. The server is stopped by other means.
             None => std::future::pending().await,
         }
     }

@@ -1,10 +1,10 @@
-//! Errors as HTTP replies.
+//! Conversion of errors to HTTP replies.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use streamline::paths::ClientError;
 
-/// An error as an HTTP reply: its status and a message for people.
+/// An error that becomes an HTTP reply, with a status and a human-readable message.
 #[derive(Debug)]
 pub(crate) struct Failure {
     status: StatusCode,
@@ -12,7 +12,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Creates an error with a status and a message for people.
+    /// Creates an error with a status and a human-readable message.
     #[must_use]
     pub(crate) fn new(status: StatusCode, text: impl Into<String>) -> Self {
         Self { status, text: text.into() }
@@ -38,7 +38,8 @@ impl From<ClientError> for Failure {
     }
 }
 
-/// Runs a blocking function in a thread of the runtime's blocking pool.
+/// Runs a blocking function in a thread of the runtime's blocking pool. Fails if the function
+/// panics.
 pub(crate) async fn in_thread<T: Send + 'static>(
     run: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Failure> {

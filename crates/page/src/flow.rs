@@ -1,6 +1,6 @@
-//! The trace of a flow through a running path. A tap writes the frames that leave the path's source
-//! to a file for a limited time; then `streamline why` runs the request on these frames, without
-//! output.
+//! Traces of flows through a running path. A tap writes the frames that leave the path's source,
+//! including past frames that the source has kept, to a file for a limited time. Then `streamline
+//! why` runs the request on these frames, without output.
 
 use crate::commands::Program;
 use crate::failure::Failure;
@@ -25,11 +25,11 @@ const FRAMES_MAX: u64 = 100_000;
 /// Maximum number of bytes that are traced.
 const BYTES_MAX: u64 = 100_000_000;
 
-/// A flow of a path, and the time for which its frames are captured.
+/// The parameters of a trace: the path, the flow, and the duration of the capture in seconds.
 #[derive(Debug, Deserialize)]
 pub(crate) struct FlowChoice {
     path: u32,
-    /// The flow, in the form that `streamline why` accepts.
+    /// The flow, in the syntax of `streamline why`.
     flow: String,
     seconds: Option<u64>,
 }
@@ -78,7 +78,7 @@ pub(crate) fn trace(live: &Live, program: &Program, given: &FlowChoice) -> Resul
     }
 }
 
-/// A temporary folder that only this user can read, removed on drop.
+/// A temporary folder that only this user can read. Removed on drop.
 struct PrivateFolder(PathBuf);
 
 impl PrivateFolder {
@@ -94,7 +94,7 @@ impl PrivateFolder {
 
 impl Drop for PrivateFolder {
     fn drop(&mut self) {
-        // If the removal fails, the files stay in the system's temporary folder.
+        // If the removal fails, the files remain in the system's temporary folder.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! Frames that a tap sends as a capture, written to a file.
+//! Copying of the frames that a tap sends, as a capture, to a file.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -17,7 +17,7 @@ const FRAME_MAX: usize = 262_144;
 /// Number of bytes that are read at a time.
 const CHUNK: usize = 64 << 10;
 
-/// A capture file that is being written. At any time, it contains only complete frames.
+/// A capture file that is being written. The file contains only complete frames at any time.
 #[derive(Debug)]
 pub(crate) struct FrameFile {
     file: File,
@@ -55,7 +55,7 @@ pub(crate) enum CaptureEnd {
 }
 
 impl FrameFile {
-    /// Creates a writer for an empty file.
+    /// Creates a writer for `file`, which must be empty.
     pub(crate) fn new(file: File) -> Self {
         Self { file, partial: Vec::new(), progress: Progress::default() }
     }
@@ -95,7 +95,7 @@ impl FrameFile {
         }
     }
 
-    /// Writes all frames that these bytes complete, and buffers the rest.
+    /// Writes all complete frames, including a frame completed by `bytes`, and buffers the rest.
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.partial.extend_from_slice(bytes);
         let mut whole = 0;
@@ -112,8 +112,9 @@ impl FrameFile {
         Ok(())
     }
 
-    /// Returns the length in bytes of the file header, or of the frame with its header, that begins
-    /// at this offset of `partial`. Returns `None` for a frame whose header is incomplete.
+    /// Returns the length in bytes of the file header, or of the frame with its header, at the
+    /// offset `at` of `partial`. Returns `None` if the frame's header is incomplete. Fails if the
+    /// frame is longer than [`FRAME_MAX`].
     fn next_frame_length(&self, at: usize) -> io::Result<Option<usize>> {
         if self.progress.bytes == 0 {
             return Ok(Some(FILE_HEADER_LENGTH));
@@ -121,7 +122,7 @@ impl FrameFile {
         let length =
             self.partial.get(at + FRAME_LENGTH_OFFSET..at + FRAME_LENGTH_OFFSET + size_of::<u32>());
         let Some(length) = length.and_then(|bytes| bytes.try_into().ok()) else { return Ok(None) };
-        // The tap runs on this machine, and writes numbers in its byte order.
+        // The tap runs on this machine, so its capture is in native byte order.
         match u32::from_ne_bytes(length) as usize {
             length if length <= FRAME_MAX => Ok(Some(FRAME_HEADER_LENGTH + length)),
             _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the tap sends no frames")),

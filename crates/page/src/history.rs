@@ -1,8 +1,9 @@
-//! The figures of a path during the last hour, for the times when a browser showed the page.
+//! The rates of a path during the last hour. Only times at which a browser showed the page have
+//! rates.
 //!
-//! The last two minutes are kept at the sampling rate, and the hour before them in steps of 5 s.
-//! Edges of a path that is not selected have samples every 5 s. A path with 30 edges needs at most
-//! 0.4 MB.
+//! The last two minutes are stored at the full sampling rate, and the hour before them in steps of
+//! 5 s. The edges of a path that no viewer has selected have a sample only every 5 s. A path with
+//! 30 edges needs at most 0.4 MB.
 
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
@@ -20,15 +21,16 @@ const HOUR_SAMPLE_INTERVAL_MS: u64 = 5000;
 /// no browser was showing the page, so no rate is computed across it.
 const RATE_INTERVAL_MS_MAX: u64 = 15_000;
 
-/// Rates at one time: for each key, blocks, bytes and lost blocks per second. The key is 0 for the
-/// sources of a path, or the index of an edge in the plan.
+/// The rates at one point in time: blocks, bytes and lost blocks per second, by key. The key is the
+/// index of an edge in the plan, or 0 for the sources of a path.
 #[derive(Debug)]
 struct Sample {
     time_ms: u64,
     values: Box<[(usize, [f32; 3])]>,
 }
 
-/// Blocks, bytes and lost blocks since the start of the path: of its sources, or of each edge.
+/// The numbers of blocks, bytes and lost blocks since the start of a path, of its sources or of
+/// each edge.
 #[derive(Debug)]
 struct Sums {
     elapsed_ns: u64,
@@ -53,8 +55,8 @@ pub struct History {
     counters: Option<Arc<Counters>>,
 }
 
-/// Columns of equal length for a plot. Times are in ms since 1970. After an interval in which no
-/// browser showed the page, a row whose rates are `None` precedes the next sample.
+/// Columns of equal length for a plot. Times are in ms since 1970. A row whose rates are `None`
+/// marks an interval in which no browser showed the page.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Columns {
     /// Times of the samples, ascending.
@@ -74,11 +76,12 @@ impl History {
         self.sources.push(time_ms, Sums { elapsed_ns: totals.elapsed_ns, values });
     }
 
-    /// Adds the counters of the edges at the time `time_ms`.
+    /// Adds the counters of the edges at the time `time_ms`. If the edges have changed, discards
+    /// the earlier samples of edges.
     pub fn push_edges(&mut self, time_ms: u64, counters: &Arc<Counters>) {
         let before = self.counters.replace(Arc::clone(counters));
         if before.is_some_and(|before| !have_same_edges(&before, counters)) {
-            // The request was changed, so an index may now denote another edge.
+            // The request has changed, so an index may now refer to another edge.
             self.edges = Series::default();
         }
         let values = rates::edge_totals(counters);
@@ -97,8 +100,8 @@ impl History {
 }
 
 impl Series {
-    /// Adds the sums at the time `time_ms`, unless their running time equals that of the last
-    /// sample.
+    /// Adds the sums at the time `time_ms`, unless the path has sent no new sums since the last
+    /// sample (equal running time).
     fn push(&mut self, time_ms: u64, sums: Sums) {
         let last = self.last.as_ref();
         if last.is_some_and(|(_, last)| last.elapsed_ns == sums.elapsed_ns) {
@@ -145,7 +148,8 @@ impl Columns {
 }
 
 /// Adds a sample of the rates since `last`, unless `last` is missing or older than
-/// [`RATE_INTERVAL_MS_MAX`]. Keeps at most `most` samples.
+/// [`RATE_INTERVAL_MS_MAX`]. Then replaces `last`. Removes the oldest sample if there are `most`
+/// samples.
 fn add(
     samples: &mut VecDeque<Sample>,
     most: usize,
@@ -192,7 +196,8 @@ mod tests {
         Totals { elapsed_ns: seconds * 1_000_000_000, given, lost: 0 }
     }
 
-    /// Returns counters of edges, each given as its index, start, end and number of blocks.
+    /// Returns the counters of edges. Each edge is a tuple of its index, start, end and number of
+    /// blocks.
     fn counters(edges: &[(usize, &str, &str, u64)], seconds: u64) -> Arc<Counters> {
         let amount = |blocks: u64| serde_json::json!({ "blocks": blocks, "bytes": 0 });
         let edges = edges.iter().map(|(number, from, to, blocks)| {
@@ -225,7 +230,7 @@ mod tests {
     fn edge_through_a_ring_has_the_rate_at_which_it_is_entered() {
         let mut history = History::default();
         for second in 0..3 {
-            // The order of the counters is not that of the plan.
+            // The counters are not in the order of the plan.
             let edges = [
                 (1, "sample", "ring to thread1", second * 8),
                 (1, "ring to thread1", "ring from thread0", second * 6),

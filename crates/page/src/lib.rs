@@ -1,4 +1,4 @@
-//! The live page: running paths in a browser.
+//! The live page, which shows running paths in a browser.
 //!
 //! ```text
 //!  browser ── HTTP ──► server ── access
@@ -8,19 +8,20 @@
 //!                               └──► history
 //! ```
 //!
-//! - [`access`]: admission of requests; [`server`]: the routes; [`assets`]: the files of the page;
+//! - [`access`]: access control for requests; [`server`]: the routes; [`assets`]: the files of the
+//!   page;
 //!   [`listener`]: the sockets;
-//! - [`users`]: the page for all users of a machine, with a process for each of them, to which
-//!   connections are handed ([`connection`]);
+//! - [`users`]: the page for all users of a machine, with a separate process for each user;
+//!   [`connection`]: connections that are handed to such a process;
 //! - [`live`]: the latest figures, and the viewers that wait for them; [`collector`]: the thread
-//!   that follows the paths while there is a viewer; [`history`]: the figures of the last hour;
+//!   that collects figures while there is a viewer; [`history`]: the figures of the last hour;
 //! - [`plan`]: nodes and edges of a path; [`messages`]: messages of a filter; `actions`: checks,
 //!   starts and edits; `flow`: the trace of a flow; [`captures`]: captures to files (`frames`);
 //!   [`commands`]: runs of the program `streamline`.
 //!
-//! The server runs in a separate process as the user whom it serves, and can do whatever this user
-//! can do with `streamline`. A path costs nothing while no browser shows the page. This is the only
-//! crate with an async runtime; queries of paths run in threads outside it.
+//! The server runs in a separate process, as the user whom it serves, and can do only what this
+//! user can do with `streamline`. A path incurs no cost while no browser shows the page. This is
+//! the only crate with an async runtime; queries of paths run in threads outside the runtime.
 #![forbid(unsafe_code)]
 
 pub mod access;

@@ -10,7 +10,7 @@ use std::str::FromStr;
 /// An address on which the server listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Address {
-    /// A loopback address and a port; port 0 stands for any free port.
+    /// A loopback address and a port; port 0 selects any free port.
     Tcp(SocketAddr),
     /// Path of a Unix socket.
     Unix(PathBuf),
@@ -44,10 +44,10 @@ impl FromStr for Address {
 }
 
 impl Address {
-    /// The address of a page for which the user specifies no address.
+    /// The default address of the page.
     pub const DEFAULT: Self = Self::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7575));
 
-    /// Describes why the server cannot listen on this address.
+    /// Returns a message that explains why the server cannot listen on this address.
     #[must_use]
     pub fn describe_failure(&self, error: &io::Error) -> String {
         let (place, used) = match self {
@@ -66,7 +66,7 @@ impl Address {
 /// The set of users who can connect to a Unix socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
-    /// The user who runs this process.
+    /// Only the user who runs this process, and root.
     Own,
     /// All users of the machine.
     All,
@@ -82,7 +82,7 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Listens on an address. Replaces the socket file of a server that has ended.
+    /// Listens on an address. Replaces a Unix socket file on which no process listens.
     pub fn bind(address: &Address, admission: Admission) -> io::Result<Self> {
         match address {
             Address::Tcp(address) => {
@@ -100,7 +100,7 @@ impl Listener {
         }
     }
 
-    /// Returns the address of the socket: the URL without the token, or the path.
+    /// Returns the address of the socket for users: the URL without the token, or `unix:PATH`.
     pub fn describe(&self) -> io::Result<String> {
         match self {
             Self::Tcp(listener) => Ok(format!("http://{}/", listener.local_addr()?)),
@@ -119,7 +119,7 @@ impl Drop for Listener {
     }
 }
 
-/// Creates a Unix socket whose file has its final permissions as soon as it is visible at `path`:
+/// Creates a Unix socket whose file has its final permissions from the moment it appears at `path`:
 /// the file is created in a private directory, and then moved.
 fn bind_private(path: &Path, admission: Admission) -> io::Result<UnixListener> {
     use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
@@ -135,7 +135,8 @@ fn bind_private(path: &Path, admission: Admission) -> io::Result<UnixListener> {
     let bound = (|| {
         let inside = private.join(name);
         let listener = UnixListener::bind(&inside)?;
-        // Requests have no descriptors, whose closing could take long.
+        // Requests carry no descriptors, so received descriptors are refused: closing one could
+        // block.
         let refused = sys::abstract_socket::refuse_descriptors(&listener);
         refused.map_err(|error| io::Error::from_raw_os_error(error.errno))?;
         std::fs::set_permissions(&inside, std::fs::Permissions::from_mode(mode))?;
@@ -148,7 +149,7 @@ fn bind_private(path: &Path, admission: Admission) -> io::Result<UnixListener> {
     bound
 }
 
-/// Removes the file of a socket on which no process listens.
+/// Removes the file of a Unix socket if no process listens on the socket.
 pub(crate) fn remove_stale(path: &Path) -> io::Result<()> {
     let is_socket =
         std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());

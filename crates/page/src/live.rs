@@ -12,14 +12,14 @@ use streamline::paths::{
 };
 use tokio::sync::watch;
 
-/// The figures of all paths at one time.
+/// The figures of all paths at one point in time.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     /// Time in ms since 1970; 0 before the first sample.
     pub time_ms: u64,
-    /// The daemon, if it replied.
+    /// Description of the daemon, or `None` if the daemon did not reply.
     pub daemon: Option<About>,
-    /// The cause of missing figures; `None` if there are figures.
+    /// The reason why figures are missing; `None` if they are complete.
     pub failure: Option<String>,
     /// Paths that are visible to this user, by number.
     pub paths: BTreeMap<u32, PathFigures>,
@@ -34,12 +34,12 @@ pub struct PathFigures {
     pub path: RegisteredPath,
     /// The state of the connection to the path.
     pub state: PathState,
-    /// The latest totals, or `None` before the first.
+    /// The latest totals, or `None` if the path has sent none yet.
     pub totals: Option<Totals>,
-    /// The latest counters, or `None` before the first; recent only while the path is selected by a
-    /// viewer.
+    /// The latest counters, or `None` if the path has sent none yet. They are up to date only while
+    /// a viewer has selected the path.
     pub counters: Option<Arc<Counters>>,
-    /// Output rate of the sources.
+    /// Output rate of the path's sources.
     pub rate: Rate,
     /// Lost blocks per second.
     pub lost_rate: f64,
@@ -51,13 +51,13 @@ pub struct PathFigures {
 pub enum PathState {
     /// The process of the path sends counters.
     Running,
-    /// The process of the path has not sent counters in time.
+    /// The process of the path has sent no counters for some seconds.
     Silent,
     /// The path belongs to another user.
     Hidden,
 }
 
-/// A path that ended while a browser showed the page.
+/// A path that ended while a browser was showing the page.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct EndedPath {
     /// The path as last listed by the daemon.
@@ -68,7 +68,7 @@ pub struct EndedPath {
     pub time_ms: u64,
 }
 
-/// A path in the list of all paths, as browsers receive it.
+/// A path in the list that browsers receive.
 #[derive(Serialize)]
 struct ListedPath<'f> {
     #[serde(flatten)]
@@ -84,11 +84,12 @@ struct ListedPath<'f> {
 #[derive(Serialize)]
 struct SelectedPath<'f> {
     number: u32,
-    /// Hash of the request and its plan ([`plan_hash`]), which changes if the nodes or edges
-    /// change.
+    /// Hash of the request and its plan ([`plan_hash`]). A browser reloads the plan when the hash
+    /// changes.
     plan: String,
     counters: &'f Counters,
-    /// Reasons for drops that the request specifies. Drops for any other reason are losses.
+    /// Reasons for drops that the request itself specifies. Drops for any other reason count as
+    /// losses.
     by_request: BTreeSet<&'f str>,
 }
 
@@ -104,7 +105,7 @@ struct LiveEvent<'f> {
 }
 
 impl Figures {
-    /// Returns the event for a viewer as JSON, with all counters of the selected path.
+    /// Formats the figures as the JSON event for a viewer, with all counters of the selected path.
     #[must_use]
     pub fn to_event(&self, selected: Option<u32>) -> String {
         let list = self.paths.values().map(|known| ListedPath {
@@ -129,13 +130,13 @@ impl Figures {
             ended: &self.ended,
             selected,
         };
-        // Numbers, texts and lists: nothing here can fail.
+        // Serialization of numbers, strings and lists cannot fail.
         serde_json::to_string(&event).unwrap_or_default()
     }
 }
 
-/// Returns a hash of a request and of the nodes, edges and spaces in its counters, which lets a
-/// browser notice a change to the plan.
+/// Returns a hash of a request and of the nodes, edges and spaces in its counters. A browser
+/// compares hashes to detect a change to the plan.
 #[must_use]
 pub fn plan_hash(line: &str, counters: &Counters) -> String {
     use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -161,7 +162,7 @@ fn by_request(counters: &Counters) -> BTreeSet<&str> {
     drops.filter(|drop| !drop.is_lost()).map(|drop| drop.why.as_str()).collect()
 }
 
-/// The figures that the page shows, collected while there is a viewer.
+/// The figures that the page shows. They are collected only while there is a viewer.
 #[derive(Debug)]
 pub struct Live {
     directory: Option<PathBuf>,
@@ -180,8 +181,8 @@ struct Viewers {
 }
 
 impl Live {
-    /// Creates empty figures for the paths of the daemon in `directory`, or of the first standard
-    /// directory in which a daemon listens if `directory` is `None`.
+    /// Creates empty figures for the paths of the daemon in `directory`. If `directory` is `None`,
+    /// uses the first standard directory in which a daemon listens.
     #[must_use]
     pub fn new(directory: Option<PathBuf>) -> Arc<Self> {
         let latest = watch::Sender::new(Arc::default());
@@ -194,7 +195,7 @@ impl Live {
         Client::find(self.directory.as_deref())
     }
 
-    /// Adds a viewer, which may have selected a path. Starts the collector if none is running.
+    /// Adds a viewer, with the path that it has selected. Starts the collector if none is running.
     pub fn add_viewer(self: &Arc<Self>, selected: Option<u32>) -> Viewer {
         let mut viewers = lock(&self.viewers);
         viewers.count += 1;
@@ -203,14 +204,14 @@ impl Live {
         }
         if !viewers.collects {
             let live = Arc::clone(self);
-            // Without a thread the viewer gets no figures, and tries again later.
+            // If the thread cannot be started, the viewer receives no figures and retries later.
             let thread = std::thread::Builder::new().name("collector".to_owned());
             viewers.collects = thread.spawn(move || collector::collect(&live)).is_ok();
         }
         Viewer { live: Arc::clone(self), selected, figures: self.latest.subscribe() }
     }
 
-    /// Returns true if a collector is running, in which case paths are queried.
+    /// Returns true if a collector is running, so that paths send their figures.
     #[must_use]
     pub fn collects(&self) -> bool {
         lock(&self.viewers).collects
@@ -228,7 +229,7 @@ impl Live {
     }
 
     /// Returns true if there is a viewer. Otherwise, marks the collector as ended, so that the next
-    /// viewer starts another one.
+    /// viewer starts a new collector.
     pub(crate) fn continue_collecting(&self) -> bool {
         let mut viewers = lock(&self.viewers);
         viewers.collects = viewers.count > 0;
@@ -253,15 +254,15 @@ impl Live {
         self.latest.send_replace(Arc::new(figures));
     }
 
-    /// Returns the history of a path's edge with this index, or of the path's sources if `edge` is
-    /// `None`; empty if the path has none.
+    /// Returns the history of the edge with index `edge` in a path's plan, or of the path's sources
+    /// if `edge` is `None`. The history is empty if there are no samples.
     #[must_use]
     pub fn history(&self, number: u32, edge: Option<usize>) -> Columns {
         lock(&self.histories).get(&number).map(|history| history.columns(edge)).unwrap_or_default()
     }
 }
 
-/// A viewer of the figures. The paths are queried while there is at least one viewer.
+/// A viewer of the figures. Figures are collected while there is at least one viewer.
 #[derive(Debug)]
 pub struct Viewer {
     live: Arc<Live>,
@@ -270,7 +271,7 @@ pub struct Viewer {
 }
 
 impl Viewer {
-    /// Waits for the next figures. Returns `None` if there will be none.
+    /// Waits for the next figures. Returns `None` if no further figures will be published.
     pub async fn next(&mut self) -> Option<Arc<Figures>> {
         self.figures.changed().await.ok()?;
         Some(Arc::clone(&self.figures.borrow_and_update()))

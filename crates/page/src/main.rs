@@ -1,4 +1,5 @@
-//! The command `streamline-page`, which `streamline page` runs: serves the live page.
+//! The program `streamline-page`, which serves the live page. The command `streamline page` runs
+//! this program.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
@@ -20,7 +21,7 @@ use streamline::paths::page_socket::{OpenPage, find_page};
 /// Exit status after a failure.
 const FAILED: u8 = 1;
 
-/// Time without a connection after which the process of a user ends, in ms.
+/// Default time without a connection after which the process of a user ends, in ms.
 const IDLE_MS: &str = "30000";
 
 /// Show the running paths in a browser.
@@ -60,7 +61,7 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let given = Arguments::parse();
-    // Never fails: the signal and its action are valid.
+    // This call cannot fail, because the signal and its action are valid.
     let _ = sys::children::keep_ended();
     match run(given) {
         Ok(()) => ExitCode::SUCCESS,
@@ -88,8 +89,9 @@ fn run(given: Arguments) -> Result<(), String> {
     }
 }
 
-/// Prints the URL of the page that the daemon serves. Returns false if there is no page, or, after
-/// printing a note, if the page cannot be queried. With `--renew`, fails in both cases.
+/// Prints the URL of the page that the daemon serves, and returns true. Returns false if there is
+/// no page or, after printing a note, if the page does not reply. With `--renew`, fails in both
+/// cases.
 fn print_shared_page(given: &Arguments) -> Result<bool, String> {
     let renew = given.renew.then_some(true);
     match find_page(given.socket.as_deref(), OpenPage { renew }) {

@@ -1,4 +1,4 @@
-//! The messages that leave a filter, as a tap delivers them while a browser reads.
+//! The messages that leave a filter. A tap delivers them while a browser reads.
 
 use crate::live::Live;
 use std::fs::File;
@@ -9,7 +9,8 @@ use streamline::paths::{self, ClientError, Tap};
 use sys::eventfd::EventFd;
 use tokio::sync::mpsc;
 
-/// Maximum number of messages that wait for the browser. The tap skips further messages.
+/// Maximum number of messages that wait for the browser. If the browser is too slow, the tap skips
+/// messages.
 const WAITING_MAX: usize = 64;
 /// Maximum length of a message in bytes; the rest is omitted.
 const LINE_MAX: usize = 64 << 10;

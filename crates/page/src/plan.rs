@@ -1,4 +1,4 @@
-//! Nodes and edges of a path, which change only if its request does.
+//! Nodes and edges of a path, which change only together with the request.
 
 use crate::live::Live;
 use serde::Serialize;
@@ -14,7 +14,7 @@ pub struct PathPlan {
 }
 
 impl PathPlan {
-    /// Queries a path. Blocks until it has replied, for a limited time.
+    /// Queries a path for its plan. Blocks until the path has replied, for a limited time.
     pub fn query(live: &Live, number: u32) -> Result<Self, ClientError> {
         let client = live.connect()?;
         let (to, path) = client.connect_described(&number.to_string())?;

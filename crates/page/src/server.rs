@@ -1,4 +1,4 @@
-//! The routes of the server.
+//! The HTTP routes of the server.
 //!
 //! | route | reply |
 //! |---|---|
@@ -14,8 +14,8 @@
 //! | `POST /api/capture`, `capture-stop` | start and end of a capture to a file |
 //!
 //! Every request needs a `Host` header that names this machine. An `Origin` header, if present,
-//! must be that of the page. A request for data needs the token or, over a Unix socket, a
-//! connection from the same user.
+//! must contain the origin of the page. A request for data needs the token or, over a Unix socket,
+//! a connection from the same user.
 
 use crate::access::{Token, is_own_host, is_own_origin};
 use crate::actions;
@@ -45,9 +45,10 @@ use std::sync::Arc;
 pub struct Server {
     /// The figures of the paths.
     pub live: Arc<Live>,
-    /// The token for requests, or `None` on a Unix socket, to which only one user can connect.
+    /// The token that each request for data must contain. `None` on a Unix socket, to which only
+    /// one user can connect.
     pub token: Option<Token>,
-    /// The program that starts paths and explains requests.
+    /// The program `streamline`, which starts paths and explains requests.
     pub program: Program,
     /// The captures of paths to files.
     pub captures: Arc<Captures>,
@@ -76,7 +77,7 @@ impl Server {
         with_assets(Router::new().nest("/api", data)).with_state(self)
     }
 
-    /// Serves until the process ends.
+    /// Serves requests until the future is dropped. Fails if the listener cannot be used.
     pub async fn serve(self, listener: &Listener) -> io::Result<()> {
         let routes = self.routes();
         match listener {
@@ -93,14 +94,14 @@ impl Server {
     }
 }
 
-/// Returns the routes of the page without any data: requests for data are refused for lack of a
-/// token.
+/// Returns the routes for the static files of the page. Any request for data is refused for lack of
+/// a token.
 pub fn routes_without_data() -> Router {
     with_assets(Router::new().route("/api/{*rest}", any(async || refuse_token())))
 }
 
-/// Makes connections end after one reply, so that each request of a browser can go to another
-/// process.
+/// Makes the server close each connection after one reply, so that each request of a browser can be
+/// handed to a different process.
 pub fn close_after_reply(routes: Router) -> Router {
     routes.layer(middleware::map_response(async |mut reply: Response| {
         reply.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -108,7 +109,7 @@ pub fn close_after_reply(routes: Router) -> Router {
     }))
 }
 
-/// Adds the files of the page, and the checks of all requests.
+/// Adds the routes for the files of the page, and the header checks for all requests.
 fn with_assets<S: Clone + Send + Sync + 'static>(mut routes: Router<S>) -> Router<S> {
     for asset in ASSETS {
         routes = routes.route(asset.path, get(move || async move { send_asset(*asset) }));
@@ -145,7 +146,8 @@ fn header_text(request: &Request, name: HeaderName) -> Option<&str> {
     request.headers().get(name).map(|value| value.to_str().unwrap_or("?"))
 }
 
-/// Refuses requests from other sites, and adds the headers that restrict what the page may do.
+/// Refuses requests from other sites, and adds security headers, such as the content security
+/// policy, to replies.
 async fn check_headers(request: Request, next: Next) -> Response {
     let host = header_text(&request, header::HOST);
     let origin = header_text(&request, header::ORIGIN);
@@ -188,7 +190,7 @@ fn send_asset(asset: Asset) -> Response {
     ([(header::CONTENT_TYPE, asset.media_type)], asset.text).into_response()
 }
 
-/// The parameters of a query: a path, and an edge of the path, both optional.
+/// The query parameters of a route: the number of a path and the index of an edge, both optional.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct Selection {
     path: Option<u32>,
@@ -201,7 +203,7 @@ impl Selection {
     }
 }
 
-/// Sends figures while the connection is open.
+/// Sends the figures as server-sent events while the connection is open.
 async fn send_figures(
     State(server): State<Server>,
     Query(selected): Query<Selection>,

@@ -1,7 +1,8 @@
 //! Tests of the page in Chromium, with Playwright: every user flow at the widths of a phone and of
 //! a desktop screen, in light and dark colors, with the accessibility checks of axe-core.
-//! Screenshots are written to `page` in the target directory. The computation of rates is tested in
-//! Node alone. The picture of the page in the book is drawn by the page; `UPDATE=1` rewrites it.
+//! Screenshots are written to `page` in the target directory. A separate test runs the computation
+//! of rates in Node. Another test compares the picture of the page in the book with the page;
+//! `UPDATE=1` rewrites the picture.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -15,7 +16,8 @@ use testkit::need;
 /// The node modules that the test uses, with their versions.
 const MODULES: [&str; 2] = ["playwright-core@1.65.1", "axe-core@4.14.1"];
 
-/// The request of the path in the picture. The pins make the plan independent of this machine.
+/// The request of the path in the picture. The pins (`@kernel`, `@thread0`) make the plan
+/// independent of this machine.
 const PICTURED: &str = "rx lo | dport@kernel | (|53 pcap@thread0 dns.pcap + \
                         |80 (tcp@thread0 | http@thread1 |exchange weblog access.log))";
 /// Maximum length of the picture in bytes.

@@ -1,5 +1,5 @@
-//! Tests of the server over real sockets: the admission of requests, and the contents of the
-//! stream of figures.
+//! Tests of the server over real sockets: access control, and the contents of the stream of
+//! figures.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -16,7 +16,7 @@ use std::process::Command;
 use std::time::Duration;
 use testkit::{need, wait_until};
 
-/// Maximum time without data after which a test fails.
+/// Time without data after which a test fails.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Sends a request with these headers; returns the status and the reply with its headers.
@@ -44,7 +44,7 @@ fn authorization(page: &Page) -> String {
     format!("Bearer {}", page.token())
 }
 
-/// A stream of figures.
+/// A stream of figures, as server-sent events.
 struct Figures(BufReader<TcpStream>);
 
 impl Figures {
@@ -67,7 +67,7 @@ impl Figures {
         }
     }
 
-    /// Waits for counters of the selected path in which the source has emitted blocks.
+    /// Waits for counters of the selected path that contain blocks of the source.
     fn next_counters(&mut self) -> Value {
         loop {
             let counters = self.next()["selected"]["counters"].take();
@@ -125,7 +125,7 @@ fn stream_carries_the_counters_of_the_path() {
     let machine = Machine::new();
     let number = machine.start("counted", "generate rate=2000 | dport |9 count");
     let page = machine.page("127.0.0.1:0");
-    // `top` asks the path itself, before and after.
+    // `top` queries the path directly, before and after the figures arrive.
     let given = || {
         let output = machine.run(&["top", "counted", "--once", "--json"]);
         let top: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -1,5 +1,5 @@
-//! Tests of the page for all users: a process for each user, with the rights of this user alone.
-//! They need root, except that of a page that serves its own user.
+//! Tests of the page for all users: each user has a separate process with the rights of this user
+//! alone. All tests except one (a page for its own user) need root.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -21,12 +21,12 @@ use std::time::{Duration, Instant};
 use sys::local_socket::{self, Framing};
 use testkit::{need, wait_until};
 
-/// Maximum time without data after which a test fails.
+/// Time without data after which a test fails.
 const LIMIT: Duration = Duration::from_secs(60);
 const ALICE: u32 = 41_501;
 const BOB: u32 = 41_502;
 
-/// A page for all users. Ends on drop.
+/// A page for all users. Dropping this value ends the page.
 struct Host {
     child: Child,
     /// Lines on standard error.
@@ -34,12 +34,12 @@ struct Host {
 }
 
 impl Host {
-    /// Starts a page whose processes end after this idle time.
+    /// Starts a page whose user processes end after the time `idle`, in ms.
     fn start(machine: &Machine, listen: &str, idle: &str) -> Self {
         Self::start_with(machine, listen, idle, |_| {})
     }
 
-    /// Starts such a page with a command that `change` has changed.
+    /// Like [`Self::start`], but first applies `change` to the command.
     fn start_with(
         machine: &Machine,
         listen: &str,
@@ -58,7 +58,7 @@ impl Host {
         host
     }
 
-    /// Waits for a line with this text.
+    /// Waits for a line that contains `text` on standard error, and returns the line.
     fn wait_for(&self, text: &str) -> String {
         loop {
             let line = self.lines.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("no `{text}`"));
@@ -68,7 +68,7 @@ impl Host {
         }
     }
 
-    /// Returns the processes of users.
+    /// Returns the process ids of the user processes.
     fn processes(&self) -> Vec<u32> {
         children(self.child.id())
     }
@@ -76,7 +76,7 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // One that is stopped would not notice the end of its host.
+        // A stopped process would not notice the end of its host.
         for process in self.processes() {
             send_signal("-KILL", process);
         }
@@ -97,7 +97,8 @@ fn lines_of(stream: ChildStderr) -> Receiver<String> {
     lines
 }
 
-/// Copies the programs to where all users can run them. Returns the program of the page.
+/// Copies the programs to a directory in which all users can run them. Returns the path of
+/// `streamline-page`.
 fn page_program(machine: &Machine) -> PathBuf {
     let copies = machine.path("bin");
     if !copies.exists() {
@@ -113,7 +114,7 @@ fn search_path(machine: &Machine) -> String {
     format!("{}:{}", machine.path("bin").display(), std::env::var("PATH").unwrap_or_default())
 }
 
-/// Builds a command of a user.
+/// Returns a command that runs a program as a user.
 fn command_of(machine: &Machine, uid: u32, program: &str) -> Command {
     let copies = page_program(machine);
     let state = machine.path(&format!("state-{uid}"));
@@ -125,7 +126,7 @@ fn command_of(machine: &Machine, uid: u32, program: &str) -> Command {
     command
 }
 
-/// Starts a path of a user; returns its number.
+/// Starts a path as a user, and returns its number.
 fn start_path(machine: &Machine, uid: u32, name: &str) -> u32 {
     let mut command = command_of(machine, uid, "streamline");
     let output = command.args(["start", name, "generate rate=500 | count"]).output().unwrap();
@@ -133,7 +134,7 @@ fn start_path(machine: &Machine, uid: u32, name: &str) -> u32 {
     number.unwrap_or_else(|_| panic!("{output:?}"))
 }
 
-/// Returns the URL that a user gets.
+/// Returns the URL of the page that `streamline-page` prints for a user.
 fn fetch_url(machine: &Machine, uid: u32, words: &[&str]) -> String {
     let mut command = command_of(machine, uid, "streamline-page");
     let output = command.args(words).output().unwrap();
@@ -141,7 +142,7 @@ fn fetch_url(machine: &Machine, uid: u32, words: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-/// The page as a browser with a token sees it.
+/// A browser of one user: the address of the page, and the user's token.
 struct Browser {
     host: String,
     token: String,
@@ -158,7 +159,7 @@ impl Browser {
         Self { host: host.to_owned(), token: token.to_owned() }
     }
 
-    /// Sends a request with these further headers; returns status and body.
+    /// Sends a request with additional headers. Returns the status and the body.
     fn request(&self, line: &str, headers: &str, body: &str) -> (u16, String) {
         let mut socket = TcpStream::connect(&self.host).unwrap();
         let (host, token) = (&self.host, &self.token);
@@ -174,7 +175,7 @@ impl Browser {
         self.request(&format!("POST {path}"), "", &body.to_string())
     }
 
-    /// Returns the paths that the page lists, by name, with true for those of the user.
+    /// Returns the listed paths, each with its name and true if the path belongs to the user.
     fn paths(&self) -> Vec<(String, bool)> {
         let mut socket = TcpStream::connect(&self.host).unwrap();
         let (host, token) = (&self.host, &self.token);
@@ -192,7 +193,7 @@ impl Browser {
     }
 }
 
-/// Sends a request, in two parts, and receives the reply until the connection ends.
+/// Sends a request in two parts, and receives the reply until the connection is closed.
 fn exchange(
     socket: &mut (impl Read + Write),
     line: &str,
@@ -209,7 +210,7 @@ fn exchange(
     (status.unwrap_or_default(), body.unwrap_or_default())
 }
 
-/// Returns the children of a process.
+/// Returns the process ids of the children of a process.
 fn children(process: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let texts = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
@@ -241,7 +242,7 @@ fn two_users_have_their_own_rights_at_the_same_time() {
     let both = [("hers", true), ("his", false)].map(|(name, own)| (name.to_owned(), own));
     assert_eq!(alice.paths(), both);
     assert_eq!(bob.paths(), both.map(|(name, own)| (name, !own)));
-    // Each stops and changes the own path only.
+    // Each user can stop and edit only their own path.
     for (user, other) in [(&alice, his), (&bob, hers)] {
         let (status, text) = user.post("/api/stop", &json!({ "path": other }));
         assert!(status == 400 && text.contains("belongs to user"), "{status} {text}");
@@ -255,7 +256,8 @@ fn two_users_have_their_own_rights_at_the_same_time() {
     assert!(status == 400 && text.contains("another edit came first"), "{status} {text}");
     assert_eq!(alice.post("/api/stop", &json!({ "path": hers })).0, 200);
     wait_until("only the other path runs", || bob.paths() == [("his".to_owned(), true)]);
-    // A file is that of the user, and not possible elsewhere.
+    // A capture file belongs to the user, and can be created only where the user has write
+    // permission.
     let file = machine.path(&format!("state-{BOB}")).join("his.pcap");
     let capture = json!({ "path": his, "node": null, "file": file });
     let (status, text) = bob.post("/api/capture", &capture);
@@ -284,12 +286,12 @@ fn token_opens_the_page_of_its_user_only() {
         assert_eq!(other.get("/api/plan?path=1").0, 401, "{token}");
     }
     assert!(host.processes().is_empty(), "a refused request starts nothing");
-    // The files of the page need no token, and no process.
+    // The files of the page require neither a token nor a user process.
     let mut socket = TcpStream::connect(&alice.host).unwrap();
     let (status, text) = exchange(&mut socket, "GET /", &format!("Host: {}\r\n", alice.host), "");
     assert!(status == 200 && text.contains("<html") && !text.contains(&alice.token));
     assert!(host.processes().is_empty(), "a file starts nothing");
-    // The checks of the single page hold before and behind the handing over.
+    // The host and the user process check the headers, as a page for one user does.
     for path in ["/", "/api/plan?path=1"] {
         let line = format!("GET {path}");
         for origin in ["http://evil.example", "null"] {
@@ -301,7 +303,7 @@ fn token_opens_the_page_of_its_user_only() {
     }
     assert_eq!(alice.get("/api/plan?path=1").0, 200);
     assert_eq!(bob.get("/api/plan?path=1").0, 400, "not that of the other user");
-    // A renewed token shuts out the old one, and only that.
+    // A renewed token revokes the user's old token, and no other.
     let renewed = Browser::at(&fetch_url(&machine, ALICE, &["--renew"]));
     assert_ne!(renewed.token, alice.token);
     assert_eq!(alice.get("/api/plan?path=1").0, 401);
@@ -329,7 +331,7 @@ fn process_has_the_ids_of_its_user_and_nothing_else() {
     assert!(!environment.contains("STREAMLINE_DAEMON") && !environment.contains(&alice.token));
     let words = fs::read(format!("/proc/{process}/cmdline")).unwrap();
     assert!(!String::from_utf8_lossy(&words).contains(&alice.token));
-    // Of sockets it has the one to the host, beside those that it has opened itself.
+    // The only inherited socket of the process is its connection to the host.
     let open = fs::read_dir(format!("/proc/{process}/fd")).unwrap().flatten();
     let listener = fs::read_dir(format!("/proc/{}/fd", host.child.id())).unwrap().flatten();
     let targets = |entries: &mut dyn Iterator<Item = fs::DirEntry>| {
@@ -342,7 +344,7 @@ fn process_has_the_ids_of_its_user_and_nothing_else() {
     let (own, of_host) = (targets(&mut open.into_iter()), targets(&mut listener.into_iter()));
     let shared: Vec<_> = own.iter().filter(|target| of_host.contains(target)).collect();
     assert!(shared.is_empty(), "{shared:?}");
-    // A second user gets another process.
+    // A second user gets a separate process.
     assert_eq!(Browser::of(&machine, BOB).get("/api/captures").0, 200);
     assert_eq!(host.processes().len(), 2);
 }
@@ -351,7 +353,7 @@ fn process_has_the_ids_of_its_user_and_nothing_else() {
 fn process_of_root_has_the_environment_of_a_login() {
     let Some(()) = need::require_root() else { return };
     let machine = Machine::new();
-    // A service has no home, and a socket to the service manager.
+    // A service has no home directory, but has a socket to the service manager.
     let service = [("NOTIFY_SOCKET", "/nonexistent/notify"), ("WATCHDOG_USEC", "1")];
     let host = Host::start_with(&machine, "127.0.0.1:0", "60000", |command| {
         command.env_remove("HOME").envs(service);
@@ -378,7 +380,7 @@ fn idle_process_ends_and_starts_with_the_next_request() {
     host.wait_for("nobody looks");
     assert!(host.processes().is_empty());
     assert_eq!(alice.get("/api/captures").0, 200, "the token stays");
-    // It stays as long as a browser is connected.
+    // The process runs as long as a browser is connected.
     let socket = TcpStream::connect(&alice.host).unwrap();
     let (name, token) = (&alice.host, &alice.token);
     let head = format!("GET /api/live HTTP/1.1\r\nHost: {name}\r\nAuthorization: Bearer {token}");
@@ -411,7 +413,7 @@ fn killed_process_is_reported_and_replaced() {
     assert!(line.contains(&format!("process {hers}")) && line.contains("signal: 9"), "{line}");
     assert_eq!(alice.get("/api/captures").0, 200);
     assert!(host.processes().contains(&his), "the other user's goes on");
-    // A process that is stopped holds up its own user only.
+    // A stopped process blocks only its own user.
     send_signal("-STOP", host.processes().into_iter().find(|process| *process != his).unwrap());
     assert_eq!(bob.get("/api/captures").0, 200);
 }
@@ -428,7 +430,7 @@ fn process_that_exits_repeatedly_starts_after_a_pause() {
         send_signal("-KILL", process);
         host.wait_for(&format!("process {process} has ended"));
     }
-    // Another token of the user changes nothing.
+    // The pause also applies to a new token of the user.
     let renewed = Browser::at(&fetch_url(&machine, ALICE, &["--renew"]));
     let (status, text) = renewed.get("/api/captures");
     assert!(status == 503 && text.contains("has ended 3 times soon after its start"), "{text}");
@@ -436,7 +438,7 @@ fn process_that_exits_repeatedly_starts_after_a_pause() {
     assert!(refused > 0);
     assert_eq!(bob.get("/api/captures").0, 200, "others need not wait");
     wait_until("it starts again", || renewed.get("/api/captures").0 == 200);
-    // The refusals before the third start may have been reported, or those after it.
+    // At most one report follows: the refusals may have been reported before the third start.
     let rest: Vec<String> = host.lines.try_iter().collect();
     let reported = rest.iter().filter(|line| line.contains("soon after its start")).count();
     assert!(reported <= 1, "{rest:?}");
@@ -458,9 +460,9 @@ fn connections_without_a_request_delay_no_other_user() {
         socket.set_nonblocking(false).unwrap();
         got.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     };
-    // It waited for the end of the oldest only, and not until all of them had ended.
+    // Only the oldest connections were closed, not all idle ones.
     assert!(idle.iter().filter(is_open).count() > 400);
-    // The latest still have their time.
+    // The newest idle connections are still within their time limit.
     let mut latest = idle.last().unwrap();
     let host = format!("Host: {}\r\n", alice.host);
     assert_eq!(exchange(&mut latest, "GET /", &host, "").0, 200);
@@ -523,7 +525,7 @@ fn page_of_a_daemon_starts_again() {
     assert_eq!(Browser::of(&machine, BOB).get("/api/captures").0, 200);
 }
 
-/// Returns the processes of this program that serve the daemon of the machine.
+/// Returns the ids of the processes of this program that serve the machine's daemon.
 fn processes_named(name: &str, machine: &Machine) -> Vec<u32> {
     let daemon = machine.path("daemon").display().to_string();
     let entries = fs::read_dir("/proc").unwrap().flatten();
@@ -581,7 +583,7 @@ fn page_of_a_user_serves_this_user_only() {
     assert_eq!(Browser::at(url.trim()).get("/api/captures").0, 200);
     let refused = fetch(BOB);
     assert!(!refused.status.success(), "{refused:?}");
-    // Even if the directory is open, the other user gets no token.
+    // The other user gets no token, even if the permissions of the directory allow access.
     let page_directory = directory.with_file_name("daemon-page");
     for (path, mode) in
         [(&page_directory, 0o755), (&page_directory.join("io.streamline.page"), 0o666)]
@@ -591,7 +593,8 @@ fn page_of_a_user_serves_this_user_only() {
     }
     let refused = fetch(BOB);
     assert!(!refused.status.success() && refused.stdout.is_empty(), "{refused:?}");
-    // The program of the other user asks no page but that of root; the page refuses by itself.
+    // The program of the other user would query only a page of root, so this test calls the socket
+    // directly. The page itself refuses.
     let reply = call_page_socket(&page_directory, BOB, r#"{"method":"io.streamline.page.Open"}"#);
     assert_eq!(reply["error"], "io.streamline.page.NotYourPage", "{reply}");
     assert_eq!(reply["parameters"], json!({ "uid": ALICE }));
@@ -599,7 +602,7 @@ fn page_of_a_user_serves_this_user_only() {
     assert_eq!(reply["parameters"]["url"], url.trim(), "{reply}");
 }
 
-/// Calls the socket of a page as a user. Returns the reply.
+/// Sends a call to the socket of a page as a user, and returns the reply.
 fn call_page_socket(directory: &Path, uid: u32, call: &str) -> Value {
     let socket = connect_to_door(directory, uid);
     local_socket::send_now(&socket, call.as_bytes(), &[]).unwrap();

@@ -10,20 +10,20 @@ use std::time::Duration;
 use streamline::paths::{Fault, faults};
 use sys::process::UserIds;
 
-/// Maximum number of accounts of one user id. Accounts of the same user id differ in their groups.
+/// Maximum number of accounts with the same user id. Such accounts differ in their groups.
 const PER_USER_MAX: usize = 8;
 /// Maximum number of accounts.
 const ACCOUNTS_MAX: usize = 4096;
 /// Maximum total number of groups of all accounts. The kernel allows 65,536 groups per process.
 const GROUPS_MAX: usize = 1 << 20;
 
-/// The token and the process of a user who has requested the page, for one set of ids (user id,
-/// group id and groups).
+/// The token and the process for one set of credentials (user id, group id and supplementary
+/// groups) of a user who has requested the page.
 #[derive(Debug)]
 pub struct Account {
     /// The token that admits requests to the process.
     pub token: Token,
-    /// The process, which has these ids.
+    /// The process, which runs under these credentials.
     pub process: Arc<UserProcess>,
 }
 
@@ -33,8 +33,8 @@ impl Account {
     }
 }
 
-/// Returns the ids of the user at the other end of a Unix socket, or `None` if the kernel does not
-/// report them.
+/// Returns the credentials of the peer of a Unix socket, or `None` if the kernel does not report
+/// them.
 pub(super) fn peer_ids(socket: impl AsFd) -> Option<UserIds> {
     let peer = sys::abstract_socket::peer_credentials(socket).ok()?;
     Some(UserIds { uid: peer.uid, gid: peer.gid, groups: peer.groups })
@@ -62,17 +62,19 @@ impl Accounts {
     #[must_use]
     pub fn find(&self, authorization: &str) -> Option<Arc<Account>> {
         let all = lock(&self.all);
-        // All are compared, so that the time does not depend on which one it is.
+        // Every token is compared, so that the duration does not depend on the position of the
+        // matching one.
         let found = all.iter().fold(None, |found, account| {
             if account.token.matches_header(Some(authorization)) { Some(account) } else { found }
         });
         found.cloned()
     }
 
-    /// Returns the account of a user; adds it if it is missing, and removes the oldest account of
-    /// the user if there are too many. If this process does not run as root, fails unless the user
-    /// is the one who runs it, or root. If `renew` is true, first removes all accounts of the user,
-    /// whatever their groups; the tokens of these accounts become invalid, and their processes end.
+    /// Returns the account for a set of credentials, and adds the account if it is missing. Removes
+    /// the oldest account of the user if the user has too many. If this process does not run as
+    /// root, fails unless the user is root or the user of this process. If `renew` is true, first
+    /// removes all accounts of the user, whatever their groups: their tokens become invalid and
+    /// their processes end.
     pub fn open(&self, who: &UserIds, renew: bool) -> Result<Arc<Account>, Fault> {
         let (own, _) = sys::process::identity();
         if own != 0 && who.uid != own && who.uid != 0 {
@@ -108,7 +110,7 @@ impl Accounts {
         Ok(account)
     }
 
-    /// Returns the URL of the page for a user.
+    /// Returns the URL of the page for a user, with the user's token.
     #[must_use]
     pub fn url(&self, account: &Account) -> String {
         match self.needs_token() {
@@ -122,9 +124,9 @@ impl Accounts {
     }
 }
 
-/// Removes accounts one by one until there is room for another account with this number of groups:
-/// the oldest account whose process has never run, or else the oldest account without a running
-/// process. Fails if all remaining accounts have a running process.
+/// Removes accounts until there is room for another account with `groups` groups. Removes the
+/// oldest account whose process has never run or, if there is none, the oldest account without a
+/// running process. Fails if all remaining accounts have a running process.
 fn make_room(all: &mut Vec<Arc<Account>>, groups: usize) -> Result<(), Fault> {
     let kept: usize = all.iter().map(|account| account.who().groups.len()).sum();
     let mut kept = kept + groups;
@@ -179,7 +181,7 @@ mod tests {
         let find = |account: &Account| accounts.find(&format!("Bearer {}", account.token.text()));
         assert!(first.iter().all(|account| find(account).is_none()));
         assert!(find(&other).is_some() && find(&new).is_some());
-        // Whoever has found the account before its end gets no process any more.
+        // A caller that still holds a removed account cannot start a process for it.
         let (socket, _peer) = sys::descriptor::pair().unwrap();
         for account in first {
             let refused = account.process.hand_over(b"t", socket.as_fd()).unwrap_err();

@@ -1,22 +1,24 @@
-//! The page for all users of a machine: one listener, and a process for each user who opens the
-//! page.
+//! The page for all users of a machine: one listening process, the host, and a process for each
+//! user who opens the page.
 //!
 //! ```text
 //!  browser ── request with a token ──► host ── the connection ──► process of the user
 //!  `streamline page` ── Open ──► socket ─┘ (kernel: user id)        acts as this user alone
 //! ```
 //!
-//! - [`socket`]: sends a user the URL with the user's token; [`accounts`]: tokens and users;
-//! - [`process`]: the process of a user, as the host sees it; [`own_process`]: that process itself;
-//! - `places`: the connections that have not yet been handed to a user's process;
+//! - [`socket`]: sends each user the URL with the user's token; [`accounts`]: the users with their
+//!   tokens;
+//! - [`process`]: the host's side of a user's process; [`own_process`]: the code that runs in the
+//!   user's process;
+//! - `places`: a limit on the connections that have not yet been handed to a user's process;
 //! - `starts`: limits on how often a user makes the host start a process or write to its log.
 //!
-//! The host runs as root, or serves only the user who runs it. It serves only the files of the
-//! page: it reads the head of each request, and hands the connection with the head to the process
-//! of the user whose token the head contains. That process has the rights of the user from its
-//! first instruction on, checks the token again, and performs all actions of the page. The first
-//! request starts the process, which ends after a time without connections. Each connection carries
-//! one request, so that two users of one browser do not share a connection.
+//! The host runs as root; otherwise, it serves only its own user. It replies only with the files of
+//! the page. It reads the head of each request, and hands the connection with the head to the
+//! process of the user whose token the head contains. The process has the credentials of the user
+//! from its first instruction on, checks the token again, and performs all actions of the page. The
+//! first request starts the process, which ends after a time without connections. Each connection
+//! carries only one request, so that two users of one browser never share a connection.
 //!
 //! docs/book/decisions/0116-page-for-all-users.md
 
@@ -57,15 +59,15 @@ pub struct HostOptions {
     pub daemon: Option<PathBuf>,
     /// Time without a connection after which the process of a user ends.
     pub idle: Duration,
-    /// True if the page ends when standard input is closed.
+    /// True if the page ends when standard input is closed, which the daemon holds open.
     pub of_daemon: bool,
 }
 
-/// Serves the page until a signal arrives, or standard input is closed for a page of the daemon. If
-/// root runs it, the page serves all users, and otherwise only the user who runs it.
+/// Serves the page until a signal arrives or, with [`HostOptions::of_daemon`], until standard input
+/// is closed. Serves all users if the process runs as root, otherwise only its own user.
 pub fn serve(options: HostOptions) -> Result<(), String> {
     let signals = sys::signal::watch().map_err(|error| error.to_string())?;
-    // The process of a user uses three descriptors of the host, and each connection one.
+    // The host needs three descriptors for the process of each user, and one for each connection.
     let _ = sys::process::raise_descriptor_limit();
     let serves_all = sys::process::identity().0 == 0;
     let admission = if serves_all { Admission::All } else { Admission::Own };
@@ -106,7 +108,7 @@ pub fn serve(options: HostOptions) -> Result<(), String> {
     served.map_err(|error| format!("the page ended: {error}"))
 }
 
-/// The server that all users share.
+/// The server process that all users share.
 #[derive(Debug)]
 struct Host {
     accounts: Arc<Accounts>,
@@ -115,15 +117,16 @@ struct Host {
 }
 
 impl Host {
-    /// Accepts connections indefinitely; after an error, pauses and continues. Fails only if the
-    /// listener cannot be used asynchronously.
+    /// Accepts connections in an endless loop. After an error, pauses and continues. Fails only if
+    /// the listener cannot be used asynchronously.
     async fn accept(self: Arc<Self>, listener: &Listener) -> io::Result<()> {
         let places = Places::new(CONNECTIONS_MAX);
         let accepts = AsyncListener::new(listener)?;
         loop {
             match accepts.accept().await {
                 Ok(socket) => {
-                    // Otherwise all connections are being handed over, and this one ends.
+                    // If all places are taken by connections in handover, the new connection is
+                    // closed.
                     if let Some((place, end)) = places.take() {
                         tokio::spawn(Arc::clone(&self).receive(socket, place, end));
                     }
@@ -133,8 +136,8 @@ impl Host {
         }
     }
 
-    /// Finds the user of a connection, and hands the connection to the user's process. Replies
-    /// itself if the request is for a file of the page, or if no user has the token of the request.
+    /// Finds the user of a connection, and hands the connection to the user's process. The host
+    /// itself replies to a request for a file of the page, and to a request without a valid token.
     async fn receive(
         self: Arc<Self>,
         socket: Socket,
@@ -146,7 +149,7 @@ impl Host {
                 head = tokio::time::timeout(HEAD_TIMEOUT, socket.read_head()) => head,
                 _ = &mut end => return,
             },
-            // The kernel names the user, and no head is needed.
+            // The kernel reports the user of the peer, so the head is not needed.
             Socket::Unix(_) => Ok(Ok(Vec::new())),
         };
         let Ok(Ok(head)) = head else { return };
@@ -170,14 +173,14 @@ impl Host {
                     let _ = tokio::time::timeout(FILE_TIMEOUT, end).await;
                 };
                 let connection = Connection::new(socket, head, place).lasting_until(limit);
-                // The receiver lives as long as the runtime.
+                // Sending cannot fail, because the receiver lives as long as the runtime.
                 let _ = self.files.send(connection).await;
             }
         }
     }
 }
 
-/// Hands a connection to the process of a user, or replies that this is not possible.
+/// Hands a connection to the process of a user. If that fails, replies with the reason.
 async fn hand_over(process: &Arc<UserProcess>, socket: Socket, head: Vec<u8>) {
     let process = Arc::clone(process);
     let sent = tokio::task::spawn_blocking(move || {
@@ -193,14 +196,14 @@ async fn hand_over(process: &Arc<UserProcess>, socket: Socket, head: Vec<u8>) {
          close\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
-    // The buffer of a new connection has room; a peer that has gone needs no reply.
+    // A new connection has room in its send buffer, and a disconnected peer needs no reply.
     let _ = match &socket {
         Socket::Tcp(socket) => socket.try_write(reply.as_bytes()),
         Socket::Unix(socket) => socket.try_write(reply.as_bytes()),
     };
 }
 
-/// The listener of the page in an async runtime.
+/// The listener of the page, registered with the async runtime.
 enum AsyncListener {
     Tcp(tokio::net::TcpListener),
     Unix(tokio::net::UnixListener),

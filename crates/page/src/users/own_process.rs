@@ -1,11 +1,11 @@
-//! The process of a user in a page for several users. It serves the connections that the host hands
-//! to it, with the rights of the user.
+//! The process of a user in a page for several users. It serves the connections that it receives
+//! from the host, with the credentials of the user.
 //!
 //! Standard input is a socket to the host. The first message contains the settings. Each further
-//! message contains a connection, the kind of its socket, and the bytes that the host has read from
-//! it. When no connection has been open for a time, the process sends the number of connections
-//! that it has received. The host then closes the socket, which ends the process, unless the host
-//! has sent another connection in the meantime.
+//! message contains a connection, the kind of its socket, and the bytes that the host has already
+//! read from the connection. After a time without an open connection, the process sends the number
+//! of connections that it has received so far. If the host has sent no further connection in the
+//! meantime, it closes the socket, which ends the process.
 
 use crate::access::Token;
 use crate::captures::Captures;
@@ -20,17 +20,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
-/// Command-line argument that makes the program run as this process.
+/// Command-line argument that makes the program run as the process of a user.
 pub const USER_PROCESS_FLAG: &str = "--of-user";
 /// Maximum length of the settings in bytes.
 const SETTINGS_BYTES_MAX: usize = 8192;
-/// Maximum number of connections that wait for the routes.
+/// Maximum number of connections that wait for the HTTP server.
 const WAITING_MAX: usize = 64;
 
 /// The first message of the host.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Settings {
-    /// The token that each request must carry; `None` if the kernel has identified the user.
+    /// The token that each request must contain; `None` if the kernel identifies the user.
     pub(super) token: Option<String>,
     /// Directory of the daemon, if it is not a standard one.
     pub(super) daemon: Option<PathBuf>,
@@ -38,14 +38,14 @@ pub(super) struct Settings {
     pub(super) idle_ms: u64,
 }
 
-/// Counts of the connections of this process.
+/// The numbers of connections that this process has received so far and that are open now.
 #[derive(Clone, Copy, Debug, Default)]
 struct ConnectionCounts {
     received: u64,
     open: u64,
 }
 
-/// A connection that counts as open until this value is dropped.
+/// A guard that counts a connection as open until it is dropped.
 struct OpenConnection(watch::Sender<ConnectionCounts>);
 
 impl Drop for OpenConnection {
@@ -65,7 +65,8 @@ pub fn serve() -> Result<(), String> {
     let Settings { token, daemon, idle_ms } = serde_json::from_slice(settings)
         .map_err(|_| "only the page for all users starts this process".to_owned())?;
     if let Some(home) = std::env::var_os("HOME") {
-        // Names of files without a directory mean files there. Without a home they fail.
+        // Relative file names refer to the home directory. An error leaves the working directory
+        // unchanged.
         let _ = std::env::set_current_dir(home);
     }
     let captures = Arc::new(Captures::default());
@@ -102,7 +103,7 @@ pub fn serve() -> Result<(), String> {
     served.map_err(|error| format!("the page ended: {error}"))
 }
 
-/// Receives connections from the host until it closes the socket, or a signal arrives.
+/// Receives connections until the host closes the socket or a signal arrives.
 fn receive_connections(
     control: &OwnedFd,
     signals: &sys::eventfd::EventFd,
@@ -130,21 +131,22 @@ fn receive_connections(
         };
         let socket = passed.pop().map(|socket| Socket::from_descriptor(kind, socket));
         if let Some(Ok(socket)) = socket {
-            // The receiver lives as long as the runtime.
+            // Sending cannot fail, because the receiver lives as long as the runtime.
             let _ = connections.blocking_send(Connection::new(socket, head.to_vec(), open));
         }
     }
 }
 
-/// Sends a report to the host whenever no connection has been open for the time `idle` and no
-/// capture is running.
+/// Reports to the host whenever no connection has been open for the time `idle` and no capture is
+/// running. Returns when the count of connections is no longer updated.
 async fn report_idle(
     control: &OwnedFd,
     mut counts: watch::Receiver<ConnectionCounts>,
     (idle, captures): (Duration, &Captures),
 ) {
     loop {
-        // The sender lives as long as the runtime.
+        // An error means that the runtime is shutting down, because the sender lives as long as the
+        // runtime.
         let Ok(now) = counts.wait_for(|counts| counts.open == 0).await.map(|counts| *counts) else {
             return;
         };
@@ -152,7 +154,7 @@ async fn report_idle(
         if !quiet || captures.has_running_capture() {
             continue;
         }
-        // The host may have ended, which the other thread sees.
+        // An error means that the host has exited, which `receive_connections` detects.
         let _ = sys::local_socket::send_now(control, &now.received.to_le_bytes(), &[]);
         if counts.changed().await.is_err() {
             return;

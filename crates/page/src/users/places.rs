@@ -1,6 +1,7 @@
-//! Places for the connections that have not yet been handed to a user's process. A peer that opens
-//! connections without sending a request, or does not read the reply, cannot lock out others: if
-//! all places are taken, a new connection ends the oldest of these connections.
+//! A bounded set of places for the connections that have not yet been handed to a user's process. A
+//! peer may open connections without sending a request, or may not read the reply. Such a peer
+//! cannot lock out others: if all places are taken, a new connection closes the oldest of these
+//! connections.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -19,7 +20,7 @@ pub(super) enum Stage {
     Handover,
 }
 
-/// All places.
+/// The places, with their connections.
 #[derive(Debug)]
 pub(super) struct Places {
     max: usize,
@@ -36,11 +37,11 @@ struct Taken {
 #[derive(Debug)]
 struct ConnectedClient {
     stage: Stage,
-    /// Ends the connection when it is dropped.
+    /// Dropping the sender closes the connection.
     _end: oneshot::Sender<()>,
 }
 
-/// The place of a connection. Dropping it frees the place.
+/// The place of one connection. Dropping this value frees the place.
 #[derive(Debug)]
 pub(super) struct HeldPlace {
     places: Arc<Places>,
@@ -48,14 +49,15 @@ pub(super) struct HeldPlace {
 }
 
 impl Places {
-    /// Creates places for this number of connections.
+    /// Creates places for at most `max` connections.
     pub(super) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self { max, taken: Mutex::default() })
     }
 
-    /// Takes a place for a new connection, which must end when the returned receiver completes. If
-    /// all places are taken, ends the oldest connection without a head, or else the oldest one that
-    /// receives a file. Returns `None` if there is neither.
+    /// Takes a place for a new connection. The caller must close the connection when the returned
+    /// receiver completes. If all places are taken, closes the oldest connection in [`Stage::Head`]
+    /// or, if there is none, the oldest one in [`Stage::File`]. Returns `None` if there is no such
+    /// connection.
     pub(super) fn take(self: &Arc<Self>) -> Option<(HeldPlace, oneshot::Receiver<()>)> {
         let mut taken = lock(&self.taken);
         if taken.all.len() >= self.max {

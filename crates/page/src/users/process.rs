@@ -1,8 +1,8 @@
-//! The process of a user, from the host's point of view: the host starts it with the rights of the
-//! user, sends it connections, and ends it when it is idle.
+//! The host's side of the process of a user. The host starts the process with the credentials of
+//! the user, sends connections to it, and ends it when it is idle.
 //!
-//! The user owns the process, and can stop, trace or replace it. The host therefore checks its
-//! messages, and never waits for it.
+//! The user owns the process and can stop, trace or replace it. The host therefore validates all
+//! messages of the process, and never waits for the process.
 
 use super::own_process::{Settings, USER_PROCESS_FLAG};
 use super::starts::{STEADY_TIME_MIN, Starts};
@@ -17,28 +17,28 @@ use streamline::paths::{home_directory, user_name};
 use sys::local_socket;
 use sys::process::UserIds;
 
-/// Search path of a process that does not inherit the search path of the host.
+/// Value of `PATH` for a process that does not inherit the environment of the host.
 const SEARCH_PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
-/// Environment variables that a process inherits from a host that runs as root.
+/// Environment variables that the process of a user inherits from a host that runs as root.
 const INHERITED_VARIABLES: [&str; 3] = ["LANG", "LC_ALL", "TZ"];
 /// Time within which a process must end after the host has closed its socket.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// The time at which the process of a user was last used.
+/// The most recent use of a user's process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LastUse {
     /// The process has never run.
     Never,
-    /// The process has run.
+    /// The process has run, but is not running now.
     Earlier,
     /// The process is running.
     Now,
 }
 
-/// The process of a user, which runs while the user has the page open.
+/// The process of a user. It runs while the user has the page open, and is started again on demand.
 pub struct UserProcess {
     who: UserIds,
-    /// The first message to each process.
+    /// The first message to each process that is started.
     settings: Settings,
     state: Mutex<ProcessState>,
     starts: Arc<Mutex<Starts>>,
@@ -47,25 +47,25 @@ pub struct UserProcess {
 #[derive(Debug, Default)]
 struct ProcessState {
     running: Option<Running>,
-    /// True if the token is no longer valid.
+    /// True if the token has been revoked, so that no process may be started.
     is_closed: bool,
-    /// Number of the latest process.
+    /// Number of the latest process; 0 if none has been started.
     latest: u64,
 }
 
 #[derive(Debug)]
 struct Running {
-    /// The socket to the process, shared with the thread that waits for it.
+    /// The socket to the process, shared with the thread that waits for the process.
     control: Arc<OwnedFd>,
-    /// Number among the processes of the same account.
+    /// Sequence number among the processes of the same account.
     number: u64,
-    /// Number of connections that were handed to the process.
+    /// Number of connections that have been handed to the process.
     handed: u64,
 }
 
 impl fmt::Debug for UserProcess {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The settings have the token.
+        // The settings contain the token, which must not be printed.
         out.debug_struct("UserProcess").field("who", &self.who).finish_non_exhaustive()
     }
 }
@@ -80,7 +80,7 @@ impl UserProcess {
         Arc::clone(&self.starts)
     }
 
-    /// Reports that a connection was not handed over, unless another report was written recently.
+    /// Logs that a connection could not be handed over, unless a refusal was logged recently.
     pub(super) fn report_refusal(&self, why: &str) {
         let due = lock(&self.starts).refuse(Instant::now());
         match due {
@@ -102,8 +102,9 @@ impl UserProcess {
         user_name(uid).map_or_else(|| format!("user {uid}"), |name| format!("{name} ({uid})"))
     }
 
-    /// Hands a connection to the process; starts the process if it is not running. Fails with a
-    /// sentence for the user.
+    /// Hands a connection to the process, with a message that contains the kind of socket and the
+    /// bytes received so far. Starts the process if it is not running. Fails with a message for the
+    /// user.
     pub fn hand_over(
         self: &Arc<Self>,
         message: &[u8],
@@ -137,7 +138,7 @@ impl UserProcess {
                          overloaded"
                     ));
                 }
-                // The process has ended, and another one is started.
+                // The process has exited, so the loop starts another one.
                 Err(error) if [EPIPE, ECONNRESET].contains(&error.errno) => {}
                 Err(error) => {
                     state.running = Some(running);
@@ -159,7 +160,7 @@ impl UserProcess {
         }
     }
 
-    /// Returns the time at which the process was last used.
+    /// Returns the most recent use of the process. Does not block.
     pub(super) fn last_use(&self) -> LastUse {
         // The lock is held while a connection is handed over.
         let Ok(state) = self.state.try_lock() else { return LastUse::Now };
@@ -170,7 +171,7 @@ impl UserProcess {
         }
     }
 
-    /// Ends the process, and prevents further starts.
+    /// Ends the process if it is running, and prevents further starts.
     pub(super) fn close(&self) {
         let running = {
             let mut state = lock(&self.state);
@@ -180,20 +181,21 @@ impl UserProcess {
         running.iter().for_each(|running| drop(local_socket::hang_up(&running.control)));
     }
 
-    /// Forgets process `number` if it has reported the end of all connections that were handed to
-    /// it; `ended` is the number of ended connections. Returns true if it was forgotten.
+    /// Forgets the running process `number` if all connections that were handed to it have ended;
+    /// `ended` is the number of ended connections that the process has reported. Returns true if
+    /// the process was forgotten.
     fn forget_if_idle(&self, number: u64, ended: u64) -> bool {
         let is_idle = |running: &mut Running| running.number == number && running.handed == ended;
         lock(&self.state).running.take_if(is_idle).is_some()
     }
 
-    /// Forgets process `number` after its end.
+    /// Forgets the running process `number` after the process has exited.
     fn forget(&self, number: u64) {
         let _ = lock(&self.state).running.take_if(|running| running.number == number);
     }
 }
 
-/// Starts the process of a user, and a thread that waits for its end.
+/// Starts the process of a user, and a thread that waits until the process has exited.
 fn start(owner: &Arc<UserProcess>, state: &mut ProcessState) -> Result<Running, String> {
     let failed = |error: &dyn fmt::Display| error.to_string();
     let (control, far) = sys::descriptor::pair().map_err(|error| failed(&error))?;
@@ -205,7 +207,7 @@ fn start(owner: &Arc<UserProcess>, state: &mut ProcessState) -> Result<Running, 
     let process = match begun {
         Ok(process) => process,
         Err(error) => {
-            // The process would wait for its settings.
+            // The process would wait for its settings forever, so it is killed.
             let _ = child.kill().and_then(|()| child.wait());
             return Err(failed(&error));
         }
@@ -221,14 +223,16 @@ fn start(owner: &Arc<UserProcess>, state: &mut ProcessState) -> Result<Running, 
     Ok(Running { control, number, handed: 0 })
 }
 
-/// Returns the command of the process, with `control` as standard input.
+/// Returns the command that starts a process with these credentials and `control` as standard
+/// input.
 fn command(who: &UserIds, control: OwnedFd) -> Result<Command, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(own);
     command.arg(USER_PROCESS_FLAG).stdin(Stdio::from(control)).stdout(Stdio::null());
     let (uid, _) = sys::process::identity();
     if uid == 0 {
-        // A service has no login, so root's process gets an environment, too.
+        // Even root's process gets a new environment, because a service does not have the
+        // environment of a login.
         set_environment(&mut command, who.uid);
         sys::process::run_as(&mut command, who);
     }
@@ -238,7 +242,8 @@ fn command(who: &UserIds, control: OwnedFd) -> Result<Command, String> {
     Ok(command)
 }
 
-/// Sets the environment of a command to that of a user, without the variables of this process.
+/// Sets the environment of a command to the user's basic environment. Variables of this process are
+/// not inherited, except [`INHERITED_VARIABLES`].
 fn set_environment(command: &mut Command, uid: u32) {
     command.env_clear().env("PATH", SEARCH_PATH);
     for name in INHERITED_VARIABLES {
@@ -253,12 +258,12 @@ fn set_environment(command: &mut Command, uid: u32) {
     if runtime.is_dir() {
         command.env("XDG_RUNTIME_DIR", runtime);
     }
-    // The process itself changes to the user's home directory, with the rights of the user.
+    // The process itself changes to the user's home directory, under the user's credentials.
     command.current_dir(Path::new("/"));
 }
 
-/// Waits until the process of a user has ended, and reports the reason. Ends the process when it is
-/// idle.
+/// Waits until the process of a user has exited, and logs the reason. Ends the process when it
+/// reports that it is idle.
 fn wait(
     owner: &UserProcess,
     (number, begun): (u64, Instant),
@@ -267,16 +272,18 @@ fn wait(
 ) {
     let is_idle = receive_reports(owner, number, &control, process);
     let idle = Duration::from_millis(owner.settings.idle_ms);
-    // A process that the user has replaced may claim anything.
+    // The user may have replaced the process, so a claim to be idle counts only after the idle
+    // time.
     let steady = if is_idle { idle } else { STEADY_TIME_MIN };
     let now = Instant::now();
     lock(&owner.starts).end(now, now - begun >= steady);
     owner.forget(number);
-    // Only now can it know that it ends: a duplicate may be in the hands of whoever sends.
+    // The socket is shut down explicitly, because a thread that is handing over a connection may
+    // still hold a duplicate, so that dropping it here would not close it.
     let _ = local_socket::hang_up(&control);
     drop(control);
     if sys::poll::readable_within(&[process.as_fd()], Some(END_LIMIT)) != [true] {
-        // The process may have ended meanwhile.
+        // An error means that the process has exited in the meantime.
         let _ = child.kill();
     }
     let (user, id) = (owner.user(), child.id());
@@ -294,9 +301,9 @@ fn wait(
     }
 }
 
-/// Receives the reports of a process; each states how many connections have ended. Returns true
-/// when the process is forgotten because it is idle, and false when it has ended or sends an
-/// invalid message.
+/// Receives the reports of a process, each of which contains the number of ended connections.
+/// Returns true when the process is idle and has been forgotten. Returns false when the process has
+/// exited or has sent an invalid message.
 fn receive_reports(owner: &UserProcess, number: u64, control: &OwnedFd, process: &OwnedFd) -> bool {
     let mut reported = 0;
     loop {
@@ -307,7 +314,8 @@ fn receive_reports(owner: &UserProcess, number: u64, control: &OwnedFd, process:
         let mut message = [0; 8];
         match sys::descriptor::try_receive(control, &mut message) {
             Ok(None) => {}
-            // A process that repeats itself would keep this thread busy.
+            // The number must increase, so that a process cannot keep this thread busy with
+            // repeated reports.
             Ok(Some((8, _))) if u64::from_le_bytes(message) > reported => {
                 reported = u64::from_le_bytes(message);
                 if owner.forget_if_idle(number, reported) {
@@ -319,14 +327,14 @@ fn receive_reports(owner: &UserProcess, number: u64, control: &OwnedFd, process:
     }
 }
 
-/// Writes a line about the page to standard error.
+/// Writes a line to standard error, the log of the page.
 pub(super) fn report(line: &str) {
     // A failed write to standard error cannot be reported.
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Writes a line about a problem to standard error. The daemon derives the level of the line from
-/// its first word.
+/// Writes a warning to standard error. The daemon derives the log level of the line from its first
+/// word.
 pub(super) fn warn(line: &str) {
     report(&format!("warning: {line}"));
 }
@@ -335,7 +343,7 @@ pub(super) fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Error number for a write to a closed connection.
+/// Error number: write to a closed connection.
 const EPIPE: i32 = 32;
-/// Error number for a connection that the peer has reset.
+/// Error number: connection reset by the peer.
 const ECONNRESET: i32 = 104;

@@ -1,5 +1,5 @@
-//! A socket over which each user receives the URL of the page with the user's token. The kernel
-//! identifies the user.
+//! The Unix socket over which each user obtains the URL of the page with the user's token. The
+//! kernel identifies the user.
 
 use super::accounts::{Accounts, peer_ids};
 use crate::listener::{Admission, remove_stale};
@@ -16,9 +16,9 @@ use sys::closer::Foreign;
 use sys::local_socket::{self, Framing};
 use sys::process::UserIds;
 
-/// Pause after the kernel has refused a connection, for lack of descriptors or memory.
+/// Pause after accept(2) has failed, for lack of descriptors or memory.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-/// Time after the opening of a connection within which a call must arrive.
+/// Time limit for the arrival of a call on a new connection.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum length of a call in bytes.
 const CALL_BYTES_MAX: usize = 4096;
@@ -38,8 +38,8 @@ pub struct PageSocket {
 }
 
 impl PageSocket {
-    /// Creates the socket of the page beside the directory `daemon`, or beside the machine-wide
-    /// directory if this is `None`. Fails with a sentence for the user.
+    /// Creates the socket of the page in a directory beside the daemon's directory `daemon`, or
+    /// beside the machine-wide directory if `daemon` is `None`. Fails with a message for the user.
     pub fn open(daemon: Option<&Path>, admission: Admission) -> Result<Self, String> {
         let directory = page_directory(daemon);
         let (mode, socket_mode) = match admission {
@@ -54,7 +54,7 @@ impl PageSocket {
             _ => {}
         }
         let held = local_socket::open_directory(&directory).map_err(|error| error.to_string())?;
-        // Whoever can write to the directory could put another socket there.
+        // A user with write permission to the directory could replace the socket.
         let about = fs::symlink_metadata(&directory).map_err(failed)?;
         if about.uid() != sys::process::identity().0 || about.mode() & 0o022 != 0 {
             return Err(format!(
@@ -73,7 +73,7 @@ impl PageSocket {
         Ok(Self { directory, listener })
     }
 
-    /// Starts a thread that replies to callers as long as this process runs.
+    /// Starts a thread that replies to callers until this process exits.
     pub(super) fn serve(&self, accounts: &Arc<Accounts>) -> io::Result<()> {
         let (listener, accounts) = (self.listener.try_clone()?, Arc::clone(accounts));
         let thread = std::thread::Builder::new().name("page socket".to_owned());
@@ -83,7 +83,7 @@ impl PageSocket {
 
 impl Drop for PageSocket {
     fn drop(&mut self) {
-        // What cannot be removed is replaced by the next page.
+        // If the removal fails, the next page replaces the socket.
         let _ = fs::remove_file(self.directory.join(PAGE_SOCKET));
         let _ = fs::remove_dir(&self.directory);
     }
@@ -120,7 +120,8 @@ fn serve_callers(listener: &OwnedFd, accounts: &Accounts) {
     }
 }
 
-/// Accepts a connection. Closes it at once if its user, or all users together, have too many.
+/// Accepts a connection. Closes the connection at once if its user, or all users together, have too
+/// many connections.
 fn accept(listener: &OwnedFd, callers: &mut Vec<Caller>) -> sys::Result<()> {
     let Some(socket) = local_socket::accept(listener)? else { return Ok(()) };
     let Some(who) = peer_ids(&socket) else { return Ok(()) };
@@ -147,7 +148,7 @@ fn reply(caller: &Foreign, who: &UserIds, accounts: &Accounts) -> bool {
         let account = accounts.open(who, given.renew == Some(true))?;
         Ok(accounts.url(&account))
     });
-    // A caller that has gone needs no reply.
+    // An error means that the caller has disconnected and needs no reply.
     let _ = local_socket::send_now(caller, &reply, &[]);
     true
 }

@@ -1,30 +1,31 @@
-//! Limits on how often a user can make the host start a process or write to its log.
+//! Rate limits for each user: on starts of the user's process, and on log messages about refused
+//! requests.
 //!
-//! The limits are needed because a user can end the user's own process at any time, and can send
-//! requests that are refused.
+//! The limits are necessary because a user can kill the user's own process at any time, and can
+//! send requests that are refused.
 
 use std::time::{Duration, Instant};
 
-/// Time after which the end of a process no longer counts as early.
+/// Minimum running time of a process whose end does not count as early.
 pub(super) const STEADY_TIME_MIN: Duration = Duration::from_secs(60);
-/// Pause before the next start after two consecutive early ends. The pause doubles with each
-/// further early end.
+/// Pause before the next start after two consecutive early ends. Each further early end doubles the
+/// pause.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
-/// Longest pause.
+/// Maximum pause before the next start.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// Time between two reports of refused requests.
+/// Minimum time between two log messages about refused requests.
 const REPORT_PAUSE: Duration = Duration::from_secs(60);
 
-/// The starts of all processes of a user, whatever their groups and tokens.
+/// The start and log limits of one user, which all accounts of the user share.
 #[derive(Debug, Default)]
 pub(super) struct Starts {
     /// Number of consecutive processes that have ended early.
     early_ends: u32,
     /// Earliest time of the next start, or `None` if a process can start at once.
     next: Option<Instant>,
-    /// Time of the latest report of a refused request, or `None` before the first report.
+    /// Time of the latest log message about a refused request, or `None` before the first one.
     reported: Option<Instant>,
-    /// Number of refused requests since that report.
+    /// Number of refused requests since that log message.
     refused: u64,
 }
 
@@ -36,8 +37,8 @@ impl Starts {
         (!pause.is_zero()).then_some((self.early_ends, pause))
     }
 
-    /// Counts the end of a process. An end that was not early resets the count. From the second
-    /// consecutive early end on, the next process starts after a pause.
+    /// Records the end of a process. An end that was not early resets the count of early ends. From
+    /// the second consecutive early end on, the next start must wait for a pause.
     pub(super) fn end(&mut self, now: Instant, was_steady: bool) {
         if was_steady {
             (self.early_ends, self.next) = (0, None);
@@ -49,8 +50,8 @@ impl Starts {
         self.next = pause.map(|pause| now + pause.min(PAUSE_MAX));
     }
 
-    /// Counts a refused request. Returns the number of earlier refusals that were not reported, or
-    /// `None` if this refusal is not to be reported.
+    /// Counts a refused request. If the refusal must be logged, returns the number of earlier
+    /// refusals that were not logged; otherwise returns `None`.
     pub(super) fn refuse(&mut self, now: Instant) -> Option<u64> {
         if self.reported.is_some_and(|reported| now - reported < REPORT_PAUSE) {
             self.refused += 1;

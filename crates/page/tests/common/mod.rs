@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use testkit::{streamline_program, wait_until};
 
-/// A daemon in a separate directory. The paths and the daemon end on drop.
+/// A daemon with a separate directory. Dropping this value stops the paths and the daemon.
 pub(crate) struct Machine {
     folder: PathBuf,
     daemon: Child,
@@ -41,18 +41,18 @@ impl Machine {
         self.folder.join(name)
     }
 
-    /// Returns what the daemon has logged.
+    /// Returns the daemon's log.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.path("daemon.log")).unwrap()
     }
 
-    /// Ends the daemon by a signal, and waits for it.
+    /// Stops the daemon with SIGTERM, and waits until it has exited.
     pub(crate) fn stop_daemon(&mut self) {
         Command::new("kill").arg(self.daemon.id().to_string()).status().unwrap();
         self.daemon.wait().unwrap();
     }
 
-    /// Kills the daemon.
+    /// Kills the daemon with SIGKILL, and waits until it has exited.
     pub(crate) fn kill_daemon(&mut self) {
         self.daemon.kill().unwrap();
         self.daemon.wait().unwrap();
@@ -71,14 +71,14 @@ impl Machine {
         command.args(words).output().unwrap()
     }
 
-    /// Starts a path; returns its number.
+    /// Starts a path in the background, and returns its number.
     pub(crate) fn start(&self, name: &str, request: &str) -> u32 {
         let output = self.run(&["start", name, request]);
         let number = String::from_utf8_lossy(&output.stdout).trim().parse();
         number.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
     }
 
-    /// Starts the page on an address.
+    /// Starts a page that listens on an address, and waits for its URL.
     pub(crate) fn page(&self, listen: &str) -> Page {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamline-page"));
         self.set_environment(&mut command);
@@ -104,7 +104,7 @@ impl Drop for Machine {
     }
 }
 
-/// The process of the page, which ends on drop.
+/// The process of the page. Dropping this value ends the process.
 pub(crate) struct Page {
     pub(crate) child: Child,
     /// The printed URL.
@@ -113,7 +113,7 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Returns host and port.
+    /// Returns the host and port of the URL.
     pub(crate) fn host(&self) -> &str {
         self.url.strip_prefix("http://").unwrap().split('/').next().unwrap()
     }
@@ -122,7 +122,7 @@ impl Page {
         self.url.split_once("#token=").unwrap().1
     }
 
-    /// Returns true if the page has a thread that follows the paths.
+    /// Returns true if the page has a collector thread, which collects figures from the paths.
     pub(crate) fn collects(&self) -> bool {
         let tasks = Path::new("/proc").join(self.child.id().to_string()).join("task");
         let tasks = fs::read_dir(tasks).unwrap().flatten();
