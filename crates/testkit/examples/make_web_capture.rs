@@ -1,4 +1,4 @@
-//! Program that writes the bundled capture to stdout: `cargo run -p streamline-testkit --example
+//! Writes the bundled capture to standard output: `cargo run -p streamline-testkit --example
 //! make_web_capture > examples/web.pcap`.
 
 use std::io::{self, Write};

@@ -1,9 +1,10 @@
-//! External captures and test vectors, in the directory named by `STREAMLINE_CORPUS`, by default
-//! `../shared/cases` next to the repository. They are never copied into the repository.
+//! External captures and test vectors, which are never copied into the repository. The environment
+//! variable `STREAMLINE_CORPUS` names their directory; the default is `../shared/cases`, relative
+//! to the repository.
 //!
-//! The names of tests that use them begin with `corpus_`. `cargo xtask test` runs these tests as a
-//! separate group, and only if the directory exists. Next to each of them, another test covers the
-//! same behavior with [generated captures](crate::generated_captures()).
+//! The name of a test that uses external cases begins with `corpus_`. `cargo xtask test` runs these
+//! tests as a separate group, and only if the directory exists. For each of them, another test
+//! covers the same behavior with [generated captures](crate::generated_captures()).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,9 +22,9 @@ pub fn case_directory() -> Option<PathBuf> {
     if cases.is_dir() { Some(cases) } else { need::report_skip("../shared/cases is not here") }
 }
 
-/// Returns the external captures as [`Captures`], so that a test can run on both these and the
-/// [generated captures](crate::generated_captures()). If the directory does not exist, reports a
-/// skip and returns `None`.
+/// Returns the external captures in the same type as the [generated
+/// captures](crate::generated_captures()), so that a test can run on both sets. If the directory
+/// does not exist, reports a skip and returns `None`.
 pub fn corpus_captures() -> Option<Captures> {
     Some(Captures { root: case_directory()?, paths: capture_paths()?, outside: true })
 }

@@ -1,13 +1,14 @@
-//! Tools for tests: external cases, requirements and reported skips, reproducible random numbers,
+//! Tools for tests: external cases, requirements with reported skips, reproducible random numbers,
 //! generated packets and captures, private networks.
 //!
 //! Rules for all tests:
 //! - a test that cannot run reports it: [`need`] prints `skipped: <test>: <reason>`, appends the
 //!   line to `skips.txt` in the target directory, and panics under `STREAMLINE_STRICT=1`;
-//! - a test with random input takes it from [`Random::replayable`], which prints the seed; `SEED=`
-//!   replays it;
-//! - packets are built by code in this crate (checksums included), so that no bug in `wire` is
-//!   hidden by the same bug in the test. Only [`Capture::to_pcap`] uses code of `wire`.
+//! - a test with random input uses [`Random::replayable`], which prints the seed; the environment
+//!   variable `SEED` replays a run;
+//! - packets, including their checksums, are built by code in this crate and not in `wire`, because
+//!   a bug in `wire` could otherwise hide itself in its own tests. Only [`Capture::to_pcap`] uses
+//!   code of `wire`.
 //!
 //! This crate contains no unsafe code, and the product does not depend on it.
 #![forbid(unsafe_code)]

@@ -1,4 +1,5 @@
-//! Descriptors whose close(2) blocks, and messages with many descriptors.
+//! Tools for tests with hostile descriptors: a descriptor whose close(2) blocks, and a message with
+//! the maximum number of descriptors.
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::io::{ErrorKind, IoSlice, Write as _};
@@ -21,7 +22,7 @@ pub fn lingering_socket(linger: Duration) -> (OwnedFd, TcpStream) {
     (slow.into(), peer)
 }
 
-/// Number of descriptors that the kernel passes in one message (SCM_MAX_FD).
+/// Maximum number of descriptors that the kernel passes in one message (SCM_MAX_FD).
 const PASSED_DESCRIPTORS_MAX: usize = 253;
 
 /// Sends a message with the maximum number of duplicates of a descriptor.

@@ -54,7 +54,7 @@ pub fn require_bpf() -> Option<()> {
     }
 }
 
-/// Requires a program in `PATH`, `/usr/sbin` or `/sbin`; returns its path.
+/// Requires a program in `PATH`, `/usr/sbin` or `/sbin`, and returns the path of the program.
 pub fn require_command(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -63,7 +63,7 @@ pub fn require_command(name: &str) -> Option<PathBuf> {
     found.or_else(|| report_skip(&format!("needs the program {name}")))
 }
 
-/// Requires a file, directory or device; returns its path.
+/// Requires a file, directory or device, and returns its path.
 pub fn require_file(path: impl AsRef<Path>) -> Option<PathBuf> {
     let path = path.as_ref();
     if path.exists() {
@@ -113,8 +113,8 @@ fn append_line(path: &Path, line: &str) -> std::io::Result<()> {
     OpenOptions::new().create(true).append(true).open(path)?.write_all(line.as_bytes())
 }
 
-/// Returns the name of the running test: the name of its thread or, if tests run in the main
-/// thread, of the program.
+/// Returns the name of the running test, which is the name of its thread. If tests run in the main
+/// thread, returns the name of the program instead.
 fn test_name() -> String {
     match std::thread::current().name() {
         Some(name) if name != "main" => name.to_owned(),
@@ -142,7 +142,8 @@ mod tests {
 
     #[test]
     fn skip_line_names_test_and_reason() {
-        // Tests that run one after another use the main thread, which has another name.
+        // If tests run one after another, they run in the main thread, whose name is not the name
+        // of a test.
         let named = std::thread::spawn(test_name);
         assert!(!named.join().unwrap().is_empty());
         let thread = std::thread::Builder::new().name("a::b".to_owned()).spawn(test_name).unwrap();
@@ -159,7 +160,7 @@ mod tests {
         fs::remove_file(path).unwrap();
     }
 
-    /// Body of a test that [`skip_is_reported_and_fails_in_strict_mode`] runs in a child process.
+    /// The test that [`skip_is_reported_and_fails_in_strict_mode`] runs in a child process.
     #[test]
     #[ignore = "skips on purpose"]
     fn skip_without_a_missing_requirement() {

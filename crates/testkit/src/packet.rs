@@ -6,8 +6,8 @@
 //! assert_eq!(frame.len(), 14 + 4 + 20 + 8 + 6);
 //! ```
 //!
-//! To get an invalid frame, a test changes the bytes of a complete one, which are a plain
-//! `Vec<u8>`. Checksums are computed here, and not by the code under test.
+//! A complete frame is a plain `Vec<u8>`, so a test can change its bytes to get an invalid frame.
+//! Checksums are computed here, and not by the code under test.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -16,7 +16,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 #[derive(Clone, Debug)]
 pub struct Frame {
     bytes: Vec<u8>,
-    /// The field of the last header that names the next layer.
+    /// The field of the last header that identifies the next layer.
     next: NextField,
     network: Option<Network>,
     /// The offset of the length field of an 802.3 frame, or `None` for Ethernet II.
@@ -24,7 +24,7 @@ pub struct Frame {
     padded_to: usize,
 }
 
-/// The field of a header that names the next layer.
+/// The field of a header that identifies the next layer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum NextField {
     /// The header has no such field.
@@ -35,13 +35,13 @@ enum NextField {
     Family { big: bool },
 }
 
-/// An IP header. Its length is set when the payload is known.
+/// An IP header. Its length fields are set when the payload has been appended.
 #[derive(Clone, Debug)]
 struct Network {
     at: usize,
     source: IpAddr,
     target: IpAddr,
-    /// The offset of the byte that names the next header.
+    /// The offset of the byte that identifies the next header.
     protocol: usize,
 }
 
@@ -203,7 +203,7 @@ impl Frame {
         self.extension(44, &[0, high, low, 0, 0, 0, 1])
     }
 
-    /// Appends an IPv6 extension header of type `header`. `body` holds all bytes after the
+    /// Appends an IPv6 extension header of type `header`. `body` contains all bytes after the
     /// next-header byte, so its first byte is the length field.
     #[must_use]
     pub fn extension(mut self, header: u8, body: &[u8]) -> Self {
@@ -261,7 +261,7 @@ impl Frame {
         self.protocol(1, &bytes)
     }
 
-    /// Appends an ARP request or reply and returns the frame. Its hardware addresses are copied
+    /// Appends an ARP request or reply and returns the frame. The hardware addresses are copied
     /// from the Ethernet header.
     ///
     /// # Panics
@@ -340,8 +340,8 @@ impl Frame {
     }
 
     /// Appends a transport header with its payload, and returns the frame. The checksum at offset
-    /// `at` covers the pseudo header and these bytes; for a fragment, it differs from that of the
-    /// whole datagram.
+    /// `at` covers the pseudo-header and `transport`. For a fragment, this is not the checksum of
+    /// the whole datagram.
     fn finish_with_checksum(mut self, protocol: u8, at: usize, mut transport: Vec<u8>) -> Vec<u8> {
         let Network { source, target, .. } = *self.network_mut();
         let length = (transport.len() as u32).to_be_bytes();

@@ -1,12 +1,13 @@
-//! The program `streamline`, for tests outside its crate.
+//! The program `streamline`, for tests in other crates.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Returns the program named by `STREAMLINE_PROGRAM`, or else the program of the build that
-/// contains this test. Rebuilds the latter if a source file is newer.
+/// Returns the path of the program `streamline`: the value of the environment variable
+/// `STREAMLINE_PROGRAM` or, if it is not set, the program in the build directory of this test. That
+/// program is rebuilt if a source file is newer.
 ///
 /// # Panics
 /// If the program does not build.
@@ -18,7 +19,7 @@ pub fn streamline_program() -> &'static Path {
             return named.into();
         }
         let own = std::env::current_exe().expect("this program");
-        // target/debug/deps/live-0123.
+        // The path of this program is like target/debug/deps/live-0123.
         let profile = own.ancestors().nth(2).expect("a folder of builds");
         let program = profile.join("streamline");
         if !is_up_to_date(&program) {
@@ -39,10 +40,10 @@ fn build_program(profile: &Path) {
     assert!(command.status().expect("cargo").success(), "the program does not build");
 }
 
-/// Returns true if a program is newer than all its sources: the files of the crates except for
-/// tests, the examples and `Cargo.lock`. `cargo test --workspace` builds the program first, and
-/// tests must not rebuild it with other features. Cargo's list of dependencies is not used, because
-/// it does not exist if only tests were built.
+/// Returns true if a program is newer than all its sources: the files of the crates without their
+/// tests, the examples and `Cargo.lock`. `cargo test --workspace` builds the program before the
+/// tests, and a test must not rebuild it with other features. Cargo's own dependency file is not
+/// used, because it does not exist if only tests were built.
 fn is_up_to_date(program: &Path) -> bool {
     let age = |path: &Path| fs::metadata(path).and_then(|file| file.modified()).ok();
     let Some(built) = age(program) else { return false };

@@ -1,7 +1,7 @@
 //! A random number generator for tests: xoshiro256++ (Blackman, Vigna), seeded through SplitMix64.
 //!
-//! Implemented here because an update of a dependency could change the sequence: a reported seed
-//! must reproduce its run, and the bundled capture must not change.
+//! The generator is implemented here because a dependency could change its sequence in an update. A
+//! printed seed must reproduce its run, and the bundled capture must not change.
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
@@ -19,8 +19,8 @@ impl Random {
         Self { state: std::array::from_fn(|_| split_mix(&mut state)) }
     }
 
-    /// Returns a generator with a random seed, or with the seed in the environment variable `SEED`
-    /// if it is set, which repeats an earlier run. Prints the seed.
+    /// Returns a generator with a random seed, and prints the seed. If the environment variable
+    /// `SEED` is set, uses its value as the seed, which replays an earlier run.
     #[expect(clippy::print_stdout, reason = "the harness shows it where a test fails")]
     pub fn replayable() -> Self {
         let seed = match std::env::var("SEED") {

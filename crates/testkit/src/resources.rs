@@ -1,9 +1,9 @@
-//! Resources that a test can leak: descriptors, memory, threads and child processes; programs on
+//! Detection of resource leaks: descriptors, memory, threads and child processes; BPF programs on
 //! interfaces; files; and BPF objects.
 //!
-//! [`Resources`] counts resources before and after an action that must not leave any behind.
-//! [`KernelObjects`] records the ids of objects while a process runs, so that leaks are found after
-//! the process has exited, even if other tests run concurrently.
+//! [`Resources`] counts resources, so that a test can compare the counts before and after an
+//! action. [`KernelObjects`] records the ids of objects while a process runs. The test finds leaked
+//! objects after the process has exited, even if other tests run concurrently.
 
 use crate::net::{Pair, SERVER_DEVICE};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,13 +13,13 @@ use std::path::Path;
 use sys::bpf::{ObjectKind, Side, object_ids, tcx_chain};
 use sys::net::RouteSocket;
 
-/// Amounts of resources, by description: counts, or bytes for memory.
+/// Amounts of resources, by description. An amount is a count or, for memory, a number of bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Resources(BTreeMap<String, u64>);
 
 impl Resources {
-    /// Counts the resources of this process, the programs at the server's device of `pair`, and the
-    /// files in `folder`. Requires that no other test runs in this process ([`crate::runs_alone`]).
+    /// Counts the resources of this process, the BPF programs at the server's device of `pair`, and
+    /// the files in `folder`. No other test may run in this process ([`crate::runs_alone`]).
     ///
     /// # Panics
     /// If a resource cannot be read.
@@ -32,8 +32,7 @@ impl Resources {
     /// memfds, anonymous inodes, sockets and devices. Excludes heap and stacks, because the
     /// allocator retains them.
     ///
-    /// # Panics
-    /// If the process does not exist or must not be inspected.
+    /// # Panics If the process does not exist or cannot be inspected.
     #[must_use]
     pub fn count_process(process: u32) -> Self {
         let mut state = Self::default();
@@ -43,8 +42,7 @@ impl Resources {
         state
     }
 
-    /// Adds the BPF programs at the server's device of this pair, and the device's promiscuous
-    /// mode.
+    /// Adds the BPF programs at the server's device of `pair`, and the device's promiscuous mode.
     ///
     /// # Panics
     /// If the device does not exist.
@@ -64,7 +62,7 @@ impl Resources {
         self
     }
 
-    /// Adds the files and directories below this directory.
+    /// Adds the files and directories below `folder`.
     ///
     /// # Panics
     /// If the directory cannot be read.
@@ -80,7 +78,7 @@ impl Resources {
     pub fn with_files_of_users(mut self, users: &[u32]) -> Self {
         for folder in ["/dev/shm", "/dev/mqueue", "/run", "/run/user", "/tmp", "/var/tmp"] {
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-                // Another test may remove its files concurrently.
+                // Another test may remove the file concurrently.
                 let Ok(about) = fs::symlink_metadata(entry.path()) else { continue };
                 if users.contains(&about.uid()) {
                     self.add(format!("name {}", entry.path().display()), 1);
@@ -90,7 +88,7 @@ impl Resources {
         self
     }
 
-    /// Returns a line for each resource whose amount in this value is larger than in `other`.
+    /// Returns a line for each resource whose amount is larger in `self` than in `other`.
     #[must_use]
     pub fn excess_over(&self, other: &Self) -> Vec<String> {
         let before = |what: &String| other.0.get(what).copied().unwrap_or(0);
@@ -115,7 +113,7 @@ impl Resources {
 
     fn add_descriptors(&mut self, process: u32) {
         for entry in fs::read_dir(format!("/proc/{process}/fd")).expect("descriptors").flatten() {
-            // The descriptor used to read the directory is already closed.
+            // The descriptor that was used to read the directory is already closed.
             let Ok(target) = fs::read_link(entry.path()) else { continue };
             let target = target.to_string_lossy().into_owned();
             let kind = target.split_once(":[").map_or(target.as_str(), |(kind, _)| kind);
@@ -183,7 +181,7 @@ pub struct KernelObjects {
 }
 
 impl KernelObjects {
-    /// Returns the objects of a process; the set is empty if the process has exited.
+    /// Returns the objects of a process. If the process has exited, the sets are empty.
     #[must_use]
     pub fn list_process(process: u32) -> Self {
         let mut all = Self::default();

@@ -1,5 +1,5 @@
-//! A service manager for tests that implements `FDSTORE=1` (sd_notify(3)) and `LISTEN_FDS`
-//! (sd_listen_fds(3)) like systemd: it stores descriptors while a service restarts.
+//! A service manager for tests. Like systemd, it stores descriptors while a service restarts: it
+//! implements `FDSTORE=1` (sd_notify(3)) and `LISTEN_FDS` (sd_listen_fds(3)).
 
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -22,8 +22,8 @@ pub struct Manager {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Lowest descriptor number of the intermediate duplicates. Higher than every descriptor number of
-/// a service that starts.
+/// Lowest descriptor number of the intermediate duplicates, above all descriptor numbers that a
+/// starting service uses.
 const DUPLICATE_NUMBER_MIN: i32 = 600;
 /// Interval at which the receiving thread checks whether the manager has been dropped.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -31,7 +31,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const STORED_DESCRIPTORS_MAX: usize = 512;
 
 impl Manager {
-    /// Returns a manager that listens on the socket `notify` in this directory.
+    /// Starts a manager that listens on the socket `notify` in the directory `folder`.
     ///
     /// # Panics
     /// If the socket cannot be created.
@@ -90,14 +90,15 @@ impl Manager {
         those.iter().map(|(_, stored)| stored.try_clone().expect("a copy")).collect()
     }
 
-    /// Stores a descriptor under this name.
+    /// Stores a descriptor under a name.
     pub fn store(&self, name: &str, descriptor: OwnedFd) {
         self.lock().push((name.to_owned(), descriptor));
     }
 
-    /// Turns `shell`, which starts bash, possibly through a wrapper, into a command that runs
-    /// `service` with all stored descriptors. Passes the command to `start`, which must not return
-    /// before the process runs, and returns the result of `start`.
+    /// Runs `service` with all stored descriptors. `shell` is a command that starts bash, directly
+    /// or through a wrapper; the descriptors and the service become its arguments. Passes the
+    /// command to `start`, which must not return before the process is running, and returns the
+    /// result of `start`.
     ///
     /// # Panics
     ///
@@ -118,8 +119,8 @@ impl Manager {
         let mut places = String::new();
         for (place, descriptor) in (3..).zip(&away) {
             fcntl_setfd(descriptor, FdFlags::empty()).expect("a descriptor");
-            // Each descriptor has its own redirection, because within a single one the shell keeps
-            // copies at numbers of its choice.
+            // Each descriptor has a separate `exec` command, because within a single one the shell
+            // keeps duplicates at numbers of its choice.
             places += &format!("exec {place}<&{0}; exec {0}<&-; ", descriptor.as_raw_fd());
         }
         let names: Vec<&str> = store.iter().map(|(name, _)| name.as_str()).collect();

@@ -1,4 +1,4 @@
-//! Names of users. On some machines, a user id that a test chooses has a name.
+//! Names of users. Tests choose user ids, which may belong to a named user on some machines.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ pub fn user_name(uid: u32) -> Option<String> {
     ours.find_map(|entry| Some((*entry.first()?).to_owned()))
 }
 
-/// Returns the user ids that have no name on this machine, beginning with `from`.
+/// Returns the user ids from `from` on that have no name on this machine.
 pub fn unnamed_uids(from: u32) -> impl Iterator<Item = u32> {
     (from..).filter(|uid| user_name(*uid).is_none())
 }

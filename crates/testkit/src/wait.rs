@@ -1,9 +1,10 @@
-//! Waits for conditions instead of fixed times.
+//! Functions that wait for conditions instead of fixed times.
 //!
-//! If another test starts a program, the child holds copies of all descriptors of this process
-//! between fork and exec. This delays the effects of closing the last copy, so tests must wait for
-//! these effects ([`wait_until_closed`], [`wait_until`]). Tests that count the resources of the
-//! whole process run in a process without other tests ([`runs_alone`]).
+//! If another test starts a program, the child process has duplicates of all descriptors of this
+//! process between fork and exec. A descriptor that a test closes may therefore stay open for a
+//! moment, so a test must wait for the effects of the close ([`wait_until_closed`],
+//! [`wait_until`]). Tests that count the resources of the whole process run in a process without
+//! other tests ([`runs_alone`]).
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
@@ -46,8 +47,8 @@ pub fn wait_until_closed(end: impl AsFd) {
 }
 
 /// Copies a program in a child process (`cp`), so that the copy can be started immediately. If this
-/// process wrote the copy, starting it could fail with `ETXTBSY`, because a child that was forked
-/// concurrently may have the file open for writing.
+/// process wrote the copy itself, the start could fail with `ETXTBSY`, because a child that another
+/// test forks may inherit the open file.
 ///
 /// # Panics
 /// If `cp` fails.
@@ -62,8 +63,7 @@ pub fn copy_program(from: &Path, to: &Path) {
 /// !testkit::runs_alone("module::name") { return }`. Intended for tests of process-wide resources:
 /// descriptors, mappings, threads, signals, the environment.
 ///
-/// # Panics
-/// If the test fails in that process, or if no test has this name.
+/// # Panics If the test fails in the separate process, or if no test has this name.
 #[track_caller]
 pub fn runs_alone(name: &str) -> bool {
     const ALONE: &str = "STREAMLINE_TEST_ALONE";

@@ -1,4 +1,4 @@
-//! Formats of capture files, and damaged capture files, for generated captures.
+//! Encoding of generated captures in several file formats, and damaged capture files.
 
 use crate::traffic::mixed_traffic;
 use wire::LinkType;
@@ -102,7 +102,7 @@ impl FileFormat {
             ]
             .concat();
             if self.has_nanoseconds {
-                // if_tsresol, then the end of the options.
+                // The option if_tsresol (resolution of timestamps), and the end of the options.
                 about.extend(
                     [&self.u16_bytes(9)[..], &self.u16_bytes(1), &[9, 0, 0, 0], &[0; 4]].concat(),
                 );

@@ -80,7 +80,8 @@ pub(super) fn http_captures() -> Vec<(&'static str, Capture)> {
     ]
 }
 
-/// Returns a connection in which each byte of the request and of the response has its own segment.
+/// Returns a connection in which each byte of the request and of the response is sent in a separate
+/// segment.
 fn byte_by_byte_connection() -> Capture {
     let mut talk = ConnectionCapture::new(42, 80);
     for byte in content::get_request(HOST, "/slow") {

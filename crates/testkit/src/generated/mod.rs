@@ -1,10 +1,5 @@
-//! Generated captures, which cover every kind of traffic, file format and fault of the external
-//! captures, so that tests do not depend on files from outside the repository.
-//!
-//! The first test program that needs the files writes them to a subdirectory of the target
-//! directory, which all test programs share. Their contents depend only on fixed seeds.
-//! [`generated_captures`] returns all generated captures; [`capture_path`] returns one of them by
-//! name.
+//! Generated captures. They cover every kind of traffic, file format and fault of the external
+//! captures, so that tests do not depend on files outside the repository.
 
 mod files;
 mod messages;
@@ -32,7 +27,7 @@ pub struct Captures {
 }
 
 impl Captures {
-    /// Returns the captures whose names start with one of the prefixes `begins`.
+    /// Keeps only the captures whose names start with one of the prefixes `begins`.
     #[must_use]
     pub fn with_prefixes(mut self, begins: &[&str]) -> Self {
         let all = std::mem::take(&mut self.paths).into_iter();
@@ -72,8 +67,8 @@ pub fn capture_path(name: &str) -> PathBuf {
     path
 }
 
-/// Number of captures with mixed traffic, and number of scenes in each. A scene has about twenty
-/// frames ([`traffic::mixed_traffic`]).
+/// Number of captures with mixed traffic, and number of scenes per capture. A scene has about
+/// twenty frames ([`traffic::mixed_traffic`]).
 const MIXED_CAPTURES: (u64, usize) = (48, 6);
 
 /// Returns the names and contents of all generated captures.
@@ -102,9 +97,9 @@ fn generate_all() -> Vec<(String, Vec<u8>)> {
     all
 }
 
-/// Returns the directory of the generated captures, and creates it with all files if it does not
-/// exist. Its name is a hash of the contents, so test programs of different revisions do not
-/// overwrite each other's files.
+/// Returns the directory of the generated captures. Creates the directory with all files if it does
+/// not exist. The name of the directory is a hash of the contents, so test programs of different
+/// revisions do not overwrite each other's files.
 fn generated_folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {

@@ -6,8 +6,9 @@ use crate::random::Random;
 use crate::traffic::{CLIENT, CLIENT6, Capture, SERVER, SERVER6, content, mixed_traffic};
 use wire::LinkType;
 
-/// Splits the payload `transport` of an IP packet into fragments of at most `most` bytes; `most`
-/// must be a multiple of 8. `base` is the frame up to the IP header. Returns the frames in order.
+/// Splits `transport`, the payload of an IP packet, into fragments of at most `most` bytes, which
+/// must be a multiple of 8. `base` contains the headers up to the IP header. Returns a frame for
+/// each fragment, in order.
 fn split_into_fragments(base: &Frame, protocol: u8, transport: &[u8], most: usize) -> Vec<Vec<u8>> {
     let last = transport.len().div_ceil(most).saturating_sub(1);
     let piece = |(at, bytes): (usize, &[u8])| {
@@ -141,8 +142,8 @@ pub(super) fn frame_captures() -> Vec<(&'static str, Capture)> {
     let mut small = base().tcp(&segment, b"");
     small[14 + 20 + 12] = 0x40;
     wrong.push(small);
-    // This frame is captured completely for filters that report counts, and truncated to each
-    // length for filters that read headers.
+    // One frame, truncated to every length from the Ethernet header on, for filters that read
+    // headers.
     let whole = base().udp(4000, 53, &ask);
     let short = (14..whole.len()).map(|length| whole[..length].to_vec());
     vec![

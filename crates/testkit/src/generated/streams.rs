@@ -1,7 +1,7 @@
-//! TCP connections with loss, reordering, overlap or unusual ends. The name of each capture is its
+//! TCP connections with loss, reordering, overlap or unusual ends. Each capture is named after its
 //! unusual property.
 //!
-//! The payloads reveal incorrect reassembly: the peer accepted `GOOD`, but did not accept `EVIL`.
+//! The payloads reveal incorrect reassembly: a correct peer accepts `GOOD` and discards `EVIL`.
 
 use super::talk::{ACK, ConnectionCapture, RST, SYN};
 use crate::packet::Frame;
@@ -49,7 +49,7 @@ pub(super) fn stream_captures() -> Vec<(&'static str, Capture)> {
     ]
 }
 
-/// Returns a connection with a segment that was lost before it reached the tap and the peer, so the
+/// Returns a connection in which a segment of the server was lost before the capture point, so the
 /// client does not acknowledge the server's data.
 fn unacknowledged_connection() -> Capture {
     let mut talk = ConnectionCapture::new(12, 80).client("GET /lost HTTP/1.1\r\n\r\n");
@@ -59,8 +59,8 @@ fn unacknowledged_connection() -> Capture {
     talk.finish_open()
 }
 
-/// Returns a connection with two different segments for the same range. Both are captured before
-/// the bytes that precede them in the stream.
+/// Returns a connection with two segments that contain different data for the same range. Both are
+/// captured before the bytes that precede the range in the stream.
 fn overlapping_segments() -> Capture {
     ConnectionCapture::new(13, 4000)
         .send_client_segments(&[(4, b"GOOD"), (4, b"EVIL"), (0, b"THE "), (8, b" END")])
@@ -131,7 +131,7 @@ fn repeated_ports() -> Capture {
     ConnectionCapture { capture, connection }.client(b"first or second").close()
 }
 
-/// Returns 80 concurrent connections, each with a different text in two swapped segments.
+/// Returns 80 concurrent connections, each of which sends a different text in two swapped segments.
 fn many_small_connections() -> Capture {
     let mut talks: Vec<_> = (100..180).map(|seed| ConnectionCapture::new(seed, 4000)).collect();
     for (number, talk) in talks.iter_mut().enumerate() {

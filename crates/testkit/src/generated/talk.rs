@@ -1,4 +1,4 @@
-//! A TCP connection and its capture, with segments in order or out of order.
+//! A builder for the capture of one TCP connection, with segments in order or out of order.
 
 use crate::random::Random;
 use crate::traffic::connection::{Connection, Side};
@@ -18,13 +18,13 @@ pub(super) struct ConnectionCapture {
 }
 
 impl ConnectionCapture {
-    /// Captures the handshake of a connection to `port`. The seed determines the client's port and
-    /// the initial sequence numbers.
+    /// Opens a connection to `port`, and captures its handshake. The seed determines the client's
+    /// port and the initial sequence numbers.
     pub(super) fn new(seed: u64, port: u16) -> Self {
         Self::new_between_addresses(seed, (CLIENT, SERVER), port)
     }
 
-    /// Captures the handshake of a connection like [`ConnectionCapture::new`], but over IPv6.
+    /// Like [`ConnectionCapture::new`], but over IPv6.
     pub(super) fn new_over_ipv6(seed: u64, port: u16) -> Self {
         Self::new_between_addresses(seed, (CLIENT6, SERVER6), port)
     }
@@ -35,20 +35,20 @@ impl ConnectionCapture {
         Self { capture, connection }
     }
 
-    /// Returns a connection that was open before the capture began, so its handshake is missing.
+    /// Opens a connection before the capture begins, so that the handshake is missing.
     pub(super) fn new_without_handshake(seed: u64, port: u16) -> Self {
         let mut talk = Self::new(seed, port);
         talk.capture.frames.clear();
         talk
     }
 
-    /// Sends data from the client. The server acknowledges it.
+    /// Sends data from the client, which the server acknowledges.
     pub(super) fn client(mut self, data: impl AsRef<[u8]>) -> Self {
         self.connection.send(&mut self.capture, Side::Client, data.as_ref());
         self
     }
 
-    /// Sends data from the server. The client acknowledges it.
+    /// Sends data from the server, which the client acknowledges.
     pub(super) fn server(mut self, data: impl AsRef<[u8]>) -> Self {
         self.connection.send(&mut self.capture, Side::Server, data.as_ref());
         self
@@ -66,8 +66,8 @@ impl ConnectionCapture {
         self
     }
 
-    /// Sends segments of the client, each at its offset from the current sequence number. The
-    /// server acknowledges all of them. Data sent later follows the highest byte.
+    /// Sends segments from the client, each at an offset from the current sequence number. The
+    /// server acknowledges the data up to the highest offset, after which later data continues.
     pub(super) fn send_client_segments(mut self, pieces: &[(u32, &[u8])]) -> Self {
         for (at, data) in pieces {
             let frame = self.connection.segment_ahead(Side::Client, ACK, *at, data);
@@ -91,7 +91,7 @@ impl ConnectionCapture {
         self.capture
     }
 
-    /// Returns the capture, and leaves the connection open.
+    /// Returns the capture without closing the connection.
     pub(super) fn finish_open(self) -> Capture {
         self.capture
     }

@@ -2,8 +2,8 @@
 //! and functions that wait until a device or a listening socket is ready.
 //!
 //! Each namespace name contains the process id (`sl-<process>-<number>`), so concurrent tests never
-//! share a namespace. Dropping a value removes its namespace and kills all processes in it. If a
-//! test is killed, the next test that creates a namespace removes those of the killed test.
+//! share a namespace. Dropping a [`Namespace`] kills all processes in it and removes it. If a test
+//! is killed, the next test that creates a namespace removes the namespaces of the killed test.
 //!
 //! Networks are created with `ip` of iproute2, as root. [`Pair::new`] skips the test if root
 //! privileges, `ip` or kernel support are missing. Any other failure panics.
@@ -60,8 +60,8 @@ impl Namespace {
         need::require_net_admin()?;
         need::require_command("ip")?;
         static STALE: Once = Once::new();
-        // Before this process creates any, a namespace with its process id is from an earlier
-        // process.
+        // This runs before the process creates its first namespace, so a namespace with its process
+        // id was left by an earlier process.
         let own = std::process::id();
         STALE.call_once(|| remove_stale_namespaces(|process| process == own || !is_alive(process)));
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -71,7 +71,8 @@ impl Namespace {
             return need::report_skip(&format!("needs network namespaces: {why}"));
         }
         let made = Self { name };
-        // Entering needs more privileges than creating, because `ip` then mounts `/sys` again.
+        // Entering a namespace needs more privileges than creating one, because `ip netns exec`
+        // mounts `/sys` again.
         if let Err(why) = try_ip_command(&["netns", "exec", &made.name, "true"]) {
             return need::report_skip(&format!("needs to enter network namespaces: {why}"));
         }
@@ -79,7 +80,7 @@ impl Namespace {
         Some(made)
     }
 
-    /// Returns the name under which `ip netns` knows the namespace.
+    /// Returns the name of the namespace in `ip netns`.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -89,8 +90,8 @@ impl Namespace {
         PathBuf::from(NAMES_DIRECTORY).join(&self.name)
     }
 
-    /// Returns a command that runs a program in the namespace, with empty standard input. `ip netns
-    /// exec` replaces itself with the program, so signals reach the program.
+    /// Returns a command that runs a program in the namespace, with empty standard input. The
+    /// command's process becomes the program (exec), so signals to the process reach the program.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program).stdin(Stdio::null());
@@ -175,11 +176,10 @@ impl Drop for Namespace {
 pub struct Cable {
     /// The MTU in bytes.
     pub mtu: u32,
-    /// The number of receive queues of each device, and its number of transmit queues.
+    /// The number of receive queues of each device, which is also its number of transmit queues.
     pub queues: u32,
-    /// True if the devices have addresses. Without addresses, the host does not send frames of its
-    /// own (ARP, router solicitations, multicast listener reports), so all frames are those of the
-    /// test.
+    /// True if the devices have addresses. Without addresses, the host itself sends no frames (ARP,
+    /// router solicitations, multicast listener reports), so only the test sends frames.
     pub addresses: bool,
 }
 
@@ -222,7 +222,7 @@ impl Pair {
         for (space, device, four, six) in ends {
             if addresses {
                 space.run_ip(&format!("address add {four}/24 dev {device}"));
-                // Duplicate address detection would take a second.
+                // Duplicate address detection is disabled, because it would take a second.
                 space.run_ip(&format!("address add {six}/64 dev {device} nodad"));
             } else {
                 space.run_ip(&format!("link set dev {device} addrgenmode none arp off"));
@@ -246,8 +246,8 @@ fn remove_stale_namespaces(has_gone: impl Fn(u32) -> bool) {
     }
 }
 
-/// Returns the ID of the process that created the namespace with this name, or `None` if it was not
-/// created by this module.
+/// Returns the ID of the process that created the namespace with this name, or `None` if this
+/// module did not create the namespace.
 fn owner_process(name: &str) -> Option<u32> {
     let (process, number) = name.strip_prefix("sl-")?.split_once('-')?;
     number.parse::<u32>().ok()?;
@@ -341,7 +341,7 @@ mod tests {
     #[test]
     fn only_namespaces_of_dead_processes_are_removed() {
         let Some(kept) = Namespace::new() else { return };
-        // The process has exited and was reaped, so its process id is free.
+        // The process has exited and has been reaped, so its process id is free.
         let mut gone = Command::new("true").spawn().unwrap();
         gone.wait().unwrap();
         let left = format!("sl-{}-0", gone.id());

@@ -1,6 +1,6 @@
-//! Device counters and packet sockets of a namespace, as the kernel lists them.
+//! Device counters and packet sockets of a network namespace, read from `/proc`.
 //!
-//! The source is `/proc/thread-self/net`, which shows the network namespace of the calling thread.
+//! The files in `/proc/thread-self/net` describe the network namespace of the calling thread.
 
 use super::{Namespace, wait_until};
 use std::fs;
@@ -38,14 +38,14 @@ pub fn wait_until_received(space: &Namespace, device: &str, frames: u64) {
     });
 }
 
-/// Returns the inode numbers of the packet sockets that receive frames in the namespace, that is,
-/// of those that are active and bound to a protocol.
+/// Returns the inode numbers of the packet sockets that receive frames in the namespace: the
+/// sockets that are active and bound to a protocol.
 pub fn packet_sockets(space: &Namespace) -> Vec<u64> {
     parse_sockets(&space.run_inside(|| read_net_file("packet")))
 }
 
-/// Returns true if the process has a BPF link of any kind, or a packet socket that receives frames
-/// in the namespace.
+/// Returns true if a process may be capturing in the namespace: it has a BPF link of any kind, or a
+/// packet socket that receives frames in the namespace.
 pub fn is_observing(space: &Namespace, process: u32) -> bool {
     let sockets = packet_sockets(space);
     let names: Vec<String> = sockets.iter().map(|number| format!("socket:[{number}]")).collect();
@@ -56,7 +56,7 @@ pub fn is_observing(space: &Namespace, process: u32) -> bool {
         .any(|target| names.contains(&target) || BPF_LINK_TARGETS.contains(&target.as_str()))
 }
 
-/// The link targets in `/proc/PID/fd` that denote a BPF link.
+/// The targets of symbolic links in `/proc/PID/fd` that identify a BPF link.
 const BPF_LINK_TARGETS: [&str; 2] = ["anon_inode:bpf_link", "anon_inode:bpf-link"];
 
 fn read_net_file(name: &str) -> String {
@@ -68,8 +68,8 @@ fn parse_counters(text: &str, device: &str) -> Option<Counters> {
         let (name, rest) = line.split_once(':')?;
         (name.trim() == device).then_some(rest)
     })?;
-    // Received bytes, packets, errors, drops and four other counts, followed by the same counts for
-    // transmission.
+    // The columns are received bytes, packets, errors, drops and four other counts, followed by the
+    // same counts for transmission.
     let mut numbers = line.split_whitespace().map(|word| word.parse().ok());
     let mut number = |skip: usize| numbers.nth(skip).flatten();
     Some(Counters {
@@ -83,13 +83,14 @@ fn parse_counters(text: &str, device: &str) -> Option<Counters> {
 /// Returns the number of frames in the receive backlogs of all processors, given the text of
 /// `softnet_stat`.
 fn parse_backlog(text: &str) -> u64 {
-    // One line per processor; the twelfth hexadecimal column is the length of its queues.
+    // Each line describes one processor. The twelfth column is the length of its backlog, in
+    // hexadecimal.
     let of = |line: &str| u64::from_str_radix(line.split_whitespace().nth(11)?, 16).ok();
     text.lines().filter_map(of).sum()
 }
 
 fn parse_sockets(text: &str) -> Vec<u64> {
-    // Socket, references, type, protocol, device, running, memory, user, inode.
+    // The columns are socket, references, type, protocol, device, running, memory, user and inode.
     let running = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [_, _, _, protocol, _, running, .., inode] = words[..] else { return None };

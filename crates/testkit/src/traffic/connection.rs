@@ -1,5 +1,4 @@
-//! A TCP connection as a packet tap captures it: handshake, data segments, acknowledgements and
-//! close.
+//! A TCP connection as seen in a capture: handshake, data segments, acknowledgements and close.
 
 use std::net::IpAddr;
 
@@ -75,7 +74,7 @@ impl Connection {
         self.acknowledge(capture, Side::Client);
     }
 
-    /// Sends data in segments. The peer acknowledges all of it after the last segment.
+    /// Sends data in segments. The peer sends one acknowledgement, after the last segment.
     pub(crate) fn send(&mut self, capture: &mut Capture, side: Side, data: &[u8]) {
         for segment in self.segments(side, data) {
             capture.add(220, segment);
@@ -83,8 +82,8 @@ impl Connection {
         self.acknowledge(capture, side.peer());
     }
 
-    /// Returns the segments of this data without capturing them, so that the caller can reorder or
-    /// drop some of them.
+    /// Splits data into segments, and returns them without adding them to a capture. The caller can
+    /// reorder the segments or omit some of them.
     pub(crate) fn segments(&mut self, side: Side, data: &[u8]) -> Vec<Vec<u8>> {
         let last = data.len().div_ceil(SEGMENT_MAX).saturating_sub(1);
         let chunks = data.chunks(SEGMENT_MAX).enumerate();
@@ -98,7 +97,7 @@ impl Connection {
             .collect()
     }
 
-    /// Captures an acknowledgement, sent by `side`, of all data that `side` has received so far.
+    /// Captures an acknowledgement by `side` of all data that its peer has sent so far.
     pub(crate) fn acknowledge(&self, capture: &mut Capture, side: Side) {
         capture.add(90, self.segment_frame(side, ACK, &[], &[]));
     }
@@ -117,7 +116,7 @@ impl Connection {
         capture.add(300, self.segment_frame(Side::Client, RST | ACK, &[], &[]));
     }
 
-    /// Returns a segment with the options of a handshake: maximum segment size, SACK permitted,
+    /// Returns a segment with the TCP options of a handshake: maximum segment size, SACK permitted,
     /// window scale.
     fn handshake_segment(&self, side: Side, flags: u8) -> Vec<u8> {
         let size = (SEGMENT_MAX as u16).to_be_bytes();

@@ -1,5 +1,5 @@
-//! Payloads of connections: HTTP/1.1 (RFC 9112), DNS (RFC 1035), the first flight of TLS 1.3 (RFC
-//! 8446).
+//! Application payloads for generated traffic: HTTP/1.1 (RFC 9112), DNS (RFC 1035), the first
+//! flight of TLS 1.3 (RFC 8446).
 
 use std::net::Ipv4Addr;
 
@@ -37,7 +37,7 @@ pub(crate) fn ok_response(kind: &str, body: &[u8]) -> Vec<u8> {
     http_response("200 OK", &fields, body)
 }
 
-/// Returns a 200 response in chunks of `size` bytes.
+/// Returns a 200 response with a chunked body, in chunks of `size` bytes.
 pub(crate) fn chunked_response(body: &[u8], size: usize) -> Vec<u8> {
     let mut coded = Vec::new();
     for chunk in body.chunks(size) {
@@ -86,7 +86,7 @@ pub(crate) fn dns_query(id: u16, name: &str, kind: u16) -> Vec<u8> {
     dns_message(id, 0x0100, 0, name, kind)
 }
 
-/// Returns the DNS response to a query of type A: a compressed name, TTL 300 s.
+/// Returns the DNS response to a query of type A, with a compressed name and a TTL of 300 s.
 pub(crate) fn dns_answer(id: u16, name: &str, address: Ipv4Addr) -> Vec<u8> {
     let mut bytes = dns_message(id, 0x8180, 1, name, 1);
     bytes.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 1, 44, 0, 4]);
@@ -167,7 +167,7 @@ pub(crate) fn tls_extension(kind: u16, body: &[u8]) -> Vec<u8> {
     [&kind.to_be_bytes()[..], &with_length(body.iter().copied())].concat()
 }
 
-/// Returns the bytes, preceded by their 16-bit length.
+/// Returns the bytes with a prefix that contains their length as a 16-bit number.
 pub(crate) fn with_length(bytes: impl IntoIterator<Item = u8>) -> Vec<u8> {
     let bytes: Vec<u8> = bytes.into_iter().collect();
     [&(bytes.len() as u16).to_be_bytes()[..], &bytes].concat()

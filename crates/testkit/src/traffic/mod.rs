@@ -1,9 +1,9 @@
-//! Generated captures: a small mixed web capture that never changes, and any amount of similar
+//! Generated traffic: a small mixed web capture that never changes, and any amount of similar
 //! traffic for tests and benchmarks.
 //!
-//! The order and the times of frames are those that an Ethernet tap next to a client would record.
-//! All contents depend only on a seed. Checksums, lengths and sequence numbers are correct, and
-//! HTTP, DNS and the first flight of TLS are valid.
+//! The order and the times of the frames are what a capture near the client would contain. All
+//! contents depend only on a seed. Checksums, lengths and sequence numbers are correct, and HTTP,
+//! DNS and the first flight of TLS are valid.
 
 pub(crate) mod connection;
 pub(crate) mod content;
@@ -19,7 +19,7 @@ use connection::Connection;
 /// Frames with their times.
 #[derive(Clone, Debug)]
 pub struct Capture {
-    /// The time in ns since 1970 and the bytes of each Ethernet frame.
+    /// Each Ethernet frame, with its time in ns since 1970.
     pub frames: Vec<(u64, Vec<u8>)>,
     now_ns: u64,
 }
@@ -37,7 +37,7 @@ impl Capture {
         file
     }
 
-    /// Returns a capture of these frames, 1 µs apart.
+    /// Creates a capture from frames, with times 1 µs apart.
     pub fn from_frames(frames: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let mut capture = Self::new();
         frames.into_iter().for_each(|frame| capture.add(1, frame));

@@ -1,4 +1,5 @@
-//! A TCP connection that is composed step by step: data from both sides, and forged segments.
+//! A builder for the capture of a TCP connection, step by step: data from both sides, and forged
+//! segments.
 
 use super::connection::Side;
 use super::{CLIENT, Capture, SERVER, reply_frame, tcp_header};
@@ -35,7 +36,7 @@ impl Script {
         this
     }
 
-    /// Sends data from a side in one segment. The peer acknowledges it.
+    /// Sends data from a side in one segment, which the peer acknowledges.
     pub fn send_data(mut self, side: Side, data: &[u8]) -> Self {
         self.send_segment(side, ACK, &[], data);
         self.next[side as usize] += data.len() as u32;
@@ -43,7 +44,7 @@ impl Script {
         self
     }
 
-    /// Closes one direction (FIN). The peer acknowledges this.
+    /// Closes one direction with a FIN, which the peer acknowledges.
     pub fn close_direction(mut self, side: Side) -> Self {
         self.send_segment(side, FIN | ACK, &[], &[]);
         self.next[side as usize] += 1;
