@@ -1,8 +1,8 @@
 //! Build script that passes the commit and the target to `streamline --version`.
 //!
-//! A release build takes the commit from `STREAMLINE_COMMIT`, which `cargo xtask dist` sets, or
-//! asks git. Other builds record no commit, so that a new commit does not force a recompilation
-//! during development.
+//! A release build reads the commit from `STREAMLINE_COMMIT`, which `cargo xtask dist` sets, or
+//! else from git. Other builds record no commit, so that a new commit does not force a
+//! recompilation during development.
 
 use std::path::Path;
 use std::process::Command;
@@ -32,7 +32,7 @@ fn commit_from_git() -> Option<String> {
         let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
         (output.status.success() && !text.is_empty()).then_some(text)
     };
-    // Each change of the commit writes this log.
+    // Git writes to this log whenever the current commit changes.
     let log = git(&["rev-parse", "--git-path", "logs/HEAD"])?;
     println!("cargo:rerun-if-changed={}", root.join(log).display());
     git(&["rev-parse", "--short=12", "HEAD"])

@@ -1,7 +1,8 @@
 //! Separation of request words from command options.
 //!
-//! An argument that starts with `-` belongs to the command if the command defines such an option,
-//! and otherwise to the request if the language defines it (`--latency=1ms`, `--name=X`).
+//! An argument that starts with `-` belongs to the command if the command defines this option.
+//! Otherwise, it belongs to the request if the request language defines the option
+//! (`--latency=1ms`, `--name=X`).
 
 use crate::arguments::Arguments;
 use clap::CommandFactory;
@@ -28,7 +29,7 @@ pub(crate) fn arrange(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
     }
 }
 
-/// Returns true if the first argument begins a request without a command: it is not itself a
+/// Returns true if the first argument begins a request without a command: the argument is not a
 /// command, and looks like a request or an option of `run`.
 fn is_bare_request(word: &OsStr, command: &clap::Command) -> bool {
     let Some(word) = word.to_str() else { return false };
@@ -49,7 +50,7 @@ fn move_request_words(words: &[OsString], command: &clap::Command) -> Vec<OsStri
     while let Some(word) = rest.next() {
         match word_kind(word, command) {
             WordKind::Line if is_explained && line.is_empty() && begins_program(word, &rest) => {
-                // The options of the program follow.
+                // All following words belong to the program, including its options.
                 line.extend(std::iter::once(word).chain(rest.by_ref()).cloned());
             }
             WordKind::Line => line.push(word.clone()),
@@ -65,9 +66,8 @@ fn move_request_words(words: &[OsString], command: &clap::Command) -> Vec<OsStri
     own
 }
 
-/// Returns true if `word`, the first after `explain`, begins the command `exec CMD…`, that is, if
-/// it is `exec`, followed by words of which none begins with `|`. Otherwise the words are a
-/// request.
+/// Returns true if `word`, the first word after `explain`, begins the command `exec CMD…`: it is
+/// `exec`, and no following word begins with `|`. Otherwise, the words are a request.
 fn begins_program<'w>(word: &OsStr, rest: &(impl Iterator<Item = &'w OsString> + Clone)) -> bool {
     let rest: Vec<&str> = rest.clone().filter_map(|word| word.to_str()).collect();
     word == "exec" && is_program(&rest)
@@ -77,8 +77,8 @@ fn is_program(words: &[&str]) -> bool {
     !words.is_empty() && !words.iter().any(|word| word.starts_with('|'))
 }
 
-/// Returns the words of the program, given the words after `explain`, if these have the form `exec
-/// CMD…`; `None` if they are a request.
+/// Returns the program with its arguments if the words after `explain` have the form `exec CMD…`.
+/// Returns `None` if they are a request.
 pub(crate) fn program_words(words: &[String]) -> Option<&[String]> {
     let (first, rest) = words.split_first()?;
     let texts: Vec<&str> = rest.iter().map(String::as_str).collect();
@@ -89,8 +89,8 @@ pub(crate) fn program_words(words: &[String]) -> Option<&[String]> {
 enum WordKind {
     /// A word of the request.
     Line,
-    /// An argument that starts with `-`. If it is an option with a value, it also contains the
-    /// value.
+    /// An argument of the command that starts with `-`. It contains the option's value, if there is
+    /// one.
     Flag,
     /// An option of the command whose value is the next argument.
     Option,
@@ -109,7 +109,8 @@ fn word_kind(word: &OsStr, command: &clap::Command) -> WordKind {
         return WordKind::Line;
     }
     let takes = |wanted: &dyn Fn(&clap::Arg) -> bool| {
-        // An optional value must follow `=`, so the next argument is not the value.
+        // If the value of an option is optional, it must follow `=`, so the next argument is not
+        // the value.
         let takes_next =
             |known: &clap::Arg| known.get_action().takes_values() && !known.is_require_equals_set();
         command.get_arguments().find(|known| wanted(known)).map(takes_next)

@@ -1,8 +1,8 @@
-//! `streamline explain`: prints the placement of each filter with the reasons and, with
-//! `--analyze`, measurements.
+//! `streamline explain`: prints the placement of each filter with the reasons. With `--analyze`,
+//! also prints measurements.
 //!
 //! The functions in this module define the `--json` format. `version` changes when a field is
-//! removed or its meaning changes.
+//! removed or gets a different meaning.
 
 mod ends;
 
@@ -31,7 +31,8 @@ use streamline::{Prepared, analysis};
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
 
-/// Explains the request in these arguments, or what `exec` would do for a program.
+/// Explains the request in the arguments or, for `exec CMD…`, the parts that `exec` would take
+/// over.
 pub(crate) fn explain(arguments: &ExplainArguments) -> Status {
     if let Some(words) = arranged::program_words(&arguments.line.words) {
         if arguments.json || arguments.analyze || !arguments.drawings.is_empty() {
@@ -100,8 +101,8 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Status {
     explained.unwrap_or_else(|status| status)
 }
 
-/// Finds the kernel programs and packet sockets of other applications on the interfaces that the
-/// request's `rx` and `tx` use. Skips `rx` with `own`, which observes sockets.
+/// Finds the kernel programs and packet sockets of other applications on the interfaces that `rx`
+/// and `tx` in the request use. Skips `rx` with `own`, which observes sockets and not interfaces.
 fn find_neighbors(plan: &Plan) -> NeighborFindings {
     let mut places: Vec<(Option<&str>, Option<&str>)> = Vec::new();
     for (_, node) in plan.graph.ids() {
@@ -120,9 +121,9 @@ fn find_neighbors(plan: &Plan) -> NeighborFindings {
     found
 }
 
-/// Returns the interfaces whose frames a source takes away from the host. Each entry also has the
-/// number of rules installed in the network device, or the reason why the device cannot select
-/// frames.
+/// Returns the interfaces from which a source redirects frames, so that the host does not receive
+/// them. Each entry also has the number of receive rules installed in the device, or the reason why
+/// the device cannot select frames.
 fn redirecting_devices(plan: &Plan) -> Vec<(String, Result<u32, String>)> {
     let takes = |node: &pipeline::graph::Node| {
         let used = node.filter().filter(|used| used.description.name == "rx")?;
@@ -150,8 +151,8 @@ fn devices_json(plan: &Plan) -> Vec<Object> {
     redirecting_devices(plan).into_iter().map(device).collect()
 }
 
-/// Explains, for each device from which a source takes frames away from the host, why the device
-/// does not select these frames itself. Empty if there is no such device.
+/// Explains, for each device from which a source redirects frames, why the device itself does not
+/// select these frames. Returns an empty string if there is no such device.
 fn devices_text(plan: &Plan) -> String {
     let line = |(interface, rules): (String, Result<u32, String>)| match rules {
         Ok(rules) => format!(
@@ -163,8 +164,8 @@ fn devices_text(plan: &Plan) -> String {
     redirecting_devices(plan).into_iter().map(line).collect()
 }
 
-/// Formats the kernel programs and packet sockets of other applications on the interfaces; empty if
-/// there are none.
+/// Formats the kernel programs and packet sockets of other applications on the interfaces. Returns
+/// an empty string if there are none.
 fn explain_neighbors(plan: &Plan) -> String {
     let found = find_neighbors(plan);
     match found.is_empty() {
@@ -175,8 +176,8 @@ fn explain_neighbors(plan: &Plan) -> String {
     }
 }
 
-/// Prints the privilege that the request lacks on this machine, and the remedies. Without this
-/// privilege, the request would not start, or no part of it would run in the kernel.
+/// Prints the privilege that is missing on this machine for the request, and the remedies. Without
+/// the privilege, the request cannot start, or no part of it can run in the kernel.
 fn print_denial(text: &str, plan: &Plan, machine: &Machine) {
     let live = |(id, node): (_, &pipeline::graph::Node)| {
         let name = node.filter()?.description.name;
@@ -200,7 +201,7 @@ fn print_denial(text: &str, plan: &Plan, machine: &Machine) {
     }
 }
 
-/// Prints the differences from the plan of the last analyzed run.
+/// Prints the differences between this plan and the plan of the last analyzed run.
 fn print_changes(text: &str, plan: &Plan) {
     for change in analysis::changes_since_analyzed(text, plan) {
         terminal::print_note(&format!("since it was analyzed: {change}"));
@@ -216,7 +217,7 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
             SpaceKind::Thread => "thread",
             SpaceKind::Process => "process",
         };
-        // `path` is the index of the connected component, counted from 0.
+        // `path` is the index of the space's connected component in the graph, counted from 0.
         to_object(&[("name", &space.name), ("kind", &kind), ("path", &space.component)])
     });
     let policy = match plan.choice.policy {
@@ -225,18 +226,18 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
     };
     to_object(&[
         ("version", &VERSION),
-        // The identity of the plan, which the daemon's log also contains.
+        // The identity of the plan, which also appears in the daemon's log.
         ("plan", &plan.id()),
         ("policy", &policy),
         // The rings from which other programs read, with sizes in bytes.
         ("reader_rings?", &reader_rings_json(plan)),
-        // The sources to which other programs write. Each writer has a ring of its own.
+        // The sources to which other programs write. Each writer has a separate ring.
         ("writer_rings?", &writer_rings_json(plan)),
-        // The sinks that retain past frames: the memory for the frames in bytes, and true if a
-        // thread of low priority compresses them.
+        // The sinks that retain past frames. Each entry has the memory for the frames in bytes, and
+        // true if a low-priority thread compresses the frames.
         ("keeps?", &retaining_sinks_json(plan)),
-        // The processors on which the path's threads start, or the reason why they may start on
-        // any.
+        // The processors on which the path's threads start, or the reason why the choice is left to
+        // the scheduler.
         ("threads", &threads(plan, machine)),
         // The estimated cost of a block that reaches every filter.
         ("cost_ns", &plan.choice.cost_ns),
@@ -248,19 +249,19 @@ fn to_json(text: &str, plan: &Plan, machine: &Machine) -> Object {
         ("spaces", &spaces.collect::<Vec<_>>()),
         ("filters", &filters_json(plan, names)),
         ("edges", &edges_json(plan, names)),
-        // Filters that the kernel refused when they were loaded. Refusals known in advance are
-        // among the candidates.
+        // Filters that the kernel refused when they were loaded. Refusals that were known in
+        // advance are listed with the candidates.
         ("refused", &refusals_json(plan, names)),
         // The filters whose report is the output of the request.
         ("reports", &plan.reports.iter().map(|id| &names[id.0]).collect::<Vec<_>>()),
         ("ahead", &pushed_filters_json(plan, names)),
-        // The network devices from which frames are taken away from the host: the number of rules
-        // installed in each, or the reason why the device has none.
+        // The network devices from which frames are redirected. Each entry has the number of
+        // receive rules installed in the device, or the reason why the device supports none.
         ("devices", &devices_json(plan)),
         // Programs and packet sockets of other applications at the interfaces.
         ("others", &find_neighbors(plan)),
         ("shared", &sharers::find_prefixes(plan)),
-        // Running requests with the same beginning that do not share a process with this request.
+        // Running requests that begin like this one, but do not share a process with it.
         ("alike", &sharers::find_similar_requests(text)),
     ])
 }
@@ -281,7 +282,7 @@ fn machine_facts(machine: &Machine) -> Object {
     };
     let kernel = to_object(&[
         ("release", release),
-        // True if programs can be loaded; otherwise, `why` is the reason.
+        // True if programs can be loaded. If false, `why` contains the reason.
         ("open", &machine.kernel.is_open()),
         ("why", &why),
         // True if the verifier applies the restrictions of a user without CAP_PERFMON.
@@ -298,7 +299,8 @@ fn machine_facts(machine: &Machine) -> Object {
 }
 
 fn filters_json(plan: &Plan, names: &[String]) -> Vec<Object> {
-    // A candidate space, with the cost of a block there or the reason why the space was refused.
+    // A candidate space, with the cost per block in this space or the reason why the space was
+    // refused.
     let candidate = |known: &Candidate| {
         to_object(&[
             ("space", &known.space),
@@ -314,7 +316,7 @@ fn filters_json(plan: &Plan, names: &[String]) -> Vec<Object> {
             ("text", &explain::node_text(&plan.graph, id)),
             // The section that contains the filter as an operand.
             ("inside", &node.inside.map(|owner| &names[owner.0])),
-            // The index of the filter's space in `spaces`.
+            // The index of the filter's space in the array `spaces`.
             ("space", &placed.space),
             // The indices of the spaces of all replicas; `null` if the filter is not replicated.
             ("copies", &plan.replicas_of(id).map(|copied| &copied.spaces)),
@@ -325,8 +327,8 @@ fn filters_json(plan: &Plan, names: &[String]) -> Vec<Object> {
     filters.collect()
 }
 
-/// Returns each source that could filter in the kernel, with the filter that it evaluates there, or
-/// the reason why it evaluates none.
+/// Returns each source that could filter in the kernel, with the filter that the source evaluates
+/// there, or the reason why it evaluates none.
 fn pushed_filters_json(plan: &Plan, names: &[String]) -> Vec<Object> {
     let pushed = plan.pushdowns.iter().map(|pushed| {
         to_object(&[

@@ -1,8 +1,8 @@
-//! Command-line arguments and their help texts, from which help, completion and manual are
-//! generated.
+//! Definitions of the command-line arguments, from which the help, the completion scripts and the
+//! manual are generated.
 //!
-//! A request may be one quoted argument or several, and options may precede or follow it: see
-//! [`crate::arranged`].
+//! A request may be one quoted argument or several arguments, and options may precede or follow the
+//! request: see [`crate::arranged`].
 
 pub(crate) mod examples;
 pub(crate) mod explain;
@@ -298,12 +298,12 @@ pub(crate) struct RunArguments {
 }
 
 impl RunArguments {
-    /// Creates a rollback log that injects the fault of `--fault`, if any.
+    /// Creates the rollback log of the start, with the fault to inject if `--fault` is given.
     pub(crate) fn steps(&self) -> Steps {
         Steps::with_fault(self.fault.clone().unwrap_or_default())
     }
 
-    /// Returns true if the run measures the time spent in filters.
+    /// Returns true if an option requires that the run measures the time spent in filters.
     pub(crate) const fn is_timed(&self) -> bool {
         self.stats
             || self.json

@@ -1,4 +1,4 @@
-//! Arguments that ask for metrics and alarms of a run.
+//! Arguments for metrics and alarms of a run.
 
 use crate::monitor::Condition;
 use clap::Args;
@@ -23,7 +23,7 @@ pub(crate) struct MonitorArguments {
 }
 
 impl MonitorArguments {
-    /// Returns these arguments in the form in which they are given to another command.
+    /// Converts these arguments back to command-line words, to pass them to another command.
     pub(crate) fn words(&self) -> Vec<String> {
         let metrics = self.metrics.iter().map(|target| format!("--metrics={target}"));
         let alarms = self.alarm.iter().map(|condition| format!("--alarm={condition}"));

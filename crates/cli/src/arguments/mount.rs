@@ -48,8 +48,8 @@ fn check_option(text: &str) -> Result<String, String> {
     Err("there are `exec` and `edit_limit=SECONDS`, from 1 to 3600".to_owned())
 }
 
-/// Returns the time limit in an option `edit_limit=SECONDS`, with 1 to 3600 seconds; `None` for any
-/// other text.
+/// Parses the option `edit_limit=SECONDS`, with 1 to 3600 seconds. Returns `None` for any other
+/// text.
 pub(crate) fn parse_edit_limit(option: &str) -> Option<Duration> {
     let seconds = option.strip_prefix("edit_limit=")?.parse().ok()?;
     (1..=3600).contains(&seconds).then(|| Duration::from_secs(seconds))

@@ -16,7 +16,8 @@ pub(crate) enum ProgressMode {
     Every(u64),
 }
 
-/// Parses `yes`, `no` or a duration, which is in seconds if it has no unit. Fails with the reason.
+/// Parses `yes`, `no` or a duration, which is in seconds if it has no unit. Fails with a message
+/// for the user.
 pub(crate) fn parse_progress_mode(text: &str) -> Result<ProgressMode, String> {
     match text {
         "yes" => Ok(ProgressMode::Yes),

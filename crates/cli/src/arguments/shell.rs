@@ -1,4 +1,5 @@
-//! Arguments of `sh` and `exec`, which run other programs over rings.
+//! Arguments of `sh` and `exec`, which run other programs with shared rings in place of pipes and
+//! sockets.
 
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
@@ -36,20 +37,20 @@ pub(crate) struct ShellArguments {
 /// A part of a program's I/O that a preloaded library takes over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PreloadPart {
-    /// Live captures by libpcap, which are read from shared rings.
+    /// Live captures with libpcap. The program reads them from shared rings.
     Pcap,
-    /// Pipes, which become streams.
+    /// Pipes. They become streams over shared memory.
     Pipes,
-    /// UDP sockets, which receive from rings.
+    /// UDP sockets. They receive from rings.
     Udp,
 }
 
-/// The name of a part, and the facts about it that `--help`, `explain exec` and the book state.
+/// The name of a part, with the facts that `--help`, `explain exec` and the book contain.
 struct PartDescription {
     name: &'static str,
     purpose: &'static str,
     is_default: bool,
-    /// The measured effect, which is the reason for the default.
+    /// The measured effect of the part, which justifies the default.
     figure: &'static str,
 }
 
@@ -89,7 +90,7 @@ impl PreloadPart {
         self.description().purpose
     }
 
-    /// Returns true if `exec` takes the part over by default.
+    /// Returns true if `exec` takes over the part by default.
     pub(crate) const fn is_default(self) -> bool {
         self.description().is_default
     }

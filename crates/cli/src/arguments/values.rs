@@ -4,7 +4,7 @@ use engine::kernel::InjectedRefusal;
 use engine::registry::MachineRegistry;
 use std::path::PathBuf;
 
-/// Parses the name of a file. Refuses `-`, because the file cannot be standard output.
+/// Parses the name of a file. Refuses `-`, because standard output is not possible.
 pub(crate) fn parse_file(word: &str) -> Result<PathBuf, String> {
     match word {
         "-" => {
@@ -16,7 +16,7 @@ pub(crate) fn parse_file(word: &str) -> Result<PathBuf, String> {
 }
 
 /// Parses the value of the option that simulates a kernel refusal: `nothing`, `loading`,
-/// `attaching`, or the name of a filter. Fails with the reason.
+/// `attaching`, or the name of a filter. Fails with a message for the user.
 pub(super) fn parse_refusal(word: &str) -> Result<InjectedRefusal, String> {
     match word {
         "nothing" => Ok(InjectedRefusal::Nothing),

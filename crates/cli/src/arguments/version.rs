@@ -1,6 +1,7 @@
 //! Output of `streamline --version`.
 
-/// Returns the version, the commit, the target, and the optional features of this build.
+/// Formats the version, the commit, the target and the optional features of this build, one per
+/// line.
 pub(super) fn version_details() -> String {
     let features = match cfg!(target_feature = "crt-static") {
         false => "libpcap for expressions that only libpcap knows; libraries for sh and exec",

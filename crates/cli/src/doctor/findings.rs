@@ -1,8 +1,8 @@
 //! The findings of `doctor`: checks with results and remedies, network interfaces, and the
 //! availability of each facility: capturing, sending, programs in the kernel, replay.
 //!
-//! The types define the `--json` format. `version` changes when a field is removed or its meaning
-//! changes.
+//! The types define the `--json` format. `version` changes when a field is removed or gets a
+//! different meaning.
 
 use engine::calibrate;
 use engine::doctor::{
@@ -57,7 +57,7 @@ pub(super) struct CheckFinding {
     pub(super) state: CheckResult,
     #[serde(rename = "says")]
     pub(super) explanation: String,
-    /// The remedy, if the feature does not work.
+    /// The remedy, if the feature does not work and a remedy is known.
     pub(super) advice: Option<String>,
 }
 
@@ -83,7 +83,7 @@ pub(super) struct InterfaceFinding {
 pub(super) struct Verdict {
     /// `rx`, `tx`, `kernel` or `replay`.
     pub(super) name: &'static str,
-    /// Description of the facility for people.
+    /// Human-readable name of the facility, such as `capturing`.
     pub(super) what: &'static str,
     pub(super) open: bool,
     pub(super) because: String,
@@ -140,8 +140,8 @@ impl CheckFinding {
     }
 }
 
-/// The capability CAP_IPC_LOCK. `doctor` reports it with the limit of locked memory; Streamline
-/// does not use it.
+/// The capability CAP_IPC_LOCK, which `doctor` reports together with the limit of locked memory.
+/// Streamline does not need this capability.
 const CAP_IPC_LOCK: u32 = 14;
 
 fn user_checks(facts: &MachineFacts) -> Section {
@@ -186,7 +186,7 @@ fn user_checks(facts: &MachineFacts) -> Section {
     Section { name: "this process", rows }
 }
 
-/// Reports the saved cost table and its age.
+/// Checks the saved cost table and its age.
 fn cost_checks() -> Section {
     const CALIBRATE_COMMAND: &str = "streamline doctor --calibrate";
     let folder = calibrate::state_directory();
@@ -218,7 +218,7 @@ fn cost_checks() -> Section {
     Section { name: "what things cost", rows }
 }
 
-/// Reports the daemon, its policy, and the number of this user's paths, with the quota.
+/// Checks the daemon: its policy, and the number of this user's paths with the quota.
 fn daemon_checks() -> Section {
     let found = Client::find(None).and_then(|client| {
         let (about, allowed) = (client.describe_daemon()?, client.permissions()?);
@@ -266,8 +266,8 @@ fn kernel_checks(facts: &MachineFacts) -> Section {
         outcome: facts.packet_ring.clone(),
     };
     let mut features: Vec<&Feature> = facts.features.iter().collect();
-    // Mapping the ring is the last step of opening a packet socket, so its row follows that of the
-    // socket.
+    // Mapping the ring is the last step of opening a packet socket, so the row of the ring follows
+    // the row of the socket.
     let socket = features.iter().position(|feature| feature.facility == Facility::PacketSocket);
     features.insert(socket.map_or(0, |at| at + 1), &ring);
     let mut rows = Vec::new();
@@ -291,7 +291,7 @@ fn kernel_checks(facts: &MachineFacts) -> Section {
     Section { name: "what the kernel permits (tried, unless noted)", rows }
 }
 
-/// Reports the state of Landlock, which a sandbox uses in addition to seccomp.
+/// Checks Landlock, which a sandbox uses in addition to seccomp.
 fn landlock_check(landlock: Landlock) -> CheckFinding {
     const NAME: &str = "Landlock";
     match landlock {
@@ -358,7 +358,7 @@ fn remedy(facts: &MachineFacts, feature: &Feature, kind: RefusalKind) -> String 
 fn limit_checks(facts: &MachineFacts) -> Section {
     let rows = facts.limits.iter().map(|limit| {
         let value = match limit.value {
-            // The limit cannot be read. Some limits are visible only in the initial network
+            // The limit cannot be read: some limits are visible only in the initial network
             // namespace.
             None => "unknown here".to_owned(),
             Some(Bound::Unlimited) => "unlimited".to_owned(),
@@ -438,7 +438,7 @@ impl InterfaceFinding {
     }
 }
 
-/// Reports whether `rx` can capture, with remedies if it cannot.
+/// Determines if `rx` can capture, with remedies if it cannot.
 pub(super) fn capture_verdict(facts: &MachineFacts) -> Verdict {
     let mut verdict = verdict("rx", "capturing", facts, Operation::Packets);
     if verdict.open {
@@ -459,12 +459,12 @@ pub(super) fn capture_verdict(facts: &MachineFacts) -> Verdict {
     verdict
 }
 
-/// Reports whether `tx` can send, with remedies if it cannot.
+/// Determines if `tx` can send, with remedies if it cannot.
 pub(super) fn send_verdict(facts: &MachineFacts) -> Verdict {
     verdict("tx", "sending", facts, Operation::Packets)
 }
 
-/// Reports whether programs can be loaded into the kernel, with remedies if they cannot.
+/// Determines if eBPF programs can be loaded into the kernel, with remedies if they cannot.
 pub(super) fn program_verdict(facts: &MachineFacts) -> Verdict {
     let mut verdict = verdict("kernel", "programs", facts, Operation::Programs);
     if !verdict.open {

@@ -1,12 +1,11 @@
-//! `streamline doctor`: reports the features that work on this machine, and remedies for those that
-//! do not.
+//! `streamline doctor`: reports which features work on this machine, with remedies for the others.
 //!
-//! Formats the results of the engine's probes as a page for people or as one JSON object. For a
+//! Formats the results of the engine's probes as human-readable text or as one JSON object. For a
 //! single facility ([`DoctorSubject`]), prints a short reply, and sets the exit status for scripts.
 //!
 //! - `calibrate`: measurement of costs;
 //! - `findings`: conclusions from the probes;
-//! - `page`: the findings as text for people;
+//! - `page`: the findings as human-readable text;
 //! - `unit`: a systemd service for a request.
 
 mod calibrate;
@@ -23,7 +22,7 @@ use serde::Serialize;
 use streamline::neighbors::NeighborFindings;
 use streamline::report::json_line;
 
-/// The complete report of `doctor`, printed if no facility is named.
+/// The complete report of `doctor`, printed if the user specifies no facility.
 #[derive(Serialize, Debug)]
 struct DoctorReport {
     #[serde(flatten)]
@@ -32,7 +31,7 @@ struct DoctorReport {
     others: NeighborFindings,
 }
 
-/// The availability of one facility, as `--json` prints it.
+/// The availability of one facility, as JSON.
 #[derive(Serialize, Debug)]
 struct FacilityAvailability<'v> {
     version: u32,

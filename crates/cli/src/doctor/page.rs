@@ -1,4 +1,5 @@
-//! Formatting of the findings for people: aligned, at most 80 columns wide, colored on a terminal.
+//! Formatting of the findings as human-readable text: aligned, at most 80 columns wide, colored on
+//! a terminal.
 
 use super::DoctorReport;
 use super::findings::{CheckFinding, CheckResult, Checkup, InterfaceFinding, Section, Verdict};
@@ -34,7 +35,8 @@ pub(super) fn format_findings(
     let _ = writeln!(out, "\n{}", bold_text("what follows", colours));
     let mut before: Option<&Verdict> = None;
     for verdict in &checkup.doors {
-        // A repeated remedy would suggest a second cause, so it is printed once.
+        // Facilities with the same cause have the same remedy, which is printed only once: a
+        // repetition would suggest a second cause.
         let again = before.is_some_and(|before| !verdict.open && before.because == verdict.because);
         match again {
             true => append_row(
@@ -84,7 +86,7 @@ fn format_interfaces(all: &[InterfaceFinding], colours: bool) -> String {
     let mut out = format!("\n{}\n", bold_text("interfaces", colours));
     let mut table =
         Table::new(&[">#", "name", "kind", "link", "state", ">mtu", ">received", ">lost"]);
-    // If not all interfaces fit, the active ones have precedence.
+    // If there are too many interfaces, the active ones come first.
     let mut listed: Vec<&InterfaceFinding> = all.iter().collect();
     if all.len() > INTERFACES_MAX {
         listed.sort_by_key(|interface| (interface.state != "up", interface.index));
@@ -126,8 +128,7 @@ fn format_neighbors(others: &NeighborFindings, colours: bool) -> String {
     out
 }
 
-/// Formats the availability of one facility and, if it is unavailable, the ways to make it
-/// available.
+/// Formats the availability of one facility. If the facility is unavailable, appends the remedies.
 pub(super) fn format_verdict(verdict: &Verdict, colours: bool) -> String {
     let mut out = String::new();
     let explanation = match (verdict.open, verdict.because.as_str()) {

@@ -1,9 +1,10 @@
-//! Generator of a systemd service for a request (`streamline doctor unit`). The service has only
-//! the capability CAP_NET_RAW, or none if the request does not use `rx`, `tx` or `redirect`.
+//! Generation of a systemd unit file for a request (`streamline doctor unit`). The service has only
+//! the capability CAP_NET_RAW, or no capability if the request does not use `rx`, `tx` or
+//! `redirect`.
 //!
 //! The request is checked before its unit file is printed. Relative file names refer to the
 //! service's state directory, `/var/lib/NAME`. NAME is derived from the filters of the request, so
-//! the unit file can be in the same directory as the daemon's unit file (`streamline.service`).
+//! that it differs from the name of the daemon's unit file (`streamline.service`).
 
 use crate::arguments::RequestArguments;
 use crate::failure;
@@ -57,8 +58,8 @@ fn service_name(graph: &Graph) -> String {
     format!("streamline-{}", names.join("-"))
 }
 
-/// Formats the unit file. `live` is true if the request uses `rx`, `tx` or `redirect`, which need a
-/// capability.
+/// Formats the unit file. `live` must be true if the request uses `rx`, `tx` or `redirect`, which
+/// need CAP_NET_RAW.
 fn format_unit((text, service_name): (&str, &str), live: bool, program: &Binary) -> String {
     let (place, first) = service_program(program.path.as_deref());
     let capability = if live { "CAP_NET_RAW" } else { "" };
@@ -114,9 +115,9 @@ WantedBy=multi-user.target
     )
 }
 
-/// Returns the program's path as the service sees it, and the command that installs the program
-/// there. The command is empty if the service can run the program in place, or if the program's
-/// path is unknown.
+/// Returns the path from which the service runs the program, and the command that installs the
+/// program there. The command is empty if the service can run the program in place, or if the path
+/// of the program is unknown.
 fn service_program(path: Option<&Path>) -> (String, String) {
     let hidden = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
     let Some(path) = path else { return (INSTALLED_PATH.to_owned(), String::new()) };

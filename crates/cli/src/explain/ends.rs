@@ -1,5 +1,5 @@
-//! Sources and sinks that `explain` describes in addition to the plan: those that share a ring with
-//! other programs, and sinks that retain past frames.
+//! Description, for `explain`, of the sources and sinks that share a ring with other programs, and
+//! of the sinks that retain past frames.
 
 use pipeline::explain;
 use pipeline::plan::Plan;
@@ -7,8 +7,8 @@ use streamline::named::{ring_sizes, writer_ring_sizes};
 use streamline::report::{Object, to_object};
 
 /// Returns the sinks whose output other programs read from a ring. Each entry has the name of the
-/// sink, the minimum and the maximum size of the ring in bytes, and true if the request specifies
-/// the size.
+/// sink, the minimum and maximum sizes of the ring in bytes, and true if the request specifies the
+/// size.
 fn reader_rings(plan: &Plan) -> Vec<(String, (usize, usize), bool)> {
     let names = explain::unique_names(&plan.graph);
     let ring = |(id, node): (pipeline::graph::NodeId, &pipeline::graph::Node)| {
@@ -30,7 +30,8 @@ fn written_sources(plan: &Plan) -> Vec<String> {
     nodes.map(|(id, _)| names[id.0].clone()).collect()
 }
 
-/// Formats the sizes of the rings from which other programs read, and of those to which they write.
+/// Formats the sizes of the rings that connect the request to other programs, both readers and
+/// writers.
 pub(super) fn format_ring_sizes(plan: &Plan) -> String {
     let line = |(name, (least, most), is_given)| {
         let (least, most) = (least >> 10, most >> 10);
@@ -51,8 +52,8 @@ pub(super) fn format_ring_sizes(plan: &Plan) -> String {
 }
 
 /// Returns the sinks that retain past frames. Each entry has the name of the sink, the size in
-/// bytes of its memory for uncompressed frames, and true if a separate thread of low priority
-/// compresses older frames (otherwise the sink's own thread does).
+/// bytes of its memory for uncompressed frames, and true if a separate low-priority thread
+/// compresses older frames. If false, the thread of the sink compresses them.
 fn retaining_sinks(plan: &Plan) -> Vec<(String, u64, bool)> {
     let names = explain::unique_names(&plan.graph);
     let used = || plan.graph.ids().filter_map(|(id, node)| Some((id, node.filter()?)));
@@ -62,8 +63,8 @@ fn retaining_sinks(plan: &Plan) -> Vec<(String, u64, bool)> {
     freezes.map(|(id, used)| (names[id.0].clone(), bytes(used), is_live)).collect()
 }
 
-/// Formats, for each sink that retains past frames, the size of its memory for uncompressed frames
-/// and the thread that compresses older ones.
+/// Formats, for each sink that retains past frames, the size of its memory for uncompressed frames,
+/// and the kind of thread that compresses older frames.
 pub(super) fn format_retained_frames(plan: &Plan) -> String {
     let line = |(name, bytes, is_live): (String, u64, bool)| {
         let (size, by) = (
