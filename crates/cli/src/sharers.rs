@@ -1,6 +1,6 @@
-//! The shared prefixes of a request, and the paths that read them, for `explain`. A shared prefix
-//! consists of the source and the first filters of several requests, and runs only once, in one
-//! process (`--prefix=shared`).
+//! Description of shared prefixes for `explain`. A shared prefix consists of the source and the
+//! first filters that several requests have in common. It runs only once, in a separate process
+//! (`--prefix=shared`), and the paths of the requests read its output.
 
 use engine::registry::MachineRegistry;
 use member::client::Client;
@@ -19,7 +19,7 @@ pub(crate) struct SharedPrefix {
     path: Option<u32>,
 }
 
-/// Returns the shared prefixes of a plan.
+/// Returns the shared prefixes that a plan reads.
 pub(crate) fn find_prefixes(plan: &Plan) -> Vec<SharedPrefix> {
     let used = plan.graph.nodes.iter().filter_map(pipeline::graph::Node::filter);
     let used = used.filter(|used| used.description.name == prefix::SHARED_SOURCE);
@@ -47,15 +47,15 @@ pub(crate) fn find_prefixes(plan: &Plan) -> Vec<SharedPrefix> {
 /// with it.
 #[derive(Serialize, Debug)]
 pub(crate) struct SimilarRequests {
-    /// The longest prefix that these requests share.
+    /// The longest prefix that these requests and the given request have in common.
     prefix: String,
     /// Numbers of the paths of this user that could share the prefix.
     own: Vec<u32>,
-    /// The paths of other users, with whom a process is never shared.
+    /// The paths of other users, with which a process is never shared.
     others: Vec<ForeignPath>,
 }
 
-/// Beginning of a source that reads a shared prefix, in the text of a request.
+/// Beginning of a source that reads a shared prefix, as it appears in the text of a request.
 const SHARED_SOURCE_TEXT: &str = "shared \"";
 
 /// A visible path of another user.
@@ -65,9 +65,10 @@ struct ForeignPath {
     uid: u32,
 }
 
-/// Finds the running requests that begin with the same filters as this request. Omits requests that
-/// run a shared prefix for others and, if this request reads a shared prefix, those of the same
-/// user that also read one. Returns `None` if no requests remain, or if there is no daemon.
+/// Finds the running requests that begin with the same filters as the request `text`. Omits
+/// requests that run a shared prefix for others. If `text` reads a shared prefix, also omits the
+/// same user's requests that read one. Returns `None` if no requests remain, or if there is no
+/// daemon.
 pub(crate) fn find_similar_requests(text: &str) -> Option<SimilarRequests> {
     let prefixes = prefix::request_prefixes(text, &MachineRegistry::Local);
     prefixes.first()?;
@@ -93,8 +94,8 @@ pub(crate) fn find_similar_requests(text: &str) -> Option<SimilarRequests> {
     })
 }
 
-/// Formats the running requests that begin with the same filters as this request; empty if there
-/// are none.
+/// Formats the running requests that begin with the same filters as the request `text`. Returns an
+/// empty string if there are none.
 pub(crate) fn format_similar_requests(text: &str) -> String {
     let Some(SimilarRequests { prefix, own, others }) = find_similar_requests(text) else {
         return String::new();
@@ -123,7 +124,7 @@ fn format_paths(numbers: impl Iterator<Item = String>) -> String {
     format!("{} {}", if all.len() == 1 { "path" } else { "paths" }, all.join(", "))
 }
 
-/// Formats the shared prefixes; empty if there are none.
+/// Formats the shared prefixes that a plan reads. Returns an empty string if there are none.
 pub(crate) fn format_prefixes(plan: &Plan) -> String {
     let line = |found: SharedPrefix| {
         let SharedPrefix { prefix, readers, path } = found;

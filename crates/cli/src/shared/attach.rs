@@ -1,5 +1,5 @@
-//! `streamline attach`: prints the output and the progress of a running path, and its outcome. ^C
-//! detaches without stopping the path.
+//! `streamline attach`: prints the output, the progress and finally the outcome of a running path.
+//! ^C detaches without stopping the path.
 
 use super::connect::{connect_path, format_age, user_name, wait_readable, watch_signals};
 use crate::arguments::paths::AttachArguments;
@@ -21,7 +21,7 @@ use sys::file::FileKind;
 /// Interval of progress updates.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Follows a path until it ends or a signal arrives.
+/// Prints the output and progress of a path until the path ends or a signal arrives.
 pub(super) fn run(arguments: &AttachArguments) -> Result<Status, Status> {
     let signals = watch_signals()?;
     let (to, about) = connect_path(&arguments.path)?;
@@ -54,7 +54,7 @@ pub(super) fn run(arguments: &AttachArguments) -> Result<Status, Status> {
                     terminal::show_status(&progress_line(&totals));
                 }
             }
-            // The path had ended before it received the subscription.
+            // The path ended before it received the subscription.
             Err(ClientError::Disconnected) if !is_subscribed => {
                 return Err(report_client_error(&ClientError::PathEnded(arguments.path.clone())));
             }
@@ -81,17 +81,18 @@ fn progress_line(totals: &Totals) -> String {
     )
 }
 
-/// The log file of a path. Only text that is appended after the file was opened is read.
+/// A reader of a path's log file. It reads only text that is appended after the file has been
+/// opened.
 struct LogReader {
     file: File,
-    /// Beginning of an incomplete UTF-8 sequence at the end of the data read so far.
+    /// Incomplete UTF-8 sequence at the end of the data that has been read so far.
     rest: Vec<u8>,
 }
 
 impl LogReader {
-    /// Opens the log that a path reports. The name is untrusted: only a regular file that belongs
-    /// to the path's user is opened, so opening has no side effect. For any other file, prints a
-    /// note and returns `None`.
+    /// Opens the log file that a path reports. The file name is untrusted: only a regular file of
+    /// the path's user is opened, which has no side effects. For any other file, prints a note and
+    /// returns `None`.
     fn open_reported_log(path: &str, uid: u32) -> Option<Self> {
         let opened = open_foreign_file(Path::new(path), uid).and_then(|mut file| {
             let sought = file.seek(SeekFrom::End(0)).map_err(|error| terminal::reason(&error));
@@ -118,8 +119,8 @@ impl LogReader {
     }
 }
 
-/// Opens a file named by a process of another user. Fails with the reason unless it is a regular
-/// file of that user, on a file system other than FUSE.
+/// Opens a file whose name a process of another user has supplied. Fails with the reason if the
+/// file is not a regular file of that user, or if it is on a FUSE file system.
 fn open_foreign_file(path: &Path, uid: u32) -> Result<File, String> {
     let failed = |error: sys::Error| error.to_string();
     let place = sys::file::open_path(path).map_err(failed)?;
@@ -136,12 +137,11 @@ fn open_foreign_file(path: &Path, uid: u32) -> Result<File, String> {
     }
 }
 
-/// Removes all complete UTF-8 sequences from the buffer and returns them as text in which hidden
-/// characters are replaced by placeholders.
+/// Removes all complete UTF-8 sequences from the buffer, and returns them as text. Placeholders
+/// replace hidden characters.
 fn take_printable(bytes: &mut Vec<u8>) -> String {
     let whole = match std::str::from_utf8(bytes) {
-        // An incomplete sequence stays in the buffer, and invalid bytes become replacement
-        // characters.
+        // An incomplete sequence stays in the buffer. Invalid bytes become replacement characters.
         Err(error) if error.error_len().is_none() => error.valid_up_to(),
         _ => bytes.len(),
     };

@@ -1,4 +1,5 @@
-//! Connections to the daemon and to paths, with messages and waits for several commands.
+//! Functions that several commands share: connections to the daemon and to paths, error messages,
+//! and waiting.
 
 use crate::failure::{report_client_error, report_system_error};
 use crate::status::Status;
@@ -14,8 +15,8 @@ pub(super) fn connect_daemon() -> Result<Client, Status> {
     Client::find(None).map_err(|error| report_client_error(&error))
 }
 
-/// Connects to a path and fetches its description, which detects a stopped process before an
-/// expensive call. On failure, prints an error and returns the exit status.
+/// Connects to a path, and fetches its description. The fetch detects a stopped process before a
+/// more expensive call. On failure, prints an error and returns the exit status.
 pub(super) fn connect_path(name: &str) -> Result<(PathClient, PathDescription), Status> {
     connect_daemon()?.connect_described(name).map_err(|error| {
         let silent = error == ClientError::Timeout;
@@ -27,7 +28,7 @@ pub(super) fn connect_path(name: &str) -> Result<(PathClient, PathDescription), 
     })
 }
 
-/// Prints the paths that did not reply in time, by user.
+/// Prints a note for each user whose paths did not reply in time.
 pub(super) fn print_silent_paths<'p>(paths: impl Iterator<Item = &'p RegisteredPath>) {
     let mut silent: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     paths.for_each(|path| silent.entry(path.uid).or_default().push(path.number));
@@ -42,8 +43,8 @@ pub(super) fn print_silent_paths<'p>(paths: impl Iterator<Item = &'p RegisteredP
     }
 }
 
-/// Formats path numbers, such as `paths 1, 2`. If there are more than eight, only counts the
-/// others.
+/// Formats path numbers, such as `paths 1, 2`. If there are more than eight, lists eight and the
+/// number of the others.
 fn list_numbers(numbers: &[u32]) -> String {
     const NAMED_PATHS_MAX: usize = 8;
     let named: Vec<String> = numbers.iter().take(NAMED_PATHS_MAX).map(u32::to_string).collect();
@@ -60,9 +61,9 @@ pub(super) fn watch_signals() -> Result<BorrowedFd<'static>, Status> {
     engine::signal::watch().map_err(|error| report_system_error(&error))
 }
 
-/// Blocks until one of the descriptors is readable. Returns, for each descriptor, true if it is
-/// readable. Returns `None` on a terminating signal or when the time limit expires. A change of the
-/// terminal's size does not end the wait.
+/// Blocks until one of the descriptors is readable, and returns for each descriptor if it is
+/// readable. Returns `None` if a terminating signal arrives or the time limit expires. A change of
+/// the terminal's size (SIGWINCH) does not end the wait.
 pub(super) fn wait_readable(
     descriptors: &[BorrowedFd<'_>],
     signals: BorrowedFd<'_>,

@@ -22,7 +22,7 @@ use streamline::metrics;
 use sys::service;
 use sys::steps::Steps;
 
-/// Runs the daemon until a signal arrives.
+/// Runs the daemon until a terminating signal arrives.
 pub(super) fn run(arguments: &DaemonArguments) -> Result<Status, Status> {
     let log = Log::open(&arguments.log.clone().unwrap_or_default()).map_err(|error| {
         terminal::print_error(&error.to_string());
@@ -36,7 +36,7 @@ pub(super) fn run(arguments: &DaemonArguments) -> Result<Status, Status> {
     })
 }
 
-/// Serves clients until a signal arrives. Fails with the reason.
+/// Serves clients until a terminating signal arrives. Fails with the reason.
 fn serve(arguments: &DaemonArguments, log: &Log) -> Result<Status, String> {
     let policy = read_policy(arguments)?;
     check_page(arguments, &policy)?;
@@ -50,7 +50,7 @@ fn serve(arguments: &DaemonArguments, log: &Log) -> Result<Status, String> {
     let steps = Steps::with_fault(arguments.fault.clone().unwrap_or_default());
     let kept = service::take_descriptors();
     let server = match kept.is_empty() {
-        // The permissions of an explicit directory determine who can connect.
+        // If the user specifies the directory, its permissions determine who can connect.
         true => Server::open(&directory, !arguments.user, policy, &steps),
         false => Server::from_descriptors(&directory, kept, policy, &steps),
     };
@@ -93,10 +93,10 @@ pub(super) fn warn(log: &Log, what: &str) {
     log.write(&Record::new(EventKind::DaemonWarning, Level::Warning, what));
 }
 
-/// Maximum time to wait for the replies of all paths to a scrape.
+/// Maximum time that a scrape of the metrics waits for the replies of all paths.
 const SCRAPE_TIMEOUT: Duration = Duration::from_millis(800);
 
-/// Starts the metrics servers of `--metrics`, which query the paths as clients of this daemon.
+/// Starts the metrics servers of `--metrics`. They query the paths as clients of this daemon.
 fn start_metrics(
     arguments: &DaemonArguments,
     (server, directory): (&mut Server, &Path),
@@ -112,7 +112,7 @@ fn start_metrics(
         let figures = move || {
             let client = Client::connect_inside(acceptor.as_fd(), &directory);
             let figures = client.and_then(|client| query_figures(&client, SCRAPE_TIMEOUT));
-            // After an error, the daemon is about to end, and there are no paths to report.
+            // An error means that the daemon is about to end, so there are no paths to report.
             figures.unwrap_or_default()
         };
         let started = metrics::Server::start(target, figures);
@@ -136,8 +136,8 @@ fn read_policy(arguments: &DaemonArguments) -> Result<Policy, String> {
     read.map_err(|error| error.to_string())
 }
 
-/// Fails if the page listens on the loopback interface and the policy lets users capture on `lo`,
-/// where they could read the access tokens of other users of the page.
+/// Fails if the page listens on the loopback interface and the policy allows users to capture on
+/// `lo`. These users could read the access tokens of other users in the captured requests.
 fn check_page(arguments: &DaemonArguments, policy: &Policy) -> Result<(), String> {
     let on_loopback = arguments.page.as_ref().is_some_and(|listen| !listen.starts_with("unix:"));
     if !on_loopback || !policy.is_open_to_users("lo") {
@@ -158,7 +158,7 @@ fn daemon_directory(arguments: &DaemonArguments) -> Result<PathBuf, String> {
     }
 }
 
-/// Describes an error, with a remedy if this user may not write to the machine-wide directory.
+/// Formats an error. If this user may not write to the machine-wide directory, appends a remedy.
 fn describe(error: &DirectoryError) -> String {
     let needs_root =
         matches!(error, DirectoryError::System(why) if why.target.starts_with(MACHINE_DIRECTORY));
@@ -169,7 +169,7 @@ fn describe(error: &DirectoryError) -> String {
     format!("{error}{remedy}")
 }
 
-/// Sends variables that describe the daemon's state to the service manager, if there is one.
+/// Sends state variables (sd_notify(3)) to the service manager, if there is one.
 fn notify_manager(lines: &str, log: &Log) {
     if let Err(error) = service::notify(lines, &[]) {
         warn(log, &format!("the service manager was not notified: {error}"));

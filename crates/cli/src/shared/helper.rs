@@ -1,5 +1,5 @@
-//! A child process of the daemon that serves the daemon's paths and ends with the daemon. Each line
-//! of its standard error becomes an event in the daemon's log.
+//! A child process of the daemon, such as the page or the mount, which ends together with the
+//! daemon. Each line of its standard error becomes an event in the daemon's log.
 
 use daemon::log::{EventKind, Level, Log, Record};
 use std::io::{self, Read as _};
@@ -8,27 +8,26 @@ use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::Duration;
 use sys::local_socket;
 
-/// Maximum length of a line of the program's output, in bytes. The rest of a longer line is treated
-/// as another line.
+/// Maximum length of a line of the program's output, in bytes. A longer line is split.
 const LINE_MAX: usize = 4096;
-/// Maximum number of reads after the program has ended, enough for the contents of a full pipe.
+/// Maximum number of reads after the program has exited; they suffice for a full pipe.
 const LAST_READS_MAX: usize = 16;
 
-/// A running program.
+/// A running child process, with its output and the settings for its log events.
 #[derive(Debug)]
 pub(super) struct Helper {
     child: Child,
     process: OwnedFd,
-    /// Standard error of the program and of its child processes, which may outlive the program;
-    /// `None` after the end of the output.
+    /// The pipe from the standard error of the program and of its child processes, which may
+    /// outlive the program. `None` after the end of the output.
     messages: Option<ChildStderr>,
-    /// Beginning of an incomplete line.
+    /// Beginning of a line whose end has not been read yet.
     line: Vec<u8>,
     reports: Reports,
 }
 
 impl Helper {
-    /// Starts a program. The program must end when its standard input is closed.
+    /// Starts a program, which must exit when its standard input is closed.
     pub(super) fn spawn(command: &mut Command, reports: Reports) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
@@ -38,15 +37,15 @@ impl Helper {
                 Ok(Self { child, process, messages, line: Vec::new(), reports })
             }
             Err(error) => {
-                // Without the descriptor, the end of the program could not be detected.
+                // Without a process descriptor, the exit of the program could not be detected.
                 let _ = child.kill().and_then(|()| child.wait());
                 Err(io::Error::other(error.to_string()))
             }
         }
     }
 
-    /// Logs the output of the program until it has ended or `stop` is readable. Returns true if the
-    /// program is still running.
+    /// Logs the output of the program until the program has exited or `stop` is readable. Returns
+    /// true if the program is still running.
     pub(super) fn wait(&mut self, stop: Option<BorrowedFd<'_>>, log: &Log) -> bool {
         loop {
             let messages = self.messages.as_ref().map(|pipe| pipe.as_fd());
@@ -68,14 +67,15 @@ impl Helper {
         }
     }
 
-    /// Ends the program if it is still running, and logs its remaining output.
+    /// Ends the program by closing its standard input, logs its remaining output, and waits for its
+    /// exit.
     pub(super) fn end(&mut self, log: &Log) -> io::Result<ExitStatus> {
         drop(self.child.stdin.take());
         self.wait(None, log);
         self.child.wait()
     }
 
-    /// Reads once from the program's standard error, and logs each line that this completes.
+    /// Reads once from the program's standard error, and logs all complete lines.
     fn read(&mut self, log: &Log) {
         let mut bytes = [0; LINE_MAX];
         let read = self.messages.as_mut().map_or(Ok(0), |pipe| pipe.read(&mut bytes));
@@ -91,7 +91,7 @@ impl Helper {
         }
     }
 
-    /// Logs the output that the program had written before it ended.
+    /// Logs the output that remains in the pipe after the program has exited.
     fn log_last_output(&mut self, log: &Log) {
         for _ in 0..LAST_READS_MAX {
             let Some(pipe) = &self.messages else { break };
@@ -112,7 +112,7 @@ impl Helper {
     }
 }
 
-/// The event kind and the subject for the output of a program in the daemon's log.
+/// The event kind and the subject with which the output of a program appears in the daemon's log.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reports {
     pub(super) event: EventKind,
@@ -121,8 +121,8 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    /// Returns the event for a line of the program. A line that begins with `error:`, `warning:` or
-    /// `note:` sets the level of the event; the level of any other line is `Info`.
+    /// Returns the event for a line of the program's output. The prefixes `error:`, `warning:` and
+    /// `note:` determine the level of the event. The level of any other line is `Info`.
     fn event_of_line(self, line: &str) -> Record {
         let (level, message) = match line.split_once(": ") {
             Some(("error", rest)) => (Level::Error, format!("{}: {rest}", self.subject)),

@@ -1,10 +1,10 @@
 //! Commands for registered paths, and the daemon.
 //!
-//! - `daemon`: `streamline daemon`; `program_host`: the page and the mount that the daemon runs;
-//!   `helper`: the child process of either;
+//! - `daemon`: `streamline daemon`; `program_host`: restarts the page and the mount, which the
+//!   daemon runs as child processes; `helper`: such a child process;
 //! - `start`, `stop`, `set`, `tap`, `attach`, `ps`, `top`, `spaces`, `state`: the commands of the
-//!   same names; `path_rows`, `sharing`: paths and kernel programs as these commands print them;
-//! - `next`: completion of the commands' arguments.
+//!   same names; `path_rows`, `sharing`: rows of paths and kernel programs for these commands;
+//! - `next`: shell completion of the commands' arguments.
 //!
 //! The crates `member` and `daemon` implement the calls; the modules of this directory format the
 //! results.

@@ -1,9 +1,8 @@
-//! Completion of the arguments of commands on paths.
+//! Shell completion of the arguments of commands on paths.
 //!
-//! Prints each candidate for the incomplete word on one line, given the command and the words
-//! before the incomplete one. Candidates are the user's paths, the nodes and spaces of a given
-//! path, the words of a change, and the shells. Paths, nodes and spaces are printed only if there
-//! is a daemon, and nodes and spaces only if the path replies.
+//! Given the command and the words before the incomplete word, prints each candidate on one line.
+//! Candidates are the user's paths, the nodes and spaces of a given path, the words of a change,
+//! and the shells. Paths require a daemon; nodes and spaces also require that the path replies.
 
 use crate::status::Status;
 use crate::terminal;
@@ -29,7 +28,7 @@ pub(crate) fn print_candidates(words: &[String]) -> Status {
 trait PathCandidates {
     /// Returns the names of this user's paths, and the numbers of unnamed paths.
     fn paths(&self) -> Vec<String>;
-    /// Returns the nodes of a path, and their spaces.
+    /// Returns the names of a path's nodes, and the names of their spaces.
     fn nodes_and_spaces(&self, path: &str) -> (Vec<String>, Vec<String>);
 }
 
@@ -93,7 +92,7 @@ fn writable_arguments(node: &str) -> Vec<String> {
     writable.map(|known| format!("{}=", known.name)).collect()
 }
 
-/// Candidates from the daemon.
+/// The paths of the daemon, with their nodes and spaces.
 struct DaemonCandidates;
 
 impl PathCandidates for DaemonCandidates {

@@ -1,4 +1,4 @@
-//! The visible paths with their counters and rates, as `ps` and `top` show them.
+//! Rows of the visible paths with their counters and rates, for `ps` and `top`.
 
 use super::connect::{format_age, user_name};
 use super::rates::{self, Rate};
@@ -41,8 +41,8 @@ pub(super) struct PathRow {
 }
 
 impl PathRow {
-    /// Returns the row of a path. `old` and `new` are the results of its last two queries; `new` is
-    /// `None` if the path was not queried.
+    /// Creates the row of a path. `old` and `new` are the results of the path's last two queries.
+    /// `new` is `None` if the path has never been queried.
     fn new(
         path: RegisteredPath,
         old: Option<Result<Counters, ClientError>>,
@@ -59,7 +59,7 @@ impl PathRow {
             let ns = after.elapsed_ns.saturating_sub(before.elapsed_ns);
             rates::compute_rate(rates::source_output(before), rates::source_output(after), ns)
         });
-        // For a path that no longer replies, the totals of its last reply are shown.
+        // A path that no longer replies keeps the totals of its last reply.
         let counters = new.or(old);
         let lost = counters.as_ref().map(Counters::lost_blocks);
         Self { path, state, counters, rate, lost }
@@ -88,21 +88,21 @@ impl PathRow {
     }
 }
 
-/// A sampler of the counters of the user's paths. Computes rates since the previous sample.
+/// A sampler of the counters of the user's paths, which computes rates between consecutive samples.
 #[derive(Default)]
 pub(super) struct PathsSampler {
     previous: BTreeMap<u32, Result<Counters, ClientError>>,
 }
 
 impl PathsSampler {
-    /// Returns true if a path replied to the latest query.
+    /// Returns true if at least one path replied to its latest query.
     pub(super) fn has_counters(&self) -> bool {
         self.previous.values().any(Result::is_ok)
     }
 
-    /// Samples the counters of the user's paths in parallel. Blocks for at most about `limit`.
-    /// Paths that did not reply to the previous query are queried only if `asks_silent` is true.
-    /// Paths that have ended since `paths` was listed have no row.
+    /// Samples the counters of the user's paths in parallel, and returns a row for each path.
+    /// Blocks for at most about `limit`. Queries paths that did not reply to the previous query
+    /// only if `asks_silent` is true. Omits paths that have ended since `paths` was listed.
     pub(super) fn sample(
         &mut self,
         client: &Client,

@@ -1,7 +1,7 @@
-//! The programs that `streamline daemon` runs: the page (`--page`) and the mount (`--mount`). Each
-//! program has a thread, which restarts the program if it ends by itself. The daemon holds the
-//! standard input of a program open, so the program ends with the daemon, and logs the program's
-//! standard error.
+//! The programs that `streamline daemon` runs: the page (`--page`) and the mount (`--mount`). For
+//! each program, a thread restarts the program if it exits by itself. The daemon holds the
+//! program's standard input open, so the program ends with the daemon. The daemon also logs the
+//! program's standard error.
 
 use super::daemon::warn;
 use super::helper::{Helper, Reports};
@@ -19,29 +19,29 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use sys::eventfd::EventFd;
 
-/// First pause before a program is restarted. The pause doubles with each restart, and is reset
+/// Initial pause before a program is restarted. The pause doubles with each restart, and is reset
 /// after the program has run for longer than [`PAUSE_MAX`].
 const PAUSE: Duration = Duration::from_secs(1);
 /// Maximum pause before a restart.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// A program that the daemon restarts.
+/// A program that the daemon runs and restarts.
 #[derive(Clone, Debug)]
 pub(super) enum Program {
-    /// The page at this address.
+    /// The page.
     Page {
         /// Address or path of the socket.
         listen: String,
         /// Directory of the daemon's sockets.
         socket: PathBuf,
     },
-    /// The mount on this directory.
+    /// The mount.
     Mount {
-        /// Directory on which the paths are shown.
+        /// Directory on which the file system is mounted.
         directory: PathBuf,
         /// Directory of the daemon's sockets.
         socket: PathBuf,
-        /// Paths of other users that are listed: `nothing`, `names` or `all`.
+        /// Selection of the other users' paths in the listing: `nothing`, `names` or `all`.
         others: &'static str,
         /// True if all users of the machine have access.
         for_all: bool,
@@ -68,14 +68,14 @@ impl Program {
                 mount::command_for_daemon(directory, (socket, others), *for_all)?
             }
         };
-        // Only the daemon notifies the service manager.
+        // The program must not notify the service manager; only the daemon does.
         command.env_remove("NOTIFY_SOCKET");
-        // Only the daemon receives signals from the terminal, and then ends the program.
+        // Signals from the terminal reach only the daemon, which then ends the program.
         command.process_group(0);
         Ok(command)
     }
 
-    /// Starts the program. Fails with a sentence that describes the error.
+    /// Starts the program. Fails with a message for the user.
     fn spawn(&self) -> Result<Helper, String> {
         let spawned =
             self.command().and_then(|mut command| Helper::spawn(&mut command, self.reports()));
@@ -87,9 +87,9 @@ impl Program {
         })
     }
 
-    /// Returns true if the program must be restarted after it has ended with `end`: the page
-    /// always, the mount only after a signal has killed it. A mount that exits with a status has
-    /// been unmounted, or has reported why it cannot mount.
+    /// Returns true if the program must be restarted after it has exited with the status `end`. The
+    /// page is always restarted. The mount is restarted only if a signal has killed it: if it exits
+    /// by itself, it was unmounted, or has reported why it cannot mount.
     fn needs_restart(&self, end: &io::Result<ExitStatus>) -> bool {
         match self {
             Self::Page { .. } => true,
@@ -98,7 +98,8 @@ impl Program {
     }
 }
 
-/// A running program, and the thread that restarts it. Dropping this value ends both.
+/// A running program, and the thread that restarts it. Dropping this value ends the program and the
+/// thread.
 #[derive(Debug)]
 pub(super) struct ProgramHost {
     stop: Arc<EventFd>,
@@ -121,12 +122,13 @@ impl ProgramHost {
 impl Drop for ProgramHost {
     fn drop(&mut self) {
         self.stop.notify();
-        // The thread has already reported its panic.
+        // If the thread has panicked, it has already reported the panic.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// Waits for a program, and restarts it when it ends, until `stop` is notified.
+/// Waits for a program, and restarts it whenever it exits, until `stop` is notified. Then ends the
+/// program.
 fn keep_program_running(first: Helper, program: &Program, stop: &EventFd, log: &Log) {
     let mut running = Some(first);
     let mut pause = PAUSE;

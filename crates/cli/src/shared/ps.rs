@@ -1,4 +1,4 @@
-//! `streamline ps`: lists the visible paths, the rates of the user's own paths, and the kernel
+//! `streamline ps`: lists the visible paths, with rates for the user's own paths, and the kernel
 //! programs.
 
 use super::connect::{connect_daemon, print_silent_paths, wait_readable, watch_signals};
@@ -22,7 +22,7 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 /// Time limit of the first sample, for all paths together.
 const FIRST_SAMPLE_TIMEOUT: Duration = Duration::from_millis(1250);
 
-/// Lists the paths.
+/// Lists the visible paths and the kernel programs.
 pub(super) fn run(arguments: &PsArguments) -> Result<Status, Status> {
     let client = connect_daemon()?;
     let failed = |error: ClientError| report_client_error(&error);

@@ -1,4 +1,4 @@
-//! Rates, losses and latencies of paths, as text.
+//! Formatting of rates and latencies.
 
 use member::protocol::{Counters, PlaceLatency};
 use pipeline::explain::{format_nanoseconds, format_rounded_duration};
@@ -6,7 +6,8 @@ use streamline::report::format_count;
 
 pub(super) use streamline::paths::rates::{Rate, compute_rate, source_output, update_totals};
 
-/// Describes the latencies that exceed the bound of the request. Returns `None` if there are none.
+/// Describes the longest latencies that exceed the bound of the request. Returns `None` if there
+/// are none.
 pub(super) fn describe_latency(counters: &Counters) -> Option<String> {
     let latency = counters.latency.as_ref()?;
     let longest = |all: &[PlaceLatency]| {

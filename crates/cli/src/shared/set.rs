@@ -1,4 +1,4 @@
-//! `streamline set`: changes a running path, and prints one sentence that reports the ledger of the
+//! `streamline set`: changes a running path, and prints one sentence with the block counts of the
 //! change.
 
 use super::connect::connect_path;
@@ -43,7 +43,7 @@ pub(super) fn run(arguments: &SetArguments) -> Result<Status, Status> {
     Ok(terminal::print_text(&format!("{}\n", replace_hidden(&change.message))))
 }
 
-/// Returns true if the words are a change in the language of `set`, even if no path could apply it.
+/// Returns true if the words are in the syntax of a change, even if no path could apply the change.
 fn is_change(words: &[String]) -> bool {
     match SpaceBinding::parse(words) {
         Err(_) => false,

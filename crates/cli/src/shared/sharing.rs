@@ -1,5 +1,6 @@
-//! The kernel programs that all users share (one program per interface and direction). Their users
-//! and counters are formatted as tables for `ps` and `spaces`, and as a sentence for `top`.
+//! Formatting of the kernel programs that all users share (one program per interface and
+//! direction): their users and counters as tables for `ps` and `spaces`, and as a sentence for
+//! `top`.
 
 use super::connect::user_name;
 use super::table::format_table;
@@ -12,7 +13,8 @@ pub(super) fn fetch_programs(client: &Client) -> Vec<KernelProgram> {
     client.kernel_programs().map_or_else(|_| Vec::new(), |sharing| sharing.programs)
 }
 
-/// Returns the kernel programs that run filters of this path.
+/// Returns the kernel programs that run filters of a path. Returns an empty list if there is no
+/// daemon.
 pub(super) fn programs_of_path(number: u32) -> Vec<KernelProgram> {
     let Ok(client) = Client::find(None) else { return Vec::new() };
     let mut programs = fetch_programs(&client);
@@ -20,8 +22,9 @@ pub(super) fn programs_of_path(number: u32) -> Vec<KernelProgram> {
     programs
 }
 
-/// Formats two tables: the programs, and those of their requests whose counters are visible to the
-/// user. Empty if there are no programs.
+/// Formats a table of the programs, and a table of their requests. The second table contains only
+/// requests whose counters are visible to the user. Returns an empty string if there are no
+/// programs.
 pub(super) fn format_tables(programs: &[KernelProgram], columns: usize) -> String {
     if programs.is_empty() {
         return String::new();
@@ -122,7 +125,7 @@ fn request_cells(program: &KernelProgram, line: &KernelRequest) -> [String; 8] {
     ]
 }
 
-/// Formats a process, such as `tcpdump[812]`.
+/// Formats the name and the id of a process, such as `tcpdump[812]`.
 fn format_process(process: u32, command: Option<&str>) -> String {
     format!("{}[{process}]", replace_hidden(command.unwrap_or_default()))
 }

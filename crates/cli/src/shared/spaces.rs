@@ -1,5 +1,5 @@
 //! `streamline spaces`: lists the threads, processes and kernel programs in which paths run, with
-//! their filters, state, processors, usage, and the fill of the rings between them.
+//! their filters, state, processors and usage, and with the fill of the rings between them.
 
 use super::connect::{connect_daemon, print_silent_paths, user_name};
 use super::sharing;
@@ -19,7 +19,7 @@ use streamline::report::{json_line, to_object};
 
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
-/// Name of the kernel space.
+/// Name of the space for filters that run in the kernel.
 const KERNEL_SPACE: &str = "kernel";
 
 /// The spaces of a path.
@@ -53,7 +53,7 @@ struct SpaceRing {
     /// Capacity in blocks. `None` if the ring holds bytes, or if it connects a node with its
     /// replicas.
     room: Option<u64>,
-    /// Counts at both ends of the ring, or `None` if the path does not report them.
+    /// Counts at both ends of the ring, or `None` if the path does not report any.
     counted: Option<RingCounts>,
 }
 
@@ -94,8 +94,8 @@ pub(super) fn run(arguments: &SpacesArguments) -> Result<Status, Status> {
     }))
 }
 
-/// Returns the spaces of the user's paths that reply. Prints a message about each of the other
-/// paths, except those that have ended.
+/// Returns the spaces of the user's paths. Omits paths that do not reply, and prints a message
+/// about each of them unless the path has ended.
 fn query_user_paths(client: &Client, listed: Vec<RegisteredPath>) -> Vec<PathSpaces> {
     let listed: Vec<RegisteredPath> = listed.into_iter().filter(|path| path.yours).collect();
     let names: Vec<_> = listed.iter().map(|path| (path.uid, path.number.to_string())).collect();
@@ -117,7 +117,7 @@ fn query_user_paths(client: &Client, listed: Vec<RegisteredPath>) -> Vec<PathSpa
 
 /// Queries the spaces of these paths in parallel.
 fn query_paths(client: &Client, names: &[(u32, String)]) -> Vec<Result<PathSpaces, ClientError>> {
-    // The description is requested after the counters, so it is at least as recent.
+    // The description is requested after the counters, so it is not older than the counters.
     client.count_all(names, &[DESCRIBE], QUERY_TIMEOUT, |to, counters, replies| {
         let about = replies.into_iter().next().unwrap_or_default();
         Ok(path_spaces(about.deserialize_result()?, to.uid(), counters))
@@ -155,10 +155,10 @@ fn list_rings(about: &PathDescription, counters: &Counters) -> Vec<SpaceRing> {
         None => (String::new(), String::new()),
     };
     let planned = links.map(|(number, link)| {
-        // Calls within a space have the same edge number as a ring, but are not counted here.
+        // A call within a space can have the same edge number as a ring, but is not a ring.
         let of = || counters.edges.iter().filter(|e| e.edge == number && !is_call(&e.kind));
-        // The largest size among all worker processes or, if unknown, the size that the plan
-        // permits.
+        // The capacity is the largest current size among all worker processes or, if unknown, the
+        // size that the plan permits.
         let now = of().filter_map(|edge| Some(edge.size.as_ref()?.entries)).max();
         SpaceRing {
             kind: link.transport.clone(),
@@ -186,7 +186,7 @@ impl RingCounts {
         Self { put: edge.put, taken: edge.taken, resident: edge.resident, lost }
     }
 
-    /// Returns the sum of these counts and the counts of another worker process.
+    /// Returns the sum of these counts and the counts from another worker process.
     fn merged(self, other: Self) -> Self {
         let sum =
             |a: Amount, b: Amount| Amount { blocks: a.blocks + b.blocks, bytes: a.bytes + b.bytes };

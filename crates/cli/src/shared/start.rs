@@ -1,9 +1,9 @@
 //! `streamline start`: runs a request in a background process, detached from the terminal.
 //!
-//! The request is checked in the foreground, so that mistakes appear on the terminal. Then another
-//! process of this program is started, with its output redirected to a log file. The command waits
-//! until that process reports that the path is running, or exits. If the process exits, the command
-//! prints its output.
+//! The request is checked in the foreground, so that mistakes appear on the terminal. Then the
+//! command starts another process of this program, whose output is redirected to a log file, and
+//! waits until that process reports that the path is running. If the process exits instead, the
+//! command prints the output of the process.
 
 use super::connect::{connect_daemon, wait_readable, watch_signals};
 use crate::arguments::paths::StartArguments;
@@ -57,7 +57,8 @@ pub(super) fn run(arguments: &StartArguments) -> Result<Status, Status> {
     let (log, file) = open_log(arguments, name)?;
     let metadata = file.metadata();
     let before = metadata.as_ref().map_or(0, fs::Metadata::len);
-    // Output to a device cannot be read again, so errors are also stored in memory.
+    // If the log is not a regular file, its contents cannot be read again, so errors are stored in
+    // memory.
     let stored_errors = match metadata.is_ok_and(|metadata| metadata.is_file()) {
         true => None,
         false => Some(File::from(sys::service::memfd_from_bytes(b"").map_err(report_error)?)),
@@ -100,8 +101,8 @@ pub(super) fn run(arguments: &StartArguments) -> Result<Status, Status> {
     Ok(terminal::print_text(&format!("{number}\n")))
 }
 
-/// Returns the name of the path, if it has one, and the request. If the name is invalid or given
-/// twice, prints an error and fails with the exit status.
+/// Returns the name of the path, if it has one, and the request. If the name is invalid or
+/// specified twice, prints an error and returns the exit status.
 fn name_and_text(arguments: &StartArguments) -> Result<(Option<&str>, String), Status> {
     let (first, text) = split_name(&arguments.words);
     let Some(name) = arguments.path_name.as_deref() else { return Ok((first, text)) };
@@ -120,8 +121,8 @@ fn name_and_text(arguments: &StartArguments) -> Result<(Option<&str>, String), S
     Err(Status::Usage)
 }
 
-/// Checks that no path of the user has this name; otherwise, the new path would write to the log of
-/// the existing one. If the name is in use, prints an error and fails with the exit status.
+/// Checks that no path of the user has this name, because the new path would write to the log of
+/// the existing path. If the name is in use, prints an error and returns the exit status.
 fn check_name(client: &Client, name: Option<&str>) -> Result<(), Status> {
     let Some(name) = name else { return Ok(()) };
     let own = sys::process::identity().0;
@@ -144,13 +145,13 @@ fn check_name(client: &Client, name: Option<&str>) -> Result<(), Status> {
     Err(Status::Failed)
 }
 
-/// Returns true if a word is not an option and consists of the characters that a name may contain.
+/// Returns true if a word contains only characters that are valid in a name, and is not an option.
 fn has_name_form(word: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
     !word.starts_with('-') && word.chars().all(plain)
 }
 
-/// Returns true if a path, and thus a log file, can have this name.
+/// Returns true if a word is a valid name for a path, and thus for its log file.
 fn is_path_name(word: &str) -> bool {
     has_name_form(word) && !word.chars().all(|c| c.is_ascii_digit())
 }
@@ -166,8 +167,8 @@ fn split_name(words: &[String]) -> (Option<&str>, String) {
     }
 }
 
-/// Opens the log file; a new file is accessible to this user only. Returns its path and the file.
-/// On failure, prints an error and fails with the exit status.
+/// Opens or creates the log file, and returns its path and the file. A new file is accessible only
+/// to this user. On failure, prints an error and returns the exit status.
 fn open_log(arguments: &StartArguments, name: Option<&str>) -> Result<(PathBuf, File), Status> {
     let failed = |path: &Path, error: &std::io::Error| {
         terminal::print_error(&format!(
@@ -177,7 +178,8 @@ fn open_log(arguments: &StartArguments, name: Option<&str>) -> Result<(PathBuf, 
         ));
         Status::Failed
     };
-    // Append mode preserves the contents if a path of this name still runs.
+    // The file is opened in append mode, so the log of a path of this name that is still running is
+    // preserved.
     let (path, opened) = match &arguments.log {
         Some(path) => {
             let path = std::path::absolute(path).map_err(|error| failed(path, &error))?;
@@ -229,7 +231,7 @@ fn spawn_path(
         command.args(["--count", &count.to_string()]);
     }
     command.args(arguments.monitor.words());
-    // Other users can read the arguments of a process.
+    // The request is passed in a file, because other users can read the arguments of a process.
     let request = sys::service::memfd_from_bytes(text.as_bytes())
         .and_then(|file| sys::children::dup_inheritable(file, DESCRIPTOR_MIN))
         .map_err(|error| report_system_error(&error))?;
@@ -262,7 +264,7 @@ fn print_failure(
     let (is_stored, file) =
         (stored_errors.is_some(), stored_errors.or_else(|| OpenRegular::read().open(log).ok()));
     if let Some(mut file) = file {
-        // If the log cannot be read, the following message still names it.
+        // If the log cannot be read, the message below still contains its name.
         let _ = file.seek(SeekFrom::Start(if is_stored { 0 } else { before }));
         let _ = file.take(OUTPUT_MAX).read_to_string(&mut output);
     }

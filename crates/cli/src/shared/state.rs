@@ -1,5 +1,5 @@
-//! `streamline state`: prints the published state of filters (`state=NAME`). Reads the state
-//! directly from shared memory, so no daemon is needed and the path is not delayed.
+//! `streamline state`: prints the published state of filters (`state=NAME`). The state is read
+//! directly from shared memory, which needs no daemon and does not delay the path.
 
 use super::connect::{user_name, wait_readable, watch_signals};
 use super::table::format_rows as table;
@@ -71,8 +71,8 @@ fn list_states(json: bool) -> Result<Status, Status> {
     )))
 }
 
-/// Opens the states of all names in parallel. Names that are held by a user other than the rightful
-/// owner are only counted, because there may be many.
+/// Opens the states of all names in parallel. A name that another user than its owner occupies is
+/// only counted, because there may be many such names.
 fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
     let asked: Vec<(u32, Address)> = names.addresses().map(|a| (a.uid(), a.clone())).collect();
     let answers = gather(
@@ -102,7 +102,8 @@ fn read_summaries(names: &TableNames) -> Vec<StateSummary> {
     states
 }
 
-/// Reads the summary of a state. Returns `None` if the filter has ended since it was listed.
+/// Reads the summary of a state. Returns `None` if the filter has ended since the names were
+/// listed.
 fn read_summary(address: &Address, answer: Result<TableReader, Error>) -> Option<StateSummary> {
     let (name, uid) = (address.to_string(), address.uid());
     match answer {
@@ -187,7 +188,7 @@ fn to_json(reader: &TableReader, snapshot: &Snapshot) -> String {
     ]))
 }
 
-/// Formats a state: a single row vertically, several rows as a table.
+/// Formats a state. A single row is printed vertically, several rows as a table.
 fn format_state(reader: &TableReader, snapshot: &Snapshot) -> String {
     let shape = reader.shape();
     let mut text = format!("{}: `{}`", reader.address(), replace_hidden(&shape.filter));

@@ -1,5 +1,5 @@
-//! `streamline stop`: stops paths in the same way as ^C. Their sources end, and the blocks that
-//! they have already read are processed.
+//! `streamline stop`: stops paths in the same way as ^C. The sources of the paths end, but blocks
+//! that the sources have already read are still processed.
 
 use super::connect::{connect_daemon, wait_readable, watch_signals};
 use crate::arguments::paths::StopArguments;
@@ -13,8 +13,8 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 use streamline::report::{json_line, to_object};
 
-/// Interval between two updates from a draining path. The updates also show that its process still
-/// replies.
+/// Interval between two updates from a path that is draining. An update also proves that the
+/// process of the path still replies.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Version of the `--json` format.
@@ -54,7 +54,7 @@ fn stop_paths(
         return Ok(stop_set.status);
     }
     for place in 0..stop_set.results.len() {
-        // The path may end immediately, so the subscription must precede the call to stop.
+        // The subscription must precede the call to stop, because the path may end immediately.
         let path = stop_set.path(place);
         let follow = |to: PathClient| to.subscribe_to_totals(UPDATE_INTERVAL, None).map(|()| to);
         let follows = client.connect(&path).and_then(follow);
@@ -67,10 +67,10 @@ fn stop_paths(
     wait_until_drained(stop_set)
 }
 
-/// The result for one path.
+/// The result of stopping one path.
 #[derive(Serialize, Debug)]
 struct StopResult {
-    /// Name or number, as given.
+    /// Name or number, as specified by the user.
     path: String,
     /// True if the process of the path has exited.
     ended: bool,
@@ -141,8 +141,8 @@ impl StopSet {
     }
 }
 
-/// Stops the paths whose results have the indices `places`, in parallel. Returns true for each path
-/// that has accepted the call or has just ended.
+/// Stops paths in parallel; `places` contains the indices of their results. Returns true for each
+/// path that has accepted the call or has just ended.
 fn stop_all(client: &Client, places: Vec<usize>, stop_set: &mut StopSet) -> Vec<bool> {
     let paths: Vec<(u32, String)> = places.iter().map(|place| (0, stop_set.path(*place))).collect();
     let answers = client.query_all(&paths, &[STOP], QUERY_TIMEOUT, |_, _| Ok(()));
@@ -156,8 +156,8 @@ fn stop_all(client: &Client, places: Vec<usize>, stop_set: &mut StopSet) -> Vec<
     places.into_iter().zip(answers).map(will).collect()
 }
 
-/// Waits until all paths have ended, and prints or stores their reports. Fails with the exit status
-/// if a signal arrives.
+/// Waits until all paths have ended, and prints or stores their reports. If a signal arrives,
+/// returns the exit status as an error.
 fn wait_until_drained(stop_set: &mut StopSet) -> Result<Status, Status> {
     let signals = watch_signals()?;
     let mut reported = Vec::new();
@@ -182,7 +182,7 @@ fn wait_until_drained(stop_set: &mut StopSet) -> Result<Status, Status> {
                         reported.push((place, to));
                     }
                 },
-                // Only a process that was killed ends without a last update.
+                // A process exits without a last update only if it was killed.
                 Some(Err(ClientError::Disconnected)) => reported.push((place, to)),
                 Some(Err(error)) => stop_set.record_failure(place, &error),
             }

@@ -2,8 +2,8 @@
 //! past. ^C ends the request, but not the path.
 //!
 //! The frames arrive as a capture through a pipe, and the request runs in this process. The path
-//! never waits for the request: frames that it does not read in time are skipped, counted, and
-//! reported at the end. With `--all`, the first such frame ends the tap.
+//! never waits for the request. It skips and counts frames that the request does not read in time;
+//! the command reports the count at the end. With `--all`, the first such frame ends the tap.
 
 use super::connect::{connect_path, format_age};
 use crate::arguments::RunArguments;
@@ -43,7 +43,7 @@ pub(super) fn run(arguments: &TapArguments) -> Result<Status, Status> {
     terminal::print_note(&describe_start(&arguments.path, &began, arguments.from.is_some()));
     let (count, time) = (arguments.count, arguments.time);
     let quiet = RunArguments { quiet: true, count, time, ..RunArguments::default() };
-    // A tap is a reader of its path, which counts it, and no path of its own.
+    // The request of a tap is not registered as a path: the tapped path counts it as a reader.
     let options = Options { outside_kernel: true, embedded: true, ..run::run_options(&quiet) };
     let prepared = Prepared::read(
         &text(pipe.as_raw_fd()),

@@ -1,8 +1,8 @@
-//! State of a list on the screen: the selected row, the filter, and whether the help is shown.
+//! State of a list on the screen: the selected row, the filter, and the visibility of the help.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// The action that a key requests from the screen of the list.
+/// The action that a key requests from the screen that contains the list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum KeyEffect {
     /// Redraw the screen.
@@ -16,13 +16,13 @@ pub(super) enum KeyEffect {
 /// State of a list on the screen: the selected row, the filter, and whether the help is shown.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct ListState {
-    /// Filter: only rows that contain this text are shown.
+    /// Text of the filter. Only rows that contain this text are visible.
     pub(super) filter: String,
     /// True while the user types the filter.
     pub(super) is_typing: bool,
     /// True while the help covers the list.
     pub(super) shows_help: bool,
-    /// Index of the selected row among the shown rows.
+    /// Index of the selected row among the rows that match the filter.
     selected: usize,
 }
 
@@ -33,19 +33,19 @@ impl ListState {
         texts.iter().any(|text| text.to_lowercase().contains(&wanted))
     }
 
-    /// Returns the index of the selected row, given the number of shown rows.
+    /// Returns the index of the selected row among `count` rows that match the filter.
     pub(super) fn selected_row_index(&self, count: usize) -> usize {
         self.selected.min(count.saturating_sub(1))
     }
 
-    /// Returns the index of the first visible row if `count` rows are shown, of which `height` fit
-    /// on the screen.
+    /// Returns the index of the first row on the screen. `count` rows match the filter, of which
+    /// `height` fit on the screen.
     pub(super) fn first_visible_row(&self, count: usize, height: usize) -> usize {
         (self.selected_row_index(count) + 1).saturating_sub(height.max(1))
     }
 
-    /// Applies a key, given the number of shown rows. Returns `None` if the key has no meaning in a
-    /// list.
+    /// Applies a key. `count` is the number of rows that match the filter. Returns `None` if the
+    /// key has no meaning in a list.
     pub(super) fn apply_key(&mut self, key: KeyEvent, count: usize) -> Option<KeyEffect> {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             return Some(KeyEffect::Quit);
@@ -91,7 +91,7 @@ impl ListState {
     }
 }
 
-/// Returns the value that follows `current` in `all`; the first value follows the last.
+/// Returns the value after `current` in `all`, cyclically.
 pub(super) fn next_value<T: Copy + PartialEq, const N: usize>(all: [T; N], current: T) -> T {
     let at = all.iter().position(|value| *value == current).unwrap_or(0);
     all[(at + 1) % N]

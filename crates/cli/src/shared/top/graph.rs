@@ -1,4 +1,4 @@
-//! The graph of a path with its rates, in the form in which `explain` draws a plan.
+//! Drawing of a path's graph with its rates, in the style in which `explain` draws a plan.
 
 use super::super::rates::format_rate_short;
 use super::snapshot::{NodeRates, Snapshot};
@@ -6,7 +6,8 @@ use member::client::replace_hidden;
 use pipeline::explain::{DrawnEdge, DrawnGraph, DrawnNode, Symbol};
 use std::fmt::Write as _;
 
-/// Maximum number of nodes drawn. The process of a path may describe any number.
+/// Maximum number of nodes that are drawn. The description of a path is untrusted, and may contain
+/// any number.
 const NODES_MAX: usize = 500;
 
 /// Returns the rows of the graph, or a single row with a message if the graph has too many nodes.
@@ -56,7 +57,7 @@ pub(super) fn graph_rows(snapshot: &Snapshot) -> Vec<String> {
     graph.draw(&order).lines().map(str::to_owned).collect()
 }
 
-/// Formats the rate of a node, its time per block and its losses.
+/// Formats the rate, the time per block and the losses of a node.
 fn figures(rates: &NodeRates) -> String {
     let mut text = format!("{:>8}/s", format_rate_short(rates.rate.blocks));
     let time =

@@ -7,7 +7,7 @@
 //! - `snapshot`: a snapshot of a path, computed from two samples;
 //! - `view`: the choices of the user: order, filter, selected node;
 //! - `screen`: the screen of a path; `graph`: the graph with its rates;
-//! - `choice`, `widgets`: the choices and elements that both screens share.
+//! - `choice`, `widgets`: the list state and the elements that both screens share.
 
 mod choice;
 mod graph;
@@ -69,8 +69,9 @@ pub(super) fn run(arguments: &TopArguments) -> Result<Status, Status> {
     }
 }
 
-/// Monitors all paths on a screen from which one can be opened. With `--once`, or if standard
-/// output is not a terminal, prints the output of `ps` once; with `--json`, one object per update.
+/// Monitors all paths on a screen from which the user can open a path. With `--once`, or if
+/// standard output is not a terminal, prints the output of `ps` once. With `--json`, prints one
+/// object per update.
 fn monitor_all(arguments: &TopArguments) -> Result<Status, Status> {
     let every = Duration::from_nanos(arguments.every);
     if arguments.json || arguments.once || !io::stdout().is_terminal() {
@@ -86,8 +87,7 @@ fn monitor_all(arguments: &TopArguments) -> Result<Status, Status> {
     let client = connect_daemon()?;
     let mut screen = PathsScreen::new(&client, every);
     while let Some(number) = screen.choose_path()? {
-        // If the path has just ended, an error is printed on the terminal, and the list is shown
-        // again.
+        // If the path has just ended, an error is printed, and the loop shows the list again.
         let _ = connect_path(&number.to_string()).and_then(|(client, about)| {
             let mut sampler = PathSampler::new(about, client.uid());
             run_screen(&client, &mut sampler, arguments)
@@ -96,8 +96,7 @@ fn monitor_all(arguments: &TopArguments) -> Result<Status, Status> {
     Ok(Status::Done)
 }
 
-/// Takes two samples of the counters, with [`SAMPLE_INTERVAL`] between them, and returns the
-/// snapshot.
+/// Samples the counters twice, [`SAMPLE_INTERVAL`] apart, and returns the resulting snapshot.
 fn sample_twice(client: &PathClient, sampler: &mut PathSampler) -> Result<Snapshot, Status> {
     let count =
         |client: &PathClient| client.counters().map_err(|error| report_client_error(&error));
@@ -117,7 +116,7 @@ fn snapshot_with_kernel(
     snapshot
 }
 
-/// Blocks for the time `limit`. Returns true if a signal arrives earlier.
+/// Blocks for at most `limit`. Returns true if a signal has arrived.
 fn wait_for_signal(signals: BorrowedFd<'_>, limit: Duration) -> bool {
     sys::poll::readable(&[signals], Some(limit)).contains(&true)
 }
@@ -147,8 +146,8 @@ fn print_json_samples(
     Ok(Status::Done)
 }
 
-/// Blocks until the next update and returns it. Returns `None` if a signal arrives or the path has
-/// ended.
+/// Blocks until the next update from the path arrives, and returns it. Returns `None` if a signal
+/// arrives or the path has ended.
 fn next_update(
     client: &PathClient,
     signals: BorrowedFd<'_>,
@@ -206,7 +205,8 @@ fn run_screen(
     loop {
         let ready = wait_readable(&[client.as_fd(), stdin.as_fd()], signals, None);
         let Some(ready) = ready else { return Ok(Status::Done) };
-        // Several keys may arrive at once, but only the first makes the terminal readable.
+        // All pending keys are processed here, because only the first one makes the terminal
+        // readable.
         while event::poll(Duration::ZERO).map_err(failed)? {
             match event::read().map_err(failed)? {
                 Event::Key(key) if view.apply_key(key, snapshot.as_ref()) == KeyEffect::Quit => {

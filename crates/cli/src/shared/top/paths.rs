@@ -1,4 +1,5 @@
-//! The screen of all visible paths with their rates and losses. The user can open a path.
+//! The screen of all visible paths with their rates and losses, from which the user can open a
+//! path.
 
 use super::super::connect::watch_signals;
 use super::super::path_rows::{PathRow, PathState, PathsSampler, RIGHT_ALIGNED, TITLES};
@@ -27,7 +28,7 @@ use std::time::{Duration, Instant};
 
 /// Time limit for a sample of all paths, during which the screen does not react to keys.
 const SAMPLE_TIMEOUT: Duration = Duration::from_millis(500);
-/// Number of samples after which silent paths are queried again.
+/// Number of samples between two queries of silent paths.
 const SILENT_QUERY_INTERVAL: usize = 5;
 /// Maximum number of lines for kernel programs.
 const PROGRAMS_MAX: usize = 4;
@@ -74,12 +75,12 @@ impl PathOrder {
 struct PathsView {
     list: ListState,
     order: PathOrder,
-    /// Reason why the last selected path could not be opened; `None` once another key is pressed.
+    /// Reason why the selected path could not be opened; reset to `None` by the next key.
     refusal: Option<String>,
 }
 
 impl PathsView {
-    /// Returns the paths to show, in their order.
+    /// Returns the paths that match the filter, in the selected order.
     fn rows<'r>(&self, rows: &'r [PathRow]) -> Vec<&'r PathRow> {
         let is_listed = |row: &&PathRow| {
             let [number, name, user, .., line] = row.cells();
@@ -118,14 +119,14 @@ impl PathsView {
     }
 }
 
-/// The paths at the latest sample.
+/// The paths and kernel programs at the latest sample.
 #[derive(Default)]
 struct PathsSnapshot {
     rows: Vec<PathRow>,
     kernel: Vec<KernelProgram>,
 }
 
-/// The screen of all paths, and the samples that it shows.
+/// The screen of all paths, with the sampler of their counters.
 pub(super) struct PathsScreen<'c> {
     client: &'c Client,
     every: Duration,
@@ -156,7 +157,7 @@ impl<'c> PathsScreen<'c> {
         };
         let signals = watch_signals()?;
         let stdin = io::stdin();
-        // An error must be printed while the screen is closed.
+        // The first sample is taken before the screen is opened, so that an error can be printed.
         let sampled = self.sample();
         sampled.map_err(|error| report_client_error(&error))?;
         let mut screen = Screen::open(io::stdout).map_err(failed)?;
@@ -169,7 +170,8 @@ impl<'c> PathsScreen<'c> {
             if ready.last() == Some(&true) {
                 return Ok(None);
             }
-            // Several keys may arrive at once, but only the first makes the terminal readable.
+            // All pending keys are processed here, because only the first one makes the terminal
+            // readable.
             while event::poll(Duration::ZERO).map_err(failed)? {
                 let Event::Key(key) = event::read().map_err(failed)? else { continue };
                 match self.view.apply_key(key, &self.latest.rows) {
@@ -202,7 +204,7 @@ impl<'c> PathsScreen<'c> {
     }
 }
 
-/// Draws all paths, or the help.
+/// Draws the list of all paths or, if it is open, the help.
 fn draw_paths(frame: &mut Frame<'_>, latest: &PathsSnapshot, view: &PathsView) {
     let lines = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
     let programs = latest.kernel.len().min(PROGRAMS_MAX);
@@ -253,7 +255,7 @@ fn path_table(rows: &[&PathRow], view: &PathsView, height: usize) -> Table<'stat
     let all: Vec<_> = rows.iter().skip(first).take(height).map(|row| (row, row.cells())).collect();
     let width = |column: usize| {
         let cells = all.iter().map(|(_, cells)| cells[column].chars().count());
-        // One column is added to the title for the mark of the order.
+        // A sortable title needs one more column for the mark of the order.
         let title = TITLES[column].len() + usize::from(RIGHT_ALIGNED.contains(&column));
         u16::try_from(cells.max().unwrap_or(0).max(title)).unwrap_or(u16::MAX)
     };

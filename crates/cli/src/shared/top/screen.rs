@@ -1,5 +1,5 @@
-//! Layout of the screen of `top`: the graph with its rates, the rings, and the losses by location.
-//! It fits on a screen of 80×24 characters.
+//! Layout of the screen of one path: the nodes or the graph with rates, the rings, and the losses
+//! by location. The layout fits on a screen of 80×24 characters.
 
 use super::super::connect::{format_age, user_name};
 use super::super::rates::format_rate_short;
@@ -19,7 +19,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
-/// Maximum number of lines for rings, and maximum number of lines for losses.
+/// Maximum number of lines for rings, and also for losses.
 const LINES_MAX: usize = 4;
 /// Width of the bar that shows the fill of a ring, in columns.
 const BAR_WIDTH: usize = 20;
@@ -27,7 +27,8 @@ const BAR_WIDTH: usize = 20;
 /// Number of lines for the details of a node.
 const DETAIL_LINES: usize = 5;
 
-/// Draws the screen, with the choices of the user if the screen is interactive.
+/// Draws the screen. `view` contains the choices of the user, or is `None` if the screen is not
+/// interactive.
 pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Option<&ViewChoices>) {
     let fixed = ViewChoices::default();
     let is_interactive = view.is_some();
@@ -54,7 +55,7 @@ pub(super) fn draw_screen(frame: &mut Frame<'_>, snapshot: &Snapshot, view: Opti
         true => frame.render_widget(section_paragraph("keys", help_lines()), nodes_area),
         false if view.shows_graph => {
             let rows = graph_rows(snapshot);
-            // The arrow keys scroll by one node, which has at least one row.
+            // The arrow keys scroll by one node at a time; each node has at least one row.
             let target_row = selected * rows.len() / nodes.len().max(1);
             let first = target_row.min(rows.len().saturating_sub(usize::from(nodes_area.height)));
             let lines: Vec<Line<'_>> = {
@@ -112,8 +113,7 @@ fn heading_lines(snapshot: &Snapshot, area: Rect) -> Vec<Line<'static>> {
     lines
 }
 
-/// Formats the nodes, starting with the node at index `first`. Highlights the node at index
-/// `selected`.
+/// Formats the nodes from index `first` on as a table. Highlights the node at index `selected`.
 fn node_table(
     nodes: &[&NodeRates],
     order: NodeOrder,
@@ -192,7 +192,8 @@ fn source_ring_line(source: &NamedRing) -> Line<'static> {
     Line::from(format!("  its writers → {to}  {size}{}", reason(&source.ring.because)))
 }
 
-/// Formats the past frames of a node, such as `  freeze keeps 312 MB in 64 MB, 240000 frames`.
+/// Formats the past frames that a node retains, such as `  freeze keeps 312 MB in 64 MB, 240000
+/// frames`.
 fn past_frames_line(past: &PastFrames) -> Line<'static> {
     let PastFrames { node, kept } = past;
     let (bytes, stored) =
@@ -207,7 +208,8 @@ fn detail_line_count(snapshot: &Snapshot) -> usize {
     snapshot.rings.len() + named + snapshot.kept.len()
 }
 
-/// Formats the reason for the last change of a ring's size; empty if the size has never changed.
+/// Formats the reason for the last change of a ring's size. Returns an empty string if the size has
+/// never changed.
 fn reason(because: &str) -> String {
     match because {
         "" => String::new(),
@@ -221,7 +223,7 @@ fn loss_line(loss: &Loss) -> Line<'static> {
     Line::styled(text, colour(Color::Red))
 }
 
-/// Text that explains the keys of an interactive screen.
+/// Summary of the keys, at the bottom of an interactive screen.
 pub(super) const KEY_HELP: &str =
     "? help, q quits, arrows move, g graph, s sorts, / filters, Enter opens";
 

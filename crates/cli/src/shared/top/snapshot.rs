@@ -1,4 +1,4 @@
-//! A snapshot of a path, computed from two samples of its counters.
+//! Snapshots of a path, computed from two samples of its counters.
 
 use super::super::rates::{self, Rate};
 use member::protocol::{Amount, Counters, Filter, KernelProgram, Latency, PathDescription, Space};
@@ -8,7 +8,7 @@ use serde::Serialize;
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
 
-/// A path, and the last sample of its counters.
+/// A sampler of one path: its description, and the latest sample of its counters.
 #[derive(Debug)]
 pub(super) struct PathSampler {
     about: PathDescription,
@@ -16,14 +16,14 @@ pub(super) struct PathSampler {
     latest: Counters,
 }
 
-/// A snapshot of a path.
+/// A snapshot of a path, which is also the `--json` output of `top PATH`.
 #[derive(Serialize, Debug)]
 pub(super) struct Snapshot {
     version: u32,
     pub(super) path: PathDescription,
     pub(super) uid: u32,
     pub(super) elapsed_ns: u64,
-    /// Output rate of the sources.
+    /// Output rate of the path's sources.
     pub(super) rate: Rate,
     pub(super) given: Amount,
     pub(super) nodes: Vec<NodeRates>,
@@ -31,7 +31,7 @@ pub(super) struct Snapshot {
     pub(super) reader_rings: Vec<NamedRing>,
     /// Sources to which other programs write, with the largest of their rings.
     pub(super) writer_rings: Vec<NamedRing>,
-    /// Nodes that retain past frames.
+    /// Nodes that retain past frames, with the amounts of retained frames.
     pub(super) kept: Vec<PastFrames>,
     /// Losses by location and reason, in descending order.
     pub(super) lost: Vec<Loss>,
@@ -55,7 +55,7 @@ pub(super) struct NodeRates {
     pub(super) space: String,
     /// Indentation level: the number of forks between the source and this node.
     pub(super) depth: usize,
-    /// Classes that the arcs to the node select; empty if they select all classes.
+    /// Classes that the arcs to the node select; empty for all classes.
     pub(super) classes: String,
     /// Input rate of the node, or output rate of a source.
     pub(super) rate: Rate,
@@ -80,8 +80,8 @@ pub(super) struct RingFill {
     pub(super) because: String,
 }
 
-/// The ring from which other programs read a sink's output, or the largest ring by which they write
-/// to a source.
+/// The ring from which other programs read a sink's output, or the largest ring through which other
+/// programs write to a source.
 #[derive(Serialize, Debug)]
 pub(super) struct NamedRing {
     /// Name of the sink or source.
@@ -112,8 +112,8 @@ impl PathSampler {
         Self { about, uid, latest: Counters::default() }
     }
 
-    /// Computes a snapshot from the previous sample and `now`, and stores `now` for the next
-    /// snapshot.
+    /// Computes a snapshot from the previous sample and the sample `now`, which then replaces the
+    /// previous sample.
     pub(super) fn snapshot(&mut self, now: Counters) -> Snapshot {
         let before = std::mem::replace(&mut self.latest, now);
         let now = &self.latest;
@@ -151,7 +151,7 @@ impl PathSampler {
         let about = &self.about;
         let mut depth: Vec<Option<usize>> = vec![None; about.nodes.len()];
         let mut order = Vec::new();
-        // Nodes without inputs come first, in the order of the request.
+        // Nodes without incoming arcs come first, in the order of the request.
         let heads = (0..about.nodes.len()).filter(|n| !about.links.iter().any(|l| l.to == *n));
         for head in heads.collect::<Vec<_>>() {
             self.visit_node(head, 0, &mut depth, &mut order);
@@ -172,8 +172,8 @@ impl PathSampler {
         depth: &mut [Option<usize>],
         order: &mut Vec<usize>,
     ) {
-        // A recursive search could overflow the stack, because the untrusted description may be
-        // arbitrarily deep.
+        // The search is iterative, because the untrusted graph may be deep enough to overflow the
+        // stack of a recursive one.
         let mut waiting = vec![(node, level)];
         while let Some((node, level)) = waiting.pop() {
             match depth.get_mut(node) {
@@ -222,8 +222,8 @@ impl PathSampler {
         }
     }
 
-    /// Returns the largest ring of each source to which other programs write if `sources` is true,
-    /// and otherwise the rings from which other programs read the output of sinks.
+    /// If `sources` is true, returns the largest ring of each source to which other programs write.
+    /// Otherwise, returns the rings from which other programs read the output of sinks.
     fn named_rings(&self, sources: bool) -> Vec<NamedRing> {
         let is_source = |name: &str| self.latest.sources.iter().any(|source| source.name == name);
         let of_node = |filter: &Filter| {

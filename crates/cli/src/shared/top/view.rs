@@ -8,7 +8,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent};
 /// The order of the nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum NodeOrder {
-    /// The order of the graph, with nodes indented by the number of forks before them.
+    /// The order of the graph. Each node is indented by the number of forks before it.
     #[default]
     Graph,
     /// Descending rates in blocks per second.
@@ -51,21 +51,21 @@ impl NodeOrder {
     }
 }
 
-/// State of the interactive screen: the order, the list, and the parts that are shown.
+/// State of the interactive screen: the order, the list, and the visible parts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct ViewChoices {
     /// Order of the nodes.
     pub(super) order: NodeOrder,
     /// State of the list: the selected node, the filter (by name and space), and the help.
     pub(super) list: ListState,
-    /// True while the graph with its rates is shown instead of the table.
+    /// True while the screen shows the graph with its rates instead of the table.
     pub(super) shows_graph: bool,
-    /// True while the details of the selected node are shown instead of the rings.
+    /// True while the screen shows the details of the selected node instead of the rings.
     pub(super) is_open: bool,
 }
 
 impl ViewChoices {
-    /// Returns the nodes to show, in their order.
+    /// Returns the nodes that match the filter, in the selected order.
     pub(super) fn nodes<'s>(&self, snapshot: &'s Snapshot) -> Vec<&'s NodeRates> {
         let is_listed = |node: &&NodeRates| self.list.matches_filter(&[&node.name, &node.space]);
         let mut nodes: Vec<&NodeRates> = snapshot.nodes.iter().filter(is_listed).collect();
@@ -91,8 +91,8 @@ impl ViewChoices {
         KeyEffect::Redraw
     }
 
-    /// Undoes the first of these that is in effect: the help, the details of the node, the graph,
-    /// the filter. Quits if none is in effect.
+    /// Closes the help or, if it is not open, the details of the node, the graph, or the filter, in
+    /// this order. Quits if nothing is open.
     fn close(&mut self) -> KeyEffect {
         match () {
             () if self.list.close_help() => {}
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use member::protocol::{Amount, Counters, Filter, Node, PathDescription};
 
-    /// Returns a snapshot of nodes with these names, each with this number of blocks received
+    /// Returns a snapshot of nodes, given their names and the numbers of blocks that they received
     /// within one second.
     fn snapshot(nodes: &[(&str, u64)]) -> Snapshot {
         let node = |(name, _): &(&str, u64)| Node {
@@ -180,7 +180,6 @@ mod tests {
         let snapshot = snapshot(&[("rx", 10), ("tcp", 30), ("http", 20)]);
         let mut view = ViewChoices::default();
         press(&mut view, "jj/TP\n", &snapshot);
-        // No filter was being typed at the key `q`, so it would have quit the screen.
         assert_eq!(names(&view, &snapshot), ["http"]);
         assert_eq!(
             view.list.selected_row_index(1),

@@ -1,4 +1,4 @@
-//! Elements shared by the lists on the screen: titles, rows, keys and colors.
+//! Elements that both screens of `top` share: titles, rows, keys and colors.
 
 use super::choice::ListState;
 use crate::terminal;
@@ -7,7 +7,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row};
 
-/// Returns a style with this color, or without a color if standard output must not be colored.
+/// Returns a style with the given color, or without a color if standard output must not be colored.
 pub(super) fn colour(wanted: Color) -> Style {
     if terminal::has_color_output() { Style::new().fg(wanted) } else { Style::new() }
 }
@@ -43,13 +43,13 @@ pub(super) fn section_paragraph(
     Paragraph::new(lines).block(Block::new().title(Line::styled(title, bold)))
 }
 
-/// Formats keys, each with its effect.
+/// Formats one line per key, with the effect of the key.
 pub(super) fn key_lines(keys: &[(&str, &str)]) -> Vec<Line<'static>> {
     keys.iter().map(|(key, effect)| Line::from(format!("  {key:12} {effect}"))).collect()
 }
 
-/// Returns the line that shows the filter, with a cursor while the user types; `None` if there is
-/// no filter.
+/// Returns the line that displays the filter, with a cursor while the user is typing. Returns
+/// `None` if there is no filter.
 pub(super) fn input_line(list: &ListState) -> Option<Line<'static>> {
     let cursor = if list.is_typing { "_" } else { "  (Esc clears)" };
     let is_used = list.is_typing || !list.filter.is_empty();
