@@ -1,5 +1,5 @@
-//! `streamline cat`: reads the named sinks and writes the named sources of running paths. Needs no
-//! daemon.
+//! `streamline cat`: reads from named sinks, and writes to named sources, of running paths. Works
+//! without a daemon.
 
 use crate::arguments::CatArguments;
 use crate::status::Status;
@@ -7,7 +7,7 @@ use crate::terminal;
 use std::io::{self, BufRead as _, Read as _, Write as _};
 use streamline::named::{NameError, NamedReader, NamedWriter};
 
-/// Number of bytes that one call reads from standard input.
+/// Maximum number of bytes that one call reads from standard input.
 const READ_BYTES: usize = 64 << 10;
 
 /// Copies blocks from a named sink to standard output, or from standard input to a named source.

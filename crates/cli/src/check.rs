@@ -14,8 +14,8 @@ use streamline::{Notice, Notices, OpenError, Options};
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
 
-/// Prints all mistakes in a request. The exit status is 2 if a mistake is an error, and otherwise
-/// (no mistakes, or only warnings) 0.
+/// Prints all mistakes in a request. The exit status is 2 if a mistake is an error. Otherwise,
+/// without mistakes or with only warnings, the exit status is 0.
 pub(crate) fn check(arguments: &CheckArguments) -> Status {
     let text = match line::request_text(&arguments.line) {
         Ok(text) => text,
@@ -48,7 +48,7 @@ pub(crate) fn check(arguments: &CheckArguments) -> Status {
 fn check_as_json(text: &str, syntax: bool) -> Status {
     let (request, mut mistakes) = pipeline::parse(text);
     if !syntax {
-        // Warnings are raised as notices, even for a request without errors.
+        // Warnings arrive as notices, even if the request has no errors.
         let warnings: Arc<Mutex<Vec<Diagnostic>>> = Arc::default();
         let raised = Arc::clone(&warnings);
         let notices = Notices::new(move |notice| {
@@ -69,7 +69,7 @@ fn check_as_json(text: &str, syntax: bool) -> Status {
     let object = to_object(&[
         ("version", &VERSION),
         ("correct", &is_correct),
-        // The request in its canonical form, if it is correct.
+        // The canonical form of the request, if the request is correct.
         ("request", &canonical),
         ("mistakes", &mistakes),
     ]);
@@ -80,7 +80,7 @@ fn check_as_json(text: &str, syntax: bool) -> Status {
 }
 
 /// Returns a mistake as JSON, with its byte range in the text, and the line and column at which it
-/// starts, counted from 1 in characters.
+/// starts. Lines and columns are counted from 1; columns are in characters.
 fn mistake_json(text: &str, mistake: &Diagnostic) -> Object {
     let (start, end) = (mistake.span.start, mistake.span.end);
     let before = text.get(..start).unwrap_or(text);

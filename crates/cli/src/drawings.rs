@@ -21,9 +21,9 @@ pub(crate) fn check_output(wanted: &DrawingArguments, plan: &Plan) -> Result<(),
     Err(Status::Usage)
 }
 
-/// Draws the plan in each requested form and writes it to the requested file. The drawings contain
-/// the figures of a run if `figures` is given. Returns the exit status of the first failure, or
-/// success if there is none.
+/// Draws the plan in each requested format, and writes each drawing to its file. The drawings
+/// contain the figures of a run if `figures` is `Some`. Returns the exit status of the first
+/// failure, or success if there is none.
 pub(crate) fn draw(
     wanted: &DrawingArguments,
     plan: &Plan,

@@ -1,5 +1,5 @@
-//! `streamline examples`: the example requests and the capture that they read. Both are embedded in
-//! the program, so no source tree is needed.
+//! `streamline examples`: prints or writes the example requests, and the capture that they read.
+//! They are embedded in the program, so no source tree is necessary.
 
 use crate::arguments::examples::ExamplesArguments;
 use crate::status::Status;
@@ -46,7 +46,8 @@ pub(crate) fn examples(arguments: &ExamplesArguments) -> Status {
     }
 }
 
-/// Prints all examples as one JSON object, with the directory if they were written into one.
+/// Prints all examples as one JSON object. `directory` is the directory to which the examples were
+/// written, if any.
 fn print_examples_as_json(directory: Option<&Path>) -> Status {
     let example = |(name, text): &(&str, &str)| {
         let (comments, request): (Vec<&str>, Vec<&str>) =
@@ -68,9 +69,9 @@ fn print_examples_as_json(directory: Option<&Path>) -> Status {
     terminal::print_text(&json_line(&object))
 }
 
-/// Writes all examples into a directory, which is created if necessary. Does not overwrite existing
-/// files. Prints an error and fails with the exit status if writing fails, or if an existing file
-/// has other contents.
+/// Writes all examples into a directory, and creates the directory if necessary. Does not overwrite
+/// existing files. If writing fails, or if an existing file has different contents, prints an error
+/// and returns the exit status.
 fn write_examples(folder: &Path) -> Result<(), Status> {
     let lines = EXAMPLES.iter().map(|(name, text)| (format!("{name}.pipe"), text.as_bytes()));
     let capture = (CAPTURE.0.to_owned(), CAPTURE.1);
@@ -112,13 +113,13 @@ fn print_examples_location(folder: &Path) -> Status {
     ))
 }
 
-/// Creates a file with these contents. Returns true if the file now has these contents, and false
-/// if it already existed with other contents or is not a regular file.
+/// Creates a file with the given contents. If the file already exists, leaves it unchanged and
+/// returns true only if it is a regular file with the same contents.
 fn create_file(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     match OpenOptions::new().write(true).create_new(true).open(path) {
         Ok(mut file) => file.write_all(bytes).map(|()| true),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            // Only a regular file is read: opening a pipe or device could block.
+            // Only a regular file is read, because opening a pipe or device could block.
             let same = fs::symlink_metadata(path)?.is_file() && fs::read(path)? == bytes;
             Ok(same)
         }

@@ -43,7 +43,7 @@ pub(crate) fn report_open_error(error: OpenError) -> Status {
         }
         OpenError::Build { text, plan, error } => print_build_error(&text, &plan, &error),
         OpenError::Unregistered(error) => report_client_error(&error),
-        // The worker has already reported the reason.
+        // The worker process has already reported the reason.
         OpenError::Worker { ended: Some(ProcessEnd::Status(status)), .. } => {
             Status::from_exit_code(u8::try_from(status).unwrap_or(1))
         }
@@ -58,8 +58,8 @@ pub(crate) fn report_open_error(error: OpenError) -> Status {
     }
 }
 
-/// Prints the reason why the path of a plan could not be built and, if a filter is the cause, the
-/// position of the filter in the request. Returns the exit status.
+/// Prints the reason why a plan could not be built. If a filter is the cause, also prints its
+/// position in the request. Returns the exit status.
 fn print_build_error(text: &str, plan: &Plan, error: &BuildError) -> Status {
     match error {
         BuildError::Mistake { node, mistake } => {

@@ -14,7 +14,7 @@ use streamline::report::{Object, json_line, to_object};
 /// Version of the `--json` format.
 const VERSION: u32 = 1;
 
-/// Prints the list of all catalog entries, or the description of the named one.
+/// Prints the list of all catalog entries, or the description of one entry.
 pub(crate) fn filters(arguments: &FiltersArguments) -> Status {
     match &arguments.name {
         None if arguments.json => terminal::print_text(&to_json(|_| true)),
@@ -42,9 +42,9 @@ fn to_json(is_wanted: impl Fn(&str) -> bool) -> String {
             ("summary", &page.summary),
             ("usage", &page.usage),
             ("details", &page.details),
-            // Values, defaults and meanings, as in the manual.
+            // The values, the default and the meaning of each parameter, as in the manual.
             ("parameters", &facts(&page, &|title| title == "Parameters")),
-            // Parameters that every filter has.
+            // Parameters that all filters have in common.
             ("common_parameters", &facts(&page, &is_common)),
             ("facts", &facts(&page, &|title| title == "Facts")),
             ("example", &page.example),

@@ -1,4 +1,5 @@
-//! Suggestions for command lines written in the style of other programs, such as tcpdump.
+//! Suggestions for users who write a command line in the syntax of another program, such as
+//! tcpdump.
 
 use crate::terminal;
 use abi::text::VisibleText;
@@ -6,11 +7,11 @@ use engine::registry::MachineRegistry;
 use pipeline::translate;
 use std::ffi::OsString;
 
-/// Commands that take a request.
+/// Commands that expect a request.
 const REQUEST_COMMANDS: [&str; 4] = ["run", "check", "explain", "start"];
 
-/// Prints the name of the program with this syntax, and the equivalent Streamline command. Returns
-/// false if no known program has this syntax.
+/// Recognizes the syntax of another program. Prints the name of the program, and the equivalent
+/// Streamline command. Returns false if the command line is in the syntax of no known program.
 pub(crate) fn suggest(given: impl Iterator<Item = OsString>) -> bool {
     let words: Option<Vec<String>> = given.skip(1).map(|word| word.into_string().ok()).collect();
     let words = words.unwrap_or_default();

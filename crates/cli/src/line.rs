@@ -1,4 +1,5 @@
-//! Reader of the request text on the command line, and printer of mistakes with their positions.
+//! Reading of the request text from the command line or a file, and printing of mistakes with their
+//! positions.
 
 use crate::arguments::RequestArguments;
 use crate::status::Status;
@@ -10,8 +11,8 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// Returns the text of the request. Prints an error and fails with the exit status if there is
-/// none, or if its file cannot be read or is not in UTF-8.
+/// Returns the text of the request. If there is no request, or if its file cannot be read or is not
+/// valid UTF-8, prints an error and returns the exit status.
 pub(crate) fn request_text(arguments: &RequestArguments) -> Result<String, Status> {
     match &arguments.file {
         Some(path) => read_request_file(path),
@@ -25,15 +26,15 @@ pub(crate) fn request_text(arguments: &RequestArguments) -> Result<String, Statu
     }
 }
 
-/// Returns a request with Unix line endings and without white space at its end. The carriage
-/// returns of DOS line endings would be hidden characters, which the request of a path must not
-/// contain.
+/// Returns a request with Unix line endings, and without trailing white space. Carriage returns are
+/// removed because the request of a path must not contain hidden characters.
 pub(crate) fn with_unix_line_ends(text: &str) -> String {
     text.trim_end().replace("\r\n", "\n")
 }
 
 fn read_request_file(path: &Path) -> Result<String, Status> {
-    // One byte more than the limit is read, so that the parser reports an oversized request.
+    // One byte beyond the limit is read, so that the parser can detect and report an oversized
+    // request.
     let limit = TEXT_MAX as u64 + 1;
     let mut bytes = Vec::new();
     let read = match path.as_os_str() == "-" {
@@ -57,7 +58,8 @@ pub(crate) fn print_mistakes(text: &str, mistakes: &[Diagnostic]) {
     terminal::print_error_text(&pipeline::render(text, mistakes, terminal::has_color_errors()));
 }
 
-/// Prints one mistake: its position `span`, its description `what`, and the remedy `hint`, if any.
+/// Prints one mistake with its position `span`, its description `what` and, if known, the remedy
+/// `hint`.
 pub(crate) fn print_mistake(text: &str, span: Span, what: &str, hint: Option<&str>) {
     print_mistakes(text, &[Diagnostic::error(span, what).hint(hint.unwrap_or_default())]);
 }

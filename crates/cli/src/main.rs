@@ -1,8 +1,8 @@
 //! The command `streamline`. [SL §4.2, §7]
 //!
-//! Standard output receives the output of sinks. Standard error receives mistakes, warnings and,
-//! without `--report`, the ledger, so data and reports are not mixed (CONTRACT 28). The exit
-//! statuses are in [`status`].
+//! The output of sinks is written to standard output. Mistakes, warnings and, without `--report`,
+//! the ledger are written to standard error, so that data and reports are not mixed (CONTRACT 28).
+//! The exit statuses are defined in [`status`].
 //!
 //! This crate is a front end: the library `streamline` parses, plans, builds and runs requests, and
 //! the modules of this crate format the results.
@@ -47,9 +47,9 @@ use std::process::ExitCode;
 use streamline::Served;
 
 fn main() -> ExitCode {
-    // After a failure, the use of a closed standard stream is not reported as an error.
+    // A failure of this call only means that the use of a closed standard stream is not detected.
     let _ = sys::closed_output::fail_if_closed();
-    // Never fails: the signal and its action are valid.
+    // This call cannot fail, because the signal and its action are valid.
     let _ = sys::children::keep_ended();
     streamline::use_daemon_ids();
     match streamline::serve_if_asked(&failure::notice_handler(false)) {
@@ -66,8 +66,8 @@ fn main() -> ExitCode {
                 return Status::Usage.into();
             }
             let status = if error.use_stderr() { Status::Usage } else { Status::Done };
-            // The message may quote hidden characters, which must be replaced; the message then
-            // loses its colors. A failed write to standard error cannot be reported.
+            // If the message quotes hidden characters, they are replaced, and the message is
+            // printed without colors. A failed write to standard error cannot be reported.
             if std::env::args_os().any(|word| word.to_string_lossy().contains(is_hidden)) {
                 terminal::print_error_text(&VisibleLines(&error.render().to_string()).to_string());
             } else {

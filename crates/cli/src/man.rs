@@ -1,4 +1,5 @@
-//! `streamline man`: the manual, generated from the same definitions as help and completion.
+//! `streamline man`: prints or writes the manual, which is generated from the same definitions as
+//! help and completion.
 //!
 //! Section 1 has a page for the program and one for each command; section 7 has one page for all
 //! filters, sources and sinks.
@@ -22,8 +23,8 @@ const FILTERS_PAGE: &str = "streamline-filters";
 /// Title of the manual.
 const MANUAL_TITLE: &str = "Streamline";
 
-/// Empty date of all pages. The contents of a page depend on the version of the program, and not on
-/// a date.
+/// Date of all pages: empty, because the contents of a page depend only on the version of the
+/// program.
 const NO_DATE: &str = "\"\"";
 
 /// A manual page in roff.
@@ -47,8 +48,8 @@ pub(crate) fn man(arguments: &ManArguments) -> Status {
     }
     let wanted = arguments.page.as_deref().unwrap_or_default();
     let wanted = wanted.trim_start_matches("streamline").trim_start_matches('-');
-    // In reverse order, so that `filters` selects the page in section 7 and not that of the
-    // command.
+    // The search is in reverse order, so that `filters` selects the page in section 7 and not the
+    // page of the command `filters`.
     match sheets.iter().rev().find(|sheet| sheet.short_name() == wanted) {
         Some(sheet) => terminal::print_text(&sheet.text),
         None => {
@@ -119,7 +120,8 @@ fn command_page(command: &clap::Command, whole: bool) -> io::Result<ManualPage> 
         page.render_subcommands_section(&mut text)?;
     }
     let mut more = Roff::new();
-    // The after-help is formatted for terminals, so the options of a request are formatted anew.
+    // The after-help, which contains the options of a request, is formatted for terminals, so it is
+    // formatted again in roff.
     if command.get_after_help().is_some() {
         more.control("SH", [explain::OPTIONS_TITLE.to_uppercase().as_str()]);
         for (word, help) in explain::option_facts() {
@@ -181,7 +183,7 @@ fn write_entry(page: &mut Roff, known: &Page) {
     page.control("PP", []).text([bold(known.example.as_str())]);
 }
 
-/// Writes a list of paragraphs, each with a label.
+/// Writes a list of labeled paragraphs.
 fn write_labeled(page: &mut Roff, paragraphs: &[(&str, String)]) {
     for (label, text) in paragraphs {
         page.control("TP", []).text([bold(*label)]).text([roman(text.as_str())]);

@@ -1,8 +1,9 @@
 //! `streamline mount`: shows the running paths as a file system.
 //!
-//! Without a command, a background process (with `--foreground`, this process) serves the file
-//! system, and exits when the file system is unmounted. With a command, this process serves the
-//! file system while the command runs, in a new user namespace if the user cannot mount otherwise.
+//! Without a command, a background process serves the file system, and exits when the file system
+//! is unmounted. With `--foreground`, this process serves it instead. With a command, this process
+//! serves the file system while the command runs, in a new user namespace if the user cannot mount
+//! otherwise.
 
 use crate::arguments::mount::{MountArguments, parse_edit_limit};
 use crate::failure::report_system_error;
@@ -16,13 +17,13 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
-/// Exit status of a shell if a program cannot be executed.
+/// Exit status with which shells report that a program cannot be executed.
 const NOT_EXECUTABLE: u8 = 126;
-/// The exit status that a shell reports for a program killed by a signal is this number plus the
-/// signal number.
+/// Base of the exit status with which shells report a program killed by a signal; the signal number
+/// is added.
 const SIGNAL_STATUS_BASE: i32 = 128;
 
-/// Mounts the file system.
+/// Mounts and serves the file system, or starts a process that does.
 pub(crate) fn mount(arguments: &MountArguments) -> ExitCode {
     let directory = match resolve_mount_directory(&arguments.directory) {
         Ok(directory) if directory.is_dir() => directory,
@@ -49,10 +50,10 @@ pub(crate) fn mount(arguments: &MountArguments) -> ExitCode {
     done.unwrap_or_else(|status| status).into()
 }
 
-/// Returns the absolute path of the directory. Unmounts an earlier mount on this directory if its
-/// server has died.
+/// Returns the absolute path of the mount directory. If the directory has an earlier mount whose
+/// server has died, unmounts it.
 fn resolve_mount_directory(directory: &Path) -> std::io::Result<PathBuf> {
-    // canonicalize(3) may succeed without asking the dead server.
+    // realpath(3) may succeed without a request to the dead server, so metadata is queried.
     let is_dead = |error: &std::io::Error| error.kind() == ErrorKind::NotConnected;
     if std::fs::metadata(directory).is_err_and(|error| is_dead(&error)) {
         // If this fails, the next access reports the reason.
@@ -63,9 +64,10 @@ fn resolve_mount_directory(directory: &Path) -> std::io::Result<PathBuf> {
     Ok(found)
 }
 
-/// Returns a command that serves the file system on `directory` until its standard input is closed.
-/// `socket` is the directory of the daemon's sockets, and `others` is the value of `--others`. If
-/// `for_all` is true, all users of the machine have access, otherwise only this user.
+/// Returns a command with which the daemon serves the file system on `directory` until the
+/// command's standard input is closed. `socket` is the directory of the daemon's sockets, and
+/// `others` is the value of `--others`. If `for_all` is true, all users of the machine have access,
+/// otherwise only this user.
 pub(crate) fn command_for_daemon(
     directory: &Path,
     (socket, others): (&Path, &str),
@@ -86,8 +88,8 @@ fn refuse(directory: &Path, why: &str) -> ExitCode {
     Status::NotFound.into()
 }
 
-/// Serves the mount until it is unmounted, a signal arrives, or, for a daemon, standard input is
-/// closed.
+/// Serves the mount until it is unmounted or a signal arrives. A mount of the daemon also ends when
+/// standard input is closed.
 fn serve(
     directory: &Path,
     options: MountOptions,
@@ -152,7 +154,7 @@ fn spawn(arguments: &MountArguments, directory: &Path, socket: Stdio) -> std::io
     for option in &arguments.options {
         command.args(["-o", option]);
     }
-    // A relative path could be taken for an option.
+    // The path is absolute, so it cannot be mistaken for an option.
     command.arg(directory).current_dir("/");
     command.stdin(socket).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
 }
@@ -166,15 +168,15 @@ fn describe(directory: &Path) -> String {
     format!("the running paths are in {directory}; `{unmount} {directory}` ends it")
 }
 
-/// Serves the mount while a command runs. Returns the exit status of the command as a shell would
-/// report it.
+/// Serves the mount while a command runs. Returns the exit status of the command in the convention
+/// of shells.
 fn run_command(
     directory: &Path,
     options: MountOptions,
     (program, words): (&OsString, &[OsString]),
 ) -> ExitCode {
     let mount = Mount::new(directory, options.clone()).or_else(|error| {
-        // A failed attempt has not started any thread.
+        // The failed attempt has started no thread, so this process is still single-threaded.
         Mount::new_private(directory, options).map_err(|_| error)
     });
     let mount = match mount {
@@ -206,7 +208,7 @@ fn report_mount_error(error: &sys::Error) -> Status {
             "without fusermount3 (on Debian the package fuse3), `streamline mount DIR -- COMMAND` \
              mounts for one command",
         ),
-        // A private mount needs the device, too.
+        // Without /dev/fuse, a private mount is not possible either.
         "mount" if !error.target.contains("/dev/fuse") => terminal::print_note(
             "`streamline mount DIR -- COMMAND` mounts for one command, in a user namespace",
         ),

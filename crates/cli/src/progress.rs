@@ -38,7 +38,7 @@ struct SourceTotals {
 }
 
 impl ProgressPrinter {
-    /// Creates a printer, or returns `None` if the run shows no progress.
+    /// Creates a printer, or returns `None` if no progress is to be shown.
     pub(crate) fn new(mode: Option<ProgressMode>, quiet: bool, plan: &Plan) -> Option<Self> {
         let rewrites = terminal::can_rewrite_line();
         let every_ns = match mode {
@@ -61,7 +61,7 @@ impl ProgressPrinter {
     /// Prints the current progress.
     pub(crate) fn print(&self, progress: &Progress) {
         let now = SourceTotals::sum_sources(progress);
-        // An interval of less than a second requires tenths of a second.
+        // If the interval is not a whole number of seconds, the time is printed with tenths.
         let time = format_duration(now.elapsed_ns, !self.every_ns.is_multiple_of(INTERVAL_NS));
         let text = format_progress_line(&time, progress, now, self.previous.replace(now));
         match self.rewrites {
@@ -72,8 +72,7 @@ impl ProgressPrinter {
     }
 }
 
-/// Returns true if a sink of the request, or a program at the end of the request, writes to
-/// standard output.
+/// Returns true if a sink, or a program at the end of the request, writes to standard output.
 pub(crate) fn has_printing_sink(plan: &Plan) -> bool {
     let graph = &plan.graph;
     graph.ids().any(|(id, node)| {
@@ -145,14 +144,15 @@ fn format_progress_line(
     line
 }
 
-/// Formats the position in the input files in percent, and the remaining time at the average rate,
-/// such as ` 42 %, 3:07 left`. Returns `None` if the end of a source is unknown.
+/// Formats the position in the input files in percent, and the estimated remaining time, such as `
+/// 42 %, 3:07 left`. The estimate uses the average rate so far. Returns `None` if the end of a
+/// source is unknown.
 fn format_position(progress: &Progress) -> Option<String> {
     let positions = progress.sources.iter().map(|(_, source)| source.position);
     let positions = positions.collect::<Option<Vec<_>>>().filter(|all| !all.is_empty())?;
     let sum = |of: fn(&Position) -> u64| positions.iter().map(of).fold(0, u64::saturating_add);
     let (read, size) = (sum(|at| at.read), sum(|at| at.size));
-    // Reading may have passed the last known size of a growing file.
+    // In a growing file, the position may be beyond the last known size.
     let size = size.max(read);
     let percent = u128::from(read) * 100 / u128::from(size.max(1));
     let left = match read {
@@ -196,7 +196,7 @@ pub(crate) fn format_bytes_short(bytes: u64) -> String {
     if bytes < 1000 {
         return format!("{bytes} B");
     }
-    // The value is in thousandths of the unit; `u64::MAX` fits in EB.
+    // The value is in thousandths of the unit; EB suffices for `u64::MAX`.
     let mut thousandths = bytes;
     let mut unit = 0;
     while thousandths >= 1_000_000 && unit + 1 < UNITS.len() {

@@ -1,4 +1,5 @@
-//! Commands for records: the summary of `run --record=FILE`, and the replay by `run --replay FILE`.
+//! Records of runs: the summary that `run --record=FILE` prints, and the replay of `run --replay
+//! FILE`.
 
 use crate::arguments::RunArguments;
 use crate::failure::{report_open_error, report_system_error};
@@ -11,9 +12,9 @@ use engine::signal;
 use std::path::Path;
 use streamline::record::{BuiltReplay, Differences, Recorded, compare_with_record};
 
-/// Prints the size of a record, unless `--quiet` is given. If the record reached its size limit,
-/// first prints the number of blocks that it lacks. If recording failed, prints only the reason,
-/// and returns false.
+/// Prints the size of a record, unless `--quiet` is given. If the record has reached its size
+/// limit, first prints the number of missing blocks. If recording has failed, prints only the
+/// reason, and returns false.
 pub(crate) fn print_summary(summary: &RecordingSummary, arguments: &RunArguments) -> bool {
     let target = &summary.target;
     if let Some(why) = &summary.failure {
@@ -39,8 +40,8 @@ pub(crate) fn print_summary(summary: &RecordingSummary, arguments: &RunArguments
 }
 
 /// Replays a record, prints the results of the replay and its differences from the recorded run,
-/// and returns the exit status. Fails, like the replay of a damaged capture, if the record is
-/// truncated or was modified, because its output may then be that of another run.
+/// and returns the exit status. Fails if the record is truncated or was modified, because the
+/// output would then not be that of the recorded run.
 pub(crate) fn replay_record(path: &Path, arguments: &RunArguments) -> Result<Status, Status> {
     let recorded = Recorded::open(path).map_err(report_open_error)?;
     let file = arguments.report.as_deref().map(ReportTarget::open).transpose()?;

@@ -1,5 +1,5 @@
-//! The destination of a report (`--report`): standard output, or a file that is replaced when the
-//! report is complete.
+//! The destination of a report (`--report`): standard output, or a file whose contents are replaced
+//! when the report is complete.
 
 use crate::status::Status;
 use crate::terminal;
@@ -18,7 +18,7 @@ pub(crate) enum ReportTarget {
 }
 
 impl ReportTarget {
-    /// Opens a destination; `-` is standard output. On failure, prints an error and returns the
+    /// Opens a destination; `-` means standard output. On failure, prints an error and returns the
     /// exit status.
     pub(crate) fn open(path: &Path) -> Result<Self, Status> {
         if path.as_os_str() == "-" {

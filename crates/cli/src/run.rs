@@ -1,9 +1,9 @@
 //! `streamline run`: runs a request and prints its results.
 //!
-//! Standard output receives the output of sinks and the reports of the request's last filters (`… |
-//! count`). The ledger is written to standard error, or to the file of `--report`. It is normally
-//! one line; the entire ledger is written with `--stats`, `--json` or `--report`, if blocks were
-//! lost, or if the ledger does not balance.
+//! The output of sinks, and the reports of the request's last filters (`… | count`), are written to
+//! standard output. The ledger is written to standard error, or to the file of `--report`.
+//! Normally, it is a one-line summary. The complete ledger is written with `--stats`, `--json` or
+//! `--report`, if blocks were lost, or if the ledger does not balance.
 
 use crate::arguments::RunArguments;
 use crate::failure::{self, report_open_error, report_system_error};
@@ -30,7 +30,7 @@ use streamline::{Finished, OpenError, Options, Prepared, Ready, Results, StopCon
 use sys::open::PipeWait;
 use sys::poll::PollSet;
 
-/// Runs the request in these arguments.
+/// Runs the request in the arguments, or replays a record.
 pub(crate) fn run(arguments: &RunArguments) -> Status {
     if let Some(file) = &arguments.replay {
         return record::replay_record(file, arguments).unwrap_or_else(|status| status);
@@ -112,7 +112,7 @@ pub(crate) fn build_and_run_request(
     Ok(status)
 }
 
-/// Prints a note that the run waits until a program opens a named pipe for reading.
+/// Prints a note that the run is waiting for a program to open a named pipe for reading.
 fn print_pipe_wait(pipe: &Path) {
     let pipe = pipe.display();
     terminal::print_note(&format!("waiting until a program opens `{pipe}` for reading"));
@@ -132,8 +132,8 @@ fn check_standard_streams(graph: &Graph) -> Result<(), Status> {
     Err(Status::Usage)
 }
 
-/// Prints the reason why a prepared request cannot run, and a note if only its name requires a
-/// daemon. Returns the exit status.
+/// Prints the reason why a prepared request cannot run. If only the name of the request requires a
+/// daemon, also prints a note. Returns the exit status.
 fn report_build_failure(error: OpenError, arguments: &RunArguments) -> Status {
     let unnamed = match &error {
         OpenError::Unregistered(error) => matches!(**error, ClientError::NoDaemon(_)),
@@ -149,7 +149,7 @@ fn report_build_failure(error: OpenError, arguments: &RunArguments) -> Status {
     status
 }
 
-/// Runs a built request and blocks until it ends. Prints progress and alarms on standard error.
+/// Runs a built request, and blocks until it ends. Prints progress and alarms to standard error.
 /// Returns the finished run, and true if an alarm of `--alarm` was raised.
 pub(crate) fn run_built_request(
     ready: Ready,
@@ -186,17 +186,17 @@ pub(crate) fn run_built_request(
     Ok((finished, alarmed))
 }
 
-/// A socket to the process that started this path in the background. That process waits until the
-/// path is running.
+/// A socket to the process that started this path in the background and is waiting until the path
+/// runs.
 #[derive(Debug)]
 pub(crate) struct StartNotifier {
     socket: Option<OwnedFd>,
-    /// True if standard error is redirected to the log once the path runs.
+    /// True if standard error is to be redirected to the log as soon as the path is running.
     joins_errors: bool,
 }
 
 impl StartNotifier {
-    /// The notifier of a path in the foreground, for which no process waits.
+    /// The notifier of a path in the foreground. It does nothing, because no process is waiting.
     pub(crate) const FOREGROUND: Self = Self { socket: None, joins_errors: false };
 
     /// Detaches this process from the terminal if the path runs in the background or serves a
@@ -214,7 +214,8 @@ impl StartNotifier {
     fn notify(self, number: u32) {
         if let Some(socket) = self.socket {
             if self.joins_errors {
-                // Earlier errors were sent to the starting process, which may not read the log.
+                // Up to this point, errors went to the starting process, because it does not read
+                // the log.
                 let _ = sys::process::join_errors_to_output();
             }
             let text = serde_json::to_vec(&PathNumber { number }).unwrap_or_default();
@@ -295,8 +296,8 @@ pub(crate) fn print_results(
     }
 }
 
-/// Warns that the exit of the reader of standard output has ended all outputs, and prints the
-/// totals of the run. Prints nothing unless the request has several sinks.
+/// Warns that all outputs have ended because the reader of standard output has exited, and prints
+/// the totals of the run. Prints nothing if the request has only one sink.
 fn warn_about_ended_outputs(results: &Results) {
     let nodes = results.plan.graph.ids().filter_map(|(_, node)| node.filter());
     if nodes.filter(|used| used.is_sink()).count() > 1 {
@@ -345,8 +346,8 @@ fn print_analysis(results: &Results) {
     analysis.changes.iter().for_each(|change| terminal::print_note(&format!("next time {change}")));
 }
 
-/// Suppresses the standard panic message of a space, because its path reports the failure. With
-/// RUST_BACKTRACE set, the message is printed.
+/// Installs a panic hook that suppresses the standard message for a panic in a space, because the
+/// path reports the failure. Does nothing if RUST_BACKTRACE is set.
 pub(crate) fn silence_space_panics() {
     if std::env::var_os("RUST_BACKTRACE").is_some() {
         return;

@@ -1,4 +1,4 @@
-//! `streamline schema`: the JSON schemas of the outputs of `--json`.
+//! `streamline schema`: prints the JSON schemas of the outputs of `--json`.
 
 use crate::status::Status;
 use crate::terminal;
@@ -45,7 +45,7 @@ fn names() -> impl Iterator<Item = &'static str> {
     SCHEMAS.iter().map(|(name, _, _)| *name)
 }
 
-/// Prints a schema, or lists all.
+/// Prints the schema called `name`, or lists all schemas if `name` is `None`.
 pub(crate) fn print_schema(name: Option<&str>) -> Status {
     let Some(name) = name else {
         let line =

@@ -12,17 +12,18 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::Line;
 use std::io::{self, Write};
 
-/// The alternate screen of the terminal to which `W` writes. Dropping it restores the terminal.
+/// The alternate screen of the terminal to which `W` writes. Dropping this value restores the
+/// terminal.
 pub(crate) struct Screen<W: Write> {
     pub(crate) terminal: Terminal<CrosstermBackend<W>>,
     _mode: ScreenMode<W>,
 }
 
-/// Raw mode and the alternate screen, until this value is dropped.
+/// A guard for raw mode and the alternate screen. Dropping it restores the terminal.
 struct ScreenMode<W: Write>(fn() -> W);
 
 impl<W: Write> Screen<W> {
-    /// Opens the screen on the output that `output` returns.
+    /// Opens the alternate screen on the terminal. `output` returns a handle to the terminal.
     pub(crate) fn open(output: fn() -> W) -> io::Result<Self> {
         enable_raw_mode()?;
         let mode = ScreenMode(output);

@@ -1,5 +1,5 @@
-//! Commands that are separate programs: `streamline bench` and `streamline page`. They have
-//! dependencies that this program must not have (CONTRACT 27).
+//! Commands that are separate programs: `streamline bench` and `streamline page`. These programs
+//! have dependencies that `streamline` must not have (CONTRACT 27).
 
 use crate::status::Status;
 use crate::terminal;
@@ -17,16 +17,16 @@ pub(crate) struct SeparateProgram {
 }
 
 impl SeparateProgram {
-    /// Returns a command that runs the program. Searches the directory of this program, and then
-    /// PATH.
+    /// Returns a command that runs the program from the directory of this program or, if it is not
+    /// there, from PATH.
     pub(crate) fn command(self) -> Command {
         let beside = std::env::current_exe().ok().map(|own| own.with_file_name(self.name));
         let beside = beside.filter(|path| path.is_file());
         Command::new(beside.map_or_else(|| self.name.into(), OsString::from))
     }
 
-    /// Describes why the program could not be started, with a remedy if the program is not
-    /// installed.
+    /// Returns a message that explains why the program could not be started, with a remedy if the
+    /// program is not installed.
     pub(crate) fn describe_failure(self, error: &std::io::Error) -> String {
         let Self { name, install } = self;
         match error.kind() {
@@ -51,7 +51,7 @@ pub(crate) const PAGE: SeparateProgram = SeparateProgram {
               it in place",
 };
 
-/// Replaces this process with the program. Returns only on failure.
+/// Replaces this process with the program (execve). Returns only on failure.
 pub(crate) fn execute(program: SeparateProgram, words: &[OsString]) -> Status {
     let SeparateProgram { name, install } = program;
     let error = program.command().args(words).exec();

@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 
 /// The exit status: 0 done, 1 failed, 2 usage error, 3 not found, 4 an alarm was raised, 141
-/// standard output closed. A second ^C ends the process at once with status 130, which is not
-/// listed here.
+/// standard output closed. A second ^C ends the process immediately with status 130, which has no
+/// variant here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     /// Success.
     Done,
-    /// Another failure: a path failed, the ledger does not balance, blocks were lost despite
-    /// `--no-loss`, a replay differs, or a system call failed.
+    /// Any other failure: a path failed, the ledger does not balance, blocks were lost although
+    /// `--no-loss` was given, a replay differs, or a system call failed.
     Failed,
     /// Mistakes in the command line or in the request.
     Usage,
@@ -18,8 +18,8 @@ pub(crate) enum Status {
     NotFound,
     /// The run was successful, but an alarm of `--alarm` was raised.
     Alarmed,
-    /// The reader of standard output has closed the pipe. The status is the one that a shell
-    /// reports for a program killed by SIGPIPE.
+    /// The reader of standard output has closed the pipe. Shells report the same status for a
+    /// program killed by SIGPIPE.
     OutputClosed,
 }
 
@@ -44,8 +44,8 @@ impl Status {
         }
     }
 
-    /// Converts the exit status of another streamline process. Any number without a variant of its
-    /// own becomes `Failed`.
+    /// Converts the exit status of another streamline process. A number without a variant becomes
+    /// `Failed`.
     pub(crate) fn from_exit_code(number: u8) -> Self {
         let all = [Self::Done, Self::Usage, Self::NotFound, Self::Alarmed, Self::OutputClosed];
         all.into_iter().find(|status| status.exit_code() == number).unwrap_or(Self::Failed)

@@ -1,5 +1,5 @@
-//! Output to terminals. Colors are used only if the terminal supports them, hidden characters are
-//! replaced, and no error is printed if the reader has exited.
+//! Output to the standard streams. Colors are used only on a terminal that supports them. Hidden
+//! characters are replaced. No error is printed if the reader has exited.
 
 use crate::status::Status;
 use abi::text::{PLACEHOLDER, VisibleLines, VisibleText, is_hidden};
@@ -11,10 +11,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// True while standard error shows a status line that the next output must erase. Accessed only
 /// while standard error is locked.
 static HAS_STATUS_LINE: AtomicBool = AtomicBool::new(false);
-/// Control sequence: returns to column 0 and erases the line.
+/// Control sequence that returns to column 0 and erases the line.
 const ERASE_LINE: &str = "\r\x1b[K";
 
-/// Returns the width of the terminal on standard output, in characters; `usize::MAX` if standard
+/// Returns the width of the terminal on standard output, in characters, or `usize::MAX` if standard
 /// output is not a terminal.
 pub(crate) fn terminal_columns() -> usize {
     // The size is queried only for a terminal, because crossterm otherwise runs `tput`.
@@ -29,14 +29,14 @@ pub(crate) fn drawing_columns() -> Option<usize> {
     Some(terminal_columns()).filter(|columns| *columns < usize::MAX && !is_dumb())
 }
 
-/// Returns true if messages are colored: standard error is a terminal that interprets control
+/// Returns true if messages are to be colored: standard error is a terminal that interprets control
 /// sequences, and NO_COLOR is empty or not set.
 pub(crate) fn has_color_errors() -> bool {
     io::stderr().is_terminal() && may_color()
 }
 
-/// Returns true if standard output is colored: it is a terminal that interprets control sequences,
-/// and NO_COLOR is empty or not set.
+/// Returns true if text on standard output is to be colored: standard output is a terminal that
+/// interprets control sequences, and NO_COLOR is empty or not set.
 pub(crate) fn has_color_output() -> bool {
     io::stdout().is_terminal() && may_color()
 }
@@ -46,7 +46,7 @@ fn may_color() -> bool {
     !unwanted && !is_dumb()
 }
 
-/// Returns true if the terminal interprets no control sequences.
+/// Returns true if the terminal does not interpret control sequences.
 fn is_dumb() -> bool {
     std::env::var_os("TERM").is_none_or(|term| term == "dumb")
 }
@@ -72,14 +72,14 @@ fn is_background_stat(stat: &str) -> bool {
     terminal.is_some_and(|group| group > 0 && Some(group) != own)
 }
 
-/// Shows a status line on standard error, in place of the previous one. The terminal truncates the
-/// line. The next output erases it.
+/// Prints a status line on standard error, in place of the previous one. The terminal truncates an
+/// overlong line. The next output erases the status line.
 pub(crate) fn show_status(line: &str) {
     let line = VisibleText(line);
     let mut stderr = io::stderr().lock();
     HAS_STATUS_LINE.store(true, Ordering::Relaxed);
-    // Autowrap is disabled for this line, so that an overlong line does not continue on the next
-    // row.
+    // Autowrap is disabled while the line is written, so that an overlong line does not continue on
+    // the next row.
     let _ = stderr.write_all(format!("\r\x1b[?7l{line}\x1b[K\x1b[?7h").as_bytes());
 }
 
@@ -87,9 +87,10 @@ pub(crate) fn show_status(line: &str) {
 pub(crate) fn erase_status() {
     print_error_text("");
 }
-/// Writes a text to standard output. Returns the exit status.
+/// Writes a text to standard output, and flushes. Returns the exit status.
 pub(crate) fn print_text(text: &str) -> Status {
-    // Standard output and standard error may be the same terminal.
+    // The status line is erased because standard output and standard error may be the same
+    // terminal.
     erase_status();
     let text = visible_text(text, has_color_output());
     let mut stdout = io::stdout().lock();
@@ -99,8 +100,8 @@ pub(crate) fn print_text(text: &str) -> Status {
     }
 }
 
-/// Prints why standard output could not be written, unless its reader has closed it. Returns the
-/// exit status.
+/// Prints the reason why standard output could not be written, unless the reader has closed the
+/// pipe. Returns the exit status.
 pub(crate) fn report_write_error(error: &io::Error) -> Status {
     if error.kind() == ErrorKind::BrokenPipe {
         return Status::OutputClosed;
@@ -109,23 +110,23 @@ pub(crate) fn report_write_error(error: &io::Error) -> Status {
     Status::Failed
 }
 
-/// Messages that are held back while a view (`run --view`) covers the terminal; `None` without a
+/// Messages that are stored while a view (`run --view`) covers the terminal; `None` if there is no
 /// view.
 static HELD_MESSAGES: Mutex<Option<String>> = Mutex::new(None);
 
-/// Holds back all messages from now on, because a view covers the terminal.
+/// Stores all messages from now on instead of printing them, because a view covers the terminal.
 pub(crate) fn hold_messages() {
     held_messages().get_or_insert_default();
 }
 
-/// Prints the held messages. Later messages are printed immediately.
+/// Prints the stored messages. Later messages are printed immediately.
 pub(crate) fn release_messages() {
     let held = held_messages().take();
     held.iter().for_each(|text| print_error_text(text));
 }
 
-/// Returns the last line of the held messages, without color sequences; `None` if no message is
-/// held.
+/// Returns the last line of the stored messages, without color sequences, or `None` if there are no
+/// stored messages.
 pub(crate) fn last_held_message() -> Option<String> {
     let held = held_messages();
     let line = held.as_ref()?.lines().next_back()?;
@@ -182,8 +183,8 @@ fn visible_text(text: &str, keeps_colours: bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Returns the color sequence at the beginning of a text, such as `\x1b[1;31m`; `None` if the text
-/// does not begin with one.
+/// Returns the color sequence at the beginning of a text, such as `\x1b[1;31m`, or `None` if there
+/// is none.
 fn color_sequence(text: &str) -> Option<&str> {
     let numbers = text.strip_prefix("\x1b[")?;
     let length = numbers.find(|c: char| !c.is_ascii_digit() && c != ';')?;
@@ -206,7 +207,7 @@ pub(crate) fn print_note(what: &str) {
 }
 
 fn print_labeled(word: &str, colour: &str, what: &str) {
-    // The text may quote a request, a file name or another process.
+    // The text may quote untrusted input, such as a request, a file name or another process.
     let what = VisibleLines(what);
     match has_color_errors() {
         true => print_error_text(&format!("\x1b[{colour}m{word}\x1b[0m: {what}\n")),

@@ -1,8 +1,8 @@
 //! `run --view`: shows the graph of the plan on the terminal of standard error while the path runs,
 //! with rates, times per block and losses.
 //!
-//! A thread reads the counters twice a second, as `top` does from another process. The last message
-//! appears at the bottom; all messages are printed after the view has closed.
+//! A thread samples the counters twice a second. The latest message appears at the bottom; all
+//! messages are printed after the view has closed.
 
 use crate::arguments::RunArguments;
 use crate::screen::{Screen, style_graph_row};
@@ -27,7 +27,7 @@ use sys::eventfd::EventFd;
 
 /// Interval between two samples of the counters.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
-/// Maximum time to wait for a key before the view checks whether the run has ended.
+/// Interval at which the view checks if the run has ended, while it waits for a key.
 const KEY_INTERVAL: Duration = Duration::from_millis(50);
 const KEY_HELP: &str = "q ends the path, ? explains, arrows scroll";
 const HELP: [&str; 9] = [
@@ -42,20 +42,20 @@ const HELP: [&str; 9] = [
     "  ?        close this help",
 ];
 
-/// A view of a run.
+/// The view of a run, with the thread that draws it.
 #[derive(Debug)]
 pub(crate) struct RunView {
-    /// Doorbell that is notified when the user ends the path.
+    /// Eventfd that is notified when the user ends the path.
     stop: Arc<EventFd>,
-    /// Doorbell that is notified when the run has ended.
+    /// Eventfd that is notified when the run has ended.
     closed: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl RunView {
     /// Opens the view of a request that is about to run. Returns `None` if the arguments do not
-    /// request a view. Prints an error and fails if standard error is not a suitable terminal, if a
-    /// sink prints on the terminal, or if the view cannot be opened.
+    /// request a view. If standard error is not a suitable terminal, if a sink prints on the
+    /// terminal, or if the view cannot be opened, prints an error and returns the exit status.
     pub(crate) fn start(ready: &Ready, arguments: &RunArguments) -> Result<Option<Self>, Status> {
         if !arguments.view {
             return Ok(None);
@@ -114,7 +114,7 @@ impl Drop for RunView {
     fn drop(&mut self) {
         self.closed.notify();
         if let Some(thread) = self.thread.take() {
-            // The panic hook has already printed the panic.
+            // If the thread has panicked, the panic hook has already printed the message.
             let _ended = thread.join();
         }
     }
@@ -140,7 +140,7 @@ struct Session {
 }
 
 impl Session {
-    /// Redraws until the run has ended, the user leaves, or the terminal fails.
+    /// Redraws the view until the run has ended, the user leaves the view, or the terminal fails.
     fn run(mut self, mut screen: Screen<Stderr>, closed: &EventFd) {
         let mut next = Instant::now();
         loop {
@@ -148,7 +148,7 @@ impl Session {
                 self.take_sample();
                 next = Instant::now() + SAMPLE_INTERVAL;
             }
-            // If the terminal disappears, only the view ends.
+            // If the terminal disappears, the view ends, but the run continues.
             if screen.terminal.draw(|frame| self.draw(frame)).is_err() {
                 return;
             }
@@ -175,7 +175,7 @@ impl Session {
         }
     }
 
-    /// Applies a key. Returns false if the user leaves the view.
+    /// Applies a key. Returns false if the key closes the view.
     fn apply_key(&mut self, key: KeyEvent) -> bool {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
@@ -190,7 +190,7 @@ impl Session {
         true
     }
 
-    /// Ends the path. Returns false if the path is already ending.
+    /// Ends the path. Returns false if the path is already ending, in which case the view closes.
     fn end(&mut self) -> bool {
         self.stop.notify();
         !std::mem::replace(&mut self.is_stopping, true)

@@ -1,4 +1,4 @@
-//! `streamline why`: traces a flow node by node.
+//! `streamline why`: traces a flow through a request, node by node.
 //!
 //! Replays a record, or runs a request over a capture, without writing any output. Prints a row for
 //! each node that received blocks of the flow, in the order of the request.
@@ -93,7 +93,7 @@ fn prepare_request(arguments: &WhyArguments) -> Result<TraceInput, Status> {
     }
 }
 
-/// Runs a request to its end. `why` is the query about the traced flow.
+/// Runs a request to its end, and answers the query `why` about the traced flow.
 fn run_trace(request: TraceInput, why: &Arc<FlowQuery>) -> Result<Results, Status> {
     let TraceInput { prepared, record_mode, count, .. } = request;
     let extras = PathOptions {
@@ -104,13 +104,14 @@ fn run_trace(request: TraceInput, why: &Arc<FlowQuery>) -> Result<Results, Statu
     };
     let quiet = RunArguments { quiet: true, count, ..RunArguments::default() };
     signal::watch().map_err(|error| report_system_error(&error))?;
-    // A trace runs a request again, and is no path that others may watch or change.
+    // A trace is not registered with the daemon, so other users and programs cannot observe or
+    // change it.
     let options = Options { embedded: true, ..run::run_options(&quiet) };
     let ready = prepared.build_with(&options, extras).map_err(report_open_error)?;
     Ok(run::run_built_request(ready, &quiet)?.0.results)
 }
 
-/// Returns true for a regular file, which contains the same bytes when it is opened again.
+/// Returns true if a file is a regular file, which contains the same bytes when it is opened again.
 fn can_reread(file: &Path) -> bool {
     std::fs::metadata(file).is_ok_and(|metadata| metadata.is_file())
 }
@@ -153,8 +154,8 @@ fn prepare_capture(file: &Path, words: &str) -> Result<TraceInput, Status> {
     Ok(TraceInput { prepared, record_mode, count: None, gap: None, is_damaged: false })
 }
 
-/// Returns the filter expression for a flow of the form `tcp ADDRESS:PORT ADDRESS:PORT` (or `udp
-/// …`), or `flow` itself if it has another form.
+/// Converts a flow of the form `tcp ADDRESS:PORT ADDRESS:PORT` (or `udp …`) to a filter expression.
+/// Returns a flow of any other form unchanged.
 fn flow_expression(flow: &str) -> String {
     let words: Vec<&str> = flow.split_whitespace().collect();
     let ends = match words.as_slice() {
@@ -183,7 +184,7 @@ fn sort_rows(rows: &[NodeFate], plan: &Plan) -> Vec<NodeFate> {
     ids.filter_map(|(id, _)| rows.iter().find(|row| row.planned == id.0).cloned()).collect()
 }
 
-/// Width of the table in characters, enough for most rows and most terminals. Longer cells wrap.
+/// Width of the table in characters, which suffices for most rows. Longer cells are wrapped.
 const TABLE_WIDTH: usize = 110;
 
 fn format_table(rows: &[NodeFate], plan: &Plan) -> String {
@@ -213,8 +214,8 @@ fn format_counts_by_name(counts: &BTreeMap<String, u64>) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// Formats the numbers of blocks that were held, dropped, left without an answer, consumed,
-/// created, or not selected.
+/// Formats the counts of blocks that were held, dropped, unanswered, consumed, created, or not
+/// selected.
 fn format_other_counts(row: &NodeFate) -> String {
     let mut parts = Vec::new();
     if row.held > 0 {
@@ -231,8 +232,8 @@ fn format_other_counts(row: &NodeFate) -> String {
     parts.join(", ")
 }
 
-/// Formats numbers as ranges, such as `3-5, 9`. If there are more than 12 ranges, `…` stands for
-/// the rest.
+/// Formats numbers as ranges, such as `3-5, 9`. If there are more than 12 ranges, the rest is
+/// replaced by `…`.
 fn format_ranges(numbers: &[u64]) -> String {
     const RANGES_MAX: usize = 12;
     let mut texts = consecutive_ranges(numbers.iter().copied());

@@ -1,5 +1,4 @@
-//! The alarms of a run: their conditions, the times at which these began to hold, and the commands
-//! that the alarms start.
+//! The alarms of a run: evaluation of their conditions, and the commands that they start.
 
 use super::condition::Condition;
 use crate::arguments::monitor::MonitorArguments;
@@ -15,7 +14,7 @@ use sys::local_socket::open_process;
 
 /// Maximum number of commands of `--alarm-exec` that run concurrently.
 const COMMANDS_MAX: usize = 8;
-/// Maximum time to wait at the end of the run for commands that are still running.
+/// Maximum time to wait, at the end of the run, for commands that are still running.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The alarms of a run.
@@ -37,14 +36,14 @@ pub(super) struct Alarms {
 #[derive(Debug)]
 struct Alarm {
     condition: Condition,
-    /// Running time of the path, in ns, at which the comparison began to hold; `None` while it does
-    /// not hold.
+    /// Running time of the path, in ns, at which the condition became true; `None` while it is
+    /// false.
     since: Option<u64>,
     is_raised: bool,
 }
 
 impl Alarms {
-    /// Creates the alarms for these conditions on a path.
+    /// Creates an alarm for each condition in the arguments.
     pub(super) fn new(arguments: &MonitorArguments, path: &str, reporter: Reporter) -> Self {
         let alarm = |condition: &Condition| Alarm {
             condition: condition.clone(),
@@ -62,7 +61,8 @@ impl Alarms {
         self.all.is_empty()
     }
 
-    /// Tests all conditions on a sample of the path's counters, and raises or ends their alarms.
+    /// Evaluates all conditions on a sample of the path's counters, and raises or clears their
+    /// alarms.
     pub(super) fn check(&mut self, now: &PathFigures) {
         if self.all.is_empty() {
             return;
@@ -103,8 +103,9 @@ impl Alarms {
         raised.iter().for_each(|(condition, value)| self.start_command(condition, *value));
     }
 
-    /// Tests, on the final counters, the conditions that are not rates. Waits for the commands, for
-    /// at most [`COMMAND_TIMEOUT`]. Returns true if an alarm was raised during the run.
+    /// Evaluates, on the final counters, the conditions that do not test a rate. Then waits for
+    /// running commands, at most for [`COMMAND_TIMEOUT`]. Returns true if an alarm was raised
+    /// during the run.
     pub(super) fn finish(mut self, last: &PathFigures) -> bool {
         // The last interval is too short for a rate.
         self.all.retain(|alarm| !alarm.condition.is_rate());

@@ -13,7 +13,7 @@ pub(crate) struct Condition {
     number: Metric,
     operator: ComparisonOperator,
     limit: f64,
-    /// Time for which the comparison must hold before the alarm is raised, in ns.
+    /// Time for which the comparison must be true before the alarm is raised, in ns.
     pub(crate) duration_ns: u64,
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct Condition {
 #[derive(Clone, Copy, Debug)]
 struct Metric {
     name: &'static str,
-    /// True for an increase per second (`lost/s`), false for a total or a current value.
+    /// True for an increase per second (such as `lost/s`), false for a total or a current value.
     is_rate: bool,
     of: fn(&PathFigures) -> f64,
 }
@@ -78,7 +78,7 @@ fn fill(path: &PathFigures) -> f64 {
     path.ring_fills().iter().map(|ring| ring.ratio()).fold(0.0, f64::max)
 }
 
-/// A comparison.
+/// A comparison operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ComparisonOperator {
     AtLeast,
@@ -89,7 +89,7 @@ enum ComparisonOperator {
     Unequal,
 }
 
-/// The comparison operators. `>=` and `<=` precede `>` and `<`, with which they begin.
+/// The symbols of the comparison operators. `>=` and `<=` must precede `>` and `<`, their prefixes.
 const OPERATORS: [(&str, ComparisonOperator); 6] = [
     (">=", ComparisonOperator::AtLeast),
     ("<=", ComparisonOperator::AtMost),

@@ -1,8 +1,8 @@
 //! Observation of a run in progress, for `--metrics` and `--alarm`.
 //!
-//! One thread tests the conditions on the counters of the path every second, and replaces the
-//! metrics files every 5 s. Metrics servers run in separate threads. Without these options, none of
-//! these threads is started.
+//! One thread evaluates the conditions on the path's counters every second, and replaces the
+//! metrics files every 5 s. Metrics servers run in separate threads. Without these options, no
+//! thread is started.
 
 mod alarm;
 mod condition;
@@ -30,10 +30,10 @@ const SAMPLES_PER_FILE: u32 = 5;
 /// Name under which metrics report a path that has neither a name nor a number.
 const UNNAMED_PATH_NAME: &str = "run";
 
-/// The observation of a run.
+/// The threads and servers that observe a run.
 #[derive(Debug)]
 pub(crate) struct Monitor {
-    /// Servers, which stop when they are dropped.
+    /// Metrics servers, which stop when they are dropped.
     servers: Vec<Server>,
     files: Vec<(String, PathBuf)>,
     name: String,
@@ -42,9 +42,9 @@ pub(crate) struct Monitor {
 }
 
 impl Monitor {
-    /// Starts the observation of a request that is about to run. Returns `None` if the arguments
-    /// request neither metrics nor alarms. Prints an error and fails with the exit status if a
-    /// server, a file or the thread cannot be created.
+    /// Starts to observe a request that is about to run. Returns `None` if the arguments request
+    /// neither metrics nor alarms. If a server, a file or the thread cannot be created, prints an
+    /// error and returns the exit status.
     pub(crate) fn start(ready: &Ready, arguments: &RunArguments) -> Result<Option<Self>, Status> {
         if arguments.monitor.metrics.is_empty() && arguments.monitor.alarm.is_empty() {
             return Ok(None);
@@ -57,8 +57,8 @@ impl Monitor {
         let mut files = Vec::new();
         for target in &arguments.monitor.metrics {
             if let Target::File(path) = target {
-                // The metrics of several runs are read together, so their paths must have different
-                // names.
+                // A collector reads the metrics of several runs together, so their paths must have
+                // different names.
                 let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
                 files.push((named.clone().or(stem).unwrap_or_else(|| name.clone()), path.clone()));
             }
@@ -96,8 +96,8 @@ impl Monitor {
         Ok(Some(Self { servers, files, name, stop, thread: Some(thread) }))
     }
 
-    /// Ends the observation, with the final results of the run. Returns true if an alarm was
-    /// raised.
+    /// Ends the observation: writes the final metrics, and evaluates the alarms on the results of
+    /// the run. Returns true if an alarm was raised during the run.
     pub(crate) fn finish(mut self, results: &Results) -> bool {
         self.stop.notify();
         drop(std::mem::take(&mut self.servers));
@@ -120,8 +120,8 @@ fn running_path_figures(observer: &Observer, name: &str) -> PathFigures {
     PathFigures::from_results(name, &observer.results_so_far(), PathState::Running)
 }
 
-/// Tests the alarms on a sample of the counters every second, and replaces the metrics files, until
-/// `stop` is notified. Returns the alarms.
+/// Evaluates the alarms every second, and replaces the metrics files every 5 s, until `stop` is
+/// notified. Returns the alarms.
 fn watch(
     observer: &Observer,
     mut alarms: Alarms,

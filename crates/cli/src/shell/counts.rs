@@ -1,6 +1,6 @@
-//! Counters of the bytes that each edge of a pipeline moves through the kernel pipe, by copies
-//! through the ring, and by pointers. The programs update the counters in memory that they share
-//! with this process; with `-v`, this process reports them at the end.
+//! Counters of the bytes that each edge of a pipeline moves in three ways: through the kernel pipe,
+//! copied through the ring, and passed by pointer. The programs update the counters in memory that
+//! they share with this process. With `-v`, this process reports the counters at the end.
 
 use abi::edge::{DESCRIPTOR_MIN, EdgeCount};
 use std::fs::File;
@@ -15,15 +15,15 @@ pub(super) struct EdgeCounters {
 }
 
 impl EdgeCounters {
-    /// Creates counters for this number of edges.
+    /// Creates counters for `edges` edges, in shared memory.
     pub(super) fn create(edges: usize) -> sys::Result<Self> {
         let file = Memfd::create("streamline-edges", edges.max(1) * EdgeCount::EDGE_SIZE)?;
         file.seal(Seals::SIZE)?;
         Ok(Self { file })
     }
 
-    /// Returns a descriptor for a program to inherit, and the value of the environment variable
-    /// that refers to it.
+    /// Returns a descriptor of the counters for a program to inherit, and the value of the
+    /// environment variable through which the program finds the descriptor.
     pub(super) fn inheritable_descriptor(&self) -> std::io::Result<(String, OwnedFd)> {
         let copy = sys::children::dup_inheritable(self.file.as_fd(), DESCRIPTOR_MIN)?;
         let inode = File::from(copy.try_clone()?).metadata()?.ino();
@@ -33,8 +33,8 @@ impl EdgeCounters {
         Ok((format!("{}:{inode}", copy.as_raw_fd()), copy))
     }
 
-    /// Describes the data that an edge has moved at its writer and at its reader, and the size of
-    /// its ring. Returns an empty list if the edge has moved no data.
+    /// Describes the data that an edge has moved, as counted by its writer and by its reader, and
+    /// the size of its ring. Returns an empty list if the edge has moved no data.
     pub(super) fn describe(&self, at: usize, from: &str, to: &str) -> Vec<String> {
         let Ok(mapping) = self.file.map_read() else { return Vec::new() };
         let edge = u32::try_from(at).unwrap_or(u32::MAX);

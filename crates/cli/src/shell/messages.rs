@@ -1,13 +1,12 @@
-//! A descriptor through which preloaded libraries print messages for the user.
+//! A descriptor to which preloaded libraries write messages for the user.
 
 use abi::edge::DESCRIPTOR_MIN;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::process::Command;
 
-/// Passes this process's standard error to the program and its children as an additional
-/// descriptor, to which the libraries write messages. Returns the descriptor, which must stay open
-/// until the program has started. Returns `None` if there is no standard error, or if no descriptor
-/// number is free.
+/// Passes a duplicate of this process's standard error to a program and its children, for messages
+/// of the libraries. Returns the duplicate, which must stay open until the program has started.
+/// Returns `None` if standard error is closed, or if no descriptor number is free.
 pub(super) fn pass_stderr(command: &mut Command) -> Option<OwnedFd> {
     let copy = sys::children::dup_inheritable(std::io::stderr().as_fd(), DESCRIPTOR_MIN).ok()?;
     let inode = sys::preload::inode(copy.as_raw_fd())?;

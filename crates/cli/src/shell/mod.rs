@@ -1,9 +1,10 @@
-//! `streamline sh` runs a pipeline of unmodified programs and replaces the pipes with streams.
-//! `streamline exec` runs one program with libraries preloaded. [SL §5.1, §9.2.4; FEATURES C9, D19]
+//! `streamline sh`, which runs a pipeline of unmodified programs with streams in place of the
+//! pipes, and `streamline exec`, which runs one program with preloaded libraries. [SL §5.1, §9.2.4;
+//! FEATURES C9, D19]
 //!
 //! Each edge starts as a kernel pipe. If the library can be preloaded into both programs, each
 //! program also inherits one end of a rendezvous socket (`abi`, `edge_variable`), over which the
-//! library replaces the pipe with a ring. `/bin/sh` runs any command that is not a plain pipeline,
+//! library replaces the pipe with a ring. If a command is not a plain pipeline, `/bin/sh` runs it
 //! unchanged.
 
 mod counts;
@@ -27,14 +28,14 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
-/// Exit status of a shell if a program is missing.
+/// Exit status with which shells report a missing program.
 const NOT_FOUND: u8 = 127;
-/// Exit status of a shell if a program cannot be executed.
+/// Exit status with which shells report that a program cannot be executed.
 const NOT_EXECUTABLE: u8 = 126;
 /// The shell for commands that are not plain pipelines.
 const SHELL: &str = "/bin/sh";
 
-/// Runs a command as a shell would.
+/// Runs a shell command or a script, and returns its exit status in the convention of shells.
 pub(crate) fn run_shell(arguments: &ShellArguments) -> ExitCode {
     let text = match (&arguments.command, &arguments.script) {
         (Some(text), _) => text.clone(),
@@ -47,7 +48,7 @@ pub(crate) fn run_shell(arguments: &ShellArguments) -> ExitCode {
         },
         (None, None) => return print_error("give a command (-c) or a script", 2),
     };
-    // The first line of a script only names its interpreter.
+    // The first line of a script specifies the interpreter and is skipped.
     let body = if arguments.command.is_none() { strip_shebang(&text) } else { text.as_str() };
     let stages = match parse::parse_pipeline(body) {
         Ok(stages) => stages,
@@ -68,8 +69,7 @@ pub(crate) fn run_shell(arguments: &ShellArguments) -> ExitCode {
     }
 }
 
-/// Replaces this process with a program into which libraries are preloaded. Returns only on
-/// failure.
+/// Replaces this process with a program, with libraries preloaded. Returns only on failure.
 pub(crate) fn run_preloaded(arguments: &ExecArguments) -> ExitCode {
     let Some((program, words)) = arguments.words.split_first() else {
         return print_error("name a program", 2);
@@ -99,8 +99,8 @@ pub(crate) fn run_preloaded(arguments: &ExecArguments) -> ExitCode {
 }
 
 /// Returns a note for each program in the command into which libraries cannot be preloaded, such as
-/// `sudo` in `timeout 5 sudo tcpdump`. Returns no notes if live captures are not among the parts to
-/// take over, or if none of the programs uses libpcap.
+/// `sudo` in `timeout 5 sudo tcpdump`. Returns notes only if live captures are to be taken over and
+/// one of the programs uses libpcap.
 fn capture_preload_notes(arguments: &ExecArguments) -> Vec<String> {
     let pcap = PreloadPart::Pcap;
     let is_asked = arguments.with.is_empty() && pcap.is_default() || arguments.with.contains(&pcap);
@@ -114,8 +114,9 @@ fn capture_preload_notes(arguments: &ExecArguments) -> Vec<String> {
         .collect()
 }
 
-/// Finds the libraries for a program: those in `--with`, or by default those for pipes and libpcap.
-/// Fails with the reason if a library is missing; the default library for libpcap may be missing.
+/// Finds the libraries for the parts in `--with` or, without this option, for the default parts.
+/// Fails with the reason if a library is missing. The library for libpcap may be missing unless
+/// `--with` requests it.
 fn find_libraries(arguments: &ExecArguments) -> Result<Vec<PathBuf>, String> {
     let is_default = arguments.with.is_empty();
     let is_wanted =
@@ -164,7 +165,7 @@ fn strip_shebang(text: &str) -> &str {
 fn exec_plain_shell(arguments: &ShellArguments, text: &str) -> ExitCode {
     let mut command = Command::new(SHELL);
     if arguments.pipefail {
-        // If the shell does not support this option, it reports an error.
+        // A shell without this option reports an error.
         command.args(["-o", "pipefail"]);
     }
     command.arg("-c").arg(text).arg(shell_name(arguments)).args(&arguments.words);
@@ -181,7 +182,8 @@ fn shell_name(arguments: &ShellArguments) -> OsString {
 struct StageEdge {
     reader: OwnedFd,
     writer: OwnedFd,
-    /// Rendezvous sockets of the two programs, if the library can be preloaded into both.
+    /// Ends of the rendezvous socket for the two programs, if the library can be preloaded into
+    /// both.
     rendezvous: Option<(OwnedFd, OwnedFd)>,
 }
 
@@ -196,7 +198,7 @@ fn run_pipeline(arguments: &ShellArguments, stages: &[Stage]) -> Result<u8, Stri
     let mut children: Vec<Result<Child, u8>> = Vec::new();
     let mut before: Option<StageEdge> = None;
     let mut noted = false;
-    // The edges also work without counters.
+    // Without counters, the edges work, but `-v` reports no amounts.
     let counts = library.as_ref().and_then(|_| EdgeCounters::create(stages.len() - 1).ok());
     for (at, stage) in stages.iter().enumerate() {
         let after = match stages.get(at + 1) {
@@ -269,8 +271,9 @@ fn program_name(stage: &Stage) -> &str {
     }
 }
 
-/// Creates an edge. If the programs are `preloadable` but the rendezvous sockets cannot be created,
-/// the edge is only a kernel pipe, and the reason is returned; otherwise the reason is `None`.
+/// Creates an edge. If the library is `preloadable` into both programs, the edge has rendezvous
+/// sockets. If these cannot be created, the edge is only a kernel pipe, and the function also
+/// returns the reason.
 fn create_edge(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
     let (reader, writer) = sys::descriptor::pipe()?;
     let rendezvous = if preloadable { Some(create_rendezvous()) } else { None };
@@ -288,11 +291,12 @@ fn create_edge(preloadable: bool) -> sys::Result<(StageEdge, Option<String>)> {
     Ok((StageEdge { reader, writer, rendezvous }, why))
 }
 
-/// Creates the rendezvous sockets. Programs inherit them at descriptor numbers that are not
-/// otherwise used.
+/// Creates a pair of rendezvous sockets. Fails if no descriptor number is free at which a program
+/// could inherit one.
 fn create_rendezvous() -> std::io::Result<(OwnedFd, OwnedFd)> {
     let (socket, peer) = sys::descriptor::pair().map_err(std::io::Error::from)?;
-    // A missing descriptor number must be detected before one of the two programs runs.
+    // This duplicate only checks that a descriptor number is free, before one of the two programs
+    // runs.
     drop(sys::children::dup_inheritable(socket.as_fd(), DESCRIPTOR_MIN)?);
     Ok((socket, peer))
 }
@@ -321,14 +325,14 @@ fn start_program(
         }
         Stage::Shell { text, program } => {
             let mut command = Command::new(SHELL);
-            // Without `exec`, the shell might fork; the library would then turn the edges into
-            // pipes before the fork.
+            // `exec` avoids a fork, before which the library would have to turn the edges back into
+            // pipes.
             let text = if program.is_some() { format!("exec {text}") } else { text.clone() };
             command.arg("-c").arg(text).arg(shell_name(arguments)).args(&arguments.words);
             command
         }
     };
-    // The child inherits these duplicates; this process closes them after the start.
+    // The child inherits these duplicates. This process closes them after the start.
     let (mut edges, mut copies) = (Vec::new(), Vec::new());
     let unable = |error: &dyn std::fmt::Display| {
         terminal::print_error(&format!("{}: {error}", program_name(stage)));
@@ -374,8 +378,8 @@ fn start_program(
     }
 }
 
-/// Formats one end of an edge for the environment variable of a program, and adds the descriptor
-/// that the program inherits to `copies`.
+/// Formats one end of an edge for the environment variable of a program. Adds the descriptor that
+/// the program inherits to `copies`.
 fn edge_variable(
     (end, number): (PipeEnd, usize),
     pipe: &OwnedFd,
@@ -391,8 +395,8 @@ fn edge_variable(
     Ok(edge.to_string())
 }
 
-/// Adds the libraries to the front of LD_PRELOAD. Returns descriptors that must stay open until the
-/// program has started.
+/// Prepends the libraries to LD_PRELOAD. Returns descriptors that must stay open until the program
+/// has started.
 fn set_preload(command: &mut Command, libraries: &[PathBuf], lazy: bool) -> Vec<OwnedFd> {
     const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
     let mut list = libraries.iter().map(|path| path.clone().into_os_string()).collect::<Vec<_>>();
@@ -401,7 +405,7 @@ fn set_preload(command: &mut Command, libraries: &[PathBuf], lazy: bool) -> Vec<
     if lazy {
         command.env(LAZY_VARIABLE, "1");
     }
-    // Without the shared counter, the program assigns ids from its own range.
+    // If the shared counter of ids is unavailable, the program assigns ids from a range of its own.
     let ids = streamline::ids::duplicate_counter(DESCRIPTOR_MIN).ok().map(|(variable, copy)| {
         command.env(streamline::ids::VARIABLE, variable);
         copy

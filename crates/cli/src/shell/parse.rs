@@ -1,17 +1,17 @@
 //! Parser for shell commands that are plain pipelines.
 //!
-//! Only simple commands separated by `|` are split. A command of literal words is executed
-//! directly. A builtin, or a command that needs an assignment, expansion or redirection, is
+//! A plain pipeline consists of simple commands separated by `|`. A command of literal words is
+//! executed directly. A builtin, or a command with an assignment, expansion or redirection, is
 //! executed by a separate shell. Any other text (lists, compound commands, comments,
-//! here-documents) is not a plain pipeline, and `/bin/sh` runs it unchanged. In case of doubt, a
-//! text is not plain, because an additional kernel pipe is better than a different meaning.
+//! here-documents) is not a plain pipeline, and `/bin/sh` runs it unchanged. Doubtful texts are not
+//! plain either, because a kernel pipe is better than a different meaning.
 
 /// One command of a pipeline.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
     /// A program with its arguments.
     Program(Vec<String>),
-    /// A command text for a shell.
+    /// A command that a shell executes.
     Shell {
         /// The text of the command.
         text: String,
@@ -40,8 +40,8 @@ pub(super) fn parse_pipeline(text: &str) -> Result<Vec<Stage>, String> {
     split_at_pipes(trim_blanks(&text))?.into_iter().map(parse_stage).collect()
 }
 
-/// Removes each backslash before a line end together with the line end, as a shell does outside of
-/// single quotes. A comment, in which a shell does not, is not plain with or without it.
+/// Removes each backslash-newline pair outside single quotes, as a shell does. A shell keeps the
+/// pair in a comment, but a text with a comment is not plain in any case.
 fn join_continued_lines(text: &str) -> String {
     let mut joined = String::with_capacity(text.len());
     let mut quote = None;
@@ -64,18 +64,18 @@ fn join_continued_lines(text: &str) -> String {
     joined
 }
 
-/// Returns whether a shell separates words at the character. Other white space, such as a carriage
-/// return or a no-break space, belongs to a word.
+/// Returns true if a shell separates words at this character. Any other white space, such as a
+/// carriage return or a no-break space, is part of a word.
 fn is_blank(letter: char) -> bool {
     matches!(letter, ' ' | '\t' | '\n')
 }
 
-/// Removes blanks from both ends of a command, except an escaped one at its end.
+/// Removes blanks from both ends of a command, except an escaped blank at the end.
 fn trim_blanks(text: &str) -> &str {
     let text = text.trim_start_matches(is_blank);
     let end = text.trim_end_matches(is_blank);
     let backslashes = end.len() - end.trim_end_matches('\\').len();
-    // The blank has one byte.
+    // An odd number of backslashes escapes the following blank, which has one byte.
     text.get(..end.len() + backslashes % 2).unwrap_or(text)
 }
 
@@ -96,7 +96,7 @@ fn split_at_pipes(text: &str) -> Result<Vec<&str>, String> {
             (None, '\'' | '"') => quote = Some(letter),
             (None, '(' | ')') => return Err("it holds parentheses".into()),
             (None, ';' | '\n') => return Err("it is several commands".into()),
-            // `2>&1` does not end a command.
+            // An `&` after `>` or `<` is part of a redirection, such as `2>&1`.
             (None, '&') if last != '>' && last != '<' => return Err("it holds `&`".into()),
             (None, '<') if letters.peek().is_some_and(|(_, next)| *next == '<') => {
                 return Err("it holds a here-document".into());
@@ -123,8 +123,8 @@ fn split_at_pipes(text: &str) -> Result<Vec<&str>, String> {
     Ok(parts)
 }
 
-/// Fails if the text after a `$` is an expansion that can contain quotes or a `|` of its own, such
-/// as `${x:-a|b}` or `"$(a "b")"`.
+/// Fails if the text after a `$` is an expansion that can itself contain quotes or a `|`, such as
+/// `${x:-a|b}` or `"$(a "b")"`.
 fn check_expansion(after: &str, quote: Option<char>) -> Result<(), String> {
     if let Some(braced) = after.strip_prefix('{') {
         let name = braced.split('}').next().unwrap_or_default();

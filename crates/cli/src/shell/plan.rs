@@ -1,4 +1,4 @@
-//! `streamline explain exec CMD…`: explains what each part of `exec` would do for a program.
+//! `streamline explain exec CMD…`: explains the effect of each part of `exec` on a program.
 
 use super::probe::{self, Library};
 use crate::arguments::shell::PreloadPart;
@@ -8,10 +8,10 @@ use clap::ValueEnum as _;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Directory of the profiles of AppArmor.
+/// Directory of the AppArmor profiles.
 const PROFILE_DIRECTORY: &str = "/etc/apparmor.d";
 
-/// Explains what `exec` would do for a program.
+/// Prints, for each part that `exec` can take over, the effect on a program.
 pub(crate) fn describe_exec(words: &[String]) -> Status {
     let Some(name) = words.first() else { return Status::Usage };
     let Some(path) = probe::find_executable(name) else {
@@ -89,7 +89,7 @@ pub(super) const fn part_library(part: PreloadPart) -> Library {
     }
 }
 
-/// Finds the AppArmor profile of a program, unless it is disabled.
+/// Finds the AppArmor profile of a program. Returns `None` if there is none or if it is disabled.
 fn find_profile(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().ok()?;
     let name = profile_name(&path)?;
@@ -98,8 +98,8 @@ fn find_profile(path: &Path) -> Option<PathBuf> {
     (profile.is_file() && !is_disabled).then_some(profile)
 }
 
-/// Returns the usual file name of a program's profile, such as `usr.sbin.named` for the program
-/// `/usr/sbin/named`. Returns `None` if the path of the program is relative or not in UTF-8.
+/// Returns the conventional file name of a program's AppArmor profile, such as `usr.sbin.named` for
+/// `/usr/sbin/named`. Returns `None` if the path of the program is relative or not valid UTF-8.
 fn profile_name(path: &Path) -> Option<String> {
     Some(path.to_str()?.strip_prefix('/')?.replace('/', "."))
 }

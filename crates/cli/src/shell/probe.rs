@@ -1,4 +1,4 @@
-//! Finds the libraries to preload, and checks that they can be preloaded into a program.
+//! Search for the libraries to preload, and checks that the loader can preload them into a program.
 
 use memchr::memmem;
 use std::ffi::OsString;
@@ -19,8 +19,8 @@ pub(super) enum Library {
     Udp,
 }
 
-/// Environment variable with the directory of all libraries, or with the path of the pipes library
-/// in that directory.
+/// Environment variable with the directory of all libraries, or with the path of the library for
+/// pipes in that directory.
 const LIBRARY_VARIABLE: &str = "STREAMLINE_LIB";
 
 impl Library {
@@ -49,8 +49,9 @@ impl Library {
     }
 }
 
-/// Finds a library by the environment variable, in the directory of this program, or in the library
-/// directories. Fails with the reason.
+/// Finds a library. Searches the directory in [`LIBRARY_VARIABLE`] or, if it is not set, the
+/// directory of this program and the standard library directories. Fails with a message for the
+/// user.
 pub(super) fn find_library(library: Library) -> Result<PathBuf, String> {
     let name = library.file_name();
     if let Some(named) = std::env::var_os(LIBRARY_VARIABLE) {
@@ -82,8 +83,8 @@ pub(super) fn find_library(library: Library) -> Result<PathBuf, String> {
     )
 }
 
-/// Returns the canonical form of a path if LD_PRELOAD can contain it, that is, if it names a file
-/// and contains no spaces, tabs or colons; otherwise, returns `None`.
+/// Returns the canonical form of a library's path. Returns `None` if LD_PRELOAD cannot contain the
+/// path: it is not a file, or contains a space, a tab or a colon.
 fn preloadable_path(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().ok().filter(|path| path.is_file())?;
     let odd = path.as_os_str().as_bytes().iter().any(|byte| b": \t".contains(byte));
@@ -101,13 +102,13 @@ pub(super) fn find_executable(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| runs(path))
 }
 
-/// Returns the reason why the dynamic loader would not preload a library into this program, or
-/// `None` if nothing prevents it.
+/// Returns the reason why the dynamic loader would not preload a library into a program, or `None`
+/// if nothing prevents the preload.
 pub(super) fn preload_refusal(name: &str) -> Option<String> {
     let Some(mut path) = find_executable(name) else {
         return Some(format!("`{name}` was not found"));
     };
-    // The program of a script is its interpreter, which may be a script as well.
+    // A script is replaced by its interpreter, which may itself be a script.
     for _ in 0..4 {
         let Ok(file) = File::open(&path) else {
             return Some(format!("{} cannot be read", path.display()));
@@ -115,8 +116,8 @@ pub(super) fn preload_refusal(name: &str) -> Option<String> {
         if file.metadata().map_or(true, |meta| meta.mode() & 0o6000 != 0) {
             return Some(format!("{} changes its user", path.display()));
         }
-        // The loader ignores LD_PRELOAD if a file adds capabilities; for root, who has all of them,
-        // it does not.
+        // The loader ignores LD_PRELOAD if the file has capabilities, except for root, who already
+        // has all of them.
         if sys::process::identity().0 != 0 && sys::file::has_capabilities(&file) {
             return Some(format!("{} has capabilities of its own", path.display()));
         }
@@ -136,8 +137,8 @@ pub(super) fn preload_refusal(name: &str) -> Option<String> {
     Some(format!("{} leads nowhere", path.display()))
 }
 
-/// Returns true if a program's file contains the file name of libpcap or, if linked statically, the
-/// version text of libpcap.
+/// Returns true if a program appears to use libpcap: its file contains the file name of the library
+/// or, if linked statically, the library's version text.
 pub(super) fn uses_libpcap(name: &str) -> bool {
     find_executable(name)
         .is_some_and(|path| contains_text(&path, &["libpcap.so", "libpcap version"]))
@@ -149,8 +150,8 @@ fn contains_text(path: &Path, texts: &[&str]) -> bool {
     texts.iter().any(|text| memmem::find(&bytes, text.as_bytes()).is_some())
 }
 
-/// Returns the programs named in a command, including those in the text after `sh -c`. Adds
-/// `dumpcap` for programs that run it, such as Wireshark and tshark.
+/// Returns the programs that a command names, including programs in the text after `sh -c`. Adds
+/// `dumpcap` for programs that start it, such as Wireshark and tshark.
 pub(super) fn named_programs(words: &[OsString]) -> Vec<String> {
     let texts = words.iter().filter_map(|word| word.to_str());
     let parts = texts.flat_map(|text| text.split(|one: char| " \t\n;|&()`'\"<>$".contains(one)));
@@ -178,7 +179,7 @@ fn script_interpreter(line: &[u8]) -> Option<PathBuf> {
     }
 }
 
-/// Returns the property of an ELF file that prevents preloading, or `None` if nothing prevents it.
+/// Returns the property of an ELF file that prevents preloading, or `None` if there is none.
 fn elf_obstacle(file: &File, head: &[u8]) -> Option<&'static str> {
     /// Program header type of the dynamic loader (PT_INTERP).
     const PT_INTERP: u32 = 3;

@@ -142,8 +142,7 @@ pub(super) fn frame_captures() -> Vec<(&'static str, Capture)> {
     let mut small = base().tcp(&segment, b"");
     small[14 + 20 + 12] = 0x40;
     wrong.push(small);
-    // One frame, truncated to every length from the Ethernet header on, for filters that read
-    // headers.
+    // One frame, truncated to every length from the Ethernet header on.
     let whole = base().udp(4000, 53, &ask);
     let short = (14..whole.len()).map(|length| whole[..length].to_vec());
     vec![
