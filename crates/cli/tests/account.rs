@@ -1,4 +1,4 @@
-//! Tests of `account` over captures. Its lines must equal sums over the lines of `json`.
+//! Tests of `account` on captures. Its output must equal sums over the output of `json`.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Blocks and bytes on the wire, in either direction together.
+/// Total numbers of blocks and of bytes on the wire, for both directions together, by peers.
 type Sums = BTreeMap<String, (u64, u64)>;
 
 fn capture() -> PathBuf {
@@ -25,7 +25,8 @@ fn objects(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Returns the peers of an object as a text that does not depend on their order.
+/// Returns the protocol and the peers of an object as text, independently of the direction. Returns
+/// `None` for an object without addresses.
 fn peers(object: &Value) -> Option<String> {
     let end = |address: &str, port: &str| format!("{} {}", object[address], object[port]);
     object.get("src")?;

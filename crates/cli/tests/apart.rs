@@ -1,5 +1,5 @@
-//! Tests of a filter with open connections that moves into a separate process and back while frames
-//! arrive over a virtual cable. No connection loses its state.
+//! Test of the move of a filter with open connections into a separate process and back, while
+//! frames arrive over a virtual cable. No connection loses its state.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -15,8 +15,8 @@ use testkit::{Frame, Segment, wait_until};
 /// Number of open connections.
 const CONNECTIONS: u32 = 1000;
 
-/// Returns one half of each connection: the handshake and half of a message if `first` is true,
-/// otherwise the rest.
+/// Returns the frames of the first or the second half of all connections. The first half contains
+/// the handshake and half of a message.
 fn connection_halves(first: bool) -> Capture {
     let frame = |connection: u32, sequence: u32, flags: u8, payload: &str| {
         let source = format!("10.0.{}.{}", connection >> 8, connection & 0xff);

@@ -1,4 +1,4 @@
-//! Tests that run the commands in the book and compare their output with that in the book.
+//! Tests that run the commands in the book, and compare the output with the output in the book.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -12,12 +12,12 @@ use testkit::need;
 use testkit::net::{Namespace, is_observing, wait_until};
 
 /// Shell command that replaces `sleep` in a page. It waits until the server listens on port 8000
-/// and a bound packet socket exists (an unbound socket receives nothing).
+/// and a bound packet socket exists. An unbound packet socket receives nothing.
 const WAIT_READY: &str = "until grep -q ':1F40 .* 0A ' /proc/net/tcp && \
                      grep -Eq '^[^ ]+ +[0-9]+ +[0-9]+ +0*[1-9a-f][0-9a-f]* +[0-9]+ +1 ' \
                      /proc/net/packet; do :; done";
 /// Shell command that replaces `sleep` in a page. It waits until the path is running or its process
-/// has ended.
+/// has exited.
 const WAIT_RUNNING: &str = "until ! kill -0 $! 2> /dev/null || \
                     cat /proc/$!/task/*/comm 2> /dev/null | grep -q ^thread; do :; done";
 
@@ -36,8 +36,7 @@ fn live_traffic_page_runs_without_privilege() {
     assert!(typed.contains("\nsleep 1\n"), "{typed}");
     let typed = typed.replace("sleep 1", WAIT_READY);
     let folder = Folder::new();
-    // The outer shell knows the path of the command; the inner shell has a network namespace of its
-    // own.
+    // The outer shell has the command in its PATH; the inner shell runs in a new network namespace.
     let mut shell = folder.shell("exec \"$@\"");
     shell.args(["sh", "timeout", "300"]).arg(unshare).arg("-Urn").arg(bash).arg("-c").arg(typed);
     let ran = CommandResult::from(shell.output().unwrap());
@@ -100,7 +99,7 @@ fn j5_security_page_runs_without_privilege() {
         assert!(ran.out.lines().any(has_words), "{line}: {ran:?}");
     }
     assert!(typed[1].contains("\nsleep 1\n") && typed[1].contains("count=5000 "), "{typed:?}");
-    // On a slow machine the path may end before it is killed.
+    // The number of blocks is increased until the path is killed before it ends by itself.
     for count in [5000, 20_000, 80_000] {
         let ran =
             run(&typed[1].replace("sleep 1", WAIT_RUNNING).replace("5000", &count.to_string()));
@@ -143,7 +142,7 @@ fn ps_lists_the_shared_kernel_program() {
     // User names may differ in width from the numbers in the book.
     let mut free = testkit::user::unnamed_uids(1001);
     let mut typed = typed.to_owned();
-    // A new number may equal the number of the next user in the book, so the highest number is
+    // A substituted number may equal a number that is yet to be replaced, so the highest number is
     // replaced first.
     let numbers = ["1001", "1002", "1003"].map(|uid| (uid, free.next().unwrap().to_string()));
     for (uid, free) in numbers.iter().rev() {
@@ -168,7 +167,7 @@ fn ps_lists_the_shared_kernel_program() {
     let lines: Vec<String> =
         format!("{}\n{}", ran.out, ran.err).lines().map(without_numbers).collect();
     for expected in indented_blocks(section)[0].iter().filter(|line| !line.is_empty()) {
-        // Requests appear in order of arrival, and the kernel may itself send frames on `lo`.
+        // The order of the requests may differ, and the kernel itself may send frames on `lo`.
         let expected = without_numbers(expected).replace("N lo", "lo");
         let is_expected = |line: &String| line.split(' ').eq(expected.split(' '));
         assert!(lines.iter().any(is_expected), "{expected}\n{ran:?}");
@@ -201,7 +200,7 @@ fn indented_blocks(page: &str) -> Vec<Vec<&str>> {
     blocks
 }
 
-/// Returns a line with each number replaced by `N` and without padding.
+/// Returns a line without padding, and with `N` in place of each number.
 fn without_numbers(line: &str) -> String {
     let words = line.split_whitespace().map(|word| {
         let is_figure = |c: char| c.is_ascii_digit() || matches!(c, '.' | '-' | '\u{2013}');
@@ -228,7 +227,7 @@ fn kernel_chapter_matches_explain() {
     }
     let expected = &indented_blocks(&page)[0];
     assert!(expected.len() > 8, "{expected:?}");
-    // The plan uses the built-in cost table, so that the numbers are equal, too.
+    // Numbers are not compared.
     let lines: Vec<String> = ran.out.lines().map(without_numbers).collect();
     let missing: Vec<_> =
         expected.iter().filter(|line| !lines.contains(&without_numbers(line))).collect();
@@ -266,8 +265,8 @@ fn kernel_chapter_refusal_note_and_tables_match() {
     assert!(missing.is_empty(), "it does not say {missing:#?}, but\n{}", ran.err);
 }
 
-/// Runs the request of the drawing in README. Each matching frame is output once, and `explain`
-/// shows the spaces of the drawing.
+/// Runs the request of the drawing in the README. Each matching frame is written once, and the plan
+/// has the spaces of the drawing.
 #[test]
 fn readme_drawing_matches_its_request() {
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");

@@ -8,7 +8,7 @@ use common::Folder;
 use std::fs;
 use testkit::Frame;
 
-/// Builds a capture of this link type with these frames.
+/// Writes a capture file with frames of a link type.
 fn write_capture(folder: &Folder, name: &str, link: u32, frames: &[Vec<u8>]) {
     let mut bytes = Vec::new();
     let head = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 262_144, link];
@@ -23,8 +23,8 @@ fn write_capture(folder: &Folder, name: &str, link: u32, frames: &[Vec<u8>]) {
 
 const SNAP_HEADER: &[u8] = &[0xaa, 0xaa, 3, 0, 0, 0, 8, 0];
 
-/// Returns the tested link types, each with its name, its number, and the header that precedes IPv4
-/// packets.
+/// Returns the tested link types, each with its name, its number, and its header for an IPv4
+/// packet.
 fn link_headers() -> Vec<(&'static str, u32, Vec<u8>)> {
     let wlan = [&[8][..], &[0; 23], SNAP_HEADER].concat();
     vec![
@@ -48,7 +48,7 @@ fn link_headers() -> Vec<(&'static str, u32, Vec<u8>)> {
     ]
 }
 
-/// Returns the number of blocks in the capture `x` that the expression selects.
+/// Returns, as text, the number of frames in the capture `x` that match the expression.
 fn count_selected(folder: &Folder, expression: &str) -> String {
     let ran = folder.run(&["run", "-q", &format!("replay x | bpf '{expression}' | count")]);
     assert_eq!(ran.status, Some(0), "{expression}: {}", ran.err);
@@ -86,7 +86,8 @@ fn link_specific_primitive_is_refused_on_other_links() {
         let line = format!("replay ethernet | bpf '{expression}' | count");
         let checked = folder.run(&["check", &line]);
         assert_eq!(checked.status, Some(2), "{expression}: {}", checked.err);
-        // The link type of a pipe is known only once its first frame arrives.
+        // For standard input, the link type is unknown until the run, so `check` reports no
+        // mistake.
         let piped = folder.run(&["check", &line.replace("ethernet", "-")]);
         assert_eq!(piped.status, Some(0), "{expression}: {}", piped.err);
     }
@@ -98,8 +99,8 @@ fn cooked_frame(interface: u8) -> Vec<u8> {
     header
 }
 
-/// libpcap compiles primitives that the built-in compiler does not know, or the refusal suggests a
-/// remedy.
+/// Primitives that the built-in compiler does not support are compiled by libpcap. If libpcap is
+/// unavailable, the refusal contains a remedy.
 #[test]
 fn primitives_for_atm_mtp_and_pflog_use_libpcap() {
     let folder = Folder::new();

@@ -38,7 +38,7 @@ fn every_filter_is_listed_and_described() {
     }
 }
 
-/// The introduction of the page that describes all filters.
+/// The introduction of the book's page about all filters.
 const FILTERS_PAGE_HEAD: &str = "\
 # Filters
 
@@ -73,7 +73,7 @@ fn filters_page_of_the_book_matches_the_descriptions() {
     for line in folder.run(&["filters"]).out.lines() {
         match line.strip_prefix("  ").and_then(|entry| entry.split(' ').next()) {
             Some(_) if line.ends_with("only in test builds") => {}
-            // `filters NAME` describes a name that is both a source and a sink as both.
+            // If a name belongs to a source and a sink, `filters NAME` describes both at once.
             Some(name) if page.contains(&format!("\n### {name}\n")) => {}
             Some(name) => {
                 let description = folder.run(&["filters", name]).out;
@@ -140,7 +140,7 @@ fn examples_are_written_once_and_run() {
     let mut shell = folder.shell(&format!("streamline {} | head -1", typed.unwrap()));
     let printed = CommandResult::from(shell.output().unwrap());
     assert!(printed.out.contains(" TCP ") || printed.out.contains("tcp"), "{printed:?}");
-    // A second call changes nothing. Modified files are kept and reported.
+    // A second call succeeds without changes. A modified file is preserved and reported.
     assert_eq!(folder.run(&["examples", "--write", "new/tour"]).status, Some(0));
     fs::write(tour.join("count.pipe"), "# mine\n").unwrap();
     let refused = folder.run(&["examples", "--write", "new/tour"]);
@@ -215,7 +215,8 @@ fn analyze_prints_measurements() {
 #[test]
 fn v1_analyze_prints_and_saves_measurements_and_estimates() {
     let folder = Folder::new();
-    // Fewer than 64 blocks: of more, costs are learned if a busy machine stretches the run to 2 ms.
+    // The run has fewer than 64 blocks. With more blocks, costs would be saved if a busy machine
+    // made the run last 2 ms.
     let few = folder.run(&["explain", "--analyze", "generate count=50 | ip | count"]);
     assert!(few.err.contains("received fewer than 4096 blocks: "), "{}", few.err);
     let costs = folder.path().join("state/streamline/costs");
@@ -230,7 +231,7 @@ fn v1_analyze_prints_and_saves_measurements_and_estimates() {
     for word in ["expected", "blocks/s", "per call", "replay → bpf", "share", "wake-ups"] {
         assert!(ran.err.contains(word), "{word}: {}", ran.err);
     }
-    // Costs measured on a busy machine may favor another plan.
+    // Both notes are possible, because costs measured on a busy machine may favor another plan.
     let is_saved = ["measurements saved: ", "next time "].iter().any(|t| ran.err.contains(t));
     assert!(is_saved, "{}", ran.err);
     let kept = folder.path().join("state/streamline");
@@ -259,7 +260,7 @@ fn v6_explain_reports_differences_to_the_analyzed_plan() {
     let kept = fs::read_dir(plans).unwrap().next().unwrap().unwrap().path();
     let text = fs::read_to_string(&kept).unwrap();
     assert!(text.contains("\nthread0 1 thread0 ") && text.contains(" count\n"), "{text}");
-    // Simulates an earlier plan, based on the same costs, that ran `count` in another thread.
+    // Modifies the saved plan, as if `count` had run in another thread.
     let moved = text.replacen("thread0 1 thread0", "thread1 1 thread1", 3);
     fs::write(&kept, moved).unwrap();
     let explained = folder.run(&["explain", line]);
@@ -304,8 +305,8 @@ fn completion_scripts_are_accepted_by_their_shells() {
 #[test]
 fn bench_and_page_execute_the_programs_beside_them() {
     let folder = Folder::new();
-    // The shell makes the copy: a file that this process wrote could still be open in a child of
-    // another test, and could not be executed.
+    // The shell copies the program. If this process copied it, the copy might still be open for
+    // writing in a child of another test, so that it could not be executed (ETXTBSY).
     let copied = format!("cp '{}' streamline", env!("CARGO_BIN_EXE_streamline"));
     assert!(folder.shell(&copied).status().unwrap().success());
     for (name, install) in [("bench", "xtask install --bench"), ("page", "xtask install")] {

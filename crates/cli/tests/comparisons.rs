@@ -1,4 +1,4 @@
-//! Tests that the requests that the book prints next to commands of other programs are valid.
+//! Tests of the book's comparisons with other programs: the requests in the tables are valid.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -7,9 +7,9 @@ mod common;
 use common::Folder;
 use std::path::Path;
 
-/// Returns the requests in the last column of the tables of a page. A command that runs, checks or
-/// explains a request counts as that request. Other `streamline` commands, and `jq` commands, are
-/// skipped.
+/// Returns the requests in the last column of a page's tables. A command that runs, checks or
+/// explains a request counts as the request itself. Other `streamline` commands, and `jq` commands,
+/// are skipped.
 fn table_requests(text: &str) -> Vec<String> {
     let rows = text.lines().filter(|line| line.starts_with("| "));
     let rows = rows.map(|line| line.replace("\\|", "\0"));
@@ -30,7 +30,7 @@ fn table_requests(text: &str) -> Vec<String> {
     found
 }
 
-/// Checks each request in the tables that compare other programs with this one.
+/// Checks each request in the tables that compare this program with other programs.
 #[test]
 fn requests_in_place_of_commands_of_other_programs_are_valid() {
     let book = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book");

@@ -1,5 +1,4 @@
-//! Tests of completion in interactive shells on a terminal: what a user has typed is completed when
-//! the tab key is pressed.
+//! Tests of completion with the tab key in interactive shells on a terminal.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -10,14 +9,13 @@ use common::screen::Screen;
 use std::fs;
 use testkit::need;
 
-/// Keys that a user presses, and the words after `streamline` that they produce. `\t` is the tab
-/// key.
+/// Keys that a user types, and the resulting words after `streamline`. `\t` is the tab key.
 const CASES: [(&str, &str); 9] = [
     // Commands and their options.
     ("streamline doc\t", "<doctor>"),
     ("streamline completion fi\t", "<completion><fish>"),
     ("streamline schema spa\t", "<schema><spaces>"),
-    // Requests. The quote stays open, because the request goes on.
+    // Requests. The quote stays open, because a request can continue.
     ("streamline 'replay x | dp\t |80 cou\t'", "<replay x | dport |80 count>"),
     ("streamline \"replay examples/we\t | json\"", "<replay examples/web.pcap | json>"),
     ("streamline run 'rep\t x sp\t2'", "<run><replay x speed=2>"),
@@ -30,7 +28,8 @@ const CASES: [(&str, &str); 9] = [
     ("streamline set web remove count\t", "<set><web><remove><count#counted>"),
 ];
 
-/// Types each case into a shell, and lets the shell print the words of the completed line.
+/// Types the keys of each case into a shell. The completed line becomes the argument of `printf`,
+/// which prints the words.
 fn check(shell: &str, script: &str, start: &str) {
     if need::require_command(shell).is_none() {
         return;
@@ -56,7 +55,7 @@ fn check(shell: &str, script: &str, start: &str) {
     screen.wait_for("ready> ");
     for (keys, expected) in CASES {
         let before = screen.output().len();
-        // The beginning of the line is reached by ^A.
+        // ^A moves the cursor to the beginning of the line.
         screen.press(&format!("{keys}\u{1}printf '<%s>' \n"), "<streamline>");
         let mut printed = String::new();
         testkit::wait_until("the next line can be typed", || {

@@ -1,5 +1,6 @@
 //! Test of the container recipe in `dist`: podman builds the image with a package of this program,
-//! and runs requests in it without privileges and with those for live traffic.
+//! and runs requests in a container, first without privileges and then with the privileges for live
+//! traffic.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -15,18 +16,18 @@ use testkit::net::{CLIENT, Cable, Pair, SERVER, SERVER_DEVICE, wait_until};
 
 /// The image on which the recipe builds.
 const BASE: &str = "docker.io/library/debian:bookworm-slim";
-/// Limits that a machine can refuse to raise, which podman does by default.
+/// Options that prevent podman from raising limits, which some machines do not permit.
 const LOW_LIMITS: [&str; 2] = ["--ulimit=nofile=1024:1024", "--ulimit=nproc=1024:1024"];
 
-/// Podman with the options that this machine needs.
+/// Podman, with the options that this machine requires.
 struct Podman {
     runtime: &'static [&'static str],
     limits: &'static [&'static str],
 }
 
 impl Podman {
-    /// Finds the options with which a container runs. Reports a skip and returns `None` if none
-    /// does.
+    /// Finds options with which a container runs on this machine. Reports a skip and returns `None`
+    /// if there are none.
     fn new() -> Option<Self> {
         need::require_command("podman")?;
         let mut refusals = Vec::new();
@@ -48,7 +49,7 @@ impl Podman {
         need::report_skip(&format!("needs podman to run containers: {}", refusals.join("; ")))
     }
 
-    /// Returns a command that runs a container. `words` are further options, the image and the
+    /// Returns a command that runs a container. `words` contains further options, the image and the
     /// arguments of its program.
     fn run(&self, words: &[&str]) -> Command {
         let mut command = Command::new("podman");
@@ -58,12 +59,12 @@ impl Podman {
     }
 }
 
-/// An image, removed on drop.
+/// A container image, removed on drop.
 struct Image(String);
 
 impl Image {
-    /// Builds the recipe in a directory. Reports a skip and returns `None` if the build cannot
-    /// reach the archive of Debian.
+    /// Builds an image from the recipe in a directory. Reports a skip and returns `None` if the
+    /// build cannot reach the Debian archive.
     fn build(context: &Path) -> Option<Self> {
         let image = Self(format!("localhost/streamline-test-{}", std::process::id()));
         let build = |isolation: &[&str]| {
@@ -74,7 +75,7 @@ impl Image {
                 .arg(context);
             output(&mut command)
         };
-        // Without control groups that the runtime knows, only this isolation works.
+        // If the runtime does not support the machine's control groups, only this isolation works.
         let built = build(&[]).or_else(|_| build(&["--isolation=chroot"]));
         match built {
             Err(why) if why.contains("Failed to fetch") || why.contains("Could not resolve") => {
@@ -91,7 +92,8 @@ impl Drop for Image {
     }
 }
 
-/// Runs a command and returns its standard output. Fails with its messages.
+/// Runs a command, and returns its standard output. If the command fails, returns its standard
+/// error as an error.
 fn output(command: &mut Command) -> Result<String, String> {
     let ran = command.output().unwrap();
     match ran.status.success() {
@@ -100,7 +102,7 @@ fn output(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// Writes a package with this program, as small as the recipe permits, into a directory.
+/// Writes a minimal package with this program into a directory.
 fn write_package(folder: &Folder, context: &Path) {
     let tree = folder.path().join("package");
     for directory in ["DEBIAN", "usr/bin"] {
@@ -131,7 +133,7 @@ fn container_runs_requests_on_files_and_live_traffic() {
     write_package(&folder, &context);
     let Some(image) = Image::build(&context) else { return };
 
-    // Without privileges, on a file of the host.
+    // A container without privileges reads a file of the host.
     let capture = folder.path().join("examples/web.pcap");
     let data = folder.path().join("data");
     fs::create_dir(&data).unwrap();
@@ -145,7 +147,7 @@ fn container_runs_requests_on_files_and_live_traffic() {
     let refused = output(&mut podman.run(&[&image.0, "rx lo | count"])).unwrap_err();
     assert!(refused.contains("CAP_NET_RAW"), "{refused}");
 
-    // With the privileges for live traffic that the recipe names.
+    // A container with the privileges in the recipe captures live traffic.
     let Some(pair) = Pair::new(Cable::default()) else { return };
     let network = format!("ns:{}", pair.server.path().display());
     let live = ["--network", &network, "--user", "root", "--cap-drop", "all"];
@@ -159,7 +161,8 @@ fn container_runs_requests_on_files_and_live_traffic() {
         .collect();
     let mut child = podman.run(&words).stdout(Stdio::piped()).spawn().unwrap();
     let sender = pair.client.run_inside(|| UdpSocket::bind((CLIENT, 0)).unwrap());
-    // The first datagrams may arrive before the path runs.
+    // Datagrams are sent until three are printed, because the first ones may arrive before the path
+    // is running.
     wait_until("three datagrams are printed", || {
         sender.send_to(b"datagram", (SERVER, 9)).unwrap();
         child.try_wait().unwrap().is_some()

@@ -1,5 +1,5 @@
-//! Tests of the control plane's log: the daemon writes a line for each event, as JSON that conforms
-//! to the published schema, as text, and to journald.
+//! Tests of the control plane's log. The daemon logs each event as text, to journald, or as JSON
+//! that conforms to the published schema.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -16,7 +16,8 @@ use std::process::Stdio;
 use std::time::Duration;
 use testkit::wait_until;
 
-/// Starts a daemon that writes its log to the file `log`.
+/// Starts a daemon that appends its log, in the format `form`, to the file `log`. Waits until it
+/// replies.
 fn start_daemon(folder: &Folder, form: &str) -> Guard {
     let place = folder.path().join(DAEMON_DIR).display().to_string();
     let mut command = folder.streamline(&["daemon", "--socket", &place, "--log", form]);
@@ -78,7 +79,7 @@ fn json_log_has_a_line_for_each_event_of_the_control_plane() {
     assert_eq!(refused[0]["method"], "io.streamline.Connect");
     assert!(find("path-alarm")["reason"].as_str().unwrap().contains("blocks>0"));
     let ended = find("path-ended");
-    // The alarm of the path makes its status 4.
+    // The exit status of the path is 4, because its alarm was raised.
     assert_eq!((&ended["status"], &ended["level"]), (&4.into(), &"warning".into()));
     assert!(ended["reason"].as_str().unwrap().contains("blocks"), "{ended}");
     let Some(verdict) = judge(&[("log", log.clone())]) else { return };
@@ -172,7 +173,7 @@ fn unread_journal_does_not_stop_the_daemon() {
     let socket = folder.path().join("journal");
     let _journal = UnixDatagram::bind(&socket).unwrap();
     let mut daemon = start_daemon(&folder, &format!("journal:{}", socket.display()));
-    // The queue of a socket holds about ten datagrams (net.unix.max_dgram_qlen).
+    // This is more than the queue of a socket can hold (net.unix.max_dgram_qlen).
     for _ in 0..40 {
         assert_eq!(folder.run(&["attach", "nobody"]).status, Some(3));
     }

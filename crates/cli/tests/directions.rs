@@ -1,6 +1,6 @@
-//! Tests of a source that captures only one direction, upstream of a filter that combines both. On
-//! an interface with an address, `check`, `explain` and `run` print a warning; on an interface
-//! without an address, they do not.
+//! Tests of the warning about a source that captures only one direction, upstream of a filter that
+//! combines both directions. `check`, `explain` and `run` print the warning for an interface with
+//! an address, but not for an interface without an address.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -11,7 +11,8 @@ use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER_DEVICE};
 
 const WARNING: &str = "`http` produces no results that need both directions";
 
-/// Runs a subcommand on a request that reads one device of the pair.
+/// Runs a subcommand on a request with the source `source`, which reads the server's device of the
+/// pair.
 fn run_verb(folder: &Folder, pair: &Pair, verb: &[&str], source: &str) -> CommandResult {
     let netns = pair.server.path();
     let source = source.replacen(' ', &format!(" netns={} ", netns.display()), 1);

@@ -1,5 +1,4 @@
-//! Tests of `doctor` with all privileges, with some, and with none. Each test starts the command in
-//! one of these environments.
+//! Tests of `doctor` with all privileges, with some privileges, and without privileges.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -22,7 +21,7 @@ const SECTIONS: [&str; 8] = [
     "\nwhat follows\n",
 ];
 
-/// A directory that all users can read, with a copy of the command.
+/// A directory that all users can read, with a copy of the program.
 struct Fixture {
     folder: Folder,
     program: PathBuf,
@@ -39,8 +38,8 @@ impl Fixture {
         Self { folder, program }
     }
 
-    /// Runs the command with these arguments. `before` contains a wrapper program and its
-    /// arguments.
+    /// Runs the program with these arguments. `before` contains a wrapper program with its
+    /// arguments, or is empty.
     fn run(&self, before: &[&str], words: &[&str]) -> CommandResult {
         let mut command =
             Command::new(before.first().map_or(self.program.as_path(), |first| first.as_ref()));
@@ -53,7 +52,7 @@ impl Fixture {
         CommandResult::from(command.output().unwrap())
     }
 
-    /// Returns the verdict on capturing as JSON, and asserts that the exit status agrees.
+    /// Returns the output of `doctor rx --json`, and asserts that the exit status agrees.
     fn capture_verdict(&self, before: &[&str]) -> Value {
         let ran = self.run(before, &["doctor", "rx", "--json"]);
         let verdict: Value = serde_json::from_str(&ran.out).unwrap_or_else(|_| panic!("{ran:?}"));
@@ -67,13 +66,13 @@ fn explanation(verdict: &Value) -> &str {
     verdict["because"].as_str().unwrap()
 }
 
-/// Returns the suggested commands.
+/// Returns the commands that the verdict suggests as remedies.
 fn suggested_commands(verdict: &Value) -> Vec<&str> {
     let ways = verdict["ways"].as_array().unwrap().iter();
     ways.map(|way| way["command"].as_str().unwrap()).filter(|line| !line.is_empty()).collect()
 }
 
-/// Wrapper command that runs a command as an unprivileged user.
+/// Wrapper that runs a command as an unprivileged user.
 const AS_UNPRIVILEGED: [&str; 6] =
     ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--"];
 
@@ -163,7 +162,7 @@ fn privileged_user_can_capture() {
         return;
     };
     let fixture = Fixture::new();
-    // The command runs in an empty network namespace, in which any user is root.
+    // The program runs in a new network namespace, whose only interface is down.
     let unshare = unshare.to_str().unwrap();
     let verdict = fixture.capture_verdict(&[unshare, "-n"]);
     assert!(verdict["open"].as_bool().unwrap(), "{verdict}");
@@ -178,7 +177,7 @@ fn cap_net_raw_alone_suffices_to_capture() {
     else {
         return;
     };
-    // The capability is granted as the systemd unit grants it.
+    // The capability is granted in the same way as by the systemd unit.
     let setpriv_options = ["--inh-caps=-all,+net_raw", "--ambient-caps=+net_raw", "--no-new-privs"];
     let bound = "--bounding-set=-all,+net_raw";
     let before =
@@ -199,8 +198,8 @@ fn file_capability_suffices_to_capture() {
     };
     let Some(setcap) = need::require_command("setcap") else { return };
     let fixture = Fixture::new();
-    // The command must be a separate copy, because a hard link would modify the file that cargo
-    // built.
+    // The program must be a separate copy: with a hard link, setcap would modify the file that
+    // cargo built.
     let own = fixture.folder.path().join("own");
     testkit::copy_program(&fixture.program, &own);
     std::fs::rename(&own, &fixture.program).unwrap();
@@ -214,8 +213,7 @@ fn file_capability_suffices_to_capture() {
     assert!(fixture.capture_verdict(&AS_UNPRIVILEGED)["open"].as_bool().unwrap());
     let ran = fixture.run(&AS_UNPRIVILEGED, &["run", "--for", "100ms", "rx lo | count"]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
-    // The command runs as the remedy suggests. The inner namespace lacks the privileges of the
-    // outer one.
+    // A file capability has no effect with `no_new_privs`.
     let bound = [&AS_UNPRIVILEGED[..], &["setpriv", "--no-new-privs", "--"]].concat();
     assert!(!fixture.capture_verdict(&bound)["open"].as_bool().unwrap());
 }
@@ -303,8 +301,8 @@ fn seccomp_filter_is_named_if_the_capability_is_present() {
     let Some(python) = need::require_command("python3") else { return };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/doctor/seccomp.py");
     let fixture = Fixture::new();
-    // The seccomp filter returns EPERM, as those of container runtimes do, and then EAFNOSUPPORT,
-    // as that of systemd does.
+    // The seccomp filter returns EPERM, like the filters of container runtimes, and then
+    // EAFNOSUPPORT, like the filter of systemd.
     for errno in ["1", "97"] {
         let before = [python.to_str().unwrap(), script, errno];
         let verdict = fixture.capture_verdict(&before);
@@ -338,7 +336,7 @@ fn unprivileged_request_prints_remedies() {
     let words = fixture.folder.shell(&format!("printf '%s\\n' {remedy_command}")).output().unwrap();
     let words = CommandResult::from(words).out;
     assert_eq!(words, format!("{}\n{line}\n", fixture.program.display()));
-    // `explain` also reports the missing capability, without starting anything.
+    // `explain` also reports the missing capability, but starts nothing.
     let explained = fixture.run(&AS_UNPRIVILEGED, &["explain", line]);
     assert_eq!(explained.status, Some(0), "{explained:?}");
     assert!(
@@ -351,7 +349,7 @@ fn unprivileged_request_prints_remedies() {
     assert!(page.out.contains("TCX") && !page.out.contains("run as root"), "{page:?}");
     let explained = fixture.run(&AS_UNPRIVILEGED, &["explain", "generate | count"]);
     assert_eq!((explained.status, explained.err.as_str()), (Some(0), ""), "it lacks nothing");
-    // Entering a namespace needs a capability that is never granted to a file.
+    // For a request that enters a namespace, the remedies do not include a file capability.
     let ran = fixture.run(&AS_UNPRIVILEGED, &["run", "rx netns=/proc/self/ns/net | count"]);
     assert!(ran.err.contains("CAP_SYS_ADMIN is missing"), "{}", ran.err);
     assert!(ran.err.contains("\n  sudo ") && !ran.err.contains("setcap"), "{}", ran.err);

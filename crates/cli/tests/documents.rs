@@ -1,12 +1,13 @@
-//! Tests that run each command of README, the book and `--help` exactly as printed: in a directory
-//! with the examples, as an unprivileged user, or as root if it starts with `sudo`. The output of
-//! the command is compared with the output that the page shows below it ([`pages`]).
+//! Tests that run each command in the README, the book and `--help` exactly as printed. The
+//! commands run in a directory with the examples, as an unprivileged user, or as root after `sudo`.
+//! The output is compared with the output below the command on the page ([`pages`]).
 //!
-//! A command is a line indented by four spaces that starts with `streamline`, `sudo streamline` or
-//! `cargo run --release --`, or a block marked `sh`. The commands of a page run in order, in one
-//! directory and a network namespace with two virtual cables (`eth0`, `eth1`). [`PAGES`] contains a
-//! preamble for each page, which creates its preconditions (a running path, a file). A command that
-//! would run forever receives ^C once its path is running.
+//! A command is a block marked `sh`, or a line that is indented by four spaces and starts with
+//! `streamline`, `sudo streamline` or `cargo run --release --`. The commands of a page run in
+//! order, in one directory and in a network namespace with two virtual cables (`eth0`, `eth1`).
+//! [`PAGES`] contains a preamble for each page, which creates the preconditions, such as a running
+//! path or a file. A command that would run forever is interrupted (^C) as soon as its path is
+//! running.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -24,10 +25,10 @@ use testkit::net::{Namespace, wait_until};
 
 /// A user id that is not in `/etc/passwd`.
 const READER_UID: u32 = 41_901;
-/// Time limit for a command, enough for a busy machine.
+/// Time limit for a command, long enough for a busy machine.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A page and its preconditions.
+/// A page, with a shell script that creates the preconditions of its commands.
 struct Page {
     file: &'static str,
     preamble: &'static str,
@@ -39,7 +40,7 @@ const fn page_without_setup(file: &'static str) -> Page {
     Page { file, preamble: "", root: false }
 }
 
-/// All pages with commands; a test fails if a page is missing.
+/// All pages with commands. A test fails if a page is missing from this list.
 const PAGES: &[Page] = &[
     page_without_setup("README.md"),
     Page {
@@ -92,11 +93,12 @@ const PAGES: &[Page] = &[
     page_without_setup("docs/book/buffers/signals.md"),
 ];
 
-/// The reason for skipping commands on a mount: in this test, each command has separate mounts.
+/// The reason for skipping commands that use a mount: each command of this test runs in a separate
+/// mount namespace.
 const OF_ONE_MOUNT: &str =
     "the test `b1_commands_of_the_book_run_as_printed` runs them in one shell";
 
-/// Prefixes of commands that cannot run here, with the reasons.
+/// Prefixes of commands that cannot run in this test, with the reasons.
 const SKIPPED_COMMANDS: &[(&str, &str)] = &[
     ("streamline doctor unit", "its other half writes into /etc"),
     ("streamline sh -v -c 'cat words | grep x | sudo tee", "sudo asks for a password"),
@@ -128,7 +130,8 @@ fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Returns the library for C and Python, which the build of all packages places next to the tests.
+/// Returns the path of the library for C and Python. A build of all packages places it next to the
+/// tests.
 fn c_library() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libstreamline_c.so")
 }
@@ -151,7 +154,7 @@ impl Environment {
         let folder = Folder::accessible_to_all();
         std::fs::create_dir(folder.path().join("home")).unwrap();
         let _ = Command::new("chmod").args(["777", "home"]).current_dir(folder.path()).status();
-        // The program itself writes the examples, as on a machine without a source tree.
+        // `streamline examples` writes the examples, as on a machine without a source tree.
         std::fs::remove_file(folder.path().join("examples")).unwrap();
         let place = Self { folder, space };
         let written =
@@ -160,7 +163,7 @@ impl Environment {
         Some(place)
     }
 
-    /// Starts a script as this user.
+    /// Starts a shell script in the environment, as a user.
     fn start(&self, script: &str, user: u32) -> Child {
         let mut command = self.space.command("setpriv");
         if user == 0 {
@@ -191,7 +194,8 @@ impl Environment {
     }
 }
 
-/// Returns true if a command runs until ^C. A block of several commands ends without ^C.
+/// Returns true if a command runs until it is interrupted. A block of several commands ends by
+/// itself.
 fn is_endless(text: &str) -> bool {
     if text.trim_end().contains('\n') {
         return false;
@@ -202,8 +206,8 @@ fn is_endless(text: &str) -> bool {
     runs && (text.contains("'rx ") || text.starts_with("streamline tap "))
 }
 
-/// Waits until a child ends. An `endless` child receives ^C once its path is running. Any child is
-/// killed after [`COMMAND_TIMEOUT`].
+/// Waits until a child exits. Interrupts an `endless` child as soon as its path is running. Kills
+/// any child after [`COMMAND_TIMEOUT`].
 fn finish_child(child: Child, endless: bool) -> CommandResult {
     let (process, begun) = (child.id(), Instant::now());
     let reader = std::thread::spawn(move || CommandResult::from(child.wait_with_output().unwrap()));
@@ -225,7 +229,7 @@ fn finish_child(child: Child, endless: bool) -> CommandResult {
     reader.join().unwrap()
 }
 
-/// Returns true if a process of this group runs a path.
+/// Returns true if a process of a process group runs a path.
 fn is_path_running(group: u32) -> bool {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     all.map(|entry| entry.path()).any(|process| {
@@ -241,7 +245,8 @@ fn is_path_running(group: u32) -> bool {
     })
 }
 
-/// Sends a signal to the processes of a group, some of which may already have ended.
+/// Sends a signal to a process group. Errors are ignored, because processes may already have
+/// exited.
 fn signal_group(group: u32, which: &str) {
     let _ = Command::new("kill").args([which, "--", &format!("-{group}")]).status();
 }
@@ -278,7 +283,7 @@ fn run_commands(place: &Environment, page: &Page, typed: &PageCommands) -> (usiz
             FAILING_COMMANDS.iter().find(|(begins, _)| command.text.starts_with(begins));
         let wanted = ends_with.map_or(0, |(_, status)| *status);
         let user = if page.root || command.sudo { 0 } else { READER_UID };
-        // If a page produces traffic, its commands end by themselves.
+        // On a page with a traffic script, the commands end by themselves.
         let endless = is_endless(&command.text) && traffic.is_none();
         let ran = finish_child(place.start(&command.text, user), endless);
         count += 1;
@@ -338,7 +343,7 @@ fn commands_of_help_run_as_printed() {
         .lines()
         .filter_map(|line| {
             let line = line.trim_start();
-            // The description of the command starts two columns to the right.
+            // The description of the command follows after at least three spaces.
             let line = line.split("   ").next().unwrap();
             let (sudo, text) = match line.strip_prefix("sudo ") {
                 Some(text) => (true, text),

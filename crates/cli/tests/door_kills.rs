@@ -1,5 +1,5 @@
-//! Programs under `streamline exec` that are killed before one of their system calls, by strace(1).
-//! Afterwards no kernel program is left at the interface, and the next program is served.
+//! Tests of programs under `streamline exec` that strace(1) kills before one of their system calls.
+//! Afterwards, no kernel program is left at the interface, and the next program is served.
 //! [RELIABILITY; FEATURES C1, C5]
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
@@ -20,14 +20,15 @@ use testkit::{need, wait_until};
 
 const STREAMLINE: &str = env!("CARGO_BIN_EXE_streamline");
 const PORT: u16 = 5500;
-/// Answers after which a server that nobody has killed is told to end.
+/// Number of replies after which a server that has not been killed is told to exit.
 const DATAGRAMS: u32 = 200;
 
 const SIGKILL: i32 = 9;
-/// Number of system calls between two kills, modulo the number of all calls. It is a prime.
+/// Distance between the system calls at which successive runs are killed, modulo the number of all
+/// calls. It is a prime, so that the kills are spread over all calls.
 const STRIDE: usize = 7919;
 
-/// A kind of program to kill.
+/// A program to kill, with the part of `exec` under test.
 struct Victim<'v> {
     /// The part of `exec`: `pcap` or `udp`.
     part: &'v str,
@@ -39,7 +40,7 @@ struct Victim<'v> {
 /// A system call of a thread.
 struct Call {
     name: String,
-    /// The number of the call among those of the same name, from 1.
+    /// The number of the call among the calls of the same name, from 1.
     number: usize,
 }
 
@@ -60,7 +61,7 @@ fn calls_of(trace: &str) -> Vec<Call> {
     calls.map(|(thread, name)| number(thread, name)).collect()
 }
 
-/// The end of a program.
+/// The outcome of a program: its system calls, its messages, and true if it was killed.
 struct Ended {
     calls: Vec<Call>,
     errors: String,
@@ -72,14 +73,13 @@ const TCPDUMP: Victim<'static> = Victim {
     words: &["tcpdump", "-Z", "root", "-n", "-i", SERVER_DEVICE, "-c", "20", "udp"],
     report: "20 packets captured",
 };
-/// Server that answers each datagram with its bytes, until it receives `quit`. Its program is
-/// compiled by [`kill_servers`].
+/// A UDP echo server, which exits when it receives `quit`. [`kill_servers`] compiles the program.
 const SERVER_OF_UDP: Victim<'static> =
     Victim { part: "udp", words: &[], report: "datagrams came from the ring" };
 
 impl Victim<'_> {
-    /// Runs the program under strace, and sends datagrams until it has ended. Kills it before the
-    /// system call `kill_at`.
+    /// Runs the program under strace, and sends datagrams until the program has exited. If
+    /// `kill_at` is `Some`, strace kills the program before this system call.
     fn run(&self, pair: &Pair, shared: &Folder, kill_at: Option<&Call>) -> Ended {
         let folder = Folder::new();
         let trace = folder.path().join("trace").display().to_string();
@@ -122,8 +122,8 @@ fn programs(pair: &Pair) -> usize {
     })
 }
 
-/// Kills `kills` programs at moments that are spread over all their system calls, without a daemon
-/// and with one.
+/// Kills `kills` programs at points that are spread over all their system calls, first without and
+/// then with a daemon.
 fn kill(victim: &Victim<'_>, kills: usize) {
     if need::require_bpf().is_none() || need::require_command("strace").is_none() {
         return;
@@ -140,7 +140,8 @@ fn kill(victim: &Victim<'_>, kills: usize) {
         let _daemon = has_daemon.then(|| start_daemon(&pair, &shared));
         let Ended { calls, errors, .. } = victim.run(&pair, &shared, None);
         assert!(errors.contains(victim.report), "{errors}");
-        // A program does not make all its calls in each run.
+        // The number of runs may be larger, because a program does not make every call in every
+        // run.
         let (mut killed, mut runs) = (0, 0);
         while killed < kills {
             assert!(runs < 4 * kills, "{killed} kills in {runs} runs");
@@ -156,7 +157,7 @@ fn kill(victim: &Victim<'_>, kills: usize) {
     }
 }
 
-/// Kills UDP servers like [`kill`].
+/// Like [`kill`], for UDP servers.
 fn kill_servers(kills: usize) {
     let Some(compiler) = need::require_command("cc") else { return };
     let folder = Folder::new();

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use testkit::need;
 
 const REQUEST: &str = "replay examples/web.pcap | tcp | http | pcap out.pcap";
-/// The request of the drawing in the book, which is the first one of the README.
+/// The request of the drawing in the book, which is also the first request in the README.
 const PICTURED: &str = "rx eth0 both=yes | bpf \"tcp port 80\" | tcp | http |exchange weblog";
 
 #[test]
@@ -34,7 +34,7 @@ fn plan_is_drawn_on_standard_output_or_into_files() {
 
 #[test]
 fn drawing_in_the_book_is_that_of_the_first_request() {
-    // The plan is that of an example machine, so it is the same on every machine.
+    // The plan is made for an example machine, so the drawing is the same on every machine.
     let registry = MachineRegistry::Recorded;
     let (graph, mistakes) = pipeline::read_request(PICTURED, &registry);
     assert!(mistakes.is_empty(), "{}", pipeline::render(PICTURED, &mistakes, false));

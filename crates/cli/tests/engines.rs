@@ -29,7 +29,7 @@ fn is_worker_running(process: &u32) -> bool {
     tasks.filter_map(Result::ok).filter_map(name).any(|name| name.starts_with("orders"))
 }
 
-/// Waits until `of` workers are running. Returns the process ids of the workers.
+/// Waits until `of` worker processes are running. Returns their process ids.
 fn wait_workers(child: &Child, of: usize) -> Vec<u32> {
     let all =
         || child_process_ids(child.id()).into_iter().filter(is_worker_running).collect::<Vec<_>>();
@@ -53,19 +53,19 @@ fn block_count(amount: &Value) -> u64 {
     amount["blocks"].as_u64().unwrap()
 }
 
-/// Returns a row of the ledger.
+/// Returns the ledger row of a filter.
 fn ledger_row<'r>(run: &'r Value, name: &str) -> &'r Value {
     let rows = run["filters"].as_array().unwrap();
     rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name}: {run}"))
 }
 
-/// Returns the frame numbers in the output of `json`, by flow, in order of arrival.
+/// Returns the frame numbers in the output of `json`, by flow, in the order of the output.
 fn frames_by_flow(out: &str) -> BTreeMap<String, Vec<u64>> {
     let mut flows: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for line in out.lines() {
         let block: Value = serde_json::from_str(line).unwrap_or_else(|why| panic!("{why}: {line}"));
-        // The sequence number is written by `generate seq=yes` as eight bytes, the first three of
-        // which are 0.
+        // `generate seq=yes` writes the sequence number as eight bytes, of which the first three
+        // are 0.
         let text = block["payload"].as_str().unwrap();
         let digit = |c: u8| match c {
             b'A'..=b'Z' => c - b'A',
@@ -81,7 +81,8 @@ fn frames_by_flow(out: &str) -> BTreeMap<String, Vec<u64>> {
     flows
 }
 
-/// Asserts that the aggregated ledger balances and is the sum of the workers' ledgers.
+/// Asserts that the aggregated ledger balances, and that it is the sum of the ledgers of `of`
+/// workers.
 fn assert_ledger_sum(report: &Value, of: usize) {
     assert_eq!(report["balanced"], true, "{report}");
     let each = report["engines"].as_array().unwrap();
@@ -119,7 +120,8 @@ fn n7_workers_match_one_process_with_each_session_in_order() {
             ends.sort_unstable();
             all.entry(ends.concat()).or_default().push(block);
         }
-        // The end of a stream does not identify its flow.
+        // An object without addresses, such as the end of a stream, identifies no flow, so these
+        // objects are sorted.
         let no_flow = "null".repeat(4);
         all.entry(no_flow).or_default().sort_by_key(Value::to_string);
         all
@@ -162,7 +164,7 @@ fn n7_workers_have_own_directories_and_print_whole_blocks() {
     let one = folder.run(&["replay examples/web.pcap | tcp | http |get files one"]);
     assert_eq!(one.status, Some(0), "{}", one.err);
     assert_eq!(own.iter().sum::<usize>(), files("one"));
-    // The blocks consist of several lines and are in total larger than any buffer.
+    // Each block is printed as several lines, and the total output is larger than any buffer.
     let line = "generate count=3000 seq=yes flows=8 size=1400 | print payload=hex";
     let ran = folder.run(&[&format!("--engines=3 {line}")]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -178,7 +180,7 @@ fn n7_workers_have_own_directories_and_print_whole_blocks() {
                 .all(|(line, row)| { line.starts_with(&format!("\t0x{:04x}:", row * 16)) })
         );
     }
-    // A closed output ends all workers.
+    // When the reader closes the output, all workers end.
     let script =
         format!("streamline run '--engines=2 {} ' | head -1", line.replace("3000", "300000"));
     let ran = CommandResult::from(folder.shell(&script).output().unwrap());
@@ -220,8 +222,9 @@ fn n7_unshareable_request_is_refused_with_a_reason() {
     assert_eq!(ran.err.matches("no such file").count(), 1, "said once: {}", ran.err);
 }
 
-/// Runs a request in workers at one end of a virtual cable, and calls `send_traffic` to send
-/// frames. Returns the output and the report, or `None` if the machine does not permit namespaces.
+/// Runs a request in `of` workers at one end of a virtual cable, and calls `send_traffic` to send
+/// frames from the other end. Returns the output and the report, or `None` if the machine does not
+/// permit namespaces.
 fn run_on_cable(
     of: usize,
     send_traffic: impl FnOnce(&Folder, &Pair, &[u32]),
@@ -229,7 +232,7 @@ fn run_on_cable(
     run_on_cable_with(of, "", send_traffic)
 }
 
-/// Does the same as [`run_on_cable`], with an additional option on the command line.
+/// Like [`run_on_cable`], with an additional option in the request.
 fn run_on_cable_with(
     of: usize,
     option: &str,
@@ -258,7 +261,8 @@ fn run_on_cable_with(
     Some((ran, report))
 }
 
-/// Sends `count` numbered frames of 16 flows from the other end of the cable, `rate` per second.
+/// Sends `count` numbered frames of 16 flows from the client's end of the cable, at `rate` frames
+/// per second.
 fn send_frames(folder: &Folder, pair: &Pair, count: u64, rate: u64) {
     let line = format!(
         "generate count={count} rate={rate} seq=yes flows=16 size=100 | tx {CLIENT_DEVICE}"
@@ -300,7 +304,7 @@ fn n7_v14_latency_covers_all_workers() {
     const FRAMES_SENT: u64 = 400;
     const LATENCY_BOUND: Duration = Duration::from_millis(50);
     let send_traffic = |folder: &Folder, pair: &Pair, engines: &[u32]| {
-        // The frames of one worker are late, because it is stopped when they arrive.
+        // One worker is stopped when its frames arrive, so its frames are late.
         signal_process(engines[0], "-STOP");
         send_frames(folder, pair, FRAMES_SENT, 20_000);
         wait_until_received(&pair.server, SERVER_DEVICE, FRAMES_SENT);
@@ -339,7 +343,7 @@ fn n7_killed_worker_ends_alone_and_its_share_is_counted() {
     assert!(ran.err.contains("was ended by signal 9 (SIGKILL)"), "{}", ran.err);
     assert_eq!(report["balanced"], true, "{report}");
     let lost = block_count(&ledger_row(&report, "shard")["dropped"]["engine ended"]);
-    // Blocks that were in a ring of the worker at its last report.
+    // The blocks that were in the killed worker's rings at its last report.
     let edges = report["edges"].as_array().unwrap();
     let in_rings: u64 =
         edges.iter().filter_map(|edge| edge["dropped"]["engine ended"]["blocks"].as_u64()).sum();
@@ -348,8 +352,8 @@ fn n7_killed_worker_ends_alone_and_its_share_is_counted() {
         let again = numbers.windows(2).filter(|pair| pair[0] >= pair[1]).count();
         assert!(again <= 1, "{flow}: what was sent second begins anew: {numbers:?}");
     }
-    // Each flow of the other worker is complete. The flows of the killed worker lack their second
-    // half.
+    // The flows of the surviving worker are complete. The flows of the killed worker lack at least
+    // their second half.
     let whole =
         flows.values().filter(|numbers| numbers.len() as u64 == FRAMES_SENT / 16).count() as u64;
     assert!(whole > 0 && whole < 16, "{whole}");
@@ -418,8 +422,7 @@ fn n7_workers_act_as_one_path_for_ps_top_set_and_stop() {
 #[test]
 fn n7_workers_count_each_block_of_a_capture_once() {
     let folder = Folder::new();
-    // The requests use one space, a second space after `shard`, or two sources that meet at
-    // `shard`.
+    // The requests cover one space, a second space after the source, and two sources.
     let lines = [
         ("replay examples/web.pcap | json", 105),
         ("replay examples/web.pcap | files out per=block", 105),
@@ -449,8 +452,8 @@ fn n7_workers_count_each_block_of_a_capture_once() {
     }
 }
 
-/// Sends numbered frames to two workers that are stopped in the meantime. The frames printed and
-/// the frames missing must together equal the frames sent, whichever worker lost them.
+/// Sends numbered frames to two workers that are stopped in the meantime. The numbers of printed
+/// and of lost frames must add up to the number of frames sent, whichever worker lost them.
 #[test]
 fn n7_frames_printed_and_lost_by_two_workers_equal_those_sent() {
     const FRAMES_SENT: u64 = 40_000;

@@ -1,4 +1,4 @@
-//! Tests of programs as filters on the command line: output, report and exit status.
+//! Tests of programs as filters of a request: output, report and exit status.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 

@@ -1,6 +1,6 @@
 //! Tests of attacks by one user on another: paths that do not reply, names that the attacker
-//! occupies, log files planted for other users, and terminal escapes. The tests run real processes
-//! of two users. (RELIABILITY T8, T13)
+//! occupies, planted log files, and terminal escapes. The tests run real processes of two users.
+//! (RELIABILITY T8, T13)
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -28,7 +28,7 @@ const BOB: u32 = 41_002;
 const ROLE_VARIABLE: &str = "STREAMLINE_TEST_ROLE";
 const NAME_VARIABLE: &str = "STREAMLINE_TEST_NAME";
 
-/// Runs this test program as user ALICE in a role. Returns when the role is active.
+/// Runs this test program as user ALICE, in a hostile role. Returns when the attack has begun.
 fn spawn_hostile(folder: &Folder, role: &str, name: &str) -> Guard {
     let test = folder.path().join("test");
     if !test.exists() {
@@ -44,8 +44,8 @@ fn spawn_hostile(folder: &Folder, role: &str, name: &str) -> Guard {
     hostile
 }
 
-/// Runs in a separate process, which [`spawn_hostile`] starts: attacks other users in the way that
-/// the environment variable [`ROLE_VARIABLE`] names.
+/// The process that [`spawn_hostile`] starts. It attacks other users in the role that the
+/// environment variable [`ROLE_VARIABLE`] specifies.
 #[test]
 #[ignore = "the other process of a test"]
 fn child_process_attacks_in_its_role() {
@@ -81,7 +81,7 @@ fn child_process_attacks_in_its_role() {
 }
 
 /// Registers a path with the daemon. Returns the connection that keeps the path registered, and the
-/// socket over which the daemon would pass connections of clients.
+/// socket over which the daemon passes connections of clients.
 fn register_path(log: Option<String>) -> (OwnedFd, OwnedFd) {
     let place = PathBuf::from(std::env::var_os("STREAMLINE_DAEMON").unwrap());
     let packets = place.join("io.streamline.packets");
@@ -98,14 +98,14 @@ fn register_path(log: Option<String>) -> (OwnedFd, OwnedFd) {
     (socket, path_end)
 }
 
-/// Registers a path whose replies contain terminal escapes and the name of a planted log file, and
-/// serves one client.
+/// Registers a path, and serves one client. The replies contain terminal escapes and the name of a
+/// planted log file.
 fn serve_escapes(log: &str, ready: impl Fn()) {
     let (_kept, way) = register_path(Some("/nowhere".to_owned()));
     ready();
     let mut bytes = [0; 65536];
     let receive = |from: &OwnedFd, bytes: &mut [u8]| {
-        // Sockets from the daemon are non-blocking.
+        // Sockets from the daemon are non-blocking, so the call waits for data.
         sys::poll::readable_within(&[from.as_fd()], None);
         sys::descriptor::receive(from, bytes).unwrap()
     };
@@ -123,7 +123,7 @@ fn serve_escapes(log: &str, ready: impl Fn()) {
             reply(&Reply::new(&PathDescription { log, ..PathDescription::default() }));
             continue;
         }
-        // After this reply, `attach` would print the contents of the log.
+        // A vulnerable `attach` would print the contents of the log after this reply.
         let is_file = fs::metadata(log).is_ok_and(|about| about.is_file());
         if is_file && let Ok(mut file) = fs::OpenOptions::new().append(true).open(log) {
             file.write_all("logged \u{9b}31m \x1b[2J\u{202e}\n".as_bytes()).unwrap();
@@ -177,7 +177,7 @@ fn t8_unresponsive_paths_of_a_user_hide_no_other_paths() {
     let stopped = run_as_root(&folder, &["stop", "1", "2", "41002/bobs"]);
     assert_eq!(stopped.status, Some(1), "{stopped:?}");
     assert!(stopped.err.contains("--kill 1`") && stopped.err.contains("--kill 2`"), "{stopped:?}");
-    // On a busy machine, this path may not have replied in time, so the command is repeated.
+    // The command is repeated, because the path may not reply in time on a busy machine.
     wait_until("the other one has ended", || {
         run_as_root(&folder, &["stop", "41002/bobs"]).status == Some(3)
     });
@@ -244,15 +244,16 @@ fn t13_attach_ignores_files_and_escapes_of_other_users() {
     }
 }
 
-/// Returns the number of the path registered last.
+/// Returns the number of the path that was registered last.
 fn newest_path(folder: &Folder) -> String {
-    // Only `attach` contacts the path.
+    // The list comes from the daemon, because only `attach` may contact the path.
     let listed =
         Client::connect_at(&folder.path().join("no-daemon")).unwrap().list_paths().unwrap();
     listed.iter().map(|path| path.number).max().unwrap().to_string()
 }
 
-/// Builds a capture of a request and a response full of terminal escapes and hidden characters.
+/// Writes a capture of an HTTP request and response that are full of terminal escapes and hidden
+/// characters. Returns its name.
 fn write_escapes_capture(folder: &Folder) -> String {
     let frame = |from: &str, to: &str, segment: &Segment, payload: &str| {
         Frame::ethernet().ipv4(from, to).tcp(segment, payload.as_bytes())
@@ -304,7 +305,7 @@ fn hidden_characters_are_escaped_in_every_output() {
     assert!(object.to_string().contains('\u{202e}'), "the text is all there: {object}");
     let json = folder.run(&["run", "-q", &format!("{http} | json")]).out;
     assert!(json.contains("\\u009b31m\\u007f\\u202e\\u200b\\u2028\\u061c"), "{json}");
-    // The check skips the user's own arguments where the output quotes them.
+    // Error messages that quote the user's arguments are escaped, too.
     for words in [
         &["run", "replay a\u{9b}b | nonsense\u{202e}"][..],
         &["explain", "replay x\u{202e} | count"],
@@ -322,7 +323,7 @@ fn hidden_characters_are_escaped_in_every_output() {
     }
 }
 
-/// Returns a sink that writes to a pipe, whose reader prints the output.
+/// Returns the text that appends a sink to a request. `sink` may begin with `|` and a class.
 fn piped_sink(sink: &str) -> String {
     if sink.starts_with('|') { sink.to_owned() } else { format!("| {sink}") }
 }

@@ -1,4 +1,4 @@
-//! Test of a path with more counters than fit into one message.
+//! Test of a path whose counters do not fit into one message.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -65,7 +65,7 @@ fn follow_to_the_end(folder: &Folder) {
     let stopped = folder.run(&["stop", "large"]);
     assert_eq!(stopped.status, Some(0), "{}", stopped.err);
     assert!(stopped.err.contains("large: "), "{}", stopped.err);
-    // The last sample is also complete, and `top` ends with the path.
+    // `top` exits when the path has ended, after a last sample.
     while sample().is_some() {}
     assert!(top.0.wait().unwrap().success());
 }

@@ -1,4 +1,4 @@
-//! Tests of `--latency`: blocks that exceed the bound are reported during the run and counted.
+//! Tests of `--latency`: blocks that exceed the bound are counted, and reported during the run.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -8,7 +8,8 @@ use common::Folder;
 use serde_json::Value;
 use testkit::wait_until;
 
-/// Returns the reported latency of a request, its warnings, and its running time in seconds.
+/// Runs a request. Returns the latency in its report, its warnings, and its running time in
+/// seconds.
 fn run_measured(line: &str) -> (Value, Vec<String>, f64) {
     let ran = Folder::new().run(&["run", "--embedded", "--json", line]);
     assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -21,7 +22,7 @@ fn run_measured(line: &str) -> (Value, Vec<String>, f64) {
 
 #[test]
 fn v14_slow_program_exceeds_the_bound_and_alarms_each_second() {
-    // A pipe holds 46 of these blocks; the next block waits until the program reads.
+    // A pipe holds 46 of these blocks. The next block waits until the program reads.
     let line = "--latency=20ms generate count=400 size=1400 | exec 'sleep 2; cat >/dev/null'";
     let (latency, warned, seconds) = run_measured(line);
     let way = &latency["ways"][0];
@@ -37,7 +38,7 @@ fn v14_slow_program_exceeds_the_bound_and_alarms_each_second() {
 
 #[test]
 fn v14_blocks_waiting_in_a_ring_raise_an_alarm() {
-    // The program keeps the second thread from reading its ring.
+    // The program blocks the second thread, so that it does not read its ring.
     let line = "--latency=20ms generate count=2000 size=1400 | match hex=00 @thread1 |all \
                 exec 'sleep 3; cat >/dev/null'";
     let (latency, warned, _) = run_measured(line);
@@ -51,7 +52,7 @@ fn v14_blocks_waiting_in_a_ring_raise_an_alarm() {
 
 #[test]
 fn v14_request_within_its_bound_raises_no_alarm() {
-    // Even a machine that is a thousand times slower than usual meets this bound.
+    // Even a very slow machine meets this bound.
     let line = "--latency=60s generate count=500 rate=2000 | inspect | count @thread1";
     let (latency, warned, _) = run_measured(line);
     assert_eq!((latency["alarms"].as_u64(), warned.len()), (Some(0), 0), "{warned:?}");
@@ -72,7 +73,7 @@ fn v14_request_without_a_bound_reports_no_latency() {
 fn v14_ps_and_top_report_an_exceeded_bound() {
     let folder = Folder::new();
     let _daemon = folder.daemon();
-    // Blocks that the program has not read for a while are late.
+    // The program does not read for 2 s, so blocks are late.
     let line = "--latency=20ms generate rate=1000 size=1400 | exec 'sleep 2; cat >/dev/null'";
     let _late = folder.spawn_named("late", line);
     let _soon = folder.spawn_named("soon", "--latency=60s generate rate=1000 | count");

@@ -19,7 +19,7 @@ fn manual_contains_every_command_and_filter() {
     let (_, commands) = help.split_once("Commands:\n").unwrap();
     let (commands, _) = commands.split_once("\n\n").unwrap();
     let whole = folder.read("man/man1/streamline.1");
-    // Long descriptions continue on further lines, which have a larger indent.
+    // Long descriptions continue on further lines, which are indented more.
     let names = commands.lines().filter(|line| !line.starts_with("   "));
     for name in names.map(|line| line.split_whitespace().next().unwrap()) {
         let page = folder.read(&format!("man/man1/streamline-{name}.1"));

@@ -1,4 +1,4 @@
-//! Tests of requests that read several captures: their packets are merged by time.
+//! Tests of requests that read several captures, whose packets are merged by time.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -10,8 +10,8 @@ use std::process::Stdio;
 use testkit::Random;
 use testkit::traffic::{Capture, mixed_traffic};
 
-/// Writes `parts` captures, each with the frames for which `part_of` returns its index, and the
-/// capture `whole.pcap` with all frames.
+/// Writes the capture `whole.pcap` with all frames, and `parts` captures. `part_of` returns the
+/// index of the capture for a frame.
 fn write_parts(folder: &Folder, parts: usize, mut part_of: impl FnMut(&[u8]) -> usize) {
     let whole = Capture::from_frames(mixed_traffic(5, 60).frames.into_iter().map(|(_, f)| f));
     std::fs::write(folder.path().join("whole.pcap"), whole.to_pcap()).unwrap();
@@ -51,8 +51,8 @@ fn packets_of_several_captures_are_merged_by_time() {
 #[test]
 fn directions_in_two_captures_give_the_same_messages() {
     let folder = Folder::new();
-    // A hash of the destination's MAC address assigns all frames of one direction to the same
-    // capture.
+    // The destination's MAC address determines the capture, so all frames of one direction are in
+    // the same capture.
     write_parts(&folder, 2, |frame| usize::from(frame[..6].iter().fold(0_u8, |a, b| a ^ b) & 1));
     let rest = "| tcp | http |exchange weblog";
     let expected = run(&folder, &format!("replay whole.pcap {rest}")).out;

@@ -1,5 +1,5 @@
-//! Tests of `--metrics` and `--alarm`: metrics equal the report, are read by an OpenMetrics parser
-//! and by Prometheus, and every query of the Grafana dashboard is answered.
+//! Tests of `--metrics` and `--alarm`. The metrics equal the report, and are accepted by an
+//! OpenMetrics parser and by Prometheus. Every query of the Grafana dashboard has a result.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -21,7 +21,7 @@ const HEAD_MAX: usize = 8 << 10;
 /// A time limit that is long enough for a busy machine.
 const LONG_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Returns the value of a series, given by its name and labels.
+/// Returns the value of a series in a metrics text. `series` contains the name and the labels.
 fn value(text: &str, series: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     line.unwrap_or_else(|| panic!("{series} is not in\n{text}")).parse().unwrap()
@@ -38,7 +38,7 @@ fn ask(address: &str, request: &str) -> String {
     String::from_utf8(reply).unwrap()
 }
 
-/// Returns the body of a scrape.
+/// Requests the metrics from a server. Returns the body of the response.
 fn scrape(address: &str, accept: &str) -> String {
     let reply =
         ask(address, &format!("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n"));
@@ -47,7 +47,8 @@ fn scrape(address: &str, accept: &str) -> String {
     body.to_owned()
 }
 
-/// Starts a command that serves metrics on a free port. Returns the process and the address.
+/// Starts a command that serves metrics on a free port. Returns the process, the address of the
+/// server, and standard error.
 fn start_server(mut command: Command) -> (Guard, String, BufReader<std::process::ChildStderr>) {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child: Child = command.spawn().unwrap();
@@ -160,7 +161,7 @@ fn server_answers_only_short_reads_of_metrics() {
     assert_eq!(status("POST /metrics HTTP/1.1\r\n\r\n"), "HTTP/1.1 405 Method Not Allowed");
     let long = format!("GET /metrics HTTP/1.1\r\nX: {}", "a".repeat(HEAD_MAX));
     assert_eq!(status(&long), "HTTP/1.1 431 Request Header Fields Too Large");
-    // Clients that send nothing do not block the others.
+    // Clients that send nothing do not block other clients.
     let silent: Vec<TcpStream> = (0..8).map(|_| TcpStream::connect(&address).unwrap()).collect();
     assert!(scrape(&address, "*/*").contains("streamline_path_up{path=\"run\"} 1\n"));
     drop(silent);
@@ -179,7 +180,7 @@ fn server_answers_only_short_reads_of_metrics() {
 #[test]
 fn openmetrics_text_is_read_by_the_parser_of_prometheus_client() {
     let Some(python) = need::require_command("python3") else { return };
-    // Python packages of the distribution are only available to the interpreter of the
+    // Python packages of the distribution are available only to the interpreter of the
     // distribution.
     let python = [Path::new("/usr/bin/python3"), &python].into_iter().find(|p| p.exists()).unwrap();
     let has = |module: &str| {
@@ -226,7 +227,8 @@ impl Prometheus {
     /// Starts Prometheus. Reports a skip and returns `None` if it is not installed.
     fn start(folder: &Folder, scraped: &str) -> Option<Self> {
         let program = need::require_command("prometheus")?;
-        // A free port: Prometheus prints no port that it chooses itself.
+        // The test chooses a free port, because Prometheus does not print a port that it chooses
+        // itself.
         let free = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = free.local_addr().unwrap().to_string();
         drop(free);
@@ -248,7 +250,7 @@ impl Prometheus {
         Some(started)
     }
 
-    /// Returns the result of a query: labels with values.
+    /// Returns the result of a query: series with their labels and values.
     fn query(&self, expression: &str) -> Vec<Value> {
         let escaped: String = expression.bytes().map(|byte| format!("%{byte:02x}")).collect();
         let request = format!("GET /api/v1/query?query={escaped} HTTP/1.0\r\n\r\n");
@@ -260,7 +262,8 @@ impl Prometheus {
     }
 }
 
-/// Returns the queries of a dashboard, with values in place of its variables.
+/// Returns the title and the query of each panel of the dashboard, with values in place of
+/// variables.
 fn dashboard_queries() -> Vec<(String, String)> {
     let file = testkit::cases::workspace_root().join("dist/grafana/streamline.json");
     let dashboard: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
@@ -288,7 +291,7 @@ fn prometheus_answers_every_query_of_the_dashboard() {
         "busy",
         "--latency=1s generate rate=2000 | (sample 2 | pcap out.pcap + drop + count)",
     );
-    // The input of this path has ended but its pipe is open, so its counters are constant.
+    // This path receives no more input, but its pipe stays open, so its counters are constant.
     let mut still = folder.streamline(&["run", "--as", "still", "--json"]);
     still.args(["replay - | dport |80 json"]);
     still.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -303,7 +306,8 @@ fn prometheus_answers_every_query_of_the_dashboard() {
     });
     let scraped = prometheus.query("streamline_filter_blocks_total{path=\"still\"}");
     for (title, query) in dashboard_queries() {
-        // No block waits in these paths, and none is lost before a source or on an edge.
+        // These queries may have no result: in these paths, no block is held, and none is lost
+        // before a source or on an edge.
         let may_be_empty = ["Blocks held", "Drops before", "Drops between"];
         if may_be_empty.iter().any(|known| title.starts_with(known)) {
             prometheus.query(&query);
@@ -385,7 +389,7 @@ fn alarm_on_a_rate_ends_with_its_cause() {
     let (head, packets) = capture.split_at(24);
     pipe.write_all(head).unwrap();
     let mut line = String::new();
-    // The packets are repeated until two samples differ.
+    // The packets are written repeatedly, until two samples of the counters differ.
     let raised = std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
             errors.read_line(&mut line).unwrap();

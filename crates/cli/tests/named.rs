@@ -1,5 +1,5 @@
-//! Tests of the named sources and sinks of a path (`user`, `socket` and `buffer`), opened by
-//! `streamline cat` as the path's user and as another user.
+//! Tests of named sources and sinks of a path (`user`, `socket` and `buffer`). `streamline cat`
+//! opens them, as the path's user and as another user.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -17,7 +17,7 @@ const TCP_FRAMES: u64 = 90;
 /// Number of bytes in the TCP frames of `web.pcap`.
 const TCP_BYTES: usize = 26_707;
 
-/// Returns a name for an endpoint that no other test uses.
+/// Returns a name for a source or sink that no other test uses.
 fn unique_name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("cli-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
@@ -35,7 +35,7 @@ fn wait_output(child: Child) -> CommandResult {
     CommandResult { out, err, status: output.status.code() }
 }
 
-/// Waits until a process has created an endpoint with this name.
+/// Waits until a process has created a source or sink with this name.
 fn wait_for_endpoint(name: &str) {
     wait_until("the name is there", || {
         let names = std::fs::read_to_string("/proc/net/unix").unwrap();
@@ -151,12 +151,12 @@ fn spawn_piped(command: &mut Command) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Number of blocks, and number of bytes per block, that a path generates in the tests of ring
-/// sizes. The total is many times the size of the largest ring.
+/// Number of blocks, and their length in bytes, that a path generates in the tests of ring sizes.
+/// The total exceeds the size of the largest ring many times.
 const BLOCKS_AND_BYTES: (usize, usize) = (20_000, 1400);
 
-/// Runs a path that waits for its readers, whose sink `user` has these arguments, and a reader.
-/// Returns the bytes that the reader received, and the path's report.
+/// Runs a path that waits for its readers, and a reader. `arguments` are further arguments of the
+/// path's sink `user`. Returns the bytes that the reader received, and the path's report.
 fn read_generated(arguments: &str) -> (Vec<u8>, serde_json::Value) {
     let (folder, name, (blocks, length)) = (Folder::new(), unique_name(), BLOCKS_AND_BYTES);
     let line = format!(
@@ -171,8 +171,8 @@ fn read_generated(arguments: &str) -> (Vec<u8>, serde_json::Value) {
     (reader.stdout, parse_report(&ran))
 }
 
-/// A ring without a requested size grows while its reader is late, within the range that `explain`
-/// prints. The reader receives every byte.
+/// Without a requested size, the ring grows while its reader is slow, within the range that
+/// `explain` prints. The reader receives every byte.
 #[test]
 fn f6_ring_for_readers_grows_within_the_explained_range() {
     let explained = Folder::new().run(&["explain", "--json", "generate | user full=wait"]);
@@ -196,8 +196,8 @@ fn f6_ring_for_readers_grows_within_the_explained_range() {
     assert!(grew || most == least, "{ring}");
 }
 
-/// `top` and `explain` show the rings of programs that write to a path, and how many past frames a
-/// sink retains in how much memory.
+/// `top` and `explain` print the rings of programs that write to a path, and the number of past
+/// frames that a sink retains with their memory.
 #[test]
 fn f6_d16_top_shows_rings_of_writers_and_retained_frames() {
     let (folder, name) = (Folder::new(), unique_name());

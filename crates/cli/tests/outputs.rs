@@ -22,7 +22,7 @@ fn read_example_capture() -> Vec<u8> {
     fs::read(examples().join("web.pcap")).unwrap()
 }
 
-/// Counts the packets of a capture file in the directory.
+/// Returns the number of packets in a capture file of the directory.
 fn count_packets(folder: &Folder, name: &str) -> usize {
     let ran = folder.run(&["--json", &format!("replay {name} | count")]);
     assert_eq!(ran.status, Some(0), "{ran:?}");
@@ -46,7 +46,7 @@ fn request_without_output_leaves_the_old_capture() {
     fs::write(&path, "yesterday").unwrap();
     for (line, status) in [
         (format!("{NO_OUTPUT} | pcap x.pcap"), 0),
-        // A failure before the first frame also leaves the file unchanged.
+        // A failure before the first frame leaves the file unchanged, too.
         ("replay missing.pcap | pcap x.pcap".to_owned(), 3),
     ] {
         let ran = folder.run(&[&line]);
@@ -55,7 +55,7 @@ fn request_without_output_leaves_the_old_capture() {
     }
     let ran = folder.run(&[&format!("{NO_OUTPUT} | pcap x.pcap")]);
     assert!(ran.err.contains("warning: x.pcap stays as it was"), "{ran:?}");
-    // If there is no old file, an empty capture is created.
+    // Without an old file, an empty capture is created.
     let ran = folder.run(&[&format!("{NO_OUTPUT} | pcap new.pcap")]);
     assert!(ran.status == Some(0) && !ran.err.contains("warning"), "{ran:?}");
     assert_eq!(count_packets(&folder, "new.pcap"), 0);
@@ -76,7 +76,7 @@ fn first_block_replaces_the_old_file() {
     assert_eq!(count_packets(&folder, "x.pcap"), 105);
     let about = fs::metadata(&path).unwrap();
     assert!(about.ino() != reader.metadata().unwrap().ino() && about.mode() & 0o777 == 0o640);
-    // Symbolic and hard links continue to lead to the same file.
+    // Symbolic and hard links are preserved.
     symlink("target.pcap", folder.path().join("link.pcap")).unwrap();
     fs::write(folder.path().join("target.pcap"), "yesterday").unwrap();
     fs::hard_link(folder.path().join("target.pcap"), folder.path().join("second.pcap")).unwrap();
@@ -122,7 +122,7 @@ fn file_of_another_owner_keeps_its_owner() {
     assert_eq!(count_packets(&folder, "x.pcap"), 105);
 }
 
-/// Runs a shell script with this argument in the directory, in a separate mount namespace.
+/// Runs a shell script with an argument in the directory, in a new mount namespace.
 fn run_unshared(folder: &Folder, script: &str, argument: &str) -> CommandResult {
     let mut command = Command::new("unshare");
     for (name, value) in folder.shell("true").get_envs() {
@@ -141,8 +141,8 @@ fn full_disk_leaves_the_old_capture_and_whole_lines() {
         return;
     }
     let folder = Folder::new();
-    // The output is on a temporary file system that disappears with the shell. It has no space at
-    // first, and one page later.
+    // The output is on a temporary file system, which disappears with the shell. At first, it is
+    // full; later, it has one free page.
     let script = "
         set -e
         mkdir full && mount -t tmpfs -o size=256k none full
@@ -244,7 +244,7 @@ fn capture_on_standard_output_stays_a_capture() {
         ran.err.contains("`read` would read the standard input that `replay` reads"),
         "{ran:?}"
     );
-    // Reports that would follow the capture go to standard error.
+    // Reports are written to standard error, because they would corrupt the capture.
     let line = format!("streamline --report - '{REPLAY_CAPTURE} | pcap /dev/stdout' > r.pcap");
     let ran = CommandResult::from(folder.shell(&line).output().unwrap());
     assert_eq!((ran.status, count_packets(&folder, "r.pcap")), (Some(0), 105), "{ran:?}");
@@ -257,7 +257,7 @@ fn capture_on_standard_output_stays_a_capture() {
     assert_eq!(ran.status, Some(0), "{ran:?}");
 }
 
-/// Sinks in separate threads write to one pipe. Each piece is longer than what the pipe accepts at
+/// Sinks in separate threads write to one pipe, in pieces that are longer than the pipe accepts at
 /// once.
 #[test]
 fn lines_of_several_sinks_are_not_torn() {
@@ -283,7 +283,7 @@ fn torn_line_of_a_killed_run_is_repaired_and_reported() {
         text.lines().for_each(|line| drop(serde_json::from_str::<Value>(line).unwrap()));
         text.lines().count()
     };
-    // The output is the index of `files`.
+    // First case: the index of `files`, whose incomplete record is removed.
     assert_eq!(folder.run(&[&format!("{REPLAY_CAPTURE} | tcp | http | files d")]).status, Some(0));
     let whole = objects("d/index.jsonl");
     let torn = File::options().append(true).open(at("d/index.jsonl")).unwrap();
@@ -293,13 +293,13 @@ fn torn_line_of_a_killed_run_is_repaired_and_reported() {
     assert!(ran.status == Some(0) && ran.err.contains(warning), "{ran:?}");
     assert!(ran.err.contains("its 25 bytes were cut off"), "{ran:?}");
     assert_eq!(objects("d/index.jsonl"), 2 * whole);
-    // A text log keeps its incomplete line, which is then terminated.
+    // Second case: a text log, whose incomplete line is preserved and terminated.
     fs::write(at("log"), "10.0.0.1 - - [").unwrap();
     let ran = folder.run(&[&format!("{exchanges} weblog log")]);
     assert!(ran.status == Some(0) && ran.err.contains("the line was ended"), "{ran:?}");
     assert_eq!(folder.read("log").lines().next(), Some("10.0.0.1 - - ["));
     assert_eq!(folder.read("log").lines().count(), 9);
-    // The output is a file to which a shell appends.
+    // Third case: standard output is a file to which a shell appends.
     fs::write(at("out"), "{\"a\":").unwrap();
     let appended = File::options().append(true).open(at("out")).unwrap();
     let mut command = folder.streamline(&[&format!("{exchanges} json")]);
@@ -326,7 +326,7 @@ fn live_capture_is_readable_from_first_block_and_after_kill() {
     stdin.write_all(&bytes[..24]).unwrap();
     stdin.flush().unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"yesterday");
-    // The file contains some frames, of which the last is incomplete.
+    // After this write, the file contains several complete frames; the last frame is incomplete.
     stdin.write_all(&bytes[24..10_000]).unwrap();
     stdin.flush().unwrap();
     testkit::wait_until("frames are in the file", || fs::read(&path).unwrap() != b"yesterday");
@@ -397,7 +397,7 @@ fn output_pipe_waits_for_reader_and_ends_on_one_signal() {
             status.is_some()
         });
         assert_eq!(status.and_then(|status| status.code()), Some(1), "{line}");
-        // A pipe with a reader is an ordinary output file.
+        // A named pipe with a reader is an ordinary output file.
         let script = format!("cat {name} > got & streamline -q '{line}'; wait");
         let ran = CommandResult::from(folder.shell(&script).output().unwrap());
         assert!(ran.status == Some(0) && ran.err.is_empty(), "{ran:?}");
@@ -456,7 +456,7 @@ fn rows_of_the_table_balance() {
     let end = head.iter().position(|title| *title == "bytes").unwrap();
     let mut rows = 0;
     for words in lines.take_while(|words| !words.is_empty()) {
-        // A name may consist of several words, while the columns after it are single words.
+        // A name may consist of several words; each other column is a single word.
         let words = &words[words.len() - head.len() + 2..];
         let numbers: Vec<u64> = words[..end - 2].iter().map(|word| word.parse().unwrap()).collect();
         let became: u64 = numbers[2..].iter().sum();

@@ -1,5 +1,5 @@
-//! Tests of the files in `dist`, from which packages are made: systemd accepts the units, the
-//! directory and the user of the daemon, and the scripts name units that exist.
+//! Tests of the files in `dist`, from which packages are built. systemd accepts the units, and the
+//! directory and the user of the daemon. The maintainer scripts refer to existing units.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -34,7 +34,7 @@ fn units_are_accepted_by_systemd() {
         Command::new(&systemd).args(["verify", "--man=no"]).args(&units).output().unwrap();
     let stderr = String::from_utf8_lossy(&verified.stderr).into_owned();
     assert!(verified.status.success() && !stderr.contains("streamline"), "{stderr}");
-    // An exposure of 3.0 of 10 is allowed. The daemon has three capabilities.
+    // The exposure level must be at most 3.0 of 10. The daemon has three capabilities.
     let mut rated = Command::new(&systemd);
     rated.args(["security", "--offline=yes", "--threshold=30", "--no-pager"]).arg(&units[0]);
     let rated = rated.output().unwrap();

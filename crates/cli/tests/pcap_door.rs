@@ -1,6 +1,6 @@
 //! Tests of `streamline exec` with programs that use libpcap, over a virtual cable. Two instances
-//! of each program capture the same traffic at the same time, one with libpcap and one from the
-//! rings.
+//! of each program capture the same traffic at the same time: one through libpcap, the other from
+//! the rings.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -22,14 +22,14 @@ use std::process::Command;
 use testkit::net::{CLIENT_DEVICE, Cable, Pair, SERVER, SERVER_DEVICE};
 use testkit::{need, wait_until};
 
-/// The port to which the tests send.
+/// The UDP port to which the tests send.
 const PORT: u16 = 5300;
-/// The greatest difference between the times of a packet in two captures, in seconds. The clocks of
-/// the programs agree within microseconds, but a test machine may pause a program at any point.
+/// Maximum difference between the times of a packet in two captures, in seconds. The times agree
+/// within microseconds, unless the test machine pauses a program.
 const TIME_TOLERANCE: f64 = 0.5;
 
-/// Builds the libraries, and returns a cable and a directory; `None` if the machine does not permit
-/// the test.
+/// Builds the libraries, and creates a cable and a directory. Reports a skip and returns `None` if
+/// the machine does not permit the test.
 fn prepare(program: &str) -> Option<(Pair, Folder)> {
     need::require_bpf()?;
     need::require_command(program)?;
@@ -46,8 +46,8 @@ struct Observer {
 }
 
 impl Observer {
-    /// Starts a program in the namespace of the server, under `streamline exec` if `is_ours` is
-    /// true, and waits until it prints `ready` on standard error.
+    /// Starts a program in the namespace of the server, and waits until it prints `ready` on
+    /// standard error. If `is_ours` is true, the program runs under `streamline exec`.
     fn start(
         (pair, folder): (&Pair, &Folder),
         is_ours: bool,
@@ -56,8 +56,7 @@ impl Observer {
         Self::start_in((pair, folder, folder), is_ours, (words, ready))
     }
 
-    /// Starts a program like [`Self::start`], with its files in `folder` and with the daemon of
-    /// `shared`.
+    /// Like [`Self::start`], but with the program's files in `folder` and the daemon in `shared`.
     fn start_in(
         (pair, folder, shared): (&Pair, &Folder, &Folder),
         is_ours: bool,
@@ -82,7 +81,7 @@ impl Observer {
         std::fs::read_to_string(&self.errors).unwrap()
     }
 
-    /// Sends SIGINT and waits until the program has ended. Returns its standard error.
+    /// Sends SIGINT, and waits until the program has exited. Returns its standard error.
     fn interrupt(mut self) -> String {
         let number = self.process.0.id().to_string();
         assert!(Command::new("kill").args(["-INT", &number]).status().unwrap().success());
@@ -90,7 +89,7 @@ impl Observer {
         self.errors()
     }
 
-    /// Waits until the program ends by itself. Returns its standard error.
+    /// Waits until the program exits by itself. Returns its standard error.
     fn finish(mut self) -> String {
         wait_until("the program ends", || self.process.0.try_wait().unwrap().is_some());
         self.errors()
@@ -98,7 +97,7 @@ impl Observer {
 }
 
 const STREAMLINE: &str = env!("CARGO_BIN_EXE_streamline");
-/// Text that tcpdump prints once it is capturing.
+/// Text that tcpdump prints when it begins to capture.
 const LISTENING: &str = "listening on";
 
 /// Sends numbered datagrams of these sizes from the client to the server.
@@ -121,7 +120,7 @@ struct Packet {
     bytes: Vec<u8>,
 }
 
-/// Reads the packets of a capture file that are complete so far.
+/// Reads the complete packets of a capture file that may still be growing.
 fn read_packets(path: &Path) -> Vec<Packet> {
     let all = std::fs::read(path).unwrap_or_default();
     let word = |at: usize| Some(u32::from_le_bytes(all.get(at..at + 4)?.try_into().ok()?));
@@ -138,9 +137,9 @@ fn read_packets(path: &Path) -> Vec<Packet> {
     packets
 }
 
-/// Runs two instances of `tcpdump` at the same time, one with libpcap and one with the rings, until
-/// each has captured `count` packets. Returns the packets of both, and the standard error of the
-/// second.
+/// Runs two instances of `tcpdump` at the same time, one through libpcap and one from the rings,
+/// until each has captured `count` packets. Returns the packets of both, and the standard error of
+/// the second instance.
 fn capture_twice(
     words: &[&str],
     count: usize,
@@ -149,8 +148,8 @@ fn capture_twice(
     capture_twice_at(SERVER_DEVICE, words, count, |_| (), traffic)
 }
 
-/// Runs two instances of `tcpdump` like [`capture_twice`], on this device. `prepare_pair` is called
-/// before they start.
+/// Like [`capture_twice`], but on the device `device`. Calls `prepare_pair` before the programs
+/// start.
 fn capture_twice_at(
     device: &str,
     words: &[&str],
@@ -189,7 +188,7 @@ fn assert_same([real, ours]: &[Vec<Packet>; 2]) {
     }
 }
 
-/// Returns the number before these words in a text.
+/// Returns the number that precedes `words` in a text.
 fn number_before(text: &str, words: &str) -> u64 {
     let before = text.split(words).next().filter(|_| text.contains(words));
     let word = before.and_then(|text| text.split_whitespace().last());
@@ -200,7 +199,8 @@ fn number_before(text: &str, words: &str) -> u64 {
 fn c5_tcpdump_under_exec_captures_both_directions_like_libpcap() {
     let sizes = (0..300).map(|number| 4 + number * 4);
     let captured = capture_twice(&["udp or icmp"], 600, |pair| {
-        // Each datagram is answered, so that both directions are captured in order.
+        // The server replies to each datagram, so that the order of packets in both directions is
+        // fixed.
         let server = pair.server.run_inside(|| UdpSocket::bind((SERVER, PORT)).unwrap());
         let client = pair.client.run_inside(|| UdpSocket::bind("0.0.0.0:0").unwrap());
         client.connect((SERVER, PORT)).unwrap();
@@ -321,7 +321,8 @@ fn dumpcap_without_own_rights_reads_through_the_daemon() {
     assert_eq!(lengths, (142..162).collect::<Vec<u32>>());
 }
 
-/// Compiles a program of the tests against the installed libpcap; `None` if that is not possible.
+/// Compiles a test program against the installed libpcap. Reports a skip and returns `None` if that
+/// is not possible.
 fn compile_with_libpcap(folder: &Folder, name: &str) -> Option<PathBuf> {
     let compiler = need::require_command("cc")?;
     let program = folder.path().join(name);
@@ -376,7 +377,8 @@ print('read', n)
     send(&pair, PORT, [64; 5]);
     let errors = observer.finish();
     assert_eq!(folder.read("ours.out"), "read 5\n");
-    // The program leaves the handle open, and may have read only some of the packets.
+    // The number is not checked, because the program does not close the handle and may have read
+    // only some of the packets.
     assert!(errors.contains(" packets came from the ring; 0 lost"), "{errors}");
 }
 
@@ -397,7 +399,7 @@ fn every_symbol_of_libpcap_is_ours_or_passed_through() {
         names.map(|name| name.split('@').next().unwrap().to_owned()).collect()
     };
     let (theirs, ours) = (symbols(Path::new(libpcap)), symbols(common::build_pcap_library()));
-    // Our `dlsym` returns our functions to programs that load libpcap at run time.
+    // `dlsym` is also replaced, for programs that load libpcap at run time.
     let is_unknown = |name: &&String| !theirs.contains(name) && *name != "dlsym";
     let unknown: Vec<&String> = ours.iter().filter(is_unknown).collect();
     assert!(unknown.is_empty(), "ours that libpcap lacks: {unknown:?}");

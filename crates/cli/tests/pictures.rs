@@ -1,4 +1,4 @@
-//! Tests of pictures in the terminal: the view of a run, and bars of histograms.
+//! Tests of drawings on the terminal: the view of a run (`--view`), and the bars of histograms.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -19,7 +19,7 @@ fn view_shows_the_graph_with_rates_until_the_user_ends_the_path() {
     assert!(screen.output().contains("/s"), "{}", screen.output());
     assert_eq!(screen.quit(), Some(0));
     let output = screen.output();
-    // The reports follow on the normal screen.
+    // After the view, the reports are printed on the normal screen.
     let (_, after) = output.rsplit_once("\x1b[?1049l").unwrap();
     assert!(after.contains(" bytes\r\n") && after.contains("none lost"), "{after}");
     assert!(!output.contains("\x1b[31m"), "NO_COLOR is set");

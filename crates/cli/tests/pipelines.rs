@@ -1,6 +1,6 @@
-//! Tests of `streamline sh` against `sh`: output and exit status must be identical even if the
-//! programs fork, exec, poll, mix system calls with stdio, or are killed. [C9] [D19] (RELIABILITY
-//! T16)
+//! Tests that compare `streamline sh` with `sh`. Output and exit status must be identical, even if
+//! the programs fork, exec, poll, mix system calls with stdio, or are killed. [C9] [D19]
+//! (RELIABILITY T16)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -20,7 +20,8 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 /// Size of the tested text in bytes.
 const TEXT_BYTES: usize = 6 << 20;
 
-/// Builds the library and returns a file with text.
+/// Builds the library and creates a file with [`TEXT_BYTES`] bytes of text, on the first call.
+/// Returns the path of the file.
 fn text_file() -> &'static Path {
     static TEXT: OnceLock<PathBuf> = OnceLock::new();
     TEXT.get_or_init(|| {
@@ -67,8 +68,8 @@ fn run_with_timeout(mut command: Command) -> Output {
     output
 }
 
-/// Asserts that `sh`, streams, streams with pointers and kernel pipes give equal results for a
-/// script.
+/// Asserts that a script has the same results in `sh` and in `streamline sh` with copies, with
+/// pointers and with kernel pipes.
 fn assert_same_results(script: &str) {
     let mut shell = Command::new("sh");
     shell.args(["-c", script]).env("F", text_file());
@@ -115,8 +116,8 @@ fn c9_plain_pipeline_output_equals_that_of_sh() {
     }
 }
 
-/// If the descriptor limit is lower than the descriptor numbers that streams use, all edges are
-/// kernel pipes, and a single note reports this.
+/// If the descriptor limit is lower than the descriptor numbers that streams need, all edges are
+/// kernel pipes, and a single note reports the reason.
 #[test]
 fn sh_with_few_descriptors_falls_back_to_kernel_pipes() {
     let script = "cat $F | grep x | wc -l";
@@ -169,8 +170,8 @@ fn python_path() -> Option<String> {
     Some(String::from_utf8(output.unwrap().stdout).unwrap().trim().to_owned())
 }
 
-/// Runs a pipeline with a Python program between `before` and `after`, and asserts that streams and
-/// kernel pipes give equal results.
+/// Runs a pipeline with a Python program between `before` and `after`. Asserts that the results are
+/// the same as in `sh`.
 fn assert_same_python_results(before: &str, body: &str, after: &str) {
     let Some(python) = python_path() else { return };
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -181,7 +182,8 @@ fn assert_same_python_results(before: &str, body: &str, after: &str) {
     std::fs::remove_file(path).unwrap();
 }
 
-/// Python code that reads enough bytes for a ring to be used, and passes them on.
+/// Python code that defines `some(n)`, which copies `n` bytes from standard input to standard
+/// output, and copies enough bytes for the edges to become rings.
 const READ_PREAMBLE: &str = "import os, sys, subprocess, select\n\
     def some(n):\n    \
         while n > 0:\n        \
@@ -290,7 +292,7 @@ fn large_transfer_uses_a_ring_and_leaves_nothing() {
     wait_until("both members have a ring", || {
         members().len() == 2 && members().iter().all(|pid| rings(pid))
     });
-    // Whichever stage exits first, the others end as they do with pipes.
+    // When one stage is killed, the others end as they do with pipes.
     let reader = members().pop().unwrap();
     assert!(Command::new("kill").args(["-9", &reader]).status().unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(137));
@@ -311,8 +313,8 @@ fn d19_edge_is_a_kernel_pipe_if_isolated_or_not_preloadable() {
     assert!(stderr(&["-v"], "cat /dev/null; true").contains("not a plain pipeline"));
 }
 
-/// Asserts that lazy copies leave the output of `cat` or `dd` unchanged, on standard output and in
-/// a file.
+/// Asserts that the output of a copying command is the same with and without lazy copies, on
+/// standard output and in a file.
 fn assert_lazy_copy(words: &str) {
     let out = text_file().with_extension("out");
     let place = out.display().to_string();
@@ -344,7 +346,7 @@ fn e3_lazy_copy_output_equals_copy_whether_read_or_not() {
         "dd if=IN of=OUT bs=100000 status=none",
         "dd if=IN of=OUT bs=1M skip=1 seek=2 count=3 status=none",
         "dd if=IN bs=64k count=20 status=none",
-        // These programs read the data, which causes a page fault and, from then on, real copies.
+        // These programs access the data, which causes a page fault and, from then on, real copies.
         "dd if=IN of=OUT bs=64k conv=ucase status=none",
         "dd if=IN of=OUT bs=64k conv=sparse status=none",
         "dd if=IN of=OUT ibs=64k obs=16k status=none",
@@ -360,8 +362,8 @@ fn e3_lazy_copy_output_equals_copy_whether_read_or_not() {
     }
 }
 
-/// Returns the counts that `-v` reports for one end of an edge: bytes copied, bytes passed by
-/// pointer, and bytes passed by the kernel pipe.
+/// Returns the numbers of bytes that `-v` reports for one end of an edge: copied, passed by
+/// pointer, and moved through the kernel pipe.
 fn edge_counts(report: &str, end: &str) -> [usize; 3] {
     let line = report.lines().find(|line| line.contains(end));
     let numbers = line.unwrap_or_else(|| panic!("no line of `{end}`: {report}"));
@@ -370,9 +372,9 @@ fn edge_counts(report: &str, end: &str) -> [usize; 3] {
     [numbers.next().unwrap(), numbers.next().unwrap(), numbers.next().unwrap()]
 }
 
-/// With the system's coreutils, the bytes of a file cross no ring. `cat` and `dd` read none of
-/// these bytes, and `tee` and `wc` read them from the page cache. Only bytes that are moved before
-/// the rings exist pass through the pipe.
+/// With the system's coreutils, a file is passed by pointer. `cat` and `dd` do not read its bytes;
+/// `tee` and `wc` read them from the page cache. Only the first bytes, before the rings exist, pass
+/// through the pipe.
 #[test]
 fn e1_g4_file_crosses_a_pipeline_by_pointer() {
     const FILES: usize = 4;
@@ -386,7 +388,7 @@ fn e1_g4_file_crosses_a_pipeline_by_pointer() {
     assert_eq!(String::from_utf8(ran.stdout).unwrap().trim(), size.to_string());
     assert!(std::fs::read(&copy).unwrap() == text);
     std::fs::remove_file(copy).unwrap();
-    // Each stage needs some bytes before it has a ring, and more on a busy machine.
+    // Some bytes are moved before a stage has a ring, more of them on a busy machine.
     let start = size / 2;
     for writer in ["cat wrote:", "tee wrote:", "dd wrote:"] {
         let [copied, passed, pipe] = edge_counts(&report, writer);
@@ -399,7 +401,7 @@ fn e1_g4_file_crosses_a_pipeline_by_pointer() {
         assert_eq!(copied > size - start, touches, "{reader} {report}");
         assert_eq!(passed > size - start, !touches, "{reader} {report}");
     }
-    // Without `--lazy`, every byte is copied, and the report says so.
+    // Without `--lazy`, the report counts every byte as copied.
     let script = format!("cat {files} | dd bs=64k status=none | wc -c");
     let ran = run_with_timeout(shell_command(&["-v"], &script));
     let report = String::from_utf8(ran.stderr).unwrap();
@@ -407,8 +409,8 @@ fn e1_g4_file_crosses_a_pipeline_by_pointer() {
     assert!(edge_counts(&report, "dd read:")[0] > size - start, "{report}");
 }
 
-/// Returns three numbers that `-v` reports about the ring of an edge: its current and its largest
-/// size in KB, and the number of times that it has grown.
+/// Returns three numbers that `-v` reports for the ring of an edge: its current and its largest
+/// size in KB, and the number of growth steps.
 fn ring_size(report: &str, edge: usize) -> [usize; 3] {
     let begin = format!("edge {edge}, ring: ");
     let line = report.lines().find_map(|line| line.split_once(&begin));
@@ -418,7 +420,7 @@ fn ring_size(report: &str, edge: usize) -> [usize; 3] {
     [numbers.next().unwrap(), numbers.next().unwrap(), numbers.next().unwrap()]
 }
 
-/// A ring whose reader is always slower than its writer keeps its maximum size.
+/// If the reader is always slower than the writer, the ring keeps its maximum size.
 #[test]
 fn f6_full_ring_of_a_pipeline_keeps_its_size() {
     let script = "cat $F $F $F $F $F $F $F $F | dd bs=64k conv=ucase status=none | md5sum";
@@ -429,7 +431,8 @@ fn f6_full_ring_of_a_pipeline_keeps_its_size() {
     assert!(size == most && size > 0, "{report}");
 }
 
-/// A ring whose reader keeps up with the writer shrinks if both run on one processor.
+/// If the reader keeps up with the writer, the ring shrinks, provided that both run on one
+/// processor.
 #[test]
 fn f6_ring_with_a_prompt_reader_shrinks() {
     let Some(program) = CompiledWriter::new("slow") else { return };
@@ -453,12 +456,12 @@ fn f6_ring_with_a_prompt_reader_shrinks() {
     assert!(size < most, "{report}");
 }
 
-/// An executable compiled from [`WRITER_SOURCE`], which is removed on drop.
+/// An executable compiled from [`WRITER_SOURCE`]. Removed on drop.
 struct CompiledWriter(PathBuf);
 
 impl CompiledWriter {
-    /// Compiles the program to an executable with this name. Returns `None` if the machine has no
-    /// compiler.
+    /// Compiles the program to an executable with the extension `name`. Reports a skip and returns
+    /// `None` if the machine has no compiler.
     fn new(name: &str) -> Option<Self> {
         let compiler = need::require_command("cc")?;
         let path = text_file().with_extension(name);
@@ -477,9 +480,9 @@ impl Drop for CompiledWriter {
     }
 }
 
-/// C program that writes to a ring, then installs a seccomp filter that kills the program if it
-/// calls `fallocate` or `memfd_create`, and writes many times the size of the ring. With an
-/// argument it writes slowly instead.
+/// C program that writes to a ring, installs a seccomp filter that kills the program if it calls
+/// `fallocate` or `memfd_create`, and then writes many times the size of the ring. With an
+/// argument, the program writes slowly instead.
 const WRITER_SOURCE: &str = r"
     #include <linux/filter.h>
     #include <linux/seccomp.h>
@@ -515,7 +518,8 @@ const WRITER_SOURCE: &str = r"
     }
 ";
 
-/// The ring of a program that a seccomp filter would kill for allocating memory is never resized.
+/// The ring is never resized if a seccomp filter would kill the program for the necessary system
+/// calls.
 #[test]
 fn f6_program_with_a_syscall_filter_keeps_its_ring_size() {
     let Some(program) = CompiledWriter::new("restricted") else { return };
@@ -530,8 +534,8 @@ fn f6_program_with_a_syscall_filter_keeps_its_ring_size() {
     assert!(edge_counts(&report, " wrote:")[0] > 40_000_000, "{report}");
 }
 
-/// A reader gets `EIO` for bytes of a file that was truncated before they were read, but never
-/// other bytes or a premature end.
+/// A reader gets `EIO` for bytes of a file that was truncated before the read. It never gets wrong
+/// bytes or a premature end of file.
 #[test]
 fn e5_read_of_a_pointer_to_truncated_file_data_fails() {
     let Some(python) = python_path() else { return };
@@ -573,7 +577,7 @@ fn e3_lazy_copy_of_a_changed_file_writes_the_new_contents() {
 }
 
 /// Traces `dd` on a file. If the output is a ring, `dd` makes no read or write call. If the output
-/// is a file, which cannot receive a pointer, `dd` reads as usual.
+/// is a file, which cannot accept a pointer, `dd` reads as usual.
 #[test]
 fn e1_lazy_copy_reads_only_if_output_accepts_no_pointer() {
     let Some(strace) = need::require_command("strace") else { return };
@@ -636,7 +640,8 @@ fn missing_library_is_reported_with_a_remedy() {
 
 #[test]
 fn forged_edge_environment_changes_nothing() {
-    // The environment contains entries that describe no edge, and descriptors of other kinds.
+    // The environment contains invalid entries, and entries that refer to descriptors of other
+    // kinds.
     for edges in ["r:1:700:1", "w:0:0:0,r:0:0:0", "nonsense", "r:1:999999:1,,,,"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamline"));
         command.args(["exec", "cat"]).arg(text_file()).env("STREAMLINE_EDGES", edges);

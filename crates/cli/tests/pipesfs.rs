@@ -59,7 +59,7 @@ fn b1_paths_that_begin_alike_are_one_tree() {
     });
     let inode = |name: &str| fs::metadata(mounted.path(name)).unwrap().ino();
     let before = inode("generate/udp/sample:2");
-    // A source with other arguments has another directory.
+    // A source with different arguments has a separate directory.
     let _third = folder.begin(&["run", "-q", "generate rate=200 | udp | drop"]);
     wait_until("the third is shown", || {
         mounted.names("").iter().filter(|name| name.starts_with("generate")).count() == 2
@@ -98,7 +98,7 @@ fn b2_slow_reader_does_not_delay_other_readers() {
     let Some(mounted) = Mounted::new(&folder, &[]) else { return };
     let _path = folder.spawn_named("web", "generate rate=2000 seq=yes | udp | dport |9 count");
     wait_until("it is shown", || mounted.path("web/generate/udp").is_dir());
-    // The first reader never reads.
+    // This reader opens the stream but never reads.
     let stuck = fs::File::open(mounted.path("web/generate/all")).unwrap();
     let (out, status) = run_in(
         &mounted,
@@ -201,7 +201,7 @@ fn b10_events_are_lines() {
     let mut events = Command::new("head");
     events.args(["-3", ".events"]).current_dir(&mounted.directory).stdout(Stdio::piped());
     let events = events.spawn().unwrap();
-    // The path starts after the reader has opened the file.
+    // The path must start after the reader has opened the file.
     wait_until("it is open", || {
         fs::read_dir(format!("/proc/{}/fd", events.id())).is_ok_and(|open| {
             open.flatten()
@@ -286,7 +286,7 @@ fn b2_killed_server_ends_all_operations_at_once() {
         assert_eq!(gone.kind(), std::io::ErrorKind::NotConnected, "round {round}");
         assert!(Command::new("umount").arg(&mounted.directory).status().unwrap().success());
     }
-    // The path has lost nothing to readers that were killed.
+    // The path continues to run after its readers were killed.
     assert!(folder.run(&["ps"]).out.contains(" web "));
 }
 
@@ -329,7 +329,7 @@ fn b10_daemon_mounts_for_as_long_as_it_runs() {
         wait_until("the daemon ends", || daemon.0.try_wait().unwrap().is_some());
         assert!(!mounted.path("README").exists(), "the mount ends with it");
     }
-    // If the daemon is killed, its mount also disappears.
+    // If the daemon is killed, its mount disappears, too.
     let daemon = folder.begin(&words);
     wait_until("it is mounted", || mounted.path("README").exists());
     drop(daemon);
@@ -345,7 +345,8 @@ fn b10_daemon_mounts_again_when_its_server_is_killed() {
     let place = folder.path().join("no-daemon").display().to_string();
     let daemon = folder.begin(&["daemon", "--socket", &place, "--mount", "pipes"]);
     let daemon_id = daemon.0.id();
-    // Another thread of the daemon starts the second server.
+    // The second server may be the child of another thread of the daemon, so the children of all
+    // threads are listed.
     let server = || {
         let threads = fs::read_dir(format!("/proc/{daemon_id}/task")).unwrap().flatten();
         let children = threads.map(|thread| fs::read_to_string(thread.path().join("children")));

@@ -1,4 +1,4 @@
-//! Tests of edits of PipesFS during which one of the processes is killed: each edit is made
+//! Tests of edits in PipesFS during which one of the processes is killed. Each edit is made
 //! completely or not at all.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
@@ -49,8 +49,8 @@ impl Scene {
     }
 
     /// Returns the request of a path after all earlier edits have been made or refused. To ensure
-    /// this, makes one more edit, which sets an argument of `sample`; the returned request shows
-    /// the argument's previous value.
+    /// this, makes one more edit, which sets an argument of `sample`. The returned request contains
+    /// the previous value of this argument.
     fn settled_request(&self, path: &str) -> String {
         let words = ["set", path, "arg", "sample", "every=7"];
         wait_until("the path makes another edit", || self.folder.run(&words).status == Some(0));
@@ -61,7 +61,7 @@ impl Scene {
     }
 }
 
-/// Waits until a thread of the server waits for the reply of a path to an edit.
+/// Blocks until a thread of the server is waiting for a path's reply to an edit.
 fn wait_for_edit(server: u32) {
     wait_until("the edit has begun", || {
         let threads = fs::read_dir(format!("/proc/{server}/task")).unwrap();
@@ -118,7 +118,7 @@ fn b6_path_killed_while_it_waits_for_the_other_changes_neither() {
 }
 
 /// Moves a filter from one path to another `rounds` times, and each time kills the server or one of
-/// the paths at a different moment. Asserts that both paths have changed, or neither.
+/// the paths at a different point. Asserts that either both paths have changed or neither has.
 fn kill_in_moves(rounds: usize) {
     const GIVEN: &str = "generate rate=1000 | (udp | discard) + (sample 2 | inspect)";
     const TAKEN: &str = "generate rate=500 | (sample 3 | discard) + count";
@@ -128,7 +128,7 @@ fn kill_in_moves(rounds: usize) {
         if round % 2 == 0 {
             wait_for_edit(scene.server.0.id());
         }
-        // Each yield lets the other processes proceed further.
+        // The number of yields determines the point at which the process is killed.
         (0..round * 20).for_each(|_| std::thread::yield_now());
         let victim = match round % 3 {
             0 => &mut scene.server.0,

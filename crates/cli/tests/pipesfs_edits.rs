@@ -1,5 +1,5 @@
-//! Tests of changes of the tree of PipesFS (`mkdir`, `mv`, `ln -s`, `rmdir`), each of which edits a
-//! running path.
+//! Tests of changes to the tree of PipesFS (`mkdir`, `mv`, `ln -s`, `rmdir`). Each change is an
+//! edit of a running path.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -70,7 +70,7 @@ impl Edited {
     }
 }
 
-/// Replaces the error of an operation with its error number.
+/// Converts the error of an operation to its error number.
 fn number(done: std::io::Result<()>) -> Result<(), i32> {
     done.map_err(|error| error.raw_os_error().unwrap())
 }
@@ -80,7 +80,7 @@ fn b3_directory_is_made_as_a_filter_below_another_or_below_a_class() {
     let Some(web) = Edited::new("generate rate=1000 | udp | dport |9 count") else { return };
     web.make("web/generate/udp/dport/9/inspect").unwrap();
     assert!(web.mounted.path("web/generate/udp/dport/9/inspect/stats").is_dir());
-    // A class exists for as long as its node, and may be made nevertheless.
+    // The directory of a class always exists, but mkdir(2) succeeds nevertheless.
     let before = web.request();
     assert!(web.mounted.path("web/generate/udp/dport/53").is_dir());
     web.make("web/generate/udp/dport/53").unwrap();
@@ -146,7 +146,7 @@ fn b6_filter_moves_with_its_state_and_what_is_below_it() {
     assert!(!web.mounted.path("web/generate/udp").exists());
     let now = web.mounted.number("web/generate/sample:2/udp/dport/9/count/stats/blocks");
     assert!(now >= counted, "{now} after {counted}");
-    // A rename changes the arguments.
+    // A new name with other arguments changes the arguments of the filter.
     web.rename("web/generate/sample:2", "web/generate/sample:5").unwrap();
     assert_eq!(web.mounted.text("web/generate/sample:5/config/every"), "5\n");
     for (from, to, errno, why) in [
@@ -196,7 +196,8 @@ fn b6_open_reader_stays_while_its_filter_moves() {
         web.rename(from, to).unwrap();
         let counted = || web.mounted.number("web/generate/stats/blocks");
         for at in 0..2 {
-            // 1000 more blocks exceed what was in transit before the move.
+            // After 1000 more blocks, the reader receives blocks that left the filter after the
+            // move.
             let since = counted();
             let mut bytes = 0;
             wait_until("it is read on", || {
@@ -224,7 +225,7 @@ fn b4_trees_are_removed_leaf_by_leaf_each_filter_once() {
     assert_eq!(web.request(), "generate rate=1000 | (udp | dport |9 count) + inspect");
     assert_eq!(run_in(&web.mounted, "rm -r web/generate/udp").1, 0, "{}", web.error());
     assert_eq!(web.request(), "generate rate=1000 | inspect");
-    // A named path without filters remains as a stream to which programs can write.
+    // A named path without filters becomes an empty stream, to which programs can write.
     assert_eq!(run_in(&web.mounted, "rm -r web/generate").1, 0, "{}", web.error());
     assert_eq!(web.request(), "stream | discard");
     assert!(web.mounted.names("web").contains("all"));
@@ -254,8 +255,8 @@ fn b3_filters_of_frames_are_refused_below_a_stream_without_frames() {
     assert_eq!(web.rename("web/generate/udp", "notes/udp"), Err(EOPNOTSUPP));
     assert!(web.error().contains("`udp` needs frames"), "{}", web.error());
     assert_eq!(web.mounted.text("notes/request"), "stream | discard\n");
-    // The same path accepts a filter that reads bytes, and a source of frames accepts a filter that
-    // needs frames.
+    // Below the same stream, a filter that reads bytes is accepted. Below a source of frames, a
+    // filter that needs frames is accepted.
     web.rename("web/generate/tcp/http/get", "notes/get").unwrap();
     assert_eq!(web.mounted.text("notes/request"), "stream | http |get count\n");
     web.make("stream:form=frame").unwrap();
@@ -274,7 +275,7 @@ fn b5_symbolic_link_is_a_further_parent() {
     assert!(web.request().contains("--name=count"), "{}", web.request());
     let absolute = web.mounted.path("web/generate/sample:2/inspect").display().to_string();
     web.link(&absolute, "web/generate/udp/inspect").unwrap();
-    // Moving the link replaces one additional parent by another.
+    // Moving a link replaces one additional parent with another.
     web.rename("web/generate/sample:2/count", "web/generate/count").unwrap();
     fs::remove_file(web.mounted.path("web/generate/count")).unwrap();
     assert_eq!(run_in(&web.mounted, "rm web/generate/udp/inspect").1, 0, "{}", web.error());
@@ -287,7 +288,7 @@ fn b5_symbolic_link_is_a_further_parent() {
     ] {
         let linked = web.link(target, name);
         if target == ".." {
-            // This back edge may be permitted or refused, depending on the filters.
+            // A back edge may be permitted or refused, depending on the filters.
             continue;
         }
         assert_eq!(linked, Err(errno), "{target} {name}: {}", web.error());
@@ -327,7 +328,7 @@ fn b6_filter_and_class_move_to_another_path() {
     assert_eq!(web.mounted.text("clean/request"), "stream | count + (http |get count + inspect)\n");
     assert_eq!(web.request(), "generate rate=2000 | (udp | discard) + (tcp | http |post inspect)");
     assert!(web.mounted.path("clean/http/get/inspect").is_dir());
-    // A class that no filter reads can also be moved.
+    // A class without filters below it can also be moved.
     web.rename("web/generate/tcp/http/head", "clean/head").unwrap();
     let request = web.mounted.text("clean/request");
     assert!(request.contains("(http |head discard)"), "{request}");
@@ -408,7 +409,7 @@ fn b6_open_readers_stay_while_their_filter_moves_to_another_path() {
     for (number, (from, to, source)) in
         (2..).zip([("web/http/get", "clean/get", "clean"), ("clean/http/get", "web/get", "web")])
     {
-        // The lookup tells the kernel the new location of the class.
+        // This lookup makes the kernel cache the directory of the class before the move.
         assert!(web.mounted.path(from).is_dir());
         web.rename(from, to).unwrap_or_else(|why| panic!("{from}: {why} {}", web.error()));
         assert!(!web.mounted.path(&format!("{from}/count")).exists());
@@ -429,7 +430,7 @@ fn b6_edit_of_a_stopped_path_fails_in_time_and_is_not_made_later() {
     assert_eq!(web.make("web/generate/udp/inspect"), Err(ETIMEDOUT));
     signal("-CONT", process);
     assert!(web.error().contains("did not reply in time"), "{}", web.error());
-    // The path handles this edit after the withdrawn one.
+    // The path would apply the withdrawn edit before this one.
     let later = || web.make("web/generate/udp/sample:2").is_ok();
     wait_until("it goes on", later);
     assert_eq!(web.request(), "generate rate=1000 | udp | count + (sample 2 | discard)");

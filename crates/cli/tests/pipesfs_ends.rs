@@ -1,5 +1,5 @@
-//! Tests of the ends of streams in PipesFS. What a path has written remains readable after its end,
-//! and an incomplete stream ends with an error.
+//! Tests of the ends of streams in PipesFS. The output of a path remains readable after the path
+//! has ended, and an incomplete stream ends with an error.
 
 #![allow(clippy::unwrap_used, reason = "a test may end by a panic")]
 
@@ -12,7 +12,8 @@ use std::io::{Read as _, Write as _};
 use std::process::Stdio;
 use testkit::wait_until;
 
-/// Starts the path `bytes`, which passes on its standard input.
+/// Starts the path `bytes`, which reads its standard input, and waits until the path is in the
+/// mount.
 fn start_bytes(folder: &Folder, mounted: &Mounted) -> Guard {
     let request = "read - block=64k | inspect | discard";
     let mut path = folder.streamline(&["run", "-q", "--as", "bytes", request]);
@@ -22,7 +23,7 @@ fn start_bytes(folder: &Folder, mounted: &Mounted) -> Guard {
     path
 }
 
-/// Returns this number of bytes, whose sequence repeats only after a long period.
+/// Returns `length` bytes of a sequence with a long period.
 fn numbered(length: usize) -> Vec<u8> {
     let words = (0u32..).map(|word| word.wrapping_mul(2_654_435_761)).flat_map(u32::to_le_bytes);
     words.take(length).collect()
@@ -94,7 +95,7 @@ fn b2_stream_that_lost_blocks_ends_with_an_error() {
     let mut stream = File::open(mounted.path("bytes/read:-/all")).unwrap();
     let missed = || mounted.number("bytes/read:-/stats/missed_by_readers");
     assert_eq!(missed(), 0);
-    // These blocks exceed the capacity of a reader's buffer.
+    // The data exceeds the capacity of a reader's buffer.
     let sent = numbered(16 << 20);
     path.0.stdin.as_mut().unwrap().write_all(&sent).unwrap();
     wait_until("the loss is counted while the stream is open", || missed() > 0);

@@ -1,6 +1,6 @@
-//! Tests of PipesFS against hostile users, who try to read, write and change another user's paths
-//! through permissions, names and links; of filters that need the permission to send; and of
-//! filters whose files are below the mount itself. (RELIABILITY T8, T20)
+//! Tests of PipesFS with hostile users, who try to read, write and change another user's paths
+//! through permissions, names and links. Also tests of filters that need the permission to send,
+//! and of filters whose files are below the mount itself. (RELIABILITY T8, T20)
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -33,7 +33,8 @@ impl Shared {
         Some(Self { mounted, folder, _daemon: daemon })
     }
 
-    /// Runs a script in the mount as a user. Returns its output and its exit status.
+    /// Runs a shell script in the mount's directory as a user. Returns its output and its exit
+    /// status.
     fn run_as(&self, uid: u32, script: &str) -> (String, i32) {
         let mut command = self.folder.command_as_user((uid, uid), Some("timeout"));
         command.args(["-s", "KILL", "60", "sh", "-c", script]);
@@ -106,7 +107,7 @@ fn b13_hostile_user_reads_and_changes_no_path_of_another() {
         let (output, status) = shared.run_as(BOB, script);
         assert_ne!(status, 0, "{script}: {output}");
         assert!(!output.contains("rate="), "{script}: {output}");
-        // The reason reveals nothing about the other path.
+        // The reason for the failure reveals nothing about the other path.
         let (error, _) = shared.run_as(BOB, "cat .error");
         assert!(!error.contains("rate=") && !error.contains("another path"), "{script}: {error}");
     }

@@ -1,5 +1,5 @@
-//! Tests of PipesFS whose server is killed during each operation, of readers that stop reading, and
-//! of users and paths that try to mislead.
+//! Tests of PipesFS: the server is killed during each operation, readers stop reading, paths stop
+//! replying, and names try to mislead.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -37,7 +37,7 @@ fn kill_server(folder: &Folder, mounted: &Mounted, round: usize) {
         Reader(shell.spawn().unwrap())
     };
     let mut programs: Vec<Reader> = OPERATIONS.iter().map(start).collect();
-    // The server is killed at different points of the operations.
+    // The number of calls determines the point of the operations at which the server is killed.
     let loops = round * 7 % 23;
     for _ in 0..loops {
         let _ = fs::metadata(mounted.path("web/generate/udp"));
@@ -52,8 +52,8 @@ fn kill_server(folder: &Folder, mounted: &Mounted, round: usize) {
     assert!(Command::new("umount").arg(&mounted.directory).status().unwrap().success());
 }
 
-/// Starts and kills servers `rounds` times. Asserts that the path continues and has no tap
-/// afterwards.
+/// Starts and kills servers `rounds` times. Asserts that the path continues to run and that no tap
+/// remains.
 fn kill_servers(rounds: usize) {
     if need::require_root().is_none() || need::require_file("/dev/fuse").is_none() {
         return;
@@ -126,7 +126,8 @@ fn b2_counters_of_a_stopped_path_always_fail_with_one_reason() {
         fails(&format!("web/generate/udp/stats/{name}"));
     }
     assert!(mounted.path("web/generate/udp/stats").is_dir());
-    // A mount that never had a reply of the path knows its name and its request.
+    // A new mount, to which the path has never replied, gets the name and the request of the path
+    // from the daemon.
     drop(mounted);
     let mounted = Mounted::again(&folder);
     assert_eq!(mounted.text("web/request"), "generate rate=2000 | udp | count\n");

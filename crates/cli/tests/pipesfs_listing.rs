@@ -1,4 +1,4 @@
-//! Tests of listings of PipesFS, and of the state that filters publish.
+//! Tests of directory listings in PipesFS, and of the state that filters publish.
 
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it must be")]
 
@@ -11,10 +11,11 @@ use std::fs;
 use std::path::Path;
 use testkit::wait_until;
 
-/// Number of classes of the path, each followed by two filters.
+/// Number of classes in the path. Two filters follow each class.
 const CLASSES: usize = 25;
 
-/// Returns the directories below a directory, except those of counters and arguments.
+/// Returns the directories of filters and classes below a directory, without the directories of
+/// counters and arguments.
 fn filters_below(directory: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut open = vec![directory.to_owned()];

@@ -12,10 +12,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Subdirectory in which commands look for the daemon. It is empty unless a test starts one.
+/// Subdirectory in which commands search for the daemon. It is empty unless a test starts a daemon.
 pub(crate) const DAEMON_DIR: &str = "no-daemon";
 
-/// A temporary directory that contains `examples`.
+/// A temporary directory with the example captures and requests in `examples`. Removed on drop.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
 
@@ -30,7 +30,7 @@ impl Folder {
         Self(folder)
     }
 
-    /// Creates a directory that all users can write to and that contains the command.
+    /// Creates a directory that all users can write to, with a copy of the program.
     pub(crate) fn accessible_to_all() -> Self {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = Self::new();
@@ -44,8 +44,8 @@ impl Folder {
         self.0.join("streamline")
     }
 
-    /// Builds the command, or another program, to run as this user and group in a directory of
-    /// [`accessible_to_all`](Self::accessible_to_all).
+    /// Returns a command that runs the copy of the program, or `program`, as a user and group.
+    /// Requires a directory created by [`accessible_to_all`](Self::accessible_to_all).
     pub(crate) fn command_as_user(&self, (uid, gid): (u32, u32), program: Option<&str>) -> Command {
         use std::os::unix::process::CommandExt as _;
         let own = self.program_copy();
@@ -64,7 +64,7 @@ impl Folder {
         std::fs::read_to_string(self.0.join(name)).unwrap()
     }
 
-    /// Builds a command that runs the program with these arguments in this directory.
+    /// Returns a command that runs the program with these arguments in this directory.
     pub(crate) fn streamline(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamline"));
         command.args(words).current_dir(&self.0);
@@ -72,7 +72,8 @@ impl Folder {
         command
     }
 
-    /// Builds a shell command with the program in its `PATH`.
+    /// Returns a command that runs a shell script in this directory, with the program in its
+    /// `PATH`.
     pub(crate) fn shell(&self, script: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", script]).current_dir(&self.0);
@@ -101,7 +102,7 @@ impl Folder {
         Guard(command.spawn().unwrap())
     }
 
-    /// Starts a daemon in the directory's default location and waits until it replies.
+    /// Starts a daemon in the subdirectory [`DAEMON_DIR`], and waits until the daemon replies.
     pub(crate) fn daemon(&self) -> Guard {
         let place = self.0.join(DAEMON_DIR).display().to_string();
         let daemon = self.begin(&["daemon", "--socket", &place]);
@@ -109,7 +110,8 @@ impl Folder {
         daemon
     }
 
-    /// Starts a request under this name with its output discarded.
+    /// Runs a request as a path with a name, discards its output, and waits until the path is
+    /// listed.
     pub(crate) fn spawn_named(&self, name: &str, line: &str) -> Guard {
         let path = self.begin(&["run", "-q", "--as", name, line]);
         self.wait_listed(name);
@@ -158,7 +160,7 @@ pub(crate) fn build_udp_library() -> &'static Path {
     LIBRARY.get_or_init(|| build_preloaded("udp"))
 }
 
-/// Builds a library. Only the library is built, so that the command keeps its features.
+/// Builds one library. Building more packages would rebuild the command with other features.
 fn build_preloaded(name: &str) -> PathBuf {
     let mut build = Command::new(env!("CARGO"));
     let package = format!("streamline-{name}");

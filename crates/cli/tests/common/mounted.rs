@@ -1,4 +1,4 @@
-//! Mounts of PipesFS for tests.
+//! Fixtures for tests of PipesFS mounts.
 
 use super::Folder;
 use std::collections::BTreeSet;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use testkit::{need, wait_until};
 
-/// A mount that is removed on drop.
+/// A mount of PipesFS. Dropping this value unmounts it.
 pub(crate) struct Mounted {
     pub(crate) directory: PathBuf,
 }
@@ -25,7 +25,8 @@ impl Mounted {
     }
 
     fn mount(self, folder: &Folder, options: &[&str]) -> Self {
-        // On a busy machine a path may need seconds to start.
+        // The time limit for edits is high, because a path may need seconds to start on a busy
+        // machine.
         let words = [&["mount", "-o", "edit_limit=20"], options, &["pipes"]].concat();
         let ran = folder.run(&words);
         assert_eq!(ran.status, Some(0), "{}", ran.err);
@@ -67,7 +68,8 @@ impl Drop for Mounted {
     }
 }
 
-/// Runs a shell script with the mount as working directory. Kills the script after a minute.
+/// Runs a shell script in the mount's directory, and kills the script after a minute. Returns its
+/// output and exit status.
 pub(crate) fn run_in(mounted: &Mounted, script: &str) -> (String, i32) {
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", "60", "sh", "-c", script]).current_dir(&mounted.directory);
@@ -75,7 +77,7 @@ pub(crate) fn run_in(mounted: &Mounted, script: &str) -> (String, i32) {
     (String::from_utf8(output.stdout).unwrap(), output.status.code().unwrap_or(-1))
 }
 
-/// Kills and reaps a process on drop.
+/// A process that is killed and reaped on drop.
 pub(crate) struct Reader(pub(crate) Child);
 
 impl Drop for Reader {
@@ -91,7 +93,7 @@ pub(crate) fn signal(name: &str, process: u32) {
     assert!(Command::new("kill").args([name, &process]).status().unwrap().success());
 }
 
-/// Stops a process, and waits until each of its threads is stopped.
+/// Stops a process with SIGSTOP, and waits until all of its threads have stopped.
 pub(crate) fn stop(process: u32) {
     signal("-STOP", process);
     let is_stopped = |thread: fs::DirEntry| {

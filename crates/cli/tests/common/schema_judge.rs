@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 use testkit::need;
 
 /// Python program that validates lines `NAME OBJECT` against the schemas in a directory. A field
-/// that a schema does not name is an error, although readers of the format must accept such fields.
+/// that is missing in the schema is an error here, although readers of the format must accept such
+/// fields.
 const JUDGE: &str = r#"
 import json, sys
 from jsonschema import Draft202012Validator
@@ -30,10 +31,10 @@ for line in sys.stdin:
 print('checked', *sorted(schemas))
 "#;
 
-/// Returns the errors found in these outputs, one per line, and a last line `checked NAME …`.
-/// Reports a skip and returns `None` if `jsonschema` is not installed.
+/// Validates outputs. Returns the errors, one per line, and a last line `checked NAME …`. Reports a
+/// skip and returns `None` if `jsonschema` is not installed.
 pub(crate) fn judge(outputs: &[(&str, String)]) -> Option<String> {
-    // Only the interpreter of the distribution finds the modules of the distribution.
+    // Python modules of the distribution are available only to the interpreter of the distribution.
     let python = Path::new("/usr/bin/python3");
     let tried = Command::new(python).args(["-c", "import jsonschema"]).output();
     if !tried.is_ok_and(|tried| tried.status.success()) {

@@ -1,4 +1,4 @@
-//! A terminal, provided by `script` of util-linux, in which a command runs.
+//! A pseudoterminal for commands, provided by `script` of util-linux.
 
 use super::{Folder, Guard};
 use std::io::{Read as _, Write as _};
@@ -17,13 +17,13 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// Starts the program with these arguments, which a shell splits. Reports a skip and returns
+    /// Starts the program with arguments that a shell splits into words. Reports a skip and returns
     /// `None` if `script` is not installed.
     pub(crate) fn start(folder: &Folder, words: &str) -> Option<Self> {
         Self::start_shell_command(folder, &format!("streamline {words}"))
     }
 
-    /// Starts a command of a shell. Reports a skip and returns `None` if `script` is not installed.
+    /// Starts a shell command. Reports a skip and returns `None` if `script` is not installed.
     pub(crate) fn start_shell_command(folder: &Folder, words: &str) -> Option<Self> {
         let script = need::require_command("script")?;
         let mut command = folder.shell("exec \"$@\"");
@@ -37,7 +37,7 @@ impl Screen {
         let reader = std::thread::spawn(move || {
             let (mut part, mut rest) = ([0; 4096], Vec::new());
             while let Ok(length @ 1..) = screen.read(&mut part) {
-                // A part may end within a character.
+                // The bytes may end within a UTF-8 character.
                 rest.extend_from_slice(&part[..length]);
                 let valid = match std::str::from_utf8(&rest) {
                     Ok(text) => text.len(),
@@ -50,12 +50,12 @@ impl Screen {
         Some(Self { process: Guard(child), keys, output, reader: Some(reader) })
     }
 
-    /// Waits until a text has appeared.
+    /// Waits until the output contains a text.
     pub(crate) fn wait_for(&self, expected: &str) {
         wait_until(&format!("`{expected}` appears"), || self.output().contains(expected));
     }
 
-    /// Presses keys, and waits until a text appears that was printed after them.
+    /// Types keys, and waits until the new output contains the text `expected`.
     pub(crate) fn press(&mut self, keys: &str, expected: &str) {
         let before = self.output().len();
         self.keys.write_all(keys.as_bytes()).unwrap();
@@ -70,13 +70,13 @@ impl Screen {
         self.output.lock().unwrap().clone()
     }
 
-    /// Presses `q`. Returns the exit status.
+    /// Types `q`, and waits until the command has exited. Returns the exit status.
     pub(crate) fn quit(&mut self) -> Option<i32> {
         self.keys.write_all(b"q").unwrap();
         self.wait()
     }
 
-    /// Waits until the command has ended, and all its output has been read. Returns the exit
+    /// Waits until the command has exited and all its output has been read. Returns the exit
     /// status.
     pub(crate) fn wait(&mut self) -> Option<i32> {
         let status = self.process.0.wait().unwrap();

@@ -1,9 +1,10 @@
-//! Commands on a page of the documentation, and the output that the page shows under each of them.
+//! Extraction of the commands on a documentation page, and comparison with the output below each
+//! command.
 //!
-//! A block marked `text` directly after a command shows the command's standard output, or its
-//! standard output followed by its standard error. In this block, `…` alone in a line stands for
-//! any number of lines and `…` within a line for any text. Durations (`in 5 ms`) and trailing space
-//! are not compared.
+//! A block marked `text` directly after a command contains the command's standard output, or its
+//! standard output followed by its standard error. A line that consists of `…` matches any number
+//! of lines; a `…` within a line matches any text. Durations (`in 5 ms`) and trailing space are not
+//! compared.
 //!
 //! A block marked `sh traffic` runs alongside all commands of the page, as root.
 
@@ -15,7 +16,7 @@ pub(crate) struct PageCommand {
     pub(crate) place: String,
     pub(crate) text: String,
     pub(crate) sudo: bool,
-    /// The output that the page shows.
+    /// The output on the page, if there is any.
     pub(crate) output: Option<String>,
 }
 
@@ -33,15 +34,15 @@ impl PageCommand {
         self.text.split_whitespace().any(|word| word.trim_matches('"') == program)
     }
 
-    /// Compares the output of a run with the output that the page shows. Returns a description of
-    /// the difference, or `None` if they are equal.
+    /// Compares the output of a run with the output on the page. Returns a description of the
+    /// difference, or `None` if they match.
     pub(crate) fn compare_output(&self, ran: &CommandResult) -> Option<String> {
         let expected = self.output.as_ref()?;
         let both = format!("{}{}", ran.out, ran.err);
         if is_output(expected, &both) {
             return None;
         }
-        // A page may omit the closing line, but neither a warning nor an error.
+        // A page may omit standard error, unless it contains a warning or an error.
         let omits = !["warning:", "error:"].iter().any(|word| ran.err.contains(word));
         if omits && is_output(expected, &ran.out) {
             return None;
@@ -50,7 +51,7 @@ impl PageCommand {
     }
 }
 
-/// Returns true if an output has the form that a page shows.
+/// Returns true if an output matches the output on a page.
 fn is_output(expected: &str, output: &str) -> bool {
     let expected: Vec<String> = expected.lines().map(without_duration).collect();
     let output: Vec<String> = output.lines().map(without_duration).collect();
@@ -61,7 +62,8 @@ fn is_output(expected: &str, output: &str) -> bool {
     })
 }
 
-/// Returns true if `items` match `pattern`, in which a `gap` stands for any number of items.
+/// Returns true if `items` match `pattern`. An element for which `is_gap` returns true matches any
+/// number of items.
 fn is_sequence(
     pattern: &[String],
     items: &[String],
@@ -105,7 +107,7 @@ pub(crate) fn page_commands(file: &str, text: &str) -> PageCommands {
     let mut found: Vec<PageCommand> = Vec::new();
     let mut traffic = None;
     let mut fence: Option<(usize, String, String)> = None;
-    // The preceding lines of text, which name the user who runs the commands.
+    // The preceding lines of text, which may specify the user who runs the commands.
     let mut prose = String::new();
     // True if only empty lines follow the last command.
     let mut is_directly_after = false;

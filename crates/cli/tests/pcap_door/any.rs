@@ -1,17 +1,16 @@
-//! Tests of the device `any`, whose packets have a cooked header instead of their link-layer
-//! header.
+//! Tests of captures on the device `any`, in which a cooked header replaces the link-layer header
+//! of each packet.
 
 use super::*;
 
 /// Number of datagrams of each kind.
 const COUNT: usize = 20;
-/// Name of an interface without Ethernet frames.
+/// Name of a tun interface, which has no Ethernet headers.
 pub(super) const TUN_DEVICE: &str = "tun0";
 
-/// Sends packets of all kinds in the namespace of the server: over loopback, to and from another
-/// host, to a group, with a VLAN tag, to another host's address, and to and from an interface
-/// without Ethernet frames. Arguments: the number of packets of each kind, the device, and the tun
-/// device.
+/// Python program that sends packets of many kinds in the namespace of the server: over loopback,
+/// to and from another host, to a multicast group, and to and from the tun interface. Arguments:
+/// the number of packets of each kind, the device, and the tun device.
 const TRAFFIC: &str = r#"
 import fcntl, os, socket, struct, sys
 count, device, tun = int(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -36,8 +35,9 @@ sender.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
 sender.sendto(b"to a group", ("239.1.1.1", 5300))
 "#;
 
-/// Sends frames from the client to the server: with and without a VLAN tag, to the server, to all,
-/// to a group and to another host. Arguments: the device, and the address of the server.
+/// Python program that sends frames from the client to the server, to the broadcast address, to a
+/// multicast group and to another host: with a VLAN tag, without a tag, and with a length in place
+/// of the EtherType. Arguments: the device, and the MAC address of the server.
 const FRAMES: &str = r#"
 import socket, sys
 packet = bytes.fromhex("4500001c0001000040110000" "0a4d0001" "0a4d0002" "14b414b400080000")
@@ -50,10 +50,10 @@ for target in server, b"\xff" * 6, bytes.fromhex("01005e000005"), bytes.fromhex(
     raw.send(target + bytes.fromhex("020000000001" "0026 4242 03".replace(" ", "")) + bytes(35))
 "#;
 
-/// Number of frames that [`FRAMES`] sends, with and without UDP packets.
+/// Number of frames that [`FRAMES`] sends with a UDP packet, and without one.
 const FRAMES_SENT: [usize; 2] = [8, 4];
 
-/// Adds an interface without Ethernet frames to the namespace of the server.
+/// Adds a tun interface to the namespace of the server.
 pub(super) fn add_tun(pair: &Pair) {
     pair.server.run_ip(&format!("tuntap add dev {TUN_DEVICE} mode tun"));
     pair.server.run_ip(&format!("addr add 10.99.0.2/24 dev {TUN_DEVICE}"));
@@ -74,8 +74,8 @@ fn send_packets(pair: &Pair) {
     run_python(&pair.client, FRAMES, &[CLIENT_DEVICE, address.trim()]);
 }
 
-/// Returns the packets of `any` as libpcap and the rings capture them, and the standard error of
-/// the second.
+/// Captures on `any` twice, through libpcap and from the rings. Returns both lists of packets, and
+/// the standard error of the second program.
 fn capture_any(words: &[&str], count: usize) -> Option<([Vec<Packet>; 2], String)> {
     need::require_command("python3")?;
     capture_twice_at("any", words, count, add_tun, send_packets)
@@ -83,8 +83,7 @@ fn capture_any(words: &[&str], count: usize) -> Option<([Vec<Packet>; 2], String
 
 #[test]
 fn c5_any_has_the_packets_of_all_interfaces_like_libpcap() {
-    // On loopback, each datagram is received only; the group gets one, and the tun device sends
-    // and receives.
+    // Four kinds of packets are sent `COUNT` times, and the multicast packet once.
     let count = 4 * COUNT + 1 + FRAMES_SENT[0];
     for link in ["LINUX_SLL2", "LINUX_SLL"] {
         let words = ["-y", link, "udp port 5300"];
@@ -128,7 +127,7 @@ fn any_filters_by_direction_in_the_program() {
     assert!(errors.contains(reason), "{errors}");
 }
 
-/// Returns true if a kernel program observes what an interface of the server receives.
+/// Returns true if a kernel program is attached to the ingress of an interface of the server.
 fn is_captured(pair: &Pair, device: &str) -> bool {
     pair.server.run_inside(|| {
         let index = sys::net::interface(device).unwrap().index;
@@ -152,7 +151,7 @@ fn any_follows_interfaces_that_come_and_go() {
         pair.server.run_ip(&format!("link set late1 netns {client}"));
         pair.server.run_ip("addr add 10.78.0.2/24 dev late0");
         pair.server.run_ip("link set late0 up");
-        // The packets before the programs are attached are missed.
+        // Packets that arrive before the program is attached would be missed.
         wait_until("the new interface is captured", || is_captured(&pair, "late0"));
         pair.client.run_ip("addr add 10.78.0.1/24 dev late1");
         pair.client.run_ip("link set late1 up");
@@ -173,8 +172,8 @@ fn any_follows_interfaces_that_come_and_go() {
     assert!(errors.contains("25 of 25 packets came from the ring; 0 lost"), "{errors}");
 }
 
-/// Prints the properties of a handle of `any` that differ from those of an interface, and reads
-/// five packets whenever the descriptor is readable.
+/// Python program that prints the properties in which a handle of `any` differs from a handle of an
+/// interface. Then reads five packets, whenever the descriptor is readable.
 const PROPERTIES: &str = r#"
 import ctypes, select, sys
 p = ctypes.CDLL("libpcap.so.0.8")

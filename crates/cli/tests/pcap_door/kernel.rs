@@ -1,4 +1,4 @@
-//! Tests of filters in the kernel, of captures by programs that other programs start, and of `ps`.
+//! Tests of filters in the kernel, and of captures by programs that a wrapper program starts.
 
 use super::*;
 use std::process::Output;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use sys::packet::{PacketSender, Qdisc};
 use testkit::net::CLIENT_DEVICE;
 
-/// The line that `STREAMLINE_PCAP=report` prints if the kernel has filtered the capture.
+/// Text in the report of `STREAMLINE_PCAP=report` if the kernel has filtered the capture.
 const IN_KERNEL: &str = ", filtered in the kernel";
 
 #[test]
@@ -27,8 +27,8 @@ fn tcpdump_that_drops_its_privileges_is_filtered_in_the_kernel() {
     assert!(errors.contains(IN_KERNEL), "{errors}");
 }
 
-/// Returns an Ethernet frame with these tags (type and control information), and a UDP datagram to
-/// [`PORT`] with `length` bytes of payload.
+/// Returns an Ethernet frame with a UDP datagram to [`PORT`] with `length` bytes of payload. `tags`
+/// contains the type and the control information of each VLAN tag.
 fn tagged_frame(tags: &[(u16, u16)], length: u8) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8];
     for (tpid, tci) in tags {
@@ -41,8 +41,8 @@ fn tagged_frame(tags: &[(u16, u16)], length: u8) -> Vec<u8> {
     frame
 }
 
-/// Captures frames with all numbers of tags twice: by libpcap, and from the rings. libpcap's filter
-/// does not see the outermost tag, which is beside the frame.
+/// Captures frames with zero, one and more VLAN tags, through libpcap and from the rings. The
+/// kernel removes the outermost tag from a frame before libpcap's filter runs.
 #[test]
 fn filters_under_exec_select_tagged_frames_like_libpcap() {
     let tags: [&[(u16, u16)]; 6] = [
@@ -54,7 +54,7 @@ fn filters_under_exec_select_tagged_frames_like_libpcap() {
         &[(0x9100, 100)],
     ];
     let mut frames: Vec<Vec<u8>> = tags.iter().map(|tags| tagged_frame(tags, 22)).collect();
-    // The last frame matches every filter.
+    // The last frame matches every filter, so each capture receives the end of the traffic.
     frames.push(tagged_frame(&[(0x8100, 100)], 200));
     let filters = [
         ("udp port 5300", 5),
@@ -134,7 +134,7 @@ fn filters_are_replaced_while_frames_pass_without_loss() {
             client.run_inside(move || {
                 let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
                 let mut numbers = 0u32..;
-                // The rate is low enough for rings that hold thousands of frames.
+                // At this rate, rings with thousands of frames do not overflow.
                 while is_over.recv_timeout(Duration::from_millis(1))
                     == Err(RecvTimeoutError::Timeout)
                 {

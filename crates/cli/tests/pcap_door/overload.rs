@@ -1,21 +1,20 @@
-//! Tests of readers that are too slow: tcpdump's count of dropped packets accounts for all packets
-//! that it has not captured.
+//! Tests of readers that are too slow: tcpdump counts each packet either as captured or as dropped.
 
 use super::*;
 
-/// Number of datagrams sent to a stopped reader, more than fit into the rings.
+/// Number of datagrams sent to a stopped reader. It exceeds the capacity of the rings.
 const SENT: u64 = 2000;
-/// Number of datagrams sent to a stopped reader after which the kernel program assumes that the
-/// reader has exited, and stops copying: more than the size of 16 rings of 256 KB.
+/// Number of datagrams sent to a stopped reader, so many that the kernel program assumes that the
+/// reader has exited, and stops copying: more than 16 rings of 256 KB can hold.
 const SENT_MANY: u64 = 8000;
 
-/// Sends a signal to the program of an observer.
+/// Sends a signal, such as `-STOP`, to the program of an observer.
 fn signal(observer: &Observer, name: &str) {
     let number = observer.process.0.id().to_string();
     assert!(Command::new("kill").args([name, &number]).status().unwrap().success());
 }
 
-/// Waits until the program is in one of these states, which are letters of proc_pid_stat(5).
+/// Waits until the program is in one of the states `states`, given as letters of proc_pid_stat(5).
 fn wait_for_state(observer: &Observer, states: &str) {
     let path = format!("/proc/{}/stat", observer.process.0.id());
     wait_until(&format!("the program is in a state of {states}"), || {
@@ -25,7 +24,7 @@ fn wait_for_state(observer: &Observer, states: &str) {
     });
 }
 
-/// Returns the last numbers that tcpdump has printed: captured, received and dropped.
+/// Returns the latest counts in the output of tcpdump: captured, received and dropped packets.
 fn counts(text: &str) -> Option<[u64; 3]> {
     let number = |words: &str| {
         let before = text.rsplit_once(words)?.0;
@@ -38,9 +37,8 @@ fn counts(text: &str) -> Option<[u64; 3]> {
     ])
 }
 
-/// Stops a tcpdump with SIGSTOP while `sent` packets pass, continues it, and waits until it has
-/// counted all of them. Returns its final counts, as returned by [`counts`], and its standard
-/// error.
+/// Stops a tcpdump with SIGSTOP while `sent` packets arrive, continues the program, and waits until
+/// it has counted all packets. Returns the final [`counts`] and the standard error of the program.
 fn overload((pair, folder): (&Pair, &Folder), is_ours: bool, sent: u64) -> ([u64; 3], String) {
     let words = "tcpdump -n -U -Z root -B 512 -w /dev/null -i server0";
     assert!(words.contains(SERVER_DEVICE));

@@ -1,5 +1,5 @@
-//! Tests of programs other than tcpdump: each does its work twice, with libpcap and from the rings,
-//! and prints the share of packets that came from a ring.
+//! Tests of capture programs other than tcpdump. Each program runs twice, once through libpcap and
+//! once from the rings; the test prints the share of packets that came from a ring.
 
 use super::*;
 use std::collections::BTreeSet;
@@ -31,7 +31,7 @@ fn c5_tshark_reads_the_ring_through_dumpcap() {
                  -e ip.id -e udp.srcport -e udp.payload -f";
     assert!(words.contains(SERVER_DEVICE));
     let words: Vec<&str> = words.split_whitespace().chain(["udp port 5300"]).collect();
-    // At this message, dumpcap has begun to write its file.
+    // dumpcap prints this message when it has begun to write its file.
     let start = |is_ours| Observer::start((&pair, &folder), is_ours, (&words, "Capture started"));
     let (real, ours) = (start(false), start(true));
     send(&pair, PORT + 1, [64; 10]);
@@ -51,8 +51,8 @@ fn tshark_without_a_daemon_captures_by_libpcap_with_a_note() {
     send(&pair, PORT, [64; 5]);
     let errors = observer.finish();
     assert_eq!(folder.read("ours.out").lines().count(), 5, "{errors}");
-    // dumpcap drops the privilege to load programs. The note does not come through its standard
-    // error, on which dumpcap speaks a protocol with tshark.
+    // dumpcap drops the privilege to load programs. The note is not written to dumpcap's standard
+    // error, which carries a protocol between dumpcap and tshark.
     let note = format!("streamline: {SERVER_DEVICE}: read by libpcap, not from a shared ring: ");
     assert!(errors.contains(&note), "{errors}");
 }
@@ -64,7 +64,7 @@ fn c5_ngrep_prints_the_same_packets_from_the_ring() {
     let start = |is_ours: bool| {
         let observer = Observer::start((&pair, &folder), is_ours, (&words, ""));
         let name = if is_ours { "ours.out" } else { "real.out" };
-        // ngrep prints the expression when the filter is set.
+        // ngrep prints the expression when it has set the filter.
         wait_until("ngrep captures", || folder.read(name).contains("match"));
         observer
     };
@@ -78,8 +78,7 @@ fn c5_ngrep_prints_the_same_packets_from_the_ring() {
     assert_from_ring("ngrep", &errors);
 }
 
-/// Returns the answers that nmap has received, according to its packet trace: the port and the TCP
-/// flags.
+/// Returns the TCP replies in nmap's packet trace: the port and the TCP flags of each.
 fn answers(trace: &str) -> BTreeSet<(String, String)> {
     let answer = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -129,8 +128,8 @@ fn c5_arpwatch_reports_the_same_stations_from_the_ring() {
             .map(str::to_owned)
             .collect()
     };
-    // arpwatch prints nothing when it begins to capture, so the test causes ARP requests until each
-    // arpwatch has reported both hosts.
+    // arpwatch prints nothing when it begins to capture, so the test triggers ARP requests until
+    // each arpwatch has reported both hosts.
     wait_until("both report two stations", || {
         pair.client.run_ip(&format!("neigh flush dev {CLIENT_DEVICE}"));
         send(&pair, PORT, [10]);
@@ -142,7 +141,7 @@ fn c5_arpwatch_reports_the_same_stations_from_the_ring() {
     assert_from_ring("arpwatch", &errors);
     let saved = files.map(|file| -> BTreeSet<String> {
         let text = std::fs::read_to_string(file).unwrap();
-        // The third word, the time, is omitted.
+        // Only the first two words are compared, without the time.
         let first_words = |line: &str| line.split_whitespace().take(2).collect::<String>();
         text.lines().map(first_words).collect()
     });

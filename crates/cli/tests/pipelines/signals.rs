@@ -16,7 +16,8 @@ fn signals_reach_all_stages_and_statuses_return() {
     assert_eq!(child.wait().unwrap().code(), Some(143));
 }
 
-/// Starts a pipeline of two programs by `start`, and waits until both run. Returns their numbers.
+/// Runs the command `start`, and waits until both programs of its pipeline are running. Returns the
+/// process and the process ids of the two programs.
 fn wait_for_stages(start: &mut Command) -> (std::process::Child, Vec<String>) {
     let child = start.spawn().unwrap();
     let path = format!("/proc/{0}/task/{0}/children", child.id());
@@ -26,15 +27,15 @@ fn wait_for_stages(start: &mut Command) -> (std::process::Child, Vec<String>) {
     (child, members)
 }
 
-/// Returns a mask of signals of a process, by its name in `/proc/PID/status`.
+/// Returns a signal mask of a process, such as `SigIgn`, from `/proc/PID/status`.
 fn signal_mask(id: &str, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"));
     u64::from_str_radix(mask.unwrap(), 16).unwrap()
 }
 
-/// Returns a command like [`shell_command`] that starts with the default actions of the signals of
-/// the terminal. A test that a shell runs in the background inherits that they are ignored.
+/// Returns a command like [`shell_command`] in which SIGINT and SIGQUIT have their default actions.
+/// If a shell runs the tests in the background, the tests inherit that these signals are ignored.
 fn interruptible_command(script: &str) -> Command {
     common::build_library();
     let mut command = Command::new("env");
